@@ -1,0 +1,40 @@
+# Every target sets up what it needs by itself; a second run is quick.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+.PHONY: demo test test-slow check serve bench clean venv
+
+venv: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: venv
+	$(BIN)/python -m trainyard.demo
+
+test: venv
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: venv
+	$(BIN)/python -m pytest -m slow
+
+check: venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m tests.support.alembic_check
+	$(BIN)/python -m tests.support.size_report
+
+serve: venv
+	$(BIN)/trainyard serve
+
+bench: venv
+	$(BIN)/python -m bench
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist *.egg-info .trainyard
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""The control plane: REST API, database, reconciler. Never imports torch or the worker."""

@@ -1,0 +1,1 @@
+"""The port to whatever runs jobs, and its adapters."""

@@ -1,0 +1,104 @@
+"""The scheduler port: the plan of a launch, and the four questions the reconciler asks of a scheduler."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """What is submitted, as a value: people can read it and tests can compare it before anything happens."""
+
+    tag: str
+    """`ty-<instance>-<attempt id>`, the scheduler's name of the attempt; `[a-z0-9-]`, at most 64 characters."""
+    folder: Path
+    """The attempt's folder; the worker's only argument."""
+    ranks: int
+    environment: Mapping[str, str]
+    """The whole environment of the job: allow-listed, nothing inherited."""
+    script: str
+    """What `GET /v1/jobs/{id}/script` shows."""
+    time_limit_minutes: int | None = None
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """The scheduler has it, under this id."""
+
+    scheduler_id: str
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A clear no: nothing was queued, and trying again would not help."""
+
+    message: str
+
+
+@dataclass(frozen=True)
+class Ambiguous:
+    """Perhaps it was queued, perhaps not: look before doing anything else."""
+
+    message: str
+
+
+SubmitOutcome = Accepted | Rejected | Ambiguous
+
+
+@dataclass(frozen=True)
+class Known:
+    """An attempt that the service believes the scheduler has."""
+
+    tag: str
+    scheduler_id: str
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What the scheduler says of one attempt, now."""
+
+    state: Literal["pending", "running", "ended", "absent"]
+    """`ended`: it had it, and nothing of it runs any more. `absent`: it does not know it."""
+    message: str = ""
+    """While pending: in plain words, what it waits for."""
+    nodes: tuple[str, ...] = field(default=())
+
+
+class SchedulerUnavailableError(Exception):
+    """The scheduler could not be asked. Nothing may be concluded from that."""
+
+
+class Scheduler(Protocol):
+    """Blocking; called by the reconciler alone, never inside a database session."""
+
+    name: Literal["local", "slurm"]
+
+    def submit(self, plan: LaunchPlan) -> SubmitOutcome:
+        """Hand the attempt over. Never raises: what is unclear is `Ambiguous`."""
+        ...
+
+    def observe(self, known: Sequence[Known]) -> Mapping[str, Observation]:
+        """The state of every attempt asked for, by tag; a constant number of scheduler calls.
+
+        Raises:
+            SchedulerUnavailableError: nothing was learned.
+        """
+        ...
+
+    def find(self, tag: str, folder: Path) -> list[str]:
+        """The scheduler ids of everything queued or running under this tag; empty only after a successful look.
+
+        Raises:
+            SchedulerUnavailableError: nothing was learned.
+        """
+        ...
+
+    def cancel(self, known: Known) -> None:
+        """Ask for its end, politely at first; repeated calls are harmless. `observe` tells when it is over.
+
+        Raises:
+            SchedulerUnavailableError: the request may not have arrived.
+        """
+        ...

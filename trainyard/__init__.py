@@ -1,0 +1,18 @@
+"""Trainyard's public package: the contract, the client and the command line. Names are loaded when first used."""
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_LAZY = {
+    "TrainingSpec": "trainyard.contract.spec",
+    "Client": "trainyard.client",
+    "AsyncClient": "trainyard.client",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'trainyard' has no attribute {name!r}")

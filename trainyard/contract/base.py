@@ -1,0 +1,67 @@
+"""The two kinds of model on the wire, and the field types they share."""
+
+import math
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, StringConstraints
+
+
+def _no_bool(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("must be a number, not true or false")
+    return value
+
+
+Int = Annotated[int, BeforeValidator(_no_bool)]
+"""A whole number; a string of digits is one (YAML is not lax where people are), a boolean is not."""
+
+Float = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False)]
+"""A finite number; YAML reads `1e-4` as a string, so strings that are numbers are taken."""
+
+PositiveInt = Annotated[Int, Field(ge=1, le=2**53)]
+NonNegativeInt = Annotated[Int, Field(ge=0, le=2**53)]
+PositiveFloat = Annotated[Float, Field(gt=0)]
+NonNegativeFloat = Annotated[Float, Field(ge=0)]
+Fraction = Annotated[Float, Field(ge=0, le=1)]
+
+_CONTROL_FREE = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"
+
+DisplayName = Annotated[str, StringConstraints(min_length=1, max_length=120, pattern=_CONTROL_FREE)]
+"""Text for people, on one line. It never reaches a scheduler."""
+
+ShortText = Annotated[str, StringConstraints(max_length=512, pattern=_CONTROL_FREE)]
+
+SchedulerName = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:,=\[\]&*-]+$")]
+"""A partition, account, qos or node list: nothing that a shell or sbatch could read as anything else."""
+
+ConstraintName = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:,=\[\]&*|-]+$")]
+
+AnyFloat = Annotated[
+    float,
+    BeforeValidator(_no_bool),
+    PlainSerializer(
+        lambda v: v if math.isfinite(v) else "NaN" if math.isnan(v) else "Infinity" if v > 0 else "-Infinity",
+        return_type=float | str,
+        when_used="json",
+    ),
+]
+"""A number that may be NaN or infinite; JSON has no word for those, so they travel as strings."""
+
+Timestamp = Annotated[
+    datetime,
+    PlainSerializer(lambda t: t.isoformat(timespec="milliseconds").replace("+00:00", "Z"), when_used="json"),
+]
+"""An aware UTC time; RFC 3339 with milliseconds on the wire."""
+
+
+class Strict(BaseModel):
+    """Frozen and closed: an unknown field is an error. For what people and workers send."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, populate_by_name=True)
+
+
+class Resource(BaseModel):
+    """Frozen and open: an unknown field is ignored, so that an older client reads a newer service."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True, populate_by_name=True)

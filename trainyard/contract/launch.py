@@ -1,0 +1,26 @@
+"""launch.json: everything a worker is told about its attempt besides its token."""
+
+from trainyard.contract.base import NonNegativeInt, PositiveInt, Strict
+from trainyard.contract.spec import TrainingSpec
+
+
+class LaunchDocument(Strict):
+    """Written by the service into the attempt's folder before it submits; read by every node's launcher and rank."""
+
+    job_id: str
+    attempt_id: str
+    attempt: PositiveInt
+    """Number within the job."""
+    tag: str
+    """The scheduler's name of the attempt."""
+    service_url: str
+    execution: PositiveInt
+    """The first execution of this attempt. torchrun's n-th in-place restart is `execution + n`; the service leaves
+    `max_restarts` numbers free before the next attempt's."""
+    max_restarts: NonNegativeInt
+    nodes: PositiveInt = 1
+    ranks_per_node: PositiveInt
+    heartbeat_seconds: PositiveInt = 10
+    time_limit_minutes: PositiveInt | None = None
+    spec: TrainingSpec
+    """Resolved; the attempt's own copy."""

@@ -1,0 +1,152 @@
+"""Every path of a run, and the one way files appear in it: by rename."""
+
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class CheckpointLayout:
+    """One checkpoint folder. Without its manifest it is not a checkpoint."""
+
+    root: Path
+
+    @property
+    def manifest(self) -> Path:
+        return self.root / MANIFEST
+
+    @property
+    def step(self) -> int:
+        return int(self.root.name.removeprefix("step-"))
+
+
+@dataclass(frozen=True)
+class AttemptLayout:
+    """`<job>/attempts/<n>`."""
+
+    root: Path
+
+    @property
+    def token(self) -> Path:
+        return self.root / "token"
+
+    @property
+    def launch(self) -> Path:
+        return self.root / "launch.json"
+
+    @property
+    def claim(self) -> Path:
+        """Created O_EXCL by the one claimant when the service cannot be asked."""
+        return self.root / "claim.json"
+
+    @property
+    def stop_request(self) -> Path:
+        """Why the run was asked to stop (an exit reason as text); written by the launcher, read by rank 0."""
+        return self.root / "stop"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    def rank_log(self, rank: int) -> Path:
+        return self.logs / f"rank-{rank}.log"
+
+    @property
+    def launch_log(self) -> Path:
+        return self.logs / "launch.log"
+
+    @property
+    def spool(self) -> Path:
+        return self.root / "spool"
+
+    def spool_file(self, execution: int) -> Path:
+        """One JSON record a line; see `worker.reporter` for the form."""
+        return self.spool / f"execution-{execution:06d}.jsonl"
+
+    def spool_acknowledged(self, execution: int) -> Path:
+        """Bytes of the spool file that the service has acknowledged, as text."""
+        return self.spool / f"execution-{execution:06d}.acknowledged"
+
+    @property
+    def errors(self) -> Path:
+        return self.root / "errors"
+
+    def rank_error(self, rank: int) -> Path:
+        return self.errors / f"rank-{rank}.json"
+
+    def finish(self, execution: int) -> Path:
+        return self.root / f"finish-{execution:06d}.json"
+
+
+@dataclass(frozen=True)
+class RunLayout:
+    """`<runs>/<job>`: everything of one job."""
+
+    root: Path
+
+    @property
+    def spec(self) -> Path:
+        return self.root / "spec.json"
+
+    @property
+    def current(self) -> Path:
+        """Names the job's current attempt, for a worker that cannot ask the service."""
+        return self.root / "current.json"
+
+    def attempt(self, number: int) -> AttemptLayout:
+        return AttemptLayout(self.root / "attempts" / str(number))
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    def checkpoint(self, step: int) -> CheckpointLayout:
+        return CheckpointLayout(self.checkpoints / f"step-{step:010d}")
+
+    def complete_checkpoints(self) -> list[CheckpointLayout]:
+        """Those with a manifest, oldest first."""
+        if not self.checkpoints.is_dir():
+            return []
+        found = (CheckpointLayout(path) for path in sorted(self.checkpoints.glob("step-" + "[0-9]" * 10)))
+        return [checkpoint for checkpoint in found if checkpoint.manifest.is_file()]
+
+    @property
+    def export(self) -> Path:
+        return self.root / "export"
+
+
+def write_atomic(path: Path, content: bytes | str, *, mode: int = 0o644) -> None:
+    """Write beside, flush to disk, rename: a reader sees the old file or the whole new one, after a crash too."""
+    data = content.encode() if isinstance(content, str) else content
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def create_exclusive(path: Path, content: str) -> bool:
+    """Create the file with its whole content unless it exists; True for the one caller that did."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    with os.fdopen(handle, "w") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+    return True

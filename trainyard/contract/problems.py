@@ -1,0 +1,68 @@
+"""What is wrong with a document, said so that its writer can mend it: the field's path and a sentence."""
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+_UNION_TAGS = {
+    "model": {"hf", "gpt", "convnet", "mlp"},
+    "data": {"builtin", "jsonl"},
+    "micro_size": {"int", "literal['auto']", "constrained-int"},
+}
+
+
+class Problem(BaseModel):
+    """One thing that is wrong."""
+
+    model_config = ConfigDict(frozen=True)
+
+    param: str
+    """Dotted path of the field, `optimizer.lr`; empty for the document as a whole."""
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.param}: {self.message}" if self.param else self.message
+
+
+class SpecError(ValueError):
+    """A document that cannot be accepted. Carries every problem found, not only the first."""
+
+    def __init__(self, problems: Sequence[Problem]):
+        self.problems = tuple(problems)
+        super().__init__("; ".join(map(str, self.problems)))
+
+
+def problems_of(error: ValidationError, *, known: Sequence[str] = ()) -> list[Problem]:
+    """pydantic's findings as problems; `known` names the fields to suggest for an unknown one."""
+    found: list[Problem] = []
+    for detail in error.errors():
+        inner = detail.get("ctx", {}).get("error")
+        if isinstance(inner, SpecError):
+            found.extend(inner.problems)
+        else:
+            found.append(Problem(param=_path(detail["loc"]), message=_message(detail, known)))
+    return found
+
+
+def _path(loc: tuple[int | str, ...]) -> str:
+    parts: list[str] = []
+    for part in loc:
+        if parts and str(part) in _UNION_TAGS.get(parts[-1], ()):
+            continue
+        parts.append(str(part))
+    return ".".join(parts)
+
+
+def _message(detail: ErrorDetails, known: Sequence[str]) -> str:
+    match detail["type"]:
+        case "extra_forbidden":
+            near = get_close_matches(str(detail["loc"][-1]), known, n=1)
+            return "unknown field" + (f"; did you mean `{near[0]}`?" if near else "")
+        case "missing":
+            return "is required"
+        case "string_pattern_mismatch":
+            return "holds a character that is not allowed here"
+    message = detail["msg"].removeprefix("Value error, ")
+    return message[:1].lower() + message[1:]

@@ -1,0 +1,149 @@
+"""What a worker says to the service, and how a run can end."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints
+
+from trainyard.contract.base import AnyFloat, NonNegativeInt, PositiveInt, Strict, Timestamp
+
+MAX_POINTS = 1000
+MAX_EVENTS = 100
+MAX_LOG_CHUNK = 256 * 1024
+"""Bytes of one log append."""
+
+MetricKey = Annotated[str, StringConstraints(min_length=1, max_length=250, pattern=r"^[A-Za-z0-9_.\-/ ]+$")]
+
+ExitReason = Literal[
+    "completed",
+    "error",
+    "out_of_memory",
+    "stalled",
+    "rejected",
+    "preempted",
+    "time_limit",
+    "user_cancelled",
+]
+"""How an execution ended, as the worker knows it. `preempted`, and `time_limit` where the spec says continue, mean:
+a checkpoint is there, continue me."""
+
+CONTINUE_REASONS: frozenset[str] = frozenset({"preempted", "time_limit"})
+
+
+class Claim(Strict):
+    """Node 0's first act: to be the one run of its attempt."""
+
+    nonce: Annotated[str, StringConstraints(min_length=8, max_length=64)]
+    """Chosen once by the claimant, so that its repeated request is granted again and another's is not."""
+    host: str
+    pid: PositiveInt
+    scheduler_id: str | None = None
+
+
+class ClaimGrant(Strict):
+    """The claim holds. A refused claim is a 409."""
+
+    execution: PositiveInt
+
+
+class Heartbeat(Strict):
+    """A sign of life; its absence alone proves nothing."""
+
+    execution: PositiveInt
+    node: NonNegativeInt = 0
+
+
+class HeartbeatReply(Strict):
+    """What the person wants by now."""
+
+    stop: Literal["cancel", "pause"] | None = None
+
+
+class Point(Strict):
+    """One value of one metric after one optimizer step."""
+
+    key: MetricKey
+    step: Annotated[NonNegativeInt, Field(le=2**62)]
+    value: AnyFloat
+    time: Timestamp
+
+
+class Progress(Strict):
+    """How far the run is."""
+
+    step: NonNegativeInt
+    """Optimizer steps done."""
+    total_steps: NonNegativeInt
+    epoch: NonNegativeInt = 0
+    seconds_per_step: AnyFloat | None = None
+
+
+class MetricsBatch(Strict):
+    """Points of one execution; all are stored or none."""
+
+    execution: PositiveInt
+    resumed_from_step: NonNegativeInt
+    """The step whose checkpoint this execution started from; 0 for a fresh start. It hides later points of earlier ones."""
+    points: Annotated[tuple[Point, ...], Field(max_length=MAX_POINTS)] = ()
+    progress: Progress | None = None
+
+
+class WorkerEvent(Strict):
+    """Something worth a line in the job's history."""
+
+    sequence: NonNegativeInt
+    """Place in the execution's spool; the pair (execution, sequence) makes a repeated delivery harmless."""
+    type: Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,64}$")]
+    level: Literal["info", "warning", "error"] = "info"
+    message: Annotated[str, StringConstraints(max_length=4096)]
+    data: dict[str, Any] = Field(default_factory=dict)
+    time: Timestamp
+
+
+class EventsBatch(Strict):
+    """Events of one execution."""
+
+    execution: PositiveInt
+    events: Annotated[tuple[WorkerEvent, ...], Field(max_length=MAX_EVENTS)]
+
+
+class CheckpointReport(Strict):
+    """A complete checkpoint: its manifest is on disk."""
+
+    execution: PositiveInt
+    step: NonNegativeInt
+    size_bytes: NonNegativeInt
+    digest: Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
+    """Of the manifest, which holds those of the files."""
+    world_size: PositiveInt
+    metrics: dict[MetricKey, AnyFloat] = Field(default_factory=dict)
+    time: Timestamp
+    removed_steps: tuple[NonNegativeInt, ...] = ()
+    """Checkpoints that retention has deleted since."""
+
+
+class Failure(Strict):
+    """The first thing that went wrong, on the rank where it went wrong first."""
+
+    rank: NonNegativeInt | None = None
+    host: str | None = None
+    type: str
+    message: Annotated[str, StringConstraints(max_length=8192)]
+    traceback: Annotated[str, StringConstraints(max_length=65536)] = ""
+    hint: str | None = None
+    """What to try."""
+
+
+class FinishRecord(Strict):
+    """The last word of an execution: the file `finish-<execution>.json`, and the body of the finish request."""
+
+    execution: PositiveInt
+    reason: ExitReason
+    step: NonNegativeInt = 0
+    """Optimizer steps done."""
+    failure: Failure | None = None
+    restarts: NonNegativeInt = 0
+    """In-place restarts of torchrun within the attempt so far: errors of the program that used up retries."""
+    time: Timestamp
+
+
+SpoolKind = Literal["metrics", "events", "checkpoint"]

@@ -1,0 +1,94 @@
+"""Acceptance of a spec: what this release does not do is refused, and every `auto` becomes a value."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from trainyard.contract.problems import Problem, SpecError
+from trainyard.contract.spec import TrainingSpec
+
+
+@dataclass(frozen=True)
+class Site:
+    """What an `auto` depends on beyond the spec."""
+
+    accelerator: Literal["cpu", "cuda"] = "cpu"
+    scheduler: Literal["local", "slurm"] = "local"
+
+
+def resolve(spec: TrainingSpec, site: Site) -> TrainingSpec:
+    """The spec with every `auto` settled, except `batch.micro_size`, which the first execution settles.
+
+    Raises:
+        SpecError: when the spec asks for something that is not built yet; nothing is ever silently ignored.
+    """
+    problems = unsupported(spec, site)
+    if problems:
+        raise SpecError(problems)
+    auto: dict[str, Any] = {}
+    if spec.strategy == "auto":
+        auto["strategy"] = "single" if spec.gpus == 1 else "ddp"
+    if spec.precision == "auto":
+        auto["precision"] = "bf16" if site.accelerator == "cuda" else "fp32"
+    if spec.backend == "auto":
+        auto["backend"] = "nccl" if site.accelerator == "cuda" else "gloo"
+    return spec.model_copy(update=auto)
+
+
+def unsupported(spec: TrainingSpec, site: Site) -> list[Problem]:
+    """Everything in the spec that this release cannot do, with what it can."""
+    env, res = spec.environment, spec.resources
+    rules: list[tuple[bool, str, str]] = [
+        (spec.task in {"custom", "script", "comm_check"}, "task", f"`{spec.task}` is not built yet"),
+        (
+            spec.strategy in {"dp", "zero1", "zero2", "fsdp", "hsdp"},
+            "strategy",
+            f"`{spec.strategy}` is not built yet; take `single`, `ddp` or `auto`",
+        ),
+        (spec.lora_rank is not None, "lora_rank", "LoRA is not built yet; leave it out to train every parameter"),
+        (spec.trainable is not None, "trainable", "partial fine-tuning is not built yet"),
+        (spec.model is not None and spec.model.source == "hf", "model.source", "`hf` is not built yet; take `builtin`"),
+        (spec.data is not None and spec.data.source == "jsonl", "data.source", "`jsonl` is not built yet"),
+        (
+            spec.activation_checkpointing != "none",
+            "activation_checkpointing",
+            "is not built yet; take `none`",
+        ),
+        (spec.compile, "compile", "is not built yet; take `false`"),
+        (spec.resume_from is not None, "resume_from", "starting from another job is not built yet"),
+        (spec.profile is not None, "profile", "is not built yet"),
+        (spec.backend == "mpi", "backend", "`mpi` is not built yet; take `gloo` or `nccl`"),
+        (
+            spec.backend == "nccl" and site.accelerator == "cpu",
+            "backend",
+            "`nccl` needs GPUs, and this service's workers have none; take `gloo` or `auto`",
+        ),
+        (bool(env.modules or env.conda or env.venv or env.container), "environment", "only `variables` is built yet"),
+        (
+            site.scheduler == "local" and any(v is not None for k, v in res if k != "time_limit_minutes"),
+            "resources",
+            "this service runs jobs on its own machine; of `resources`, only `time_limit_minutes` means something there",
+        ),
+    ]
+    found = [Problem(param=param, message=message) for refused, param, message in rules if refused]
+    return found + _mismatched(spec)
+
+
+_FITS = {
+    "causal_lm": ("gpt", "stdlib"),
+    "image_classification": ("convnet", "digits"),
+    "regression": ("mlp", "parity"),
+}
+
+
+def _mismatched(spec: TrainingSpec) -> list[Problem]:
+    """A builtin model or data set that does not serve the task."""
+    fits = _FITS.get(spec.task)
+    if fits is None:
+        return []
+    found = []
+    for field, expected in zip(("model", "data"), fits, strict=True):
+        name = getattr(getattr(spec, field), "name", expected)
+        if name != expected:
+            message = f"`{name}` does not serve task `{spec.task}`; take `{expected}`"
+            found.append(Problem(param=f"{field}.name", message=message))
+    return found

@@ -1,0 +1,211 @@
+"""What the service answers: one model a resource, shared by the service and its clients."""
+
+from typing import Any, Generic, Literal, TypeVar
+
+from trainyard.contract.base import AnyFloat, Resource, Timestamp
+from trainyard.contract.reports import Failure, Progress
+
+JobStatus = Literal[
+    "queued",
+    "submitting",
+    "pending",
+    "running",
+    "pausing",
+    "paused",
+    "cancelling",
+    "lost",
+    "succeeded",
+    "failed",
+    "cancelled",
+]
+Desired = Literal["run", "paused", "cancelled"]
+StatusReason = Literal[
+    "completed",
+    "user_cancelled",
+    "cancelled_outside",
+    "error",
+    "out_of_memory",
+    "time_limit",
+    "node_failure",
+    "preempted",
+    "stalled",
+    "rejected",
+    "retries_exhausted",
+]
+
+TERMINAL: frozenset[str] = frozenset({"succeeded", "failed", "cancelled"})
+
+T = TypeVar("T")
+
+
+class Page(Resource, Generic[T]):
+    """One page of a list; the next starts with `?after=<last_id>`."""
+
+    object: Literal["list"] = "list"
+    data: list[T]
+    first_id: str | None = None
+    last_id: str | None = None
+    has_more: bool = False
+
+
+class ErrorBody(Resource):
+    """What went wrong."""
+
+    message: str
+    type: str
+    """`invalid_request_error`, `authentication_error`, `permission_error`, `not_found_error`, `conflict_error`,
+    `rate_limit_error` or `server_error`."""
+    param: str | None = None
+    """The field or parameter at fault."""
+    code: str
+
+
+class ErrorEnvelope(Resource):
+    """The one form of every error, on every route."""
+
+    error: ErrorBody
+    problems: list[dict[str, str]] | None = None
+    """Every problem found in a spec, each with `param` and `message`; the first is the one in `error`."""
+
+
+class JobProgress(Progress):
+    """Progress as the service tells it."""
+
+    eta_seconds: float | None = None
+
+
+class AttemptResource(Resource):
+    """One entry in the scheduler's queue."""
+
+    object: Literal["attempt"] = "attempt"
+    id: str
+    number: int
+    scheduler: str
+    scheduler_id: str | None = None
+    nodes: list[str] = []
+    created_at: Timestamp
+    submitted_at: Timestamp | None = None
+    started_at: Timestamp | None = None
+    ended_at: Timestamp | None = None
+    execution: int | None = None
+    """The highest execution that has reported."""
+    resumed_from_step: int | None = None
+    exit_reason: str | None = None
+
+
+class JobResource(Resource):
+    """A job: what was asked, what is so, and how far it is."""
+
+    object: Literal["job"] = "job"
+    id: str
+    name: str
+    status: JobStatus
+    status_reason: StatusReason | None = None
+    status_message: str
+    """In plain words: what it is doing, or why it waits."""
+    desired: Desired
+    created_by: str
+    created_at: Timestamp
+    updated_at: Timestamp
+    started_at: Timestamp | None = None
+    finished_at: Timestamp | None = None
+    progress: JobProgress | None = None
+    attempt: AttemptResource | None = None
+    """The current one."""
+    metrics: dict[str, AnyFloat | None] = {}
+    """The latest value of each metric."""
+    last_checkpoint_step: int | None = None
+    error: Failure | None = None
+    metadata: dict[str, str] = {}
+    spec: dict[str, Any]
+    """Resolved: what is run."""
+    run_directory: str
+
+
+class EventResource(Resource):
+    """Something that happened to a job."""
+
+    object: Literal["event"] = "event"
+    id: str
+    job_id: str
+    type: str
+    level: Literal["info", "warning", "error"]
+    message: str
+    data: dict[str, Any] = {}
+    created_at: Timestamp
+
+
+class Series(Resource):
+    """One metric over the steps; the three lists are of one length."""
+
+    key: str
+    steps: list[int]
+    values: list[AnyFloat]
+    times: list[Timestamp]
+    truncated: bool = False
+    """Thinned to the smallest and largest value of each bucket of steps."""
+
+
+class MetricsResource(Resource):
+    """The series of one job."""
+
+    object: Literal["metrics"] = "metrics"
+    job_id: str
+    series: list[Series]
+
+
+class CheckpointResource(Resource):
+    """A complete checkpoint of a job."""
+
+    object: Literal["checkpoint"] = "checkpoint"
+    id: str
+    job_id: str
+    step: int
+    size_bytes: int
+    digest: str
+    world_size: int
+    execution: int
+    metrics: dict[str, AnyFloat] = {}
+    path: str
+    created_at: Timestamp
+
+
+class ScriptResource(Resource):
+    """What was handed to the scheduler."""
+
+    object: Literal["script"] = "script"
+    job_id: str
+    attempt: int
+    script: str
+
+
+StreamType = Literal["status", "event", "metrics", "checkpoint", "log"]
+"""The names of the server-sent events of `/v1/jobs/{id}/stream`; see docs/api.md for the data of each."""
+
+
+class StatusUpdate(Resource):
+    """Data of a `status` event: the job without what does not change."""
+
+    status: JobStatus
+    status_reason: StatusReason | None = None
+    status_message: str
+    progress: JobProgress | None = None
+
+
+class MetricsUpdate(Resource):
+    """Data of a `metrics` event: new points of one execution."""
+
+    execution: int
+    resumed_from_step: int
+    points: list[dict[str, Any]]
+    """Each {key, step, value, time}."""
+
+
+class LogUpdate(Resource):
+    """Data of a `log` event: the next bytes of one stream, decoded with replacement."""
+
+    attempt: int
+    rank: str
+    """`0`, `1`, ... or `launch`."""
+    offset: int
+    text: str

@@ -1,0 +1,257 @@
+"""The sections of a training spec: model, data, optimizer, and the policies around them."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, StringConstraints, Tag
+
+from trainyard.contract.base import (
+    ConstraintName,
+    Float,
+    Fraction,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    SchedulerName,
+    ShortText,
+    Strict,
+)
+
+Path = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]+$")]
+
+
+class HfModel(Strict):
+    """A Hugging Face model in a local folder of safetensors."""
+
+    source: Literal["hf"] = "hf"
+    path: Path
+    """The folder; it must lie under one of the service's allowed roots."""
+
+
+class GptModel(Strict):
+    """Our decoder-only transformer: pre-norm blocks, learned positions, tied embeddings."""
+
+    source: Literal["builtin"] = "builtin"
+    name: Literal["gpt"] = "gpt"
+    layers: PositiveInt = 4
+    width: PositiveInt = 128
+    heads: PositiveInt = 4
+    context: PositiveInt = 128
+    """Tokens per example."""
+    vocab: PositiveInt = 256
+    dropout: Fraction = 0.0
+    tied: bool = True
+
+
+class ConvnetModel(Strict):
+    """Our small convolutional classifier for square, single-channel images. No batch statistics."""
+
+    source: Literal["builtin"] = "builtin"
+    name: Literal["convnet"] = "convnet"
+    channels: PositiveInt = 32
+    classes: PositiveInt = 10
+    dropout: Fraction = 0.0
+
+
+class MlpModel(Strict):
+    """A plain multi-layer perceptron with biases. `sizes` from input to output."""
+
+    source: Literal["builtin"] = "builtin"
+    name: Literal["mlp"] = "mlp"
+    sizes: Annotated[tuple[PositiveInt, ...], Field(min_length=2, max_length=64)] = (2, 2, 2, 3)
+    activation: Literal["tanh", "relu", "none"] = "tanh"
+
+
+def _model_tag(value: Any) -> str | None:
+    read = value.get if isinstance(value, dict) else lambda key: getattr(value, key, None)
+    if read("source") == "hf":
+        return "hf"
+    name = read("name")
+    return name if isinstance(name, str) else None
+
+
+Model = Annotated[
+    Annotated[HfModel, Tag("hf")]
+    | Annotated[GptModel, Tag("gpt")]
+    | Annotated[ConvnetModel, Tag("convnet")]
+    | Annotated[MlpModel, Tag("mlp")],
+    Discriminator(
+        _model_tag,
+        custom_error_type="model",
+        custom_error_message="must be {source: hf, path: ...} or {source: builtin, name: gpt | convnet | mlp, ...}",
+    ),
+]
+
+
+class BuiltinData(Strict):
+    """Real data that needs no download: scikit-learn's digits, Python's own standard library, a small regression."""
+
+    source: Literal["builtin"] = "builtin"
+    name: Literal["digits", "stdlib", "parity"]
+    eval_fraction: Annotated[Float, Field(ge=0, lt=1)] = 0.2
+    """The share held out for evaluation; 0 turns evaluation off."""
+    examples: PositiveInt = 120
+    """How many examples `parity` has; the others have what they have."""
+    shuffle: bool = True
+
+
+class JsonlData(Strict):
+    """One JSON object a line: text, prompt and completion, or chat messages."""
+
+    source: Literal["jsonl"] = "jsonl"
+    path: Path
+    eval_path: Path | None = None
+    format: Literal["auto", "text", "completion", "chat"] = "auto"
+    packing: bool = True
+    max_length: PositiveInt | None = None
+    shuffle: bool = True
+
+
+Data = Annotated[BuiltinData | JsonlData, Field(discriminator="source")]
+
+
+class Batch(Strict):
+    """How many examples make one update. The global batch is the contract: it never depends on the rank count."""
+
+    size: PositiveInt = 32
+    """Examples in one update, over all ranks."""
+    micro_size: PositiveInt | Literal["auto"] = "auto"
+    """Examples in one forward pass on one rank; accumulation follows."""
+    last: Literal["keep", "drop", "pad"] = "keep"
+    """What becomes of an epoch's incomplete last batch: trained as it is, left out, or filled from the epoch's start."""
+
+
+class Optimizer(Strict):
+    """The update rule."""
+
+    name: Literal["sgd", "adam", "adamw"] = "adamw"
+    lr: PositiveFloat = 1e-3
+    weight_decay: NonNegativeFloat = 0.0
+    momentum: Fraction = 0.0
+    """SGD only."""
+    betas: tuple[Fraction, Fraction] = (0.9, 0.999)
+    eps: NonNegativeFloat = 1e-8
+    clip_norm: PositiveFloat | None = None
+    """Largest 2-norm of the whole gradient; absent: no clipping."""
+
+
+class Schedule(Strict):
+    """The learning rate over the steps: linear warm-up from zero, then constant, or down to `final` times the rate."""
+
+    name: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_steps: NonNegativeInt = 0
+    final: Fraction = 0.0
+
+
+class Fsdp(Strict):
+    """Sharded data parallelism."""
+
+    wrap: Literal["naive", "layer", "size"] = "layer"
+    min_params: PositiveInt | None = None
+    cpu_offload: bool = False
+    replicas: PositiveInt = 1
+
+
+class Ddp(Strict):
+    """Replicated data parallelism."""
+
+    find_unused_parameters: bool = False
+    static_graph: bool = False
+    bucket_cap_mb: PositiveInt = 25
+
+
+class Lora(Strict):
+    """Low-rank adapters; used when `lora_rank` is set."""
+
+    alpha: PositiveFloat = 32.0
+    dropout: Fraction = 0.0
+    targets: Literal["auto"] | tuple[ShortText, ...] = "auto"
+
+
+class Evaluation(Strict):
+    """Evaluation on held-out data."""
+
+    every_steps: PositiveInt | None = None
+    """Absent: once, at the end."""
+
+
+class KeepBest(Strict):
+    """Keep the checkpoint with the best value of a metric."""
+
+    metric: ShortText = "eval/loss"
+    mode: Literal["min", "max"] = "min"
+
+
+class Checkpoint(Strict):
+    """When checkpoints are written and which ones stay. One is always written at the end."""
+
+    every_steps: PositiveInt | None = None
+    keep_last: PositiveInt = 2
+    keep_best: KeepBest | None = None
+    asynchronous: Annotated[bool, Field(alias="async")] = True
+    export: bool = True
+    """Write the trained weights as safetensors to the run's `export` folder at the end."""
+
+
+class Amp(Strict):
+    """Loss scaling; fp16 only."""
+
+    init_scale: PositiveFloat = 65536.0
+    growth_interval: PositiveInt = 2000
+
+
+class Resources(Strict):
+    """What is asked of the scheduler."""
+
+    partition: SchedulerName | None = None
+    gpus_per_node: PositiveInt | None = None
+    gpu_type: SchedulerName | None = None
+    cpus_per_gpu: PositiveInt | None = None
+    memory_gb_per_gpu: PositiveInt | None = None
+    time_limit_minutes: PositiveInt | None = None
+    account: SchedulerName | None = None
+    qos: SchedulerName | None = None
+    constraint: ConstraintName | None = None
+    exclude: SchedulerName | None = None
+
+
+EnvironmentName = Annotated[str, StringConstraints(max_length=128, pattern=r"^[A-Z_][A-Z0-9_]*$")]
+
+
+class Environment(Strict):
+    """What the worker finds around it on the nodes."""
+
+    modules: tuple[SchedulerName, ...] = ()
+    conda: SchedulerName | None = None
+    venv: Path | None = None
+    container: Path | None = None
+    variables: dict[EnvironmentName, ShortText] = Field(default_factory=dict, max_length=64)
+
+
+class Restart(Strict):
+    """What happens after a failure that is not the end."""
+
+    max_retries: Annotated[NonNegativeInt, Field(le=100)] = 2
+    """Errors of the program that are forgiven, in all; preemptions and node failures do not count."""
+    on_time_limit: Literal["continue", "fail"] = "continue"
+
+
+class Health(Strict):
+    """When a run that does not die by itself is ended."""
+
+    stall_timeout_minutes: PositiveInt = 15
+    on_nan: Literal["stop", "skip", "ignore"] = "stop"
+
+
+class Profile(Strict):
+    """A torch profiler trace of a few steps."""
+
+    start_step: PositiveInt
+    steps: PositiveInt = 3
+    ranks: tuple[NonNegativeInt, ...] = (0,)
+
+
+class Log(Strict):
+    """How often points are written."""
+
+    every_steps: PositiveInt = 10

@@ -1,0 +1,139 @@
+"""TrainingSpec: what a person asks for. Frozen, closed and versioned."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from trainyard.contract.base import DisplayName, NonNegativeInt, PositiveInt, ShortText, Strict
+from trainyard.contract.problems import Problem, SpecError, problems_of
+from trainyard.contract.sections import (
+    Amp,
+    Batch,
+    Checkpoint,
+    Data,
+    Ddp,
+    Environment,
+    Evaluation,
+    Fsdp,
+    Health,
+    Log,
+    Lora,
+    Model,
+    Optimizer,
+    Profile,
+    Resources,
+    Restart,
+    Schedule,
+)
+
+Task = Literal["causal_lm", "image_classification", "regression", "custom", "script", "comm_check"]
+Strategy = Literal["auto", "single", "dp", "ddp", "zero1", "zero2", "fsdp", "hsdp"]
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
+Backend = Literal["auto", "nccl", "gloo", "mpi"]
+
+LOOP_TASKS = frozenset({"causal_lm", "image_classification", "regression", "custom"})
+"""Tasks that our loop trains: they have a model, data and a length."""
+
+
+class TrainingSpec(Strict):
+    """One training run. The words of the mission are at the top level; everything else has a default."""
+
+    version: Literal[1] = 1
+    name: DisplayName = "untitled"
+    """For people; the scheduler never sees it."""
+    task: Task
+    strategy: Strategy = "auto"
+    precision: Precision = "auto"
+    lora_rank: PositiveInt | None = None
+    """Absent: every parameter is trained."""
+    gpus: Annotated[PositiveInt, Field(le=100_000)] = 1
+    """World size; on a machine without GPUs, CPU worker processes."""
+    model: Model | None = None
+    data: Data | None = None
+    target: ShortText | None = None
+    """`module:function`; `custom` tasks only."""
+    argv: Annotated[tuple[str, ...], Field(max_length=256)] | None = None
+    """The program and its arguments; `script` tasks only."""
+    steps: PositiveInt | None = None
+    epochs: PositiveInt | None = None
+    batch: Batch = Batch()
+    optimizer: Optimizer = Optimizer()
+    schedule: Schedule = Schedule()
+    fsdp: Fsdp = Fsdp()
+    ddp: Ddp = Ddp()
+    lora: Lora = Lora()
+    trainable: Annotated[tuple[ShortText, ...], Field(min_length=1)] | None = None
+    """Glob patterns of parameter names; absent: all."""
+    activation_checkpointing: Literal["none", "selective", "full"] = "none"
+    compile: bool = False
+    evaluation: Evaluation = Evaluation()
+    checkpoint: Checkpoint = Checkpoint()
+    resume_from: ShortText | None = None
+    """`<job id>` or `<job id>:<step>`: start from another job's checkpoint."""
+    backend: Backend = "auto"
+    amp: Amp = Amp()
+    resources: Resources = Resources()
+    environment: Environment = Environment()
+    restart: Restart = Restart()
+    health: Health = Health()
+    profile: Profile | None = None
+    log: Log = Log()
+    seed: NonNegativeInt = 0
+    metadata: Annotated[dict[ShortText, ShortText], Field(max_length=16)] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "TrainingSpec":
+        problems = _conflicts(self)
+        if problems:
+            raise SpecError(problems)
+        return self
+
+
+def _conflicts(spec: TrainingSpec) -> list[Problem]:
+    """Pure: every pair of fields that cannot stand together, each with the field to change."""
+    found: list[Problem] = []
+
+    def refuse(param: str, message: str) -> None:
+        found.append(Problem(param=param, message=message))
+
+    if spec.task in LOOP_TASKS:
+        if (spec.steps is None) == (spec.epochs is None):
+            both = "not both" if spec.steps is not None else "one of them is needed"
+            refuse("steps", f"give either `steps` or `epochs`: {both}")
+        if spec.batch.size < spec.gpus:
+            refuse("batch.size", f"is {spec.batch.size}, smaller than the {spec.gpus} ranks of `gpus`: some would idle")
+    if spec.task in LOOP_TASKS - {"custom"}:
+        for field in ("model", "data"):
+            if getattr(spec, field) is None:
+                refuse(field, f"is required for task `{spec.task}`")
+    for task, field in (("custom", "target"), ("script", "argv")):
+        present = getattr(spec, field) is not None
+        if present != (spec.task == task):
+            refuse(field, f"is for task `{task}` only" if present else f"is required for task `{task}`")
+    if spec.strategy == "single" and spec.gpus != 1:
+        refuse("gpus", f"is {spec.gpus}, but strategy `single` has exactly one rank; take `ddp` or set `gpus: 1`")
+    if isinstance(spec.batch.micro_size, int) and spec.batch.micro_size > spec.batch.size:
+        refuse("batch.micro_size", f"is {spec.batch.micro_size}, larger than `batch.size` {spec.batch.size}")
+    if spec.steps is not None and spec.schedule.warmup_steps > spec.steps:
+        refuse("schedule.warmup_steps", f"is {spec.schedule.warmup_steps}, more than the run's {spec.steps} steps")
+    if spec.strategy == "hsdp" and spec.gpus % spec.fsdp.replicas:
+        refuse("fsdp.replicas", f"is {spec.fsdp.replicas}, which does not divide `gpus` {spec.gpus}")
+    return found
+
+
+def parse_spec(document: Mapping[str, Any]) -> TrainingSpec:
+    """Read a spec from plain data.
+
+    Raises:
+        SpecError: with one problem a field, each naming the field and the way out.
+    """
+    try:
+        return TrainingSpec.model_validate(document)
+    except ValidationError as error:
+        raise SpecError(problems_of(error, known=tuple(TrainingSpec.model_fields))) from None
+
+
+def dump_spec(spec: TrainingSpec) -> dict[str, Any]:
+    """The spec as plain JSON data, every default written out; `parse_spec` reads it back to an equal spec."""
+    return spec.model_dump(mode="json", by_alias=True)

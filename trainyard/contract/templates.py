@@ -1,0 +1,71 @@
+"""The ready-made specs of `jobs_templates/`: list, load, fill."""
+
+from importlib import resources
+from typing import Any
+
+from trainyard.contract.base import Resource
+from trainyard.contract.spec import parse_spec
+from trainyard.contract.yaml_text import load_yaml
+
+_PACKAGE = "jobs_templates"
+
+
+class Template(Resource):
+    """A preset, ready to POST."""
+
+    object: str = "template"
+    name: str
+    description: str
+    spec: dict[str, Any]
+
+
+class UnknownTemplateError(LookupError):
+    """No preset of that name; the message lists those there are."""
+
+    def __init__(self, name: str):
+        super().__init__(f"there is no template {name!r}; there are: {', '.join(template_names())}")
+
+
+def template_names() -> list[str]:
+    """Every preset's name, sorted."""
+    files = resources.files(_PACKAGE).iterdir()
+    return sorted(f.name.removesuffix(".yaml") for f in files if f.name.endswith(".yaml"))
+
+
+def load_template(name: str) -> Template:
+    """One preset, validated. Its description is the file's leading comment."""
+    if name not in template_names():
+        raise UnknownTemplateError(name)
+    text = (resources.files(_PACKAGE) / f"{name}.yaml").read_text()
+    comment: list[str] = []
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            break
+        comment.append(line.lstrip("# ").rstrip())
+    document = load_yaml(text)
+    parse_spec(document)
+    return Template(name=name, description=" ".join(comment), spec=document)
+
+
+def fill_template(name: str, overrides: dict[str, Any]) -> dict[str, Any]:
+    """A preset with some fields replaced; `overrides` maps dotted paths to values.
+
+    Raises:
+        UnknownTemplateError: no such preset.
+        SpecError: the result is not a spec.
+    """
+    document = dict(load_template(name).spec)
+    for path, value in overrides.items():
+        put(document, path, value)
+    parse_spec(document)
+    return document
+
+
+def put(document: dict[str, Any], path: str, value: Any) -> None:
+    """Set `a.b.c` in nested plain data, making the sections on the way."""
+    *sections, last = path.split(".")
+    for section in sections:
+        inner = document.get(section)
+        document[section] = dict(inner) if isinstance(inner, dict) else {}
+        document = document[section]
+    document[last] = value
