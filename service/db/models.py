@@ -86,6 +86,9 @@ class Attempt(Base):
     claimed_at: Mapped[datetime | None]
     nodes: Mapped[list[Any]] = mapped_column(default=list)
     heartbeat_at: Mapped[datetime | None]
+    reported_execution: Mapped[int | None]
+    """The highest that has reported, and the step it resumed from."""
+    resumed_from_step: Mapped[int | None]
     checkpoint_step: Mapped[int | None]
     """The job's newest checkpoint when the attempt began."""
     finish: Mapped[dict[str, Any] | None] = mapped_column(Json)

@@ -1,7 +1,7 @@
 """All SQL about jobs, attempts and their history. `move` is the only function that changes a status."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, cast
 
@@ -21,6 +21,26 @@ class Window:
     limit: int = 20
     after: str | None = None
     descending: bool = True
+
+
+@dataclass(frozen=True)
+class JobFilter:
+    """Which jobs are wanted; what is left out matches all."""
+
+    statuses: tuple[str, ...] = ()
+    name: str | None = None
+    created_by: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    def conditions(self) -> list[sa.ColumnElement[bool]]:
+        found: list[sa.ColumnElement[bool]] = []
+        if self.statuses:
+            found.append(Job.status.in_(self.statuses))
+        if self.name is not None:
+            found.append(Job.name == self.name)
+        if self.created_by is not None:
+            found.append(Job.created_by == self.created_by)
+        return found + [Job.labels[key].as_string() == value for key, value in self.metadata.items()]
 
 
 class JobRepository:
@@ -46,11 +66,12 @@ class JobRepository:
 
     def locked(self, job_no: int) -> Job:
         """The job, with every other writer of it waiting until this transaction ends."""
-        return self._session.scalars(sa.select(Job).where(Job.no == job_no).with_for_update()).one()
+        query = sa.select(Job).where(Job.no == job_no).with_for_update()
+        return self._session.scalars(query.execution_options(populate_existing=True)).one()
 
-    def page(self, window: Window, filters: Sequence[sa.ColumnElement[bool]] = ()) -> tuple[list[Job], bool]:
+    def page(self, window: Window, wanted: JobFilter) -> tuple[list[Job], bool]:
         """One page by id, which is the order of creation, and whether there is more."""
-        query = sa.select(Job).where(*filters)
+        query = sa.select(Job).where(*wanted.conditions())
         if window.after is not None:
             query = query.where(Job.id < window.after if window.descending else Job.id > window.after)
         query = query.order_by(Job.id.desc() if window.descending else Job.id.asc()).limit(window.limit + 1)
@@ -78,6 +99,11 @@ class JobRepository:
         if attempt is None:
             raise NotFoundError(f"there is no attempt {attempt_id!r}", code="attempt_not_found")
         return attempt
+
+    def fresh_attempt(self, attempt_id: str) -> Attempt:
+        """The attempt as it is now, read again after its job was locked."""
+        query = sa.select(Attempt).where(Attempt.id == attempt_id)
+        return self._session.scalars(query.execution_options(populate_existing=True)).one()
 
     def attempts(self, job: Job) -> list[Attempt]:
         return list(
