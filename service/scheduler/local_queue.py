@@ -110,7 +110,9 @@ class Queue:
     def end(self, entry: Entry, now: datetime, message: str = "") -> None:
         """Nothing of it runs any more. A crash half-way leaves it in the queue, to be ended again."""
         ended = entry.model_copy(update={"ended_at": now, "message": message})
-        write_atomic(self._ended / f"{entry.tag}.json", ended.model_dump_json(indent=1), mode=0o600)
+        path = self._ended / f"{entry.tag}.json"
+        write_atomic(path, ended.model_dump_json(indent=1), mode=0o600)
+        os.utime(path, (now.timestamp(), now.timestamp()))
         self.file(entry.tag).unlink(missing_ok=True)
         self._prune(now)
 
