@@ -104,5 +104,7 @@ async def _http_error(_request: Request, error: Exception) -> JSONResponse:
 
 async def _unexpected(request: Request, error: Exception) -> JSONResponse:
     structlog.get_logger("http").error("unexpected", path=request.url.path, exc_info=error)
-    body = ErrorBody(message="something went wrong in the service; its log has more", type="server_error", code="internal_error")
+    body = ErrorBody(
+        message="something went wrong in the service; its log has more", type="server_error", code="internal_error"
+    )
     return _answer(500, ErrorEnvelope(error=body))

@@ -7,9 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from trainyard.contract.places import DEFAULT_HOST, DEFAULT_PORT, default_state_dir
 from trainyard.contract.resolve import Site
-
-DEFAULT_STATE = "~/.local/state/trainyard"
 
 
 class Settings(BaseSettings):
@@ -17,7 +16,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="TRAINYARD_", use_attribute_docstrings=True)
 
-    state_dir: Path = Path(DEFAULT_STATE)
+    state_dir: Path = Field(default_factory=default_state_dir)
     """The service's own files: SQLite database, admin token, local queue."""
     runs_dir: Path | None = None
     """Run directories, on the filesystem shared with the nodes; default `<state_dir>/runs`."""
@@ -26,8 +25,8 @@ class Settings(BaseSettings):
     backend: Literal["local", "slurm"] = "local"
     accelerator: Literal["cpu", "cuda", "auto"] = "auto"
     """What the workers have; `auto` asks whether this machine shows an NVIDIA device."""
-    host: str = "127.0.0.1"
-    port: Annotated[int, Field(ge=0, le=65535)] = 8470
+    host: str = DEFAULT_HOST
+    port: Annotated[int, Field(ge=0, le=65535)] = DEFAULT_PORT
     public_url: str = ""
     """What workers call; default `http://<host>:<port>`."""
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()

@@ -34,7 +34,9 @@ def upgrade(url: str, revision: str = "head") -> None:
             code="schema_newer",
         ) from error
     except sa.exc.OperationalError as error:
-        raise UnavailableError(f"cannot open the database: {str(error.orig).splitlines()[0]}", code="database") from error
+        raise UnavailableError(
+            f"cannot open the database: {str(error.orig).splitlines()[0]}", code="database"
+        ) from error
 
 
 def head() -> str | None:

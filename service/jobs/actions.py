@@ -118,7 +118,9 @@ def cancel(database: Database, principal: Principal, job_id: str, *, run_root: R
         job = jobs.locked(jobs.get(job_id).no)
         require_change(principal, job)
         if job.status in ("succeeded", "failed"):
-            raise ConflictError(f"job {job.id} has {job.status} already; there is nothing to cancel", code="job_finished")
+            raise ConflictError(
+                f"job {job.id} has {job.status} already; there is nothing to cancel", code="job_finished"
+            )
         if job.desired != "cancelled" and job.status != "cancelled":
             job.desired = "cancelled"
             jobs.event(job, "cancel_requested", f"cancellation asked for by {principal.name}")

@@ -192,5 +192,3 @@ def script(
     if row is None or not row.script:
         raise NotFoundError("nothing was handed to the scheduler yet", code="not_submitted", param="attempt")
     return ScriptResource(job_id=job_id, attempt=row.number, script=row.script)
-
-

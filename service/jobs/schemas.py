@@ -26,10 +26,10 @@ def job_resource(job: Job, attempt: Attempt | None, run: RunLayout, now: datetim
     return JobResource(
         id=job.id,
         name=job.name,
-        status=job.status,  # type: ignore[arg-type]
-        status_reason=job.status_reason,  # type: ignore[arg-type]
+        status=job.status,
+        status_reason=job.status_reason,
         status_message=job.status_message,
-        desired=job.desired,  # type: ignore[arg-type]
+        desired=job.desired,
         created_by=job.created_by,
         created_at=job.created_at,
         updated_at=job.updated_at,
@@ -81,7 +81,7 @@ def event_resource(job_id: str, event: Event) -> EventResource:
         id=f"evt_{event.sequence}",
         job_id=job_id,
         type=event.type,
-        level=event.level,  # type: ignore[arg-type]
+        level=event.level,
         message=event.message,
         data=event.data,
         created_at=event.created_at,

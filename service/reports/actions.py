@@ -173,7 +173,9 @@ class Ingest:
 
 def _check_execution(attempt: Attempt, execution: int) -> None:
     if not attempt.execution <= execution <= attempt.execution + attempt.max_restarts:
-        raise ConflictError(f"execution {execution} is not one of this attempt", code="stale_execution", param="execution")
+        raise ConflictError(
+            f"execution {execution} is not one of this attempt", code="stale_execution", param="execution"
+        )
 
 
 def _progress(progress: Progress, now: datetime) -> dict[str, Any]:
@@ -192,7 +194,15 @@ def _describe(row: Checkpoint, report: CheckpointReport, sequence: int) -> None:
 
 
 def read_log(
-    database: Database, job_id: str, rank: str, *, attempt: int | None, tail: int | None, offset: int, limit: int, now: datetime
+    database: Database,
+    job_id: str,
+    rank: str,
+    *,
+    attempt: int | None,
+    tail: int | None,
+    offset: int,
+    limit: int,
+    now: datetime,
 ) -> tuple[int, bytes]:
     """Bytes of a rank's log and the offset of the first: from `offset` on, or the last `tail` lines.
 
@@ -209,7 +219,9 @@ def read_log(
             if not ranks and attempt is None:
                 return 0, b""
             there = ", ".join(sorted(ranks)) or "none yet"
-            raise NotFoundError(f"there is no log of rank {rank} in attempt {row.number}; there are: {there}", param="rank")
+            raise NotFoundError(
+                f"there is no log of rank {rank} in attempt {row.number}; there are: {there}", param="rank"
+            )
         if tail is not None:
             return _tail(reports, row.id, rank, tail, limit)
         chunks = reports.log_chunks(row.id, rank, offset=offset, limit=limit)
@@ -228,4 +240,3 @@ def _tail(reports: ReportRepository, attempt_id: str, rank: str, lines: int, lim
             break
     kept = b"".join(data.splitlines(keepends=True)[-lines:]) if lines else b""
     return start + len(data) - len(kept), kept
-

@@ -117,9 +117,7 @@ def read_metrics(
     with services.database.read() as session:
         job = JobRepository(session, now).get(job_id)
         repository = ReportRepository(session, services.database)
-        series = [
-            _series(repository, job.no, key, from_step, max_points) for key in wanted or repository.keys(job.no)
-        ]
+        series = [_series(repository, job.no, key, from_step, max_points) for key in wanted or repository.keys(job.no)]
     if format == "csv":
         return Response(_csv(series), media_type="text/csv")
     return MetricsResource(job_id=job_id, series=series)

@@ -15,6 +15,13 @@ from trainyard.contract.reports import Point as ReportedPoint
 NAN, INFINITY, MINUS_INFINITY = 1, 2, 3
 
 
+_PointQuery = sa.Select[str, int, int, float | None, int, datetime, int]
+
+_POINTS = sa.select(
+    MetricKey.name, Point.step, Point.execution, Point.value, Point.special, Point.time, Point.sequence
+).join(MetricKey, MetricKey.no == Point.key_no)
+
+
 @dataclass(frozen=True)
 class StoredPoint:
     """A point as it is read back."""
@@ -121,7 +128,7 @@ class ReportRepository:
         query = _POINTS.where(Point.job_no == job_no, Point.sequence > sequence)
         return self._read(query.order_by(Point.sequence, MetricKey.name, Point.step).limit(limit))
 
-    def _read(self, query: "sa.Select[Any]") -> list[StoredPoint]:
+    def _read(self, query: _PointQuery) -> list[StoredPoint]:
         rows = self._session.execute(query)
         return [
             StoredPoint(key, step, execution, decode_value(value, special), time, sequence)
@@ -140,7 +147,9 @@ class ReportRepository:
         """Log chunks in order of arrival, each with its attempt's number."""
         query = sa.select(LogChunk, Attempt.number).join(Attempt, Attempt.id == LogChunk.attempt_id)
         query = query.where(LogChunk.job_no == job_no, LogChunk.sequence > sequence)
-        return [(chunk, number) for chunk, number in self._session.execute(query.order_by(LogChunk.sequence).limit(limit))]
+        return [
+            (chunk, number) for chunk, number in self._session.execute(query.order_by(LogChunk.sequence).limit(limit))
+        ]
 
     def has_event(self, job_no: int, execution: int, worker_sequence: int) -> bool:
         query = sa.select(Event.no).where(
@@ -206,8 +215,3 @@ class ReportRepository:
 
     def job_of(self, attempt: Attempt) -> Job:
         return self._session.scalars(sa.select(Job).where(Job.no == attempt.job_no)).one()
-
-
-_POINTS = sa.select(
-    MetricKey.name, Point.step, Point.execution, Point.value, Point.special, Point.time, Point.sequence
-).join(MetricKey, MetricKey.no == Point.key_no)

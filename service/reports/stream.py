@@ -44,9 +44,7 @@ class Slice:
     over: bool
 
 
-def read_slice(
-    database: Database, job_id: str, after: int, *, run: RunLayout, logs: bool, now: datetime
-) -> Slice:
+def read_slice(database: Database, job_id: str, after: int, *, run: RunLayout, logs: bool, now: datetime) -> Slice:
     """The next messages. Every kind is cut at the same place, so that the order holds across kinds."""
     with database.read() as session:
         jobs, reports = JobRepository(session, now), ReportRepository(session, database)
@@ -76,9 +74,7 @@ def read_slice(
         Message(
             chunk.sequence,
             "log",
-            LogUpdate(
-                attempt=number, rank=chunk.rank, offset=chunk.offset, text=chunk.data.decode(errors="replace")
-            ),
+            LogUpdate(attempt=number, rank=chunk.rank, offset=chunk.offset, text=chunk.data.decode(errors="replace")),
         )
         for chunk, number in chunks
     ]
@@ -137,4 +133,3 @@ async def follow(read: Callable[[int], Slice], after: int) -> AsyncIterator[str]
         if quiet >= HEARTBEAT_SECONDS:
             quiet = 0.0
             yield ": still here\n\n"
-
