@@ -59,9 +59,14 @@ class Request(Generic[T]):
 class LogChunk:
     """A piece of one log. The next piece starts at `next_offset`."""
 
-    text: str
+    data: bytes
     offset: int
     next_offset: int
+
+    @property
+    def text(self) -> str:
+        """For one piece alone; a character can lie across two."""
+        return self.data.decode(errors="replace")
 
 
 def submit(spec: Spec, idempotency_key: str | None) -> Request[JobResource]:
@@ -179,7 +184,7 @@ def _segment(text: str, kind: str) -> str:
 def _log_chunk(response: httpx.Response) -> LogChunk:
     offset = int(response.headers["x-trainyard-offset"])
     next_offset = int(response.headers["x-trainyard-next-offset"])
-    return LogChunk(response.content.decode(errors="replace"), offset, next_offset)
+    return LogChunk(response.content, offset, next_offset)
 
 
 def _body(spec: Spec) -> tuple[bytes, str]:
