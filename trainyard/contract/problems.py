@@ -29,7 +29,7 @@ class Problem(BaseModel):
 class SpecError(ValueError):
     """A document that cannot be accepted. Carries every problem found, not only the first."""
 
-    def __init__(self, problems: Sequence[Problem]):
+    def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
         super().__init__("; ".join(map(str, self.problems)))
 

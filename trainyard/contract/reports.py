@@ -82,7 +82,7 @@ class MetricsBatch(Strict):
 
     execution: PositiveInt
     resumed_from_step: NonNegativeInt
-    """The step whose checkpoint this execution started from; 0 for a fresh start. It hides later points of earlier ones."""
+    """The step whose checkpoint this execution started from, 0 for a fresh start; hides earlier ones' later points."""
     points: Annotated[tuple[Point, ...], Field(max_length=MAX_POINTS)] = ()
     progress: Progress | None = None
 

@@ -66,7 +66,7 @@ def unsupported(spec: TrainingSpec, site: Site) -> list[Problem]:
         (
             site.scheduler == "local" and any(v is not None for k, v in res if k != "time_limit_minutes"),
             "resources",
-            "this service runs jobs on its own machine; of `resources`, only `time_limit_minutes` means something there",
+            "this service runs jobs on its own machine, where only `time_limit_minutes` of `resources` means something",
         ),
     ]
     found = [Problem(param=param, message=message) for refused, param, message in rules if refused]

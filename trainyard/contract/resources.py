@@ -2,6 +2,8 @@
 
 from typing import Any, Generic, Literal, TypeVar
 
+from pydantic import Field
+
 from trainyard.contract.base import AnyFloat, Resource, Timestamp
 from trainyard.contract.reports import Failure, Point, Progress
 
@@ -82,7 +84,7 @@ class AttemptResource(Resource):
     number: int
     scheduler: str
     scheduler_id: str | None = None
-    nodes: list[str] = []
+    nodes: list[str] = Field(default_factory=list)
     created_at: Timestamp
     submitted_at: Timestamp | None = None
     started_at: Timestamp | None = None
@@ -112,11 +114,11 @@ class JobResource(Resource):
     progress: JobProgress | None = None
     attempt: AttemptResource | None = None
     """The current one."""
-    metrics: dict[str, AnyFloat | None] = {}
+    metrics: dict[str, AnyFloat | None] = Field(default_factory=dict)
     """The latest value of each metric."""
     last_checkpoint_step: int | None = None
     error: Failure | None = None
-    metadata: dict[str, str] = {}
+    metadata: dict[str, str] = Field(default_factory=dict)
     spec: dict[str, Any]
     """Resolved: what is run."""
     run_directory: str
@@ -131,7 +133,7 @@ class EventResource(Resource):
     type: str
     level: Literal["info", "warning", "error"]
     message: str
-    data: dict[str, Any] = {}
+    data: dict[str, Any] = Field(default_factory=dict)
     created_at: Timestamp
 
 
@@ -165,7 +167,7 @@ class CheckpointResource(Resource):
     digest: str
     world_size: int
     execution: int
-    metrics: dict[str, AnyFloat] = {}
+    metrics: dict[str, AnyFloat] = Field(default_factory=dict)
     path: str
     created_at: Timestamp
 

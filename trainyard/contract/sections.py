@@ -1,5 +1,6 @@
 """The sections of a training spec: model, data, optimizer, and the policies around them."""
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, StringConstraints, Tag
@@ -63,7 +64,7 @@ class MlpModel(Strict):
 
 
 def _model_tag(value: Any) -> str | None:
-    read = value.get if isinstance(value, dict) else lambda key: getattr(value, key, None)
+    read: Callable[[str], Any] = value.get if isinstance(value, dict) else lambda key: getattr(value, key, None)
     if read("source") == "hf":
         return "hf"
     name = read("name")
@@ -118,7 +119,7 @@ class Batch(Strict):
     micro_size: PositiveInt | Literal["auto"] = "auto"
     """Examples in one forward pass on one rank; accumulation follows."""
     last: Literal["keep", "drop", "pad"] = "keep"
-    """What becomes of an epoch's incomplete last batch: trained as it is, left out, or filled from the epoch's start."""
+    """What becomes of an epoch's incomplete last batch: trained as is, left out, or filled from the epoch's start."""
 
 
 class Optimizer(Strict):

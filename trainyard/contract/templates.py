@@ -22,7 +22,7 @@ class Template(Resource):
 class UnknownTemplateError(LookupError):
     """No preset of that name; the message lists those there are."""
 
-    def __init__(self, name: str):
+    def __init__(self, name: str) -> None:
         super().__init__(f"there is no template {name!r}; there are: {', '.join(template_names())}")
 
 

@@ -12,7 +12,7 @@ MAX_DEPTH = 32
 class _DataLoader(yaml.SafeLoader):
     """SafeLoader less aliases (a few lines can expand to gigabytes), duplicate keys and deep nesting."""
 
-    def __init__(self, stream: str):
+    def __init__(self, stream: str) -> None:
         super().__init__(stream)
         self._depth = 0
 

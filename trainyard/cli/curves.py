@@ -1,0 +1,62 @@
+"""Curves made of characters. Pure: numbers in, lines out."""
+
+import itertools
+import math
+from collections.abc import Sequence
+
+from trainyard.cli.output import number
+
+_LEVELS = "▁▂▃▄▅▆▇█"
+_NOT_FINITE = "x"
+
+
+def sparkline(values: Sequence[float], width: int = 32) -> str:
+    """One line: eight levels from the smallest to the largest value; what is not finite is an x."""
+    points = thinned(values, width)
+    low, high = bounds(points)
+    span = high - low
+    return "".join(
+        _LEVELS[round((v - low) / span * 7) if span else 0] if math.isfinite(v) else _NOT_FINITE for v in points
+    )
+
+
+def plot(values: Sequence[float], steps: Sequence[int], *, width: int = 64, height: int = 8) -> list[str]:
+    """A curve `height` lines tall with its range on the left and its steps below."""
+    points = thinned(values, width)
+    low, high = bounds(points)
+    span = (high - low) or 1.0
+    eighths = [round((v - low) / span * (height * 8 - 1)) + 1 if math.isfinite(v) else None for v in points]
+    labels = {height - 1: number(high), 0: number(low)}
+    lines = []
+    for row in reversed(range(height)):
+        lines.append(f"{labels.get(row, ''):>10} ┤{''.join(_cell(level, row) for level in eighths)}")
+    if not steps:
+        return lines
+    first, last = f"step {steps[0]}", str(steps[-1])
+    return [*lines, " " * 12 + first + last.rjust(max(len(last) + 1, len(points) - len(first)))]
+
+
+def thinned(values: Sequence[float], width: int) -> list[float]:
+    """At most `width` values: the mean of each bucket, or the first of it that is not finite."""
+    if len(values) <= width:
+        return list(values)
+    edges = [i * len(values) // width for i in range(width + 1)]
+    return [_mean(values[a:b]) for a, b in itertools.pairwise(edges)]
+
+
+def bounds(values: Sequence[float]) -> tuple[float, float]:
+    """Smallest and largest of the finite values."""
+    finite = [v for v in values if math.isfinite(v)]
+    return (min(finite), max(finite)) if finite else (0.0, 0.0)
+
+
+def _mean(values: Sequence[float]) -> float:
+    odd = next((v for v in values if not math.isfinite(v)), None)
+    return odd if odd is not None else sum(values) / len(values)
+
+
+def _cell(level: int | None, row: int) -> str:
+    if level is None:
+        return _NOT_FINITE if row == 0 else " "
+    filled = level - row * 8
+    return " " if filled <= 0 else _LEVELS[min(filled, 8) - 1]

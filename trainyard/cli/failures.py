@@ -1,0 +1,99 @@
+"""Every way a command can end badly: one line on stderr and an exit code that means something."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from trainyard.cli.output import complain, silence
+from trainyard.client.errors import (
+    AuthenticationError,
+    ConflictError,
+    ConnectionFailedError,
+    InvalidRequestError,
+    NotFoundError,
+    PermissionDeniedError,
+    TrainyardError,
+)
+from trainyard.contract.problems import SpecError
+
+FAILED, USAGE, CANCELLED, UNREACHABLE, UNAUTHORISED, NOT_FOUND, CONFLICT = 1, 2, 3, 4, 5, 6, 7
+INTERRUPTED, BROKEN_PIPE = 130, 141
+
+EXIT_CODES = (
+    "Exit codes: 0 fine; 1 the job failed, or the service did; 2 wrong usage or an invalid spec; 3 the job was "
+    "cancelled; 4 cannot connect; 5 not authorised; 6 not found; 7 the job's state forbids it; 130 interrupted."
+)
+
+_CODES: tuple[tuple[type[TrainyardError], int], ...] = (
+    (ConnectionFailedError, UNREACHABLE),
+    (AuthenticationError, UNAUTHORISED),
+    (PermissionDeniedError, UNAUTHORISED),
+    (NotFoundError, NOT_FOUND),
+    (ConflictError, CONFLICT),
+    (InvalidRequestError, USAGE),
+)
+
+
+class UsageError(Exception):
+    """The command was called with something that it cannot use."""
+
+
+class Commands(TyperGroup):
+    """The group of all commands: where errors become lines and exit codes."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            code = super().main(*args, **{**kwargs, "standalone_mode": False})
+        except Exception as error:
+            # Typer's own usage errors, of whichever library it parses with.
+            if not hasattr(error, "format_message"):
+                raise
+            complain(f"error: {error.format_message()}")
+            code = USAGE
+        sys.exit(code if isinstance(code, int) else 0)
+
+    def invoke(self, ctx: Any) -> Any:
+        with one_line_errors():
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Report what goes wrong inside and leave with the exit code for it; `TRAINYARD_DEBUG=1` shows tracebacks."""
+    try:
+        yield
+    except BrokenPipeError:
+        silence()
+        raise typer.Exit(BROKEN_PIPE) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    except Exception as error:
+        if isinstance(error, typer.Exit | typer.Abort) or hasattr(error, "format_message"):
+            raise
+        if os.environ.get("TRAINYARD_DEBUG") == "1":
+            raise
+        raise typer.Exit(report(error)) from None
+
+
+def report(error: Exception) -> int:
+    """Say what went wrong, on stderr; the exit code for it."""
+    if isinstance(error, SpecError | InvalidRequestError):
+        for problem in error.problems:
+            complain(str(problem) if problem.param else f"error: {problem.message}")
+        return USAGE
+    if isinstance(error, TrainyardError):
+        hint = "; set TRAINYARD_TOKEN" if isinstance(error, AuthenticationError) else ""
+        complain(f"error: {error.message}{hint}")
+        return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
+    if isinstance(error, UsageError):
+        complain(f"error: {error}")
+        return USAGE
+    complain(f"error: unexpected {type(error).__name__}: {error}; TRAINYARD_DEBUG=1 shows where")
+    return FAILED

@@ -1,0 +1,52 @@
+"""`events`, `checkpoints` and `script`: what happened to a job, what it left, and what was handed to the scheduler."""
+
+import typer
+
+from trainyard.cli.output import age, complain, emit, emit_all, number, say, size, table, write
+from trainyard.cli.session import JobArgument, JsonOption, client_of, find_job
+
+
+def events(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:
+    """Show what happened to a job, oldest first."""
+    with client_of(ctx) as client:
+        found = client.events(find_job(client, job_id).id)
+        if as_json:
+            emit_all(found)
+            return
+        for event in found:
+            mark = "" if event.level == "info" else f"{event.level}: "
+            say(f"{event.created_at:%Y-%m-%d %H:%M:%S}Z  {event.type:<20}  {mark}{event.message}")
+
+
+def checkpoints(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:
+    """List a job's checkpoints, with their folders."""
+    with client_of(ctx) as client:
+        found = client.checkpoints(find_job(client, job_id).id)
+    if as_json:
+        emit_all(found)
+    elif not found:
+        complain("no checkpoint yet")
+    else:
+        table(
+            ("STEP", "SIZE", "CREATED", "METRICS", "FOLDER"),
+            [
+                (
+                    str(checkpoint.step),
+                    size(checkpoint.size_bytes),
+                    age(checkpoint.created_at),
+                    ", ".join(f"{key} {number(value)}" for key, value in sorted(checkpoint.metrics.items())),
+                    checkpoint.path,
+                )
+                for checkpoint in found
+            ],
+        )
+
+
+def script(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:
+    """Show the batch script as it was submitted."""
+    with client_of(ctx) as client:
+        found = client.script(find_job(client, job_id).id)
+    if as_json:
+        emit(found)
+    else:
+        write(found.script if found.script.endswith("\n") else f"{found.script}\n")

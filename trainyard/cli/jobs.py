@@ -1,0 +1,110 @@
+"""`list`, `show` and `cancel`."""
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from trainyard.cli.failures import report
+from trainyard.cli.output import age, clean, complain, duration, emit, emit_all, number, say, status_text, table
+from trainyard.cli.session import JobArgument, JsonOption, client_of, find_job
+from trainyard.cli.watching import error_lines
+from trainyard.client import Client, TrainyardError
+from trainyard.contract.resources import JobResource
+
+
+def list_jobs(
+    ctx: typer.Context,
+    status: Annotated[str | None, typer.Option(help="Only jobs with this status.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many, newest first.")] = 20,
+    everything: Annotated[bool, typer.Option("--all", help="However many there are.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List jobs, newest first."""
+    with client_of(ctx) as client:
+        jobs = client.jobs(status=status, limit=None if everything else limit)
+        if as_json:
+            emit_all(jobs)
+            return
+        rows = [_row(job) for job in jobs]
+    if rows:
+        table(("JOB", "NAME", "STATUS", "STEP", "LOSS", "CREATED", "BY"), rows)
+    else:
+        complain("no jobs" + (f" with status {status}" if status else " yet; try: trainyard submit digits_ddp --watch"))
+
+
+def _row(job: JobResource) -> tuple[str | Text, ...]:
+    step = f"{job.progress.step}/{job.progress.total_steps}" if job.progress else "-"
+    loss = number(job.metrics.get("train/loss"))
+    return job.id, job.name, status_text(job.status), step, loss, age(job.created_at), job.created_by
+
+
+def show(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:
+    """Show one job: what it does or waits for, how far it is, and what went wrong."""
+    with client_of(ctx) as client:
+        job = find_job(client, job_id)
+    if as_json:
+        emit(job)
+        return
+    for label, value in _facts(job):
+        say(f"{label:<12}{value}" if label else value)
+    if job.error is not None and job.error.traceback:
+        print(clean(job.error.traceback).rstrip())
+
+
+def _facts(job: JobResource) -> Iterator[tuple[str, str]]:
+    reason = f" ({job.status_reason})" if job.status_reason else ""
+    yield "job", job.id
+    yield "name", job.name
+    yield "status", f"{job.status}{reason}: {job.status_message}"
+    yield "created", f"{age(job.created_at)} by {job.created_by}"
+    if job.started_at is not None and job.finished_at is not None:
+        yield "took", duration((job.finished_at - job.started_at).total_seconds())
+    if job.progress is not None:
+        yield "step", f"{job.progress.step} of {job.progress.total_steps}"
+        if job.progress.eta_seconds is not None:
+            yield "left", duration(job.progress.eta_seconds)
+    if job.attempt is not None:
+        yield "attempt", _attempt(job)
+    for key, value in sorted(job.metrics.items()):
+        yield "", f"  {key:<28}{number(value)}"
+    if job.last_checkpoint_step is not None:
+        yield "checkpoint", f"step {job.last_checkpoint_step}"
+    yield "folder", job.run_directory
+    for line in error_lines(job):
+        yield "", line
+
+
+def _attempt(job: JobResource) -> str:
+    attempt = job.attempt
+    assert attempt is not None
+    where = f" on {', '.join(attempt.nodes)}" if attempt.nodes else ""
+    return f"{attempt.number}, {attempt.scheduler} job {attempt.scheduler_id or 'not known yet'}{where}"
+
+
+def cancel(
+    ctx: typer.Context,
+    job_ids: Annotated[list[str], typer.Argument(metavar="JOB...", help="Ids, abbreviated ids, or `last`.")],
+    wait: Annotated[bool, typer.Option("--wait", help="Return when nothing of them runs any more.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Cancel jobs. Each is tried; the exit code is that of the first that could not be."""
+    codes = []
+    with client_of(ctx) as client:
+        for job_id in job_ids:
+            try:
+                _cancel(client, job_id, wait=wait, as_json=as_json)
+            except TrainyardError as error:
+                codes.append(report(error))
+    raise typer.Exit(codes[0] if codes else 0)
+
+
+def _cancel(client: Client, job_id: str, *, wait: bool, as_json: bool) -> None:
+    job = client.cancel(find_job(client, job_id).id)
+    if wait:
+        job = client.wait(job.id)
+    if as_json:
+        emit(job)
+    else:
+        say(f"job {job.id}: {job.status}: {job.status_message}")

@@ -1,0 +1,142 @@
+"""`logs`: what a rank or the launcher printed, and what it goes on to print."""
+
+import codecs
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import typer
+
+from trainyard.cli.failures import UsageError
+from trainyard.cli.output import complain, emit, write
+from trainyard.cli.session import JobArgument, JsonOption, client_of, find_job
+from trainyard.client import Client, LogChunk, NotFoundError, TrainyardError
+from trainyard.client.retry import backoff, is_passing
+from trainyard.contract.resources import TERMINAL, JobResource
+
+POLL_SECONDS = 1.0
+PATIENCE_SECONDS = 3600.0
+
+
+def logs(
+    ctx: typer.Context,
+    job_id: JobArgument,
+    rank: Annotated[str, typer.Option(help="A rank's number, or `launch` for the launcher.")] = "0",
+    attempt: Annotated[int | None, typer.Option(min=1, help="Default: the current one, and those after it.")] = None,
+    tail: Annotated[int | None, typer.Option(min=0, help="Begin with so many last lines.")] = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the job is over.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a job's log."""
+    if rank != "launch" and not rank.isdecimal():
+        raise UsageError(f"--rank takes a number or `launch`, not {rank!r}")
+    with client_of(ctx) as client:
+        job = find_job(client, job_id)
+        place = Place(attempt or (job.attempt.number if job.attempt else None), rank, tail=tail)
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        source = (
+            Follower(client, job, place, fixed=attempt is not None).chunks() if follow else read(client, job, place)
+        )
+        for at, chunk in source:
+            text = decoder.decode(chunk.data)
+            if as_json:
+                emit({"attempt": at.attempt, "rank": rank, "offset": chunk.offset, "text": text})
+            else:
+                write(text)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in which log to read next: at an offset, or first of all so many lines before its end."""
+
+    attempt: int | None
+    rank: str
+    offset: int = 0
+    tail: int | None = None
+
+    def after(self, chunk: LogChunk) -> "Place":
+        return replace(self, offset=chunk.next_offset, tail=None)
+
+
+Piece = tuple[Place, LogChunk]
+
+
+def fetch(client: Client, job: JobResource, place: Place) -> LogChunk:
+    offset = place.offset if place.tail is None else None
+    return client.logs(job.id, rank=place.rank, attempt=place.attempt, tail=place.tail, offset=offset)
+
+
+def read(client: Client, job: JobResource, place: Place) -> Iterator[Piece]:
+    """The log as far as it goes now."""
+    while (chunk := fetch(client, job, place)).data:
+        yield place, chunk
+        place = place.after(chunk)
+
+
+class Follower:
+    """Reads on until the job is over, through attempts and restarts of the service."""
+
+    def __init__(self, client: Client, job: JobResource, place: Place, *, fixed: bool) -> None:
+        self._client = client
+        self._job = job
+        self._place = place
+        self._fixed = fixed
+        self._waited = 0.0
+        self._failures = 0
+
+    def chunks(self) -> Iterator[Piece]:
+        ended = False
+        while True:
+            try:
+                chunk = self._fetch()
+                if chunk is not None and chunk.data:
+                    yield self._place, chunk
+                    self._place = self._place.after(chunk)
+                    continue
+                if ended and not self._next_attempt():
+                    return
+                ended = self._has_ended()
+                self._recovered()
+            except TrainyardError as error:
+                self._wait_out(error)
+                continue
+            if not ended:
+                time.sleep(POLL_SECONDS)
+
+    def _fetch(self) -> LogChunk | None:
+        if self._place.attempt is None:
+            return None
+        try:
+            return fetch(self._client, self._job, self._place)
+        except NotFoundError:
+            return None
+
+    def _has_ended(self) -> bool:
+        """Whether nothing more is written to this log; it is read once more after that."""
+        self._job = self._client.job(self._job.id)
+        current = self._job.attempt.number if self._job.attempt else None
+        if self._place.attempt is None:
+            self._place = replace(self._place, attempt=current)
+            return current is None and self._job.status in TERMINAL
+        return self._job.status in TERMINAL or (current is not None and current > self._place.attempt)
+
+    def _next_attempt(self) -> bool:
+        current = self._job.attempt.number if self._job.attempt else None
+        if self._fixed or current is None or self._place.attempt is None or current <= self._place.attempt:
+            return False
+        self._place = Place(self._place.attempt + 1, self._place.rank)
+        return True
+
+    def _wait_out(self, error: TrainyardError) -> None:
+        if not is_passing(error) or self._waited > PATIENCE_SECONDS:
+            raise error
+        if not self._failures:
+            complain(f"connection lost, waiting for the service: {error.message}")
+        self._failures += 1
+        delay = backoff(self._failures)
+        self._waited += delay
+        time.sleep(delay)
+
+    def _recovered(self) -> None:
+        self._failures, self._waited = 0, 0.0

@@ -1,0 +1,132 @@
+"""What reaches the terminal: cleaned text, tables, JSON lines. Nothing a server says can move the cursor."""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import BaseModel
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+_ESCAPES = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # control sequences: colours, cursor moves
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x1b\x07\x9c]*(?:\x07|\x9c|\x1b\\)"  # titles, links, device strings
+    r"|\x1b[ -/]*[0-~]"
+)
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_BREAKS = re.compile(r"\s*[\n\u2028\u2029]\s*")
+
+_STATUS_STYLE = {"succeeded": "green", "running": "cyan", "failed": "red", "lost": "red", "cancelled": "yellow"}
+
+
+class TerminalConsole(Console):
+    """A console that takes text as text (no markup) and lets a closed pipe be handled in one place."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
+def console(*, stderr: bool = False) -> TerminalConsole:
+    """For one command. Into a pipe, lines are not folded."""
+    terminal = (sys.stderr if stderr else sys.stdout).isatty()
+    width = None if terminal else 1000
+    return TerminalConsole(stderr=stderr, markup=False, emoji=False, highlight=False, width=width, soft_wrap=False)
+
+
+def clean(text: str) -> str:
+    """Without escape sequences, control characters and direction overrides; lines and tabs stay."""
+    return _CONTROLS.sub("", _ESCAPES.sub("", text).replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def one_line(text: str) -> str:
+    """Cleaned, with each line break a space."""
+    return _BREAKS.sub(" ", clean(text)).rstrip()
+
+
+def say(text: str) -> None:
+    """One line on stdout."""
+    print(one_line(text), flush=True)
+
+
+def complain(text: str) -> None:
+    """One line on stderr."""
+    print(one_line(text), file=sys.stderr, flush=True)
+
+
+def write(text: str) -> None:
+    """Text of the service as it is, cleaned."""
+    sys.stdout.write(clean(text))
+    sys.stdout.flush()
+
+
+def emit(resource: BaseModel | dict[str, Any]) -> None:
+    """One JSON object on one line."""
+    plain = resource.model_dump(mode="json", by_alias=True) if isinstance(resource, BaseModel) else resource
+    print(json.dumps(plain), flush=True)
+
+
+def emit_all(resources: Iterable[BaseModel]) -> None:
+    for resource in resources:
+        emit(resource)
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> None:
+    """A plain table on stdout."""
+    out = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for heading in headings:
+        out.add_column(heading, overflow="fold")
+    for row in rows:
+        out.add_row(*(cell if isinstance(cell, Text) else Text(one_line(cell)) for cell in row))
+    console().print(out)
+
+
+def status_text(status: str) -> Text:
+    return Text(status, style=_STATUS_STYLE.get(status, ""))
+
+
+def age(moment: datetime) -> str:
+    """`3 min ago`."""
+    return f"{duration((datetime.now(UTC) - moment).total_seconds())} ago"
+
+
+def duration(seconds: float) -> str:
+    """`42 s`, `3 min 5 s`, `2 h 10 min`, `3 d 4 h`: two units at most."""
+    left = max(0, round(seconds))
+    if left < 60:
+        return f"{left} s"
+    units = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+    first = next(i for i, (size, _) in enumerate(units) if left >= size)
+    parts = []
+    for size, name in units[first : first + 2]:
+        count, left = divmod(left, size)
+        if count:
+            parts.append(f"{count} {name}")
+    return " ".join(parts)
+
+
+def size(count: int) -> str:
+    """`1.5 MB`."""
+    value = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} TB"
+
+
+def number(value: Any) -> str:
+    """A metric's value, short; `NaN` and infinities stay visible."""
+    return "-" if value is None else f"{float(value):.4g}"
+
+
+def silence() -> None:
+    """Nobody reads stdout any more: keep the interpreter's last flush from complaining."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (for the rest of the process)

@@ -1,0 +1,82 @@
+"""What a watcher knows of a run: folded from the job and its stream. Pure."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainyard.cli.output import duration, number, one_line
+from trainyard.client.stream import StreamEvent
+from trainyard.contract.reports import Progress
+from trainyard.contract.resources import (
+    CheckpointResource,
+    EventResource,
+    JobProgress,
+    JobResource,
+    MetricsUpdate,
+    StatusUpdate,
+)
+
+SHOWN = ("train/loss", "eval/loss", "eval/accuracy")
+
+
+@dataclass
+class RunState:
+    """The latest of everything."""
+
+    status: str
+    message: str
+    step: int = 0
+    total: int | None = None
+    eta_seconds: float | None = None
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, job: JobResource) -> "RunState":
+        state = cls(job.status, job.status_message, metrics=dict(job.metrics))
+        state._progress(job.progress)
+        return state
+
+    def fold(self, event: StreamEvent) -> str | None:
+        """Take the event in; the line to show for it, if it is worth one."""
+        match event.data:
+            case StatusUpdate() as update:
+                changed = (update.status, update.status_message) != (self.status, self.message)
+                self.status, self.message = update.status, update.status_message
+                self._progress(update.progress)
+                return self.headline() if changed else None
+            case MetricsUpdate() as update:
+                for point in update.points:
+                    self.metrics[point["key"]] = point["value"]
+                    self.step = int(point["step"])
+            case CheckpointResource() as checkpoint:
+                return f"checkpoint of step {checkpoint.step}"
+            case EventResource(level="warning" | "error") as happened:
+                return f"{happened.level}: {happened.message}"
+        return None
+
+    def headline(self) -> str:
+        """`running: training on 2 processes`."""
+        return one_line(f"{self.status}: {self.message}" if self.message else self.status)
+
+    def summary(self) -> str:
+        """`step 120/500  train/loss 0.31  2,900 examples/s  12 s left`."""
+        total = f"/{self.total}" if self.total else ""
+        left = f"{duration(self.eta_seconds)} left" if self.eta_seconds is not None else ""
+        return "  ".join(part for part in (f"step {self.step}{total}", *self.values(), left) if part)
+
+    def values(self) -> list[str]:
+        """The few metrics that everyone looks at."""
+        shown = [f"{key} {number(self.metrics[key])}" for key in SHOWN if self.metrics.get(key) is not None]
+        return [*shown, *self._throughput()]
+
+    def _throughput(self) -> list[str]:
+        for key, value in sorted(self.metrics.items()):
+            if key.startswith("perf/") and key.endswith("_per_second") and value is not None:
+                unit = key.removeprefix("perf/").removesuffix("_per_second")
+                return [f"{number(value)} {one_line(unit)}/s"]
+        return []
+
+    def _progress(self, progress: Progress | None) -> None:
+        if progress is None:
+            return
+        self.step, self.total = progress.step, progress.total_steps or None
+        self.eta_seconds = progress.eta_seconds if isinstance(progress, JobProgress) else None

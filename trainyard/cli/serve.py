@@ -1,0 +1,31 @@
+"""`serve`: become the service. The command line never imports it: it starts it by name, in this very process."""
+
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trainyard.cli.failures import UsageError
+
+
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535)] = None,
+    state_dir: Annotated[Path | None, typer.Option(help="Database, admin token.")] = None,
+    runs_dir: Annotated[Path | None, typer.Option(help="Run directories; shared with the nodes.")] = None,
+) -> None:
+    """Run the service here. Every TRAINYARD_* setting applies; the options stand for the most usual ones."""
+    if find_spec("service") is None or find_spec("fastapi") is None:
+        raise UsageError("the service is not installed here; install it with: pip install 'trainyard[service]'")
+    given = {
+        "TRAINYARD_HOST": host,
+        "TRAINYARD_PORT": port,
+        "TRAINYARD_STATE_DIR": state_dir and state_dir.absolute(),
+        "TRAINYARD_RUNS_DIR": runs_dir and runs_dir.absolute(),
+    }
+    environment = os.environ | {key: str(value) for key, value in given.items() if value is not None}
+    sys.stdout.flush()
+    os.execve(sys.executable, [sys.executable, "-m", "service", "serve"], environment)  # noqa: S606 (no shell meant)

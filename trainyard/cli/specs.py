@@ -1,0 +1,63 @@
+"""Where a spec comes from: a file, standard input or a preset, with fields set on top."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trainyard.cli.failures import UsageError
+from trainyard.client import Client, NotFoundError
+from trainyard.contract.problems import Problem, SpecError
+from trainyard.contract.templates import put
+from trainyard.contract.yaml_text import load_yaml
+
+
+def read_spec(client: Client, source: str, settings: Sequence[str]) -> dict[str, Any]:
+    """The document to submit; whether it is a good spec is for the service to say.
+
+    Raises:
+        SpecError: it is not YAML, or not a mapping.
+        UsageError: there is neither a file nor a preset of that name.
+    """
+    document = _load(client, source)
+    if not isinstance(document, dict):
+        raise SpecError([Problem(param="", message="the spec must be a mapping of fields")])
+    for setting in settings:
+        path, equals, value = setting.partition("=")
+        if not equals or not all(path.split(".")):
+            raise UsageError(f"--set takes path=value, like optimizer.lr=1e-3; not {setting!r}")
+        put(document, path, load_yaml(value))
+    return document
+
+
+def _load(client: Client, source: str) -> Any:
+    if source == "-":
+        return load_yaml(sys.stdin.read())
+    path = Path(source)
+    if path.is_file():
+        return _parse(path)
+    if path.suffix or len(path.parts) > 1:
+        raise UsageError(f"there is no file {source!r}")
+    return _preset(client, source)
+
+
+def _parse(path: Path) -> Any:
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {str(path)!r}: {error}") from None
+    if path.suffix != ".json":
+        return load_yaml(text)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SpecError([Problem(param="", message=f"not valid JSON: {error}")]) from None
+
+
+def _preset(client: Client, name: str) -> dict[str, Any]:
+    try:
+        return dict(client.template(name).spec)
+    except NotFoundError:
+        names = ", ".join(template.name for template in client.templates())
+        raise UsageError(f"there is no file and no preset {name!r}; presets: {names}") from None

@@ -1,0 +1,48 @@
+"""`submit` and `watch`: a spec becomes a job, and the job is followed to its end."""
+
+from typing import Annotated
+
+import typer
+
+from trainyard.cli.output import emit, say
+from trainyard.cli.session import JobArgument, JsonOption, client_of, find_job
+from trainyard.cli.specs import read_spec
+from trainyard.cli.watching import watch
+
+
+def submit(
+    ctx: typer.Context,
+    source: Annotated[
+        str, typer.Argument(metavar="SPEC", help="A YAML or JSON file, a preset's name, or - for stdin.")
+    ],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Set one field: optimizer.lr=1e-3.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the job, for people.")] = None,
+    gpus: Annotated[int | None, typer.Option(help="World size.")] = None,
+    follow: Annotated[bool, typer.Option("--watch", "-w", help="Follow it to its end.")] = False,
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="The same key and spec give the same job, however often.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Submit a training job."""
+    with client_of(ctx) as client:
+        document = read_spec(client, source, settings or [])
+        document |= {"name": name} if name is not None else {}
+        document |= {"gpus": gpus} if gpus is not None else {}
+        job = client.submit(document, idempotency_key=idempotency_key)
+        if as_json:
+            emit(job)
+        else:
+            say(f"job {job.id} ({job.name}) accepted")
+        if follow:
+            raise typer.Exit(watch(client, job, as_json=as_json))
+        if not as_json:
+            say(f"follow it with: trainyard watch {job.id}")
+
+
+def watch_command(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:
+    """Follow a job to its end: status, progress, loss, throughput. Ctrl-C leaves it running."""
+    with client_of(ctx) as client:
+        raise typer.Exit(watch(client, find_job(client, job_id), as_json=as_json))

@@ -1,0 +1,183 @@
+"""Following one job to its end: a live bar on a terminal, plain lines elsewhere, JSON lines for programs."""
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Protocol, Self
+
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.text import Text
+
+from trainyard.cli.failures import CANCELLED, FAILED, INTERRUPTED
+from trainyard.cli.output import complain, console, emit, one_line, say
+from trainyard.cli.run_state import RunState
+from trainyard.client import Client, StreamEvent, TrainyardError
+from trainyard.contract.resources import JobResource
+
+PLAIN_INTERVAL = 5.0
+"""Seconds between two lines of progress where there is no terminal."""
+
+
+class View(Protocol):
+    """Shows a run as it goes. Entered before the first event, left after the last."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *failure: object) -> None: ...
+
+    def show(self, event: StreamEvent) -> None: ...
+
+    def notice(self, text: str) -> None: ...
+
+
+class LiveView:
+    """A progress bar that stays at the foot, and a line above it for what happens."""
+
+    def __init__(self, job: JobResource) -> None:
+        self._state = RunState.of(job)
+        self._bar = Progress(
+            TextColumn("{task.fields[status]}", markup=False),
+            BarColumn(bar_width=30),
+            TextColumn("{task.description}", markup=False),
+            console=console(),
+        )
+        self._task = self._bar.add_task("", total=None, status=job.status)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        self.notice(self._state.headline())
+        self._refresh()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._bar.stop()
+
+    def show(self, event: StreamEvent) -> None:
+        line = self._state.fold(event)
+        if line is not None:
+            self.notice(line)
+        self._refresh()
+
+    def notice(self, text: str) -> None:
+        self._bar.console.print(Text(one_line(text)))
+
+    def _refresh(self) -> None:
+        state = self._state
+        self._bar.update(
+            self._task,
+            completed=state.step,
+            total=state.total,
+            description=state.summary(),
+            status=one_line(state.status),
+        )
+
+
+class PlainView:
+    """A line when something changes, and one of progress now and then."""
+
+    def __init__(self, job: JobResource, clock: Callable[[], float] = time.monotonic) -> None:
+        self._state = RunState.of(job)
+        self._clock = clock
+        self._shown_at = clock()
+        self._shown = ""
+
+    def __enter__(self) -> Self:
+        say(self._state.headline())
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        if failure[0] is None and self._state.step:
+            self._progress()
+
+    def show(self, event: StreamEvent) -> None:
+        line = self._state.fold(event)
+        if line is not None:
+            say(line)
+        if self._state.step and self._clock() - self._shown_at >= PLAIN_INTERVAL:
+            self._progress()
+
+    def notice(self, text: str) -> None:
+        say(text)
+
+    def _progress(self) -> None:
+        self._shown_at = self._clock()
+        summary = self._state.summary()
+        if summary != self._shown:
+            self._shown = summary
+            say(summary)
+
+
+class JsonView:
+    """Every event as it came."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None: ...
+
+    def show(self, event: StreamEvent) -> None:
+        emit({"id": event.id, "type": event.type, "data": event.data.model_dump(mode="json")})
+
+    def notice(self, text: str) -> None:
+        complain(text)
+
+
+def view_of(job: JobResource, *, as_json: bool = False) -> View:
+    if as_json:
+        return JsonView()
+    return LiveView(job) if sys.stdout.isatty() else PlainView(job)
+
+
+def follow(client: Client, job: JobResource, view: View) -> JobResource:
+    """Show the run until it is over; the job as it ended."""
+
+    def waiting(error: TrainyardError, _delay: float) -> None:
+        if not lost:
+            view.notice(f"connection lost, waiting for the service: {error.message}")
+        lost.append(error)
+
+    lost: list[TrainyardError] = []
+    with view:
+        for event in client.stream(job.id, logs=False, on_retry=waiting):
+            if lost:
+                view.notice("connected again")
+                lost.clear()
+            view.show(event)
+    return client.job(job.id)
+
+
+def watch(client: Client, job: JobResource, *, as_json: bool) -> int:
+    """Follow the job and say how it ended; the exit code of the command."""
+    try:
+        ended = follow(client, job, view_of(job, as_json=as_json))
+    except KeyboardInterrupt:
+        complain(f"stopped watching; the job goes on. To end it: trainyard cancel {job.id}")
+        return INTERRUPTED
+    return conclude(ended, as_json=as_json)
+
+
+def conclude(job: JobResource, *, as_json: bool = False) -> int:
+    """The last line about a job that is over, and the exit code for it."""
+    match job.status:
+        case "succeeded":
+            if not as_json:
+                say(f"succeeded; see it with: trainyard metrics {job.id}")
+            return 0
+        case "cancelled":
+            complain(f"cancelled: {job.status_message}")
+            return CANCELLED
+    complain(f"{job.status}: {job.status_message}")
+    for line in error_lines(job):
+        complain(line)
+    return FAILED
+
+
+def error_lines(job: JobResource) -> list[str]:
+    """Which rank failed first, with what, and what to try."""
+    error = job.error
+    if error is None:
+        return []
+    rank = "" if error.rank is None else f" on rank {error.rank}"
+    host = f" ({error.host})" if error.host else ""
+    first = f"first error{rank}{host}: {error.type}: {error.message}"
+    return [first, f"hint: {error.hint}"] if error.hint else [first]

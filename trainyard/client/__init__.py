@@ -1,0 +1,35 @@
+"""The Python client, synchronous and asynchronous: every call of the API, typed, with one error tree."""
+
+from trainyard.client.asynchronous import AsyncClient
+from trainyard.client.errors import (
+    AuthenticationError,
+    ConflictError,
+    ConnectionFailedError,
+    InvalidRequestError,
+    NotFoundError,
+    PermissionDeniedError,
+    RateLimitedError,
+    ServerError,
+    TrainyardError,
+    WaitTimeoutError,
+)
+from trainyard.client.requests import LogChunk
+from trainyard.client.stream import StreamEvent
+from trainyard.client.synchronous import Client
+
+__all__ = [
+    "AsyncClient",
+    "AuthenticationError",
+    "Client",
+    "ConflictError",
+    "ConnectionFailedError",
+    "InvalidRequestError",
+    "LogChunk",
+    "NotFoundError",
+    "PermissionDeniedError",
+    "RateLimitedError",
+    "ServerError",
+    "StreamEvent",
+    "TrainyardError",
+    "WaitTimeoutError",
+]

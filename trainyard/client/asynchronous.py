@@ -1,0 +1,257 @@
+"""AsyncClient: the same API for programs that run on asyncio. See `Client` for what each call does."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Self, TypeVar
+
+import httpx
+from pydantic import ValidationError
+
+from trainyard.client import requests
+from trainyard.client.errors import TrainyardError, connection_failed, error_of, not_trainyard
+from trainyard.client.requests import LogChunk, Request, Spec
+from trainyard.client.retry import retry_delay
+from trainyard.client.settings import connection
+from trainyard.client.stream import StreamCursor, StreamEvent
+from trainyard.client.waiting import POLL_TIMEOUT, STREAM_TIMEOUT, Wait
+from trainyard.contract.resources import (
+    TERMINAL,
+    AttemptResource,
+    CheckpointResource,
+    EventResource,
+    JobResource,
+    MetricsResource,
+    Page,
+    ScriptResource,
+)
+from trainyard.contract.templates import Template
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """One connection pool to one service. Close it, or use it in a `async with` statement.
+
+    Args:
+        url: default `TRAINYARD_URL`, then the local service.
+        token: default `TRAINYARD_TOKEN`, then the local service's admin token file.
+        transport, sleep: for tests.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        transport: httpx.AsyncBaseTransport | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        where = connection(url, token)
+        self.url = where.url
+        self._sleep = sleep
+        self._http = httpx.AsyncClient(
+            base_url=where.url,
+            headers=where.headers,
+            timeout=POLL_TIMEOUT,
+            transport=transport,
+            trust_env=not where.local,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+    async def submit(self, spec: Spec, *, idempotency_key: str | None = None) -> JobResource:
+        """Submit a spec: a TrainingSpec, plain data, or YAML text. The same key and spec give the same job."""
+        return await self._send(requests.submit(spec, idempotency_key))
+
+    async def job(self, job_id: str) -> JobResource:
+        return await self._send(requests.job(job_id))
+
+    async def jobs(
+        self,
+        *,
+        status: str | None = None,
+        name: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        created_by: str | None = None,
+        order: str = "desc",
+        limit: int | None = None,
+    ) -> AsyncIterator[JobResource]:
+        """Jobs, newest first; pages are fetched as they are needed. `limit` bounds how many there are in all."""
+        request = requests.jobs(
+            status=status, name=name, metadata=metadata, created_by=created_by, order=order, limit=limit
+        )
+        count = 0
+        async for job in self._items(request):
+            yield job
+            count += 1
+            if count == limit:
+                return
+
+    async def cancel(self, job_id: str) -> JobResource:
+        """Ask for the job's end; `wait` tells when it is over."""
+        return await self._send(requests.cancel(job_id))
+
+    def events(self, job_id: str, *, after: str | None = None) -> AsyncIterator[EventResource]:
+        """The job's history, oldest first; an event's id is the cursor to go on from."""
+        return self._items(requests.events(job_id, after))
+
+    async def attempts(self, job_id: str) -> list[AttemptResource]:
+        return [item async for item in self._items(requests.attempts(job_id))]
+
+    async def checkpoints(self, job_id: str) -> list[CheckpointResource]:
+        return [item async for item in self._items(requests.checkpoints(job_id))]
+
+    async def metrics(
+        self, job_id: str, keys: Sequence[str] = (), *, from_step: int | None = None, max_points: int | None = None
+    ) -> MetricsResource:
+        return await self._send(requests.metrics(job_id, keys, from_step, max_points))
+
+    async def metrics_csv(
+        self, job_id: str, keys: Sequence[str] = (), *, from_step: int | None = None, max_points: int | None = None
+    ) -> str:
+        """The same points as text with the columns `key,step,value,time`."""
+        return await self._send(requests.metrics_csv(job_id, keys, from_step, max_points))
+
+    async def logs(
+        self,
+        job_id: str,
+        *,
+        rank: int | str = 0,
+        attempt: int | None = None,
+        tail: int | None = None,
+        offset: int | None = None,
+    ) -> LogChunk:
+        """A piece of the log of one rank, or of the launcher (`rank="launch"`)."""
+        return await self._send(requests.logs(job_id, rank, attempt, tail, offset))
+
+    async def script(self, job_id: str) -> ScriptResource:
+        return await self._send(requests.script(job_id))
+
+    async def templates(self) -> list[Template]:
+        return [item async for item in self._items(requests.templates())]
+
+    async def template(self, name: str) -> Template:
+        return await self._send(requests.template(name))
+
+    async def ready(self) -> bool:
+        """Whether the service is up with everything it needs."""
+        try:
+            return await self._once(requests.ready())
+        except TrainyardError:
+            return False
+
+    async def wait(self, job_id: str, timeout: float | None = None) -> JobResource:
+        """Return the job once it is over. A restart of the service meanwhile does no harm.
+
+        Raises:
+            WaitTimeoutError: it was not over after `timeout` seconds.
+        """
+        wait = Wait(job_id, timeout, time.monotonic)
+        while True:
+            try:
+                job = await self.job(job_id)
+            except TrainyardError as error:
+                delay = wait.unanswered(error)
+            else:
+                if wait.is_over(job):
+                    return job
+                delay = wait.next_delay()
+            await self._sleep(delay)
+
+    async def stream(
+        self,
+        job_id: str,
+        *,
+        last_event_id: str | int | None = None,
+        logs: bool = True,
+        patience: float = 3600.0,
+        on_retry: Callable[[TrainyardError, float], None] | None = None,
+    ) -> AsyncIterator[StreamEvent]:
+        """What happens to the job, as it happens, until it is over. Broken connections are taken up again.
+
+        Args:
+            last_event_id: go on after this event.
+            logs: whether log text is wanted too.
+            patience: seconds without the service after which a broken connection is an error.
+            on_retry: told of each error that is being waited out, and for how long.
+        """
+        cursor = StreamCursor(requests.stream(job_id, logs=logs), last_event_id, patience)
+        while True:
+            try:
+                async for event in self._stream_once(cursor):
+                    yield event
+                if cursor.complete or (cursor.silent and (await self.job(job_id)).status in TERMINAL):
+                    return
+                delay = cursor.pause()
+            except TrainyardError as error:
+                wait = cursor.delay(error)
+                if wait is None:
+                    raise
+                delay = wait
+                if on_retry is not None:
+                    on_retry(error, delay)
+            await self._sleep(delay)
+
+    async def _stream_once(self, cursor: StreamCursor) -> AsyncIterator[StreamEvent]:
+        request = cursor.request()
+        try:
+            async with self._http.stream(
+                request.method, request.path, params=request.params, headers=request.headers, timeout=STREAM_TIMEOUT
+            ) as response:
+                if not response.is_success:
+                    await response.aread()
+                    raise error_of(response)
+                cursor.connected()
+                async for chunk in response.aiter_bytes():
+                    for event in cursor.feed(chunk):
+                        yield event
+        except httpx.HTTPError as error:
+            raise connection_failed(self.url, error) from error
+        except ValidationError:
+            raise not_trainyard(response) from None
+
+    async def _items(self, request: Request[Page[T]]) -> AsyncIterator[T]:
+        rest: Request[Page[T]] | None = request
+        while rest is not None:
+            page = await self._send(rest)
+            for item in page.data:
+                yield item
+            rest = requests.following(rest, page)
+
+    async def _send(self, request: Request[T]) -> T:
+        failures = 0
+        while True:
+            try:
+                return await self._once(request)
+            except TrainyardError as error:
+                failures += 1
+                delay = retry_delay(error, failures)
+                if delay is None:
+                    raise
+            await self._sleep(delay)
+
+    async def _once(self, request: Request[T]) -> T:
+        try:
+            response = await self._http.request(
+                request.method,
+                request.path,
+                params=request.params,
+                headers=request.headers,
+                content=request.content,
+            )
+        except httpx.HTTPError as error:
+            raise connection_failed(self.url, error) from error
+        if not response.is_success:
+            raise error_of(response)
+        return request.read(response)

@@ -1,0 +1,197 @@
+"""Every request of the API as a value: what is sent, and how its answer is read. Both clients use the same ones."""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
+from uuid import uuid4
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from trainyard.client.errors import InvalidRequestError, NotFoundError, not_trainyard
+from trainyard.contract.resources import (
+    AttemptResource,
+    CheckpointResource,
+    EventResource,
+    JobResource,
+    MetricsResource,
+    Page,
+    ScriptResource,
+)
+from trainyard.contract.spec import TrainingSpec, dump_spec
+from trainyard.contract.templates import Template
+
+T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
+
+Spec = TrainingSpec | Mapping[str, Any] | str
+"""What `submit` takes: a spec, plain data, or YAML text."""
+
+PAGE_SIZE = 100
+
+
+@dataclass(frozen=True)
+class Request(Generic[T]):
+    """Harmless to repeat, every one of them: reads, cancel, and submissions, which carry an idempotency key."""
+
+    method: str
+    path: str
+    parse: Callable[[httpx.Response], T]
+    params: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    content: bytes | None = None
+
+    def read(self, response: httpx.Response) -> T:
+        """The answer's value.
+
+        Raises:
+            ServerError: what answered is not a Trainyard service.
+        """
+        try:
+            return self.parse(response)
+        except (ValidationError, ValueError, KeyError):
+            raise not_trainyard(response) from None
+
+
+@dataclass(frozen=True)
+class LogChunk:
+    """A piece of one log. The next piece starts at `next_offset`."""
+
+    data: bytes
+    offset: int
+    next_offset: int
+
+    @property
+    def text(self) -> str:
+        """For one piece alone; a character can lie across two."""
+        return self.data.decode(errors="replace")
+
+
+def submit(spec: Spec, idempotency_key: str | None) -> Request[JobResource]:
+    key = idempotency_key or str(uuid4())
+    if not (key.isascii() and key.isprintable()):
+        raise InvalidRequestError("must be printable ASCII", param="Idempotency-Key")
+    content, media_type = _body(spec)
+    headers = {"Idempotency-Key": key, "Content-Type": media_type}
+    return Request("POST", "/v1/jobs", _model(JobResource), headers=headers, content=content)
+
+
+def job(job_id: str) -> Request[JobResource]:
+    return Request("GET", _job_path(job_id), _model(JobResource))
+
+
+def jobs(
+    *,
+    status: str | None,
+    name: str | None,
+    metadata: Mapping[str, str] | None,
+    created_by: str | None,
+    order: str,
+    limit: int | None,
+) -> Request[Page[JobResource]]:
+    filters = {f"metadata[{key}]": value for key, value in (metadata or {}).items()}
+    params = {"status": status, "name": name, "created_by": created_by, "order": order, **filters}
+    return _page("/v1/jobs", JobResource, min(limit or PAGE_SIZE, PAGE_SIZE), **params)
+
+
+def cancel(job_id: str) -> Request[JobResource]:
+    return Request("POST", _job_path(job_id, "cancel"), _model(JobResource))
+
+
+def events(job_id: str, after: str | None) -> Request[Page[EventResource]]:
+    return _page(_job_path(job_id, "events"), EventResource, after=after)
+
+
+def attempts(job_id: str) -> Request[Page[AttemptResource]]:
+    return _page(_job_path(job_id, "attempts"), AttemptResource)
+
+
+def checkpoints(job_id: str) -> Request[Page[CheckpointResource]]:
+    return _page(_job_path(job_id, "checkpoints"), CheckpointResource)
+
+
+def metrics(
+    job_id: str, keys: Sequence[str], from_step: int | None, max_points: int | None
+) -> Request[MetricsResource]:
+    params = _given(keys=list(keys), from_step=from_step, max_points=max_points, format="json")
+    return Request("GET", _job_path(job_id, "metrics"), _model(MetricsResource), params)
+
+
+def metrics_csv(job_id: str, keys: Sequence[str], from_step: int | None, max_points: int | None) -> Request[str]:
+    params = _given(keys=list(keys), from_step=from_step, max_points=max_points, format="csv")
+    return Request("GET", _job_path(job_id, "metrics"), lambda response: response.text, params)
+
+
+def logs(job_id: str, rank: int | str, attempt: int | None, tail: int | None, offset: int | None) -> Request[LogChunk]:
+    params = _given(rank=rank, attempt=attempt, tail=tail, offset=offset)
+    return Request("GET", _job_path(job_id, "logs"), _log_chunk, params)
+
+
+def script(job_id: str) -> Request[ScriptResource]:
+    return Request("GET", _job_path(job_id, "script"), _model(ScriptResource))
+
+
+def templates() -> Request[Page[Template]]:
+    return _page("/v1/templates", Template)
+
+
+def template(name: str) -> Request[Template]:
+    return Request("GET", f"/v1/templates/{_segment(name, 'template')}", _model(Template))
+
+
+def ready() -> Request[bool]:
+    return Request("GET", "/readyz", lambda response: response.is_success)
+
+
+def stream(job_id: str, *, logs: bool) -> Request[None]:
+    headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
+    params = {} if logs else {"logs": "false"}
+    return Request("GET", _job_path(job_id, "stream"), lambda _: None, params, headers)
+
+
+def following(request: Request[Page[T]], page: Page[T]) -> Request[Page[T]] | None:
+    """The request of the next page, if there is one."""
+    if not page.has_more or page.last_id is None or not page.data:
+        return None
+    return replace(request, params={**request.params, "after": page.last_id})
+
+
+def _page(path: str, model: type[M], limit: int = PAGE_SIZE, **params: Any) -> Request[Page[M]]:
+    return Request("GET", path, _model(Page[model]), _given(limit=limit, **params))  # type: ignore[valid-type]
+
+
+def _given(**params: Any) -> dict[str, Any]:
+    return {key: value for key, value in params.items() if value is not None and value != []}
+
+
+def _model(model: type[M]) -> Callable[[httpx.Response], M]:
+    return lambda response: model.model_validate_json(response.content)
+
+
+def _job_path(job_id: str, *rest: str) -> str:
+    return "/".join(("/v1/jobs", _segment(job_id, "job"), *rest))
+
+
+def _segment(text: str, kind: str) -> str:
+    """An id or name as a path segment; what cannot be one names nothing."""
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", text):
+        raise NotFoundError(f"there is no {kind} {text!r}", code=f"{kind}_not_found")
+    return text
+
+
+def _log_chunk(response: httpx.Response) -> LogChunk:
+    offset = int(response.headers["x-trainyard-offset"])
+    next_offset = int(response.headers["x-trainyard-next-offset"])
+    return LogChunk(response.content, offset, next_offset)
+
+
+def _body(spec: Spec) -> tuple[bytes, str]:
+    if isinstance(spec, str):
+        return spec.encode(), "application/yaml"
+    document = dump_spec(spec) if isinstance(spec, TrainingSpec) else spec
+    try:
+        return json.dumps(document, allow_nan=False).encode(), "application/json"
+    except (TypeError, ValueError) as error:
+        raise InvalidRequestError(f"the spec is not plain JSON data: {error}") from None

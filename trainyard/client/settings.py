@@ -1,0 +1,57 @@
+"""Where the service is and who asks: from the arguments, the environment, or the service's own state folder."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from trainyard.client.errors import TrainyardError
+from trainyard.contract.places import DEFAULT_HOST, DEFAULT_PORT, admin_token_file, default_state_dir
+
+
+@dataclass(frozen=True)
+class Connection:
+    """One service and one identity."""
+
+    url: str
+    token: str | None
+    local: bool
+    """The service is on this machine: no proxy stands between."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+
+
+def connection(url: str | None = None, token: str | None = None) -> Connection:
+    """Fill in what the caller leaves out: `TRAINYARD_URL`, `TRAINYARD_TOKEN`, then the admin token file.
+
+    Raises:
+        TrainyardError: the URL is not one, or the token cannot be a header.
+    """
+    url = (url or os.environ.get("TRAINYARD_URL") or f"http://{DEFAULT_HOST}:{DEFAULT_PORT}").rstrip("/")
+    local = _is_loopback(url)
+    token = token or os.environ.get("TRAINYARD_TOKEN") or (_admin_token() if local else None)
+    if token and not (token.isascii() and token.isprintable()):
+        raise TrainyardError("the token holds characters that no token has; look at TRAINYARD_TOKEN")
+    return Connection(url, token, local)
+
+
+def _is_loopback(url: str) -> bool:
+    """The admin token file is for the service beside it; its token never goes to another machine."""
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise TrainyardError(f"{url!r} is not a URL ({error}); look at TRAINYARD_URL") from None
+    if parsed.scheme not in {"http", "https"} or not parsed.host:
+        raise TrainyardError(f"{url!r} is not an http:// or https:// URL; look at TRAINYARD_URL")
+    return parsed.host in {"localhost", "::1"} or parsed.host.startswith("127.")
+
+
+def _admin_token() -> str | None:
+    folder = os.environ.get("TRAINYARD_STATE_DIR")
+    try:
+        return admin_token_file(Path(folder) if folder else default_state_dir()).read_text().strip() or None
+    except (OSError, UnicodeDecodeError):
+        return None

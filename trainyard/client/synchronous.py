@@ -1,0 +1,251 @@
+"""Client: the API for ordinary programs."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Self, TypeVar
+
+import httpx
+from pydantic import ValidationError
+
+from trainyard.client import requests
+from trainyard.client.errors import TrainyardError, connection_failed, error_of, not_trainyard
+from trainyard.client.requests import LogChunk, Request, Spec
+from trainyard.client.retry import retry_delay
+from trainyard.client.settings import connection
+from trainyard.client.stream import StreamCursor, StreamEvent
+from trainyard.client.waiting import POLL_TIMEOUT, STREAM_TIMEOUT, Wait
+from trainyard.contract.resources import (
+    TERMINAL,
+    AttemptResource,
+    CheckpointResource,
+    EventResource,
+    JobResource,
+    MetricsResource,
+    Page,
+    ScriptResource,
+)
+from trainyard.contract.templates import Template
+
+T = TypeVar("T")
+
+
+class Client:
+    """One connection pool to one service. Close it, or use it in a `with` statement.
+
+    Args:
+        url: default `TRAINYARD_URL`, then the local service.
+        token: default `TRAINYARD_TOKEN`, then the local service's admin token file.
+        transport, sleep: for tests.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        transport: httpx.BaseTransport | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        where = connection(url, token)
+        self.url = where.url
+        self._sleep = sleep
+        self._http = httpx.Client(
+            base_url=where.url,
+            headers=where.headers,
+            timeout=POLL_TIMEOUT,
+            transport=transport,
+            trust_env=not where.local,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._http.close()
+
+    def submit(self, spec: Spec, *, idempotency_key: str | None = None) -> JobResource:
+        """Submit a spec: a TrainingSpec, plain data, or YAML text. The same key and spec give the same job."""
+        return self._send(requests.submit(spec, idempotency_key))
+
+    def job(self, job_id: str) -> JobResource:
+        return self._send(requests.job(job_id))
+
+    def jobs(
+        self,
+        *,
+        status: str | None = None,
+        name: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        created_by: str | None = None,
+        order: str = "desc",
+        limit: int | None = None,
+    ) -> Iterator[JobResource]:
+        """Jobs, newest first; pages are fetched as they are needed. `limit` bounds how many there are in all."""
+        request = requests.jobs(
+            status=status, name=name, metadata=metadata, created_by=created_by, order=order, limit=limit
+        )
+        for count, job in enumerate(self._items(request), start=1):
+            yield job
+            if count == limit:
+                return
+
+    def cancel(self, job_id: str) -> JobResource:
+        """Ask for the job's end; `wait` tells when it is over."""
+        return self._send(requests.cancel(job_id))
+
+    def events(self, job_id: str, *, after: str | None = None) -> Iterator[EventResource]:
+        """The job's history, oldest first; an event's id is the cursor to go on from."""
+        return self._items(requests.events(job_id, after))
+
+    def attempts(self, job_id: str) -> list[AttemptResource]:
+        return list(self._items(requests.attempts(job_id)))
+
+    def checkpoints(self, job_id: str) -> list[CheckpointResource]:
+        return list(self._items(requests.checkpoints(job_id)))
+
+    def metrics(
+        self, job_id: str, keys: Sequence[str] = (), *, from_step: int | None = None, max_points: int | None = None
+    ) -> MetricsResource:
+        return self._send(requests.metrics(job_id, keys, from_step, max_points))
+
+    def metrics_csv(
+        self, job_id: str, keys: Sequence[str] = (), *, from_step: int | None = None, max_points: int | None = None
+    ) -> str:
+        """The same points as text with the columns `key,step,value,time`."""
+        return self._send(requests.metrics_csv(job_id, keys, from_step, max_points))
+
+    def logs(
+        self,
+        job_id: str,
+        *,
+        rank: int | str = 0,
+        attempt: int | None = None,
+        tail: int | None = None,
+        offset: int | None = None,
+    ) -> LogChunk:
+        """A piece of the log of one rank, or of the launcher (`rank="launch"`)."""
+        return self._send(requests.logs(job_id, rank, attempt, tail, offset))
+
+    def script(self, job_id: str) -> ScriptResource:
+        return self._send(requests.script(job_id))
+
+    def templates(self) -> list[Template]:
+        return list(self._items(requests.templates()))
+
+    def template(self, name: str) -> Template:
+        return self._send(requests.template(name))
+
+    def ready(self) -> bool:
+        """Whether the service is up with everything it needs."""
+        try:
+            return self._once(requests.ready())
+        except TrainyardError:
+            return False
+
+    def wait(self, job_id: str, timeout: float | None = None) -> JobResource:
+        """Return the job once it is over. A restart of the service meanwhile does no harm.
+
+        Raises:
+            WaitTimeoutError: it was not over after `timeout` seconds.
+        """
+        wait = Wait(job_id, timeout, time.monotonic)
+        while True:
+            try:
+                job = self.job(job_id)
+            except TrainyardError as error:
+                delay = wait.unanswered(error)
+            else:
+                if wait.is_over(job):
+                    return job
+                delay = wait.next_delay()
+            self._sleep(delay)
+
+    def stream(
+        self,
+        job_id: str,
+        *,
+        last_event_id: str | int | None = None,
+        logs: bool = True,
+        patience: float = 3600.0,
+        on_retry: Callable[[TrainyardError, float], None] | None = None,
+    ) -> Iterator[StreamEvent]:
+        """What happens to the job, as it happens, until it is over. Broken connections are taken up again.
+
+        Args:
+            last_event_id: go on after this event.
+            logs: whether log text is wanted too.
+            patience: seconds without the service after which a broken connection is an error.
+            on_retry: told of each error that is being waited out, and for how long.
+        """
+        cursor = StreamCursor(requests.stream(job_id, logs=logs), last_event_id, patience)
+        while True:
+            try:
+                yield from self._stream_once(cursor)
+                if cursor.complete or (cursor.silent and self.job(job_id).status in TERMINAL):
+                    return
+                delay = cursor.pause()
+            except TrainyardError as error:
+                wait = cursor.delay(error)
+                if wait is None:
+                    raise
+                delay = wait
+                if on_retry is not None:
+                    on_retry(error, delay)
+            self._sleep(delay)
+
+    def _stream_once(self, cursor: StreamCursor) -> Iterator[StreamEvent]:
+        request = cursor.request()
+        try:
+            with self._http.stream(
+                request.method, request.path, params=request.params, headers=request.headers, timeout=STREAM_TIMEOUT
+            ) as response:
+                if not response.is_success:
+                    response.read()
+                    raise error_of(response)
+                cursor.connected()
+                for chunk in response.iter_bytes():
+                    yield from cursor.feed(chunk)
+        except httpx.HTTPError as error:
+            raise connection_failed(self.url, error) from error
+        except ValidationError:
+            raise not_trainyard(response) from None
+
+    def _items(self, request: Request[Page[T]]) -> Iterator[T]:
+        rest: Request[Page[T]] | None = request
+        while rest is not None:
+            page = self._send(rest)
+            yield from page.data
+            rest = requests.following(rest, page)
+
+    def _send(self, request: Request[T]) -> T:
+        failures = 0
+        while True:
+            try:
+                return self._once(request)
+            except TrainyardError as error:
+                failures += 1
+                delay = retry_delay(error, failures)
+                if delay is None:
+                    raise
+            self._sleep(delay)
+
+    def _once(self, request: Request[T]) -> T:
+        try:
+            response = self._http.request(
+                request.method,
+                request.path,
+                params=request.params,
+                headers=request.headers,
+                content=request.content,
+            )
+        except httpx.HTTPError as error:
+            raise connection_failed(self.url, error) from error
+        if not response.is_success:
+            raise error_of(response)
+        return request.read(response)

@@ -1,0 +1,20 @@
+"""Where a service and the people on its machine meet: the state folder and the files they both name."""
+
+import os
+from pathlib import Path
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 8470
+
+
+def default_state_dir() -> Path:
+    """`$XDG_STATE_HOME/trainyard`, or `~/.local/state/trainyard`. A relative XDG path is ignored, as its rules ask."""
+    base = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if not base.is_absolute():
+        base = Path.home() / ".local" / "state"
+    return base / "trainyard"
+
+
+def admin_token_file(state_dir: Path) -> Path:
+    """The first start of a service writes its administrator's token there, mode 0600."""
+    return state_dir / "admin_token"

@@ -1,0 +1,193 @@
+"""The demo: a service of its own, one distributed job through its REST API, watched to the end, and what it left."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from trainyard.cli.metrics import draw
+from trainyard.cli.output import clean, complain, number, say, size
+from trainyard.cli.watching import conclude, follow, view_of
+from trainyard.client import Client, TrainyardError
+from trainyard.contract.places import admin_token_file
+from trainyard.contract.resources import TERMINAL, JobResource
+
+PRESET = "digits_ddp"
+START_SECONDS = 60.0
+STOP_SECONDS = 15.0
+LOG_LINES = 40
+
+NEXT_STEPS = """
+What to type next
+  make serve                                           the service, kept; in another shell:
+  .venv/bin/trainyard templates                        the presets
+  .venv/bin/trainyard submit gpt_stdlib --watch        a byte-level GPT on real text
+  .venv/bin/trainyard submit digits_ddp --set epochs=3 --set optimizer.lr=1e-3
+  .venv/bin/trainyard list                             then: show, logs -f, metrics, checkpoints, cancel
+"""
+
+
+class DemoError(Exception):
+    """The demo cannot go on."""
+
+
+class ServiceProcess:
+    """A service in a child process, with everything it keeps under one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port = _free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log = folder / "service.log"
+        self.state_dir = folder / "state"
+        self._runs_dir = folder / "runs"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self.state_dir.mkdir(parents=True)
+        self._runs_dir.mkdir()
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "service", "serve"],
+                env=self._environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                # Ctrl-C is for the demo, which then stops the service in good order.
+                start_new_session=True,
+            )
+
+    def client(self) -> Client:
+        """A client of the service, once it is ready.
+
+        Raises:
+            DemoError: it ended, or is not ready in time.
+        """
+        assert self._process is not None
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                raise DemoError(f"the service ended with exit code {self._process.returncode}")
+            with Client(self.url, "none") as probe:
+                if probe.ready():
+                    token = admin_token_file(self.state_dir).read_text().strip()
+                    return Client(self.url, token)
+            time.sleep(0.2)
+        raise DemoError(f"the service was not ready after {START_SECONDS:g} seconds")
+
+    def stop(self) -> None:
+        process = self._process
+        if process is None or process.poll() is not None:
+            return
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def log_tail(self) -> str:
+        if not self.log.is_file():
+            return ""
+        return "\n".join(clean(self.log.read_text(errors="replace")).splitlines()[-LOG_LINES:])
+
+    def _environment(self) -> dict[str, str]:
+        """The caller's, without settings of another service."""
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith("TRAINYARD_")}
+        return inherited | {
+            "TRAINYARD_HOST": "127.0.0.1",
+            "TRAINYARD_PORT": str(self.port),
+            "TRAINYARD_STATE_DIR": str(self.state_dir),
+            "TRAINYARD_RUNS_DIR": str(self._runs_dir),
+            "TRAINYARD_BACKEND": "local",
+        }
+
+
+def main() -> int:
+    """Run the demo; its exit code."""
+    folder = Path(".trainyard/demo").resolve()
+    shutil.rmtree(folder, ignore_errors=True)
+    service = ServiceProcess(folder)
+    try:
+        with _stopped_at_the_end(service):
+            say(f"starting the service: {service.url}, SQLite and runs in {folder}")
+            service.start()
+            with service.client() as client:
+                return run(client)
+    except KeyboardInterrupt:
+        complain("interrupted; the job and the service are stopped")
+        return 130
+    except (DemoError, TrainyardError, OSError) as error:
+        complain(f"the demo failed: {error}")
+        complain(f"the service's log ends so ({service.log}):")
+        print(service.log_tail(), file=sys.stderr)
+        return 1
+
+
+def run(client: Client) -> int:
+    """One job from its submission to its checkpoints.
+
+    Raises:
+        DemoError: the job did not succeed.
+    """
+    job = client.submit(client.template(PRESET).spec)
+    say(f"submitted the preset {PRESET}: job {job.id}")
+    try:
+        ended = follow(client, job, view_of(job))
+    except BaseException:
+        with suppress(TrainyardError):
+            _end(client, job)
+        raise
+    if ended.status != "succeeded":
+        conclude(ended)
+        _show_log(client, ended)
+        raise DemoError(f"job {ended.id} ended as {ended.status}")
+    show_results(client, ended)
+    print(NEXT_STEPS)
+    return 0
+
+
+def show_results(client: Client, job: JobResource) -> None:
+    """The curves and the checkpoints of a job that is over."""
+    print()
+    draw(client.metrics(job.id, ["train/loss", "eval/accuracy"], max_points=400))
+    latest = ", ".join(f"{key} {number(value)}" for key, value in sorted(job.metrics.items()) if "eval/" in key)
+    print()
+    say(f"succeeded: {job.progress.step if job.progress else 0} steps, {latest or 'no evaluation'}")
+    for checkpoint in client.checkpoints(job.id):
+        say(f"checkpoint of step {checkpoint.step}, {size(checkpoint.size_bytes)}: {checkpoint.path}")
+
+
+def _end(client: Client, job: JobResource) -> None:
+    """Leave no process behind: the job outlives its service by design."""
+    if client.job(job.id).status not in TERMINAL:
+        client.cancel(job.id)
+        client.wait(job.id, timeout=STOP_SECONDS)
+
+
+def _show_log(client: Client, job: JobResource) -> None:
+    with suppress(TrainyardError):
+        print(clean(client.logs(job.id, rank=0, tail=LOG_LINES).text), file=sys.stderr)
+
+
+@contextmanager
+def _stopped_at_the_end(service: ServiceProcess) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        service.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
