@@ -6,7 +6,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
-from fastapi import Depends, Path as PathParam, Query, Request
+from fastapi import Depends, Query, Request
+from fastapi import Path as PathParam
 
 from service.access.actions import Principal, authenticate
 from service.clock import Clock

@@ -30,7 +30,7 @@ class Settings(BaseSettings):
     public_url: str = ""
     """What workers call; default `http://<host>:<port>`."""
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
-    """More names under which the service may be called, comma-separated; this machine's and PUBLIC_URL's are allowed."""
+    """More names under which the service may be called, comma-separated; its own and PUBLIC_URL's are known."""
     local_slots: Annotated[int, Field(ge=1)] = os.cpu_count() or 1
     """Worker processes at once on the local backend; the rest wait."""
     instance: Annotated[str, Field(pattern=r"^[a-z0-9]{1,12}$")] = "main"

@@ -85,7 +85,7 @@ class JobRepository:
 
     def count_by_status(self) -> dict[str, int]:
         rows = self._session.execute(sa.select(Job.status, sa.func.count()).group_by(Job.status))
-        return {status: count for status, count in rows}
+        return {key: value for key, value in rows}
 
     def current_attempts(self, jobs: Sequence[Job]) -> dict[str, Attempt]:
         """The current attempt of each job that has one, by job id; one query."""

@@ -69,7 +69,7 @@ class ReportRepository:
 
     def _key_numbers(self, names: Sequence[str]) -> dict[str, int]:
         rows = self._session.execute(sa.select(MetricKey.name, MetricKey.no).where(MetricKey.name.in_(names)))
-        return {name: no for name, no in rows}
+        return {key: value for key, value in rows}
 
     def add_points(self, job_no: int, execution: int, sequence: int, points: Sequence[ReportedPoint]) -> None:
         """Store what is new; a point that is there stays as it is."""
@@ -106,7 +106,7 @@ class ReportRepository:
     def executions(self, job_no: int) -> dict[int, int]:
         """The step that each execution resumed from."""
         query = sa.select(Execution.number, Execution.resumed_from_step).where(Execution.job_no == job_no)
-        return {number: resumed for number, resumed in self._session.execute(query)}
+        return {key: value for key, value in self._session.execute(query)}
 
     def keys(self, job_no: int) -> list[str]:
         """The names of the job's metrics."""
@@ -191,7 +191,7 @@ class ReportRepository:
     def log_ranks(self, attempt_id: str) -> dict[str, int]:
         """The size of every log of an attempt that has arrived, by rank."""
         query = sa.select(LogStream.rank, LogStream.size).where(LogStream.attempt_id == attempt_id)
-        return {rank: size for rank, size in self._session.execute(query)}
+        return {key: value for key, value in self._session.execute(query)}
 
     def log_chunks(self, attempt_id: str, rank: str, *, offset: int, limit: int) -> list[LogChunk]:
         """The chunks that hold the bytes from `offset` on, about `limit` bytes of them."""
