@@ -127,7 +127,7 @@ def _announce(
         f"{spec.strategy} in {spec.precision} on {ranks.world} {ranks.device.type} rank(s), {where}",
         data={"step": start, "total_steps": total, "world_size": ranks.world, "device": ranks.device.type},
     )
-    if ranks.world > 1 and getattr(spec.model, "dropout", 0.0):
+    if ranks.world > 1 and getattr(spec.model, "dropout", None):
         message = "dropout draws differ with the number of ranks: this run's updates are this layout's own"
         reporter.event("layout_dependent", message, level="warning")
 

@@ -30,7 +30,7 @@ _PEER_TEXTS = (
 class TrainingError(Exception):
     """The run cannot go on, for a reason that a person can act on. `hint` says how."""
 
-    def __init__(self, message: str, hint: str | None = None):
+    def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
         self.hint = hint
 

@@ -22,12 +22,14 @@ class NonFinite:
     left to halve is the loss taken to be broken.
     """
 
-    def __init__(self, policy: Literal["stop", "skip", "ignore"], precision: Precision, ranks: Ranks, skipped: int = 0):
+    def __init__(
+        self, policy: Literal["stop", "skip", "ignore"], precision: Precision, ranks: Ranks, skipped: int = 0
+    ) -> None:
         self._policy = policy
         self._scaled = precision.scaler
         self._ranks = ranks
         self._first_bad = torch.tensor(_NEVER, dtype=torch.int64, device=ranks.device)
-        self._skipped = torch.tensor(skipped, dtype=torch.int64, device=ranks.device)
+        self._skipped = torch.zeros((), dtype=torch.int64, device=ranks.device)
         self.needs_norm = policy == "skip" or self._scaled is not None
 
     @property
@@ -43,7 +45,7 @@ class NonFinite:
         self._skipped.fill_(skipped)
 
     def allows(self, step: int, loss: torch.Tensor, norm: torch.Tensor | None) -> bool:
-        """Whether the optimizer may make this step; takes note of what it saw. Collective where the policy is `skip`."""
+        """Whether the optimizer may make this step; takes note of what it saw. A collective under `skip`."""
         bad = ~torch.isfinite(loss)
         if norm is not None:
             bad = bad | ~torch.isfinite(norm)

@@ -58,7 +58,7 @@ class Supervisor:
         connect: "partial[ServiceClient]",
         signals: Signals,
         limit: TimeLimit,
-    ):
+    ) -> None:
         self._layout = layout
         self._first = claimed.execution
         self._connect = connect

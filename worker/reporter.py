@@ -10,7 +10,15 @@ from datetime import UTC, datetime
 from typing import Any, Literal, Protocol
 
 from trainyard.contract.layout import AttemptLayout
-from trainyard.contract.reports import CheckpointReport, EventsBatch, MetricsBatch, Point, Progress, SpoolKind, WorkerEvent
+from trainyard.contract.reports import (
+    CheckpointReport,
+    EventsBatch,
+    MetricsBatch,
+    Point,
+    Progress,
+    SpoolKind,
+    WorkerEvent,
+)
 from trainyard.contract.spool import SpoolBody, format_record
 from worker.spool_sender import SpoolSender
 
@@ -71,7 +79,9 @@ class _Flush:
 class SpoolReporter:
     """Rank 0's reporter: a writer thread appends to the spool, a sender thread posts what is in it."""
 
-    def __init__(self, layout: AttemptLayout, execution: int, resumed_from_step: int, sender: SpoolSender | None):
+    def __init__(
+        self, layout: AttemptLayout, execution: int, resumed_from_step: int, sender: SpoolSender | None
+    ) -> None:
         self._execution = execution
         self._resumed_from_step = resumed_from_step
         self._sender = sender
@@ -127,9 +137,7 @@ class SpoolReporter:
             return said.checkpoint
         if said.event:
             type_, message, level, data = said.event
-            event = WorkerEvent(
-                sequence=self._seq, type=type_, level=level, message=message, data=data, time=said.at
-            )
+            event = WorkerEvent(sequence=self._seq, type=type_, level=level, message=message, data=data, time=said.at)
             return EventsBatch(execution=self._execution, events=(event,))
         return MetricsBatch(
             execution=self._execution,

@@ -18,7 +18,7 @@ class ServiceError(Exception):
 class UnavailableError(ServiceError):
     """No answer, or one that says to come back: the same request may succeed later."""
 
-    def __init__(self, message: str, retry_after: float | None = None):
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.retry_after = retry_after
 
@@ -30,7 +30,7 @@ class RejectedError(ServiceError):
 class RefusedError(ServiceError):
     """The service wants nothing from this worker: a wrong token, or an attempt that is not current."""
 
-    def __init__(self, message: str, status: int, document: dict[str, Any]):
+    def __init__(self, message: str, status: int, document: dict[str, Any]) -> None:
         super().__init__(message)
         self.status = status
         self.document = document
@@ -41,7 +41,7 @@ class Backoff:
 
     def __init__(
         self, *, first: float = 0.25, ceiling: float = 30.0, uniform: Callable[[float, float], float] = random.uniform
-    ):
+    ) -> None:
         self._first = first
         self._ceiling = ceiling
         self._uniform = uniform
@@ -71,7 +71,7 @@ class ServiceClient:
         sleep: Callable[[float], None] = time.sleep,
         now: Callable[[], float] = time.monotonic,
         uniform: Callable[[float, float], float] = random.uniform,
-    ):
+    ) -> None:
         self._sleep = sleep
         self._now = now
         self._uniform = uniform
@@ -122,8 +122,7 @@ class ServiceClient:
 def _read(answer: httpx.Response) -> dict[str, Any]:
     status = answer.status_code
     if status // 100 == 2:
-        document = _document(answer)
-        return document
+        return _document(answer)
     message = f"{status}: {answer.text[:300]}"
     if status in _RETRIED or status >= 500 or status // 100 == 3:
         raise UnavailableError(message, _seconds(answer.headers.get("retry-after")))

@@ -9,7 +9,7 @@ from types import FrameType
 class StopSignal:
     """Set by a handler in the middle of anything; read at step boundaries."""
 
-    def __init__(self, request: Path):
+    def __init__(self, request: Path) -> None:
         self._request = request
         self._wanted = False
         self._any: Callable[[bool], bool] = bool

@@ -79,7 +79,7 @@ class SpoolSender:
         backoff: Backoff | None = None,
         now: Callable[[], float] = time.monotonic,
         acknowledge_seconds: float = 1.0,
-    ):
+    ) -> None:
         self._layout = layout
         self._execution = execution
         self._connect = connect

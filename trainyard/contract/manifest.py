@@ -1,5 +1,7 @@
 """manifest.json: what makes a folder a checkpoint. Written last."""
 
+from pydantic import Field
+
 from trainyard.contract.base import AnyFloat, NonNegativeInt, PositiveInt, Resource, Timestamp
 
 
@@ -21,7 +23,7 @@ class Manifest(Resource):
     world_size: PositiveInt
     strategy: str
     files: dict[str, ManifestFile]
-    metrics: dict[str, AnyFloat] = {}
+    metrics: dict[str, AnyFloat] = Field(default_factory=dict)
     created_at: Timestamp
 
     @property

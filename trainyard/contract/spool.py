@@ -1,4 +1,4 @@
-"""The spool of an execution: what rank 0 wrote down before the network saw it. One record a line, each with a checksum."""
+"""The spool of an execution: what rank 0 wrote down before the network saw it. A record a line, with a checksum."""
 
 import re
 import zlib
@@ -24,7 +24,7 @@ _LINE = re.compile(
 class SpoolCorruptError(ValueError):
     """A whole line that is not what its checksum says; nothing after it can be trusted to be in order."""
 
-    def __init__(self, offset: int, why: str):
+    def __init__(self, offset: int, why: str) -> None:
         super().__init__(f"the spool is damaged at byte {offset}: {why}")
         self.offset = offset
 

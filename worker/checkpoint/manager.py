@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 class CheckpointManager:
     """The engine's way to its checkpoints. Created before the reporter, whose reports say where the run began."""
 
-    def __init__(self, run: RunLayout, launch: LaunchDocument, execution: int, ranks: Ranks):
+    def __init__(self, run: RunLayout, launch: LaunchDocument, execution: int, ranks: Ranks) -> None:
         self._run = run
         self._launch = launch
         self._policy = launch.spec.checkpoint

@@ -16,7 +16,7 @@ StateDict = dict[str, Any]
 class CheckpointStorage:
     """Saves one checkpoint at a time. All methods but `wait` are collectives."""
 
-    def __init__(self, group: dist.ProcessGroup, *, asynchronous: bool):
+    def __init__(self, group: dist.ProcessGroup, *, asynchronous: bool) -> None:
         self._group = group
         self._asynchronous = asynchronous
         self._pending: Future[None] | None = None
@@ -27,7 +27,7 @@ class CheckpointStorage:
 
         An asynchronous save returns when the state has been copied. The caller has waited for the save before.
         """
-        import torch.distributed.checkpoint as dcp
+        from torch.distributed.checkpoint import state_dict_saver as dcp
 
         checkpoint.root.mkdir(parents=True, exist_ok=True)
         if self._asynchronous:
@@ -57,7 +57,7 @@ class CheckpointStorage:
 
     def load(self, checkpoint: CheckpointLayout, state: StateDict) -> None:
         """Fill the tensors of `state` in place."""
-        import torch.distributed.checkpoint as dcp
+        from torch.distributed.checkpoint import state_dict_loader as dcp
 
         dcp.load(state, checkpoint_id=checkpoint.root, process_group=self._group)
 

@@ -22,7 +22,7 @@ class GlobalBatches:
         seed: int,
         last: Literal["keep", "drop", "pad"] = "keep",
         shuffle: bool = True,
-    ):
+    ) -> None:
         if examples < 1 or (last == "drop" and examples < size):
             raise ValueError(f"{examples} training examples do not make one batch of {size}")
         self.examples = examples

@@ -28,7 +28,10 @@ def build_optimizer(spec: sections.Optimizer, parameters: Iterable[nn.Parameter]
 
 
 def learning_rate(schedule: sections.Schedule, peak: float, step: int, total: int) -> float:
-    """The rate of the `step`-th update, counted from 1: warm-up rises from zero, decay ends at `final` times the peak."""
+    """The rate of the `step`-th update, counted from 1.
+
+    Warm-up rises from zero and reaches the peak with its last step; decay reaches `final` times it with the run's.
+    """
     if step < schedule.warmup_steps:
         return peak * step / schedule.warmup_steps
     progress = (step - schedule.warmup_steps) / max(1, total - schedule.warmup_steps)

@@ -55,7 +55,7 @@ def _ddp(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> ParallelModel:
     return ParallelModel(wrapped, model)
 
 
-def _sum(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def _sum(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
     # The loss is divided by the global count already; DDP's own average would divide by the ranks again, and
     # multiplying that out is less exact where the rank count is no power of two.
     work = dist.all_reduce(bucket.buffer(), async_op=True)

@@ -13,7 +13,7 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 class Precision:
     """Parameters, gradients and optimizer state stay in fp32; autocast chooses the types of the forward pass."""
 
-    def __init__(self, name: str, amp: Amp, device: torch.device):
+    def __init__(self, name: str, amp: Amp, device: torch.device) -> None:
         self._dtype = _AUTOCAST.get(name)
         self._device = device
         self.scaler: torch.amp.GradScaler | None = None

@@ -41,7 +41,7 @@ class Stepper:
         *,
         micro_size: int | None,
         clip_norm: float | None,
-    ):
+    ) -> None:
         self._task = task
         self._model = model
         self._optimizer = optimizer
@@ -58,7 +58,7 @@ class Stepper:
         batch = self._task.examples.train_batch(indices[:1], self._ranks.device)
         with self._precision.autocast():
             loss = self._task.loss_sum(self._model.forward, batch)
-        (loss * 0.0).backward()
+        (loss * 0.0).backward()  # type: ignore[no-untyped-call]
         self._optimizer.zero_grad(set_to_none=True)
 
     def run(self, step: int, indices: Indices, *, norm_wanted: bool) -> StepResult:

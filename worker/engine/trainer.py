@@ -48,7 +48,7 @@ class Trainer:
         reporter: Reporter,
         stop: StopSignal,
         checkpoints: CheckpointManager,
-    ):
+    ) -> None:
         self._spec = spec
         self._task = task
         self._ranks = ranks

@@ -21,7 +21,7 @@ class Heart:
         on_stop: Callable[[str], None],
         *,
         late_claim: Claim | None = None,
-    ):
+    ) -> None:
         self._interval = interval
         self._connect = connect
         self._execution = execution

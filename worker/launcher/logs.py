@@ -33,7 +33,7 @@ class LogShipper:
         *,
         interval: float = 1.0,
         now: Callable[[], float] = time.monotonic,
-    ):
+    ) -> None:
         self._streams = streams
         self._connect = connect
         self._interval = interval

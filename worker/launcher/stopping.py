@@ -31,7 +31,7 @@ class Signals:
 class StopRequest:
     """The reason to stop: written once for the ranks to read; a person's wish alone replaces a preemption."""
 
-    def __init__(self, layout: AttemptLayout, *, now: Callable[[], float] = time.monotonic):
+    def __init__(self, layout: AttemptLayout, *, now: Callable[[], float] = time.monotonic) -> None:
         self._path = layout.stop_request
         self._now = now
         self._lock = threading.Lock()
@@ -54,7 +54,7 @@ class StopRequest:
 class TimeLimit:
     """When the allocation ends, and how long before that the ranks are asked to save."""
 
-    def __init__(self, minutes: int | None, *, now: Callable[[], float] = time.monotonic):
+    def __init__(self, minutes: int | None, *, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         seconds = minutes * 60.0 if minutes else float("inf")
         self._end = now() + seconds

@@ -17,7 +17,7 @@ from worker.tasks.gpt import Gpt
 class CausalLm:
     """Cross entropy in nats, summed over tokens."""
 
-    def __init__(self, model: GptModel, data: BuiltinData):
+    def __init__(self, model: GptModel, data: BuiltinData) -> None:
         if model.vocab < 256:
             raise TrainingError(f"model.vocab is {model.vocab}, but the data are bytes", "Set model.vocab to 256.")
         if model.width % model.heads:

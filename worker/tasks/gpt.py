@@ -10,7 +10,7 @@ from trainyard.contract.sections import GptModel
 class Attention(nn.Module):
     """Causal self-attention. No key bias: its gradient is zero but for rounding, which Adam would turn into steps."""
 
-    def __init__(self, width: int, heads: int, dropout: float):
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.heads = heads
         self.dropout = dropout
@@ -29,7 +29,7 @@ class Attention(nn.Module):
 class Block(nn.Module):
     """Attention and a feed-forward network, each behind a norm and added to the stream."""
 
-    def __init__(self, width: int, heads: int, dropout: float):
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.norm_attention = nn.LayerNorm(width)
         self.attention = Attention(width, heads, dropout)
@@ -46,7 +46,7 @@ class Block(nn.Module):
 class Gpt(nn.Module):
     """Token ids in, logits out."""
 
-    def __init__(self, spec: GptModel):
+    def __init__(self, spec: GptModel) -> None:
         super().__init__()
         self.embedding = nn.Embedding(spec.vocab, spec.width)
         self.positions = nn.Embedding(spec.context, spec.width)

@@ -15,7 +15,7 @@ from worker.tasks.base import Examples, Tensors
 class Convnet(nn.Module):
     """Three convolutions and a linear head. No batch statistics: a loss is a sum over examples, whatever the layout."""
 
-    def __init__(self, channels: int, classes: int, dropout: float):
+    def __init__(self, channels: int, classes: int, dropout: float) -> None:
         super().__init__()
         self.features = nn.Sequential(
             nn.Conv2d(1, channels, 3, padding=1),
@@ -39,7 +39,7 @@ class ImageClassification:
 
     tokens_per_example = 0
 
-    def __init__(self, model: ConvnetModel, data: BuiltinData):
+    def __init__(self, model: ConvnetModel, data: BuiltinData) -> None:
         self._model = model
         images, labels, train = load_digits(data.eval_fraction)
         self.examples = Examples((images, labels), train=train, held_out=len(images) - train)

@@ -1,6 +1,7 @@
 """Regression with a plain multi-layer perceptron on generated data."""
 
 from collections.abc import Mapping
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -17,7 +18,7 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "n
 def mlp(sizes: tuple[int, ...], activation: str) -> nn.Sequential:
     """Linear layers with biases, and the activation between them."""
     layers: list[nn.Module] = []
-    for width_in, width_out in zip(sizes, sizes[1:], strict=False):
+    for width_in, width_out in pairwise(sizes):
         layers += [nn.Linear(width_in, width_out), _ACTIVATIONS[activation]()]
     return nn.Sequential(*layers[:-1])
 
@@ -27,7 +28,7 @@ class Regression:
 
     tokens_per_example = 0
 
-    def __init__(self, model: MlpModel, data: BuiltinData, seed: int):
+    def __init__(self, model: MlpModel, data: BuiltinData, seed: int) -> None:
         self._model = model
         x, y = make_parity(data.examples, model.sizes[0], model.sizes[-1], seed)
         held_out = round(len(x) * data.eval_fraction)
