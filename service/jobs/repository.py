@@ -214,9 +214,10 @@ class JobRepository:
         A concurrent request with the same key waits here until that one's transaction ends.
         """
         row = {"principal": principal, "key": key, "digest": digest, "response": {}, "created_at": self._now}
-        made = self._session.execute(database.insert(IdempotencyKey).values(row).on_conflict_do_nothing())
-        entry = self._session.get_one(IdempotencyKey, (principal, key))
-        return None if cast(sa.CursorResult[Any], made).rowcount == 1 else entry
+        claim = database.insert(IdempotencyKey).values(row).on_conflict_do_nothing().returning(IdempotencyKey.key)
+        if self._session.execute(claim).first() is not None:
+            return None
+        return self._session.get_one(IdempotencyKey, (principal, key))
 
     def remember(self, principal: str, key: str, response: dict[str, Any]) -> None:
         """Keep the answer to the request that took the key."""

@@ -173,8 +173,16 @@ def test_not_a_number_is_kept(world: World) -> None:
     worker = world.start(job)
     odd = [("a", 1, "NaN"), ("a", 2, "Infinity"), ("a", 3, "-Infinity"), ("a", 4, 1.5)]
     assert worker.metrics(odd).status_code == 200
-    raw = '{"execution":1,"resumed_from_step":0,"points":[{"key":"b","step":1,"value":NaN,"time":"2026-01-01T00:00:00Z"}]}'
-    assert worker.client.post(f"/v1/attempts/{worker.attempt_id}/metrics", content=raw).status_code == 200
+    raw = json.dumps(
+        {
+            "execution": 1,
+            "resumed_from_step": 0,
+            "points": [{"key": "b", "step": 1, "value": float("nan"), "time": "2026-01-01T00:00:00Z"}],
+        }
+    )
+    headers = {"Content-Type": "application/json"}
+    path = f"/v1/attempts/{worker.attempt_id}/metrics"
+    assert worker.client.post(path, content=raw, headers=headers).status_code == 200
     answer = world.client.get(f"/v1/jobs/{job}/metrics")
     assert json.loads(answer.text, parse_constant=lambda c: pytest.fail(f"{c} is not JSON"))
     series = answer.json()["series"]
