@@ -11,18 +11,17 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 def configure_logging(form: Literal["console", "json"]) -> None:
     """One line an event on standard error; libraries' lines go the same way."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
-    renderer = (
-        structlog.processors.JSONRenderer()
-        if form == "json"
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-    )
+    # Errors in a request are logged by the application, once and with the request's id.
+    logging.getLogger("uvicorn.error").addFilter(lambda record: "Exception in ASGI" not in record.getMessage())
+    colors = sys.stderr.isatty()
+    console = structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)
+    renderers = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            renderer,
+            *(renderers if form == "json" else [console]),
         ],
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,

@@ -5,7 +5,6 @@ from typing import Any
 
 from trainyard.cli.output import duration, number, one_line
 from trainyard.client.stream import StreamEvent
-from trainyard.contract.reports import Progress
 from trainyard.contract.resources import (
     CheckpointResource,
     EventResource,
@@ -47,6 +46,7 @@ class RunState:
                 for point in update.points:
                     self.metrics[point.key] = point.value
                     self.step = point.step
+                self._progress(update.progress)
             case CheckpointResource() as checkpoint:
                 return f"checkpoint of step {checkpoint.step}"
             case EventResource(level="warning" | "error") as happened:
@@ -75,8 +75,8 @@ class RunState:
                 return [f"{number(value)} {one_line(unit)}/s"]
         return []
 
-    def _progress(self, progress: Progress | None) -> None:
+    def _progress(self, progress: JobProgress | None) -> None:
         if progress is None:
             return
         self.step, self.total = progress.step, progress.total_steps or None
-        self.eta_seconds = progress.eta_seconds if isinstance(progress, JobProgress) else None
+        self.eta_seconds = progress.eta_seconds

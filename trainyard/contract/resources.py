@@ -5,7 +5,7 @@ from typing import Any, Generic, Literal, TypeVar
 from pydantic import Field
 
 from trainyard.contract.base import AnyFloat, Resource, Timestamp
-from trainyard.contract.reports import Failure, Point, Progress
+from trainyard.contract.reports import Failure, Point
 
 JobStatus = Literal[
     "queued",
@@ -70,9 +70,13 @@ class ErrorEnvelope(Resource):
     """Every problem found in a spec, each with `param` and `message`; the first is the one in `error`."""
 
 
-class JobProgress(Progress):
+class JobProgress(Resource):
     """Progress as the service tells it."""
 
+    step: int
+    total_steps: int
+    epoch: int = 0
+    seconds_per_step: AnyFloat | None = None
     eta_seconds: float | None = None
 
 

@@ -1,0 +1,248 @@
+"""From intent to what is so, one tick at a time, with a scheduler that misbehaves on command."""
+
+import json
+
+import pytest
+
+from service.scheduler.base import Ambiguous, Observation, Rejected
+from tests.support.world import World
+from trainyard.contract.launch import LaunchDocument
+from trainyard.contract.layout import RunLayout, write_atomic
+
+
+def types(world: World, job: str) -> list[str]:
+    events = world.client.get(f"/v1/jobs/{job}/events?order=asc&limit=200").json()["data"]
+    return [event["data"]["status"] if event["type"] == "status" else event["type"] for event in events]
+
+
+def test_the_whole_life_of_a_job(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    worker.metrics([("train/loss", 1, 2.0)], progress={"step": 1, "total_steps": 20, "seconds_per_step": 0.5})
+    shown = world.job(job)
+    assert (shown["progress"]["step"], shown["progress"]["eta_seconds"]) == (1, 9.5)
+    world.clock.advance(2)
+    assert world.job(job)["progress"]["eta_seconds"] == 7.5
+    worker.checkpoint(20)
+    worker.end("completed")
+    world.tick()
+    shown = world.job(job)
+    assert (shown["status"], shown["status_reason"], shown["last_checkpoint_step"]) == ("succeeded", "completed", 20)
+    assert shown["attempt"]["exit_reason"] == "completed"
+    assert types(world, job) == ["created", "queued", "submitting", "submitted", "pending", "running", "succeeded"]
+
+
+def test_what_a_worker_is_told_is_on_disk_before_it_is_submitted(world: World) -> None:
+    job = world.submit(environment={"variables": {"GREETING": "x y"}})
+    world.tick()
+    folder = world.folder(job)
+    document = LaunchDocument.model_validate_json(folder.launch.read_bytes())
+    assert (document.job_id, document.attempt, document.ranks_per_node) == (job, 1, 2)
+    assert (document.execution, document.max_restarts) == (1, 2)
+    assert folder.token.stat().st_mode & 0o777 == 0o600
+    assert json.loads(RunLayout(world.settings.runs / job).current.read_text())["attempt_id"] == document.attempt_id
+    plan = world.scheduler.submitted[0]
+    assert plan.environment["GREETING"] == "x y"
+    assert not [name for name in plan.environment if name.startswith("TRAINYARD_") and name != "TRAINYARD_ATTEMPT"]
+    assert folder.token.read_text().strip() not in plan.script
+
+
+def test_a_job_lost_between_sbatch_and_record_is_adopted_not_doubled(world: World) -> None:
+    job = world.submit()
+    world.scheduler.lose_answers = True
+    with pytest.raises(KeyboardInterrupt):
+        world.tick()
+    assert world.status(job) == "submitting"
+    restarted = world.new_reconciler("one")
+    restarted.run_once()
+    assert world.status(job) == "pending"
+    assert len(world.scheduler.submitted) == 1
+    assert world.job(job)["attempt"]["scheduler_id"] == f"id-{world.scheduler.submitted[0].tag}"
+
+
+def test_a_crash_before_the_scheduler_was_asked_submits_once(world: World) -> None:
+    job = world.submit()
+    world.scheduler.outcome = Ambiguous("killed")
+    world.tick()
+    assert world.status(job) == "submitting"
+    world.scheduler.outcome = None
+    world.tick()
+    assert world.status(job) == "pending"
+    assert len(world.scheduler.submitted) == 1
+
+
+def test_on_slurm_an_ambiguous_submission_is_repeated_only_after_three_clean_looks_in_180_s(world: World) -> None:
+    world.scheduler.name = "slurm"
+    job = world.submit()
+    world.scheduler.outcome = Ambiguous("Socket timed out")
+    world.tick()
+    world.scheduler.outcome = None
+    world.tick(5)
+    assert world.scheduler.submitted == []
+    world.scheduler.unavailable = True
+    world.clock.advance(300)
+    world.tick(3)
+    assert world.scheduler.submitted == [], "an answer that did not come is no evidence"
+    world.scheduler.unavailable = False
+    world.tick()
+    assert len(world.scheduler.submitted) == 1
+    assert world.status(job) == "pending"
+
+
+def test_a_clear_rejection_is_the_end_and_says_why(world: World) -> None:
+    job = world.submit()
+    world.scheduler.outcome = Rejected("4 ranks are more than the 2 slots")
+    world.tick()
+    shown = world.job(job)
+    assert (shown["status"], shown["status_reason"], shown["status_message"]) == (
+        "failed",
+        "rejected",
+        "4 ranks are more than the 2 slots",
+    )
+
+
+def test_nothing_is_concluded_while_the_scheduler_is_silent(world: World) -> None:
+    job = world.submit()
+    world.start(job)
+    world.scheduler.unavailable = True
+    for _ in range(20):
+        world.clock.advance(600)
+        world.tick()
+    assert world.status(job) == "running"
+
+
+def test_the_wait_is_explained_with_the_names_that_people_know(world: World) -> None:
+    first, second = world.submit(name="first"), world.submit(name="second")
+    world.tick()
+    tag = world.scheduler.submitted[0].tag
+    world.scheduler.states[world.scheduler.submitted[1].tag] = Observation("pending", f"behind {tag}", behind=(tag,))
+    world.tick()
+    assert world.job(second)["status_message"] == f"behind first ({first})"
+
+
+def test_a_cancelled_job_ends_only_when_nothing_of_it_runs(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    world.client.post(f"/v1/jobs/{job}/cancel")
+    assert worker.post("heartbeat", {"execution": 1}).json() == {"stop": "cancel"}
+    world.tick(2)
+    assert world.status(job) == "cancelling"
+    assert len(world.scheduler.cancelled) == 2
+    world.scheduler.say("ended")
+    world.tick()
+    shown = world.job(job)
+    assert (shown["status"], shown["status_reason"]) == ("cancelled", "user_cancelled")
+
+
+def test_a_cancel_during_an_ambiguous_submission_leaves_nothing_running(world: World) -> None:
+    job = world.submit()
+    world.scheduler.outcome = Ambiguous("killed")
+    world.tick()
+    world.client.post(f"/v1/jobs/{job}/cancel")
+    world.tick()
+    assert (world.status(job), world.scheduler.submitted) == ("cancelled", [])
+
+
+def test_a_cancelled_attempt_can_not_be_claimed(world: World) -> None:
+    job = world.submit()
+    world.tick()
+    worker = world.worker(job)
+    world.client.post(f"/v1/jobs/{job}/cancel")
+    assert worker.claim().json()["error"]["code"] == "claim_refused"
+
+
+def test_a_preempted_job_goes_on_in_a_next_attempt_with_higher_executions(world: World) -> None:
+    job = world.submit()
+    first = world.start(job)
+    first.checkpoint(10)
+    first.end("preempted", step=10)
+    world.tick()
+    assert world.status(job) == "queued"
+    world.tick()
+    world.scheduler.say("running")
+    second = world.worker(job)
+    assert second.claim().json()["execution"] == 4, "1 and two possible restarts belong to the first attempt"
+    assert world.job(job)["attempt"]["number"] == 2
+    late = first.post("heartbeat", {"execution": 1})
+    assert late.json() == {"stop": "cancel"}, "a zombie of an old attempt is told to go"
+
+
+def test_errors_use_up_one_budget_with_in_place_restarts(world: World) -> None:
+    job = world.submit(restart={"max_retries": 2})
+    failure = {"rank": 1, "type": "ValueError", "message": "boom", "traceback": "..."}
+    world.start(job).end("error", failure=failure, restarts=1)
+    world.tick()
+    assert world.status(job) == "queued"
+    world.tick()
+    world.scheduler.say("running")
+    second = world.worker(job)
+    second.execution = second.claim().json()["execution"]
+    second.end("error", failure=failure)
+    world.tick()
+    shown = world.job(job)
+    assert (shown["status"], shown["status_reason"], shown["error"]["rank"]) == ("failed", "error", 1)
+    assert shown["status_message"] == "rank 1: ValueError: boom"
+    assert len(world.scheduler.submitted) == 2
+
+
+def test_three_continuations_without_a_newer_checkpoint_end_the_job(world: World) -> None:
+    job = world.submit()
+    for _ in range(3):
+        assert world.status(job) == "queued"
+        world.tick()
+        world.scheduler.say("running")
+        worker = world.worker(job)
+        worker.execution = worker.claim().json()["execution"]
+        worker.end("preempted")
+        world.tick()
+    shown = world.job(job)
+    assert (shown["status"], shown["status_reason"]) == ("failed", "retries_exhausted")
+
+
+def test_a_finish_record_on_disk_counts_when_the_network_was_gone(world: World) -> None:
+    job = world.submit()
+    world.start(job)
+    record = {"execution": 1, "reason": "completed", "step": 20, "time": "2026-01-01T00:00:00Z"}
+    write_atomic(world.folder(job).finish(1), json.dumps(record))
+    world.scheduler.say("ended")
+    world.tick()
+    assert world.status(job) == "succeeded"
+
+
+def test_a_hostile_run_directory_changes_nothing(world: World) -> None:
+    job = world.submit()
+    world.start(job)
+    folder = world.folder(job)
+    secret = world.settings.state / "admin_token"
+    (folder.logs / "rank-0.log").symlink_to(secret)
+    folder.finish(2).symlink_to(secret)
+    folder.finish(1).write_text("x" * (2 << 20))
+    (folder.root / "result.pkl").write_bytes(b"cos\nsystem\n(S'touch /tmp/never'\ntR.")
+    world.scheduler.say("ended")
+    world.tick()
+    assert world.job(job)["attempt"]["exit_reason"] == "node_failure"
+    log = world.client.get(f"/v1/jobs/{job}/logs?attempt=1")
+    assert world.token not in log.text
+
+
+def test_the_number_of_scheduler_calls_does_not_depend_on_the_number_of_jobs(world: World) -> None:
+    for _ in range(12):
+        world.submit()
+    world.tick()
+    before = world.scheduler.observations
+    world.tick()
+    assert world.scheduler.observations == before + 1
+
+
+def test_two_reconcilers_never_act_at_once(world: World) -> None:
+    world.tick()
+    second = world.new_reconciler("two")
+    job = world.submit()
+    assert second.run_once() is False
+    assert world.status(job) == "queued"
+    world.clock.advance(60)
+    second.run_once()
+    assert world.status(job) == "pending"
+    world.reconciler.run_once()
+    assert len(world.scheduler.submitted) == 1
+

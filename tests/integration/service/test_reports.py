@@ -1,0 +1,225 @@
+"""What workers report: once, in order, and read back as it was."""
+
+import csv
+import io
+import json
+from typing import Any
+
+from tests.support.world import World
+
+
+def series(world: World, job: str, **query: Any) -> dict[str, list[Any]]:
+    answer = world.client.get(f"/v1/jobs/{job}/metrics", params=query).json()
+    return {one["key"]: list(zip(one["steps"], one["values"], strict=True)) for one in answer["series"]}
+
+
+def test_points_come_back_as_curves(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    assert worker.metrics([("a", 1, 1.5), ("a", 2, 0.1 + 0.2), ("b", 1, 3.0)]).json() == {"accepted": 3}
+    assert series(world, job) == {"a": [(1, 1.5), (2, 0.1 + 0.2)], "b": [(1, 3.0)]}
+    assert series(world, job, keys="b") == {"b": [(1, 3.0)]}
+    assert series(world, job, keys="a", from_step=2) == {"a": [(2, 0.1 + 0.2)]}
+
+
+def test_a_repeated_delivery_changes_nothing(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    for _ in range(3):
+        worker.metrics([("a", 1, 1.0), ("a", 2, 2.0)])
+    worker.metrics([("a", 2, 9.0), ("a", 3, 3.0)])
+    assert series(world, job) == {"a": [(1, 1.0), (2, 2.0), (3, 3.0)]}
+
+
+def test_a_higher_execution_hides_what_it_does_again(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    worker.metrics([("a", step, 1.0) for step in range(1, 8)])
+    worker.execution = 2
+    worker.metrics([("a", step, 2.0) for step in range(5, 7)], resumed=4)
+    assert series(world, job)["a"] == [(1, 1.0), (2, 1.0), (3, 1.0), (4, 1.0), (5, 2.0), (6, 2.0)]
+    worker.execution = 1
+    worker.metrics([("a", 8, 1.0)])
+    assert series(world, job)["a"][-1] == (6, 2.0), "late points of the first execution stay hidden"
+    assert world.job(job)["attempt"]["resumed_from_step"] == 4
+
+
+def test_an_execution_of_another_attempt_is_refused(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    worker.execution = 4
+    answer = worker.metrics([("a", 1, 1.0)])
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "stale_execution")
+
+
+def test_long_curves_are_thinned_to_their_extremes(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    for start in range(0, 3000, 1000):
+        worker.metrics([("a", step, 100.0 if step == 1234 else 1.0) for step in range(start, start + 1000)])
+    one = world.client.get(f"/v1/jobs/{job}/metrics?max_points=50").json()["series"][0]
+    assert one["truncated"] is True
+    assert len(one["steps"]) <= 50
+    assert max(one["values"]) == 100.0
+    whole = world.client.get(f"/v1/jobs/{job}/metrics?max_points=5000").json()["series"][0]
+    assert (len(whole["steps"]), whole["truncated"]) == (3000, False)
+
+
+def test_csv_holds_the_exact_values(world: World) -> None:
+    job = world.submit()
+    world.start(job).metrics([("a", 1, 0.1 + 0.2), ("a", 2, "NaN")])
+    answer = world.client.get(f"/v1/jobs/{job}/metrics?format=csv")
+    assert answer.headers["content-type"].startswith("text/csv")
+    rows = list(csv.DictReader(io.StringIO(answer.text)))
+    assert [(row["key"], row["step"], row["value"]) for row in rows] == [
+        ("a", "1", "0.30000000000000004"),
+        ("a", "2", "nan"),
+    ]
+
+
+def test_a_workers_event_is_stored_once(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    event = {"sequence": 3, "type": "note", "message": "hello", "time": "2026-01-01T00:00:00Z"}
+    for _ in range(2):
+        assert worker.post("events", {"execution": 1, "events": [event]}).status_code == 200
+    found = world.client.get(f"/v1/jobs/{job}/events?limit=200").json()["data"]
+    assert [e["message"] for e in found if e["type"] == "note"] == ["hello"]
+
+
+def test_checkpoints_are_listed_until_retention_removes_them(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    worker.checkpoint(10, metrics={"eval/loss": 1.0})
+    worker.checkpoint(20)
+    worker.checkpoint(30, removed_steps=[10])
+    found = world.client.get(f"/v1/jobs/{job}/checkpoints").json()["data"]
+    assert [c["step"] for c in found] == [20, 30]
+    assert found[0]["path"].endswith(f"{job}/checkpoints/step-0000000020")
+
+
+def test_logs_are_bytes_at_offsets(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    assert worker.log("0", 0, b"one\ntwo\n").json() == {"next_offset": 8}
+    assert worker.log("0", 4, b"two\nthree\n").json() == {"next_offset": 14}, "an overlap is not stored twice"
+    gap = worker.log("0", 99, b"x")
+    assert (gap.status_code, gap.json()["next_offset"], gap.json()["error"]["code"]) == (409, 14, "log_offset")
+    whole = world.client.get(f"/v1/jobs/{job}/logs")
+    assert (whole.text, whole.headers["X-Trainyard-Next-Offset"]) == ("one\ntwo\nthree\n", "14")
+    assert world.client.get(f"/v1/jobs/{job}/logs?offset=9").text == "hree\n"
+    tail = world.client.get(f"/v1/jobs/{job}/logs?tail=1")
+    assert (tail.text, tail.headers["X-Trainyard-Offset"]) == ("three\n", "8")
+    other = world.client.get(f"/v1/jobs/{job}/logs?rank=7")
+    assert (other.status_code, other.json()["error"]["message"]) == (
+        404,
+        "there is no log of rank 7 in attempt 1; there are: 0",
+    )
+
+
+def test_logs_are_any_bytes_and_bounded(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    worker.log("launch", 0, b"\xff\x00\x1b[31mred")
+    answer = world.client.get(f"/v1/jobs/{job}/logs?rank=launch")
+    assert answer.content == b"\xff\x00\x1b[31mred"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    object.__setattr__(world.settings, "log_limit", 20)
+    worker.log("launch", 10, b"y" * 30)
+    assert worker.log("launch", 40, b"z" * 30).json() == {"next_offset": 70}
+    assert len(world.client.get(f"/v1/jobs/{job}/logs?rank=launch").content) == 40
+
+
+def test_what_was_left_on_disk_is_taken_in_before_the_final_status(world: World) -> None:
+    from trainyard.contract.reports import MetricsBatch
+    from trainyard.contract.spool import format_record
+
+    job = world.submit()
+    worker = world.start(job)
+    folder = world.folder(job)
+    batches = [
+        MetricsBatch.model_validate(
+            {
+                "execution": 1,
+                "resumed_from_step": 0,
+                "points": [{"key": "a", "step": step, "value": step / 2, "time": "2026-01-01T00:00:00Z"}],
+            }
+        )
+        for step in (1, 2, 3)
+    ]
+    worker.metrics([("a", 1, 0.5)])
+    records = [format_record(n, "metrics", batch) for n, batch in enumerate(batches)]
+    folder.spool_file(1).write_bytes(b"".join(records) + b'{"seq": 3, "cr')
+    (folder.logs / "rank-0.log").write_bytes(b"said\nunsaid\n")
+    worker.log("0", 0, b"said\n")
+    worker.end("completed")
+    world.tick()
+    assert world.status(job) == "succeeded"
+    assert series(world, job)["a"] == [(1, 0.5), (2, 1.0), (3, 1.5)]
+    assert world.client.get(f"/v1/jobs/{job}/logs").text == "said\nunsaid\n"
+
+
+def test_an_unfit_spooled_record_does_not_stop_the_rest(world: World) -> None:
+    from trainyard.contract.reports import MetricsBatch
+    from trainyard.contract.spool import format_record
+
+    job = world.submit()
+    worker = world.start(job)
+    folder = world.folder(job)
+    batch = {"resumed_from_step": 0, "points": [{"key": "a", "step": 1, "value": 1, "time": "2026-01-01T00:00:00Z"}]}
+    foreign = format_record(0, "metrics", MetricsBatch.model_validate({**batch, "execution": 99}))
+    good = format_record(1, "metrics", MetricsBatch.model_validate({**batch, "execution": 1}))
+    folder.spool_file(1).write_bytes(foreign + good)
+    worker.end("completed")
+    world.tick()
+    assert series(world, job) == {"a": [(1, 1.0)]}
+
+
+def messages(text: str) -> list[tuple[int, str, Any]]:
+    found = []
+    for block in text.split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in block.splitlines() if ": " in line and not line.startswith(":"))
+        if "event" in fields:
+            found.append((int(fields["id"]), fields["event"], json.loads(fields["data"])))
+    return found
+
+
+def test_the_stream_replays_from_any_place_and_ends(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    worker.metrics([("a", 1, 1.0), ("a", 2, "NaN")])
+    worker.log("0", 0, "grüße\n".encode())
+    worker.checkpoint(2)
+    worker.end("completed")
+    world.tick()
+    everything = messages(world.client.get(f"/v1/jobs/{job}/stream").text)
+    assert [kind for _, kind, _ in everything] == [
+        *("event", "status", "status", "event", "status", "status", "metrics", "log", "checkpoint", "status"),
+    ]
+    assert [place for place, _, _ in everything] == sorted({place for place, _, _ in everything})
+    assert everything[6][2]["points"][1]["value"] == "NaN"
+    assert everything[7][2] == {"attempt": 1, "rank": "0", "offset": 0, "text": "grüße\n"}
+    assert everything[-1][2]["status"] == "succeeded"
+    for cut in range(len(everything) - 1):
+        place = everything[cut][0]
+        rest = messages(world.client.get(f"/v1/jobs/{job}/stream", headers={"Last-Event-ID": str(place)}).text)
+        assert rest == everything[cut + 1 :]
+    over = world.client.get(f"/v1/jobs/{job}/stream?after={everything[-1][0]}")
+    assert over.status_code == 204
+    quiet = messages(world.client.get(f"/v1/jobs/{job}/stream?logs=false").text)
+    assert "log" not in {kind for _, kind, _ in quiet}
+
+
+def test_a_long_stream_is_cut_in_pieces_without_a_gap(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    for start in range(0, 9000, 1000):
+        worker.metrics([("a", step, 1.0) for step in range(start, start + 1000)])
+    for n in range(150):
+        worker.log("0", n * 2, b"x\n")
+    worker.end("completed")
+    world.tick()
+    everything = messages(world.client.get(f"/v1/jobs/{job}/stream").text)
+    steps = [point["step"] for _, kind, data in everything if kind == "metrics" for point in data["points"]]
+    assert steps == list(range(9000))
+    assert [data["offset"] for _, kind, data in everything if kind == "log"] == list(range(0, 300, 2))
