@@ -1,5 +1,6 @@
 """The scheduler port: the plan of a launch, and the four questions the reconciler asks of a scheduler."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,8 @@ class LaunchPlan:
     script: str
     """What `GET /v1/jobs/{id}/script` shows."""
     time_limit_minutes: int | None = None
+    python: str = sys.executable
+    """The interpreter that runs the job; the same path on every node."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,9 @@ class Observation:
     message: str = ""
     """While pending: in plain words, what it waits for."""
     nodes: tuple[str, ...] = field(default=())
+    behind: tuple[str, ...] = ()
+    """While pending: the tags before it, those that run first. `message` may hold these tags; a caller that knows
+    better names puts them in their place."""
 
 
 class SchedulerUnavailableError(Exception):

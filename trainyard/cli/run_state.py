@@ -45,8 +45,8 @@ class RunState:
                 return self.headline() if changed else None
             case MetricsUpdate() as update:
                 for point in update.points:
-                    self.metrics[point["key"]] = point["value"]
-                    self.step = int(point["step"])
+                    self.metrics[point.key] = point.value
+                    self.step = point.step
             case CheckpointResource() as checkpoint:
                 return f"checkpoint of step {checkpoint.step}"
             case EventResource(level="warning" | "error") as happened:

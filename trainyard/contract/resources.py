@@ -5,7 +5,7 @@ from typing import Any, Generic, Literal, TypeVar
 from pydantic import Field
 
 from trainyard.contract.base import AnyFloat, Resource, Timestamp
-from trainyard.contract.reports import Failure, Progress
+from trainyard.contract.reports import Failure, Point, Progress
 
 JobStatus = Literal[
     "queued",
@@ -199,8 +199,9 @@ class MetricsUpdate(Resource):
 
     execution: int
     resumed_from_step: int
-    points: list[dict[str, Any]]
-    """Each {key, step, value, time}."""
+    points: list[Point]
+    progress: JobProgress | None = None
+    """The job's, as of now."""
 
 
 class LogUpdate(Resource):

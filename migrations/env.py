@@ -1,0 +1,48 @@
+"""Runs migrations on the database whose URL the caller gives."""
+
+from typing import Any, Literal
+
+import sqlalchemy as sa
+from alembic import context
+
+from service.db.models import Base
+from service.db.types import UtcTime
+from service.settings import Settings
+
+
+def _url() -> str:
+    given = context.config.attributes.get("url") or context.get_x_argument(as_dictionary=True).get("url")
+    return str(given or Settings().url)
+
+
+def _render(kind: str, item: Any, autogen: Any) -> str | Literal[False]:
+    """Migrations stand alone: they name plain column types, not ours."""
+    if kind == "type" and isinstance(item, UtcTime):
+        return "sa.BigInteger()"
+    if kind == "type" and isinstance(item, sa.JSON):
+        autogen.imports.add("from sqlalchemy.dialects import postgresql")
+        return "sa.JSON().with_variant(postgresql.JSONB(), 'postgresql')"
+    return False
+
+
+def run() -> None:
+    engine = sa.create_engine(_url(), poolclass=sa.NullPool)
+    with engine.connect() as connection:
+        if connection.dialect.name == "postgresql":
+            # Two services that start at once must not migrate at once; a busy table must not block for ever.
+            connection.execute(sa.text("SELECT pg_advisory_lock(7470184)"))
+            connection.execute(sa.text("SET lock_timeout = '30s'"))
+            connection.commit()
+        context.configure(
+            connection=connection,
+            target_metadata=Base.metadata,
+            render_as_batch=connection.dialect.name == "sqlite",
+            compare_type=False,
+            render_item=_render,
+            transaction_per_migration=True,
+        )
+        with context.begin_transaction():
+            context.run_migrations()
+
+
+run()

@@ -1,0 +1,1 @@
+"""Who is asking: API tokens of people and programs, attempt tokens of workers."""

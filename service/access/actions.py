@@ -1,0 +1,83 @@
+"""Who holds this token, and the admin token of the first start."""
+
+import os
+import stat
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Literal
+
+from service.access.repository import TokenRepository
+from service.access.tokens import Role, hash_token, new_person_token, parse_token, same_hash
+from service.db.engine import Database
+from service.db.models import Token
+from service.errors import AuthenticationError, ServiceError
+from trainyard.contract.layout import write_atomic
+
+WORKER_GRACE = timedelta(hours=24)
+"""How long after its attempt's end a worker may still deliver what it had spooled."""
+
+ADMIN = "admin"
+
+
+@dataclass(frozen=True)
+class Principal:
+    """Who is asking."""
+
+    kind: Literal["person", "worker"]
+    id: str
+    """A worker's attempt, or a person's token."""
+    name: str
+    role: Role | None = None
+
+
+def authenticate(database: Database, authorization: str | None, now: datetime) -> Principal:
+    """The holder of a bearer token.
+
+    Raises:
+        AuthenticationError: whatever is wrong with it; a stranger learns no more than that.
+    """
+    scheme, _, text = (authorization or "").partition(" ")
+    token = parse_token(text.strip()) if scheme.lower() == "bearer" else None
+    if token is None:
+        raise AuthenticationError
+    with database.read() as session:
+        repository = TokenRepository(session)
+        if token.kind == "worker":
+            attempt = repository.attempt(token.id)
+            if attempt is None or not same_hash(attempt.token_hash, token.hash):
+                raise AuthenticationError
+            if attempt.ended_at is not None and now > attempt.ended_at + WORKER_GRACE:
+                raise AuthenticationError
+            return Principal(kind="worker", id=attempt.id, name=f"worker of {attempt.tag}")
+        row = repository.get(token.id)
+        if row is None or not same_hash(row.hash, token.hash) or row.revoked_at is not None:
+            raise AuthenticationError
+        if row.expires_at is not None and now > row.expires_at:
+            raise AuthenticationError
+        role: Role = row.role  # type: ignore[assignment]
+        return Principal(kind="person", id=row.id, name=row.name, role=role)
+
+
+def ensure_admin_token(database: Database, path: Path, now: datetime) -> None:
+    """Make the admin token of this database if its file is missing or belongs to another database.
+
+    Raises:
+        ServiceError: the file can be read by others.
+    """
+    if path.exists():
+        if stat.S_IMODE(path.stat().st_mode) & 0o077 or path.stat().st_uid != os.getuid():
+            raise ServiceError(f"{path} must belong to you and be readable by you alone: chmod 600 {path}")
+        try:
+            authenticate(database, f"Bearer {path.read_text().strip()}", now)
+            return
+        except AuthenticationError:
+            pass
+    text = new_person_token()
+    parsed = parse_token(text)
+    assert parsed is not None
+    with database.write() as session:
+        repository = TokenRepository(session)
+        repository.revoke_named(ADMIN, now)
+        repository.add(Token(id=parsed.id, hash=hash_token(text), name=ADMIN, role="admin", created_at=now))
+    write_atomic(path, text + "\n", mode=0o600)

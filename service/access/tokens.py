@@ -1,0 +1,49 @@
+"""The form of tokens: an id to look up, a random secret, and a hash to compare with. Pure."""
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass
+from typing import Literal
+
+Role = Literal["admin", "user", "viewer"]
+
+_PERSON, _WORKER = "ty", "tyw"
+
+
+@dataclass(frozen=True)
+class ParsedToken:
+    """A well-formed token; nothing is said about its being good."""
+
+    kind: Literal["person", "worker"]
+    id: str
+    hash: str
+
+
+def new_person_token() -> str:
+    """256 bits of chance: as good against guessing as its hash is against theft, without a slow hash."""
+    return f"{_PERSON}_{secrets.token_hex(4)}_{secrets.token_urlsafe(32)}"
+
+
+def new_worker_token(attempt_id: str) -> str:
+    """Names its attempt, so that a look-up needs no second table."""
+    return f"{_WORKER}_{attempt_id}_{secrets.token_urlsafe(32)}"
+
+
+def parse_token(text: str) -> ParsedToken | None:
+    """None for anything that no token of ours looks like."""
+    parts = text.split("_", 2)
+    if len(parts) != 3 or parts[0] not in (_PERSON, _WORKER) or len(text) > 200 or not text.isascii():
+        return None
+    kind: Literal["person", "worker"] = "person" if parts[0] == _PERSON else "worker"
+    return ParsedToken(kind=kind, id=parts[1], hash=hash_token(text))
+
+
+def hash_token(text: str) -> str:
+    """SHA-256, hexadecimal."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def same_hash(one: str, other: str) -> bool:
+    """Compared in constant time."""
+    return hmac.compare_digest(one, other)

@@ -1,0 +1,110 @@
+"""The FastAPI application, put together from its parts."""
+
+import socket
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import urlsplit
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from service.dependencies import Services
+from service.errors import InvalidRequestError, ServiceError
+from service.health import health_router
+from service.jobs import endpoints as jobs
+from service.middleware import Gate
+from service.observability import ServiceMetrics
+from service.presets import router as presets
+from service.reports import endpoints as reports
+from service.settings import Settings
+from trainyard import __version__
+from trainyard.contract.resources import ErrorBody, ErrorEnvelope
+
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    409: "conflict_error",
+    422: "invalid_request_error",
+}
+
+
+def create_app(services: Services, metrics: ServiceMetrics) -> FastAPI:
+    """The application on the given parts; nothing is started."""
+    errors: dict[int | str, dict[str, Any]] = {
+        status: {"model": ErrorEnvelope} for status in (400, 401, 403, 404, 409, 422, 503)
+    }
+    app = FastAPI(
+        title="Trainyard",
+        version=__version__,
+        summary="Training specs in, correct and resumable PyTorch runs out.",
+        responses=errors,
+        redirect_slashes=False,
+    )
+    app.state.services = services
+    for router in (jobs.router, reports.router, reports.worker_router, presets, health_router(metrics)):
+        app.include_router(router)
+    app.add_exception_handler(ServiceError, _service_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _unexpected)
+    settings = services.settings
+    app.add_middleware(Gate, hosts=known_hosts(settings), body_limit=settings.body_limit, metrics=metrics)
+    return app
+
+
+def known_hosts(settings: Settings) -> Iterable[str]:
+    """The names under which the service may be called; a page elsewhere cannot reach it under one of its own."""
+    own = {"localhost", "127.0.0.1", "[::1]", settings.host, socket.gethostname(), socket.getfqdn()}
+    public = urlsplit(settings.service_url).hostname
+    return {name for name in {*own, *settings.allowed_hosts, public} if name}
+
+
+def _answer(status: int, envelope: ErrorEnvelope, headers: dict[str, str] | None = None) -> JSONResponse:
+    body = envelope.model_dump(mode="json")
+    if body["problems"] is None:
+        del body["problems"]
+    return JSONResponse(body, status_code=status, headers=headers)
+
+
+async def _service_error(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, ServiceError)
+    answer = _answer(error.status, error.envelope(), dict(error.headers))
+    next_offset = getattr(error, "next_offset", None)
+    if next_offset is None:
+        return answer
+    body = {**error.envelope().model_dump(mode="json", exclude_none=True), "next_offset": next_offset}
+    return JSONResponse(body, status_code=error.status)
+
+
+async def _validation_error(request: Request, error: Exception) -> JSONResponse:
+    """pydantic's findings about a request, as one envelope that names the place."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path", "header"))
+    message = first["msg"].removeprefix("Value error, ")
+    return await _service_error(request, InvalidRequestError(message, param=place or None))
+
+
+async def _http_error(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    words = {404: "there is no such route", 405: "this route does not take that method"}
+    body = ErrorBody(
+        message=words.get(error.status_code, str(error.detail)),
+        type=_TYPES.get(error.status_code, "server_error"),
+        code={404: "route_not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error"),
+    )
+    return _answer(error.status_code, ErrorEnvelope(error=body), dict(error.headers or {}))
+
+
+async def _unexpected(request: Request, error: Exception) -> JSONResponse:
+    structlog.get_logger("http").error("unexpected", path=request.url.path, exc_info=error)
+    body = ErrorBody(
+        message="something went wrong in the service; its log has more", type="server_error", code="internal_error"
+    )
+    return _answer(500, ErrorEnvelope(error=body))

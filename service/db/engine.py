@@ -1,0 +1,106 @@
+"""One way to read and one way to write, on SQLite and Postgres alike."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.orm import Session
+
+from service.errors import UnavailableError
+
+BUSY_SECONDS = 5
+
+
+class Database:
+    """Sessions on one database. A `write` commits when its block ends without an error.
+
+    On SQLite writers share a single connection, so that within the process they wait in line instead of
+    meeting in SQLITE_BUSY; BEGIN IMMEDIATE does the same against other processes.
+    """
+
+    def __init__(self, url: str):
+        self.url = sa.make_url(url)
+        self.dialect = self.url.get_backend_name()
+        if self.dialect == "sqlite":
+            Path(str(self.url.database)).parent.mkdir(parents=True, exist_ok=True)
+            self._reader = _sqlite_engine(self.url, "BEGIN", pool_size=16)
+            self._writer = _sqlite_engine(self.url, "BEGIN IMMEDIATE", pool_size=1)
+        else:
+            # A deadlock of two writers or a stuck one must end as an error that is retried, not as a hang.
+            options = {"options": "-c statement_timeout=30000 -c lock_timeout=10000"}
+            self._reader = sa.create_engine(
+                self.url, pool_size=10, max_overflow=10, pool_pre_ping=True, connect_args=options
+            )
+            self._writer = self._reader
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """A session whose changes are thrown away."""
+        with _translated(), Session(self._reader, expire_on_commit=False) as session:
+            yield session
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        """A transaction.
+
+        Raises:
+            UnavailableError: the database did not answer in time; nothing was written.
+        """
+        with _translated(), Session(self._writer, expire_on_commit=False) as session, session.begin():
+            yield session
+
+    def insert(self, table: Any) -> Any:
+        """An INSERT that knows ON CONFLICT; the two dialects spell it alike."""
+        from sqlalchemy.dialects import postgresql, sqlite
+
+        return (sqlite if self.dialect == "sqlite" else postgresql).insert(table)
+
+    def ping(self) -> None:
+        """Raises UnavailableError when the database does not answer."""
+        with self.read() as session:
+            session.execute(sa.text("SELECT 1"))
+
+    def dispose(self) -> None:
+        """Close every connection."""
+        self._reader.dispose()
+        self._writer.dispose()
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except (OperationalError, InterfaceError, PoolTimeoutError) as error:
+        raise UnavailableError(f"the database does not answer: {_first_line(error)}", code="database") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(getattr(error, "orig", None) or error).splitlines()[0]
+
+
+def _sqlite_engine(url: sa.URL, begin: str, *, pool_size: int) -> sa.Engine:
+    engine = sa.create_engine(
+        url,
+        poolclass=sa.QueuePool,
+        pool_size=pool_size,
+        max_overflow=0,
+        pool_timeout=30,
+        connect_args={"check_same_thread": False, "timeout": BUSY_SECONDS},
+    )
+
+    @sa.event.listens_for(engine, "connect")
+    def _prepare(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None  # the driver's own BEGIN would come too late and without IMMEDIATE
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA foreign_keys=ON")
+
+    @sa.event.listens_for(engine, "begin")
+    def _begin(connection: sa.Connection) -> None:
+        connection.exec_driver_sql(begin)
+
+    return engine

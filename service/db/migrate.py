@@ -1,0 +1,44 @@
+"""Bring a database to this release's schema, and refuse one that is newer."""
+
+from pathlib import Path
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from alembic.util import CommandError
+
+import migrations
+from service.errors import UnavailableError
+
+
+def alembic_config(url: str) -> Config:
+    """Alembic's configuration for one database, without an ini file."""
+    config = Config()
+    config.set_main_option("script_location", str(Path(next(iter(migrations.__path__)))))
+    config.attributes["url"] = url
+    return config
+
+
+def upgrade(url: str, revision: str = "head") -> None:
+    """Apply what is missing.
+
+    Raises:
+        UnavailableError: the database was made by a newer release, or cannot be reached.
+    """
+    try:
+        command.upgrade(alembic_config(url), revision)
+    except CommandError as error:
+        raise UnavailableError(
+            f"the database's schema is not one that this release knows ({error}); install the release that made it",
+            code="schema_newer",
+        ) from error
+    except sa.exc.OperationalError as error:
+        raise UnavailableError(
+            f"cannot open the database: {str(error.orig).splitlines()[0]}", code="database"
+        ) from error
+
+
+def head() -> str | None:
+    """The newest revision of this release."""
+    return ScriptDirectory.from_config(alembic_config("sqlite://")).get_current_head()

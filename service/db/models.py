@@ -1,0 +1,232 @@
+"""The tables."""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Double, ForeignKey, Index, LargeBinary, MetaData, SmallInteger, String, Text, UniqueConstraint
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from service.db.types import BigInt, Json, UtcTime
+
+
+class Base(DeclarativeBase):
+    """Every constraint has a name, so that migrations can change it on both databases."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map = {datetime: UtcTime, dict[str, Any]: Json, list[Any]: Json, int: BigInt}  # noqa: RUF012
+
+
+class Job(Base):
+    """What a person asked for, and what became of it. Keeps its id for life."""
+
+    __tablename__ = "jobs"
+    __table_args__ = (Index(None, "status"), Index(None, "name"), Index(None, "created_by"))
+
+    no: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    """Short key for the tables that have many rows a job."""
+    id: Mapped[str] = mapped_column(String(40), unique=True)
+    """Public; sorts by time of creation."""
+    name: Mapped[str] = mapped_column(String(120))
+    status: Mapped[str] = mapped_column(String(16))
+    status_reason: Mapped[str | None] = mapped_column(String(32))
+    status_message: Mapped[str] = mapped_column(Text, default="")
+    desired: Mapped[str] = mapped_column(String(16), default="run")
+    spec: Mapped[dict[str, Any]]
+    labels: Mapped[dict[str, Any]]
+    created_by: Mapped[str] = mapped_column(String(128))
+    created_at: Mapped[datetime]
+    updated_at: Mapped[datetime]
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+    sequence: Mapped[int] = mapped_column(default=0)
+    """Rises with everything that the job's stream shows; the UPDATE that raises it also makes writers of one job wait
+    in line, so that no reader sees a number before a smaller one."""
+    attempts: Mapped[int] = mapped_column(default=0)
+    next_execution: Mapped[int] = mapped_column(default=1)
+    retries_used: Mapped[int] = mapped_column(default=0)
+    barren_continuations: Mapped[int] = mapped_column(default=0)
+    """Continuations in a row that began without a newer checkpoint."""
+    last_checkpoint_step: Mapped[int | None]
+    progress: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    latest: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    failure: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    attempt_id: Mapped[str | None] = mapped_column(String(32))
+    """The current attempt."""
+
+
+class Attempt(Base):
+    """One entry in the scheduler's queue."""
+
+    __tablename__ = "attempts"
+    __table_args__ = (UniqueConstraint("job_no", "number"),)
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    job_no: Mapped[int] = mapped_column(ForeignKey("jobs.no", ondelete="CASCADE"))
+    number: Mapped[int]
+    tag: Mapped[str] = mapped_column(String(64), unique=True)
+    scheduler: Mapped[str] = mapped_column(String(16))
+    scheduler_id: Mapped[str | None] = mapped_column(String(64))
+    script: Mapped[str] = mapped_column(Text, default="")
+    token_hash: Mapped[str] = mapped_column(String(64))
+    execution: Mapped[int]
+    """Its first; an in-place restart has the next one."""
+    max_restarts: Mapped[int]
+    created_at: Mapped[datetime]
+    submitted_at: Mapped[datetime | None]
+    lookups: Mapped[int] = mapped_column(default=0)
+    """Successful look-ups that found nothing since the ambiguous submission."""
+    claim_nonce: Mapped[str | None] = mapped_column(String(64))
+    claimed_at: Mapped[datetime | None]
+    nodes: Mapped[list[Any]] = mapped_column(default=list)
+    heartbeat_at: Mapped[datetime | None]
+    reported_execution: Mapped[int | None]
+    """The highest that has reported, and the step it resumed from."""
+    resumed_from_step: Mapped[int | None]
+    checkpoint_step: Mapped[int | None]
+    """The job's newest checkpoint when the attempt began."""
+    finish: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    ended_at: Mapped[datetime | None]
+    exit_reason: Mapped[str | None] = mapped_column(String(32))
+
+
+class Execution(Base):
+    """One start of the ranks. What it resumed from hides what lower executions reported after that step."""
+
+    __tablename__ = "executions"
+
+    job_no: Mapped[int] = mapped_column(ForeignKey("jobs.no", ondelete="CASCADE"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    attempt_id: Mapped[str] = mapped_column(String(32))
+    resumed_from_step: Mapped[int]
+    created_at: Mapped[datetime]
+
+
+class Event(Base):
+    """A line of a job's history. A worker's event is stored once, whatever is delivered twice."""
+
+    __tablename__ = "events"
+    __table_args__ = (Index(None, "job_no", "sequence"), UniqueConstraint("job_no", "execution", "worker_sequence"))
+
+    no: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    job_no: Mapped[int] = mapped_column(ForeignKey("jobs.no", ondelete="CASCADE"))
+    sequence: Mapped[int]
+    type: Mapped[str] = mapped_column(String(64))
+    level: Mapped[str] = mapped_column(String(8))
+    message: Mapped[str] = mapped_column(Text)
+    data: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime]
+    execution: Mapped[int | None]
+    worker_sequence: Mapped[int | None]
+
+
+class MetricKey(Base):
+    """A metric's name, once."""
+
+    __tablename__ = "metric_keys"
+
+    no: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    name: Mapped[str] = mapped_column(String(250), unique=True)
+
+
+class Point(Base):
+    """One value. `special` is set where SQLite has no number for it: 1 NaN, 2 infinity, 3 minus infinity."""
+
+    __tablename__ = "points"
+    __table_args__ = (Index(None, "job_no", "sequence"), {"sqlite_with_rowid": False})
+
+    job_no: Mapped[int] = mapped_column(ForeignKey("jobs.no", ondelete="CASCADE"), primary_key=True)
+    key_no: Mapped[int] = mapped_column(ForeignKey("metric_keys.no"), primary_key=True)
+    step: Mapped[int] = mapped_column(primary_key=True)
+    execution: Mapped[int] = mapped_column(primary_key=True)
+    value: Mapped[float | None] = mapped_column(Double)
+    special: Mapped[int] = mapped_column(SmallInteger, default=0)
+    time: Mapped[datetime]
+    sequence: Mapped[int]
+
+
+class LogStream(Base):
+    """How much of one rank's log has arrived."""
+
+    __tablename__ = "log_streams"
+
+    attempt_id: Mapped[str] = mapped_column(ForeignKey("attempts.id", ondelete="CASCADE"), primary_key=True)
+    rank: Mapped[str] = mapped_column(String(16), primary_key=True)
+    size: Mapped[int] = mapped_column(default=0)
+
+
+class LogChunk(Base):
+    """Consecutive bytes of a log."""
+
+    __tablename__ = "log_chunks"
+    __table_args__ = (UniqueConstraint("attempt_id", "rank", "offset"), Index(None, "job_no", "sequence"))
+
+    no: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    job_no: Mapped[int] = mapped_column(ForeignKey("jobs.no", ondelete="CASCADE"))
+    attempt_id: Mapped[str] = mapped_column(ForeignKey("attempts.id", ondelete="CASCADE"))
+    rank: Mapped[str] = mapped_column(String(16))
+    offset: Mapped[int]
+    data: Mapped[bytes] = mapped_column(LargeBinary)
+    sequence: Mapped[int]
+
+
+class Checkpoint(Base):
+    """A complete checkpoint, for as long as its files are kept."""
+
+    __tablename__ = "checkpoints"
+    __table_args__ = (UniqueConstraint("job_no", "step"), Index(None, "job_no", "sequence"))
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    job_no: Mapped[int] = mapped_column(ForeignKey("jobs.no", ondelete="CASCADE"))
+    step: Mapped[int]
+    execution: Mapped[int]
+    size_bytes: Mapped[int]
+    digest: Mapped[str] = mapped_column(String(80))
+    world_size: Mapped[int]
+    metrics: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime]
+    deleted_at: Mapped[datetime | None]
+    sequence: Mapped[int]
+
+
+class Token(Base):
+    """An API token; only its hash is kept."""
+
+    __tablename__ = "tokens"
+
+    id: Mapped[str] = mapped_column(String(16), primary_key=True)
+    hash: Mapped[str] = mapped_column(String(64))
+    name: Mapped[str] = mapped_column(String(128))
+    role: Mapped[str] = mapped_column(String(16))
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]
+
+
+class IdempotencyKey(Base):
+    """The first answer to a keyed request, replayed to the same request again."""
+
+    __tablename__ = "idempotency_keys"
+
+    principal: Mapped[str] = mapped_column(String(128), primary_key=True)
+    key: Mapped[str] = mapped_column(String(255), primary_key=True)
+    digest: Mapped[str] = mapped_column(String(64))
+    response: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime]
+
+
+class Lease(Base):
+    """Who reconciles. The term rises with every change of hands."""
+
+    __tablename__ = "leases"
+
+    name: Mapped[str] = mapped_column(String(32), primary_key=True)
+    owner: Mapped[str] = mapped_column(String(64))
+    term: Mapped[int]
+    expires_at: Mapped[datetime]

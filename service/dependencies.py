@@ -1,0 +1,96 @@
+"""What every endpoint may ask for, and nothing else: the parts of the process, and who is calling."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import Depends, Query, Request
+from fastapi import Path as PathParam
+
+from service.access.actions import Principal, authenticate
+from service.clock import Clock
+from service.db.engine import Database
+from service.errors import PermissionDeniedError
+from service.jobs.repository import Window
+from service.settings import Settings
+from trainyard.contract.layout import RunLayout
+
+
+def _ignore() -> None:
+    """Nobody is waiting for a hint."""
+
+
+@dataclass
+class Services:
+    """The parts of one process."""
+
+    settings: Settings
+    database: Database
+    clock: Clock
+    hint: Callable[[], None] = field(default=_ignore)
+    """Tells the reconciler that there is something to do; losing it only costs time."""
+
+    def run(self, job_id: str) -> RunLayout:
+        return RunLayout(self.settings.runs / job_id)
+
+    @property
+    def run_root(self) -> RunLayout:
+        return RunLayout(self.settings.runs)
+
+    @property
+    def state(self) -> Path:
+        return self.settings.state
+
+
+def get_services(request: Request) -> Services:
+    services: Services = request.app.state.services
+    return services
+
+
+ServicesDep = Annotated[Services, Depends(get_services)]
+
+
+def get_now(services: ServicesDep) -> datetime:
+    return services.clock()
+
+
+NowDep = Annotated[datetime, Depends(get_now)]
+
+
+def get_person(request: Request, services: ServicesDep, now: NowDep) -> Principal:
+    """A person or program with an API token; a worker's token is for worker routes only."""
+    principal = authenticate(services.database, request.headers.get("authorization"), now)
+    if principal.kind != "person":
+        raise PermissionDeniedError("a worker's token opens only the routes of its own attempt")
+    request.state.principal = principal.name
+    return principal
+
+
+PersonDep = Annotated[Principal, Depends(get_person)]
+
+AttemptId = Annotated[str, PathParam(pattern=r"^[0-9a-f]{16}$")]
+
+
+def get_worker(request: Request, services: ServicesDep, now: NowDep, aid: AttemptId) -> Principal:
+    """The worker of the attempt in the path, and no other."""
+    principal = authenticate(services.database, request.headers.get("authorization"), now)
+    if principal.kind != "worker" or principal.id != aid:
+        raise PermissionDeniedError("this token is not the one of this attempt's worker")
+    request.state.principal = principal.name
+    return principal
+
+
+WorkerDep = Annotated[Principal, Depends(get_worker)]
+
+
+def get_window(
+    limit: Annotated[int, Query(ge=1, le=200, description="How many at most.")] = 20,
+    after: Annotated[str | None, Query(max_length=64, description="The `last_id` of the page before.")] = None,
+    order: Annotated[str, Query(pattern="^(asc|desc)$", description="By time of creation.")] = "desc",
+) -> Window:
+    return Window(limit=limit, after=after, descending=order == "desc")
+
+
+WindowDep = Annotated[Window, Depends(get_window)]

@@ -1,0 +1,119 @@
+"""The service's error tree: each error knows its status, its type and its code; one envelope on the wire."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from trainyard.contract.problems import Problem
+from trainyard.contract.resources import ErrorBody, ErrorEnvelope
+
+
+class ServiceError(Exception):
+    """Something the caller can read and act on."""
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "server_error"
+    code = "internal_error"
+
+    def __init__(self, message: str, *, code: str | None = None, param: str | None = None):
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        if code is not None:
+            self.code = code
+
+    headers: ClassVar[dict[str, str]] = {}
+
+    def envelope(self) -> ErrorEnvelope:
+        return ErrorEnvelope(error=ErrorBody(message=self.message, type=self.type, param=self.param, code=self.code))
+
+
+class InvalidRequestError(ServiceError):
+    """The payload is malformed, or asks for what cannot be."""
+
+    status = 422
+    type = "invalid_request_error"
+    code = "invalid_value"
+
+
+class InvalidSpecError(InvalidRequestError):
+    """A spec with problems; all of them are told."""
+
+    code = "invalid_spec"
+
+    def __init__(self, problems: Sequence[Problem]):
+        super().__init__(problems[0].message, param=problems[0].param or None)
+        self.problems = problems
+
+    def envelope(self) -> ErrorEnvelope:
+        told = [problem.model_dump() for problem in self.problems]
+        return super().envelope().model_copy(update={"problems": told})
+
+
+class MalformedRequestError(ServiceError):
+    """Not even a payload."""
+
+    status = 400
+    type = "invalid_request_error"
+    code = "malformed"
+
+
+class BodyTooLargeError(ServiceError):
+    """More bytes than the route takes."""
+
+    status = 413
+    type = "invalid_request_error"
+    code = "body_too_large"
+
+
+class AuthenticationError(ServiceError):
+    """No token, a wrong one, an expired one: all the same to a stranger."""
+
+    status = 401
+    type = "authentication_error"
+    code = "invalid_token"
+    headers: ClassVar[dict[str, str]] = {"WWW-Authenticate": "Bearer"}
+
+    def __init__(self) -> None:
+        super().__init__("a valid token is needed: send the header `Authorization: Bearer <token>`")
+
+
+class PermissionDeniedError(ServiceError):
+    """A good token, used for what it is not for."""
+
+    status = 403
+    type = "permission_error"
+    code = "forbidden"
+
+
+class NotFoundError(ServiceError):
+    """There is no such thing."""
+
+    status = 404
+    type = "not_found_error"
+    code = "not_found"
+
+
+class ConflictError(ServiceError):
+    """A good request at the wrong time."""
+
+    status = 409
+    type = "conflict_error"
+    code = "conflict"
+
+
+class LogOffsetError(ConflictError):
+    """A log append that leaves a gap; `next_offset` says where to go on."""
+
+    code = "log_offset"
+
+    def __init__(self, next_offset: int):
+        super().__init__(f"the next byte expected is {next_offset}", param="offset")
+        self.next_offset = next_offset
+
+
+class UnavailableError(ServiceError):
+    """Something behind the service does not answer now; the same request may succeed later."""
+
+    status = 503
+    code = "unavailable"
+    headers: ClassVar[dict[str, str]] = {"Retry-After": "2"}

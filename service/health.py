@@ -1,0 +1,53 @@
+"""Liveness, readiness with each dependency by name, and Prometheus."""
+
+import os
+from typing import Any
+
+from fastapi import APIRouter, Response
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from service.dependencies import Services, ServicesDep
+from service.errors import ServiceError
+from service.jobs.repository import JobRepository
+from service.observability import ServiceMetrics
+
+
+def health_router(metrics: ServiceMetrics) -> APIRouter:
+    """Routes without a token: they tell numbers and names of parts, nothing of any job."""
+    router = APIRouter(tags=["health"])
+
+    @router.get("/livez", operation_id="livez")
+    def livez() -> dict[str, str]:
+        """The process answers."""
+        return {"status": "ok"}
+
+    @router.get("/readyz", operation_id="readyz", responses={503: {"description": "A dependency does not answer."}})
+    def readyz(services: ServicesDep) -> Any:
+        """Every dependency answers; each is named."""
+        checks = {"database": _database(services), "runs_dir": _runs_dir(services)}
+        ready = all(state == "ok" for state in checks.values())
+        body = {"status": "ok" if ready else "unavailable", "checks": checks}
+        return JSONResponse(body, status_code=200 if ready else 503)
+
+    @router.get("/metrics", operation_id="prometheus", response_class=Response)
+    def prometheus(services: ServicesDep) -> Response:
+        """Prometheus' text format."""
+        with services.database.read() as session:
+            jobs = JobRepository(session, services.clock()).count_by_status()
+        return Response(metrics.render(jobs), media_type=CONTENT_TYPE_LATEST)
+
+    return router
+
+
+def _database(services: Services) -> str:
+    try:
+        services.database.ping()
+    except ServiceError as error:
+        return error.message
+    return "ok"
+
+
+def _runs_dir(services: Services) -> str:
+    runs = services.settings.runs
+    return "ok" if os.access(runs, os.W_OK | os.X_OK) else f"{runs} is not a folder that can be written to"

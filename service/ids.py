@@ -1,0 +1,25 @@
+"""Identifiers: what people see, what schedulers see, what only machines see."""
+
+import secrets
+from datetime import datetime
+
+from ulid import ULID
+
+
+def new_job_id(now: datetime) -> str:
+    """Sorts by time of creation."""
+    return "job_" + str(ULID.from_datetime(now)).lower()
+
+
+def new_checkpoint_id(now: datetime) -> str:
+    return "ckpt_" + str(ULID.from_datetime(now)).lower()
+
+
+def new_attempt_id() -> str:
+    """Random: nobody can name an attempt that is not theirs."""
+    return secrets.token_hex(8)
+
+
+def scheduler_tag(instance: str, attempt_id: str) -> str:
+    """The scheduler's name of an attempt. Nothing that a user wrote is in it."""
+    return f"ty-{instance}-{attempt_id}"

@@ -1,0 +1,1 @@
+"""Jobs: what was asked, what is so, and the moves between."""

@@ -1,0 +1,140 @@
+"""What people can ask of a job. Each call is one transaction that records intent; the reconciler acts on it."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from service.access.actions import Principal
+from service.db.engine import Database
+from service.db.models import IdempotencyKey, Job
+from service.errors import ConflictError, InvalidRequestError, InvalidSpecError, PermissionDeniedError
+from service.ids import new_job_id
+from service.jobs.repository import JobRepository
+from service.jobs.schemas import job_resource
+from service.scheduler.launch_plan import forbidden_variables
+from trainyard.contract.layout import RunLayout
+from trainyard.contract.problems import SpecError
+from trainyard.contract.resolve import Site, resolve
+from trainyard.contract.resources import JobResource
+from trainyard.contract.spec import TrainingSpec, dump_spec, parse_spec
+
+MAX_KEY = 255
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """The answer to a submission; `replayed` when it was given before."""
+
+    job: dict[str, Any]
+    replayed: bool
+
+
+def accept_spec(document: Any, site: Site) -> TrainingSpec:
+    """A document as a resolved spec.
+
+    Raises:
+        InvalidSpecError: with every problem found.
+    """
+    if not isinstance(document, dict):
+        raise InvalidRequestError("a spec is a mapping of fields", code="invalid_spec")
+    try:
+        spec = resolve(parse_spec(document), site)
+    except SpecError as error:
+        raise InvalidSpecError(error.problems) from None
+    if problems := forbidden_variables(spec):
+        raise InvalidSpecError(problems)
+    return spec
+
+
+def submit(
+    database: Database,
+    principal: Principal,
+    spec: TrainingSpec,
+    *,
+    run_root: RunLayout,
+    idempotency_key: str | None,
+    now: datetime,
+) -> Accepted:
+    """Make the job durable, once for each idempotency key.
+
+    Raises:
+        ConflictError: the key was used for another spec.
+    """
+    require_change(principal)
+    document = dump_spec(spec)
+    digest = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+    with database.write() as session:
+        jobs = JobRepository(session, now)
+        if idempotency_key is not None and (replay := _replay(jobs, principal, idempotency_key, digest)):
+            return replay
+        job = Job(
+            id=new_job_id(now),
+            name=spec.name,
+            status="queued",
+            status_message="accepted; about to be handed to the scheduler",
+            spec=document,
+            labels=dict(spec.metadata),
+            created_by=principal.name,
+            created_at=now,
+            updated_at=now,
+            latest={},
+        )
+        jobs.add(job)
+        answer = _resource(job, run_root, now).model_dump(mode="json")
+        if idempotency_key is not None:
+            jobs.remember(
+                IdempotencyKey(
+                    principal=principal.id, key=idempotency_key, digest=digest, response=answer, created_at=now
+                ),
+            )
+    return Accepted(job=answer, replayed=False)
+
+
+def _replay(jobs: JobRepository, principal: Principal, key: str, digest: str) -> Accepted | None:
+    if not key or len(key) > MAX_KEY or not key.isascii() or not key.isprintable():
+        raise InvalidRequestError(f"must be 1 to {MAX_KEY} printable ASCII characters", param="Idempotency-Key")
+    known = jobs.remembered(principal.id, key)
+    if known is None:
+        return None
+    if known.digest != digest:
+        raise ConflictError(
+            "this Idempotency-Key was used with another spec; take a new key for a new job",
+            code="idempotency_key_reused",
+            param="Idempotency-Key",
+        )
+    return Accepted(job=known.response, replayed=True)
+
+
+def cancel(database: Database, principal: Principal, job_id: str, *, run_root: RunLayout, now: datetime) -> JobResource:
+    """Record that the job is to end. Asking again changes nothing.
+
+    Raises:
+        ConflictError: it is over already.
+    """
+    with database.write() as session:
+        jobs = JobRepository(session, now)
+        job = jobs.locked(jobs.get(job_id).no)
+        require_change(principal, job)
+        if job.status in ("succeeded", "failed"):
+            raise ConflictError(
+                f"job {job.id} has {job.status} already; there is nothing to cancel", code="job_finished"
+            )
+        if job.desired != "cancelled" and job.status != "cancelled":
+            job.desired = "cancelled"
+            jobs.event(job, "cancel_requested", f"cancellation asked for by {principal.name}")
+        attempt = jobs.current_attempts([job]).get(job.id)
+        return job_resource(job, attempt, RunLayout(run_root.root / job.id), now)
+
+
+def require_change(principal: Principal, job: Job | None = None) -> None:
+    """Raises PermissionDeniedError: viewers only look, and a user changes only their own jobs."""
+    if principal.role == "viewer":
+        raise PermissionDeniedError("a viewer's token can only read")
+    if principal.role == "user" and job is not None and job.created_by != principal.name:
+        raise PermissionDeniedError(f"job {job.id} belongs to {job.created_by}")
+
+
+def _resource(job: Job, run_root: RunLayout, now: datetime) -> JobResource:
+    return job_resource(job, None, RunLayout(run_root.root / job.id), now)

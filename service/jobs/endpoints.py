@@ -1,0 +1,194 @@
+"""The routes of jobs: parse, one call, answer."""
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from service.dependencies import NowDep, PersonDep, ServicesDep, WindowDep
+from service.errors import InvalidRequestError, MalformedRequestError, NotFoundError
+from service.jobs import actions
+from service.jobs.repository import JobFilter, JobRepository
+from service.jobs.schemas import attempt_resource, checkpoint_resource, event_resource, job_resource, page_of
+from trainyard.contract.problems import SpecError
+from trainyard.contract.resources import (
+    AttemptResource,
+    CheckpointResource,
+    EventResource,
+    JobResource,
+    JobStatus,
+    Page,
+    ScriptResource,
+)
+from trainyard.contract.yaml_text import load_yaml
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+
+_YAML_TYPES = ("application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml")
+_SPEC_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {kind: {"schema": {"type": "object"}} for kind in ("application/json", "application/yaml")},
+    },
+}
+
+
+@router.post("", status_code=201, response_model=JobResource, operation_id="submit_job", openapi_extra=_SPEC_BODY)
+async def submit(
+    request: Request,
+    response: Response,
+    services: ServicesDep,
+    person: PersonDep,
+    now: NowDep,
+    idempotency_key: Annotated[str | None, Header()] = None,
+) -> Any:
+    """Accept a training spec. It is durable when this answers, and will be run once."""
+    document = read_document(await request.body(), request.headers)
+    spec = actions.accept_spec(document, services.settings.site)
+    accepted = await run_in_threadpool(
+        actions.submit,
+        services.database,
+        person,
+        spec,
+        run_root=services.run_root,
+        idempotency_key=idempotency_key,
+        now=now,
+    )
+    if accepted.replayed:
+        response.headers["Idempotent-Replayed"] = "true"
+    else:
+        services.hint()
+    return accepted.job
+
+
+def read_document(body: bytes, headers: Mapping[str, str]) -> Any:
+    """JSON, or YAML by content type.
+
+    Raises:
+        MalformedRequestError: neither.
+    """
+    kind = headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    try:
+        text = body.decode()
+        if kind in _YAML_TYPES:
+            return load_yaml(text)
+        return json.loads(text, object_pairs_hook=_no_twins)
+    except SpecError as error:
+        raise MalformedRequestError(str(error), code="invalid_yaml") from None
+    except UnicodeDecodeError:
+        raise MalformedRequestError("the body is not UTF-8 text", code="invalid_encoding") from None
+    except (ValueError, RecursionError) as error:
+        raise MalformedRequestError(f"the body is not valid JSON: {error}", code="invalid_json") from None
+
+
+def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands twice in one object")
+    return found
+
+
+def get_metadata_filter(request: Request) -> dict[str, str]:
+    """`metadata[team]=nlp` as {"team": "nlp"}."""
+    found = {}
+    for name, value in request.query_params.items():
+        if name.startswith("metadata[") and name.endswith("]"):
+            found[name[len("metadata[") : -1]] = value
+        elif name not in {"limit", "after", "order", "status", "name", "created_by"}:
+            raise InvalidRequestError("unknown query parameter", param=name, code="unknown_parameter")
+    return found
+
+
+@router.get("", operation_id="list_jobs")
+def list_jobs(
+    request: Request,
+    services: ServicesDep,
+    _person: PersonDep,
+    now: NowDep,
+    window: WindowDep,
+    status: Annotated[list[JobStatus] | None, Query()] = None,
+    name: Annotated[str | None, Query(max_length=120)] = None,
+    created_by: Annotated[str | None, Query(max_length=128)] = None,
+) -> Page[JobResource]:
+    """Jobs, newest first; filters by status, name, creator and `metadata[key]`."""
+    wanted = JobFilter(
+        statuses=tuple(status or ()), name=name, created_by=created_by, metadata=get_metadata_filter(request)
+    )
+    with services.database.read() as session:
+        repository = JobRepository(session, now)
+        jobs, more = repository.page(window, wanted)
+        attempts = repository.current_attempts(jobs)
+    return page_of(
+        jobs,
+        more,
+        lambda job: job_resource(job, attempts.get(job.id), services.run(job.id), now),
+        lambda job: job.id,
+    )
+
+
+@router.get("/{job_id}", operation_id="get_job")
+def get(services: ServicesDep, _person: PersonDep, now: NowDep, job_id: str) -> JobResource:
+    """What was asked, what is so, and how far it is."""
+    with services.database.read() as session:
+        repository = JobRepository(session, now)
+        job = repository.get(job_id)
+        attempt = repository.current_attempts([job]).get(job.id)
+    return job_resource(job, attempt, services.run(job.id), now)
+
+
+@router.post("/{job_id}/cancel", status_code=202, operation_id="cancel_job")
+def cancel(services: ServicesDep, person: PersonDep, now: NowDep, job_id: str) -> JobResource:
+    """Ask for the job's end; its status says when nothing of it runs any more."""
+    job = actions.cancel(services.database, person, job_id, run_root=services.run_root, now=now)
+    services.hint()
+    return job
+
+
+@router.get("/{job_id}/events", operation_id="list_events")
+def events(
+    services: ServicesDep, _person: PersonDep, now: NowDep, window: WindowDep, job_id: str
+) -> Page[EventResource]:
+    """What happened to the job."""
+    with services.database.read() as session:
+        repository = JobRepository(session, now)
+        job = repository.get(job_id)
+        rows, more = repository.events(job, window)
+    return page_of(rows, more, lambda row: event_resource(job.id, row), lambda event: event.id)
+
+
+@router.get("/{job_id}/attempts", operation_id="list_attempts")
+def attempts(services: ServicesDep, _person: PersonDep, now: NowDep, job_id: str) -> Page[AttemptResource]:
+    """Each entry that the job had in the scheduler's queue, oldest first."""
+    with services.database.read() as session:
+        repository = JobRepository(session, now)
+        rows = repository.attempts(repository.get(job_id))
+    return page_of(rows, False, attempt_resource, lambda attempt: attempt.id)
+
+
+@router.get("/{job_id}/checkpoints", operation_id="list_checkpoints")
+def checkpoints(services: ServicesDep, _person: PersonDep, now: NowDep, job_id: str) -> Page[CheckpointResource]:
+    """The complete checkpoints that are kept, oldest first."""
+    with services.database.read() as session:
+        repository = JobRepository(session, now)
+        job = repository.get(job_id)
+        rows = repository.checkpoints(job)
+    return page_of(rows, False, lambda row: checkpoint_resource(job.id, row, services.run(job.id)), lambda c: c.id)
+
+
+@router.get("/{job_id}/script", operation_id="get_script")
+def script(
+    services: ServicesDep,
+    _person: PersonDep,
+    now: NowDep,
+    job_id: str,
+    attempt: Annotated[int | None, Query(ge=1)] = None,
+) -> ScriptResource:
+    """What was handed to the scheduler, for the newest attempt or the one asked for."""
+    with services.database.read() as session:
+        repository = JobRepository(session, now)
+        row = repository.attempt_by_number(repository.get(job_id), attempt)
+    if row is None or not row.script:
+        raise NotFoundError("nothing was handed to the scheduler yet", code="not_submitted", param="attempt")
+    return ScriptResource(job_id=job_id, attempt=row.number, script=row.script)

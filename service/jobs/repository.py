@@ -1,0 +1,222 @@
+"""All SQL about jobs, attempts and their history. `move` is the only function that changes a status."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, cast
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from service.db.models import Attempt, Checkpoint, Event, IdempotencyKey, Job
+from service.errors import InvalidRequestError, NotFoundError
+from service.jobs.states import ACTIVE, FINAL_STATUS, check_move
+from trainyard.contract.resources import TERMINAL, JobStatus, StatusReason
+
+
+@dataclass(frozen=True)
+class Window:
+    """Which part of a list is wanted."""
+
+    limit: int = 20
+    after: str | None = None
+    descending: bool = True
+
+
+@dataclass(frozen=True)
+class JobFilter:
+    """Which jobs are wanted; what is left out matches all."""
+
+    statuses: tuple[str, ...] = ()
+    name: str | None = None
+    created_by: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    def conditions(self) -> list[sa.ColumnElement[bool]]:
+        found: list[sa.ColumnElement[bool]] = []
+        if self.statuses:
+            found.append(Job.status.in_(self.statuses))
+        if self.name is not None:
+            found.append(Job.name == self.name)
+        if self.created_by is not None:
+            found.append(Job.created_by == self.created_by)
+        return found + [Job.labels[key].as_string() == value for key, value in self.metadata.items()]
+
+
+class JobRepository:
+    """Jobs within one session."""
+
+    def __init__(self, session: Session, now: datetime):
+        self._session = session
+        self._now = now
+
+    def add(self, job: Job) -> None:
+        """A new job, with the first line of its history."""
+        self._session.add(job)
+        self._session.flush()
+        self.event(job, "created", f"accepted from {job.created_by}")
+        self._status_event(job)
+
+    def get(self, job_id: str) -> Job:
+        """Raises NotFoundError."""
+        job = self._session.scalar(sa.select(Job).where(Job.id == job_id))
+        if job is None:
+            raise NotFoundError(f"there is no job {job_id!r}", code="job_not_found", param="job_id")
+        return job
+
+    def locked(self, job_no: int) -> Job:
+        """The job, with every other writer of it waiting until this transaction ends."""
+        query = sa.select(Job).where(Job.no == job_no).with_for_update()
+        return self._session.scalars(query.execution_options(populate_existing=True)).one()
+
+    def page(self, window: Window, wanted: JobFilter) -> tuple[list[Job], bool]:
+        """One page by id, which is the order of creation, and whether there is more."""
+        query = sa.select(Job).where(*wanted.conditions())
+        if window.after is not None:
+            query = query.where(Job.id < window.after if window.descending else Job.id > window.after)
+        query = query.order_by(Job.id.desc() if window.descending else Job.id.asc()).limit(window.limit + 1)
+        rows = list(self._session.scalars(query))
+        return rows[: window.limit], len(rows) > window.limit
+
+    def unfinished(self) -> list[Job]:
+        """Every job that the reconciler may have to do something about, oldest first."""
+        wanted = [*ACTIVE, "queued", "paused"]
+        return list(self._session.scalars(sa.select(Job).where(Job.status.in_(wanted)).order_by(Job.no)))
+
+    def count_by_status(self) -> dict[str, int]:
+        rows = self._session.execute(sa.select(Job.status, sa.func.count()).group_by(Job.status))
+        return {key: value for key, value in rows}
+
+    def current_attempts(self, jobs: Sequence[Job]) -> dict[str, Attempt]:
+        """The current attempt of each job that has one, by job id; one query."""
+        by_attempt = {job.attempt_id: job.id for job in jobs if job.attempt_id}
+        rows = self._session.scalars(sa.select(Attempt).where(Attempt.id.in_(by_attempt)))
+        return {by_attempt[attempt.id]: attempt for attempt in rows}
+
+    def attempt(self, attempt_id: str) -> Attempt:
+        """Raises NotFoundError."""
+        attempt = self._session.get(Attempt, attempt_id)
+        if attempt is None:
+            raise NotFoundError(f"there is no attempt {attempt_id!r}", code="attempt_not_found")
+        return attempt
+
+    def fresh_attempt(self, attempt_id: str) -> Attempt:
+        """The attempt as it is now, read again after its job was locked."""
+        query = sa.select(Attempt).where(Attempt.id == attempt_id)
+        return self._session.scalars(query.execution_options(populate_existing=True)).one()
+
+    def attempts(self, job: Job) -> list[Attempt]:
+        return list(
+            self._session.scalars(sa.select(Attempt).where(Attempt.job_no == job.no).order_by(Attempt.number)),
+        )
+
+    def attempt_by_number(self, job: Job, number: int | None) -> Attempt | None:
+        """The attempt of that number, or the newest."""
+        query = sa.select(Attempt).where(Attempt.job_no == job.no).order_by(Attempt.number.desc()).limit(1)
+        if number is not None:
+            query = query.where(Attempt.number == number)
+        return self._session.scalar(query)
+
+    def events(self, job: Job, window: Window) -> tuple[list[Event], bool]:
+        """One page by sequence."""
+        query = sa.select(Event).where(Event.job_no == job.no)
+        if window.after is not None:
+            mark = _cursor(window.after)
+            query = query.where(Event.sequence < mark if window.descending else Event.sequence > mark)
+        order = Event.sequence.desc() if window.descending else Event.sequence.asc()
+        rows = list(self._session.scalars(query.order_by(order).limit(window.limit + 1)))
+        return rows[: window.limit], len(rows) > window.limit
+
+    def checkpoints(self, job: Job) -> list[Checkpoint]:
+        """Those whose files are kept, oldest first."""
+        query = sa.select(Checkpoint).where(Checkpoint.job_no == job.no, Checkpoint.deleted_at.is_(None))
+        return list(self._session.scalars(query.order_by(Checkpoint.step)))
+
+    def next_sequence(self, job: Job) -> int:
+        """The next place in the job's stream. Other writers of the job wait until this transaction ends."""
+        statement = (
+            sa.update(Job)
+            .where(Job.no == job.no)
+            .values(sequence=Job.sequence + 1, updated_at=self._now)
+            .returning(Job.sequence)
+            .execution_options(synchronize_session=False)
+        )
+        sequence = self._session.execute(statement).scalar_one()
+        sa.orm.attributes.set_committed_value(job, "sequence", sequence)
+        return sequence
+
+    def event(
+        self,
+        job: Job,
+        type_: str,
+        message: str,
+        *,
+        level: str = "info",
+        data: dict[str, Any] | None = None,
+    ) -> None:
+        """One more line of the job's history."""
+        self._session.add(
+            Event(
+                job_no=job.no,
+                sequence=self.next_sequence(job),
+                type=type_,
+                level=level,
+                message=message,
+                data=data or {},
+                created_at=self._now,
+            ),
+        )
+
+    def _status_event(self, job: Job) -> None:
+        level = "error" if job.status == "failed" else "warning" if job.status == "lost" else "info"
+        data = {"status": job.status, "reason": job.status_reason}
+        self.event(job, "status", job.status_message, level=level, data=data)
+
+    def say(self, job: Job, message: str) -> None:
+        """Change the plain words about an unchanged status; the stream learns of it."""
+        if job.status_message != message:
+            job.status_message = message
+            self._session.flush()
+            self._status_event(job)
+
+    def move(self, job: Job, target: JobStatus, message: str, *, reason: StatusReason | None = None) -> bool:
+        """Move a job along the table: a guarded UPDATE and its event in one transaction.
+
+        Returns:
+            False when the job's status is no longer the one that the decision was made on; nothing is changed then.
+
+        Raises:
+            IllegalMoveError: the table has no such move.
+        """
+        source = cast(JobStatus, job.status)
+        check_move(source, target, reason)
+        values: dict[str, Any] = {"status": target, "status_reason": reason, "status_message": message}
+        if target in TERMINAL:
+            values["finished_at"] = self._now
+        if target == "running" and job.started_at is None:
+            values["started_at"] = self._now
+        statement = sa.update(Job).where(Job.no == job.no, Job.status == source).values(**values)
+        result = self._session.execute(statement.execution_options(synchronize_session=False))
+        if cast(sa.CursorResult[Any], result).rowcount == 0:
+            return False
+        self._session.refresh(job)
+        self._status_event(job)
+        return True
+
+    def finish(self, job: Job, reason: StatusReason, message: str) -> bool:
+        """Move to the final status of a reason."""
+        return self.move(job, FINAL_STATUS[reason], message, reason=reason)
+
+    def remembered(self, principal: str, key: str) -> IdempotencyKey | None:
+        return self._session.get(IdempotencyKey, (principal, key))
+
+    def remember(self, entry: IdempotencyKey) -> None:
+        self._session.add(entry)
+        self._session.flush()
+
+
+def _cursor(after: str) -> int:
+    try:
+        return int(after.rsplit("_", 1)[-1])
+    except ValueError:
+        raise InvalidRequestError(f"{after!r} is not the id of an event", param="after") from None

@@ -1,0 +1,114 @@
+"""Rows as the resources that the API answers with. Pure."""
+
+import math
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+from service.db.models import Attempt, Checkpoint, Event, Job
+from trainyard.contract.layout import RunLayout
+from trainyard.contract.reports import Failure
+from trainyard.contract.resources import (
+    AttemptResource,
+    CheckpointResource,
+    EventResource,
+    JobProgress,
+    JobResource,
+    Page,
+)
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def job_resource(job: Job, attempt: Attempt | None, run: RunLayout, now: datetime) -> JobResource:
+    """A job with its current attempt."""
+    return JobResource(
+        id=job.id,
+        name=job.name,
+        status=job.status,
+        status_reason=job.status_reason,
+        status_message=job.status_message,
+        desired=job.desired,
+        created_by=job.created_by,
+        created_at=job.created_at,
+        updated_at=job.updated_at,
+        started_at=job.started_at,
+        finished_at=job.finished_at,
+        progress=progress_resource(job, now),
+        attempt=attempt_resource(attempt) if attempt else None,
+        metrics=job.latest,
+        last_checkpoint_step=job.last_checkpoint_step,
+        error=Failure.model_validate(job.failure) if job.failure else None,
+        metadata=job.labels,
+        spec=job.spec,
+        run_directory=str(run.root),
+    )
+
+
+def progress_resource(job: Job, now: datetime) -> JobProgress | None:
+    """The last reported progress; while running, with the time that the rest will take at the reported pace."""
+    if job.progress is None:
+        return None
+    progress = JobProgress.model_validate(job.progress)
+    pace = progress.seconds_per_step
+    if job.status != "running" or pace is None or not math.isfinite(pace):
+        return progress
+    left = (progress.total_steps - progress.step) * pace
+    reported = datetime.fromisoformat(job.progress["reported_at"])
+    return progress.model_copy(update={"eta_seconds": max(0.0, left - (now - reported).total_seconds())})
+
+
+def attempt_resource(attempt: Attempt) -> AttemptResource:
+    return AttemptResource(
+        id=attempt.id,
+        number=attempt.number,
+        scheduler=attempt.scheduler,
+        scheduler_id=attempt.scheduler_id,
+        nodes=attempt.nodes,
+        created_at=attempt.created_at,
+        submitted_at=attempt.submitted_at,
+        started_at=attempt.claimed_at,
+        ended_at=attempt.ended_at,
+        execution=attempt.reported_execution,
+        resumed_from_step=attempt.resumed_from_step,
+        exit_reason=attempt.exit_reason,
+    )
+
+
+def event_resource(job_id: str, event: Event) -> EventResource:
+    return EventResource(
+        id=f"evt_{event.sequence}",
+        job_id=job_id,
+        type=event.type,
+        level=event.level,
+        message=event.message,
+        data=event.data,
+        created_at=event.created_at,
+    )
+
+
+def checkpoint_resource(job_id: str, checkpoint: Checkpoint, run: RunLayout) -> CheckpointResource:
+    return CheckpointResource(
+        id=checkpoint.id,
+        job_id=job_id,
+        step=checkpoint.step,
+        size_bytes=checkpoint.size_bytes,
+        digest=checkpoint.digest,
+        world_size=checkpoint.world_size,
+        execution=checkpoint.execution,
+        metrics=checkpoint.metrics,
+        path=str(run.checkpoint(checkpoint.step).root),
+        created_at=checkpoint.created_at,
+    )
+
+
+def page_of(rows: Sequence[T], has_more: bool, convert: Callable[[T], R], identify: Callable[[R], Any]) -> Page[R]:
+    """A list envelope; the ids are those that `?after=` takes."""
+    data = [convert(row) for row in rows]
+    return Page(
+        data=data,
+        first_id=identify(data[0]) if data else None,
+        last_id=identify(data[-1]) if data else None,
+        has_more=has_more,
+    )

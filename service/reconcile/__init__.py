@@ -1,0 +1,1 @@
+"""The reconciler: moves what is so toward what is wanted. It alone talks to the scheduler."""

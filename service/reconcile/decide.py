@@ -1,0 +1,164 @@
+"""What follows from what is known about one job. Pure: no clock, no database, no scheduler."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from service.jobs.states import MOVES
+from service.scheduler.base import Observation
+from trainyard.contract.reports import Failure, FinishRecord
+from trainyard.contract.resources import Desired, JobStatus, StatusReason
+
+MAX_BARREN = 3
+"""Continuations in a row without a newer checkpoint: one more would do the same again."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known about a job whose attempt the scheduler has."""
+
+    status: JobStatus
+    desired: Desired
+    claimed: bool
+    observation: Observation | None
+    """None: the scheduler could not be asked."""
+    finish: FinishRecord | None
+    retries_left: int
+    """Errors of the program that are still forgiven, this attempt's in-place restarts taken off."""
+    barren: int
+    """Continuations in a row that began without a newer checkpoint, the one that would follow now counted in."""
+    on_time_limit: Literal["continue", "fail"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What to do: a move, or new words about the same status, or a request to the scheduler, or nothing."""
+
+    status: JobStatus | None = None
+    message: str | None = None
+    reason: StatusReason | None = None
+    failure: Failure | None = None
+    cancel: bool = False
+    """Ask the scheduler to end it."""
+    ended: bool = False
+    """The attempt is over: nothing of it runs any more."""
+    spends_retry: bool = False
+    exit_reason: str | None = None
+
+
+NOTHING = Verdict()
+
+
+def decide(facts: Facts) -> Verdict:
+    """The next step toward what is wanted. On missing evidence: nothing."""
+    seen = facts.observation
+    if seen is None:
+        return NOTHING
+    if seen.state == "ended" or (seen.state == "absent" and facts.finish is not None):
+        return _after_end(facts)
+    if seen.state == "absent":
+        return _vanished(facts)
+    if facts.desired == "cancelled":
+        message = None if facts.status == "cancelling" else "asked to stop; waiting until nothing of it runs any more"
+        return Verdict(status=_unless(facts.status, "cancelling"), message=message, cancel=True)
+    if facts.desired == "paused" and facts.status in ("pending", "running"):
+        return Verdict(status="pausing", message="asked to save a checkpoint and stop", cancel=True)
+    return _alive(facts, seen)
+
+
+def _unless(status: JobStatus, target: JobStatus) -> JobStatus | None:
+    return None if status == target else target
+
+
+def _alive(facts: Facts, seen: Observation) -> Verdict:
+    if facts.status == "lost":
+        revived: JobStatus = "running" if facts.claimed else "pending"
+        return Verdict(status=revived, message="contact is back")
+    if facts.status == "pending" and not facts.claimed:
+        words = seen.message if seen.state == "pending" else "started; the worker is coming up"
+        return Verdict(message=words or None)
+    return NOTHING
+
+
+def _vanished(facts: Facts) -> Verdict:
+    if facts.status == "lost":
+        return NOTHING
+    if facts.desired == "cancelled":
+        return _cancelled(facts)
+    return Verdict(
+        status="lost", message="the scheduler no longer knows it and it left no last word; nothing is assumed"
+    )
+
+
+def _after_end(facts: Facts) -> Verdict:
+    finish = facts.finish
+    why = finish.reason if finish else "node_failure"
+    if why == "completed":
+        return Verdict(status="succeeded", reason="completed", message="completed", ended=True, exit_reason=why)
+    if facts.desired == "cancelled" or facts.status == "cancelling":
+        return _cancelled(facts)
+    if finish is not None and why in ("error", "out_of_memory", "stalled", "rejected"):
+        return _after_error(facts, finish)
+    if facts.desired == "paused":
+        return _paused(facts, why)
+    if why == "user_cancelled":
+        message = "stopped by a request that this service knows nothing of"
+        return Verdict(status="cancelled", reason="cancelled_outside", message=message, ended=True, exit_reason=why)
+    if why == "time_limit" and facts.on_time_limit == "fail":
+        message = "reached its time limit; `restart.on_time_limit: continue` would go on from the last checkpoint"
+        return Verdict(status="failed", reason="time_limit", message=message, ended=True, exit_reason=why)
+    return _continued(facts, why)
+
+
+def _cancelled(facts: Facts) -> Verdict:
+    if "cancelled" not in MOVES[facts.status]:
+        return Verdict(status="cancelling", message="asked to stop")
+    return Verdict(
+        status="cancelled",
+        reason="user_cancelled",
+        message="cancelled; nothing of it runs any more",
+        ended=True,
+        exit_reason="user_cancelled",
+    )
+
+
+def _paused(facts: Facts, why: str) -> Verdict:
+    if "paused" not in MOVES[facts.status]:
+        return Verdict(status="pausing", message="asked to save a checkpoint and stop")
+    return Verdict(status="paused", message="paused; its allocation is given back", ended=True, exit_reason=why)
+
+
+def _after_error(facts: Facts, finish: FinishRecord) -> Verdict:
+    failure = finish.failure or Failure(type="UnknownError", message="the worker gave no reason")
+    where = f"rank {failure.rank}: " if failure.rank is not None else ""
+    line = (failure.message.strip().splitlines() or [""])[0]
+    words = f"{where}{failure.type}: {line}"
+    if finish.reason == "rejected" or facts.retries_left <= 0:
+        reason: StatusReason = finish.reason
+        return Verdict(
+            status="failed", reason=reason, message=words, failure=failure, ended=True, exit_reason=finish.reason
+        )
+    return Verdict(
+        status="queued",
+        message=f"to be tried again ({facts.retries_left} left) after {words}",
+        failure=failure,
+        ended=True,
+        spends_retry=True,
+        exit_reason=finish.reason,
+    )
+
+
+_WHY = {
+    "preempted": "it was preempted",
+    "time_limit": "its time limit was reached",
+    "node_failure": "its processes ended without a last word",
+}
+
+
+def _continued(facts: Facts, why: str) -> Verdict:
+    words = _WHY[why]
+    if facts.barren >= MAX_BARREN:
+        message = f"{words}, {facts.barren} times in a row without a newer checkpoint; write checkpoints more often"
+        return Verdict(status="failed", reason="retries_exhausted", message=message, ended=True, exit_reason=why)
+    return Verdict(
+        status="queued", message=f"to be continued from the last checkpoint: {words}", ended=True, exit_reason=why
+    )

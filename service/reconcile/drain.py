@@ -1,0 +1,111 @@
+"""What an attempt left in its folder and could not send: read once it is over, before its job gets a final status.
+
+The folder is written by the job, so it is read as a stranger's: regular files only, of bounded size, never followed
+out of the folder, and nothing in it is ever executed or unpickled.
+"""
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import structlog
+from pydantic import ValidationError
+
+from service.db.engine import Database
+from service.errors import ConflictError
+from service.reports.actions import Ingest
+from trainyard.contract.layout import AttemptLayout
+from trainyard.contract.reports import MAX_LOG_CHUNK, CheckpointReport, EventsBatch, FinishRecord, MetricsBatch
+from trainyard.contract.spool import SpoolCorruptError, SpoolRecord, parse_spool, read_acknowledged
+
+MAX_FINISH = 1024 * 1024
+
+log = structlog.get_logger("drain")
+
+
+def read_finish(folder: AttemptLayout) -> FinishRecord | None:
+    """The last word of the attempt's highest execution, if there is one that can be read."""
+    for path in sorted(folder.root.glob("finish-*.json"), reverse=True):
+        try:
+            content = _read_regular(path, 0, MAX_FINISH)
+            return FinishRecord.model_validate_json(content)
+        except (OSError, ValidationError) as error:
+            log.warning("finish record cannot be read", path=str(path), error=str(error))
+    return None
+
+
+@dataclass(frozen=True)
+class Drain:
+    """Takes in what is left of one attempt."""
+
+    database: Database
+    attempt_id: str
+    folder: AttemptLayout
+    now: datetime
+    log_limit: int
+
+    def run(self) -> None:
+        """Spool first, then logs. Repeating it changes nothing.
+
+        Raises:
+            UnavailableError: the database does not answer; try again later.
+        """
+        ingest = Ingest(self.database, self.attempt_id, self.now)
+        for spool in sorted(self.folder.spool.glob("execution-*.jsonl")):
+            if _is_regular(spool):
+                self._spool(ingest, spool)
+        for path in sorted(self.folder.logs.glob("*.log")):
+            if _is_regular(path):
+                self._log(ingest, path)
+
+    def _spool(self, ingest: Ingest, path: Path) -> None:
+        offset = read_acknowledged(path.with_suffix(".acknowledged"))
+        try:
+            for record in parse_spool(path, offset):
+                _take(ingest, record)
+        except SpoolCorruptError as error:
+            log.warning("spool is damaged", path=str(path), error=str(error))
+
+    def _log(self, ingest: Ingest, path: Path) -> None:
+        rank = path.stem.removeprefix("rank-")
+        if rank != "launch" and not rank.isdigit():
+            return
+        offset = ingest.log(rank, 0, b"", self.log_limit)
+        for data in _pieces(path, offset):
+            offset = ingest.log(rank, offset, data, self.log_limit)
+
+
+def _take(ingest: Ingest, record: SpoolRecord) -> None:
+    try:
+        match record.body():
+            case MetricsBatch() as metrics:
+                ingest.metrics(metrics)
+            case EventsBatch() as events:
+                ingest.events(events)
+            case CheckpointReport() as checkpoint:
+                ingest.checkpoint(checkpoint)
+    except (ValidationError, ConflictError) as error:
+        log.warning("a spooled record was refused", seq=record.seq, error=str(error))
+
+
+def _pieces(path: Path, offset: int) -> Iterator[bytes]:
+    while data := _read_regular(path, offset, MAX_LOG_CHUNK):
+        yield data
+        offset += len(data)
+
+
+def _is_regular(path: Path) -> bool:
+    return stat.S_ISREG(path.lstat().st_mode)
+
+
+def _read_regular(path: Path, offset: int, size: int) -> bytes:
+    """Bytes of a regular file; a link or a pipe in its place is an error, not a way out."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(f"{path} is not a regular file")
+        file.seek(offset)
+        return file.read(size)

@@ -1,0 +1,27 @@
+"""Who reconciles: one holder at a time, by a row that expires."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from service.db.engine import Database
+from service.reconcile.repository import LeaseRepository
+
+TTL = timedelta(seconds=15)
+
+
+@dataclass
+class LeaderLease:
+    """A claim on leadership, renewed at every tick."""
+
+    database: Database
+    owner: str
+
+    def hold(self, now: datetime) -> bool:
+        """Take or renew the lease; False while another holds it."""
+        with self.database.write() as session:
+            return LeaseRepository(session, self.database).take("reconciler", self.owner, now, now + TTL)
+
+    def release(self, now: datetime) -> None:
+        """Let the next one start at once."""
+        with self.database.write() as session:
+            LeaseRepository(session, self.database).expire("reconciler", self.owner, now)

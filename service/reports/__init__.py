@@ -1,0 +1,1 @@
+"""What workers report: taken in once, read back as curves, logs and streams."""

@@ -1,0 +1,242 @@
+"""Taking in what a worker reports: each call one transaction, all or nothing, harmless when repeated."""
+
+from datetime import datetime
+from typing import Any
+
+from service.db.engine import Database
+from service.db.models import Attempt, Checkpoint, Event, Job, LogChunk
+from service.errors import ConflictError, LogOffsetError, NotFoundError
+from service.ids import new_checkpoint_id
+from service.jobs.repository import JobRepository
+from service.reports.repository import ReportRepository
+from trainyard.contract.reports import (
+    CheckpointReport,
+    Claim,
+    ClaimGrant,
+    EventsBatch,
+    FinishRecord,
+    HeartbeatReply,
+    MetricsBatch,
+    Progress,
+)
+
+CLAIMABLE = frozenset({"submitting", "pending", "running", "lost"})
+
+
+class Ingest:
+    """Reports of one attempt, from its worker or, once that is gone, from what it left on disk."""
+
+    def __init__(self, database: Database, attempt_id: str, now: datetime):
+        self._database = database
+        self._attempt_id = attempt_id
+        self._now = now
+
+    def claim(self, claim: Claim) -> ClaimGrant:
+        """Grant the attempt to its first claimant.
+
+        Raises:
+            ConflictError: another run has it, or it is no longer wanted; the worker leaves without a trace.
+        """
+        with self._database.write() as session:
+            jobs, reports = JobRepository(session, self._now), ReportRepository(session, self._database)
+            attempt, job = self._rows(jobs, reports)
+            wanted = job.attempt_id == attempt.id and job.desired == "run" and job.status in CLAIMABLE
+            nodes = sorted({*attempt.nodes, claim.host})
+            if not wanted or not reports.claim(attempt.id, claim.nonce, self._now, nodes):
+                raise ConflictError(f"attempt {attempt.number} of job {job.id} is not to be run", code="claim_refused")
+            if job.status != "running":
+                jobs.move(job, "running", f"running on {', '.join(nodes)}")
+            return ClaimGrant(execution=attempt.execution)
+
+    def heartbeat(self) -> HeartbeatReply:
+        """Note a sign of life and tell what is wanted by now."""
+        with self._database.write() as session:
+            jobs, reports = JobRepository(session, self._now), ReportRepository(session, self._database)
+            attempt, job = self._rows(jobs, reports)
+            attempt.heartbeat_at = self._now
+            replaced = job.attempt_id != attempt.id
+            if job.desired == "cancelled" or replaced:
+                return HeartbeatReply(stop="cancel")
+            return HeartbeatReply(stop="pause" if job.desired == "paused" else None)
+
+    def metrics(self, batch: MetricsBatch) -> int:
+        """Store points; a point that is there already stays as it is."""
+        with self._database.write() as session:
+            jobs, reports = JobRepository(session, self._now), ReportRepository(session, self._database)
+            attempt, job = self._rows(jobs, reports)
+            _check_execution(attempt, batch.execution)
+            sequence = jobs.next_sequence(job)
+            reports.add_execution(job.no, batch.execution, attempt.id, batch.resumed_from_step, self._now)
+            if batch.execution >= (attempt.reported_execution or 0):
+                attempt.reported_execution = batch.execution
+                attempt.resumed_from_step = batch.resumed_from_step
+                self._refresh(job, batch)
+            reports.add_points(job.no, batch.execution, sequence, batch.points)
+        return len(batch.points)
+
+    def _refresh(self, job: Job, batch: MetricsBatch) -> None:
+        """The job's own copy of the newest values, which a list of jobs can show without a query for each."""
+        newest = {point.key: point for point in sorted(batch.points, key=lambda point: point.step)}
+        if newest:
+            values = {key: point.model_dump(mode="json")["value"] for key, point in newest.items()}
+            job.latest = {**job.latest, **values}
+        if batch.progress is not None and job.attempt_id == self._attempt_id:
+            job.progress = _progress(batch.progress, self._now)
+
+    def events(self, batch: EventsBatch) -> int:
+        """Add lines to the job's history, each once."""
+        with self._database.write() as session:
+            jobs, reports = JobRepository(session, self._now), ReportRepository(session, self._database)
+            attempt, job = self._rows(jobs, reports)
+            _check_execution(attempt, batch.execution)
+            for event in batch.events:
+                sequence = jobs.next_sequence(job)
+                if reports.has_event(job.no, batch.execution, event.sequence):
+                    continue
+                reports.add(
+                    Event(
+                        job_no=job.no,
+                        sequence=sequence,
+                        type=event.type,
+                        level=event.level,
+                        message=event.message,
+                        data=event.model_dump(mode="json")["data"],
+                        created_at=self._now,
+                        execution=batch.execution,
+                        worker_sequence=event.sequence,
+                    ),
+                )
+        return len(batch.events)
+
+    def checkpoint(self, report: CheckpointReport) -> None:
+        """Note a complete checkpoint, and those that retention removed."""
+        with self._database.write() as session:
+            jobs, reports = JobRepository(session, self._now), ReportRepository(session, self._database)
+            attempt, job = self._rows(jobs, reports)
+            _check_execution(attempt, report.execution)
+            sequence = jobs.next_sequence(job)
+            row = reports.checkpoint(job.no, report.step)
+            if row is None:
+                row = Checkpoint(id=new_checkpoint_id(self._now), job_no=job.no, step=report.step, execution=0)
+                reports.add(row)
+            if report.execution >= row.execution:
+                _describe(row, report, sequence)
+                job.last_checkpoint_step = report.step
+            session.flush()
+            reports.forget_checkpoints(job.no, report.removed_steps, self._now)
+
+    def log(self, rank: str, offset: int, data: bytes, limit: int) -> int:
+        """Append to a rank's log; what was sent before is not stored twice.
+
+        Returns:
+            The offset at which the next append starts.
+
+        Raises:
+            LogOffsetError: bytes between are missing.
+        """
+        with self._database.write() as session:
+            jobs, reports = JobRepository(session, self._now), ReportRepository(session, self._database)
+            attempt, job = self._rows(jobs, reports)
+            sequence = jobs.next_sequence(job)
+            stream = reports.log_stream(attempt.id, rank)
+            if offset > stream.size:
+                raise LogOffsetError(stream.size)
+            fresh = data[stream.size - offset :]
+            if fresh and stream.size < limit:
+                reports.add(
+                    LogChunk(
+                        job_no=job.no,
+                        attempt_id=attempt.id,
+                        rank=rank,
+                        offset=stream.size,
+                        data=fresh,
+                        sequence=sequence,
+                    ),
+                )
+            stream.size += len(fresh)
+            return stream.size
+
+    def finish(self, record: FinishRecord) -> None:
+        """Keep the last word of the attempt; the reconciler draws the conclusion."""
+        with self._database.write() as session:
+            jobs, reports = JobRepository(session, self._now), ReportRepository(session, self._database)
+            attempt, _ = self._rows(jobs, reports)
+            _check_execution(attempt, record.execution)
+            if attempt.finish is None or record.execution >= attempt.finish["execution"]:
+                attempt.finish = record.model_dump(mode="json")
+
+    def _rows(self, jobs: JobRepository, reports: ReportRepository) -> tuple[Attempt, Job]:
+        """The attempt and its job, which is locked first so that all writers of a job take their locks in one order."""
+        job = jobs.locked(jobs.attempt(self._attempt_id).job_no)
+        return jobs.fresh_attempt(self._attempt_id), job
+
+
+def _check_execution(attempt: Attempt, execution: int) -> None:
+    if not attempt.execution <= execution <= attempt.execution + attempt.max_restarts:
+        raise ConflictError(
+            f"execution {execution} is not one of this attempt", code="stale_execution", param="execution"
+        )
+
+
+def _progress(progress: Progress, now: datetime) -> dict[str, Any]:
+    return {**progress.model_dump(mode="json"), "reported_at": now.isoformat()}
+
+
+def _describe(row: Checkpoint, report: CheckpointReport, sequence: int) -> None:
+    row.execution = report.execution
+    row.size_bytes = report.size_bytes
+    row.digest = report.digest
+    row.world_size = report.world_size
+    row.metrics = report.model_dump(mode="json")["metrics"]
+    row.created_at = report.time
+    row.deleted_at = None
+    row.sequence = sequence
+
+
+def read_log(
+    database: Database,
+    job_id: str,
+    rank: str,
+    *,
+    attempt: int | None,
+    tail: int | None,
+    offset: int,
+    limit: int,
+    now: datetime,
+) -> tuple[int, bytes]:
+    """Bytes of a rank's log and the offset of the first: from `offset` on, or the last `tail` lines.
+
+    Raises:
+        NotFoundError: no such log has arrived; the message lists those that have.
+    """
+    with database.read() as session:
+        jobs, reports = JobRepository(session, now), ReportRepository(session, database)
+        row = jobs.attempt_by_number(jobs.get(job_id), attempt)
+        if row is None:
+            return 0, b""
+        ranks = reports.log_ranks(row.id)
+        if rank not in ranks:
+            if not ranks and attempt is None:
+                return 0, b""
+            there = ", ".join(sorted(ranks)) or "none yet"
+            raise NotFoundError(
+                f"there is no log of rank {rank} in attempt {row.number}; there are: {there}", param="rank"
+            )
+        if tail is not None:
+            return _tail(reports, row.id, rank, tail, limit)
+        chunks = reports.log_chunks(row.id, rank, offset=offset, limit=limit)
+        if not chunks:
+            return min(offset, ranks[rank]), b""
+        data = b"".join(chunk.data for chunk in chunks)
+        skip = max(0, offset - chunks[0].offset)
+        return chunks[0].offset + skip, data[skip : skip + limit]
+
+
+def _tail(reports: ReportRepository, attempt_id: str, rank: str, lines: int, limit: int) -> tuple[int, bytes]:
+    data, start = b"", 0
+    for chunk in reports.log_chunks_backwards(attempt_id, rank):
+        data, start = chunk.data + data, chunk.offset
+        if data.count(b"\n") > lines or len(data) >= limit:
+            break
+    kept = b"".join(data.splitlines(keepends=True)[-lines:]) if lines else b""
+    return start + len(data) - len(kept), kept

@@ -1,0 +1,200 @@
+"""The worker's routes, and the reading of curves, logs and streams."""
+
+import csv
+import io
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Request, Response
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import StreamingResponse
+
+from service.dependencies import AttemptId, NowDep, PersonDep, Services, ServicesDep, WorkerDep
+from service.errors import BodyTooLargeError, InvalidRequestError
+from service.jobs.repository import JobRepository
+from service.reports.actions import Ingest, read_log
+from service.reports.repository import ReportRepository
+from service.reports.series import thin
+from service.reports.stream import follow, read_slice
+from trainyard.contract.reports import (
+    MAX_LOG_CHUNK,
+    CheckpointReport,
+    Claim,
+    ClaimGrant,
+    EventsBatch,
+    FinishRecord,
+    Heartbeat,
+    HeartbeatReply,
+    MetricsBatch,
+)
+from trainyard.contract.resources import MetricsResource, Series
+
+worker_router = APIRouter(prefix="/v1/attempts/{aid}", tags=["worker"])
+router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["reports"])
+
+LOG_ANSWER = 4 * 1024 * 1024
+Rank = Annotated[str, Query(pattern=r"^(launch|\d{1,6})$", description="`0`, `1`, ... or `launch`.")]
+
+
+def _ingest(services: Services, aid: str) -> Ingest:
+    return Ingest(services.database, aid, services.clock())
+
+
+@worker_router.post("/claim", operation_id="claim_attempt")
+def claim(services: ServicesDep, _worker: WorkerDep, aid: AttemptId, body: Claim) -> ClaimGrant:
+    """Be the one run of this attempt, or learn that another is."""
+    return _ingest(services, aid).claim(body)
+
+
+@worker_router.post("/heartbeat", operation_id="send_heartbeat")
+def heartbeat(services: ServicesDep, _worker: WorkerDep, aid: AttemptId, body: Heartbeat) -> HeartbeatReply:
+    """A sign of life; the answer says whether to go on."""
+    return _ingest(services, aid).heartbeat()
+
+
+@worker_router.post("/metrics", operation_id="report_metrics")
+def metrics(services: ServicesDep, _worker: WorkerDep, aid: AttemptId, body: MetricsBatch) -> dict[str, int]:
+    """Points, all or none; a repeated delivery changes nothing."""
+    return {"accepted": _ingest(services, aid).metrics(body)}
+
+
+@worker_router.post("/events", operation_id="report_events")
+def events(services: ServicesDep, _worker: WorkerDep, aid: AttemptId, body: EventsBatch) -> dict[str, int]:
+    """Lines for the job's history, each once."""
+    return {"accepted": _ingest(services, aid).events(body)}
+
+
+@worker_router.post("/checkpoints", operation_id="report_checkpoint")
+def checkpoints(services: ServicesDep, _worker: WorkerDep, aid: AttemptId, body: CheckpointReport) -> dict[str, int]:
+    """A complete checkpoint."""
+    _ingest(services, aid).checkpoint(body)
+    return {"accepted": 1}
+
+
+@worker_router.post("/logs", operation_id="append_log")
+async def append_log(
+    request: Request,
+    services: ServicesDep,
+    _worker: WorkerDep,
+    aid: AttemptId,
+    rank: Rank,
+    offset: Annotated[int, Query(ge=0, le=2**62)],
+) -> dict[str, int]:
+    """The next bytes of a rank's log, as they are."""
+    data = await request.body()
+    if len(data) > MAX_LOG_CHUNK:
+        raise BodyTooLargeError(f"one append takes at most {MAX_LOG_CHUNK} bytes")
+    append = partial(_ingest(services, aid).log, rank, offset, data, services.settings.log_limit)
+    return {"next_offset": await run_in_threadpool(append)}
+
+
+@worker_router.post("/finish", operation_id="finish_attempt")
+def finish(services: ServicesDep, _worker: WorkerDep, aid: AttemptId, body: FinishRecord) -> dict[str, int]:
+    """The attempt's last word."""
+    _ingest(services, aid).finish(body)
+    services.hint()
+    return {"accepted": 1}
+
+
+@router.get(
+    "/metrics",
+    operation_id="get_metrics",
+    response_model=MetricsResource,
+    responses={200: {"content": {"text/csv": {}}}},
+)
+def read_metrics(
+    services: ServicesDep,
+    _person: PersonDep,
+    now: NowDep,
+    job_id: str,
+    keys: Annotated[list[str] | None, Query(description="Which metrics; all if left out.")] = None,
+    from_step: Annotated[int, Query(ge=0, le=2**62)] = 0,
+    max_points: Annotated[int, Query(ge=10, le=1_000_000, description="At most so many a series.")] = 2000,
+    format: Annotated[str, Query(pattern="^(json|csv)$")] = "json",
+) -> Any:
+    """Curves, thinned to the extremes where there are more points than asked for."""
+    wanted = [part for key in keys or () for part in key.split(",") if part]
+    with services.database.read() as session:
+        job = JobRepository(session, now).get(job_id)
+        repository = ReportRepository(session, services.database)
+        series = [_series(repository, job.no, key, from_step, max_points) for key in wanted or repository.keys(job.no)]
+    if format == "csv":
+        return Response(_csv(series), media_type="text/csv")
+    return MetricsResource(job_id=job_id, series=series)
+
+
+def _series(repository: ReportRepository, job_no: int, key: str, from_step: int, max_points: int) -> Series:
+    points = repository.visible_points(job_no, key, from_step)
+    kept = thin(points, max_points)
+    return Series(
+        key=key,
+        steps=[point.step for point in kept],
+        values=[point.value for point in kept],
+        times=[point.time for point in kept],
+        truncated=len(kept) < len(points),
+    )
+
+
+def _csv(series: list[Series]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["key", "step", "value", "time"])
+    for one in series:
+        for step, value, time in zip(one.steps, one.values, one.times, strict=True):
+            writer.writerow([one.key, step, repr(value), time.isoformat()])
+    return text.getvalue()
+
+
+@router.get("/logs", operation_id="get_log", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+def get_log(
+    services: ServicesDep,
+    _person: PersonDep,
+    now: NowDep,
+    job_id: str,
+    rank: Rank = "0",
+    attempt: Annotated[int | None, Query(ge=1, description="The newest if left out.")] = None,
+    tail: Annotated[int | None, Query(ge=0, le=100_000, description="Only so many last lines.")] = None,
+    offset: Annotated[int, Query(ge=0, le=2**62, description="From this byte on.")] = 0,
+) -> Response:
+    """One rank's log as text. `X-Trainyard-Next-Offset` is where to go on."""
+    if tail is not None and offset:
+        raise InvalidRequestError("give either `tail` or `offset`", param="tail")
+    start, data = read_log(
+        services.database, job_id, rank, attempt=attempt, tail=tail, offset=offset, limit=LOG_ANSWER, now=now
+    )
+    headers = {"X-Trainyard-Offset": str(start), "X-Trainyard-Next-Offset": str(start + len(data))}
+    return Response(data, media_type="text/plain; charset=utf-8", headers=headers)
+
+
+@router.get(
+    "/stream",
+    operation_id="stream_job",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"text/event-stream": {}}}, 204: {"description": "Nothing more will come."}},
+)
+async def stream(
+    services: ServicesDep,
+    _person: PersonDep,
+    job_id: str,
+    logs: bool = True,
+    after: Annotated[int, Query(ge=0, le=2**62)] = 0,
+    last_event_id: Annotated[str | None, Header()] = None,
+) -> Response:
+    """Status, events, points, checkpoints and log lines as they come, from any place on.
+
+    Ends when the job is over and everything was sent; a client that comes back then is told so by a 204.
+    """
+    if last_event_id:
+        if not last_event_id.isascii() or not last_event_id.isdigit():
+            raise InvalidRequestError("is not the id of an event of this stream", param="Last-Event-ID")
+        after = int(last_event_id)
+
+    def read(place: int) -> Any:
+        run = services.run(job_id)
+        return read_slice(services.database, job_id, place, run=run, logs=logs, now=services.clock())
+
+    first = await run_in_threadpool(read, after)
+    if first.over and not first.messages:
+        return Response(status_code=204)
+    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+    return StreamingResponse(follow(read, after), media_type="text/event-stream", headers=headers)

@@ -1,0 +1,217 @@
+"""All SQL about points, logs and executions. No ORM objects on the way of points: there are many."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, cast
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from service.db.engine import Database
+from service.db.models import Attempt, Checkpoint, Event, Execution, Job, LogChunk, LogStream, MetricKey, Point
+from trainyard.contract.reports import Point as ReportedPoint
+
+NAN, INFINITY, MINUS_INFINITY = 1, 2, 3
+
+
+_PointQuery = sa.Select[str, int, int, float | None, int, datetime, int]
+
+_POINTS = sa.select(
+    MetricKey.name, Point.step, Point.execution, Point.value, Point.special, Point.time, Point.sequence
+).join(MetricKey, MetricKey.no == Point.key_no)
+
+
+@dataclass(frozen=True)
+class StoredPoint:
+    """A point as it is read back."""
+
+    key: str
+    step: int
+    execution: int
+    value: float
+    time: datetime
+    sequence: int
+
+
+def encode_value(value: float) -> tuple[float | None, int]:
+    """A value as (number, special): SQLite stores NaN as NULL, so what is not finite is named instead."""
+    if value != value:
+        return None, NAN
+    if value in (float("inf"), float("-inf")):
+        return None, INFINITY if value > 0 else MINUS_INFINITY
+    return value, 0
+
+
+def decode_value(value: float | None, special: int) -> float:
+    """The inverse of `encode_value`."""
+    if special == 0 and value is not None:
+        return value
+    return {INFINITY: float("inf"), MINUS_INFINITY: float("-inf")}.get(special, float("nan"))
+
+
+class ReportRepository:
+    """Reports within one session."""
+
+    def __init__(self, session: Session, database: Database):
+        self._session = session
+        self._database = database
+
+    def intern(self, names: Iterable[str]) -> dict[str, int]:
+        """The number of each metric name; new names get one."""
+        wanted = sorted(set(names))
+        known = self._key_numbers(wanted)
+        missing = [{"name": name} for name in wanted if name not in known]
+        if missing:
+            self._session.execute(self._database.insert(MetricKey).on_conflict_do_nothing(), missing)
+            known = self._key_numbers(wanted)
+        return known
+
+    def _key_numbers(self, names: Sequence[str]) -> dict[str, int]:
+        rows = self._session.execute(sa.select(MetricKey.name, MetricKey.no).where(MetricKey.name.in_(names)))
+        return {key: value for key, value in rows}
+
+    def add_points(self, job_no: int, execution: int, sequence: int, points: Sequence[ReportedPoint]) -> None:
+        """Store what is new; a point that is there stays as it is."""
+        keys = self.intern(point.key for point in points)
+        rows = []
+        for point in points:
+            value, special = encode_value(point.value)
+            rows.append(
+                {
+                    "job_no": job_no,
+                    "key_no": keys[point.key],
+                    "step": point.step,
+                    "execution": execution,
+                    "value": value,
+                    "special": special,
+                    "time": point.time,
+                    "sequence": sequence,
+                },
+            )
+        if rows:
+            self._session.execute(self._database.insert(Point).on_conflict_do_nothing(), rows)
+
+    def add_execution(self, job_no: int, number: int, attempt_id: str, resumed: int, now: datetime) -> None:
+        """Note an execution's start; the first word about it stands."""
+        row = {
+            "job_no": job_no,
+            "number": number,
+            "attempt_id": attempt_id,
+            "resumed_from_step": resumed,
+            "created_at": now,
+        }
+        self._session.execute(self._database.insert(Execution).values(row).on_conflict_do_nothing())
+
+    def executions(self, job_no: int) -> dict[int, int]:
+        """The step that each execution resumed from."""
+        query = sa.select(Execution.number, Execution.resumed_from_step).where(Execution.job_no == job_no)
+        return {key: value for key, value in self._session.execute(query)}
+
+    def keys(self, job_no: int) -> list[str]:
+        """The names of the job's metrics."""
+        used = sa.select(Point.key_no).where(Point.job_no == job_no).distinct()
+        return list(self._session.scalars(sa.select(MetricKey.name).where(MetricKey.no.in_(used)).order_by("name")))
+
+    def visible_points(self, job_no: int, key: str, from_step: int) -> list[StoredPoint]:
+        """One curve by step, without what a later execution did again."""
+        later = sa.exists().where(
+            Execution.job_no == Point.job_no,
+            Execution.number > Point.execution,
+            Execution.resumed_from_step < Point.step,
+        )
+        query = _POINTS.where(Point.job_no == job_no, MetricKey.name == key, Point.step >= from_step, ~later)
+        return self._read(query.order_by(Point.step))
+
+    def points_after(self, job_no: int, sequence: int, limit: int) -> list[StoredPoint]:
+        """Points in order of arrival."""
+        query = _POINTS.where(Point.job_no == job_no, Point.sequence > sequence)
+        return self._read(query.order_by(Point.sequence, MetricKey.name, Point.step).limit(limit))
+
+    def _read(self, query: _PointQuery) -> list[StoredPoint]:
+        rows = self._session.execute(query)
+        return [
+            StoredPoint(key, step, execution, decode_value(value, special), time, sequence)
+            for key, step, execution, value, special, time, sequence in rows
+        ]
+
+    def events_after(self, job_no: int, sequence: int, limit: int) -> list[Event]:
+        query = sa.select(Event).where(Event.job_no == job_no, Event.sequence > sequence)
+        return list(self._session.scalars(query.order_by(Event.sequence).limit(limit)))
+
+    def checkpoints_after(self, job_no: int, sequence: int, limit: int) -> list[Checkpoint]:
+        query = sa.select(Checkpoint).where(Checkpoint.job_no == job_no, Checkpoint.sequence > sequence)
+        return list(self._session.scalars(query.order_by(Checkpoint.sequence).limit(limit)))
+
+    def logs_after(self, job_no: int, sequence: int, limit: int) -> list[tuple[LogChunk, int]]:
+        """Log chunks in order of arrival, each with its attempt's number."""
+        query = sa.select(LogChunk, Attempt.number).join(Attempt, Attempt.id == LogChunk.attempt_id)
+        query = query.where(LogChunk.job_no == job_no, LogChunk.sequence > sequence)
+        return [
+            (chunk, number) for chunk, number in self._session.execute(query.order_by(LogChunk.sequence).limit(limit))
+        ]
+
+    def has_event(self, job_no: int, execution: int, worker_sequence: int) -> bool:
+        query = sa.select(Event.no).where(
+            Event.job_no == job_no, Event.execution == execution, Event.worker_sequence == worker_sequence
+        )
+        return self._session.scalar(query) is not None
+
+    def checkpoint(self, job_no: int, step: int) -> Checkpoint | None:
+        return self._session.scalar(sa.select(Checkpoint).where(Checkpoint.job_no == job_no, Checkpoint.step == step))
+
+    def add(self, row: object) -> None:
+        self._session.add(row)
+
+    def forget_checkpoints(self, job_no: int, steps: Sequence[int], now: datetime) -> None:
+        """Their files are gone."""
+        gone = sa.update(Checkpoint).where(Checkpoint.job_no == job_no, Checkpoint.step.in_(steps))
+        self._session.execute(gone.values(deleted_at=now))
+
+    def claim(self, attempt_id: str, nonce: str, now: datetime, nodes: list[str]) -> bool:
+        """Compare and set: one claimant an attempt, whose repeated request is granted again."""
+        free = sa.or_(Attempt.claim_nonce.is_(None), Attempt.claim_nonce == nonce)
+        statement = sa.update(Attempt).where(Attempt.id == attempt_id, free, Attempt.ended_at.is_(None))
+        values = {
+            "claim_nonce": nonce,
+            "claimed_at": sa.func.coalesce(Attempt.claimed_at, sa.literal(now, Attempt.claimed_at.type)),
+            "heartbeat_at": now,
+            "nodes": nodes,
+        }
+        result = self._session.execute(statement.values(values).execution_options(synchronize_session=False))
+        return cast(sa.CursorResult[Any], result).rowcount == 1
+
+    def log_stream(self, attempt_id: str, rank: str) -> LogStream:
+        """One rank's log, with other writers of it waiting; made when first asked for."""
+        row = {"attempt_id": attempt_id, "rank": rank, "size": 0}
+        self._session.execute(self._database.insert(LogStream).values(row).on_conflict_do_nothing())
+        query = sa.select(LogStream).where(LogStream.attempt_id == attempt_id, LogStream.rank == rank)
+        return self._session.scalars(query.with_for_update()).one()
+
+    def log_ranks(self, attempt_id: str) -> dict[str, int]:
+        """The size of every log of an attempt that has arrived, by rank."""
+        query = sa.select(LogStream.rank, LogStream.size).where(LogStream.attempt_id == attempt_id)
+        return {key: value for key, value in self._session.execute(query)}
+
+    def log_chunks(self, attempt_id: str, rank: str, *, offset: int, limit: int) -> list[LogChunk]:
+        """The chunks that hold the bytes from `offset` on, about `limit` bytes of them."""
+        query = sa.select(LogChunk).where(
+            LogChunk.attempt_id == attempt_id,
+            LogChunk.rank == rank,
+            LogChunk.offset + sa.func.length(LogChunk.data) > offset,
+        )
+        found, size = [], 0
+        for chunk in self._session.scalars(query.order_by(LogChunk.offset)):
+            found.append(chunk)
+            size += len(chunk.data)
+            if size >= limit:
+                break
+        return found
+
+    def log_chunks_backwards(self, attempt_id: str, rank: str) -> Iterable[LogChunk]:
+        """The newest chunk first."""
+        query = sa.select(LogChunk).where(LogChunk.attempt_id == attempt_id, LogChunk.rank == rank)
+        return self._session.scalars(query.order_by(LogChunk.offset.desc()).execution_options(yield_per=8))
+
+    def job_of(self, attempt: Attempt) -> Job:
+        return self._session.scalars(sa.select(Job).where(Job.no == attempt.job_no)).one()

@@ -1,0 +1,135 @@
+"""A job's stream: everything that has a place in its sequence, in that order, from any place on."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+
+from pydantic import BaseModel
+from starlette.concurrency import run_in_threadpool
+
+from service.db.engine import Database
+from service.db.models import Event, Job
+from service.jobs.repository import JobRepository
+from service.jobs.schemas import checkpoint_resource, event_resource, progress_resource
+from service.reports.repository import ReportRepository, StoredPoint
+from trainyard.contract.layout import RunLayout
+from trainyard.contract.reports import Point
+from trainyard.contract.resources import TERMINAL, LogUpdate, MetricsUpdate, StatusUpdate, StreamType
+
+BATCH = 1000
+POLL_SECONDS = 0.25
+HEARTBEAT_SECONDS = 15.0
+
+
+@dataclass(frozen=True)
+class Message:
+    """One server-sent event. The id is the place in the job's sequence; to resume, send it as Last-Event-ID."""
+
+    sequence: int
+    type: StreamType
+    data: BaseModel
+
+    def encode(self) -> str:
+        return f"id: {self.sequence}\nevent: {self.type}\ndata: {self.data.model_dump_json(by_alias=True)}\n\n"
+
+
+@dataclass(frozen=True)
+class Slice:
+    """What came after a place, how far that reaches, and whether anything can come after it."""
+
+    messages: list[Message]
+    reached: int
+    over: bool
+
+
+def read_slice(database: Database, job_id: str, after: int, *, run: RunLayout, logs: bool, now: datetime) -> Slice:
+    """The next messages. Every kind is cut at the same place, so that the order holds across kinds."""
+    with database.read() as session:
+        jobs, reports = JobRepository(session, now), ReportRepository(session, database)
+        job = jobs.get(job_id)
+        if job.sequence <= after:
+            return Slice([], after, job.status in TERMINAL)
+        events = reports.events_after(job.no, after, BATCH)
+        points = reports.points_after(job.no, after, BATCH * 4)
+        checkpoints = reports.checkpoints_after(job.no, after, BATCH)
+        chunks = reports.logs_after(job.no, after, BATCH // 10) if logs else []
+        resumed = reports.executions(job.no)
+    reached = min(
+        job.sequence,
+        _horizon([event.sequence for event in events], BATCH),
+        _horizon([point.sequence for point in points], BATCH * 4),
+        _horizon([checkpoint.sequence for checkpoint in checkpoints], BATCH),
+        _horizon([chunk.sequence for chunk, _ in chunks], BATCH // 10),
+    )
+    messages = [_event(job, event, now) for event in events]
+    messages += _metrics(job, points, resumed, now)
+    messages += [
+        Message(row.sequence, "checkpoint", checkpoint_resource(job.id, row, run))
+        for row in checkpoints
+        if row.deleted_at is None
+    ]
+    messages += [
+        Message(
+            chunk.sequence,
+            "log",
+            LogUpdate(attempt=number, rank=chunk.rank, offset=chunk.offset, text=chunk.data.decode(errors="replace")),
+        )
+        for chunk, number in chunks
+    ]
+    kept = sorted((m for m in messages if m.sequence <= reached), key=lambda m: m.sequence)
+    return Slice(kept, reached, job.status in TERMINAL and reached == job.sequence)
+
+
+def _horizon(sequences: list[int], limit: int) -> int:
+    """How far a cut list is whole: its last sequence may go on beyond the cut, so that one is left for later."""
+    if len(sequences) < limit:
+        return 2**62
+    return sequences[-1] - 1 if sequences[-1] > sequences[0] else sequences[-1]
+
+
+def _event(job: Job, event: Event, now: datetime) -> Message:
+    if event.type != "status":
+        return Message(event.sequence, "event", event_resource(job.id, event))
+    status = StatusUpdate(
+        status=event.data["status"],
+        status_reason=event.data["reason"],
+        status_message=event.message,
+        progress=progress_resource(job, now),
+    )
+    return Message(event.sequence, "status", status)
+
+
+def _metrics(job: Job, points: list[StoredPoint], resumed: dict[int, int], now: datetime) -> list[Message]:
+    found = []
+    for (sequence, execution), group in groupby(points, key=lambda point: (point.sequence, point.execution)):
+        update = MetricsUpdate(
+            execution=execution,
+            resumed_from_step=resumed.get(execution, 0),
+            points=[Point(key=p.key, step=p.step, value=p.value, time=p.time) for p in group],
+            progress=progress_resource(job, now),
+        )
+        found.append(Message(sequence, "metrics", update))
+    return found
+
+
+async def follow(read: Callable[[int], Slice], after: int) -> AsyncIterator[str]:
+    """Server-sent events until nothing more can come. `read` is called in a thread."""
+    quiet = 0.0
+    yield "retry: 1000\n\n"
+    while True:
+        piece = await run_in_threadpool(read, after)
+        after = piece.reached
+        for message in piece.messages:
+            yield message.encode()
+        if piece.over:
+            return
+        if piece.messages:
+            quiet = 0.0
+            continue
+        await asyncio.sleep(POLL_SECONDS)
+        quiet += POLL_SECONDS
+        if quiet >= HEARTBEAT_SECONDS:
+            quiet = 0.0
+            yield ": still here\n\n"

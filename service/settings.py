@@ -1,0 +1,84 @@
+"""The process's settings, read once in `__main__` from TRAINYARD_* and passed on; never a global."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from trainyard.contract.places import DEFAULT_HOST, DEFAULT_PORT, default_state_dir
+from trainyard.contract.resolve import Site
+
+
+class Settings(BaseSettings):
+    """Every setting has a default that suits one person on one machine."""
+
+    model_config = SettingsConfigDict(env_prefix="TRAINYARD_", use_attribute_docstrings=True)
+
+    state_dir: Path = Field(default_factory=default_state_dir)
+    """The service's own files: SQLite database, admin token, local queue."""
+    runs_dir: Path | None = None
+    """Run directories, on the filesystem shared with the nodes; default `<state_dir>/runs`."""
+    database_url: str = ""
+    """`sqlite:///...` or `postgresql://...`; default SQLite in the state folder."""
+    backend: Literal["local", "slurm"] = "local"
+    accelerator: Literal["cpu", "cuda", "auto"] = "auto"
+    """What the workers have; `auto` asks whether this machine shows an NVIDIA device."""
+    host: str = DEFAULT_HOST
+    port: Annotated[int, Field(ge=0, le=65535)] = DEFAULT_PORT
+    public_url: str = ""
+    """What workers call; default `http://<host>:<port>`."""
+    allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
+    """More names under which the service may be called, comma-separated; its own and PUBLIC_URL's are known."""
+    local_slots: Annotated[int, Field(ge=1)] = os.cpu_count() or 1
+    """Worker processes at once on the local backend; the rest wait."""
+    instance: Annotated[str, Field(pattern=r"^[a-z0-9]{1,12}$")] = "main"
+    """Part of every scheduler tag, so that two services on one cluster never mistake each other's jobs."""
+    tick_seconds: Annotated[float, Field(gt=0)] = 1.0
+    """Pause between two looks at the scheduler while something is under way."""
+    body_limit: int = 1024 * 1024
+    """Largest request body in bytes; log appends have their own limit."""
+    log_limit: int = 64 * 1024 * 1024
+    """Bytes of one rank's log kept in the database; the file in the run directory is whole."""
+    log_format: Literal["console", "json"] = "console"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _split_hosts(cls, values: dict[str, object]) -> dict[str, object]:
+        hosts = values.get("allowed_hosts")
+        if isinstance(hosts, str):
+            values["allowed_hosts"] = tuple(h.strip() for h in hosts.split(",") if h.strip())
+        return values
+
+    @property
+    def state(self) -> Path:
+        return self.state_dir.expanduser().absolute()
+
+    @property
+    def runs(self) -> Path:
+        return (self.runs_dir or self.state / "runs").expanduser().absolute()
+
+    @property
+    def url(self) -> str:
+        """The database's URL with a driver that is installed."""
+        if not self.database_url:
+            return f"sqlite:///{self.state / 'trainyard.sqlite'}"
+        for short in ("postgres://", "postgresql://"):
+            if self.database_url.startswith(short):
+                return "postgresql+psycopg://" + self.database_url.removeprefix(short)
+        return self.database_url
+
+    @property
+    def service_url(self) -> str:
+        if self.public_url:
+            return self.public_url.rstrip("/")
+        host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)  # noqa: S104 (a name to replace)
+        return f"http://{host}:{self.port}"
+
+    @property
+    def site(self) -> Site:
+        accelerator = self.accelerator
+        if accelerator == "auto":
+            accelerator = "cuda" if Path("/dev/nvidia0").exists() else "cpu"
+        return Site(accelerator=accelerator, scheduler=self.backend)

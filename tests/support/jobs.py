@@ -1,0 +1,91 @@
+"""What the local scheduler runs in its tests, in the place of the worker's launcher. Each takes the attempt's folder.
+
+A job says what it does by files: `began` (its first line; the text is the time), `ran` (a line a run), `signals`
+(a line a SIGTERM), `pids` (a line for each of its processes).
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+FOREVER = 120.0
+"""Longer than any test; a job that is left behind still ends."""
+
+
+def _begin(folder: Path) -> None:
+    (folder / "began.part").write_text(str(time.time()))
+    (folder / "began.part").rename(folder / "began")
+    _note(folder, "ran", str(os.getpid()))
+    _note(folder, "pids", str(os.getpid()))
+
+
+def _note(folder: Path, name: str, line: str) -> None:
+    with (folder / name).open("a") as file:
+        file.write(line + "\n")
+
+
+def _sleep(folder: Path) -> None:
+    """Until the folder has a file `go`."""
+    deadline = time.monotonic() + FOREVER
+    while not (folder / "go").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def wait(folder: Path) -> None:
+    """Runs until it is told to go; the first SIGTERM ends it."""
+
+    def stop(number: int, _frame: object) -> None:
+        _note(folder, "signals", signal.Signals(number).name)
+        (folder / "go").touch()
+
+    signal.signal(signal.SIGTERM, stop)
+    _begin(folder)
+    _sleep(folder)
+
+
+def stubborn(folder: Path) -> None:
+    """Ignores SIGTERM, and so do its grandchildren, of which one leaves the session."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for arguments in ([], ["--session"], ["--fork"]):
+        child = [sys.executable, "-m", "tests.support.jobs", str(folder), *arguments]
+        subprocess.Popen(child, start_new_session="--session" in arguments)
+    _begin(folder)
+    _sleep(folder)
+
+
+def leave_orphans(folder: Path) -> None:
+    """Ends at once, but a process in a session of its own stays."""
+    subprocess.Popen([sys.executable, "-m", "tests.support.jobs", str(folder), "--session"], start_new_session=True)
+    _begin(folder)
+    while not (folder / "grandchild").exists():
+        time.sleep(0.01)
+
+
+def environment(folder: Path) -> None:
+    """Writes down what it was given."""
+    (folder / "environment.json").write_text(json.dumps(dict(os.environ)))
+    _begin(folder)
+
+
+def fail(folder: Path) -> None:
+    """Ends with an error."""
+    _begin(folder)
+    raise RuntimeError("meant to fail")
+
+
+def _grandchild(folder: Path) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    if "--fork" in sys.argv and os.fork():
+        os._exit(0)
+    _note(folder, "pids", str(os.getpid()))
+    (folder / "grandchild").touch()
+    _sleep(folder)
+
+
+if __name__ == "__main__":
+    _grandchild(Path(sys.argv[1]))

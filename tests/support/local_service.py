@@ -1,0 +1,53 @@
+"""A service reduced to its local scheduler, in a process of its own, to be killed by a test.
+
+`submit <state folder> <plan>`: says `now`, submits, says the outcome, and stays. `observe <state folder> <seconds>`:
+says `now` and looks as often as it can.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from service.scheduler.base import LaunchPlan
+from service.scheduler.local import LocalScheduler
+
+ROOT = Path(__file__).parents[2]
+
+
+def start(verb: str, state: Path, argument: LaunchPlan | float) -> "subprocess.Popen[bytes]":
+    """Start one and return when it has said `now`."""
+    if isinstance(argument, LaunchPlan):
+        fields = argument.__dict__ | {"folder": str(argument.folder), "environment": dict(argument.environment)}
+        text = json.dumps(fields)
+    else:
+        text = str(argument)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.local_service", verb, str(state), text],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"now\n"
+    return process
+
+
+def _main(verb: str, state: str, argument: str) -> None:
+    scheduler = LocalScheduler(Path(state), 2, lambda: datetime.now(UTC), target="tests.support.jobs:wait")
+    print("now", flush=True)
+    if verb == "observe":
+        end = time.monotonic() + float(argument)
+        while time.monotonic() < end:
+            scheduler.observe([])
+    else:
+        fields = json.loads(argument)
+        fields["folder"] = Path(fields["folder"])
+        print(scheduler.submit(LaunchPlan(**fields)), flush=True)
+        time.sleep(60)
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

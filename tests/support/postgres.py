@@ -1,0 +1,160 @@
+"""A real PostgreSQL server for the tests: found or installed, in a temporary folder, and gone at the end."""
+
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+from sqlalchemy import make_url
+
+HOW_TO_GET_IT = "PostgreSQL's server programs (initdb, pg_ctl) are missing; install the package `postgresql`"
+
+
+class PostgresMissingError(Exception):
+    """There is no server on this machine, and it may not or could not be installed."""
+
+
+class PostgresServer:
+    """A running server with one superuser, reached over a Unix socket."""
+
+    def __init__(self, socket_folder: Path, user: str) -> None:
+        self._folder = socket_folder
+        self._user = user
+        self._created = 0
+        self._templates: dict[Callable[[str], object], str] = {}
+
+    def create_database(self, template: str | None = None) -> str:
+        """A new database's URL, for SQLAlchemy with psycopg.
+
+        Args:
+            template: The URL of a database to copy, tables and rows; nothing may be connected to it.
+        """
+        self._created += 1
+        name = f"test_{self._created}"
+        source = make_url(template).database if template else "template0"
+        self._execute(f"CREATE DATABASE {name} TEMPLATE {source}")
+        return f"postgresql+psycopg://{self._user}@/{name}?host={self._folder}"
+
+    def copy_of(self, prepare: Callable[[str], object]) -> str:
+        """A new database as `prepare` left one: it is called once a session, with the URL of an empty database."""
+        if prepare not in self._templates:
+            url = self.create_database()
+            prepare(url)
+            self._templates[prepare] = url
+        return self.create_database(self._templates[prepare])
+
+    def drop_database(self, url: str) -> None:
+        """Remove it, whoever is connected."""
+        self._execute(f"DROP DATABASE IF EXISTS {make_url(url).database} WITH (FORCE)")
+
+    def _execute(self, statement: str) -> None:
+        with psycopg.connect(host=str(self._folder), user=self._user, dbname="postgres", autocommit=True) as connection:
+            connection.execute(statement.encode())
+
+
+@contextmanager
+def running_server() -> Iterator[PostgresServer]:
+    """Start a server, and stop and remove it in any case.
+
+    Raises:
+        PostgresMissingError: says how to get it.
+    """
+    programs = _programs()
+    root = Path(tempfile.mkdtemp(prefix="trainyard-pg-"))
+    account = _account(root)
+    data = root / "data"
+    try:
+        _run([programs / "initdb", "-D", data, "-U", "test", "-A", "trust", "-E", "UTF8", "--no-sync"], account)
+        options = f"-c listen_addresses='' -c unix_socket_directories='{root}' -c max_connections=200"
+        options += " -c fsync=off -c synchronous_commit=off -c full_page_writes=off -c shared_buffers=32MB"
+        _run([programs / "pg_ctl", "-D", data, "-w", "-l", root / "log", "-o", options, "start"], account)
+        try:
+            yield PostgresServer(root, "test")
+        finally:
+            _run([programs / "pg_ctl", "-D", data, "-m", "immediate", "-w", "stop"], account)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _programs() -> Path:
+    """The folder of the server programs; installs the Debian package where that is possible."""
+    if found := _find():
+        return found
+    if os.geteuid() == 0 and shutil.which("apt-get"):
+        _install()
+        if found := _find():
+            return found
+    raise PostgresMissingError(HOW_TO_GET_IT)
+
+
+def _find() -> Path | None:
+    on_path = shutil.which("initdb")
+    candidates = [Path(on_path).resolve().parent] if on_path else []
+    versions = Path("/usr/lib/postgresql").glob("*/bin")
+    candidates += sorted(versions, key=lambda path: _number(path.parent.name), reverse=True)
+    return next((path for path in candidates if (path / "initdb").exists() and (path / "pg_ctl").exists()), None)
+
+
+def _number(version: str) -> float:
+    try:
+        return float(version)
+    except ValueError:
+        return 0.0
+
+
+def _install() -> None:
+    print("installing PostgreSQL for the tests", file=sys.stderr)
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    commands = (["apt-get", "update", "-qq"], ["apt-get", "install", "-qq", "--no-install-recommends", "postgresql"])
+    for command in commands:
+        done = subprocess.run(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=600,
+            check=False,
+        )
+        if done.returncode != 0:
+            print(done.stdout.decode(errors="replace"), file=sys.stderr)
+
+
+def _account(root: Path) -> pwd.struct_passwd | None:
+    """initdb refuses root: hand the folder to an account without rights. None: we are not root."""
+    if os.geteuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        try:
+            account = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        os.chown(root, account.pw_uid, account.pw_gid)
+        root.chmod(0o755)
+        return account
+    raise PostgresMissingError("PostgreSQL refuses to run as root, and there is no account `postgres` or `nobody`")
+
+
+def _run(command: list[str | Path], account: pwd.struct_passwd | None) -> None:
+    # A session of its own: a Ctrl-C in the terminal ends the tests, and they end the server.
+    done = subprocess.run(
+        command,
+        user=account.pw_uid if account else None,
+        group=account.pw_gid if account else None,
+        extra_groups=[] if account else None,
+        cwd="/",
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=120,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"{command[0]} failed:\n{done.stdout.decode(errors='replace')}")

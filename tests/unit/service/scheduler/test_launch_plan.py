@@ -1,0 +1,133 @@
+"""The launch plan is pure: what a job is given is decided here and nowhere else."""
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.scheduler.launch_plan import allowed, forbidden_variables, plan_launch
+from trainyard.contract.launch import LaunchDocument
+from trainyard.contract.spec import TrainingSpec, parse_spec
+
+FOLDER = Path("/runs/job-1/attempts/1")
+
+
+def spec_with(variables: dict[str, str]) -> TrainingSpec:
+    return parse_spec(
+        {
+            "task": "regression",
+            "model": {"source": "builtin", "name": "mlp"},
+            "data": {"source": "builtin", "name": "parity"},
+            "steps": 1,
+            "environment": {"variables": variables},
+        }
+    )
+
+
+def document(variables: dict[str, str] | None = None, **changes: Any) -> LaunchDocument:
+    fields: dict[str, Any] = {
+        "job_id": "job-1",
+        "attempt_id": "a1b2",
+        "attempt": 1,
+        "tag": "ty-main-a1b2",
+        "service_url": "http://127.0.0.1:8470",
+        "execution": 1,
+        "max_restarts": 2,
+        "ranks_per_node": 2,
+        "spec": spec_with(variables or {}),
+    }
+    return LaunchDocument(**(fields | changes))
+
+
+class TestAllowed:
+    def test_takes_over_what_programs_need(self) -> None:
+        names = "PATH HOME LANG LC_ALL TZ TMPDIR USER LOGNAME VIRTUAL_ENV CUDA_HOME NCCL_DEBUG GLOO_SOCKET_IFNAME"
+        needed = dict.fromkeys(names.split(), "x")
+        assert allowed(needed) == needed
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            *("TRAINYARD_DATABASE_URL", "TRAINYARD_ATTEMPT", "AWS_SECRET_ACCESS_KEY", "DATABASE_URL", "PYTHONPATH"),
+            *("LD_PRELOAD", "LD_LIBRARY_PATH", "SLURM_JOB_ID", "SBATCH_ACCOUNT", "SUBMITIT_EXECUTOR", "XPATH", "path"),
+        ],
+    )
+    def test_leaves_the_rest_behind(self, name: str) -> None:
+        assert allowed({name: "x"}) == {}
+
+
+class TestForbiddenVariables:
+    def test_accepts_a_users_own_names(self) -> None:
+        assert (
+            forbidden_variables(spec_with({"OMP_NUM_THREADS": "1", "MY_FLAG": "a b $(c) `d`", "TOKENIZER": "x"})) == []
+        )
+
+    @pytest.mark.parametrize(
+        ("name", "reason"),
+        [
+            ("TRAINYARD_ATTEMPT", "belongs to the service"),
+            ("TRAINYARD_DATABASE_URL", "belongs to the service"),
+            ("PATH", "belongs to the service"),
+            ("SLURM_JOB_ID", "belongs to the scheduler"),
+            ("SBATCH_EXPORT", "belongs to the scheduler"),
+            ("SUBMITIT_EXECUTOR", "belongs to the scheduler"),
+            ("CUDA_VISIBLE_DEVICES", "belongs to the scheduler"),
+            ("RANK", "is set by torchrun for each rank"),
+            ("MASTER_ADDR", "is set by torchrun for each rank"),
+            ("TORCHELASTIC_RUN_ID", "is set by torchrun for each rank"),
+            ("LD_PRELOAD", "changes which code is run"),
+            ("PYTHONPATH", "changes which code is run"),
+            ("PYTHONHOME", "changes which code is run"),
+            ("BASH_ENV", "changes which code is run"),
+        ],
+    )
+    def test_refuses_a_name_that_is_not_the_users(self, name: str, reason: str) -> None:
+        (problem,) = forbidden_variables(spec_with({name: "x", "FINE": "y"}))
+        assert str(problem) == f"environment.variables.{name}: {reason}; a spec may not set it"
+
+
+class TestPlanLaunch:
+    def test_holds_only_what_was_allowed_asked_and_the_marker(self) -> None:
+        plan = plan_launch(
+            document({"MY_FLAG": "1"}), folder=FOLDER, python="/py", allowed_environment={"PATH": "/bin"}
+        )
+        assert plan.environment == {"PATH": "/bin", "MY_FLAG": "1", "TRAINYARD_ATTEMPT": "a1b2"}
+        assert (plan.tag, plan.ranks, plan.python) == ("ty-main-a1b2", 2, "/py")
+
+    def test_the_spec_wins_over_the_services_environment(self) -> None:
+        plan = plan_launch(document({"TZ": "Asia/Tokyo"}), folder=FOLDER, allowed_environment={"TZ": "UTC"})
+        assert plan.environment["TZ"] == "Asia/Tokyo"
+
+    def test_a_source_tree_is_named_by_the_caller_alone(self) -> None:
+        plan = plan_launch(document(), folder=FOLDER, allowed_environment={}, search_path=[Path("/src"), Path("/more")])
+        assert plan.environment["PYTHONPATH"] == "/src:/more"
+
+    def test_counts_the_ranks_of_all_nodes(self) -> None:
+        plan = plan_launch(document(nodes=3, time_limit_minutes=5), folder=FOLDER, allowed_environment={})
+        assert (plan.ranks, plan.time_limit_minutes) == (6, 5)
+
+    def test_never_plans_what_acceptance_must_have_refused(self) -> None:
+        with pytest.raises(ValueError, match=r"environment\.variables\.LD_PRELOAD: changes which code is run"):
+            plan_launch(document({"LD_PRELOAD": "/x.so"}), folder=FOLDER, allowed_environment={})
+
+    def test_the_script_is_what_runs_and_quotes_hostile_values(self, tmp_path: Path) -> None:
+        hostile = "x'; touch pwned; echo \\'\" $(touch pwned) `touch pwned` #"
+        packages = tmp_path / "it's src"
+        (packages / "worker").mkdir(parents=True)
+        (packages / "worker" / "launch.py").write_text(
+            "import os\n\n\ndef run(folder):\n    print(folder, os.environ['MY_FLAG'], sep='|')\n"
+        )
+        plan = plan_launch(
+            document({"MY_FLAG": hostile}),
+            folder=tmp_path,
+            python=sys.executable,
+            allowed_environment={"PATH": "/usr/bin:/bin"},
+            search_path=[packages],
+        )
+        done = subprocess.run(["sh"], input=plan.script, capture_output=True, text=True, check=True, timeout=30)
+        assert done.stdout == f"{tmp_path}|{hostile}\n"
+        assert not (tmp_path / "pwned").exists()
+        assert shlex.quote(str(tmp_path)) in plan.script
