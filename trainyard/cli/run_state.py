@@ -22,8 +22,8 @@ SHOWN = ("train/loss", "eval/loss", "eval/accuracy")
 class RunState:
     """The latest of everything."""
 
-    status: str
-    message: str
+    status: str = ""
+    message: str = ""
     step: int = 0
     total: int | None = None
     eta_seconds: float | None = None
@@ -31,7 +31,8 @@ class RunState:
 
     @classmethod
     def of(cls, job: JobResource) -> "RunState":
-        state = cls(job.status, job.status_message, metrics=dict(job.metrics))
+        """Before the first event of a stream, which begins with the job's first status."""
+        state = cls(metrics=dict(job.metrics))
         state._progress(job.progress)
         return state
 
@@ -44,9 +45,8 @@ class RunState:
                 self._progress(update.progress)
                 return self.headline() if changed else None
             case MetricsUpdate() as update:
-                for point in update.points:
-                    self.metrics[point.key] = point.value
-                    self.step = point.step
+                self.metrics |= {point.key: point.value for point in update.points}
+                self._progress(update.progress)
             case CheckpointResource() as checkpoint:
                 return f"checkpoint of step {checkpoint.step}"
             case EventResource(level="warning" | "error") as happened:

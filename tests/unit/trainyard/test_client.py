@@ -111,7 +111,7 @@ class TestReads:
         text = "key,step,value,time\ntrain/loss,1,0.5,2026-01-02T03:04:05.000Z\n"
         service.on("GET", "/v1/jobs/a1/metrics", httpx.Response(200, text=text))
         assert service.client().metrics_csv("a1") == text
-        assert service.requests[0].url.params["format"] == "csv"
+        assert dict(service.requests[0].url.params) == {"format": "csv", "max_points": "1000000"}
 
     def test_logs_say_where_to_go_on(self, service):
         service.on("GET", "/v1/jobs/a1/logs", log("grüße\n".encode(), 10))
