@@ -2,7 +2,7 @@
 
 from typing import Any, Generic, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from trainyard.contract.base import AnyFloat, Resource, Timestamp
 from trainyard.contract.reports import Failure, Point, Progress
@@ -71,7 +71,9 @@ class ErrorEnvelope(Resource):
 
 
 class JobProgress(Progress):
-    """Progress as the service tells it."""
+    """Progress as the service tells it; open like every resource, unlike the worker's report that it extends."""
+
+    model_config = ConfigDict(extra="ignore")
 
     eta_seconds: float | None = None
 
