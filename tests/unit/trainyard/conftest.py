@@ -3,8 +3,10 @@
 import os
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.unit.trainyard.fake_service import FakeService
+from trainyard.cli.app import app
 
 
 @pytest.fixture(autouse=True)
@@ -17,3 +19,15 @@ def _nobody(monkeypatch, tmp_path):
 @pytest.fixture
 def service():
     return FakeService()
+
+
+@pytest.fixture
+def run(service, monkeypatch, tmp_path):
+    """Run a command against the fake service, in an empty folder; its result with exit_code, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("time.sleep", service.slept.append)
+
+    def invoke(*arguments, **options):
+        return CliRunner().invoke(app, list(arguments), obj=service.client, **options)
+
+    return invoke
