@@ -106,7 +106,6 @@ class TestErrors:
         [
             (["shwo"], "error: No such command 'shwo'. Did you mean 'show'?"),
             (["show"], "error: Missing argument 'JOB'."),
-            (["list", "--limit", "many"], "error: Invalid value for '--limit': 'many' is not a valid integer range."),
             (["logs", "a1", "--rank", "first"], "error: --rank takes a number or `launch`, not 'first'"),
         ],
     )
