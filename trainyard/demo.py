@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from trainyard.cli.metrics import draw
@@ -16,7 +17,7 @@ from trainyard.cli.output import clean, complain, number, say, size
 from trainyard.cli.watching import conclude, follow, view_of
 from trainyard.client import Client, TrainyardError
 from trainyard.contract.places import admin_token_file
-from trainyard.contract.resources import TERMINAL, JobResource
+from trainyard.contract.resources import JobResource
 
 PRESET = "digits_ddp"
 START_SECONDS = 60.0
@@ -113,6 +114,7 @@ def main() -> int:
     folder = Path(".trainyard/demo").resolve()
     shutil.rmtree(folder, ignore_errors=True)
     service = ServiceProcess(folder)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with _stopped_at_the_end(service):
             say(f"starting the service: {service.url}, SQLite and runs in {folder}")
@@ -140,8 +142,7 @@ def run(client: Client) -> int:
     try:
         ended = follow(client, job, view_of(job))
     except BaseException:
-        with suppress(TrainyardError):
-            _end(client, job)
+        _end(client, job)
         raise
     if ended.status != "succeeded":
         conclude(ended)
@@ -165,9 +166,9 @@ def show_results(client: Client, job: JobResource) -> None:
 
 def _end(client: Client, job: JobResource) -> None:
     """Leave no process behind: the job outlives its service by design."""
-    if client.job(job.id).status not in TERMINAL:
-        client.cancel(job.id)
-        client.wait(job.id, timeout=STOP_SECONDS)
+    for step in (client.cancel, partial(client.wait, timeout=STOP_SECONDS)):
+        with suppress(TrainyardError):
+            step(job.id)
 
 
 def _show_log(client: Client, job: JobResource) -> None:

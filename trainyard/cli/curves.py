@@ -22,7 +22,7 @@ def sparkline(values: Sequence[float], width: int = 32) -> str:
 
 def plot(values: Sequence[float], steps: Sequence[int], *, width: int = 64, height: int = 8) -> list[str]:
     """A curve `height` lines tall with its range on the left and its steps below."""
-    points = thinned(values, width)
+    points = stretched(thinned(values, width), width)
     low, high = bounds(points)
     span = (high - low) or 1.0
     eighths = [round((v - low) / span * (height * 8 - 1)) + 1 if math.isfinite(v) else None for v in points]
@@ -42,6 +42,11 @@ def thinned(values: Sequence[float], width: int) -> list[float]:
         return list(values)
     edges = [i * len(values) // width for i in range(width + 1)]
     return [_mean(values[a:b]) for a, b in itertools.pairwise(edges)]
+
+
+def stretched(values: Sequence[float], width: int) -> list[float]:
+    """A few values made wide, each repeated."""
+    return [value for value in values for _ in range(max(1, width // max(1, len(values))))]
 
 
 def bounds(values: Sequence[float]) -> tuple[float, float]:

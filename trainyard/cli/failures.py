@@ -89,7 +89,7 @@ def report(error: Exception) -> int:
             complain(str(problem) if problem.param else f"error: {problem.message}")
         return USAGE
     if isinstance(error, TrainyardError):
-        hint = "; set TRAINYARD_TOKEN" if isinstance(error, AuthenticationError) else ""
+        hint = "; the command line takes it from TRAINYARD_TOKEN" if isinstance(error, AuthenticationError) else ""
         complain(f"error: {error.message}{hint}")
         return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
     if isinstance(error, UsageError):

@@ -82,6 +82,7 @@ class Follower:
         self._job = job
         self._place = place
         self._fixed = fixed
+        self._missing: NotFoundError | None = None
         self._waited = 0.0
         self._failures = 0
 
@@ -95,7 +96,7 @@ class Follower:
                     self._place = self._place.after(chunk)
                     continue
                 if ended and not self._next_attempt():
-                    return
+                    break
                 ended = self._has_ended()
                 self._recovered()
             except TrainyardError as error:
@@ -103,14 +104,20 @@ class Follower:
                 continue
             if not ended:
                 time.sleep(POLL_SECONDS)
+        if self._missing is not None:
+            raise self._missing
 
     def _fetch(self) -> LogChunk | None:
         if self._place.attempt is None:
             return None
         try:
-            return fetch(self._client, self._job, self._place)
-        except NotFoundError:
+            chunk = fetch(self._client, self._job, self._place)
+        except NotFoundError as error:
+            # A log appears with its first line; whether it ever does is known at the end.
+            self._missing = error
             return None
+        self._missing = None
+        return chunk
 
     def _has_ended(self) -> bool:
         """Whether nothing more is written to this log; it is read once more after that."""

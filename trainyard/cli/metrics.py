@@ -17,7 +17,7 @@ def metrics(
     job_id: JobArgument,
     keys: Annotated[list[str] | None, typer.Option("--key", "-k", help="Only this metric, drawn larger.")] = None,
     from_step: Annotated[int | None, typer.Option(min=0, help="Leave out earlier steps.")] = None,
-    max_points: Annotated[int | None, typer.Option(min=2, help="Thin each curve to so many points.")] = None,
+    max_points: Annotated[int | None, typer.Option(min=10, help="Thin each curve to so many points.")] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Every point: key,step,value,time.")] = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from trainyard.cli.output import duration, number, one_line
 from trainyard.client.stream import StreamEvent
+from trainyard.contract.reports import Progress
 from trainyard.contract.resources import (
     CheckpointResource,
     EventResource,
@@ -21,8 +22,8 @@ SHOWN = ("train/loss", "eval/loss", "eval/accuracy")
 class RunState:
     """The latest of everything."""
 
-    status: str
-    message: str
+    status: str = ""
+    message: str = ""
     step: int = 0
     total: int | None = None
     eta_seconds: float | None = None
@@ -30,7 +31,8 @@ class RunState:
 
     @classmethod
     def of(cls, job: JobResource) -> "RunState":
-        state = cls(job.status, job.status_message, metrics=dict(job.metrics))
+        """Before the first event of a stream, which begins with the job's first status."""
+        state = cls(metrics=dict(job.metrics))
         state._progress(job.progress)
         return state
 
@@ -43,9 +45,7 @@ class RunState:
                 self._progress(update.progress)
                 return self.headline() if changed else None
             case MetricsUpdate() as update:
-                for point in update.points:
-                    self.metrics[point.key] = point.value
-                    self.step = point.step
+                self.metrics |= {point.key: point.value for point in update.points}
                 self._progress(update.progress)
             case CheckpointResource() as checkpoint:
                 return f"checkpoint of step {checkpoint.step}"
@@ -75,8 +75,8 @@ class RunState:
                 return [f"{number(value)} {one_line(unit)}/s"]
         return []
 
-    def _progress(self, progress: JobProgress | None) -> None:
+    def _progress(self, progress: Progress | None) -> None:
         if progress is None:
             return
         self.step, self.total = progress.step, progress.total_steps or None
-        self.eta_seconds = progress.eta_seconds
+        self.eta_seconds = progress.eta_seconds if isinstance(progress, JobProgress) else None

@@ -48,6 +48,6 @@ def find_job(client: Client, reference: str) -> JobResource:
 
 def _abbreviated(client: Client, part: str) -> list[JobResource]:
     def fits(job_id: str) -> bool:
-        return job_id.lower().startswith(part) or job_id.lower().endswith(part)
+        return job_id.endswith(part) or job_id.startswith((part, f"job_{part}"))
 
     return [job for job in client.jobs(limit=_LOOKED_AT) if fits(job.id)]

@@ -45,8 +45,6 @@ class LiveView:
 
     def __enter__(self) -> Self:
         self._bar.start()
-        self.notice(self._state.headline())
-        self._refresh()
         return self
 
     def __exit__(self, *failure: object) -> None:
@@ -82,7 +80,6 @@ class PlainView:
         self._shown = ""
 
     def __enter__(self) -> Self:
-        say(self._state.headline())
         return self
 
     def __exit__(self, *failure: object) -> None:

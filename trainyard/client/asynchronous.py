@@ -17,7 +17,6 @@ from trainyard.client.settings import connection
 from trainyard.client.stream import StreamCursor, StreamEvent
 from trainyard.client.waiting import POLL_TIMEOUT, STREAM_TIMEOUT, Wait
 from trainyard.contract.resources import (
-    TERMINAL,
     AttemptResource,
     CheckpointResource,
     EventResource,
@@ -115,6 +114,7 @@ class AsyncClient:
     async def metrics(
         self, job_id: str, keys: Sequence[str] = (), *, from_step: int | None = None, max_points: int | None = None
     ) -> MetricsResource:
+        """Curves, whole unless `max_points` asks for each to be thinned to its extremes."""
         return await self._send(requests.metrics(job_id, keys, from_step, max_points))
 
     async def metrics_csv(
@@ -191,7 +191,7 @@ class AsyncClient:
             try:
                 async for event in self._stream_once(cursor):
                     yield event
-                if cursor.complete or (cursor.silent and (await self.job(job_id)).status in TERMINAL):
+                if cursor.complete:
                     return
                 delay = cursor.pause()
             except TrainyardError as error:
@@ -212,7 +212,7 @@ class AsyncClient:
                 if not response.is_success:
                     await response.aread()
                     raise error_of(response)
-                cursor.connected()
+                cursor.connected(response.status_code)
                 async for chunk in response.aiter_bytes():
                     for event in cursor.feed(chunk):
                         yield event

@@ -31,6 +31,9 @@ Spec = TrainingSpec | Mapping[str, Any] | str
 
 PAGE_SIZE = 100
 
+ALL_POINTS = 1_000_000
+"""Of a series; the service thins what is longer than it is asked for, and by default to far less."""
+
 
 @dataclass(frozen=True)
 class Request(Generic[T]):
@@ -101,7 +104,7 @@ def cancel(job_id: str) -> Request[JobResource]:
 
 
 def events(job_id: str, after: str | None) -> Request[Page[EventResource]]:
-    return _page(_job_path(job_id, "events"), EventResource, after=after)
+    return _page(_job_path(job_id, "events"), EventResource, after=after, order="asc")
 
 
 def attempts(job_id: str) -> Request[Page[AttemptResource]]:
@@ -115,12 +118,12 @@ def checkpoints(job_id: str) -> Request[Page[CheckpointResource]]:
 def metrics(
     job_id: str, keys: Sequence[str], from_step: int | None, max_points: int | None
 ) -> Request[MetricsResource]:
-    params = _given(keys=list(keys), from_step=from_step, max_points=max_points, format="json")
+    params = _given(keys=list(keys), from_step=from_step, max_points=max_points or ALL_POINTS, format="json")
     return Request("GET", _job_path(job_id, "metrics"), _model(MetricsResource), params)
 
 
 def metrics_csv(job_id: str, keys: Sequence[str], from_step: int | None, max_points: int | None) -> Request[str]:
-    params = _given(keys=list(keys), from_step=from_step, max_points=max_points, format="csv")
+    params = _given(keys=list(keys), from_step=from_step, max_points=max_points or ALL_POINTS, format="csv")
     return Request("GET", _job_path(job_id, "metrics"), lambda response: response.text, params)
 
 

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 
 import httpx
@@ -46,7 +47,10 @@ def _is_loopback(url: str) -> bool:
         raise TrainyardError(f"{url!r} is not a URL ({error}); look at TRAINYARD_URL") from None
     if parsed.scheme not in {"http", "https"} or not parsed.host:
         raise TrainyardError(f"{url!r} is not an http:// or https:// URL; look at TRAINYARD_URL")
-    return parsed.host in {"localhost", "::1"} or parsed.host.startswith("127.")
+    try:
+        return parsed.host == "localhost" or ip_address(parsed.host).is_loopback
+    except ValueError:
+        return False
 
 
 def _admin_token() -> str | None:

@@ -48,20 +48,21 @@ class StreamCursor:
         self._patience = patience
         self._decoder = SseDecoder()
         self._ended = False
-        self._silent = True
         self._connected_once = False
         self._failures = 0
         self._waited = 0.0
 
     def request(self) -> Request[None]:
         """The request of the next connection."""
-        self._decoder, self._silent, self._ended = SseDecoder(), True, False
+        self._decoder, self._ended = SseDecoder(), False
         if self._last_event_id is None:
             return self._request
         return replace(self._request, headers={**self._request.headers, "Last-Event-ID": self._last_event_id})
 
-    def connected(self) -> None:
+    def connected(self, status_code: int) -> None:
+        """The service answered; 204 is its way to say that the stream is at its end."""
         self._connected_once = True
+        self._ended = status_code == 204
 
     def feed(self, chunk: bytes) -> list[StreamEvent]:
         """The typed events in these bytes; kinds that this client does not know are left out."""
@@ -84,13 +85,8 @@ class StreamCursor:
 
     @property
     def complete(self) -> bool:
-        """The connection's last event was a final status, which is the last event of a stream."""
+        """Nothing more will come: the service said so, or a final status was the connection's last event."""
         return self._ended
-
-    @property
-    def silent(self) -> bool:
-        """The connection brought no event: the end of the stream, if the job is over."""
-        return self._silent
 
     def pause(self) -> float:
         """Seconds before connecting again after the service closed the stream of a job that is not over."""
@@ -98,7 +94,6 @@ class StreamCursor:
         return backoff(self._failures)
 
     def _typed(self, raw: RawEvent) -> StreamEvent | None:
-        self._silent = False
         if raw.id is not None:
             self._last_event_id = raw.id
         model = _TYPES.get(raw.type)

@@ -16,7 +16,6 @@ from trainyard.client.settings import connection
 from trainyard.client.stream import StreamCursor, StreamEvent
 from trainyard.client.waiting import POLL_TIMEOUT, STREAM_TIMEOUT, Wait
 from trainyard.contract.resources import (
-    TERMINAL,
     AttemptResource,
     CheckpointResource,
     EventResource,
@@ -112,6 +111,7 @@ class Client:
     def metrics(
         self, job_id: str, keys: Sequence[str] = (), *, from_step: int | None = None, max_points: int | None = None
     ) -> MetricsResource:
+        """Curves, whole unless `max_points` asks for each to be thinned to its extremes."""
         return self._send(requests.metrics(job_id, keys, from_step, max_points))
 
     def metrics_csv(
@@ -187,7 +187,7 @@ class Client:
         while True:
             try:
                 yield from self._stream_once(cursor)
-                if cursor.complete or (cursor.silent and self.job(job_id).status in TERMINAL):
+                if cursor.complete:
                     return
                 delay = cursor.pause()
             except TrainyardError as error:
@@ -208,7 +208,7 @@ class Client:
                 if not response.is_success:
                     response.read()
                     raise error_of(response)
-                cursor.connected()
+                cursor.connected(response.status_code)
                 for chunk in response.iter_bytes():
                     yield from cursor.feed(chunk)
         except httpx.HTTPError as error:

@@ -34,15 +34,15 @@ class SpecError(ValueError):
         super().__init__("; ".join(map(str, self.problems)))
 
 
-def problems_of(error: ValidationError, *, known: Sequence[str] = ()) -> list[Problem]:
-    """pydantic's findings as problems; `known` names the fields to suggest for an unknown one."""
+def problems_of(error: ValidationError, *, model: type[BaseModel] | None = None) -> list[Problem]:
+    """pydantic's findings as problems; with the model, an unknown field gets the nearest known one suggested."""
     found: list[Problem] = []
     for detail in error.errors():
         inner = detail.get("ctx", {}).get("error")
         if isinstance(inner, SpecError):
             found.extend(inner.problems)
         else:
-            found.append(Problem(param=_path(detail["loc"]), message=_message(detail, known)))
+            found.append(Problem(param=_path(detail["loc"]), message=_message(detail, model)))
     return found
 
 
@@ -55,10 +55,10 @@ def _path(loc: tuple[int | str, ...]) -> str:
     return ".".join(parts)
 
 
-def _message(detail: ErrorDetails, known: Sequence[str]) -> str:
+def _message(detail: ErrorDetails, model: type[BaseModel] | None) -> str:
     match detail["type"]:
         case "extra_forbidden":
-            near = get_close_matches(str(detail["loc"][-1]), known, n=1)
+            near = get_close_matches(str(detail["loc"][-1]), _siblings(model, detail["loc"]), n=1)
             return "unknown field" + (f"; did you mean `{near[0]}`?" if near else "")
         case "missing":
             return "is required"
@@ -66,3 +66,12 @@ def _message(detail: ErrorDetails, known: Sequence[str]) -> str:
             return "holds a character that is not allowed here"
     message = detail["msg"].removeprefix("Value error, ")
     return message[:1].lower() + message[1:]
+
+
+def _siblings(model: type[BaseModel] | None, loc: tuple[int | str, ...]) -> list[str]:
+    """The names that could stand where an unknown one does; none inside a union, whose tag may be what is wrong."""
+    for part in loc[:-1]:
+        field = model.model_fields.get(str(part)) if model else None
+        inner = field.annotation if field else None
+        model = inner if isinstance(inner, type) and issubclass(inner, BaseModel) else None
+    return [field.alias or name for name, field in model.model_fields.items()] if model else []

@@ -2,10 +2,10 @@
 
 from typing import Any, Generic, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from trainyard.contract.base import AnyFloat, Resource, Timestamp
-from trainyard.contract.reports import Failure, Point
+from trainyard.contract.reports import Failure, Point, Progress
 
 JobStatus = Literal[
     "queued",
@@ -70,13 +70,11 @@ class ErrorEnvelope(Resource):
     """Every problem found in a spec, each with `param` and `message`; the first is the one in `error`."""
 
 
-class JobProgress(Resource):
-    """Progress as the service tells it."""
+class JobProgress(Progress):
+    """Progress as the service tells it; open like every resource, unlike the worker's report that it extends."""
 
-    step: int
-    total_steps: int
-    epoch: int = 0
-    seconds_per_step: AnyFloat | None = None
+    model_config = ConfigDict(extra="ignore")
+
     eta_seconds: float | None = None
 
 

@@ -131,7 +131,7 @@ def parse_spec(document: Mapping[str, Any]) -> TrainingSpec:
     try:
         return TrainingSpec.model_validate(document)
     except ValidationError as error:
-        raise SpecError(problems_of(error, known=tuple(TrainingSpec.model_fields))) from None
+        raise SpecError(problems_of(error, model=TrainingSpec)) from None
 
 
 def dump_spec(spec: TrainingSpec) -> dict[str, Any]:

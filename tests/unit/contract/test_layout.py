@@ -1,0 +1,93 @@
+"""Files of a run: where they are, that they appear whole, and that one of many makes each that only one may make."""
+
+import os
+import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from trainyard.contract.layout import RunLayout, create_exclusive, write_atomic
+
+SIZE = 200_000
+
+
+class TestWriteAtomic:
+    def test_makes_the_folder_and_sets_the_mode(self, tmp_path):
+        path = tmp_path / "a" / "b" / "token"
+        write_atomic(path, "secret", mode=0o600)
+        assert path.read_text() == "secret"
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+    def test_readers_see_one_writers_whole_file(self, tmp_path):
+        path, over, torn = tmp_path / "file", threading.Event(), []
+        write_atomic(path, b"0" * SIZE)
+
+        def read():
+            while not over.is_set():
+                data = path.read_bytes()
+                if len(data) != SIZE or len(set(data)) != 1:
+                    torn.append(data[:10])
+
+        def write(letter):
+            for _ in range(20):
+                write_atomic(path, letter * SIZE)
+
+        with ThreadPoolExecutor(6) as pool:
+            readers = [pool.submit(read) for _ in range(2)]
+            writers = [pool.submit(write, letter) for letter in (b"1", b"2", b"3")]
+            try:
+                [writer.result() for writer in writers]
+            finally:
+                over.set()
+            [reader.result() for reader in readers]
+        assert torn == []
+        assert os.listdir(tmp_path) == ["file"]
+
+    def test_a_failed_write_leaves_the_old_file_and_nothing_else(self, tmp_path, monkeypatch):
+        path = tmp_path / "file"
+        write_atomic(path, "old")
+
+        def full(_):
+            raise OSError("no space left")
+
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="no space left"):
+            write_atomic(path, "new")
+        assert (path.read_text(), os.listdir(tmp_path)) == ("old", ["file"])
+
+
+class TestCreateExclusive:
+    def test_one_of_many_wins_and_its_content_stays(self, tmp_path):
+        path, start = tmp_path / "run" / "claim.json", threading.Barrier(16)
+
+        def claim(number):
+            start.wait()
+            return create_exclusive(path, str(number) * 1000)
+
+        with ThreadPoolExecutor(16) as pool:
+            won = [number for number, made in enumerate(pool.map(claim, range(16))) if made]
+        assert len(won) == 1
+        assert path.read_text() == str(won[0]) * 1000
+        assert os.listdir(path.parent) == ["claim.json"]
+
+
+class TestRunLayout:
+    def test_only_a_folder_with_a_manifest_is_a_checkpoint(self, tmp_path):
+        run = RunLayout(tmp_path)
+        assert run.complete_checkpoints() == []
+        for step in (300, 20, 100):
+            run.checkpoint(step).root.mkdir(parents=True)
+        (run.checkpoints / "step-junk").mkdir()
+        (run.checkpoints / "step-0000000007.tmp").mkdir()
+        write_atomic(run.checkpoint(300).manifest, "{}")
+        write_atomic(run.checkpoint(20).manifest, "{}")
+        assert [checkpoint.step for checkpoint in run.complete_checkpoints()] == [20, 300]
+
+    def test_no_two_files_of_an_attempt_share_a_path(self, tmp_path):
+        attempt = RunLayout(tmp_path).attempt(3)
+        paths = [attempt.token, attempt.launch, attempt.claim, attempt.stop_request, attempt.launch_log]
+        paths += [make(n) for n in (1, 2) for make in (attempt.rank_log, attempt.rank_error, attempt.finish)]
+        paths += [make(n) for n in (1, 2) for make in (attempt.spool_file, attempt.spool_acknowledged)]
+        assert len(set(paths)) == len(paths)
+        assert all(path.is_relative_to(tmp_path / "attempts" / "3") for path in paths)

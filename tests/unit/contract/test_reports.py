@@ -1,0 +1,57 @@
+"""What workers say, on the wire: values that JSON has no word for, times, limits."""
+
+import json
+import math
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from trainyard.contract.problems import problems_of
+from trainyard.contract.reports import MetricsBatch, Point
+from trainyard.contract.resources import JobProgress, JobResource
+
+TIME = "2026-01-02T03:04:05.678Z"
+
+
+class TestPoint:
+    @pytest.mark.parametrize(
+        ("value", "wire"), [(math.nan, "NaN"), (math.inf, "Infinity"), (-math.inf, "-Infinity"), (0.5, 0.5)]
+    )
+    def test_every_number_survives_the_wire_as_strict_json(self, value, wire):
+        text = Point(key="train/loss", step=1, value=value, time=TIME).model_dump_json()
+        assert json.loads(text, parse_constant=pytest.fail)["value"] == wire
+        assert str(Point.model_validate_json(text).value) == str(value)
+
+    @given(st.floats(allow_nan=False))
+    def test_no_digit_is_lost(self, value):
+        text = Point(key="k", step=0, value=value, time=TIME).model_dump_json()
+        assert Point.model_validate_json(text).value == value
+
+    def test_times_are_utc_with_milliseconds(self):
+        point = Point(key="k", step=0, value=0, time=datetime(2026, 1, 2, 3, 4, 5, 678000, UTC))
+        assert json.loads(point.model_dump_json())["time"] == TIME
+
+    @pytest.mark.parametrize(
+        ("change", "expected"),
+        [
+            ({"step": -1}, "points.1.step: input should be greater than or equal to 0"),
+            ({"value": True}, "points.1.value: must be a number, not true or false"),
+            ({"value": None}, "points.1.value: input should be a valid number"),
+            ({"key": "a\nb"}, "points.1.key: holds a character that is not allowed here"),
+            ({"extra": 1}, "points.1.extra: unknown field"),
+        ],
+    )
+    def test_a_bad_point_is_named_by_its_index(self, change, expected):
+        good = {"key": "k", "step": 1, "value": 1.0, "time": TIME}
+        with pytest.raises(ValidationError) as caught:
+            MetricsBatch.model_validate({"execution": 1, "resumed_from_step": 0, "points": [good, {**good, **change}]})
+        assert [str(problem) for problem in problems_of(caught.value)] == [expected]
+
+
+class TestResources:
+    def test_an_older_client_reads_a_newer_service(self):
+        assert JobProgress.model_validate({"step": 1, "total_steps": 2, "invented_later": 3}).total_steps == 2
+        assert JobResource.model_config["extra"] == "ignore"

@@ -1,0 +1,87 @@
+"""Acceptance: every `auto` becomes a value, and what is not built is refused by the name of its field."""
+
+import pytest
+
+from trainyard.contract.problems import SpecError
+from trainyard.contract.resolve import Site, resolve
+from trainyard.contract.spec import parse_spec
+
+BASE = {
+    "task": "regression",
+    "steps": 10,
+    "model": {"source": "builtin", "name": "mlp"},
+    "data": {"source": "builtin", "name": "parity"},
+}
+CPU, CUDA = Site("cpu", "local"), Site("cuda", "slurm")
+
+
+def params(site=CPU, **changes):
+    with pytest.raises(SpecError) as caught:
+        resolve(parse_spec({**BASE, **changes}), site)
+    return [problem.param for problem in caught.value.problems]
+
+
+class TestAuto:
+    @pytest.mark.parametrize(
+        ("site", "gpus", "expected"),
+        [
+            (CPU, 1, ("single", "fp32", "gloo")),
+            (CPU, 2, ("ddp", "fp32", "gloo")),
+            (CUDA, 1, ("single", "bf16", "nccl")),
+            (CUDA, 8, ("ddp", "bf16", "nccl")),
+        ],
+    )
+    def test_becomes_a_value(self, site, gpus, expected):
+        found = resolve(parse_spec({**BASE, "gpus": gpus}), site)
+        assert (found.strategy, found.precision, found.backend) == expected
+
+    def test_what_was_said_stays(self):
+        chosen = {"strategy": "ddp", "precision": "fp16", "backend": "gloo", "gpus": 1}
+        found = resolve(parse_spec({**BASE, **chosen}), CUDA)
+        assert found == parse_spec({**BASE, **chosen})
+
+    def test_a_resolved_spec_resolves_to_itself(self):
+        once = resolve(parse_spec({**BASE, "gpus": 2}), CPU)
+        assert resolve(once, CPU) == once
+
+
+class TestUnsupported:
+    @pytest.mark.parametrize(
+        ("changes", "expected"),
+        [
+            ({"task": "custom", "target": "a:b"}, ["task"]),
+            ({"task": "script", "argv": ["x"]}, ["task"]),
+            ({"task": "comm_check"}, ["task"]),
+            *[({"strategy": name, "gpus": 2}, ["strategy"]) for name in ("dp", "zero1", "zero2", "fsdp", "hsdp")],
+            ({"lora_rank": 8}, ["lora_rank"]),
+            ({"trainable": ["*.bias"]}, ["trainable"]),
+            ({"task": "causal_lm", "model": {"source": "hf", "path": "/m"}}, ["model.source", "data.name"]),
+            (
+                {"task": "causal_lm", "model": {"name": "gpt"}, "data": {"source": "jsonl", "path": "/d"}},
+                ["data.source"],
+            ),
+            ({"activation_checkpointing": "full"}, ["activation_checkpointing"]),
+            ({"compile": True}, ["compile"]),
+            ({"resume_from": "job_1"}, ["resume_from"]),
+            ({"profile": {"start_step": 1}}, ["profile"]),
+            ({"backend": "mpi"}, ["backend"]),
+            ({"backend": "nccl"}, ["backend"]),
+            ({"environment": {"conda": "base"}}, ["environment"]),
+            ({"environment": {"modules": ["cuda"]}}, ["environment"]),
+            ({"resources": {"partition": "gpu"}}, ["resources"]),
+            ({"model": {"name": "gpt"}}, ["model.name"]),
+            ({"data": {"source": "builtin", "name": "digits"}}, ["data.name"]),
+        ],
+    )
+    def test_is_refused_by_name(self, changes, expected):
+        assert params(**changes) == expected
+
+    def test_all_of_it_at_once(self):
+        assert params(lora_rank=8, compile=True, strategy="fsdp") == ["strategy", "lora_rank", "compile"]
+
+    def test_what_a_cluster_has_is_not_refused_there(self):
+        spec = parse_spec({**BASE, "backend": "nccl", "resources": {"partition": "gpu"}})
+        assert resolve(spec, CUDA) == spec.model_copy(update={"strategy": "single", "precision": "bf16"})
+
+    def test_a_time_limit_means_something_everywhere(self):
+        assert resolve(parse_spec({**BASE, "resources": {"time_limit_minutes": 5}}), CPU)

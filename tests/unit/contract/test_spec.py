@@ -1,0 +1,153 @@
+"""The spec: what is refused, with the field and the exact sentence; and that writing and reading changes nothing."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainyard.contract.problems import SpecError
+from trainyard.contract.spec import dump_spec, parse_spec
+
+BASE = {
+    "task": "regression",
+    "steps": 10,
+    "model": {"source": "builtin", "name": "mlp"},
+    "data": {"source": "builtin", "name": "parity"},
+}
+NUMBER_MODEL = "must be {source: hf, path: ...} or {source: builtin, name: gpt | convnet | mlp, ...}"
+
+
+def problems(**changes):
+    document = {key: value for key, value in {**BASE, **changes}.items() if value != "absent"}
+    with pytest.raises(SpecError) as caught:
+        parse_spec(document)
+    return [str(problem) for problem in caught.value.problems]
+
+
+class TestConflicts:
+    @pytest.mark.parametrize(
+        ("changes", "expected"),
+        [
+            ({"epochs": 1}, "steps: give either `steps` or `epochs`: not both"),
+            ({"steps": None}, "steps: give either `steps` or `epochs`: one of them is needed"),
+            ({"gpus": 64}, "batch.size: is 32, smaller than the 64 ranks of `gpus`: some would idle"),
+            ({"model": None}, "model: is required for task `regression`"),
+            ({"data": "absent"}, "data: is required for task `regression`"),
+            ({"task": "custom"}, "target: is required for task `custom`"),
+            ({"task": "script"}, "argv: is required for task `script`"),
+            ({"target": "a:b"}, "target: is for task `custom` only"),
+            ({"argv": ["x"]}, "argv: is for task `script` only"),
+            (
+                {"strategy": "single", "gpus": 2},
+                "gpus: is 2, but strategy `single` has exactly one rank; take `ddp` or set `gpus: 1`",
+            ),
+            ({"batch": {"size": 8, "micro_size": 9}}, "batch.micro_size: is 9, larger than `batch.size` 8"),
+            ({"schedule": {"warmup_steps": 11}}, "schedule.warmup_steps: is 11, more than the run's 10 steps"),
+            (
+                {"strategy": "hsdp", "gpus": 4, "fsdp": {"replicas": 3}},
+                "fsdp.replicas: is 3, which does not divide `gpus` 4",
+            ),
+        ],
+    )
+    def test_each_names_the_field_and_the_way_out(self, changes, expected):
+        assert problems(**changes) == [expected]
+
+    def test_all_are_told_at_once(self):
+        assert [line.partition(":")[0] for line in problems(gpus=64, steps=None, model=None)] == [
+            "steps",
+            "batch.size",
+            "model",
+        ]
+
+    def test_tasks_without_our_loop_need_no_length_and_no_data(self):
+        assert parse_spec({"task": "script", "argv": ["python", "train.py"]}).steps is None
+
+
+class TestFields:
+    @pytest.mark.parametrize(
+        ("changes", "expected"),
+        [
+            ({"stepz": 1}, "stepz: unknown field; did you mean `steps`?"),
+            ({"zzz": 1}, "zzz: unknown field"),
+            ({"optimizer": {"strategi": 1}}, "optimizer.strategi: unknown field"),
+            ({"optimizer": {"momentun": 1}}, "optimizer.momentun: unknown field; did you mean `momentum`?"),
+            ({"checkpoint": {"asinc": True}}, "checkpoint.asinc: unknown field; did you mean `async`?"),
+            ({"model": {"name": "mlp", "depth": 3}}, "model.depth: unknown field"),
+            ({"gpus": 0}, "gpus: input should be greater than or equal to 1"),
+            ({"gpus": True}, "gpus: must be a number, not true or false"),
+            ({"gpus": "two"}, "gpus: input should be a valid integer, unable to parse string as an integer"),
+            ({"gpus": 1.5}, "gpus: input should be a valid integer, got a number with a fractional part"),
+            ({"optimizer": {"lr": True}}, "optimizer.lr: must be a number, not true or false"),
+            ({"optimizer": {"lr": "nan"}}, "optimizer.lr: input should be a finite number"),
+            ({"optimizer": {"lr": 0}}, "optimizer.lr: input should be greater than 0"),
+            ({"optimizer": {"betas": [0.9]}}, "optimizer.betas.1: is required"),
+            ({"name": "two\nlines"}, "name: holds a character that is not allowed here"),
+            ({"name": "tab\tbed"}, "name: holds a character that is not allowed here"),
+            ({"name": "sep\u2028arated"}, "name: holds a character that is not allowed here"),
+            ({"name": ""}, "name: string should have at least 1 character"),
+            (
+                {"resources": {"partition": "gpu; rm"}},
+                "resources.partition: holds a character that is not allowed here",
+            ),
+            ({"resources": {"account": "$(id)"}}, "resources.account: holds a character that is not allowed here"),
+            ({"environment": {"venv": "/a\n/b"}}, "environment.venv: holds a character that is not allowed here"),
+            ({"task": "absent"}, "task: is required"),
+            ({"model": {"source": "builtin", "name": "resnet"}}, f"model: {NUMBER_MODEL}"),
+            ({"model": "mlp"}, f"model: {NUMBER_MODEL}"),
+        ],
+    )
+    def test_each_names_its_field(self, changes, expected):
+        assert problems(**changes) == [expected]
+
+    def test_an_environment_name_that_is_not_one(self):
+        (problem,) = problems(environment={"variables": {"lower": "x"}})
+        assert problem.startswith("environment.variables.lower")
+
+    @pytest.mark.parametrize("text", ["1e-4", "0.0001", " 1E-4 "])
+    def test_numbers_that_yaml_reads_as_text_are_numbers(self, text):
+        assert parse_spec({**BASE, "optimizer": {"lr": text}}).optimizer.lr == 1e-4
+
+    def test_a_spec_cannot_be_changed(self):
+        with pytest.raises(ValueError, match="frozen"):
+            parse_spec(BASE).gpus = 2
+
+
+NAMES = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FFF, exclude_characters="\u2028\u2029"), min_size=1)
+SPECS = st.fixed_dictionaries(
+    {
+        "task": st.just("regression"),
+        "model": st.fixed_dictionaries({"name": st.just("mlp"), "sizes": st.lists(st.integers(1, 9), min_size=2)}),
+        "data": st.just({"source": "builtin", "name": "parity"}),
+        "steps": st.integers(1, 2**53),
+        "batch": st.fixed_dictionaries({"size": st.integers(64, 2**53), "micro_size": st.sampled_from(["auto", 3])}),
+    },
+    optional={
+        "name": NAMES.filter(lambda name: len(name) <= 120 and not any("\x7f" <= c <= "\x9f" for c in name)),
+        "gpus": st.integers(1, 64),
+        "precision": st.sampled_from(["auto", "fp32", "bf16", "fp16"]),
+        "optimizer": st.fixed_dictionaries(
+            {}, optional={"lr": st.floats(1e-300, 1e300), "clip_norm": st.none() | st.floats(1e-9, 9)}
+        ),
+        "checkpoint": st.fixed_dictionaries({"async": st.booleans()}),
+        "metadata": st.dictionaries(st.sampled_from("abc"), st.sampled_from(["", "x", "ü"])),
+        "trainable": st.lists(st.sampled_from(["*.bias", "head.*"]), min_size=1),
+        "seed": st.integers(0, 2**53),
+    },
+)
+
+
+class TestRoundTrip:
+    @given(SPECS)
+    def test_what_was_written_reads_back_equal(self, document):
+        document["model"]["sizes"] = document["model"]["sizes"][:64]
+        spec = parse_spec(document)
+        written = dump_spec(spec)
+        assert parse_spec(written) == spec
+        assert dump_spec(parse_spec(written)) == written
+
+    def test_written_under_the_names_that_people_use(self):
+        written = dump_spec(parse_spec(BASE))
+        assert written["checkpoint"]["async"] is True
+        assert written["model"]["sizes"] == [2, 2, 2, 3]
+        assert math.isclose(written["optimizer"]["lr"], 1e-3)

@@ -1,0 +1,50 @@
+"""The presets are good specs, and filling one in gives a good spec or says what is wrong."""
+
+import pytest
+
+from trainyard.contract.problems import SpecError
+from trainyard.contract.resolve import Site, resolve
+from trainyard.contract.spec import parse_spec
+from trainyard.contract.templates import UnknownTemplateError, fill_template, load_template, put, template_names
+
+
+class TestPresets:
+    def test_those_that_the_readme_names_are_there(self):
+        assert {"digits_ddp", "gpt_stdlib", "mlp_parity"} <= set(template_names())
+
+    @pytest.mark.parametrize("name", template_names())
+    def test_each_is_accepted_on_any_machine_and_says_what_it_is(self, name):
+        template = load_template(name)
+        assert resolve(parse_spec(template.spec), Site("cpu", "local"))
+        assert template.description.endswith(".")
+        assert "\n" not in template.description
+
+    @pytest.mark.parametrize("name", ["nope", "../digits_ddp", "", "digits_ddp.yaml"])
+    def test_an_unknown_one_lists_those_there_are(self, name):
+        with pytest.raises(UnknownTemplateError, match="there are: digits_ddp, gpt_stdlib, mlp_parity"):
+            load_template(name)
+
+
+class TestFill:
+    def test_puts_values_at_their_paths(self):
+        filled = fill_template("digits_ddp", {"gpus": 1, "optimizer.lr": "1e-3", "health.on_nan": "skip"})
+        assert (filled["gpus"], filled["optimizer"]["lr"]) == (1, "1e-3")
+        assert filled["optimizer"]["name"] == "adamw"
+        assert filled["health"] == {"on_nan": "skip"}
+
+    def test_leaves_the_preset_as_it_was(self):
+        before = load_template("digits_ddp").spec
+        fill_template("digits_ddp", {"optimizer.lr": 1.0})
+        assert load_template("digits_ddp").spec == before
+
+    def test_says_what_is_wrong(self):
+        with pytest.raises(SpecError, match="gpus: input should be greater than or equal to 1"):
+            fill_template("digits_ddp", {"gpus": 0})
+
+    def test_put_does_not_touch_what_it_was_given(self):
+        inner = {"lr": 1}
+        document = {"optimizer": inner, "gpus": 1}
+        put(document, "optimizer.lr", 2)
+        put(document, "gpus.nested", 3)
+        assert document == {"optimizer": {"lr": 2}, "gpus": {"nested": 3}}
+        assert inner == {"lr": 1}

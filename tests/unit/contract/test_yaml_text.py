@@ -1,0 +1,64 @@
+"""YAML as data only: what programs need and people do not is refused, quickly, with the place."""
+
+import time
+
+import pytest
+
+from trainyard.contract.problems import SpecError
+from trainyard.contract.yaml_text import load_yaml
+
+
+def refusal(text):
+    with pytest.raises(SpecError) as caught:
+        load_yaml(text)
+    return str(caught.value)
+
+
+class TestLoadYaml:
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            ("a: [1", "not valid YAML: line 1, column 6: expected ',' or ']', but got '<stream end>'"),
+            ("a: b: c", "not valid YAML: line 1, column 5: mapping values are not allowed here"),
+            ("a: &x 1\nb: *x", "not valid YAML: line 1, column 4: anchors and aliases are not allowed"),
+            ("a: *x", "not valid YAML: line 1, column 4: anchors and aliases are not allowed"),
+            ("<<: *x", "not valid YAML: line 1, column 5: anchors and aliases are not allowed"),
+            ("a: 1\nb: 2\na: 3", "not valid YAML: line 3, column 1: the key 'a' stands twice"),
+            ("o: {lr: 1, lr: 2}", "not valid YAML: line 1, column 12: the key 'lr' stands twice"),
+            ("[" * 40 + "]" * 40, "not valid YAML: line 1, column 33: nested deeper than 32"),
+            ("a: \x00", "not valid YAML: unacceptable character #x0000: special characters are not allowed"),
+        ],
+    )
+    def test_what_is_refused_says_where(self, text, expected):
+        assert refusal(text).splitlines()[0].startswith(expected)
+
+    @pytest.mark.parametrize(
+        "tag", ["!!python/object/apply:os.system", "!!python/name:os.system", "!mine", "!!python/tuple", "!!binary"]
+    )
+    def test_tags_never_make_more_than_data(self, tag):
+        try:
+            found = load_yaml(f"a: {tag} ['aGk=']" if tag != "!!binary" else "a: !!binary aGk=")
+        except SpecError:
+            return
+        assert found == {"a": b"hi"}
+
+    def test_a_billion_laughs_are_refused_at_the_first(self):
+        lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+        lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]
+        started = time.process_time()
+        assert "anchors and aliases are not allowed" in refusal("\n".join(lines))
+        assert time.process_time() - started < 1
+
+    @pytest.mark.parametrize("text", ["[" * 100_000, "{a: " * 50_000, "- " * 50_000 + "x"])
+    def test_depth_does_not_exhaust_the_stack(self, text):
+        assert "not valid YAML" in refusal(text)
+
+    def test_data_is_data(self):
+        text = "a: {b: [1, 2.5, yes, null, 'x']}\nc: 1e-4\nd: 2.0e-4\n"
+        assert load_yaml(text) == {"a": {"b": [1, 2.5, True, None, "x"]}, "c": "1e-4", "d": 2e-4}
+
+    def test_two_documents_are_not_one(self):
+        assert "not valid YAML" in refusal("a: 1\n---\nb: 2\n")
+
+    def test_keys_that_cannot_be_keys(self):
+        assert "not valid YAML" in refusal("? [1, 2]\n: x\n")

@@ -1,0 +1,33 @@
+"""No test here reads a person's settings, sleeps, or opens a socket."""
+
+import os
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.unit.trainyard.fake_service import FakeService
+from trainyard.cli.app import app
+
+
+@pytest.fixture(autouse=True)
+def _nobody(monkeypatch, tmp_path):
+    for name in [name for name in os.environ if name.startswith(("TRAINYARD_", "XDG_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def service():
+    return FakeService()
+
+
+@pytest.fixture
+def run(service, monkeypatch, tmp_path):
+    """Run a command against the fake service, in an empty folder; its result with exit_code, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("time.sleep", service.slept.append)
+
+    def invoke(*arguments, **options):
+        return CliRunner().invoke(app, list(arguments), obj=service.client, **options)
+
+    return invoke

@@ -1,0 +1,386 @@
+"""The commands: what they ask of the service, what they print, and the exit codes of good and watched ends."""
+
+import json
+
+import httpx
+import pytest
+import yaml
+
+from tests.unit.trainyard.fake_service import TIME, attempt, error, job, log, metrics, page, sse, status, streamed
+
+STREAM = "/v1/jobs/a1/stream"
+SPEC = {"version": 1, "task": "regression", "model": {"source": "builtin", "name": "mlp"}, "optimizer": {"lr": 0.1}}
+PRESET = {"object": "template", "name": "mlp_parity", "description": "A small\nnetwork.", "spec": SPEC}
+CHECKPOINT = {
+    "id": "ck1",
+    "job_id": "a1",
+    "step": 92,
+    "size_bytes": 481000,
+    "digest": "sha256:" + "0" * 64,
+    "world_size": 2,
+    "execution": 1,
+    "metrics": {"eval/loss": 0.25},
+    "path": "/runs/a1/checkpoints/step-0000000092",
+    "created_at": TIME,
+}
+EVENT = {"id": "evt_1", "job_id": "a1", "type": "created", "level": "info", "message": "accepted", "created_at": TIME}
+
+
+def lines(result):
+    assert result.exit_code == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+class TestSubmit:
+    def test_a_file_with_fields_set(self, service, run, tmp_path):
+        (tmp_path / "spec.yaml").write_text(yaml.safe_dump(SPEC))
+        service.on("POST", "/v1/jobs", job("a1"))
+        done = run(
+            "submit", "spec.yaml", "--set", "optimizer.lr=1e-3", "--set", "model={source: builtin, name: gpt}",
+            "--set", "schedule.name=cosine", "--gpus", "3", "--name", "mine", "--idempotency-key", "k",
+        )  # fmt: skip
+        assert done.stdout == "job a1 (digits-ddp) accepted\nfollow it with: trainyard watch a1\n"
+        assert json.loads(service.requests[0].content) == {
+            **SPEC,
+            "optimizer": {"lr": "1e-3"},
+            "model": {"source": "builtin", "name": "gpt"},
+            "schedule": {"name": "cosine"},
+            "gpus": 3,
+            "name": "mine",
+        }
+        assert service.requests[0].headers["idempotency-key"] == "k"
+
+    def test_a_preset(self, service, run):
+        service.on("GET", "/v1/templates/mlp_parity", PRESET).on("POST", "/v1/jobs", job("a1"))
+        assert run("submit", "mlp_parity").exit_code == 0
+        assert json.loads(service.requests[1].content) == SPEC
+
+    def test_standard_input_and_json(self, service, run):
+        service.on("POST", "/v1/jobs", job("a1"))
+        (answer,) = lines(run("submit", "-", "--json", input=json.dumps(SPEC)))
+        assert answer["id"] == "a1"
+
+    def test_watched_to_its_end(self, service, run):
+        service.on("POST", "/v1/jobs", job("a1")).on("GET", STREAM, streamed(status(1, "succeeded", "completed")))
+        service.on("GET", "/v1/jobs/a1", job("a1", status="succeeded"))
+        done = run("submit", "-", "--watch", input=json.dumps(SPEC))
+        assert done.exit_code == 0
+        assert done.stdout.splitlines() == [
+            "job a1 (digits-ddp) accepted",
+            "succeeded: completed",
+            "succeeded; see it with: trainyard metrics a1",
+        ]
+
+
+class TestWatch:
+    def watch(self, service, run, ended, *chunks, arguments=()):
+        service.on("GET", "/v1/jobs/a1", job("a1", status="running"), ended)
+        service.on("GET", STREAM, streamed(*chunks))
+        return run("watch", "a1", *arguments)
+
+    def test_shows_what_happens_and_the_last_of_the_progress(self, service, run):
+        progress = {"step": 7, "total_steps": 10, "eta_seconds": 61.2}
+        update = {"execution": 1, "resumed_from_step": 0, "progress": progress, "points": []}
+        update["points"] = [
+            {"key": "train/loss", "step": 7, "value": 0.51234567, "time": TIME},
+            {"key": "perf/examples_per_second", "step": 7, "value": 2900.4, "time": TIME},
+        ]
+        done = self.watch(
+            service,
+            run,
+            job("a1", status="succeeded"),
+            status(1, "pending", "behind 2 jobs"),
+            status(2, "running", "on node1"),
+            sse(3, "metrics", update),
+            sse(4, "event", {**EVENT, "level": "warning", "message": "rank 1 is slow"}),
+            sse(5, "event", EVENT),
+            sse(6, "checkpoint", CHECKPOINT),
+            status(7, "succeeded", "completed", progress={"step": 10, "total_steps": 10}),
+        )
+        assert done.stdout.splitlines() == [
+            "pending: behind 2 jobs",
+            "running: on node1",
+            "warning: rank 1 is slow",
+            "checkpoint of step 92",
+            "succeeded: completed",
+            "step 10/10  train/loss 0.5123  2900 examples/s",
+            "succeeded; see it with: trainyard metrics a1",
+        ]
+
+    def test_a_failed_job_is_exit_1_with_rank_message_and_hint(self, service, run):
+        failure = {"rank": 1, "host": "n2", "type": "ValueError", "message": "bad\nvalue", "hint": "lower the rate"}
+        ended = job("a1", status="failed", status_message="an error of the program", error=failure)
+        done = self.watch(service, run, ended, status(1, "failed", "an error of the program"))
+        assert done.exit_code == 1
+        assert done.stderr.splitlines() == [
+            "failed: an error of the program",
+            "first error on rank 1 (n2): ValueError: bad value",
+            "hint: lower the rate",
+        ]
+
+    def test_a_cancelled_job_is_exit_3(self, service, run):
+        ended = job("a1", status="cancelled", status_message="asked for by admin")
+        done = self.watch(service, run, ended, status(1, "cancelled"))
+        assert (done.exit_code, done.stderr) == (3, "cancelled: asked for by admin\n")
+
+    def test_json_lines_are_the_events(self, service, run):
+        ended = job("a1", status="succeeded")
+        chunks = [metrics(1, train__loss=float("nan")), status(2, "succeeded", "completed")]
+        done = self.watch(service, run, ended, *[c.replace(b"NaN", b'"NaN"') for c in chunks], arguments=["--json"])
+        first, second = lines(done)
+        assert first["id"] == "1"
+        assert first["type"] == "metrics"
+        assert first["data"]["points"] == [{"key": "train/loss", "step": 1, "value": "NaN", "time": TIME}]
+        assert second["data"]["status"] == "succeeded"
+
+    def test_says_when_the_service_is_away_and_back(self, service, run):
+        service.on("GET", "/v1/jobs/a1", job("a1", status="running"), job("a1", status="succeeded"))
+        service.on(
+            "GET",
+            STREAM,
+            streamed(status(1, "running", "x"), httpx.ReadError("cut")),
+            httpx.ConnectError("refused"),
+            streamed(status(2, "succeeded", "y")),
+        )
+        assert run("watch", "a1").stdout.splitlines()[1:4] == [
+            "connection lost, waiting for the service: the connection to http://trainyard.test failed: cut",
+            "connected again",
+            "succeeded: y",
+        ]
+
+    def test_ctrl_c_leaves_the_job_running_and_says_so(self, service, run):
+        def interrupt(_):
+            raise KeyboardInterrupt
+
+        service.on("GET", "/v1/jobs/a1", job("a1", status="running")).on("GET", STREAM, interrupt)
+        done = run("watch", "a1")
+        assert done.exit_code == 130
+        assert done.stderr == "stopped watching; the job goes on. To end it: trainyard cancel a1\n"
+        assert all(request.method == "GET" for request in service.requests)
+
+
+class TestJobs:
+    def test_list(self, service, run):
+        progress = {"step": 5, "total_steps": 10}
+        running = job("a2", status="running", progress=progress, metrics={"train/loss": 0.25}, name="[bold]x\x1b[31m")
+        service.on("GET", "/v1/jobs", page(running, job("a1")))
+        head, first, second = run("list").stdout.splitlines()
+        assert head.split() == ["JOB", "NAME", "STATUS", "STEP", "LOSS", "CREATED", "BY"]
+        assert first.split()[:5] == ["a2", "[bold]x", "running", "5/10", "0.25"]
+        assert second.split()[:5] == ["a1", "digits-ddp", "queued", "-", "-"]
+
+    def test_list_as_json_is_one_job_a_line(self, service, run):
+        service.on("GET", "/v1/jobs", page(job("a1"), more=True), page(job("a2")))
+        found = lines(run("list", "--all", "--json", "--status", "queued"))
+        assert [one["id"] for one in found] == ["a1", "a2"]
+        assert service.requests[0].url.params["status"] == "queued"
+
+    def test_none(self, service, run):
+        service.on("GET", "/v1/jobs", page())
+        done = run("list")
+        assert (done.stdout, done.stderr) == ("", "no jobs yet; try: trainyard submit digits_ddp --watch\n")
+
+    def test_show_as_json_is_the_whole_resource(self, service, run):
+        service.on("GET", "/v1/jobs/a1", job("a1", metrics={"train/loss": "Infinity"}))
+        (found,) = lines(run("show", "a1", "--json"))
+        empty = ("status_reason", "started_at", "finished_at", "progress", "attempt", "last_checkpoint_step", "error")
+        assert found == {
+            **job("a1", metrics={"train/loss": "Infinity"}),
+            "metadata": {},
+            **dict.fromkeys(empty),
+        }
+
+    def test_show_a_failed_one(self, service, run):
+        failure = {"rank": 0, "type": "OutOfMemoryError", "message": "2 GB", "traceback": "Traceback\x1b[0m\n  here"}
+        failed = job(
+            "a1",
+            status="failed",
+            status_reason="out_of_memory",
+            status_message="no memory left",
+            attempt=attempt(2, scheduler_id="77", nodes=["n1", "n2"]),
+            started_at=TIME,
+            finished_at="2026-01-02T03:06:10.000Z",
+            error=failure,
+        )
+        service.on("GET", "/v1/jobs/a1", failed)
+        shown = run("show", "a1").stdout.splitlines()
+        assert "status      failed (out_of_memory): no memory left" in shown
+        assert "took        2 min 5 s" in shown
+        assert "attempt     2, local job 77 on n1, n2" in shown
+        assert shown[-3:] == ["first error on rank 0: OutOfMemoryError: 2 GB", "Traceback", "  here"]
+
+    @pytest.mark.parametrize("reference", ["bbbb", "job_01bb", "01bb", "BBBB"])
+    def test_an_abbreviated_id(self, service, run, reference):
+        service.on("GET", "/v1/jobs", page(job("job_01aaaa"), job("job_01bbbb")))
+        (found,) = lines(run("show", reference, "--json"))
+        assert found["id"] == "job_01bbbb"
+
+    def test_last(self, service, run):
+        service.on("GET", "/v1/jobs", page(job("a9"), more=True))
+        (found,) = lines(run("show", "last", "--json"))
+        assert found["id"] == "a9"
+        assert dict(service.requests[0].url.params) == {"order": "desc", "limit": "1"}
+
+    def test_cancel_and_wait(self, service, run):
+        service.on("GET", "/v1/jobs/a1", job("a1"), job("a1", status="cancelling"), job("a1", status="cancelled"))
+        service.on("POST", "/v1/jobs/a1/cancel", httpx.Response(202, json=job("a1", status="cancelling")))
+        (found,) = lines(run("cancel", "a1", "--wait", "--json"))
+        assert found["status"] == "cancelled"
+
+
+class TestLogs:
+    PATH = "/v1/jobs/a1/logs"
+
+    def test_all_there_is_without_escape_sequences(self, service, run):
+        service.on("GET", "/v1/jobs/a1", job("a1", attempt=attempt(1)))
+        text = "a\x1b[31mb\r\nü".encode()
+        service.on("GET", self.PATH, log(text[:-1], 0), log(text[-1:], len(text) - 1), log(b"", len(text)))
+        assert run("logs", "a1").stdout == "ab\nü"
+        asked = [dict(request.url.params) for request in service.requests[1:]]
+        assert [one["offset"] for one in asked] == ["0", str(len(text) - 1), str(len(text))]
+
+    def test_json_lines(self, service, run):
+        service.on("GET", "/v1/jobs/a1", job("a1", attempt=attempt(3)))
+        service.on("GET", self.PATH, log(b"x\n", 40), log(b"", 42))
+        found = lines(run("logs", "a1", "--tail", "1", "--rank", "launch", "--json"))
+        assert found == [{"attempt": 3, "rank": "launch", "offset": 40, "text": "x\n"}]
+        assert dict(service.requests[1].url.params) == {"rank": "launch", "attempt": "3", "tail": "1"}
+
+    def test_followed_through_a_restart_and_a_next_attempt_to_the_end(self, service, run):
+        running, second = (job("a1", status="running", attempt=attempt(n)) for n in (1, 2))
+        over = job("a1", status="succeeded", attempt=attempt(2))
+        service.on("GET", "/v1/jobs/a1", job("a1"), job("a1"), running, running, second, over)
+        service.on(
+            "GET",
+            self.PATH,
+            error(404, "none yet"),
+            *[httpx.ConnectError("refused")] * 5,
+            log(b"one\n", 0),
+            log(b"", 4),
+            log(b"late\n", 4),
+            log(b"", 9),
+            log(b"two\n", 0),
+            log(b"end\n", 4),
+            log(b"", 8),
+        )
+        done = run("logs", "a1", "-f")
+        assert done.exit_code == 0
+        assert done.stdout == "one\nlate\ntwo\nend\n"
+        assert done.stderr.startswith("connection lost, waiting for the service: cannot connect")
+        assert done.stderr.count("\n") == 1
+
+    def test_following_a_rank_that_never_was_says_so_at_the_end(self, service, run):
+        service.on("GET", "/v1/jobs/a1", job("a1", status="failed", attempt=attempt(1)))
+        service.on("GET", self.PATH, error(404, "there is no log of rank 9 in attempt 1; there are: 0, 1"))
+        done = run("logs", "a1", "-f", "--rank", "9")
+        assert done.exit_code == 6
+        assert done.stderr == "error: there is no log of rank 9 in attempt 1; there are: 0, 1\n"
+
+
+class TestMetrics:
+    PATH = "/v1/jobs/a1/metrics"
+
+    def answer(self, service, *series):
+        service.on("GET", "/v1/jobs/a1", job("a1"))
+        listed = [
+            {"key": key, "steps": list(range(1, len(v) + 1)), "values": v, "times": [TIME] * len(v)}
+            for key, v in series
+        ]
+        service.on("GET", self.PATH, {"object": "metrics", "job_id": "a1", "series": listed})
+
+    def test_table(self, service, run):
+        self.answer(service, ("train/loss", [8, 4, 2, 1]), ("train/lr", ["NaN", 1, 1]), ("empty", []))
+        rows = [row.split() for row in run("metrics", "a1").stdout.splitlines()]
+        assert rows == [
+            ["METRIC", "LAST", "SMALLEST", "LARGEST", "STEP", "CURVE"],
+            ["train/loss", "1", "1", "8", "4", "█▄▂▁"],
+            ["train/lr", "1", "1", "1", "3", "x▁▁"],
+        ]
+
+    def test_one_drawn_large(self, service, run):
+        self.answer(service, ("train/loss", [8, 4, 2, 1]))
+        shown = run("metrics", "a1", "--key", "train/loss").stdout.splitlines()
+        assert shown[0] == "train/loss: 1 at step 4"
+        assert len(shown) == 10
+        assert service.requests[1].url.params.get_list("keys") == ["train/loss"]
+
+    def test_json(self, service, run):
+        self.answer(service, ("train/loss", [1, "-Infinity"]))
+        (found,) = lines(run("metrics", "a1", "--json"))
+        series = {"key": "train/loss", "steps": [1, 2], "values": [1.0, "-Infinity"], "times": [TIME] * 2}
+        assert found == {"object": "metrics", "job_id": "a1", "series": [{**series, "truncated": False}]}
+
+    def test_csv_is_every_point(self, service, run):
+        text = "key,step,value,time\ntrain/loss,1,nan,2026-01-02T03:04:05+00:00\n"
+        service.on("GET", "/v1/jobs/a1", job("a1")).on("GET", self.PATH, httpx.Response(200, text=text))
+        assert run("metrics", "a1", "--csv").stdout == text
+        assert service.requests[1].url.params["max_points"] == "1000000"
+
+    def test_none_yet(self, service, run):
+        self.answer(service)
+        assert run("metrics", "a1").stderr == "no metrics yet\n"
+
+
+class TestHistory:
+    def test_events(self, service, run):
+        service.on("GET", "/v1/jobs/a1", job("a1"))
+        service.on("GET", "/v1/jobs/a1/events", page(EVENT, {**EVENT, "level": "error", "message": "it\nbroke"}))
+        assert run("events", "a1").stdout.splitlines() == [
+            "2026-01-02 03:04:05Z  created               accepted",
+            "2026-01-02 03:04:05Z  created               error: it broke",
+        ]
+        assert service.requests[1].url.params["order"] == "asc"
+
+    def test_events_as_json(self, service, run):
+        service.on("GET", "/v1/jobs/a1", job("a1")).on("GET", "/v1/jobs/a1/events", page(EVENT))
+        assert lines(run("events", "a1", "--json")) == [{"object": "event", "data": {}, **EVENT}]
+
+    def test_checkpoints(self, service, run):
+        service.on("GET", "/v1/jobs/a1", job("a1")).on("GET", "/v1/jobs/a1/checkpoints", page(CHECKPOINT))
+        shown = run("checkpoints", "a1").stdout.splitlines()[1]
+        assert shown.startswith("92    481 kB")
+        assert shown.endswith("eval/loss 0.25  /runs/a1/checkpoints/step-0000000092")
+        assert lines(run("checkpoints", "a1", "--json")) == [{"object": "checkpoint", **CHECKPOINT}]
+
+    def test_script(self, service, run):
+        found = {"job_id": "a1", "attempt": 1, "script": "#!/bin/sh\nexec \x1b[2Jworker"}
+        service.on("GET", "/v1/jobs/a1", job("a1")).on("GET", "/v1/jobs/a1/script", found)
+        assert run("script", "a1").stdout == "#!/bin/sh\nexec worker\n"
+
+
+class TestTemplates:
+    def test_list(self, service, run):
+        service.on("GET", "/v1/templates", page(PRESET))
+        assert run("templates").stdout.splitlines()[1] == "mlp_parity  A small network."
+        assert lines(run("templates", "--json")) == [PRESET]
+
+    def test_one_is_yaml_that_submit_takes(self, service, run, tmp_path):
+        service.on("GET", "/v1/templates/mlp_parity", PRESET).on("POST", "/v1/jobs", job("a1"))
+        shown = run("templates", "mlp_parity").stdout
+        assert shown == (
+            "# A small network.\nversion: 1\ntask: regression\n"
+            "model: {source: builtin, name: mlp}\noptimizer: {lr: 0.1}\n"
+        )
+        (tmp_path / "mine.yaml").write_text(shown)
+        assert run("submit", "mine.yaml").exit_code == 0
+        assert json.loads(service.requests[-1].content) == SPEC
+
+
+class TestServe:
+    def test_becomes_the_service_with_the_options_as_settings(self, run, monkeypatch, tmp_path):
+        started = []
+        monkeypatch.setattr("os.execve", lambda *arguments: started.append(arguments))
+        assert run("serve", "--port", "9", "--state-dir", "here", "--host", "0.0.0.0").exit_code == 0
+        ((_, command, environment),) = started
+        assert command[1:] == ["-m", "service", "serve"]
+        assert {key: value for key, value in environment.items() if key.startswith("TRAINYARD_")} == {
+            "TRAINYARD_HOST": "0.0.0.0",
+            "TRAINYARD_PORT": "9",
+            "TRAINYARD_STATE_DIR": str(tmp_path / "here"),
+        }
+
+    def test_without_the_service_installed(self, run, monkeypatch):
+        monkeypatch.setattr("trainyard.cli.serve.find_spec", lambda name: None)
+        done = run("serve")
+        assert done.exit_code == 2
+        assert "pip install 'trainyard[service]'" in done.stderr

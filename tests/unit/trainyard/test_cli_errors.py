@@ -1,0 +1,157 @@
+"""Bad ends of commands: the exact line on stderr, the exit code, and never a traceback."""
+
+import os
+import subprocess
+import sys
+
+import httpx
+import pytest
+
+from tests.unit.trainyard.fake_service import error, job, page
+
+UNKNOWN = error(404, "there is no job 'x1'", "not_found_error", "job_not_found")
+
+
+def ends(result, code, *lines):
+    assert (result.stderr.splitlines(), result.exit_code) == (list(lines), code)
+    assert result.stdout == ""
+
+
+class TestErrors:
+    def test_connection_refused(self, service, run):
+        service.on("GET", "/v1/jobs", httpx.ConnectError("refused"))
+        url = "http://trainyard.test"
+        ends(run("list"), 4, f"error: cannot connect to {url}: is the service running? start it with: trainyard serve")
+
+    def test_wrong_token(self, service, run):
+        service.on("GET", "/v1/jobs", error(401, "a valid token is needed", "authentication_error", "invalid_token"))
+        line = "error: a valid token is needed; the command line takes it from TRAINYARD_TOKEN"
+        ends(run("list"), 5, line)
+
+    def test_a_role_that_does_not_allow_it(self, service, run):
+        service.on("GET", "/v1/jobs/a1", job("a1"))
+        service.on("POST", "/v1/jobs/a1/cancel", error(403, "a viewer's token can only read", "permission_error"))
+        ends(run("cancel", "a1"), 5, "error: a viewer's token can only read")
+
+    def test_bad_spec_with_two_problems(self, service, run, tmp_path):
+        (tmp_path / "bad.yaml").write_text("task: regression\ngpus: 0\nstepz: 3\n")
+        problems = [
+            {"param": "gpus", "message": "input should be greater than or equal to 1"},
+            {"param": "stepz", "message": "unknown field; did you mean `steps`?"},
+        ]
+        service.on("POST", "/v1/jobs", error(422, problems[0]["message"], param="gpus", problems=problems))
+        ends(
+            run("submit", "bad.yaml"),
+            2,
+            "gpus: input should be greater than or equal to 1",
+            "stepz: unknown field; did you mean `steps`?",
+        )
+
+    def test_yaml_that_does_not_parse(self, service, run, tmp_path):
+        (tmp_path / "bad.yaml").write_text("task: [regression\n")
+        line = "error: not valid YAML: line 2, column 1: expected ',' or ']', but got '<stream end>'"
+        ends(run("submit", "bad.yaml"), 2, line)
+        assert service.requests == []
+
+    def test_json_that_does_not_parse(self, run, tmp_path):
+        (tmp_path / "bad.json").write_text("{")
+        line = "error: not valid JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"
+        ends(run("submit", "bad.json"), 2, line)
+
+    def test_a_spec_that_is_a_list(self, run):
+        ends(run("submit", "-", input="- 1\n"), 2, "error: the spec must be a mapping of fields")
+
+    def test_neither_a_file_nor_a_preset(self, service, run):
+        presets = [{"name": name, "description": "", "spec": {}} for name in ("digits_ddp", "gpt_stdlib")]
+        service.on("GET", "/v1/templates", page(*presets))
+        line = "error: there is no file and no preset 'nope'; presets: digits_ddp, gpt_stdlib"
+        ends(run("submit", "nope"), 2, line)
+
+    def test_a_file_that_is_not_there(self, run):
+        ends(run("submit", "some/where.yaml"), 2, "error: there is no file 'some/where.yaml'")
+
+    def test_set_without_a_value(self, service, run):
+        line = "error: --set takes path=value, like optimizer.lr=1e-3; not 'gpus'"
+        ends(run("submit", "-", "--set", "gpus", input="task: regression\n"), 2, line)
+
+    def test_unknown_job(self, service, run):
+        service.on("GET", "/v1/jobs/x1", UNKNOWN)
+        ends(run("show", "x1"), 6, "error: there is no job 'x1'")
+
+    def test_last_job_where_there_is_none(self, service, run):
+        service.on("GET", "/v1/jobs", page())
+        ends(run("show", "last"), 6, "error: there is no job yet")
+
+    def test_an_abbreviation_of_two_jobs(self, service, run):
+        service.on("GET", "/v1/jobs", page(job("job_01aaaa"), job("job_01bbbb")))
+        ends(run("show", "01"), 6, "error: there is no /v1/jobs/01")
+        ends(run("show", "job_01"), 2, "error: 2 jobs have ids like 'job_01'; give more of it")
+
+    def test_cancel_of_a_finished_job(self, service, run):
+        service.on("GET", "/v1/jobs/a1", job("a1", status="succeeded"))
+        message = "job a1 has succeeded already; there is nothing to cancel"
+        service.on("POST", "/v1/jobs/a1/cancel", error(409, message, "conflict_error", "job_finished"))
+        ends(run("cancel", "a1"), 7, f"error: {message}")
+
+    def test_each_of_several_is_cancelled_though_one_cannot_be(self, service, run):
+        service.on("GET", "/v1/jobs/x1", UNKNOWN)
+        service.on("GET", "/v1/jobs/a1", job("a1"))
+        service.on("POST", "/v1/jobs/a1/cancel", job("a1", status="cancelling", status_message="being stopped"))
+        done = run("cancel", "x1", "a1")
+        assert (done.exit_code, done.stderr) == (6, "error: there is no job 'x1'\n")
+        assert done.stdout == "job a1: cancelling: being stopped\n"
+
+    @pytest.mark.parametrize(
+        ("arguments", "line"),
+        [
+            (["shwo"], "error: No such command 'shwo'. Did you mean 'show'?"),
+            (["show"], "error: Missing argument 'JOB'."),
+            (["logs", "a1", "--rank", "first"], "error: --rank takes a number or `launch`, not 'first'"),
+        ],
+    )
+    def test_wrong_usage(self, run, arguments, line):
+        ends(run(*arguments), 2, line)
+
+    def test_what_a_server_says_cannot_move_the_cursor_or_break_the_line(self, service, run):
+        service.on("GET", "/v1/jobs/x1", error(404, "no\x1b[2J job\n[red]x\x07\u202e", "not_found_error"))
+        ends(run("show", "x1"), 6, "error: no job [red]x")
+
+    def test_a_bug_of_ours_is_one_line_too(self, service, run, monkeypatch):
+        service.on("GET", "/v1/jobs", RuntimeError("boom"))
+        ends(run("list"), 1, "error: unexpected RuntimeError: boom; TRAINYARD_DEBUG=1 shows where")
+        monkeypatch.setenv("TRAINYARD_DEBUG", "1")
+        assert isinstance(run("list").exception, RuntimeError)
+
+
+class TestProcess:
+    """The installed command, in a process of its own."""
+
+    def trainyard(self, *arguments, **options):
+        code = "from trainyard.cli import main; main()"
+        return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, **options)
+
+    def test_help_tells_the_exit_codes(self):
+        done = self.trainyard("--help")
+        assert done.returncode == 0
+        assert "4 cannot connect" in " ".join(done.stdout.split())
+
+    def test_version(self):
+        assert self.trainyard("--version").stdout == "trainyard 0.1.0\n"
+
+    def test_no_command_shows_the_help(self):
+        done = self.trainyard()
+        assert done.returncode == 2
+        assert "Commands:" in done.stdout
+
+    def test_nobody_listening(self):
+        done = self.trainyard("show", "last", env=os.environ | {"TRAINYARD_URL": "http://127.0.0.1:1"})
+        assert (done.returncode, done.stdout) == (4, "")
+        assert done.stderr.count("\n") == 1
+
+    def test_a_pipe_that_closes_early(self):
+        program = "import sys; from trainyard.cli.failures import one_line_errors\n"
+        program += "with one_line_errors():\n  [print('x' * 1000) for _ in range(1000)]"
+        with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as done:
+            done.stdout.readline()
+            done.stdout.close()
+            assert b"BrokenPipe" not in done.stderr.read()

@@ -1,0 +1,247 @@
+"""The client: what it sends, how it reads answers, when it tries again, and which error says what."""
+
+import json
+
+import httpx
+import pytest
+
+from tests.unit.trainyard.fake_service import TIME, attempt, error, job, log, page
+from trainyard.client import (
+    AuthenticationError,
+    ConflictError,
+    ConnectionFailedError,
+    InvalidRequestError,
+    NotFoundError,
+    PermissionDeniedError,
+    RateLimitedError,
+    ServerError,
+    WaitTimeoutError,
+)
+from trainyard.contract.spec import parse_spec
+
+SPEC = {
+    "task": "regression",
+    "steps": 3,
+    "model": {"name": "mlp"},
+    "data": {"source": "builtin", "name": "parity"},
+}
+
+
+class TestSubmit:
+    def test_plain_data_goes_as_json_with_a_key_and_the_token(self, service):
+        service.on("POST", "/v1/jobs", httpx.Response(201, json=job()))
+        assert service.client().submit(SPEC).id == "01JOBAAAA"
+        sent = service.requests[0]
+        assert json.loads(sent.content) == SPEC
+        assert sent.headers["content-type"] == "application/json"
+        assert sent.headers["authorization"] == "Bearer secret"
+        assert len(sent.headers["idempotency-key"]) == 36
+
+    def test_yaml_text_goes_as_yaml(self, service):
+        service.on("POST", "/v1/jobs", job())
+        service.client().submit("task: regression\n")
+        assert service.requests[0].content == b"task: regression\n"
+        assert service.requests[0].headers["content-type"] == "application/yaml"
+
+    def test_a_training_spec_goes_with_every_default(self, service):
+        service.on("POST", "/v1/jobs", job())
+        spec = parse_spec(SPEC)
+        service.client().submit(spec)
+        sent = json.loads(service.requests[0].content)
+        assert sent["batch"]["size"] == 32
+        assert parse_spec(sent) == spec
+
+    def test_its_own_retries_carry_one_key(self, service):
+        service.on("POST", "/v1/jobs", httpx.ReadTimeout("slow"), error(503, "starting"), httpx.ReadError("cut"), job())
+        service.client().submit(SPEC)
+        keys = {request.headers["idempotency-key"] for request in service.requests}
+        assert (len(service.requests), len(keys)) == (4, 1)
+
+    def test_two_submissions_carry_two_keys_unless_told(self, service):
+        service.on("POST", "/v1/jobs", job())
+        client = service.client()
+        client.submit(SPEC)
+        client.submit(SPEC)
+        client.submit(SPEC, idempotency_key="mine")
+        keys = [request.headers["idempotency-key"] for request in service.requests]
+        assert keys[0] != keys[1]
+        assert keys[2] == "mine"
+
+    @pytest.mark.parametrize("document", [{"lr": float("nan")}, {"x": object()}])
+    def test_what_json_cannot_say_is_refused_before_anything_is_sent(self, service, document):
+        with pytest.raises(InvalidRequestError, match="the spec is not plain JSON data"):
+            service.client().submit(document)
+        assert service.requests == []
+
+
+class TestPaging:
+    def test_pages_follow_the_cursor_and_keep_the_filters(self, service):
+        service.on("GET", "/v1/jobs", page(job("a1"), job("a2"), more=True), page(job("a3")))
+        found = service.client().jobs(status="running", metadata={"team": "nlp"})
+        assert [one.id for one in found] == ["a1", "a2", "a3"]
+        first, second = (dict(request.url.params) for request in service.requests)
+        assert first == {"status": "running", "metadata[team]": "nlp", "order": "desc", "limit": "100"}
+        assert second == {**first, "after": "a2"}
+
+    def test_a_limit_stops_asking(self, service):
+        service.on("GET", "/v1/jobs", page(job("a1"), job("a2"), more=True), page(job("a3"), more=True))
+        assert [one.id for one in service.client().jobs(limit=2)] == ["a1", "a2"]
+        assert len(service.requests) == 1
+        assert service.requests[0].url.params["limit"] == "2"
+
+    def test_an_empty_page_ends_even_a_list_that_claims_more(self, service):
+        service.on("GET", "/v1/jobs", {"object": "list", "data": [], "has_more": True})
+        assert list(service.client().jobs()) == []
+
+    def test_lists_of_a_job(self, service):
+        service.on("GET", "/v1/jobs/a1/attempts", page(attempt(1), more=True), page(attempt(2)))
+        assert [one.number for one in service.client().attempts("a1")] == [1, 2]
+
+
+class TestReads:
+    def test_metrics_keep_what_is_not_finite(self, service):
+        series = {"key": "train/loss", "steps": [1, 2], "values": ["NaN", 0.5], "times": [TIME, TIME]}
+        service.on("GET", "/v1/jobs/a1/metrics", {"object": "metrics", "job_id": "a1", "series": [series]})
+        found = service.client().metrics("a1", ["train/loss", "eval/loss"], from_step=0, max_points=10)
+        assert str(found.series[0].values) == "[nan, 0.5]"
+        query = service.requests[0].url.query.decode()
+        assert query == "keys=train%2Floss&keys=eval%2Floss&from_step=0&max_points=10&format=json"
+
+    def test_csv_comes_as_text(self, service):
+        text = "key,step,value,time\ntrain/loss,1,0.5,2026-01-02T03:04:05.000Z\n"
+        service.on("GET", "/v1/jobs/a1/metrics", httpx.Response(200, text=text))
+        assert service.client().metrics_csv("a1") == text
+        assert dict(service.requests[0].url.params) == {"format": "csv", "max_points": "1000000"}
+
+    def test_logs_say_where_to_go_on(self, service):
+        service.on("GET", "/v1/jobs/a1/logs", log("grüße\n".encode(), 10))
+        chunk = service.client().logs("a1", rank="launch", attempt=2, offset=10)
+        assert (chunk.text, chunk.offset, chunk.next_offset) == ("grüße\n", 10, 18)
+        assert dict(service.requests[0].url.params) == {"rank": "launch", "attempt": "2", "offset": "10"}
+
+    @pytest.mark.parametrize("job_id", ["", ".", "..", "../tokens", "a/b", "a?b", "a b", "ä"])
+    def test_what_cannot_be_an_id_names_no_job(self, service, job_id):
+        with pytest.raises(NotFoundError, match="there is no job"):
+            service.client().job(job_id)
+        assert service.requests == []
+
+    def test_a_newer_service_may_say_more(self, service):
+        service.on("GET", "/v1/jobs/a1", job("a1", invented_later=1))
+        assert service.client().job("a1").id == "a1"
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("status", "kind"),
+        [
+            (400, InvalidRequestError),
+            (401, AuthenticationError),
+            (403, PermissionDeniedError),
+            (404, NotFoundError),
+            (409, ConflictError),
+            (413, InvalidRequestError),
+            (422, InvalidRequestError),
+            (429, RateLimitedError),
+            (500, ServerError),
+        ],
+    )
+    def test_each_status_has_its_class(self, service, status, kind):
+        service.on("GET", "/v1/jobs/a1", error(status, "what is wrong", code="why", param="gpus"))
+        with pytest.raises(kind, match=r"^what is wrong$") as caught:
+            service.client().job("a1")
+        assert (caught.value.status, caught.value.code, caught.value.param) == (status, "why", "gpus")
+
+    def test_a_bad_spec_brings_every_problem(self, service):
+        problems = [{"param": "gpus", "message": "is 0"}, {"param": "steps", "message": "is required"}]
+        service.on("POST", "/v1/jobs", error(422, "gpus: is 0", param="gpus", problems=problems))
+        with pytest.raises(InvalidRequestError) as caught:
+            service.client().submit(SPEC)
+        assert [str(problem) for problem in caught.value.problems] == ["gpus: is 0", "steps: is required"]
+
+    def test_without_a_list_the_error_itself_is_the_problem(self, service):
+        service.on("GET", "/v1/jobs", error(422, "must be at most 200", param="limit"))
+        with pytest.raises(InvalidRequestError) as caught:
+            list(service.client().jobs())
+        assert [str(problem) for problem in caught.value.problems] == ["limit: must be at most 200"]
+
+    @pytest.mark.parametrize(
+        "answer",
+        [
+            httpx.Response(404, text="<html>nginx</html>"),
+            httpx.Response(500, json={"detail": "boom"}),
+            httpx.Response(200, text="<html>hello</html>"),
+            httpx.Response(200, json={"object": "job"}),
+        ],
+    )
+    def test_what_is_not_trainyard_is_said_to_be_so(self, service, answer):
+        service.on("GET", "/v1/jobs/a1", answer)
+        with pytest.raises(ServerError, match=r"something that is not Trainyard's; is TRAINYARD_URL right\?$"):
+            service.client().job("a1")
+
+    def test_a_refused_connection_names_the_url_and_the_way_out(self, service):
+        service.on("GET", "/v1/jobs/a1", httpx.ConnectError("refused"))
+        expected = "cannot connect to http://trainyard.test: is the service running? start it with: trainyard serve"
+        with pytest.raises(ConnectionFailedError) as caught:
+            service.client().job("a1")
+        assert str(caught.value) == expected
+
+
+class TestRetries:
+    @pytest.mark.parametrize(
+        "failure", [httpx.ConnectError("x"), httpx.ReadTimeout("x"), error(429, "x"), error(502, "x"), error(503, "x")]
+    )
+    def test_passing_failures_are_tried_four_times(self, service, failure):
+        service.on("GET", "/v1/jobs/a1", failure)
+        with pytest.raises((ConnectionFailedError, RateLimitedError, ServerError)):
+            service.client().job("a1")
+        assert len(service.requests) == 4
+        assert [round(s, 2) for s in service.slept] == pytest.approx([0.2, 0.4, 0.8], rel=0.26)
+
+    @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 422, 500])
+    def test_a_clear_answer_is_not_asked_for_twice(self, service, status):
+        service.on("GET", "/v1/jobs/a1", error(status, "x"))
+        with pytest.raises(Exception, match="x"):
+            service.client().job("a1")
+        assert len(service.requests) == 1
+
+    def test_retry_after_is_respected_within_reason(self, service):
+        service.on("GET", "/v1/jobs/a1", error(429, "x", headers={"Retry-After": "7"}), job("a1"))
+        service.client().job("a1")
+        assert service.slept == [7.0]
+
+    def test_an_hour_is_not_waited_out(self, service):
+        service.on("GET", "/v1/jobs/a1", error(429, "x", headers={"Retry-After": "3600"}))
+        with pytest.raises(RateLimitedError):
+            service.client().job("a1")
+        assert service.slept == []
+
+
+class TestWait:
+    def test_returns_the_job_once_it_is_over(self, service):
+        service.on("GET", "/v1/jobs/a1", job("a1"), job("a1", status="running"), job("a1", status="failed"))
+        assert service.client().wait("a1").status == "failed"
+        assert len(service.slept) == 2
+
+    def test_outlives_a_restart_of_the_service(self, service):
+        down = [httpx.ConnectError("refused")] * 9
+        service.on("GET", "/v1/jobs/a1", job("a1"), *down, error(503, "starting"), job("a1", status="succeeded"))
+        assert service.client().wait("a1").status == "succeeded"
+
+    def test_a_service_that_was_never_there_is_an_error_at_once(self, service):
+        service.on("GET", "/v1/jobs/a1", httpx.ConnectError("refused"))
+        with pytest.raises(ConnectionFailedError):
+            service.client().wait("a1")
+        assert len(service.requests) == 4
+
+    def test_has_a_limit(self, service):
+        service.on("GET", "/v1/jobs/a1", job("a1"))
+        with pytest.raises(WaitTimeoutError, match="job a1 was not over after 0 seconds"):
+            service.client().wait("a1", timeout=0)
+
+
+class TestReady:
+    def test_says_whether(self, service):
+        service.on("GET", "/readyz", httpx.ConnectError("refused"), httpx.Response(503), httpx.Response(200))
+        client = service.client()
+        assert [client.ready() for _ in range(3)] == [False, False, True]
+        assert service.slept == []

@@ -1,0 +1,76 @@
+"""Which service is spoken to, and as whom."""
+
+import subprocess
+import sys
+
+import pytest
+
+from trainyard.client import TrainyardError
+from trainyard.client.settings import connection
+from trainyard.contract.places import admin_token_file, default_state_dir
+
+
+@pytest.fixture
+def admin_token(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRAINYARD_STATE_DIR", str(tmp_path / "state"))
+    file = admin_token_file(tmp_path / "state")
+    file.parent.mkdir()
+    file.write_text("from-the-file\n")
+
+
+class TestConnection:
+    def test_default_is_the_local_service_without_a_token(self):
+        found = connection()
+        assert (found.url, found.token, found.local, found.headers) == ("http://127.0.0.1:8470", None, True, {})
+
+    def test_environment_then_arguments(self, monkeypatch):
+        monkeypatch.setenv("TRAINYARD_URL", "https://yard.example/")
+        monkeypatch.setenv("TRAINYARD_TOKEN", "mine")
+        assert (connection().url, connection().token) == ("https://yard.example", "mine")
+        assert connection("http://localhost:1", "other").token == "other"
+
+    def test_the_admin_token_file_is_found_on_the_services_machine(self, admin_token):
+        assert connection().token == "from-the-file"
+        assert connection("http://[::1]:8470").token == "from-the-file"
+
+    def test_and_its_token_never_leaves_that_machine(self, admin_token):
+        for url in ("https://yard.example", "http://127.evil.example", "http://localhost.evil.example"):
+            assert connection(url).token is None, url
+
+    def test_a_token_of_ones_own_comes_first(self, admin_token, monkeypatch):
+        monkeypatch.setenv("TRAINYARD_TOKEN", "mine")
+        assert connection().token == "mine"
+
+    @pytest.mark.parametrize("url", ["127.0.0.1:8470", "ftp://host", "http://", "http://host:port", "nonsense"])
+    def test_what_is_not_a_url_is_said_to_be_so(self, url):
+        with pytest.raises(TrainyardError, match="look at TRAINYARD_URL"):
+            connection(url)
+
+    def test_a_token_that_cannot_be_sent(self):
+        with pytest.raises(TrainyardError, match="look at TRAINYARD_TOKEN"):
+            connection(token="two\nlines")
+
+
+class TestPlaces:
+    def test_state_folder(self, monkeypatch, tmp_path):
+        assert default_state_dir() == tmp_path / "home/.local/state/trainyard"
+        monkeypatch.setenv("XDG_STATE_HOME", "relative")
+        assert default_state_dir() == tmp_path / "home/.local/state/trainyard"
+        monkeypatch.setenv("XDG_STATE_HOME", "/var/xdg")
+        assert str(default_state_dir()) == "/var/xdg/trainyard"
+
+
+class TestImports:
+    @pytest.mark.parametrize(
+        ("statement", "forbidden"),
+        [
+            ("import trainyard", {"torch", "fastapi", "httpx", "typer", "rich", "pydantic"}),
+            ("import trainyard; trainyard.Client", {"torch", "fastapi", "typer", "service", "worker"}),
+            ("import trainyard.cli", {"torch", "fastapi", "typer", "httpx"}),
+            ("import trainyard.cli.app, trainyard.demo", {"torch", "fastapi", "service", "worker"}),
+        ],
+    )
+    def test_what_is_not_needed_is_not_loaded(self, statement, forbidden):
+        program = f"import sys; {statement}; print(*({forbidden!r} & set(sys.modules)))"
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        assert done.stdout.split() == []
