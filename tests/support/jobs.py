@@ -1,7 +1,7 @@
 """What the local scheduler runs in its tests, in the place of the worker's launcher. Each takes the attempt's folder.
 
 A job says what it does by files: `began` (its first line; the text is the time), `ran` (a line a run), `signals`
-(a line a SIGTERM), `pids` (a line for each of its processes).
+(a line a SIGTERM), `pids` (a line for each of its processes), `finished` (it came to its end).
 """
 
 import json
@@ -45,6 +45,7 @@ def wait(folder: Path) -> None:
     signal.signal(signal.SIGTERM, stop)
     _begin(folder)
     _sleep(folder)
+    _note(folder, "finished", "by itself")
 
 
 def stubborn(folder: Path) -> None:
