@@ -1,11 +1,17 @@
 """Fixtures that every test may use."""
 
 import os
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
+from service.db.migrate import upgrade
+from service.db.models import Base
 from tests.support.postgres import PostgresMissingError, PostgresServer, running_server
+from tests.support.world import World
 
 
 @pytest.fixture(scope="session")
@@ -22,3 +28,47 @@ def postgres_server() -> Iterator[PostgresServer]:
         yield running
     finally:
         server.__exit__(None, None, None)
+
+
+@pytest.fixture(scope="session")
+def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite file as the real migrations leave it, to copy."""
+    path = tmp_path_factory.mktemp("sqlite") / "migrated.sqlite"
+    upgrade(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture(scope="session")
+def migrated_postgres(postgres_server: PostgresServer) -> str:
+    """One database for every test in turn: emptying it is ten times quicker than making it anew."""
+    return postgres_server.copy_of(upgrade)
+
+
+def empty(url: str) -> None:
+    """Remove every row."""
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        for table in reversed(Base.metadata.sorted_tables):
+            connection.execute(sa.delete(table))
+    engine.dispose()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An empty, migrated database of each kind."""
+    if request.param == "sqlite":
+        path = tmp_path / "test.sqlite"
+        shutil.copy(request.getfixturevalue("migrated_sqlite"), path)
+        yield f"sqlite:///{path}"
+        return
+    url = request.getfixturevalue("migrated_postgres")
+    yield url
+    empty(url)
+
+
+@pytest.fixture
+def world(database_url: str, tmp_path: Path) -> Iterator[World]:
+    """The service in one process, on each database."""
+    made = World(database_url, tmp_path / "state")
+    yield made
+    made.database.dispose()

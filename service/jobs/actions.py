@@ -8,7 +8,7 @@ from typing import Any
 
 from service.access.actions import Principal
 from service.db.engine import Database
-from service.db.models import IdempotencyKey, Job
+from service.db.models import Job
 from service.errors import ConflictError, InvalidRequestError, InvalidSpecError, PermissionDeniedError
 from service.ids import new_job_id
 from service.jobs.repository import JobRepository
@@ -67,7 +67,7 @@ def submit(
     digest = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
     with database.write() as session:
         jobs = JobRepository(session, now)
-        if idempotency_key is not None and (replay := _replay(jobs, principal, idempotency_key, digest)):
+        if idempotency_key is not None and (replay := _replay(database, jobs, principal, idempotency_key, digest)):
             return replay
         job = Job(
             id=new_job_id(now),
@@ -84,18 +84,14 @@ def submit(
         jobs.add(job)
         answer = _resource(job, run_root, now).model_dump(mode="json")
         if idempotency_key is not None:
-            jobs.remember(
-                IdempotencyKey(
-                    principal=principal.id, key=idempotency_key, digest=digest, response=answer, created_at=now
-                ),
-            )
+            jobs.remember(principal.id, idempotency_key, answer)
     return Accepted(job=answer, replayed=False)
 
 
-def _replay(jobs: JobRepository, principal: Principal, key: str, digest: str) -> Accepted | None:
+def _replay(database: Database, jobs: JobRepository, principal: Principal, key: str, digest: str) -> Accepted | None:
     if not key or len(key) > MAX_KEY or not key.isascii() or not key.isprintable():
         raise InvalidRequestError(f"must be 1 to {MAX_KEY} printable ASCII characters", param="Idempotency-Key")
-    known = jobs.remembered(principal.id, key)
+    known = jobs.reserve(database, principal.id, key, digest)
     if known is None:
         return None
     if known.digest != digest:

@@ -8,6 +8,7 @@ from typing import Any, cast
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from service.db.engine import Database
 from service.db.models import Attempt, Checkpoint, Event, IdempotencyKey, Job
 from service.errors import InvalidRequestError, NotFoundError
 from service.jobs.states import ACTIVE, FINAL_STATUS, check_move
@@ -207,12 +208,20 @@ class JobRepository:
         """Move to the final status of a reason."""
         return self.move(job, FINAL_STATUS[reason], message, reason=reason)
 
-    def remembered(self, principal: str, key: str) -> IdempotencyKey | None:
-        return self._session.get(IdempotencyKey, (principal, key))
+    def reserve(self, database: Database, principal: str, key: str, digest: str) -> IdempotencyKey | None:
+        """Take an idempotency key: None when it is ours now, else the entry of the request that had it first.
 
-    def remember(self, entry: IdempotencyKey) -> None:
-        self._session.add(entry)
-        self._session.flush()
+        A concurrent request with the same key waits here until that one's transaction ends.
+        """
+        row = {"principal": principal, "key": key, "digest": digest, "response": {}, "created_at": self._now}
+        claim = database.insert(IdempotencyKey).values(row).on_conflict_do_nothing().returning(IdempotencyKey.key)
+        if self._session.execute(claim).first() is not None:
+            return None
+        return self._session.get_one(IdempotencyKey, (principal, key))
+
+    def remember(self, principal: str, key: str, response: dict[str, Any]) -> None:
+        """Keep the answer to the request that took the key."""
+        self._session.get_one(IdempotencyKey, (principal, key)).response = response
 
 
 def _cursor(after: str) -> int:

@@ -98,7 +98,7 @@ def _after_end(facts: Facts) -> Verdict:
         return _cancelled(facts)
     if finish is not None and why in ("error", "out_of_memory", "stalled", "rejected"):
         return _after_error(facts, finish)
-    if facts.desired == "paused":
+    if facts.desired == "paused" or facts.status == "pausing":
         return _paused(facts, why)
     if why == "user_cancelled":
         message = "stopped by a request that this service knows nothing of"
@@ -138,7 +138,7 @@ def _after_error(facts: Facts, finish: FinishRecord) -> Verdict:
             status="failed", reason=reason, message=words, failure=failure, ended=True, exit_reason=finish.reason
         )
     return Verdict(
-        status="queued",
+        status="paused" if facts.status == "pausing" else "queued",
         message=f"to be tried again ({facts.retries_left} left) after {words}",
         failure=failure,
         ended=True,

@@ -46,7 +46,6 @@ def _extremes(points: Sequence[P]) -> list[P]:
         return list(points)
     finite = [point for point in points if math.isfinite(point.value)]
     odd = next((point for point in points if not math.isfinite(point.value)), None)
-    chosen = [odd] if odd is not None else [min(finite, key=lambda point: point.value)]
-    if finite:
-        chosen.append(max(finite, key=lambda point: point.value))
-    return sorted(chosen, key=lambda point: point.step)
+    low = odd or min(finite, key=lambda point: point.value)
+    high = max(finite, key=lambda point: point.value, default=low)
+    return [low] if low.step == high.step else sorted((low, high), key=lambda point: point.step)

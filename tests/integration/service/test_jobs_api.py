@@ -1,0 +1,163 @@
+"""What people can ask of jobs over HTTP."""
+
+import threading
+
+import yaml
+
+from tests.support.world import SPEC, World
+
+
+def test_a_job_is_accepted_durable_and_resolved(world: World) -> None:
+    answer = world.client.post("/v1/jobs", json=SPEC)
+    assert answer.status_code == 201
+    job = answer.json()
+    assert (job["object"], job["status"], job["desired"], job["created_by"]) == ("job", "queued", "run", "admin")
+    assert (job["spec"]["strategy"], job["spec"]["precision"], job["spec"]["backend"]) == ("ddp", "fp32", "gloo")
+    assert job["created_at"] == "2026-01-01T00:00:00.000Z"
+    assert world.job(job["id"]) == job
+    assert world.scheduler.submitted == []
+
+
+def test_yaml_is_taken_by_content_type(world: World) -> None:
+    answer = world.client.post("/v1/jobs", content=yaml.safe_dump(SPEC), headers={"Content-Type": "application/yaml"})
+    assert answer.status_code == 201
+    assert answer.json()["name"] == "parity"
+
+
+def test_the_same_key_and_spec_replay_the_same_answer(world: World) -> None:
+    headers = {"Idempotency-Key": "k-1"}
+    first = world.client.post("/v1/jobs", json=SPEC, headers=headers)
+    again = world.client.post("/v1/jobs", json=SPEC, headers=headers)
+    assert (again.status_code, again.json()) == (201, first.json())
+    assert again.headers["Idempotent-Replayed"] == "true"
+    assert len(world.client.get("/v1/jobs").json()["data"]) == 1
+
+
+def test_the_same_key_with_another_spec_is_a_conflict(world: World) -> None:
+    headers = {"Idempotency-Key": "k-1"}
+    world.client.post("/v1/jobs", json=SPEC, headers=headers)
+    other = world.client.post("/v1/jobs", json={**SPEC, "seed": 1}, headers=headers)
+    assert (other.status_code, other.json()["error"]["code"]) == (409, "idempotency_key_reused")
+
+
+def test_concurrent_twins_make_one_job(world: World) -> None:
+    answers: list[tuple[int, str]] = []
+
+    def post() -> None:
+        answer = world.new_client(world.token).post("/v1/jobs", json=SPEC, headers={"Idempotency-Key": "twin"})
+        answers.append((answer.status_code, answer.json().get("id")))
+
+    threads = [threading.Thread(target=post) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(world.client.get("/v1/jobs").json()["data"]) == 1
+    assert {status for status, _ in answers} == {201}
+    assert len({job for _, job in answers}) == 1
+
+
+def test_lists_are_newest_first_and_stable_under_inserts(world: World) -> None:
+    ids = []
+    for n in range(5):
+        world.clock.advance(1)
+        ids.append(world.submit(name=f"job {n}"))
+    first = world.client.get("/v1/jobs?limit=2").json()
+    assert [job["id"] for job in first["data"]] == [ids[4], ids[3]]
+    assert (first["object"], first["first_id"], first["last_id"], first["has_more"]) == ("list", ids[4], ids[3], True)
+    world.clock.advance(1)
+    world.submit(name="late")
+    second = world.client.get(f"/v1/jobs?limit=3&after={first['last_id']}").json()
+    assert [job["id"] for job in second["data"]] == [ids[2], ids[1], ids[0]]
+    assert second["has_more"] is False
+    upwards = world.client.get("/v1/jobs?order=asc&limit=1").json()
+    assert upwards["data"][0]["id"] == ids[0]
+
+
+def test_lists_are_filtered(world: World) -> None:
+    a = world.submit(name="a", metadata={"team": "nlp", "q'": "%"})
+    b = world.submit(name="b", metadata={"team": "vision"})
+    for query, expected in [
+        ("name=a", [a]),
+        ("metadata[team]=vision", [b]),
+        ("metadata[q']=%25", [a]),
+        ("metadata[q']=x", []),
+        ("status=queued&status=running&name=b", [b]),
+        ("status=succeeded", []),
+        ("created_by=nobody", []),
+    ]:
+        found = world.client.get(f"/v1/jobs?{query}").json()["data"]
+        assert [job["id"] for job in found] == expected, query
+
+
+def test_cancel_records_intent_and_is_idempotent(world: World) -> None:
+    job = world.submit()
+    first = world.client.post(f"/v1/jobs/{job}/cancel")
+    assert (first.status_code, first.json()["status"], first.json()["desired"]) == (202, "queued", "cancelled")
+    assert world.client.post(f"/v1/jobs/{job}/cancel").status_code == 202
+    world.tick()
+    assert world.status(job) == "cancelled"
+    assert world.client.post(f"/v1/jobs/{job}/cancel").status_code == 202
+    events = world.client.get(f"/v1/jobs/{job}/events?order=asc").json()["data"]
+    assert [event["type"] for event in events] == ["created", "status", "cancel_requested", "status"]
+
+
+def test_events_page_by_cursor(world: World) -> None:
+    job = world.submit()
+    world.start(job)
+    everything = world.client.get(f"/v1/jobs/{job}/events?order=asc&limit=200").json()["data"]
+    page = world.client.get(f"/v1/jobs/{job}/events?order=asc&limit=2").json()
+    rest = world.client.get(f"/v1/jobs/{job}/events?order=asc&limit=200&after={page['last_id']}").json()
+    assert page["data"] + rest["data"] == everything
+    assert len(everything) > 3
+
+
+def test_the_script_is_what_was_submitted(world: World) -> None:
+    job = world.submit()
+    early = world.client.get(f"/v1/jobs/{job}/script")
+    assert (early.status_code, early.json()["error"]["code"]) == (404, "not_submitted")
+    world.tick()
+    script = world.client.get(f"/v1/jobs/{job}/script").json()
+    assert script["script"] == world.scheduler.submitted[0].script
+    assert "parity" not in script["script"].split("exec")[0].replace(job, "")
+
+
+def test_templates_are_ready_to_post(world: World) -> None:
+    templates = world.client.get("/v1/templates").json()["data"]
+    assert {"digits_ddp", "gpt_stdlib", "mlp_parity"} <= {template["name"] for template in templates}
+    for template in templates:
+        one = world.client.get(f"/v1/templates/{template['name']}").json()
+        assert one == template
+        assert world.client.post("/v1/jobs", json=one["spec"]).status_code == 201
+
+
+def test_probes_need_no_token_and_name_the_parts(world: World) -> None:
+    stranger = world.new_client(None)
+    assert stranger.get("/livez").json() == {"status": "ok"}
+    assert stranger.get("/readyz").json() == {"status": "ok", "checks": {"database": "ok", "runs_dir": "ok"}}
+    world.submit()
+    assert 'trainyard_jobs{status="queued"} 1.0' in stranger.get("/metrics").text
+    world.settings.runs.rmdir()
+    broken = stranger.get("/readyz")
+    assert broken.status_code == 503
+    assert "not a folder" in broken.json()["checks"]["runs_dir"]
+
+
+def test_roles_bound_what_a_token_can_do(world: World) -> None:
+    mine = world.person("user", "ann")
+    job = mine.post("/v1/jobs", json=SPEC).json()["id"]
+    other, viewer = world.person("user", "bob"), world.person("viewer", "eve")
+    assert other.get(f"/v1/jobs/{job}").status_code == 200
+    assert other.post(f"/v1/jobs/{job}/cancel").json()["error"]["type"] == "permission_error"
+    assert viewer.get("/v1/jobs").status_code == 200
+    assert viewer.post("/v1/jobs", json=SPEC).status_code == 403
+    assert mine.post(f"/v1/jobs/{job}/cancel").status_code == 202
+
+
+def test_openapi_describes_every_route_with_its_errors(world: World) -> None:
+    paths = world.client.get("/openapi.json").json()["paths"]
+    operations = [op for path in paths.values() for op in path.values()]
+    ids = [op["operationId"] for op in operations]
+    assert len(ids) == len(set(ids))
+    assert all(op.get("description") for op in operations)
+    assert "404" in paths["/v1/jobs/{job_id}"]["get"]["responses"]

@@ -1,0 +1,219 @@
+"""The whole service in one process, on a real database, with a scheduler that does what the test says."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+from fastapi.testclient import TestClient
+
+from service.access.actions import ensure_admin_token
+from service.access.tokens import Role, new_person_token, parse_token
+from service.app import create_app
+from service.db.engine import Database
+from service.db.models import Token
+from service.dependencies import Services
+from service.observability import ServiceMetrics
+from service.reconcile.lease import LeaderLease
+from service.reconcile.loop import Reconciler
+from service.reconcile.submit import Submitter
+from service.scheduler.base import (
+    Accepted,
+    Known,
+    LaunchPlan,
+    Observation,
+    SchedulerUnavailableError,
+    SubmitOutcome,
+)
+from service.settings import Settings
+from trainyard.contract.layout import AttemptLayout, RunLayout
+
+
+@dataclass
+class FakeClock:
+    """Time stands still until it is told to go on."""
+
+    now: datetime = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+@dataclass
+class FakeScheduler:
+    """Answers what the test has set; the faults are what it is for."""
+
+    name: Literal["local", "slurm"] = "local"
+    outcome: SubmitOutcome | None = None
+    """The answer to the next submissions; None: accepted."""
+    unavailable: bool = False
+    lose_answers: bool = False
+    """Accept, but let the caller die before it hears of it."""
+    submitted: list[LaunchPlan] = field(default_factory=list)
+    states: dict[str, Observation] = field(default_factory=dict)
+    cancelled: list[str] = field(default_factory=list)
+    observations: int = 0
+
+    def submit(self, plan: LaunchPlan) -> SubmitOutcome:
+        if self.outcome is not None:
+            return self.outcome
+        self.submitted.append(plan)
+        self.states[plan.tag] = Observation("pending", "waiting")
+        if self.lose_answers:
+            raise KeyboardInterrupt
+        return Accepted(f"id-{plan.tag}")
+
+    def observe(self, known: Sequence[Known]) -> Mapping[str, Observation]:
+        self.observations += 1
+        self._check()
+        return {k.tag: self.states.get(k.tag, Observation("absent")) for k in known}
+
+    def find(self, tag: str, folder: Path) -> list[str]:
+        self._check()
+        return [f"id-{tag}"] if tag in self.states else []
+
+    def cancel(self, known: Known) -> None:
+        self._check()
+        self.cancelled.append(known.tag)
+
+    def _check(self) -> None:
+        if self.unavailable:
+            raise SchedulerUnavailableError("it does not answer")
+
+    def say(self, state: Literal["pending", "running", "ended", "absent"], message: str = "") -> None:
+        """The state of everything it has."""
+        self.states = {tag: Observation(state, message) for tag in self.states}
+
+
+class World:
+    """One service, and the hands of everyone around it."""
+
+    def __init__(self, url: str, folder: Path, **settings: Any):
+        self.settings = Settings(state_dir=folder, database_url=url, accelerator="cpu", **settings)
+        self.settings.runs.mkdir(parents=True, exist_ok=True)
+        self.clock = FakeClock()
+        self.database = Database(self.settings.url)
+        self.scheduler = FakeScheduler()
+        self.services = Services(settings=self.settings, database=self.database, clock=self.clock)
+        self.reconciler = self.new_reconciler("one")
+        ensure_admin_token(self.database, self.settings.state / "admin_token", self.clock())
+        self.token = (self.settings.state / "admin_token").read_text().strip()
+        self.app = create_app(self.services, ServiceMetrics())
+        self.client = self.new_client(self.token)
+
+    def new_client(self, token: str | None) -> TestClient:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return TestClient(self.app, base_url="http://localhost", headers=headers, raise_server_exceptions=False)
+
+    def new_reconciler(self, owner: str) -> Reconciler:
+        """What a restarted or a second service has."""
+        submitter = Submitter(self.services, self.scheduler)
+        return Reconciler(self.services, self.scheduler, submitter, LeaderLease(self.database, owner))
+
+    def person(self, role: Role, name: str) -> TestClient:
+        """A client with a token of its own."""
+        text = new_person_token()
+        parsed = parse_token(text)
+        assert parsed is not None
+        with self.database.write() as session:
+            session.add(Token(id=parsed.id, hash=parsed.hash, name=name, role=role, created_at=self.clock()))
+        return self.new_client(text)
+
+    def submit(self, **changes: Any) -> str:
+        """A job; its id."""
+        answer = self.client.post("/v1/jobs", json={**SPEC, **changes})
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["id"])
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        answer = self.client.get(f"/v1/jobs/{job_id}")
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def status(self, job_id: str) -> str:
+        return str(self.job(job_id)["status"])
+
+    def tick(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.reconciler.run_once()
+            self.clock.advance(1)
+
+    def folder(self, job_id: str, attempt: int = 1) -> AttemptLayout:
+        return RunLayout(self.settings.runs / job_id).attempt(attempt)
+
+    def worker(self, job_id: str) -> "FakeWorker":
+        """The worker of the job's current attempt, with the token that it would find."""
+        attempt = self.job(job_id)["attempt"]
+        token = self.folder(job_id, attempt["number"]).token.read_text().strip()
+        return FakeWorker(self.new_client(token), attempt["id"], self)
+
+    def start(self, job_id: str) -> "FakeWorker":
+        """Bring a queued job to running."""
+        self.tick()
+        self.scheduler.say("running")
+        worker = self.worker(job_id)
+        worker.execution = worker.claim().json()["execution"]
+        assert self.status(job_id) == "running"
+        return worker
+
+
+class FakeWorker:
+    """Speaks the worker's side of the protocol."""
+
+    def __init__(self, client: TestClient, attempt_id: str, world: World):
+        self.client = client
+        self.attempt_id = attempt_id
+        self.execution = 1
+        self._world = world
+
+    def post(self, what: str, body: Any) -> Any:
+        return self.client.post(f"/v1/attempts/{self.attempt_id}/{what}", json=body)
+
+    def claim(self, nonce: str = "nonce-0001") -> Any:
+        return self.post("claim", {"nonce": nonce, "host": "node1", "pid": 7})
+
+    def metrics(self, points: Sequence[tuple[str, int, Any]], *, resumed: int = 0, **extra: Any) -> Any:
+        told = [{"key": k, "step": s, "value": v, "time": self._world.clock().isoformat()} for k, s, v in points]
+        body = {"execution": self.execution, "resumed_from_step": resumed, "points": told, **extra}
+        return self.post("metrics", body)
+
+    def log(self, rank: str, offset: int, data: bytes) -> Any:
+        path = f"/v1/attempts/{self.attempt_id}/logs?rank={rank}&offset={offset}"
+        return self.client.post(path, content=data)
+
+    def checkpoint(self, step: int, **extra: Any) -> Any:
+        body = {
+            "execution": self.execution,
+            "step": step,
+            "size_bytes": 10,
+            "digest": "sha256:" + "0" * 64,
+            "world_size": 2,
+            "time": self._world.clock().isoformat(),
+            **extra,
+        }
+        return self.post("checkpoints", body)
+
+    def finish(self, reason: str, **extra: Any) -> Any:
+        body = {"execution": self.execution, "reason": reason, "time": self._world.clock().isoformat(), **extra}
+        return self.post("finish", body)
+
+    def end(self, reason: str, **extra: Any) -> None:
+        """The last word, and the processes are gone."""
+        assert self.finish(reason, **extra).status_code == 200
+        self._world.scheduler.say("ended")
+
+
+SPEC: dict[str, Any] = {
+    "name": "parity",
+    "task": "regression",
+    "gpus": 2,
+    "model": {"source": "builtin", "name": "mlp"},
+    "data": {"source": "builtin", "name": "parity"},
+    "steps": 20,
+    "batch": {"size": 10},
+}

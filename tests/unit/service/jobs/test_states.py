@@ -1,0 +1,65 @@
+"""Every legal and every illegal move."""
+
+from itertools import product
+from typing import get_args
+
+import pytest
+
+from service.jobs.states import ACTIVE, FINAL_STATUS, MOVES, IllegalMoveError, check_move
+from trainyard.contract.resources import TERMINAL, JobStatus, StatusReason
+
+STATUSES = get_args(JobStatus)
+REASON_FOR = {"succeeded": "completed", "failed": "error", "cancelled": "user_cancelled"}
+
+LEGAL = {
+    "queued": "submitting failed paused cancelled",
+    "submitting": "pending running queued succeeded failed cancelling lost",
+    "pending": "running queued succeeded failed pausing cancelling cancelled lost",
+    "running": "queued pausing cancelling cancelled succeeded failed lost",
+    "pausing": "paused cancelling succeeded failed lost",
+    "paused": "queued cancelled",
+    "cancelling": "cancelled succeeded failed lost",
+    "lost": "queued submitting pending running pausing paused cancelling succeeded failed cancelled",
+    "succeeded": "",
+    "failed": "queued",
+    "cancelled": "queued",
+}
+"""The design's table, written down a second time: a change of one of them must be a change of both."""
+
+
+@pytest.mark.parametrize(("source", "target"), list(product(STATUSES, STATUSES)))
+def test_a_move_is_legal_exactly_where_the_design_says(source: JobStatus, target: JobStatus) -> None:
+    reason = REASON_FOR.get(target)
+    if target in LEGAL[source].split():
+        check_move(source, target, reason)  # type: ignore[arg-type]
+    else:
+        with pytest.raises(IllegalMoveError, match=f"a job that is {source} cannot become {target}"):
+            check_move(source, target, reason)  # type: ignore[arg-type]
+
+
+def test_every_status_has_its_row() -> None:
+    assert set(MOVES) == set(STATUSES)
+
+
+def test_every_reason_has_a_final_status() -> None:
+    assert set(FINAL_STATUS) == set(get_args(StatusReason))
+    assert set(FINAL_STATUS.values()) == TERMINAL
+
+
+@pytest.mark.parametrize(("reason", "target"), list(product(get_args(StatusReason), sorted(TERMINAL))))
+def test_a_final_status_comes_only_with_its_own_reasons(reason: StatusReason, target: JobStatus) -> None:
+    if FINAL_STATUS[reason] == target:
+        check_move("running", target, reason)
+    else:
+        with pytest.raises(IllegalMoveError):
+            check_move("running", target, reason)
+
+
+@pytest.mark.parametrize("target", sorted(TERMINAL))
+def test_no_final_status_without_a_reason(target: JobStatus) -> None:
+    with pytest.raises(IllegalMoveError):
+        check_move("running", target, None)
+
+
+def test_active_is_what_a_scheduler_may_have() -> None:
+    assert set(STATUSES) - TERMINAL - {"queued", "paused"} == ACTIVE

@@ -1,0 +1,157 @@
+"""Verdicts from facts."""
+
+from datetime import UTC, datetime
+from itertools import product
+from typing import Any, get_args
+
+import pytest
+
+from service.jobs.states import ACTIVE, check_move
+from service.reconcile.decide import MAX_BARREN, NOTHING, Facts, Verdict, decide
+from service.scheduler.base import Observation
+from trainyard.contract.reports import ExitReason, Failure, FinishRecord
+from trainyard.contract.resources import Desired
+
+FAILURE = Failure(rank=1, type="ValueError", message="bad\nsecond line")
+
+
+def finish(reason: ExitReason, **extra: Any) -> FinishRecord:
+    return FinishRecord(execution=1, reason=reason, time=datetime(2026, 1, 1, tzinfo=UTC), **extra)
+
+
+def facts(**changes: Any) -> Facts:
+    plain: dict[str, Any] = {
+        "status": "running",
+        "desired": "run",
+        "claimed": True,
+        "observation": Observation("ended"),
+        "finish": None,
+        "retries_left": 2,
+        "barren": 0,
+        "on_time_limit": "continue",
+    }
+    return Facts(**{**plain, **changes})
+
+
+def test_without_an_answer_from_the_scheduler_nothing_is_concluded() -> None:
+    for status, desired in product(sorted(ACTIVE), get_args(Desired)):
+        assert decide(facts(status=status, desired=desired, observation=None)) == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("reason", "status", "why"),
+    [
+        ("completed", "succeeded", "completed"),
+        ("rejected", "failed", "rejected"),
+        ("preempted", "queued", None),
+        ("time_limit", "queued", None),
+        ("error", "queued", None),
+        ("out_of_memory", "queued", None),
+        ("stalled", "queued", None),
+        ("user_cancelled", "cancelled", "cancelled_outside"),
+    ],
+)
+def test_the_last_word_decides(reason: ExitReason, status: str, why: str | None) -> None:
+    verdict = decide(facts(finish=finish(reason)))
+    assert (verdict.status, verdict.reason, verdict.ended) == (status, why, True)
+
+
+@pytest.mark.parametrize("reason", ["error", "out_of_memory", "stalled"])
+def test_an_error_without_retries_left_is_the_end_and_names_the_rank(reason: ExitReason) -> None:
+    verdict = decide(facts(finish=finish(reason, failure=FAILURE), retries_left=0))
+    assert (verdict.status, verdict.reason) == ("failed", reason)
+    assert verdict.message == "rank 1: ValueError: bad"
+    assert verdict.failure == FAILURE
+
+
+def test_an_error_with_retries_left_spends_one() -> None:
+    verdict = decide(facts(finish=finish("error", failure=FAILURE), retries_left=1))
+    assert (verdict.status, verdict.spends_retry) == ("queued", True)
+
+
+def test_a_continuation_spends_no_retry() -> None:
+    assert not decide(facts(finish=finish("preempted"))).spends_retry
+
+
+def test_an_end_without_a_last_word_is_continued() -> None:
+    verdict = decide(facts())
+    assert (verdict.status, verdict.exit_reason) == ("queued", "node_failure")
+
+
+@pytest.mark.parametrize("reason", ["preempted", "time_limit", None])
+def test_three_continuations_without_a_newer_checkpoint_end_it(reason: ExitReason | None) -> None:
+    last = finish(reason) if reason else None
+    assert decide(facts(finish=last, barren=MAX_BARREN - 1)).status == "queued"
+    ended = decide(facts(finish=last, barren=MAX_BARREN))
+    assert (ended.status, ended.reason) == ("failed", "retries_exhausted")
+    assert "3 times in a row without a newer checkpoint" in (ended.message or "")
+
+
+def test_a_time_limit_can_be_the_end() -> None:
+    verdict = decide(facts(finish=finish("time_limit"), on_time_limit="fail"))
+    assert (verdict.status, verdict.reason) == ("failed", "time_limit")
+
+
+def test_cancelling_is_confirmed_only_when_nothing_runs() -> None:
+    running = Observation("running")
+    asked = decide(facts(desired="cancelled", observation=running))
+    assert (asked.status, asked.cancel) == ("cancelling", True)
+    again = decide(facts(status="cancelling", desired="cancelled", observation=running))
+    assert (again.status, again.cancel) == (None, True)
+    over = decide(facts(status="cancelling", desired="cancelled"))
+    assert (over.status, over.reason) == ("cancelled", "user_cancelled")
+
+
+def test_a_run_that_finished_first_wins_over_its_cancellation() -> None:
+    verdict = decide(facts(status="cancelling", desired="cancelled", finish=finish("completed")))
+    assert verdict.status == "succeeded"
+
+
+def test_a_vanished_job_is_lost_not_failed_and_comes_back() -> None:
+    assert decide(facts(observation=Observation("absent"))).status == "lost"
+    assert decide(facts(status="lost", observation=Observation("absent"))) == NOTHING
+    assert decide(facts(status="lost", observation=Observation("running"))).status == "running"
+
+
+def test_a_vanished_job_with_a_last_word_is_not_lost() -> None:
+    assert decide(facts(observation=Observation("absent"), finish=finish("completed"))).status == "succeeded"
+
+
+def test_waiting_is_explained_in_the_schedulers_words() -> None:
+    seen = Observation("pending", "behind another")
+    assert decide(facts(status="pending", claimed=False, observation=seen)) == Verdict(message="behind another")
+
+
+def test_a_wish_to_pause_leads_to_paused() -> None:
+    running = Observation("running")
+    assert decide(facts(desired="paused", observation=running)).status == "pausing"
+    assert decide(facts(status="pausing", desired="paused", finish=finish("preempted"))).status == "paused"
+
+
+def test_every_verdict_is_a_legal_move() -> None:
+    """Over all combinations of what can be known, no verdict asks for a move that the table does not have."""
+    reasons: list[ExitReason | None] = [None, *get_args(ExitReason)]
+    states = ("pending", "running", "ended", "absent")
+    for status, desired, claimed, state, reason, left, barren, limit in product(
+        sorted(ACTIVE - {"submitting"}),
+        get_args(Desired),
+        (True, False),
+        states,
+        reasons,
+        (0, 1),
+        (0, MAX_BARREN),
+        ("continue", "fail"),
+    ):
+        known = facts(
+            status=status,
+            desired=desired,
+            claimed=claimed,
+            observation=Observation(state),
+            finish=finish(reason) if reason else None,
+            retries_left=left,
+            barren=barren,
+            on_time_limit=limit,
+        )
+        verdict = decide(known)
+        if verdict.status is not None:
+            check_move(status, verdict.status, verdict.reason)

@@ -1,0 +1,80 @@
+"""How a checkpoint gets to disk and back: torch.distributed.checkpoint in a process group of its own."""
+
+import os
+import shutil
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import torch.distributed as dist
+
+from trainyard.contract.layout import CheckpointLayout
+
+StateDict = dict[str, Any]
+
+
+class CheckpointStorage:
+    """Saves one checkpoint at a time. All methods but `wait` are collectives."""
+
+    def __init__(self, group: dist.ProcessGroup, *, asynchronous: bool) -> None:
+        self._group = group
+        self._asynchronous = asynchronous
+        self._pending: Future[None] | None = None
+        self._completer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+
+    def save(self, checkpoint: CheckpointLayout, state: StateDict, complete: Callable[[], None]) -> None:
+        """Write the files; `complete` is called on every rank once all ranks have written theirs.
+
+        An asynchronous save returns when the state has been copied. The caller has waited for the save before.
+        """
+        from torch.distributed.checkpoint import state_dict_saver as dcp
+
+        checkpoint.root.mkdir(parents=True, exist_ok=True)
+        if self._asynchronous:
+            saving = dcp.async_save(state, checkpoint_id=checkpoint.root, process_group=self._group)
+            assert isinstance(saving, Future)
+            self._pending = self._completer.submit(_after, saving, complete)
+            return
+        done: Future[None] = Future()
+        self._pending = done
+        try:
+            dcp.save(state, checkpoint_id=checkpoint.root, process_group=self._group)
+            complete()
+        except Exception as error:
+            done.set_exception(error)
+        else:
+            done.set_result(None)
+
+    def wait(self) -> None:
+        """Until the last save is complete.
+
+        Raises:
+            Exception: what made it fail.
+        """
+        pending, self._pending = self._pending, None
+        if pending:
+            pending.result()
+
+    def load(self, checkpoint: CheckpointLayout, state: StateDict) -> None:
+        """Fill the tensors of `state` in place."""
+        from torch.distributed.checkpoint import state_dict_loader as dcp
+
+        dcp.load(state, checkpoint_id=checkpoint.root, process_group=self._group)
+
+    @staticmethod
+    def discard(checkpoint: CheckpointLayout) -> None:
+        shutil.rmtree(checkpoint.root, ignore_errors=True)
+
+
+def _after(saving: "Future[Any]", complete: Callable[[], None]) -> None:
+    saving.result()
+    complete()
+
+
+def sync_folder(checkpoint: CheckpointLayout) -> None:
+    """The names of the files too survive a power cut."""
+    handle = os.open(checkpoint.root, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

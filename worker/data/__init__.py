@@ -1,0 +1,1 @@
+"""Which examples each step sees, and where they come from."""

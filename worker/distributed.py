@@ -1,0 +1,85 @@
+"""Process groups: one for training, one for bookkeeping, one for checkpoints."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Where this process stands, and the groups it talks in."""
+
+    rank: int
+    world: int
+    local_rank: int
+    device: torch.device
+    bookkeeping: dist.ProcessGroup
+    """gloo: stop flags, logged sums, verdicts. Never the training group, whose collectives run asynchronously."""
+    checkpoints: dist.ProcessGroup
+    """gloo: used from the saving thread alone."""
+
+    @property
+    def first(self) -> bool:
+        return self.rank == 0
+
+    def gather(self, values: Sequence[float]) -> list[list[float]]:
+        """Every rank's values, by rank, in double precision. A collective."""
+        rows = torch.zeros(self.world, len(values), dtype=torch.float64)
+        rows[self.rank] = torch.tensor(values, dtype=torch.float64)
+        if self.world > 1:
+            parts = [torch.empty_like(rows[0]) for _ in range(self.world)]
+            dist.all_gather(parts, rows[self.rank], group=self.bookkeeping)
+            rows = torch.stack(parts)
+        listed: list[list[float]] = rows.tolist()
+        return listed
+
+    def any(self, flag: bool) -> bool:
+        """Whether it is so on any rank. A collective."""
+        if self.world == 1:
+            return flag
+        tensor = torch.tensor([int(flag)], dtype=torch.int32)
+        dist.all_reduce(tensor, dist.ReduceOp.MAX, group=self.bookkeeping)
+        return bool(tensor.item())
+
+    def from_first(self, value: int) -> int:
+        """Rank 0's value, on every rank. A collective."""
+        tensor = torch.tensor([value], dtype=torch.int64)
+        if self.world > 1:
+            dist.broadcast(tensor, 0, group=self.bookkeeping)
+        return int(tensor.item())
+
+    def barrier(self) -> None:
+        if self.world > 1:
+            dist.barrier(group=self.bookkeeping)
+
+
+def join(backend: str) -> Ranks:
+    """Join the process group that torchrun describes in the environment."""
+    local_rank = int(os.environ["LOCAL_RANK"])
+    device = torch.device("cpu")
+    if backend == "nccl":
+        device = torch.device("cuda", local_rank)
+        torch.cuda.set_device(device)
+    dist.init_process_group(backend)
+    return Ranks(
+        rank=dist.get_rank(),
+        world=dist.get_world_size(),
+        local_rank=local_rank,
+        device=device,
+        bookkeeping=_gloo(),
+        checkpoints=_gloo(),
+    )
+
+
+def leave() -> None:
+    """After a barrier, so that no rank tears down what another still uses."""
+    dist.destroy_process_group()
+
+
+def _gloo() -> dist.ProcessGroup:
+    group = dist.new_group(backend="gloo")
+    assert isinstance(group, dist.ProcessGroup)
+    return group

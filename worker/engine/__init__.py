@@ -1,0 +1,1 @@
+"""The training loop. It knows neither HTTP nor the scheduler."""

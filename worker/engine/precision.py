@@ -1,0 +1,43 @@
+"""In what numbers the forward pass computes, and loss scaling where they need it."""
+
+import contextlib
+from contextlib import AbstractContextManager
+
+import torch
+
+from trainyard.contract.sections import Amp
+
+_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Precision:
+    """Parameters, gradients and optimizer state stay in fp32; autocast chooses the types of the forward pass."""
+
+    def __init__(self, name: str, amp: Amp, device: torch.device) -> None:
+        self._dtype = _AUTOCAST.get(name)
+        self._device = device
+        self.scaler: torch.amp.GradScaler | None = None
+        if name == "fp16":
+            self.scaler = torch.amp.GradScaler(
+                device.type, init_scale=amp.init_scale, growth_interval=amp.growth_interval
+            )
+
+    def autocast(self) -> AbstractContextManager[object]:
+        if self._dtype is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self._device.type, dtype=self._dtype)
+
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
+        return self.scaler.scale(loss) if self.scaler else loss
+
+    def unscale(self, optimizer: torch.optim.Optimizer) -> None:
+        if self.scaler:
+            self.scaler.unscale_(optimizer)
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Update, unless the scaler found an infinity. The gradients are summed over the ranks before: all find it."""
+        if self.scaler is None:
+            optimizer.step()
+            return
+        self.scaler.step(optimizer)
+        self.scaler.update()

@@ -1,0 +1,122 @@
+"""What a checkpoint holds, as tensors only: model, optimizer moments, loss scale, progress, every rank's generators."""
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from worker.distributed import Ranks
+from worker.engine.precision import Precision
+
+StateDict = dict[str, Any]
+
+
+@dataclass
+class TrainingState:
+    """The things whose state is the run's."""
+
+    module: nn.Module
+    optimizer: torch.optim.Optimizer
+    precision: Precision
+    ranks: Ranks
+    seed: int
+
+    def capture(self, step: int, skipped: int) -> StateDict:
+        """The state after `step` updates. Never before the first: torch makes up moments for an optimizer without."""
+        from torch.distributed.checkpoint.state_dict import get_model_state_dict
+
+        moments, _ = self._optimizer_state()
+        return {
+            "model": get_model_state_dict(self.module),
+            "optimizer": moments,
+            "progress": {"step": torch.tensor(step), "skipped": torch.tensor(skipped), "scaler": self._scaler()},
+            "rng": {f"rank-{self.ranks.rank}": generators(self.ranks.device)},
+        }
+
+    def template(self, saved_ranks: int) -> StateDict:
+        """Tensors of the right shapes to load into. Generators are asked for only where this rank has some."""
+        state = self.capture(0, 0)
+        if self.ranks.rank >= saved_ranks:
+            del state["rng"]
+        return state
+
+    def restore(self, state: StateDict) -> int:
+        """Put a loaded template in place; returns the steps that were skipped."""
+        from torch.distributed.checkpoint.state_dict import (
+            StateDictOptions,
+            set_model_state_dict,
+            set_optimizer_state_dict,
+        )
+
+        # Rates, decay and fused are the spec's, not the checkpoint's: the optimizer's own groups are put back.
+        _, groups = self._optimizer_state()
+        flat = StateDictOptions(flatten_optimizer_state_dict=True)
+        set_optimizer_state_dict(self.module, self.optimizer, {**state["optimizer"], **groups}, options=flat)
+        # After the optimizer: asking a fresh one for its state makes it take a step.
+        set_model_state_dict(self.module, state["model"])
+        progress = state["progress"]
+        if self.precision.scaler:
+            scale, growth = progress["scaler"].tolist()
+            scaler = self.precision.scaler
+            scaler.load_state_dict({**scaler.state_dict(), "scale": scale, "_growth_tracker": int(growth)})
+        if "rng" in state:
+            set_generators(state["rng"][f"rank-{self.ranks.rank}"], self.ranks.device)
+        else:
+            seed_generators(self.seed + int(progress["step"]), self.ranks.rank)
+        return int(progress["skipped"])
+
+    def _optimizer_state(self) -> tuple[StateDict, StateDict]:
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
+
+        flat = StateDictOptions(flatten_optimizer_state_dict=True)
+        state = get_optimizer_state_dict(self.module, self.optimizer, options=flat)
+        moments = {key: value for key, value in state.items() if isinstance(value, torch.Tensor) and _moment(key)}
+        return moments, {key: value for key, value in state.items() if not _moment(key)}
+
+    def _scaler(self) -> torch.Tensor:
+        if self.precision.scaler is None:
+            return torch.zeros(2, dtype=torch.float64)
+        state = self.precision.scaler.state_dict()
+        return torch.tensor([state["scale"], state["_growth_tracker"]], dtype=torch.float64)
+
+
+def _moment(key: str) -> bool:
+    return key.startswith("state.")
+
+
+def seed_generators(seed: int, rank: int | None = None) -> None:
+    """All generators from the seed; with a rank, another stream for each."""
+    stream = np.random.SeedSequence([seed, 0 if rank is None else rank + 1]).generate_state(3, np.uint64)
+    torch.manual_seed(int(stream[0]) % 2**63)
+    np.random.seed(int(stream[1]) % 2**32)
+    random.seed(int(stream[2]))
+
+
+def generators(device: torch.device) -> StateDict:
+    """The state of Python's, numpy's and torch's generators."""
+    _, words, gauss = random.getstate()
+    _, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    state = {
+        "python": torch.tensor(words, dtype=torch.int64),
+        "python_gauss": torch.tensor(float("nan") if gauss is None else gauss, dtype=torch.float64),
+        "numpy": torch.from_numpy(np.asarray(keys).astype(np.int64)),
+        "numpy_gauss": torch.tensor([position, has_gauss, cached], dtype=torch.float64),
+        "torch": torch.get_rng_state(),
+    }
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def set_generators(state: StateDict, device: torch.device) -> None:
+    gauss = float(state["python_gauss"])
+    random.setstate((3, tuple(state["python"].tolist()), None if gauss != gauss else gauss))
+    position, has_gauss, cached = state["numpy_gauss"].tolist()
+    keys = state["numpy"].numpy().astype(np.uint32)
+    np.random.set_state(("MT19937", keys, int(position), int(has_gauss), cached))
+    torch.set_rng_state(state["torch"])
+    if "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"], device)

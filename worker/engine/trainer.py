@@ -1,0 +1,167 @@
+"""The loop: step, log, evaluate, checkpoint, stop."""
+
+import logging
+import math
+import time
+from dataclasses import dataclass
+
+from torch import nn
+
+from trainyard.contract.reports import Progress
+from trainyard.contract.spec import TrainingSpec
+from worker.checkpoint.manager import CheckpointManager
+from worker.data.sampler import GlobalBatches
+from worker.distributed import Ranks
+from worker.engine.evaluation import evaluate
+from worker.engine.optim import build_optimizer, learning_rate, set_learning_rate
+from worker.engine.parallel import parallelise
+from worker.engine.precision import Precision
+from worker.engine.state import TrainingState, seed_generators
+from worker.engine.step import Stepper, StepResult
+from worker.health import NonFinite
+from worker.metrics import Performance
+from worker.reporter import Reporter
+from worker.signals import StopSignal
+from worker.tasks.base import Task
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the loop ended: all steps done, or stopped before."""
+
+    step: int
+    completed: bool
+    module: nn.Module
+
+
+class Trainer:
+    """One rank's part of the run."""
+
+    def __init__(
+        self,
+        spec: TrainingSpec,
+        task: Task,
+        ranks: Ranks,
+        *,
+        reporter: Reporter,
+        stop: StopSignal,
+        checkpoints: CheckpointManager,
+    ) -> None:
+        self._spec = spec
+        self._task = task
+        self._ranks = ranks
+        self._reporter = reporter
+        self._stop = stop
+        self._checkpoints = checkpoints
+        self._batches = GlobalBatches(
+            task.examples.train,
+            spec.batch.size,
+            seed=spec.seed,
+            last=spec.batch.last,
+            shuffle=spec.data.shuffle if spec.data else True,
+        )
+        self.total_steps = spec.steps or (spec.epochs or 0) * self._batches.steps_per_epoch
+        seed_generators(spec.seed)
+        self._model = parallelise(spec, task.build_model(), ranks)
+        self._optimizer = build_optimizer(spec.optimizer, self._model.module.parameters())
+        self._precision = Precision(spec.precision, spec.amp, ranks.device)
+        self._health = NonFinite(spec.health.on_nan, self._precision, ranks)
+        self._stepper = Stepper(
+            task,
+            self._model,
+            self._optimizer,
+            self._precision,
+            self._health,
+            ranks,
+            micro_size=spec.batch.micro_size if isinstance(spec.batch.micro_size, int) else None,
+            clip_norm=spec.optimizer.clip_norm,
+        )
+        self._state = TrainingState(self._model.module, self._optimizer, self._precision, ranks, spec.seed)
+        self._performance = Performance(ranks, task.tokens_per_example)
+        self._latest: dict[str, float] = {}
+        """The metrics of the current step that a checkpoint carries."""
+
+    def run(self) -> Outcome:
+        """Train from the latest checkpoint to the last step, or to the step at which all agree to stop."""
+        step = self._resume()
+        while step < self.total_steps and not self._stop.agreed():
+            self._step(step + 1)
+            step += 1
+            if self._log_due(step):
+                self._log(step)
+            if self._evaluation_due(step):
+                self._evaluate(step)
+            if self._checkpoints.due(step, self.total_steps):
+                self._save(step)
+        if 0 < step < self.total_steps:
+            self._save(step)
+        self._checkpoints.finish()
+        return Outcome(step, completed=step == self.total_steps, module=self._model.module)
+
+    def _resume(self) -> int:
+        self._stepper.warm_up(self._batches.at(0))
+        seed_generators(self._spec.seed, self._ranks.rank)
+        start = self._checkpoints.start_step
+        if start:
+            state = self._state.template(self._checkpoints.saved_ranks)
+            self._checkpoints.load(state)
+            self._health.restore(self._state.restore(state))
+        return start
+
+    def _step(self, step: int) -> None:
+        started = time.perf_counter()
+        self._rate = learning_rate(self._spec.schedule, self._spec.optimizer.lr, step, self.total_steps)
+        set_learning_rate(self._optimizer, self._rate)
+        indices = self._batches.at(step - 1)
+        self._result: StepResult = self._stepper.run(step, indices, norm_wanted=self._log_due(step))
+        self._performance.add(self._result, len(indices), time.perf_counter() - started)
+        self._latest = {}
+
+    def _log_due(self, step: int) -> bool:
+        return step == 1 or step % self._spec.log.every_steps == 0 or step == self.total_steps
+
+    def _evaluation_due(self, step: int) -> bool:
+        every = self._spec.evaluation.every_steps
+        wanted = step == self.total_steps or (every is not None and step % every == 0)
+        return wanted and self._task.examples.held_out > 0
+
+    def _log(self, step: int) -> None:
+        loss = math.fsum(row[0] for row in self._ranks.gather([float(self._result.loss.item())]))
+        assert self._result.grad_norm is not None
+        values = {"train/loss": loss, "train/lr": self._rate, "train/grad_norm": float(self._result.grad_norm.item())}
+        if self._precision.scaler:
+            values["train/loss_scale"] = self._precision.scaler.get_scale()
+        if self._health.counts_skips:
+            values["train/skipped_steps"] = float(self._health.skipped)
+        self._latest |= {"train/loss": loss}
+        values |= self._performance.take()
+        self._reporter.points(step, values, self._progress(step))
+        if self._ranks.first:
+            speed = values["perf/examples_per_second"]
+            log.info("step %d/%d  loss %.6f  %.0f examples/s", step, self.total_steps, loss, speed)
+        self._health.check()
+
+    def _evaluate(self, step: int) -> None:
+        found = evaluate(self._task, self._model, self._precision, self._ranks)
+        self._latest |= found
+        self._reporter.points(step, found, self._progress(step))
+        if self._ranks.first:
+            log.info("step %d/%d  %s", step, self.total_steps, "  ".join(f"{k} {v:.6f}" for k, v in found.items()))
+
+    def _save(self, step: int) -> None:
+        if step == self._checkpoints.last_step:
+            return
+        self._health.check()
+        started = time.perf_counter()
+        self._checkpoints.save(step, self._state.capture(step, self._health.skipped), self._latest)
+        self._performance.stalled(time.perf_counter() - started)
+
+    def _progress(self, step: int) -> Progress:
+        return Progress(
+            step=step,
+            total_steps=self.total_steps,
+            epoch=self._batches.epoch_of(step - 1),
+            seconds_per_step=self._performance.seconds_per_step,
+        )

@@ -1,0 +1,88 @@
+"""What a rank leaves behind when it fails, and how an exception is read: out of memory, or a peer's death."""
+
+import os
+import socket
+import time
+import traceback
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from trainyard.contract.layout import write_atomic
+
+_OOM_HINT = (
+    "Lower batch.micro_size (the updates stay the same), take precision bf16, or shard over more ranks. "
+    "The memory curves show how close each step came."
+)
+_OOM_TEXTS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")
+_PEER_TEXTS = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "gloo/transport",
+    "nccl communicator was aborted",
+    "remote process exited",
+    "broken pipe",
+    "timed out waiting",
+)
+
+
+class TrainingError(Exception):
+    """The run cannot go on, for a reason that a person can act on. `hint` says how."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class RankError(BaseModel):
+    """`errors/rank-<r>.json`."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    rank: int
+    execution: int
+    reason: Literal["error", "out_of_memory"]
+    consequence: bool
+    """It failed only because another rank had."""
+    type: str
+    message: str
+    traceback: str
+    hint: str | None
+    time: float
+    host: str
+    pid: int
+
+
+def describe(error: BaseException, *, rank: int, execution: int) -> RankError:
+    """The record of an exception, as it stands now."""
+    text = str(error)
+    memory = is_out_of_memory(error)
+    return RankError(
+        rank=rank,
+        execution=execution,
+        reason="out_of_memory" if memory else "error",
+        consequence=_from_a_peer(text),
+        type=type(error).__name__,
+        message=text[:8000],
+        traceback="".join(traceback.format_exception(error))[-60000:],
+        hint=_OOM_HINT if memory else getattr(error, "hint", None),
+        time=time.time(),
+        host=socket.gethostname(),
+        pid=os.getpid(),
+    )
+
+
+def write_error(path: Path, record: RankError) -> None:
+    write_atomic(path, record.model_dump_json())
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Device or host memory ran out. Known by name, so that reading an error loads no torch."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError | OSError) and any(text in str(error).lower() for text in _OOM_TEXTS)
+
+
+def _from_a_peer(message: str) -> bool:
+    return any(text in message.lower() for text in _PEER_TEXTS)

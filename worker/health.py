@@ -1,0 +1,77 @@
+"""Losses and gradients that are not numbers: found without waiting for the device, and dealt with as the spec says."""
+
+from typing import Literal
+
+import torch
+
+from worker.distributed import Ranks
+from worker.engine.precision import Precision
+from worker.errors import TrainingError
+
+_NEVER = 2**62
+_HINT = (
+    "Lower optimizer.lr, lengthen schedule.warmup_steps, set optimizer.clip_norm, or look at the data of that step. "
+    "health.on_nan: skip leaves such steps out."
+)
+
+
+class NonFinite:
+    """The policy `on_nan`. `skip` asks every step and so waits for the device; `stop` only remembers where it began.
+
+    With fp16 an infinity is how the scaler finds its scale: it skips and halves by itself, and only where no scale is
+    left to halve is the loss taken to be broken.
+    """
+
+    def __init__(
+        self, policy: Literal["stop", "skip", "ignore"], precision: Precision, ranks: Ranks, skipped: int = 0
+    ) -> None:
+        self._policy = policy
+        self._scaled = precision.scaler
+        self._ranks = ranks
+        self._first_bad = torch.tensor(_NEVER, dtype=torch.int64, device=ranks.device)
+        self._skipped = torch.zeros((), dtype=torch.int64, device=ranks.device)
+        self.needs_norm = policy == "skip" or self._scaled is not None
+
+    @property
+    def counts_skips(self) -> bool:
+        return self._scaled is not None or self._policy == "skip"
+
+    @property
+    def skipped(self) -> int:
+        """Steps without an update so far. Waits for the device."""
+        return int(self._skipped.item())
+
+    def restore(self, skipped: int) -> None:
+        self._skipped.fill_(skipped)
+
+    def allows(self, step: int, loss: torch.Tensor, norm: torch.Tensor | None) -> bool:
+        """Whether the optimizer may make this step; takes note of what it saw. A collective under `skip`."""
+        bad = ~torch.isfinite(loss)
+        if norm is not None:
+            bad = bad | ~torch.isfinite(norm)
+        if self._scaled is not None:
+            self._skipped += bad
+            return True
+        if self._policy == "skip":
+            refused = self._ranks.any(bool(bad.item()))
+            self._skipped += refused
+            return not refused
+        self._first_bad = torch.where(bad, self._first_bad.clamp(max=step), self._first_bad)
+        return True
+
+    def check(self) -> None:
+        """End the run where the policy says so, on all ranks alike. Waits for the device; a collective.
+
+        Raises:
+            TrainingError: naming the step where it began.
+        """
+        if self._policy != "stop":
+            return
+        if self._scaled is not None:
+            if self._scaled.get_scale() < 2.0**-10:
+                message = f"the loss is not finite at any scale ({self.skipped} steps were skipped)"
+                raise TrainingError(message, _HINT)
+            return
+        first = int(min(row[0] for row in self._ranks.gather([float(self._first_bad.item())])))
+        if first < _NEVER:
+            raise TrainingError(f"the loss became NaN or infinite at step {first}", _HINT)

@@ -1,0 +1,162 @@
+"""Once per node: claim the attempt, run torchrun, stay in touch with the service, and say how it ended. No torch."""
+
+import logging
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+from trainyard.contract.launch import LaunchDocument
+from trainyard.contract.layout import AttemptLayout
+from trainyard.contract.reports import ExitReason
+from worker import processes
+from worker.launcher import torchrun, verdict
+from worker.launcher.claim import Claimed, claim_attempt
+from worker.launcher.heartbeat import Heart
+from worker.launcher.logs import LogShipper, LogStream
+from worker.launcher.stopping import CANCEL_GRACE_SECONDS, Signals, StopRequest, TimeLimit
+from worker.service_client import ServiceClient, ServiceError
+
+log = logging.getLogger("worker.launch")
+
+_POLL_SECONDS = 0.2
+_LAST_LOGS_SECONDS = 5.0
+_FINISH_SECONDS = 10.0
+
+
+def run(attempt_folder: str) -> None:
+    """Run one attempt on this node to its end. Returns in every case; how it went is in the finish record."""
+    signals = Signals()
+    signals.install()
+    limit_from = time.monotonic()
+    layout = AttemptLayout(Path(attempt_folder).absolute())
+    launch = LaunchDocument.model_validate_json(layout.launch.read_bytes())
+    connect = partial(ServiceClient, launch.service_url, launch.attempt_id, layout.token.read_text().strip())
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    client = connect()
+    claimed = claim_attempt(layout, launch, client)
+    client.close()
+    if claimed is None:
+        return
+    _log_to(layout.launch_log)
+    log.info("attempt %d of job %s, execution %d", launch.attempt, launch.job_id, claimed.execution)
+    limit = TimeLimit(launch.time_limit_minutes, now=lambda: time.monotonic() - limit_from)
+    Supervisor(layout, launch, claimed, connect, signals, limit).run()
+
+
+class Supervisor:
+    """The one loop around torchrun."""
+
+    def __init__(
+        self,
+        layout: AttemptLayout,
+        launch: LaunchDocument,
+        claimed: Claimed,
+        connect: "partial[ServiceClient]",
+        signals: Signals,
+        limit: TimeLimit,
+    ) -> None:
+        self._layout = layout
+        self._first = claimed.execution
+        self._connect = connect
+        self._signals = signals
+        self._limit = limit
+        self._stop = StopRequest(layout)
+        self._told = False
+        self._killed_for: ExitReason | None = None
+        self._known: set[tuple[int, int]] = set()
+        self._process = torchrun.start(layout, launch, claimed.execution)
+        self._heart = Heart(
+            launch.heartbeat_seconds,
+            connect,
+            lambda: verdict.last_execution(layout, self._first),
+            self._on_stop_reply,
+            late_claim=None if claimed.known_to_service else claimed.claim,
+        )
+        streams = [LogStream(str(rank), layout.rank_log(rank)) for rank in range(launch.ranks_per_node)]
+        self._shipper = LogShipper([*streams, LogStream("launch", layout.launch_log)], connect)
+
+    def run(self) -> None:
+        """Until torchrun has ended and the service, if it can be reached, knows how."""
+        try:
+            self._heart.start()
+            self._shipper.start()
+            self._supervise()
+        finally:
+            self._leave_nothing_behind()
+        record = verdict.settle(self._layout, self._first, self._process.returncode, killed_for=self._killed_for)
+        failure = f": {record.failure.message}" if record.failure else ""
+        log.info("ended: %s after %d steps%s", record.reason, record.step, failure)
+        self._heart.close()
+        self._shipper.close(_LAST_LOGS_SECONDS)
+        self._post_finish(record.model_dump_json())
+
+    def _supervise(self) -> None:
+        while True:
+            try:
+                self._process.wait(_POLL_SECONDS)
+                return
+            except subprocess.TimeoutExpired:
+                pass
+            self._known.update(processes.descendants(self._process.pid))
+            self._heed_wishes()
+            self._enforce()
+
+    def _heed_wishes(self) -> None:
+        if self._limit.near:
+            self._stop.ask("time_limit")
+        elif self._signals.seen and self._stop.ask("preempted"):
+            # A cancelled job gets a signal too; the service knows which it was.
+            self._heart.beat_now()
+        if self._stop.reason and not self._told:
+            self._told = True
+            # Ranks that have no handler yet ignore it, and find the file when they have.
+            processes.send(processes.children(self._process.pid), signal.SIGUSR2)
+
+    def _enforce(self) -> None:
+        since = self._stop.since
+        too_long = since is not None and time.monotonic() - since > CANCEL_GRACE_SECONDS
+        if self._limit.passed:
+            self._kill("time_limit")
+        elif self._stop.reason == "user_cancelled" and too_long:
+            self._kill("user_cancelled")
+
+    def _kill(self, reason: ExitReason) -> None:
+        log.warning("the ranks did not stop in time (%s): they are killed", reason)
+        self._killed_for = reason
+        # torchrun first, or it would start the ranks again.
+        self._process.kill()
+        processes.kill_remaining(self._known)
+
+    def _leave_nothing_behind(self) -> None:
+        if self._process.poll() is None:
+            self._known.update(processes.descendants(self._process.pid))
+            self._process.kill()
+            self._process.wait()
+        processes.kill_remaining(self._known)
+
+    def _on_stop_reply(self, wish: str) -> None:
+        self._stop.ask("user_cancelled" if wish == "cancel" else "preempted")
+
+    def _post_finish(self, body: str) -> None:
+        client = self._connect()
+        try:
+            client.post_until(time.monotonic() + _FINISH_SECONDS, "finish", body)
+        except ServiceError as error:
+            log.warning("the service was not told how it ended; it will read the finish record: %s", error)
+        finally:
+            client.close()
+
+
+def _log_to(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.getLogger("worker").addHandler(handler)
+
+
+if __name__ == "__main__":
+    run(sys.argv[1])

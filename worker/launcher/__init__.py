@@ -1,0 +1,1 @@
+"""The parts of `worker.launch`: what surrounds torchrun on a node. Nothing here imports torch."""

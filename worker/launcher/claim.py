@@ -1,0 +1,78 @@
+"""To be the one run of an attempt: asked of the service, or decided by files where it cannot be asked."""
+
+import json
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trainyard.contract.launch import LaunchDocument
+from trainyard.contract.layout import AttemptLayout, RunLayout, create_exclusive
+from trainyard.contract.reports import Claim, ClaimGrant
+from worker.service_client import RefusedError, RejectedError, ServiceClient, UnavailableError
+
+log = logging.getLogger(__name__)
+
+_PATIENCE_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """The attempt is ours."""
+
+    execution: int
+    claim: Claim
+    known_to_service: bool
+
+
+def claim_attempt(
+    layout: AttemptLayout,
+    launch: LaunchDocument,
+    client: ServiceClient,
+    *,
+    now: Callable[[], float] = time.monotonic,
+) -> Claimed | None:
+    """Claim the attempt; None where another run has it, and then nothing of it may be touched."""
+    claim = Claim(
+        nonce=secrets.token_hex(16),
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        scheduler_id=os.environ.get("SLURM_JOB_ID"),
+    )
+    try:
+        answer = client.post_until(now() + _PATIENCE_SECONDS, "claim", claim.model_dump_json())
+    except UnavailableError as error:
+        log.warning("the service cannot be reached, so the claim is decided by files: %s", error)
+        return _by_file(layout, launch, claim)
+    except (RefusedError, RejectedError) as error:
+        log.warning("attempt %s was refused: %s", launch.attempt_id, error)
+        return None
+    if not _take(layout, claim):
+        log.warning("attempt %s was claimed by another run while the service was away", launch.attempt_id)
+        return None
+    return Claimed(ClaimGrant.model_validate(answer).execution, claim, known_to_service=True)
+
+
+def _by_file(layout: AttemptLayout, launch: LaunchDocument, claim: Claim) -> Claimed | None:
+    if not _is_current(RunLayout(layout.root.parent.parent), launch):
+        log.warning("attempt %s is not the job's current one", launch.attempt_id)
+        return None
+    if not _take(layout, claim):
+        log.warning("attempt %s has been claimed by another run", launch.attempt_id)
+        return None
+    return Claimed(launch.execution, claim, known_to_service=False)
+
+
+def _take(layout: AttemptLayout, claim: Claim) -> bool:
+    return create_exclusive(layout.claim, claim.model_dump_json())
+
+
+def _is_current(run: RunLayout, launch: LaunchDocument) -> bool:
+    try:
+        document = json.loads(run.current.read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(document, dict) and document.get("attempt_id") == launch.attempt_id

@@ -1,0 +1,95 @@
+"""The ranks' logs on their way to the service: raw bytes, from wherever the service has got to."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainyard.contract.reports import MAX_LOG_CHUNK
+from worker.service_client import Backoff, RefusedError, RejectedError, ServiceClient, UnavailableError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class LogStream:
+    """One file that grows."""
+
+    name: str
+    """`launch`, or the number of a rank."""
+    path: Path
+    offset: int = 0
+
+
+class LogShipper:
+    """A thread that tails the streams and posts what is new."""
+
+    def __init__(
+        self,
+        streams: list[LogStream],
+        connect: Callable[[], ServiceClient],
+        *,
+        interval: float = 1.0,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._streams = streams
+        self._connect = connect
+        self._interval = interval
+        self._now = now
+        self._backoff = Backoff()
+        self._closing = threading.Event()
+        self._deadline = float("inf")
+        self._thread = threading.Thread(target=self._run, name="log-shipper", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self, timeout: float) -> None:
+        """Send what is left for at most about `timeout` seconds."""
+        self._deadline = self._now() + timeout
+        self._closing.set()
+        self._thread.join(timeout + 1.0)
+
+    def _run(self) -> None:
+        client = self._connect()
+        try:
+            while True:
+                last = self._closing.is_set()
+                for stream in self._streams:
+                    self._ship(client, stream)
+                if last:
+                    return
+                self._closing.wait(self._interval)
+        except (RefusedError, RejectedError) as error:
+            log.warning("the service takes no more logs: %s", error)
+        except Exception:
+            log.exception("logs are no longer sent; they stay in %s", self._streams[0].path.parent)
+        finally:
+            client.close()
+
+    def _ship(self, client: ServiceClient, stream: LogStream) -> None:
+        while self._now() < self._deadline and (chunk := _read(stream)):
+            try:
+                answer = client.post("logs", chunk, params={"rank": stream.name, "offset": stream.offset})
+                stream.offset = int(answer.get("next_offset", stream.offset + len(chunk)))
+                self._backoff.reset()
+            except UnavailableError as error:
+                pause = self._backoff.pause(error.retry_after)
+                if self._closing.wait(pause):
+                    time.sleep(min(0.2, pause))
+            except RefusedError as error:
+                offset = error.document.get("next_offset")
+                if error.status != 409 or not isinstance(offset, int) or offset == stream.offset:
+                    raise
+                stream.offset = offset
+
+
+def _read(stream: LogStream) -> bytes:
+    try:
+        with stream.path.open("rb") as file:
+            file.seek(stream.offset)
+            return file.read(MAX_LOG_CHUNK)
+    except FileNotFoundError:
+        return b""

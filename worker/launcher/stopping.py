@@ -1,0 +1,69 @@
+"""A wish to stop, on its way from a signal, the service or the clock to the ranks."""
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+
+from trainyard.contract.layout import AttemptLayout, write_atomic
+
+log = logging.getLogger(__name__)
+
+CANCEL_GRACE_SECONDS = 30.0
+
+
+class Signals:
+    """Handlers that only count: what is done about it is done by the supervising loop."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def install(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.seen += 1
+
+
+class StopRequest:
+    """The reason to stop: written once for the ranks to read; a person's wish alone replaces a preemption."""
+
+    def __init__(self, layout: AttemptLayout, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._path = layout.stop_request
+        self._now = now
+        self._lock = threading.Lock()
+        self.reason: str | None = None
+        self.since: float | None = None
+
+    def ask(self, reason: str) -> bool:
+        """Leave the reason; True the first time, when the ranks have to be told."""
+        with self._lock:
+            first = self.reason is None
+            if not first and (self.reason, reason) != ("preempted", "user_cancelled"):
+                return False
+            write_atomic(self._path, reason)
+            self.reason = reason
+            self.since = self.since if self.since is not None else self._now()
+            log.info("asked to stop: %s", reason)
+            return first
+
+
+class TimeLimit:
+    """When the allocation ends, and how long before that the ranks are asked to save."""
+
+    def __init__(self, minutes: int | None, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        seconds = minutes * 60.0 if minutes else float("inf")
+        self._end = now() + seconds
+        self._lead = min(180.0, max(15.0, seconds / 10.0))
+
+    @property
+    def near(self) -> bool:
+        return self._now() >= self._end - self._lead
+
+    @property
+    def passed(self) -> bool:
+        return self._now() >= self._end

@@ -1,0 +1,83 @@
+"""torchrun as a child: its command, its environment, and the signals it must not hear."""
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import worker
+from trainyard.contract.launch import LaunchDocument
+from trainyard.contract.layout import AttemptLayout
+
+_PR_SET_PDEATHSIG = 1
+SHUTDOWN_SECONDS = 60
+
+
+def start(layout: AttemptLayout, launch: LaunchDocument, execution: int) -> subprocess.Popen[bytes]:
+    """Start it. To be called before any thread exists: what runs between fork and exec is Python."""
+    libc = ctypes.CDLL(None)
+
+    def before_exec() -> None:
+        # A warning signal is for the ranks. torchrun would end them at once for it; ignored, it waits until they have
+        # saved. It hands the same disposition to them, until they install their own handlers.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    with layout.launch_log.open("ab") as output:
+        return subprocess.Popen(
+            command(layout, launch, execution),
+            env=environment(launch, execution, dict(os.environ)),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            preexec_fn=before_exec,
+        )
+
+
+def command(layout: AttemptLayout, launch: LaunchDocument, execution: int) -> list[str]:
+    """The rendezvous takes a free port by itself; nothing has to be guessed before."""
+    return [
+        *(sys.executable, "-m", "worker.elastic", str(ended_file(layout))),
+        *("--nnodes", "1"),
+        *("--nproc-per-node", str(launch.ranks_per_node)),
+        *("--rdzv-backend", "c10d"),
+        *("--rdzv-endpoint", "127.0.0.1:0"),
+        *("--rdzv-id", f"{launch.attempt_id}-{execution}"),
+        *("--local-addr", "127.0.0.1"),
+        *("--max-restarts", str(launch.max_restarts)),
+        *("--signals-to-handle", "SIGINT"),
+        *("--monitor-interval", "0.1"),
+        *("-m", "worker", str(layout.root)),
+    ]
+
+
+def ended_file(layout: AttemptLayout) -> Path:
+    """How the ranks of the last execution ended, as torchrun saw it."""
+    return layout.errors / "torchrun.json"
+
+
+def environment(launch: LaunchDocument, execution: int, base: dict[str, str]) -> dict[str, str]:
+    """What torchrun and the ranks find around them."""
+    ranks = launch.ranks_per_node
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    found = {
+        "OMP_NUM_THREADS": str(max(1, cores // ranks)),
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SHUTDOWN_SECONDS),
+        **base,
+        "TRAINYARD_EXECUTION": str(execution),
+        # The folder someone happened to start from is no place to import from.
+        "PYTHONSAFEPATH": "1",
+    }
+    loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
+    if loopback:
+        # gloo asks the resolver for this host's name otherwise, and not every machine knows its own.
+        found.setdefault("GLOO_SOCKET_IFNAME", loopback)
+    source = str(Path(worker.__file__).parents[1])
+    if "site-packages" not in source:
+        found["PYTHONPATH"] = os.pathsep.join(filter(None, [found.get("PYTHONPATH"), source]))
+    return found

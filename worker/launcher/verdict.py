@@ -1,0 +1,139 @@
+"""How it ended: the finish record, which a rank wrote if it could, or what the traces say went wrong first."""
+
+import json
+import re
+import signal
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from trainyard.contract.layout import AttemptLayout, write_atomic
+from trainyard.contract.reports import ExitReason, Failure, FinishRecord, MetricsBatch
+from trainyard.contract.spool import SpoolCorruptError, parse_spool
+from worker.errors import RankError
+from worker.launcher.torchrun import ended_file
+
+_KILLED_HINT = (
+    "A SIGKILL that nobody sent is usually the host's out-of-memory killer: ask for more memory "
+    "(resources.memory_gb_per_gpu) or lower batch.micro_size."
+)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A rank's process, as torchrun saw it end."""
+
+    rank: int
+    exitcode: int
+    pid: int
+
+
+def last_execution(layout: AttemptLayout, first: int) -> int:
+    """The highest execution of this attempt that began: rank 0's spool file is its first act."""
+    numbers = [int(match[1]) for path in layout.spool.glob("*.jsonl") if (match := re.search(r"(\d{6})\.", path.name))]
+    return max([first, *numbers, *(error.execution for error in _errors(layout))])
+
+
+def settle(layout: AttemptLayout, first: int, returncode: int, *, killed_for: ExitReason | None) -> FinishRecord:
+    """Read the last execution's finish record, or write it.
+
+    Args:
+        returncode: torchrun's.
+        killed_for: why the launcher itself killed the ranks, where it did.
+    """
+    execution = last_execution(layout, first)
+    path = layout.finish(execution)
+    if path.is_file():
+        return FinishRecord.model_validate_json(path.read_bytes())
+    reason, failure = (killed_for, None) if killed_for else _failure(layout, execution, returncode)
+    record = FinishRecord(
+        execution=execution,
+        reason=reason,
+        step=_last_step(layout, execution),
+        failure=failure,
+        restarts=execution - first,
+        time=datetime.now(UTC),
+    )
+    write_atomic(path, record.model_dump_json())
+    return record
+
+
+def _failure(layout: AttemptLayout, execution: int, returncode: int) -> tuple[ExitReason, Failure]:
+    errors = sorted((e for e in _errors(layout) if e.execution == execution), key=lambda error: error.time)
+    own = next((error for error in errors if not error.consequence), None)
+    if own:
+        return own.reason, _from_error(own)
+    told = {error.rank for error in errors}
+    ended = [end for end in _ended(layout) if end.rank not in told]
+    killed = next((end for end in ended if end.exitcode < 0), None) or next(iter(ended), None)
+    if killed:
+        return "error", _from_exit(killed)
+    if errors:
+        return errors[0].reason, _from_error(errors[0])
+    what = _signal_name(-returncode) if returncode < 0 else f"exit code {returncode}"
+    message = f"torchrun ended with {what}, and no rank left a word; launch.log has its output"
+    return "error", Failure(host=socket.gethostname(), type="LaunchFailed", message=message)
+
+
+def _from_error(error: RankError) -> Failure:
+    return Failure(
+        rank=error.rank,
+        host=error.host,
+        type=error.type,
+        message=error.message,
+        traceback=error.traceback,
+        hint=error.hint,
+    )
+
+
+def _from_exit(end: Ended) -> Failure:
+    if end.exitcode < 0:
+        name = _signal_name(-end.exitcode)
+        message = f"rank {end.rank} (pid {end.pid}) was ended by {name}"
+        hint = _KILLED_HINT if end.exitcode == -signal.SIGKILL else None
+        return Failure(rank=end.rank, host=socket.gethostname(), type=name, message=message, hint=hint)
+    message = f"rank {end.rank} (pid {end.pid}) ended with exit code {end.exitcode} and left no word"
+    return Failure(rank=end.rank, host=socket.gethostname(), type="RankFailed", message=message)
+
+
+def _errors(layout: AttemptLayout) -> Iterable[RankError]:
+    for path in sorted(layout.errors.glob("rank-*.json")):
+        try:
+            yield RankError.model_validate_json(path.read_bytes())
+        except (OSError, ValueError):
+            continue
+
+
+def _ended(layout: AttemptLayout) -> list[Ended]:
+    try:
+        listed = json.loads(ended_file(layout).read_text())
+        ends = [Ended(int(item["rank"]), int(item["exitcode"]), int(item["pid"])) for item in listed]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return sorted(ends, key=lambda end: end.rank)
+
+
+def _last_step(layout: AttemptLayout, execution: int) -> int:
+    """The last step that the execution told of."""
+    return _step_in(layout.spool_file(execution))
+
+
+def _step_in(path: Path) -> int:
+    step = 0
+    try:
+        for record in parse_spool(path):
+            body = record.body() if record.kind == "metrics" else None
+            if isinstance(body, MetricsBatch) and body.progress:
+                step = body.progress.step
+    except (OSError, SpoolCorruptError, ValueError):
+        pass
+    return step
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,98 @@
+"""Numbers about the run itself: where a step's time goes, how fast it is, how much memory it holds."""
+
+import resource
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from worker.distributed import Ranks
+from worker.engine.step import StepResult
+
+
+@dataclass
+class _Sums:
+    steps: int = 0
+    examples: int = 0
+    step_seconds: float = 0.0
+    data: float = 0.0
+    forward: float = 0.0
+    forward_backward: float = 0.0
+    optimizer: float = 0.0
+    stall: float = 0.0
+
+
+@dataclass
+class Performance:
+    """Sums over the steps since the last log; `take` turns them into metrics and begins anew."""
+
+    ranks: Ranks
+    tokens_per_example: int
+    _sums: _Sums = field(default_factory=_Sums)
+    seconds_per_step: float | None = None
+
+    def add(self, result: StepResult, examples: int, seconds: float) -> None:
+        sums = self._sums
+        sums.steps += 1
+        sums.examples += examples
+        sums.step_seconds += seconds
+        sums.data += result.data_seconds
+        sums.forward += result.forward_seconds
+        sums.forward_backward += result.forward_backward_seconds
+        sums.optimizer += result.optimizer_seconds
+
+    def stalled(self, seconds: float) -> None:
+        """Training waited for a checkpoint."""
+        self._sums.stall += seconds
+
+    def take(self) -> dict[str, float]:
+        """A collective."""
+        sums, self._sums = self._sums, _Sums()
+        steps = max(1, sums.steps)
+        # What a rank does before the others can hold it up: data and forward. All else ends together.
+        own = (sums.data + sums.forward) / steps
+        rows = self.ranks.gather([own, float(host_rss()), float(device_peak(self.ranks.device))])
+        owns, rss, peaks = zip(*rows, strict=True)
+        self.seconds_per_step = sums.step_seconds / steps
+        found = {
+            "perf/examples_per_second": sums.examples / max(sums.step_seconds, 1e-9),
+            "perf/step_seconds": self.seconds_per_step,
+            "perf/data_seconds": sums.data / steps,
+            "perf/forward_backward_seconds": sums.forward_backward / steps,
+            "perf/optimizer_seconds": sums.optimizer / steps,
+            "perf/checkpoint_stall_seconds": sums.stall,
+            "perf/rank_spread_seconds": max(owns) - min(owns),
+            "memory/host_rss_bytes": max(rss),
+        }
+        if self.tokens_per_example:
+            found["perf/tokens_per_second"] = found["perf/examples_per_second"] * self.tokens_per_example
+        if self.ranks.device.type == "cuda":
+            found["memory/device_peak_bytes"] = max(peaks)
+        return found
+
+
+def host_rss() -> int:
+    """Resident bytes of this process; where there is no /proc, the most it ever had."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+    except (OSError, IndexError, ValueError):
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def device_peak(device: torch.device) -> int:
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
+
+
+class Stopwatch:
+    """Seconds since the last lap."""
+
+    def __init__(self) -> None:
+        self._since = time.perf_counter()
+
+    def lap(self) -> float:
+        now = time.perf_counter()
+        seconds, self._since = now - self._since, now
+        return seconds

@@ -1,0 +1,62 @@
+"""Processes by number: children, signals, and death with the parent. Linux's /proc; elsewhere nothing is found."""
+
+import contextlib
+import ctypes
+import os
+import signal
+from collections.abc import Iterable
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent is gone, however that went."""
+    parent = os.getppid()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def descendants(pid: int) -> list[tuple[int, int]]:
+    """All processes below `pid` as (pid, start time): a number that was given to another process is not mistaken."""
+    children: dict[int, list[tuple[int, int]]] = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        fields = _stat(entry)
+        if fields:
+            children.setdefault(int(fields[1]), []).append((int(entry.name), int(fields[19])))
+    found: list[tuple[int, int]] = []
+    waiting = [pid]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found += below
+        waiting += [child for child, _ in below]
+    return found
+
+
+def children(pid: int) -> list[int]:
+    """The direct children of `pid`."""
+    return [int(entry.name) for entry in Path("/proc").glob("[0-9]*") if (f := _stat(entry)) and int(f[1]) == pid]
+
+
+def send(pids: Iterable[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def kill_remaining(known: Iterable[tuple[int, int]]) -> None:
+    """SIGKILL those of the known processes that are still the same ones."""
+    for pid, started in known:
+        fields = _stat(Path("/proc") / str(pid))
+        if fields and int(fields[19]) == started:
+            send([pid], signal.SIGKILL)
+
+
+def _stat(entry: Path) -> list[str]:
+    """The fields of /proc/<pid>/stat after the name, which may hold blanks and parentheses itself."""
+    try:
+        return (entry / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []

@@ -1,0 +1,153 @@
+"""What the engine tells the outside: written to the spool first, sent from a thread, never waited for."""
+
+import logging
+import os
+import queue
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal, Protocol
+
+from trainyard.contract.layout import AttemptLayout
+from trainyard.contract.reports import (
+    CheckpointReport,
+    EventsBatch,
+    MetricsBatch,
+    Point,
+    Progress,
+    SpoolKind,
+    WorkerEvent,
+)
+from trainyard.contract.spool import SpoolBody, format_record
+from worker.spool_sender import SpoolSender
+
+log = logging.getLogger(__name__)
+
+Level = Literal["info", "warning", "error"]
+
+
+class Reporter(Protocol):
+    """The engine's way to speak. Every method but `flush_to_disk` returns at once."""
+
+    def points(self, step: int, values: Mapping[str, float], progress: Progress | None = None) -> None: ...
+
+    def event(self, type_: str, message: str, *, level: Level = "info", data: dict[str, Any] | None = None) -> None: ...
+
+    def checkpoint(self, report: CheckpointReport) -> None: ...
+
+    def flush_to_disk(self) -> None:
+        """Return when everything said so far would survive the loss of the machine."""
+        ...
+
+
+class SilentReporter:
+    """For every rank but the first: what is global is said once."""
+
+    def points(self, step: int, values: Mapping[str, float], progress: Progress | None = None) -> None:
+        pass
+
+    def event(self, type_: str, message: str, *, level: Level = "info", data: dict[str, Any] | None = None) -> None:
+        pass
+
+    def checkpoint(self, report: CheckpointReport) -> None:
+        pass
+
+    def flush_to_disk(self) -> None:
+        pass
+
+    def close(self, timeout: float) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class _Said:
+    kind: SpoolKind
+    at: datetime
+    step: int = 0
+    values: Mapping[str, float] | None = None
+    progress: Progress | None = None
+    event: tuple[str, str, Level, dict[str, Any]] | None = None
+    checkpoint: CheckpointReport | None = None
+
+
+@dataclass(frozen=True)
+class _Flush:
+    done: threading.Event
+
+
+class SpoolReporter:
+    """Rank 0's reporter: a writer thread appends to the spool, a sender thread posts what is in it."""
+
+    def __init__(
+        self, layout: AttemptLayout, execution: int, resumed_from_step: int, sender: SpoolSender | None
+    ) -> None:
+        self._execution = execution
+        self._resumed_from_step = resumed_from_step
+        self._sender = sender
+        self._queue: queue.SimpleQueue[_Said | _Flush | None] = queue.SimpleQueue()
+        self._seq = 0
+        path = layout.spool_file(execution)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("ab")
+        self._writer = threading.Thread(target=self._write, name="spool-writer", daemon=True)
+        self._writer.start()
+        if sender:
+            sender.start()
+
+    def points(self, step: int, values: Mapping[str, float], progress: Progress | None = None) -> None:
+        self._queue.put(_Said("metrics", _now(), step=step, values=dict(values), progress=progress))
+
+    def event(self, type_: str, message: str, *, level: Level = "info", data: dict[str, Any] | None = None) -> None:
+        self._queue.put(_Said("events", _now(), event=(type_, message[:4096], level, data or {})))
+
+    def checkpoint(self, report: CheckpointReport) -> None:
+        self._queue.put(_Said("checkpoint", _now(), checkpoint=report))
+
+    def flush_to_disk(self) -> None:
+        done = threading.Event()
+        self._queue.put(_Flush(done))
+        while not done.wait(1.0):
+            if not self._writer.is_alive():
+                raise OSError("the spool cannot be written")
+
+    def close(self, timeout: float) -> None:
+        """Write everything, and give the sender `timeout` seconds to get it through. The rest stays in the spool."""
+        self._queue.put(None)
+        self._writer.join()
+        if self._sender:
+            self._sender.close(timeout)
+
+    def _write(self) -> None:
+        with self._file:
+            while (said := self._queue.get()) is not None:
+                if isinstance(said, _Flush):
+                    os.fsync(self._file.fileno())
+                    said.done.set()
+                    continue
+                self._file.write(format_record(self._seq, said.kind, self._body(said)))
+                self._file.flush()
+                self._seq += 1
+                if self._sender:
+                    self._sender.wake()
+            os.fsync(self._file.fileno())
+
+    def _body(self, said: _Said) -> SpoolBody:
+        if said.checkpoint:
+            return said.checkpoint
+        if said.event:
+            type_, message, level, data = said.event
+            event = WorkerEvent(sequence=self._seq, type=type_, level=level, message=message, data=data, time=said.at)
+            return EventsBatch(execution=self._execution, events=(event,))
+        return MetricsBatch(
+            execution=self._execution,
+            resumed_from_step=self._resumed_from_step,
+            points=tuple(
+                Point(key=key, step=said.step, value=value, time=said.at) for key, value in (said.values or {}).items()
+            ),
+            progress=said.progress,
+        )
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

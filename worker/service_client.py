@@ -1,0 +1,143 @@
+"""HTTP to the worker's routes: one attempt's token, and what each kind of answer means."""
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+
+_RETRIED = frozenset({408, 425, 429})
+_REJECTED = frozenset({400, 413, 422})
+
+
+class ServiceError(Exception):
+    """A request that did not succeed."""
+
+
+class UnavailableError(ServiceError):
+    """No answer, or one that says to come back: the same request may succeed later."""
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class RejectedError(ServiceError):
+    """This very body is wrong; the same request will never succeed, another one may."""
+
+
+class RefusedError(ServiceError):
+    """The service wants nothing from this worker: a wrong token, or an attempt that is not current."""
+
+    def __init__(self, message: str, status: int, document: dict[str, Any]) -> None:
+        super().__init__(message)
+        self.status = status
+        self.document = document
+
+
+class Backoff:
+    """Full jitter: a random pause below a ceiling that doubles."""
+
+    def __init__(
+        self, *, first: float = 0.25, ceiling: float = 30.0, uniform: Callable[[float, float], float] = random.uniform
+    ) -> None:
+        self._first = first
+        self._ceiling = ceiling
+        self._uniform = uniform
+        self._failures = 0
+
+    def reset(self) -> None:
+        self._failures = 0
+
+    def pause(self, retry_after: float | None = None) -> float:
+        """How long to wait after one more failure; never less than what the service asked for."""
+        limit = min(self._ceiling, self._first * 2.0 ** min(self._failures, 16))
+        self._failures += 1
+        return max(self._uniform(0.0, limit), min(retry_after or 0.0, 60.0))
+
+
+class ServiceClient:
+    """One attempt's connection. Not shared between threads."""
+
+    def __init__(
+        self,
+        service_url: str,
+        attempt_id: str,
+        token: str,
+        *,
+        timeout: float = 5.0,
+        transport: httpx.BaseTransport | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        now: Callable[[], float] = time.monotonic,
+        uniform: Callable[[float, float], float] = random.uniform,
+    ) -> None:
+        self._sleep = sleep
+        self._now = now
+        self._uniform = uniform
+        self._http = httpx.Client(
+            base_url=f"{service_url.rstrip('/')}/v1/attempts/{attempt_id}/",
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=timeout,
+            transport=transport,
+            # A proxy of the user's shell is not on the way to a service of the same site.
+            trust_env=False,
+        )
+
+    def post(self, route: str, body: str | bytes, *, params: dict[str, str | int] | None = None) -> dict[str, Any]:
+        """One try.
+
+        Raises:
+            UnavailableError: worth another try.
+            RejectedError: the body is at fault.
+            RefusedError: the worker is not wanted.
+        """
+        kind = "application/octet-stream" if isinstance(body, bytes) else "application/json"
+        try:
+            answer = self._http.post(route, content=body, params=params, headers={"Content-Type": kind})
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            raise UnavailableError(f"{type(error).__name__}: {error}") from None
+        return _read(answer)
+
+    def post_until(self, deadline: float, route: str, body: str | bytes) -> dict[str, Any]:
+        """Try again with jitter until an answer comes or `deadline` (of the injected clock) is near.
+
+        Raises:
+            UnavailableError: the last failure, when time is up.
+        """
+        backoff = Backoff(ceiling=2.0, uniform=self._uniform)
+        while True:
+            try:
+                return self.post(route, body)
+            except UnavailableError as error:
+                pause = backoff.pause(error.retry_after)
+                if self._now() + pause >= deadline:
+                    raise
+                self._sleep(pause)
+
+    def close(self) -> None:
+        self._http.close()
+
+
+def _read(answer: httpx.Response) -> dict[str, Any]:
+    status = answer.status_code
+    if status // 100 == 2:
+        return _document(answer)
+    message = f"{status}: {answer.text[:300]}"
+    if status in _RETRIED or status >= 500 or status // 100 == 3:
+        raise UnavailableError(message, _seconds(answer.headers.get("retry-after")))
+    if status in _REJECTED:
+        raise RejectedError(message)
+    raise RefusedError(message, status, _document(answer))
+
+
+def _document(answer: httpx.Response) -> dict[str, Any]:
+    try:
+        document = answer.json()
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _seconds(header: str | None) -> float | None:
+    return float(header) if header and header.isdigit() else None

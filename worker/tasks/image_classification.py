@@ -1,0 +1,63 @@
+"""Handwritten digits with a small convolutional net."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from trainyard.contract.sections import BuiltinData, ConvnetModel
+from worker.data.digits import load_digits
+from worker.data.sampler import Indices
+from worker.tasks.base import Examples, Tensors
+
+
+class Convnet(nn.Module):
+    """Three convolutions and a linear head. No batch statistics: a loss is a sum over examples, whatever the layout."""
+
+    def __init__(self, channels: int, classes: int, dropout: float) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(1, channels, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(channels, channels, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(channels, 2 * channels, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        )
+        self.head = nn.Sequential(nn.Flatten(), nn.Dropout(dropout), nn.Linear(2 * channels * 4, classes))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(self.features(images))
+        return logits
+
+
+class ImageClassification:
+    """Cross entropy, summed over images; accuracy on the held-out ones."""
+
+    tokens_per_example = 0
+
+    def __init__(self, model: ConvnetModel, data: BuiltinData) -> None:
+        self._model = model
+        images, labels, train = load_digits(data.eval_fraction)
+        self.examples = Examples((images, labels), train=train, held_out=len(images) - train)
+
+    def build_model(self) -> nn.Module:
+        return Convnet(self._model.channels, self._model.classes, self._model.dropout)
+
+    def weight(self, indices: Indices) -> float:
+        return float(len(indices))
+
+    def loss_sum(self, model: nn.Module, batch: Tensors) -> torch.Tensor:
+        images, labels = batch
+        return functional.cross_entropy(model(images).float(), labels, reduction="sum")
+
+    def evaluation_sums(self, model: nn.Module, batch: Tensors) -> Mapping[str, torch.Tensor]:
+        images, labels = batch
+        logits = model(images).float()
+        return {
+            "eval/loss": functional.cross_entropy(logits, labels, reduction="sum"),
+            "eval/accuracy": (logits.argmax(dim=1) == labels).sum(),
+        }

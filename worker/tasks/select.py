@@ -1,0 +1,24 @@
+"""From the spec to its task. Each task's module is imported only where it is wanted."""
+
+from trainyard.contract.sections import BuiltinData, ConvnetModel, GptModel, MlpModel
+from trainyard.contract.spec import TrainingSpec
+from worker.errors import TrainingError
+from worker.tasks.base import Task
+
+
+def select_task(spec: TrainingSpec) -> Task:
+    """The task, with its data loaded."""
+    match spec.model, spec.data:
+        case GptModel() as model, BuiltinData(name="stdlib") as data:
+            from worker.tasks.causal_lm import CausalLm
+
+            return CausalLm(model, data)
+        case ConvnetModel() as model, BuiltinData(name="digits") as data:
+            from worker.tasks.image_classification import ImageClassification
+
+            return ImageClassification(model, data)
+        case MlpModel() as model, BuiltinData(name="parity") as data:
+            from worker.tasks.regression import Regression
+
+            return Regression(model, data, spec.seed)
+    raise TrainingError(f"this worker cannot train task `{spec.task}` with that model and data")
