@@ -96,8 +96,7 @@ def _script(document: LaunchDocument, folder: Path, python: str, environment: Ma
     """The launch in shell words. A user's text is only ever a quoted value here, and nothing runs this text."""
     ranks = document.nodes * document.ranks_per_node
     words = [f"{name}={shlex.quote(environment[name])}" for name in sorted(environment)]
-    call = "import pathlib, sys; from worker.launch import run; run(pathlib.Path(sys.argv[1]))"
-    words.append(f"{shlex.quote(python)} -c {shlex.quote(call)} {shlex.quote(str(folder))}")
+    words.append(f"{shlex.quote(python)} -m worker.launch {shlex.quote(str(folder))}")
     return "\n".join(
         [
             "#!/bin/sh",

@@ -25,7 +25,7 @@ class ByName:
     def __init__(self, target: str) -> None:
         self._target = target
 
-    def __call__(self, folder: Path) -> Any:
+    def __call__(self, folder: str) -> Any:
         return pkgutil.resolve_name(self._target)(folder)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -48,7 +48,7 @@ def main(entry_file: Path) -> None:
             visible_gpus=entry["gpus"],
             stderr_to_stdout=True,
         )
-        job = executor.submit(ByName(entry["target"]), folder)
+        job = executor.submit(ByName(entry["target"]), str(folder))
         json.dump({"pid": int(job.job_id)}, answer)
 
 

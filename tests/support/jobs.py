@@ -1,7 +1,7 @@
 """What the local scheduler runs in its tests, in the place of the worker's launcher. Each takes the attempt's folder.
 
 A job says what it does by files: `began` (its first line; the text is the time), `ran` (a line a run), `signals`
-(a line a SIGTERM), `pids` (a line for each of its processes).
+(a line a SIGTERM), `pids` (a line for each of its processes), `finished` (it came to its end).
 """
 
 import json
@@ -35,8 +35,9 @@ def _sleep(folder: Path) -> None:
         time.sleep(0.01)
 
 
-def wait(folder: Path) -> None:
+def wait(argument: str) -> None:
     """Runs until it is told to go; the first SIGTERM ends it."""
+    folder = Path(argument)
 
     def stop(number: int, _frame: object) -> None:
         _note(folder, "signals", signal.Signals(number).name)
@@ -45,10 +46,12 @@ def wait(folder: Path) -> None:
     signal.signal(signal.SIGTERM, stop)
     _begin(folder)
     _sleep(folder)
+    _note(folder, "finished", "by itself")
 
 
-def stubborn(folder: Path) -> None:
+def stubborn(argument: str) -> None:
     """Ignores SIGTERM, and so do its grandchildren, of which one leaves the session."""
+    folder = Path(argument)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for arguments in ([], ["--session"], ["--fork"]):
         child = [sys.executable, "-m", "tests.support.jobs", str(folder), *arguments]
@@ -57,22 +60,25 @@ def stubborn(folder: Path) -> None:
     _sleep(folder)
 
 
-def leave_orphans(folder: Path) -> None:
+def leave_orphans(argument: str) -> None:
     """Ends at once, but a process in a session of its own stays."""
+    folder = Path(argument)
     subprocess.Popen([sys.executable, "-m", "tests.support.jobs", str(folder), "--session"], start_new_session=True)
     _begin(folder)
     while not (folder / "grandchild").exists():
         time.sleep(0.01)
 
 
-def environment(folder: Path) -> None:
+def environment(argument: str) -> None:
     """Writes down what it was given."""
+    folder = Path(argument)
     (folder / "environment.json").write_text(json.dumps(dict(os.environ)))
     _begin(folder)
 
 
-def fail(folder: Path) -> None:
+def fail(argument: str) -> None:
     """Ends with an error."""
+    folder = Path(argument)
     _begin(folder)
     raise RuntimeError("meant to fail")
 

@@ -13,6 +13,8 @@ from pathlib import Path
 import psycopg
 from sqlalchemy import make_url
 
+INSTALLED = Path("/usr/lib/postgresql")
+"""Where Debian puts each version's programs."""
 HOW_TO_GET_IT = "PostgreSQL's server programs (initdb, pg_ctl) are missing; install the package `postgresql`"
 
 
@@ -96,7 +98,7 @@ def _programs() -> Path:
 def _find() -> Path | None:
     on_path = shutil.which("initdb")
     candidates = [Path(on_path).resolve().parent] if on_path else []
-    versions = Path("/usr/lib/postgresql").glob("*/bin")
+    versions = INSTALLED.glob("*/bin")
     candidates += sorted(versions, key=lambda path: _number(path.parent.name), reverse=True)
     return next((path for path in candidates if (path / "initdb").exists() and (path / "pg_ctl").exists()), None)
 

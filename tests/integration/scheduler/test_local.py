@@ -339,6 +339,9 @@ class TestIdentity:
         assert shifted is not None
         place.change(plan, create_time=shifted - 3600)
         assert look(scheduler, plan).state == "running"
+        go(plan)
+        until(scheduler, plan, "ended")
+        assert (plan.folder / "finished").exists()
 
     def test_live_controllers_cost_no_scan(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         scheduler, plan = place.scheduler(), place.plan("a")
@@ -367,6 +370,23 @@ class TestCrashes:
         assert look(following, plan).state == "running"
         go(plan)
         until(following, plan, "ended")
+        assert (plan.folder / "finished").exists()
+        assert len(lines(plan, "ran")) == 1
+
+    def test_a_service_killed_while_it_starts_a_job_is_waited_for_by_the_next(self, place: Place) -> None:
+        slow = place.root / "slow"
+        slow.mkdir()
+        text = "import sys, time\ntime.sleep(0.7 * ('local_submit' in ' '.join(sys.orig_argv)))\n"
+        (slow / "sitecustomize.py").write_text(text)
+        plan = place.plan("a", PYTHONPATH=f"{slow}:{local_service.ROOT}")
+        service = local_service.start("submit", place.state, plan)
+        wait_until(lambda: local_processes.marked(plan.environment[MARKER]), what="the submitter")
+        service.kill()
+        service.communicate()
+        following = place.scheduler()
+        assert look(following, plan).state == "running"
+        began(plan)
+        assert place.entry(plan).starts == 1
         assert len(lines(plan, "ran")) == 1
 
     def test_started_but_not_recorded_is_adopted(self, place: Place) -> None:

@@ -118,7 +118,7 @@ class TestPlanLaunch:
         packages = tmp_path / "it's src"
         (packages / "worker").mkdir(parents=True)
         (packages / "worker" / "launch.py").write_text(
-            "import os\n\n\ndef run(folder):\n    print(folder, os.environ['MY_FLAG'], sep='|')\n"
+            "import os, sys\nprint(sys.argv[1], os.environ['MY_FLAG'], sep='|')\n"
         )
         plan = plan_launch(
             document({"MY_FLAG": hostile}),

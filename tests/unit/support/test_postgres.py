@@ -1,0 +1,52 @@
+"""Where PostgreSQL comes from when it is not there."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support import postgres
+
+
+@pytest.fixture
+def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Only `tmp_path` is on PATH, and nothing is installed; returns it."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(postgres, "INSTALLED", tmp_path / "lib")
+    return tmp_path
+
+
+def program(path: Path, text: str = "") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+def test_takes_the_newest_version(bare_machine: Path) -> None:
+    for version in ("9.6", "15", "17"):
+        for name in ("initdb", "pg_ctl"):
+            program(bare_machine / "lib" / version / "bin" / name)
+    assert postgres._programs() == bare_machine / "lib" / "17" / "bin"
+
+
+def test_installs_the_package_as_root(bare_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    made = bare_machine / "lib" / "15" / "bin"
+    program(bare_machine / "apt-get", f'echo "$DEBIAN_FRONTEND $*" >> {bare_machine}/calls')
+    with pytest.raises(postgres.PostgresMissingError, match="install the package `postgresql`"):
+        postgres._programs()
+    assert (bare_machine / "calls").read_text().splitlines() == [
+        "noninteractive update -qq",
+        "noninteractive install -qq --no-install-recommends postgresql",
+    ]
+    program(made / "initdb")
+    program(made / "pg_ctl")
+    assert postgres._programs() == made
+
+
+def test_says_how_to_get_it_where_it_may_not_be_installed(bare_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    program(bare_machine / "apt-get", f"touch {bare_machine}/calls")
+    with pytest.raises(postgres.PostgresMissingError, match="install the package `postgresql`"):
+        postgres._programs()
+    assert not (bare_machine / "calls").exists()

@@ -1,0 +1,48 @@
+"""The size report counts what it says it counts."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import size_report
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(size_report, "ROOT", tmp_path)
+    for package in (*size_report.PRODUCT, *size_report.OTHERS):
+        (tmp_path / package).mkdir()
+    return tmp_path
+
+
+def function(lines: int) -> str:
+    return "class A:\n    def f(self):\n" + "        pass\n" * (lines - 1)
+
+
+@pytest.mark.parametrize(
+    ("package", "text", "status", "said"),
+    [
+        ("service", function(50), 0, "50  service/a.py:A.f"),
+        ("service", function(51), 1, "service/a.py:A.f has 51 lines, more than 50"),
+        ("worker", "x = 1\n" * 400, 0, "400  worker/a.py"),
+        ("worker", "x = 1\n" * 401, 1, "worker/a.py has 401 lines, more than 400"),
+        ("tests", "x = 1\n" * 401, 0, "401      1  tests"),
+    ],
+)
+def test_limits(
+    tree: Path, capsys: pytest.CaptureFixture[str], package: str, text: str, status: int, said: str
+) -> None:
+    (tree / package / "a.py").write_text(text)
+    assert size_report.main() == status
+    assert said in capsys.readouterr().out
+
+
+def test_a_reason_lets_it_pass_and_must_be_needed(
+    tree: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(size_report, "REASONS", {"service/a.py:A.f": "because"})
+    (tree / "service" / "a.py").write_text(function(60))
+    assert size_report.main() == 0
+    (tree / "service" / "a.py").write_text(function(6))
+    assert size_report.main() == 1
+    assert "service/a.py:A.f needs no exception any more" in capsys.readouterr().out
