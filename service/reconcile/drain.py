@@ -13,13 +13,13 @@ from pathlib import Path
 
 import structlog
 from pydantic import ValidationError
-from trainyard.contract.spool import SpoolCorruptError, SpoolRecord, parse_spool, read_acknowledged
 
 from service.db.engine import Database
 from service.errors import ConflictError
 from service.reports.actions import Ingest
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.reports import MAX_LOG_CHUNK, CheckpointReport, EventsBatch, FinishRecord, MetricsBatch
+from trainyard.contract.spool import SpoolCorruptError, SpoolRecord, parse_spool, read_acknowledged
 
 MAX_FINISH = 1024 * 1024
 

@@ -245,4 +245,3 @@ def test_two_reconcilers_never_act_at_once(world: World) -> None:
     assert world.status(job) == "pending"
     world.reconciler.run_once()
     assert len(world.scheduler.submitted) == 1
-
