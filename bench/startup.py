@@ -23,6 +23,7 @@ from trainyard.client import Client
 from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
 from trainyard.contract.resolve import Site, resolve
+from trainyard.contract.resources import TERMINAL
 from trainyard.contract.spec import TrainingSpec, parse_spec
 from trainyard.contract.templates import load_template
 from trainyard.demo import ServiceProcess
@@ -68,9 +69,20 @@ def running_service(folder: Path) -> Iterator[Client]:
     try:
         service.start()
         with service.client() as client:
-            yield client
+            try:
+                yield client
+            finally:
+                end_jobs(client)
     finally:
         service.stop()
+
+
+def end_jobs(client: Client) -> None:
+    """A job outlives its service by design; after a failure here it must not."""
+    for job in client.jobs():
+        if job.status not in TERMINAL:
+            client.cancel(job.id)
+            client.wait(job.id, timeout=RUN_SECONDS)
 
 
 def spec() -> TrainingSpec:
