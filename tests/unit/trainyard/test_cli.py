@@ -103,7 +103,7 @@ class TestWatch:
             "warning: rank 1 is slow",
             "checkpoint of step 92",
             "succeeded: completed",
-            "step 10/10  train/loss 0.5123  2900 examples/s",
+            "step 10/10  2,900 examples/s  loss 0.5123",
             "succeeded; see it with: trainyard metrics a1",
         ]
 
