@@ -4,6 +4,7 @@ import typer
 
 from trainyard.cli.output import age, complain, emit, emit_all, number, say, size, table, write
 from trainyard.cli.session import JobArgument, JsonOption, client_of, find_job
+from trainyard.contract.resources import EventResource
 
 
 def events(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:
@@ -14,8 +15,13 @@ def events(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = False)
             emit_all(found)
             return
         for event in found:
-            mark = "" if event.level == "info" else f"{event.level}: "
-            say(f"{event.created_at:%Y-%m-%d %H:%M:%S}Z  {event.type:<20}  {mark}{event.message}")
+            say(f"{event.created_at:%Y-%m-%d %H:%M:%S}Z  {event.type:<20}  {_text(event)}")
+
+
+def _text(event: EventResource) -> str:
+    if event.type == "status":
+        return f"{event.data.get('status')}: {event.message}"
+    return event.message if event.level == "info" else f"{event.level}: {event.message}"
 
 
 def checkpoints(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:

@@ -68,7 +68,7 @@ def _facts(job: JobResource) -> Iterator[tuple[str, str]]:
     if job.attempt is not None:
         yield "attempt", _attempt(job)
     for key, value in sorted(job.metrics.items()):
-        yield "", f"  {key:<28}{number(value)}"
+        yield "", f"  {key:<32}{number(value)}"
     if job.last_checkpoint_step is not None:
         yield "checkpoint", f"step {job.last_checkpoint_step}"
     yield "folder", job.run_directory

@@ -15,7 +15,7 @@ from trainyard.contract.resources import (
     StatusUpdate,
 )
 
-SHOWN = ("train/loss", "eval/loss", "eval/accuracy")
+SHOWN = {"train/loss": "loss", "eval/loss": "eval loss", "eval/accuracy": "accuracy"}
 
 
 @dataclass
@@ -58,21 +58,21 @@ class RunState:
         return one_line(f"{self.status}: {self.message}" if self.message else self.status)
 
     def summary(self) -> str:
-        """`step 120/500  train/loss 0.31  2,900 examples/s  12 s left`."""
+        """`step 120/500  12 s left  2,900 examples/s  loss 0.31  accuracy 0.9`: what matters most comes first."""
         total = f"/{self.total}" if self.total else ""
         left = f"{duration(self.eta_seconds)} left" if self.eta_seconds is not None else ""
-        return "  ".join(part for part in (f"step {self.step}{total}", *self.values(), left) if part)
+        return "  ".join(part for part in (f"step {self.step}{total}", left, *self.values()) if part)
 
     def values(self) -> list[str]:
         """The few metrics that everyone looks at."""
-        shown = [f"{key} {number(self.metrics[key])}" for key in SHOWN if self.metrics.get(key) is not None]
-        return [*shown, *self._throughput()]
+        found = ((label, self.metrics.get(key)) for key, label in SHOWN.items())
+        return [*self._throughput(), *(f"{label} {number(value)}" for label, value in found if value is not None)]
 
     def _throughput(self) -> list[str]:
         for key, value in sorted(self.metrics.items()):
             if key.startswith("perf/") and key.endswith("_per_second") and value is not None:
                 unit = key.removeprefix("perf/").removesuffix("_per_second")
-                return [f"{number(value)} {one_line(unit)}/s"]
+                return [f"{value:,.0f} {one_line(unit)}/s" if value >= 100 else f"{number(value)} {one_line(unit)}/s"]
         return []
 
     def _progress(self, progress: Progress | None) -> None:

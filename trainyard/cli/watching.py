@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Protocol, Self
 
 from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Column
 from rich.text import Text
 
 from trainyard.cli.failures import CANCELLED, FAILED, INTERRUPTED
@@ -36,9 +37,9 @@ class LiveView:
     def __init__(self, job: JobResource) -> None:
         self._state = RunState.of(job)
         self._bar = Progress(
-            TextColumn("{task.fields[status]}", markup=False),
-            BarColumn(bar_width=30),
-            TextColumn("{task.description}", markup=False),
+            TextColumn("{task.fields[status]}", markup=False, table_column=Column(no_wrap=True, min_width=10)),
+            BarColumn(bar_width=20, table_column=Column(min_width=20)),
+            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
             console=console(),
         )
         self._task = self._bar.add_task("", total=None, status=job.status)

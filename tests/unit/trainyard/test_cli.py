@@ -103,7 +103,7 @@ class TestWatch:
             "warning: rank 1 is slow",
             "checkpoint of step 92",
             "succeeded: completed",
-            "step 10/10  train/loss 0.5123  2900 examples/s",
+            "step 10/10  2,900 examples/s  loss 0.5123",
             "succeeded; see it with: trainyard metrics a1",
         ]
 
@@ -323,10 +323,13 @@ class TestMetrics:
 
 class TestHistory:
     def test_events(self, service, run):
+        moved = {**EVENT, "type": "status", "message": "on n1", "data": {"status": "running"}}
+        broken = {**EVENT, "level": "error", "message": "it\nbroke"}
         service.on("GET", "/v1/jobs/a1", job("a1"))
-        service.on("GET", "/v1/jobs/a1/events", page(EVENT, {**EVENT, "level": "error", "message": "it\nbroke"}))
+        service.on("GET", "/v1/jobs/a1/events", page(EVENT, moved, broken))
         assert run("events", "a1").stdout.splitlines() == [
             "2026-01-02 03:04:05Z  created               accepted",
+            "2026-01-02 03:04:05Z  status                running: on n1",
             "2026-01-02 03:04:05Z  created               error: it broke",
         ]
         assert service.requests[1].url.params["order"] == "asc"

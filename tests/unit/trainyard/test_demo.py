@@ -1,0 +1,69 @@
+"""The demo's course: what it shows of a good job, and that a bad end or an interruption leaves nothing running."""
+
+import httpx
+import pytest
+
+from tests.unit.trainyard.fake_service import TIME, error, job, page, status, streamed
+from trainyard import demo
+
+STREAM = "/v1/jobs/a1/stream"
+
+
+@pytest.fixture
+def accepted(service):
+    preset = {"name": "digits_ddp", "description": "", "spec": {"task": "regression"}}
+    service.on("GET", "/v1/templates/digits_ddp", preset).on("POST", "/v1/jobs", job("a1"))
+    return service
+
+
+class TestRun:
+    def test_a_good_job_ends_with_its_curve_its_checkpoint_and_the_next_commands(self, accepted, capsys):
+        series = {"key": "train/loss", "steps": [1, 2], "values": [2.0, 1.0], "times": [TIME, TIME]}
+        checkpoint = {"id": "c", "job_id": "a1", "step": 2, "size_bytes": 1500, "digest": "d", "world_size": 2}
+        checkpoint |= {"execution": 1, "path": "/runs/a1/checkpoints/step-0000000002", "created_at": TIME}
+        accepted.on("GET", STREAM, streamed(status(1, "succeeded", "completed")))
+        accepted.on("GET", "/v1/jobs/a1", job("a1", status="succeeded", metrics={"eval/accuracy": 0.98}))
+        accepted.on("GET", "/v1/jobs/a1/metrics", {"job_id": "a1", "series": [series]})
+        accepted.on("GET", "/v1/jobs/a1/checkpoints", page(checkpoint))
+        assert demo.run(accepted.client()) == 0
+        shown = capsys.readouterr().out
+        assert "train/loss: 1 at step 2" in shown
+        assert "checkpoint of step 2, 1.5 kB: /runs/a1/checkpoints/step-0000000002" in shown
+        assert "make serve" in shown
+
+    def test_a_failed_job_shows_its_error_and_its_log(self, accepted, capsys):
+        failure = {"rank": 1, "type": "ValueError", "message": "bad"}
+        accepted.on("GET", STREAM, streamed(status(1, "failed", "an error")))
+        accepted.on("GET", "/v1/jobs/a1", job("a1", status="failed", status_message="an error", error=failure))
+        headers = {"X-Trainyard-Offset": "0", "X-Trainyard-Next-Offset": "4"}
+        accepted.on("GET", "/v1/jobs/a1/logs", httpx.Response(200, text="last", headers=headers))
+        with pytest.raises(demo.DemoError, match="job a1 ended as failed"):
+            demo.run(accepted.client())
+        assert capsys.readouterr().err == "failed: an error\nfirst error on rank 1: ValueError: bad\nlast\n"
+
+    @pytest.mark.parametrize("trouble", [KeyboardInterrupt(), error(500, "boom")])
+    def test_an_interruption_ends_the_job(self, accepted, trouble):
+        def answer(_):
+            if isinstance(trouble, BaseException):
+                raise trouble
+            return trouble
+
+        accepted.on("GET", STREAM, answer).on("GET", "/v1/jobs/a1", job("a1", status="cancelled"))
+        accepted.on("POST", "/v1/jobs/a1/cancel", job("a1", status="cancelling"))
+        with pytest.raises((KeyboardInterrupt, demo.TrainyardError)):
+            demo.run(accepted.client())
+        assert [r.url.path for r in accepted.requests][-2:] == ["/v1/jobs/a1/cancel", "/v1/jobs/a1"]
+
+
+class TestServiceProcess:
+    def test_a_service_that_does_not_start_is_told_with_its_log(self, tmp_path, monkeypatch, capsys):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(demo.sys, "executable", "/bin/false")
+        monkeypatch.setattr(demo.signal, "signal", lambda *_: None)
+        assert demo.main() == 1
+        assert "the demo failed: the service ended with exit code 1" in capsys.readouterr().err
+
+    def test_settings_of_another_service_do_not_reach_it(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("TRAINYARD_DATABASE_URL", "postgresql://production")
+        settings = {k for k in demo.ServiceProcess(tmp_path)._environment() if k.startswith("TRAINYARD_")}
+        assert settings == {f"TRAINYARD_{name}" for name in ("HOST", "PORT", "STATE_DIR", "RUNS_DIR", "BACKEND")}

@@ -1,0 +1,66 @@
+"""What reaches a terminal: cleaned text and curves made of characters."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainyard.cli.curves import plot, sparkline
+from trainyard.cli.output import clean, duration, one_line, size
+
+FLOATS = st.lists(st.floats(-1e300, 1e300) | st.sampled_from([math.nan, math.inf, -math.inf]), max_size=200)
+
+
+class TestClean:
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            ("\x1b[1;31mred\x1b[0m", "red"),
+            ("\x1b]0;title\x07text", "text"),
+            ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
+            ("\x9b2Jgone", "gone"),
+            ("\x1bPdevice\x1b\\x", "x"),
+            ("10%\r20%\r\n", "10%\n20%\n"),
+            ("a\x00\x08\x7f\u202eb", "ab"),
+            ("tab\tand\nline", "tab\tand\nline"),
+        ],
+    )
+    def test_leaves_only_text(self, text, expected):
+        assert clean(text) == expected
+
+    @given(st.text())
+    def test_nothing_that_moves_a_cursor_is_left(self, text):
+        kept = clean(text)
+        assert not any((ord(c) < 32 and c not in "\t\n") or 0x7F <= ord(c) <= 0x9F for c in kept)
+        assert "\n" not in one_line(text)
+
+
+class TestCurves:
+    @given(FLOATS, st.integers(1, 40))
+    def test_any_values_fit(self, values, width):
+        assert len(sparkline(values, width)) == min(len(values), width)
+        lines = plot(values, list(range(len(values))), width=width)
+        assert len(lines) == (9 if values else 8)
+
+    def test_shape(self):
+        assert sparkline([0, 1, math.nan, 7]) == "▁▂x█"
+        assert sparkline([5, 5]) == "▁▁"
+        assert plot([1, 2], [10, 20], width=4, height=2) == [
+            "         2 ┤  ██",
+            "         1 ┤▁▁██",
+            "            step 10 20",
+        ]
+
+
+class TestWords:
+    @pytest.mark.parametrize(
+        ("seconds", "expected"),
+        [(0.4, "0 s"), (59.6, "1 min"), (125, "2 min 5 s"), (3600, "1 h"), (90061, "1 d 1 h"), (-5, "0 s")],
+    )
+    def test_duration(self, seconds, expected):
+        assert duration(seconds) == expected
+
+    @pytest.mark.parametrize(("count", "expected"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (3e12, "3 TB")])
+    def test_size(self, count, expected):
+        assert size(count) == expected
