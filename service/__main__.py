@@ -26,6 +26,7 @@ from service.reconcile.loop import ReconcileLoop, Reconciler, new_owner
 from service.reconcile.submit import Submitter
 from service.scheduler.base import Scheduler
 from service.scheduler.local import LocalScheduler
+from service.scheduler.local_policy import visible_gpus
 from service.settings import Settings
 
 
@@ -97,7 +98,8 @@ def make_scheduler(settings: Settings) -> Scheduler:
     """
     if settings.backend == "slurm":
         raise StartError("TRAINYARD_BACKEND=slurm is not built yet; take `local`")
-    return LocalScheduler(settings.state, settings.local_slots, utc_now)
+    gpus = visible_gpus(os.environ, os.listdir("/dev")) if settings.site.accelerator == "cuda" else ()
+    return LocalScheduler(settings.state, settings.local_slots, utc_now, gpus=gpus)
 
 
 def make_loop(services: Services, scheduler: Scheduler, metrics: ServiceMetrics) -> ReconcileLoop:

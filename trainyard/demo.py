@@ -41,18 +41,20 @@ class DemoError(Exception):
 class ServiceProcess:
     """A service in a child process, with everything it keeps under one folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **settings: str) -> None:
+        """`settings` are TRAINYARD_* by their short names."""
+        self._settings = {f"TRAINYARD_{name.upper()}": value for name, value in settings.items()}
         self.port = _free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = folder / "service.log"
         self.state_dir = folder / "state"
-        self._runs_dir = folder / "runs"
+        self.runs_dir = folder / "runs"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        self.state_dir.mkdir(parents=True)
-        self._runs_dir.mkdir()
-        with self.log.open("wb") as log:
+        self.state_dir.mkdir(parents=True, exist_ok=True)
+        self.runs_dir.mkdir(exist_ok=True)
+        with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "service", "serve"],
                 env=self._environment(),
@@ -92,6 +94,12 @@ class ServiceProcess:
             process.kill()
             process.wait()
 
+    def kill(self) -> None:
+        """End it as a crash would."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
     def log_tail(self) -> str:
         if not self.log.is_file():
             return ""
@@ -104,8 +112,9 @@ class ServiceProcess:
             "TRAINYARD_HOST": "127.0.0.1",
             "TRAINYARD_PORT": str(self.port),
             "TRAINYARD_STATE_DIR": str(self.state_dir),
-            "TRAINYARD_RUNS_DIR": str(self._runs_dir),
+            "TRAINYARD_RUNS_DIR": str(self.runs_dir),
             "TRAINYARD_BACKEND": "local",
+            **self._settings,
         }
 
 

@@ -61,7 +61,8 @@ def decide(facts: Facts) -> Verdict:
         message = None if facts.status == "cancelling" else "asked to stop; waiting until nothing of it runs any more"
         return Verdict(status=_unless(facts.status, "cancelling"), message=message, cancel=True)
     if facts.desired == "paused" and facts.status in ("pending", "running"):
-        return Verdict(status="pausing", message="asked to save a checkpoint and stop", cancel=True)
+        # A worker hears of it by its heartbeat and saves first; what has not begun is only taken back.
+        return Verdict(status="pausing", message="asked to save a checkpoint and stop", cancel=not facts.claimed)
     return _alive(facts, seen)
 
 
@@ -156,6 +157,8 @@ _WHY = {
 
 def _continued(facts: Facts, why: str) -> Verdict:
     words = _WHY[why]
+    if facts.finish is None and facts.observation is not None and facts.observation.message:
+        words = f"{words} ({facts.observation.message})"
     if facts.barren >= MAX_BARREN:
         message = f"{words}, {facts.barren} times in a row without a newer checkpoint; write checkpoints more often"
         return Verdict(status="failed", reason="retries_exhausted", message=message, ended=True, exit_reason=why)

@@ -1,14 +1,12 @@
 """The ready-made specs of `jobs_templates/`: list, load, fill."""
 
-from importlib import resources
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from trainyard.contract.base import Resource
 from trainyard.contract.spec import parse_spec
 from trainyard.contract.yaml_text import load_yaml
-
-_PACKAGE = "jobs_templates"
-
 
 class Template(Resource):
     """A preset, ready to POST."""
@@ -28,15 +26,21 @@ class UnknownTemplateError(LookupError):
 
 def template_names() -> list[str]:
     """Every preset's name, sorted."""
-    files = resources.files(_PACKAGE).iterdir()
-    return sorted(f.name.removesuffix(".yaml") for f in files if f.name.endswith(".yaml"))
+    return sorted(file.stem for file in _folder().glob("*.yaml"))
+
+
+def _folder() -> Path:
+    """`jobs_templates` holds YAML and no code, so it is a namespace package, which importlib.resources cannot read
+    when it is installed editable."""
+    places = (Path(place) for place in import_module("jobs_templates").__path__)
+    return next(place for place in places if place.is_dir())
 
 
 def load_template(name: str) -> Template:
     """One preset, validated. Its description is the file's leading comment."""
     if name not in template_names():
         raise UnknownTemplateError(name)
-    text = (resources.files(_PACKAGE) / f"{name}.yaml").read_text()
+    text = (_folder() / f"{name}.yaml").read_text()
     comment: list[str] = []
     for line in text.splitlines():
         if not line.startswith("#"):

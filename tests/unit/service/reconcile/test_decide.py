@@ -78,6 +78,16 @@ def test_an_end_without_a_last_word_is_continued() -> None:
     assert (verdict.status, verdict.exit_reason) == ("queued", "node_failure")
 
 
+def test_what_the_scheduler_knows_of_the_end_is_passed_on() -> None:
+    verdict = decide(facts(observation=Observation("ended", "could not be started: no such file")))
+    assert "could not be started: no such file" in (verdict.message or "")
+
+
+def test_pausing_a_running_job_never_kills_it() -> None:
+    assert not decide(facts(desired="paused", observation=Observation("running"))).cancel
+    assert decide(facts(status="pending", claimed=False, desired="paused", observation=Observation("pending"))).cancel
+
+
 @pytest.mark.parametrize("reason", ["preempted", "time_limit", None])
 def test_three_continuations_without_a_newer_checkpoint_end_it(reason: ExitReason | None) -> None:
     last = finish(reason) if reason else None

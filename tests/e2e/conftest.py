@@ -1,0 +1,28 @@
+"""A real service in a process of its own, on SQLite and the local backend, with real workers."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from trainyard.client import Client
+from trainyard.demo import ServiceProcess
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    process = ServiceProcess(tmp_path_factory.mktemp("service"), local_slots="2", tick_seconds="0.3")
+    process.start()
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def client(service: ServiceProcess) -> Iterator[Client]:
+    with service.client() as made:
+        yield made
+
+
+@pytest.fixture
+def runs(service: ServiceProcess) -> Path:
+    return service.runs_dir

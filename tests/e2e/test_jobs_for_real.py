@@ -1,0 +1,137 @@
+"""Real jobs through the real service: the promises, seen from outside."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.live import (
+    kill_rank,
+    losses,
+    processes_of,
+    run_of,
+    spooled_losses,
+    wait_for_status,
+    wait_for_step,
+)
+from tests.support.wait import wait_until
+from trainyard.client import Client
+from trainyard.contract.templates import fill_template
+from trainyard.demo import ServiceProcess
+
+pytestmark = pytest.mark.e2e
+
+
+def parity(**changes: Any) -> dict[str, Any]:
+    plain = {"steps": 30, "epochs": None, "batch.size": 12, "checkpoint.every_steps": 5, "log.every_steps": 1}
+    return fill_template("mlp_parity", plain | {key.replace("__", "."): value for key, value in changes.items()})
+
+
+def long_run(**changes: Any) -> dict[str, Any]:
+    """Digits for as long as it takes: steps slow enough to be interrupted, checkpoints often enough to go on from."""
+    plain = {
+        "epochs": None,
+        "steps": 400,
+        "model.channels": 24,
+        "checkpoint.every_steps": 20,
+        "evaluation.every_steps": None,
+        "log.every_steps": 1,
+    }
+    return fill_template("digits_ddp", plain | {key.replace("__", "."): value for key, value in changes.items()})
+
+
+def test_digits_reach_97_percent_and_leave_a_checkpoint_and_an_export(client: Client, runs: Path) -> None:
+    job = client.submit(fill_template("digits_ddp", {}))
+    done = wait_for_status(client, job.id, "succeeded", "failed")
+    assert done.status == "succeeded", done.status_message
+    assert float(done.metrics["eval/accuracy"] or 0) >= 0.97
+    assert done.progress is not None
+    assert done.progress.step == done.progress.total_steps
+    checkpoints = list(client.checkpoints(job.id))
+    assert checkpoints[-1].step == done.progress.total_steps
+    on_disk = [c.step for c in run_of(runs, job.id).complete_checkpoints()]
+    assert [c.step for c in checkpoints] == on_disk
+    assert (run_of(runs, job.id).export / "model.safetensors").is_file()
+    assert "digits" in client.script(job.id).script or client.script(job.id).script
+    assert client.logs(job.id, rank="0") is not None
+
+
+def test_a_killed_service_loses_and_doubles_nothing(service: ServiceProcess, client: Client, runs: Path) -> None:
+    job = client.submit(long_run())
+    wait_for_step(client, job.id, 20)
+    service.kill()
+    spool = run_of(runs, job.id).attempt(1).spool_file(1)
+    size = spool.stat().st_size
+    wait_until(lambda: spool.stat().st_size > size + 20_000, 60, "training to go on without the service")
+    service.start()
+    with service.client() as again:
+        done = wait_for_status(again, job.id, "succeeded", "failed")
+        assert done.status == "succeeded", done.status_message
+        attempts = list(again.attempts(job.id))
+        assert [(a.number, a.execution) for a in attempts] == [(1, 1)]
+        own = spooled_losses(run_of(runs, job.id), 1, 1)
+        assert sorted(own) == list(range(1, 401))
+        assert losses(again, job.id) == own
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_a_killed_rank_resumes_on_the_same_losses(client: Client, optimizer: str) -> None:
+    spec = long_run(steps=160, optimizer__name=optimizer, optimizer__momentum=0.9 if optimizer == "sgd" else 0.0)
+    undisturbed = client.submit(spec)
+    wait_for_status(client, undisturbed.id, "succeeded")
+    job = client.submit(spec)
+    wait_for_step(client, job.id, 50)
+    attempt = client.job(job.id).attempt
+    assert attempt is not None
+    kill_rank(attempt.id, 1)
+    done = wait_for_status(client, job.id, "succeeded", "failed")
+    assert done.status == "succeeded", done.status_message
+    assert done.attempt is not None
+    assert (done.attempt.number, done.attempt.execution) == (1, 2)
+    assert (done.attempt.resumed_from_step or 0) >= 20
+    assert losses(client, job.id) == losses(client, undisturbed.id)
+
+
+def test_a_second_job_waits_and_a_cancelled_one_is_gone_within_ten_seconds(client: Client) -> None:
+    first, second = client.submit(long_run(steps=100_000)), client.submit(parity(name="the second"))
+    wait_for_step(client, first.id, 1)
+    waiting = wait_for_status(client, second.id, "pending")
+    assert first.id in waiting.status_message
+    assert "2 of 2" in waiting.status_message
+    attempt = client.job(first.id).attempt
+    assert attempt is not None
+    assert len(processes_of(attempt.id)) >= 4, "controller, launcher, torchrun and two ranks"
+    asked = time.monotonic()
+    client.cancel(first.id)
+    wait_until(lambda: not processes_of(attempt.id), 10, "its processes to be gone")
+    wait_for_status(client, first.id, "cancelled", seconds=max(0.1, 12 - (time.monotonic() - asked)))
+    assert wait_for_status(client, second.id, "succeeded", "failed").status == "succeeded"
+
+
+def test_a_job_larger_than_the_machine_is_refused_with_the_numbers(client: Client) -> None:
+    job = client.submit(parity(gpus=3))
+    done = wait_for_status(client, job.id, "failed")
+    assert done.status_reason == "rejected"
+    assert "3" in done.status_message
+    assert "2" in done.status_message
+
+
+def test_a_run_that_diverges_says_so_and_where(client: Client) -> None:
+    job = client.submit(parity(optimizer__lr=1e30, restart__max_retries=0))
+    done = wait_for_status(client, job.id, "failed", "succeeded")
+    assert (done.status, done.status_reason) == ("failed", "error")
+    assert done.error is not None
+    assert "step" in done.error.message
+
+
+def test_a_time_limit_is_continued_from_the_last_checkpoint(client: Client) -> None:
+    job = client.submit(long_run(steps=100_000, resources__time_limit_minutes=1))
+    wait_until(lambda: len(list(client.attempts(job.id))) == 2, 150, "a second attempt")
+    wait_for_status(client, job.id, "running")
+    wait_until(lambda: (client.job(job.id).attempt or job.attempt).resumed_from_step is not None, 60, "its start")  # type: ignore[union-attr]
+    attempts = list(client.attempts(job.id))
+    assert attempts[0].exit_reason == "time_limit"
+    assert (attempts[1].resumed_from_step or 0) > 0
+    client.cancel(job.id)
+    wait_for_status(client, job.id, "cancelled", seconds=15)

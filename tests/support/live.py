@@ -1,0 +1,72 @@
+"""Hands on a live service: wait for what a job does, and look at its processes from outside."""
+
+import os
+import signal
+from pathlib import Path
+
+import psutil
+
+from service.scheduler.launch_plan import MARKER
+from tests.support.wait import wait_until
+from trainyard.client import Client
+from trainyard.contract.layout import RunLayout
+from trainyard.contract.reports import MetricsBatch
+from trainyard.contract.resources import JobResource
+from trainyard.contract.spool import parse_spool
+
+JOB_SECONDS = 120.0
+
+
+def wait_for_status(client: Client, job_id: str, *statuses: str, seconds: float = JOB_SECONDS) -> JobResource:
+    """The job as soon as it is in one of these states."""
+    wait_until(lambda: client.job(job_id).status in statuses, seconds, f"{job_id} to be {' or '.join(statuses)}")
+    return client.job(job_id)
+
+
+def wait_for_step(client: Client, job_id: str, step: int) -> None:
+    """Until that step was reported."""
+
+    def reached() -> bool:
+        progress = client.job(job_id).progress
+        return progress is not None and progress.step >= step
+
+    wait_until(reached, JOB_SECONDS, f"step {step} of {job_id}")
+
+
+def processes_of(attempt_id: str) -> list[psutil.Process]:
+    """Every live process that carries the attempt's marker."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARKER) == attempt_id and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def kill_rank(attempt_id: str, rank: int) -> None:
+    """SIGKILL one rank, as the kernel would."""
+    (victim,) = [p for p in processes_of(attempt_id) if p.environ().get("RANK") == str(rank)]
+    os.kill(victim.pid, signal.SIGKILL)
+
+
+def losses(client: Client, job_id: str) -> dict[int, str]:
+    """`train/loss` by step, as the service has it, to the last digit."""
+    (series,) = client.metrics(job_id, ["train/loss"], max_points=1_000_000).series
+    assert len(series.steps) == len(set(series.steps)), "a step stands twice"
+    return {step: repr(value) for step, value in zip(series.steps, series.values, strict=True)}
+
+
+def spooled_losses(run: RunLayout, attempt: int, execution: int) -> dict[int, str]:
+    """`train/loss` by step, as rank 0 wrote it down."""
+    found = {}
+    for record in parse_spool(run.attempt(attempt).spool_file(execution)):
+        body = record.body()
+        if isinstance(body, MetricsBatch):
+            found |= {p.step: repr(p.value) for p in body.points if p.key == "train/loss"}
+    return found
+
+
+def run_of(runs: Path, job_id: str) -> RunLayout:
+    return RunLayout(runs / job_id)
