@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("worker")
 
 _LAST_SENDING_SECONDS = 3.0
+_FAILED_SENDING_SECONDS = 0.5
+"""The other ranks and the next execution wait for a failed one to be gone; that one sends what stays in the spool."""
 
 
 def main(folder: str) -> None:
@@ -39,9 +42,9 @@ def main(folder: str) -> None:
         layout.spool_file(execution).touch()
     log.info("rank %d, execution %d, pid %d", rank, execution, os.getpid())
     status = 1
-    leaving = contextlib.ExitStack()
+    closing: list[Callable[[float], None]] = []
     try:
-        _train(layout, execution, stop, leaving)
+        _train(layout, execution, stop, closing)
         status = 0
     except BaseException as error:
         # First of all: whose error is the earliest decides which rank is blamed.
@@ -49,7 +52,8 @@ def main(folder: str) -> None:
         log.exception("rank %d failed", rank)
     finally:
         with contextlib.suppress(Exception):
-            leaving.close()
+            for close in closing:
+                close(_LAST_SENDING_SECONDS if status == 0 else _FAILED_SENDING_SECONDS)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
@@ -76,7 +80,7 @@ def redirect_output(path: Path) -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
-def _train(layout: AttemptLayout, execution: int, stop: StopSignal, leaving: contextlib.ExitStack) -> None:
+def _train(layout: AttemptLayout, execution: int, stop: StopSignal, closing: list[Callable[[float], None]]) -> None:
     from worker import distributed
     from worker.checkpoint.manager import CheckpointManager
     from worker.engine.trainer import Trainer
@@ -88,7 +92,7 @@ def _train(layout: AttemptLayout, execution: int, stop: StopSignal, leaving: con
     stop.bind(ranks.any)
     checkpoints = CheckpointManager(run, launch, execution, ranks)
     reporter = _reporter(layout, launch, execution, checkpoints.start_step, first=ranks.first)
-    leaving.callback(reporter.close, _LAST_SENDING_SECONDS)
+    closing.append(reporter.close)
     checkpoints.bind(reporter)
     task = select_task(launch.spec)
     trainer = Trainer(launch.spec, task, ranks, reporter=reporter, stop=stop, checkpoints=checkpoints)
