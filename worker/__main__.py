@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
 from trainyard.contract.reports import FinishRecord
-from worker.errors import describe, write_error
+from worker.errors import TrainingError, describe, read_errors, write_error
 from worker.processes import die_with_parent
 from worker.signals import StopSignal
 
@@ -50,6 +50,8 @@ def main(folder: str) -> None:
         # First of all: whose error is the earliest decides which rank is blamed.
         write_error(layout.rank_error(rank), describe(error, rank=rank, execution=execution))
         log.exception("rank %d failed", rank)
+        # torchrun restarts what fails, and this would fail again. The launcher finds the error file.
+        status = 0 if isinstance(error, TrainingError) else 1
     finally:
         with contextlib.suppress(Exception):
             for close in closing:
@@ -64,7 +66,11 @@ def execution_number(layout: AttemptLayout) -> int:
     first = os.environ.get("TRAINYARD_EXECUTION")
     if first is None:
         first = str(LaunchDocument.model_validate_json(layout.launch.read_bytes()).execution)
-    return int(first) + int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    return int(first) + _restarts()
+
+
+def _restarts() -> int:
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 def redirect_output(path: Path) -> None:
@@ -96,7 +102,7 @@ def _train(layout: AttemptLayout, execution: int, stop: StopSignal, closing: lis
     checkpoints.bind(reporter)
     task = select_task(launch.spec)
     trainer = Trainer(launch.spec, task, ranks, reporter=reporter, stop=stop, checkpoints=checkpoints)
-    _announce(reporter, launch, ranks, start=checkpoints.start_step, total=trainer.total_steps)
+    _announce(layout, execution, reporter, launch, ranks, start=checkpoints.start_step, total=trainer.total_steps)
     outcome = trainer.run()
     if outcome.completed and launch.spec.checkpoint.export and ranks.first:
         from worker.checkpoint.export import export_weights
@@ -122,8 +128,16 @@ def _reporter(
 
 
 def _announce(
-    reporter: "SilentReporter | SpoolReporter", launch: LaunchDocument, ranks: "Ranks", *, start: int, total: int
+    layout: AttemptLayout,
+    execution: int,
+    reporter: "SilentReporter | SpoolReporter",
+    launch: LaunchDocument,
+    ranks: "Ranks",
+    *,
+    start: int,
+    total: int,
 ) -> None:
+    """The first events of an execution: where it begins, after what, and what its user should know."""
     spec = launch.spec
     where = f"at step {start} of {total}" if start else f"for {total} steps"
     reporter.event(
@@ -131,6 +145,10 @@ def _announce(
         f"{spec.strategy} in {spec.precision} on {ranks.world} {ranks.device.type} rank(s), {where}",
         data={"step": start, "total_steps": total, "world_size": ranks.world, "device": ranks.device.type},
     )
+    if _restarts():
+        own = [error for error in read_errors(layout.errors, execution - 1) if not error.consequence]
+        what = f"rank {own[0].rank}: {own[0].message}" if own else "a rank was lost without a word"
+        reporter.event("restarted_in_place", f"torchrun started the ranks again, after {what}", level="warning")
     if ranks.world > 1 and getattr(spec.model, "dropout", None):
         message = "dropout draws differ with the number of ranks: this run's updates are this layout's own"
         reporter.event("layout_dependent", message, level="warning")
@@ -156,7 +174,7 @@ def _leave(
                 "execution": execution,
                 "reason": reason,
                 "step": outcome.step,
-                "restarts": int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
+                "restarts": _restarts(),
                 "time": datetime.now(UTC),
             }
         )

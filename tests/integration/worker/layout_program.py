@@ -1,6 +1,6 @@
 """One rank that trains many small specs in one process group, and writes down everything there is to compare.
 
-`python layout_program.py <cases.json> <output folder>` with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT set.
+`python layout_program.py <cases.json> <output folder>`, with torchrun's variables set.
 """
 
 import json

@@ -1,16 +1,25 @@
 """Promise 4: training never waits for the service, and nothing that it was told is lost or doubled."""
 
-from tests.integration.worker.harness import FakeService, Run, all_spooled_points, finish_of, free_port, wait_for
+from tests.integration.worker.harness import (
+    FakeService,
+    Run,
+    all_spooled_points,
+    finish_of,
+    free_port,
+    launch,
+    wait_for,
+)
 from trainyard.contract.spool import parse_spool, read_acknowledged
 
 SINGLE = {"gpus": 1, "strategy": "single", "checkpoint.every_steps": 10}
 
 
 class TestAServiceThatIsAway:
-    def test_the_spool_is_whole_and_the_next_attempt_delivers_it_once(self, tmp_path):
-        port = free_port()
-        run = Run(tmp_path / "job", f"http://127.0.0.1:{port}", SINGLE)
-        attempt = run.run()
+    def test_of_two_runs_one_trains_and_its_spool_is_whole(self, tmp_path):
+        run = Run(tmp_path / "job", f"http://127.0.0.1:{free_port()}", SINGLE)
+        attempt = run.prepare()
+        assert [process.wait(60) for process in [launch(attempt), launch(attempt)]] == [0, 0]
+        assert attempt.rank_log(0).read_text().count("rank 0, execution") == 1
         assert finish_of(attempt, 1).reason == "completed"
         points = all_spooled_points(attempt, 1)
         assert {step for key, step, _ in points if key == "train/loss"} == set(range(1, 37))

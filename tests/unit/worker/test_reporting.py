@@ -153,8 +153,8 @@ class TestParcels:
 
 class TestServiceClient:
     def client(self, *answers, **options):
-        service = Service(*answers)
-        return service, ServiceClient("http://service", "a1", "secret", transport=httpx.MockTransport(service), **options)
+        transport = httpx.MockTransport(Service(*answers))
+        return ServiceClient("http://service", "a1", "secret", transport=transport, **options)
 
     def test_speaks_for_its_attempt(self):
         seen = []
@@ -184,13 +184,13 @@ class TestServiceClient:
         ],
     )
     def test_what_an_answer_means(self, answer, error):
-        _, client = self.client(answer)
+        client = self.client(answer)
         with pytest.raises(error):
             client.post("claim", "{}")
 
     def test_tries_until_the_deadline(self):
         clock = [0.0]
-        _, client = self.client(
+        client = self.client(
             *[503] * 1000,
             now=lambda: clock[0],
             sleep=lambda seconds: clock.__setitem__(0, clock[0] + seconds),

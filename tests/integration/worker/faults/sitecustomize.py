@@ -49,9 +49,7 @@ def _patch(stepper):
 def _hits(fault, rank, step):
     restart = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     return (
-        fault.get("rank", rank) == rank
-        and fault.get("step", step) == step
-        and fault.get("restart", restart) == restart
+        fault.get("rank", rank) == rank and fault.get("step", step) == step and fault.get("restart", restart) == restart
     )
 
 
@@ -68,6 +66,8 @@ def _strike(fault, stepper, step):
         case "wait_for_checkpoint":
             # Asynchronous saves are complete at a time of their own; a test that kills needs to know.
             stepper_wait(fault["path"])
+        case "nan":
+            stepper._parameters[0].data.mul_(float("nan"))
 
 
 def stepper_wait(path):
