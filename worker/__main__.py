@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
 from trainyard.contract.reports import FinishRecord
-from worker.errors import describe, write_error
+from worker.errors import TrainingError, describe, read_errors, write_error
 from worker.processes import die_with_parent
 from worker.signals import StopSignal
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("worker")
 
 _LAST_SENDING_SECONDS = 3.0
+_FAILED_SENDING_SECONDS = 0.5
+"""The other ranks and the next execution wait for a failed one to be gone; that one sends what stays in the spool."""
 
 
 def main(folder: str) -> None:
@@ -39,17 +42,20 @@ def main(folder: str) -> None:
         layout.spool_file(execution).touch()
     log.info("rank %d, execution %d, pid %d", rank, execution, os.getpid())
     status = 1
-    leaving = contextlib.ExitStack()
+    closing: list[Callable[[float], None]] = []
     try:
-        _train(layout, execution, stop, leaving)
+        _train(layout, execution, stop, closing)
         status = 0
     except BaseException as error:
         # First of all: whose error is the earliest decides which rank is blamed.
         write_error(layout.rank_error(rank), describe(error, rank=rank, execution=execution))
         log.exception("rank %d failed", rank)
+        # torchrun restarts what fails, and this would fail again. The launcher finds the error file.
+        status = 0 if isinstance(error, TrainingError) else 1
     finally:
         with contextlib.suppress(Exception):
-            leaving.close()
+            for close in closing:
+                close(_LAST_SENDING_SECONDS if status == 0 else _FAILED_SENDING_SECONDS)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
@@ -60,7 +66,11 @@ def execution_number(layout: AttemptLayout) -> int:
     first = os.environ.get("TRAINYARD_EXECUTION")
     if first is None:
         first = str(LaunchDocument.model_validate_json(layout.launch.read_bytes()).execution)
-    return int(first) + int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    return int(first) + _restarts()
+
+
+def _restarts() -> int:
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 def redirect_output(path: Path) -> None:
@@ -76,7 +86,7 @@ def redirect_output(path: Path) -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
-def _train(layout: AttemptLayout, execution: int, stop: StopSignal, leaving: contextlib.ExitStack) -> None:
+def _train(layout: AttemptLayout, execution: int, stop: StopSignal, closing: list[Callable[[float], None]]) -> None:
     from worker import distributed
     from worker.checkpoint.manager import CheckpointManager
     from worker.engine.trainer import Trainer
@@ -88,11 +98,11 @@ def _train(layout: AttemptLayout, execution: int, stop: StopSignal, leaving: con
     stop.bind(ranks.any)
     checkpoints = CheckpointManager(run, launch, execution, ranks)
     reporter = _reporter(layout, launch, execution, checkpoints.start_step, first=ranks.first)
-    leaving.callback(reporter.close, _LAST_SENDING_SECONDS)
+    closing.append(reporter.close)
     checkpoints.bind(reporter)
     task = select_task(launch.spec)
     trainer = Trainer(launch.spec, task, ranks, reporter=reporter, stop=stop, checkpoints=checkpoints)
-    _announce(reporter, launch, ranks, start=checkpoints.start_step, total=trainer.total_steps)
+    _announce(layout, execution, reporter, launch, ranks, start=checkpoints.start_step, total=trainer.total_steps)
     outcome = trainer.run()
     if outcome.completed and launch.spec.checkpoint.export and ranks.first:
         from worker.checkpoint.export import export_weights
@@ -118,8 +128,16 @@ def _reporter(
 
 
 def _announce(
-    reporter: "SilentReporter | SpoolReporter", launch: LaunchDocument, ranks: "Ranks", *, start: int, total: int
+    layout: AttemptLayout,
+    execution: int,
+    reporter: "SilentReporter | SpoolReporter",
+    launch: LaunchDocument,
+    ranks: "Ranks",
+    *,
+    start: int,
+    total: int,
 ) -> None:
+    """The first events of an execution: where it begins, after what, and what its user should know."""
     spec = launch.spec
     where = f"at step {start} of {total}" if start else f"for {total} steps"
     reporter.event(
@@ -127,6 +145,10 @@ def _announce(
         f"{spec.strategy} in {spec.precision} on {ranks.world} {ranks.device.type} rank(s), {where}",
         data={"step": start, "total_steps": total, "world_size": ranks.world, "device": ranks.device.type},
     )
+    if _restarts():
+        own = [error for error in read_errors(layout.errors, execution - 1) if not error.consequence]
+        what = f"rank {own[0].rank}: {own[0].message}" if own else "a rank was lost without a word"
+        reporter.event("restarted_in_place", f"torchrun started the ranks again, after {what}", level="warning")
     if ranks.world > 1 and getattr(spec.model, "dropout", None):
         message = "dropout draws differ with the number of ranks: this run's updates are this layout's own"
         reporter.event("layout_dependent", message, level="warning")
@@ -152,7 +174,7 @@ def _leave(
                 "execution": execution,
                 "reason": reason,
                 "step": outcome.step,
-                "restarts": int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")),
+                "restarts": _restarts(),
                 "time": datetime.now(UTC),
             }
         )

@@ -1,5 +1,6 @@
 """What a rank leaves behind when it fails, and how an exception is read: out of memory, or a peer's death."""
 
+import contextlib
 import os
 import socket
 import time
@@ -10,6 +11,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from trainyard.contract.layout import write_atomic
+from trainyard.contract.reports import Failure
 
 _OOM_HINT = (
     "Lower batch.micro_size (the updates stay the same), take precision bf16, or shard over more ranks. "
@@ -28,7 +30,8 @@ _PEER_TEXTS = (
 
 
 class TrainingError(Exception):
-    """The run cannot go on, for a reason that a person can act on. `hint` says how."""
+    """The run cannot go on, for a reason that a person can act on; `hint` says how. Raised on all ranks alike, and
+    again by whoever tries again: it ends the execution without a restart in place."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -73,8 +76,29 @@ def describe(error: BaseException, *, rank: int, execution: int) -> RankError:
     )
 
 
+def failure_of(error: RankError) -> Failure:
+    """The record as the finish record tells it."""
+    return Failure(
+        rank=error.rank,
+        host=error.host,
+        type=error.type,
+        message=error.message,
+        traceback=error.traceback,
+        hint=error.hint,
+    )
+
+
 def write_error(path: Path, record: RankError) -> None:
     write_atomic(path, record.model_dump_json())
+
+
+def read_errors(folder: Path, execution: int | None = None) -> list[RankError]:
+    """The readable records, of one execution or of all; the earliest first."""
+    found = []
+    for path in folder.glob("rank-*.json"):
+        with contextlib.suppress(OSError, ValueError):
+            found.append(RankError.model_validate_json(path.read_bytes()))
+    return sorted((e for e in found if execution in (None, e.execution)), key=lambda error: error.time)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

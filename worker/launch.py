@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import AttemptLayout
-from trainyard.contract.reports import ExitReason
+from trainyard.contract.reports import ExitReason, FinishRecord
 from worker import processes
 from worker.launcher import torchrun, verdict
 from worker.launcher.claim import Claimed, claim_attempt
@@ -30,11 +30,12 @@ def run(attempt_folder: str) -> None:
     """Run one attempt on this node to its end. Returns in every case; how it went is in the finish record."""
     signals = Signals()
     signals.install()
-    limit_from = time.monotonic()
     layout = AttemptLayout(Path(attempt_folder).absolute())
     launch = LaunchDocument.model_validate_json(layout.launch.read_bytes())
+    limit = TimeLimit(launch.time_limit_minutes)
     connect = partial(ServiceClient, launch.service_url, launch.attempt_id, layout.token.read_text().strip())
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logging.getLogger("worker").setLevel(logging.INFO)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     client = connect()
     claimed = claim_attempt(layout, launch, client)
@@ -43,8 +44,13 @@ def run(attempt_folder: str) -> None:
         return
     _log_to(layout.launch_log)
     log.info("attempt %d of job %s, execution %d", launch.attempt, launch.job_id, claimed.execution)
-    limit = TimeLimit(launch.time_limit_minutes, now=lambda: time.monotonic() - limit_from)
-    Supervisor(layout, launch, claimed, connect, signals, limit).run()
+    try:
+        process = torchrun.start(layout, launch, claimed.execution)
+    except OSError as error:
+        log.exception("torchrun could not be started")
+        _post_finish(connect, verdict.not_started(layout, claimed.execution, error))
+        return
+    Supervisor(layout, launch, claimed, process, connect, signals, limit).run()
 
 
 class Supervisor:
@@ -55,6 +61,7 @@ class Supervisor:
         layout: AttemptLayout,
         launch: LaunchDocument,
         claimed: Claimed,
+        process: subprocess.Popen[bytes],
         connect: "partial[ServiceClient]",
         signals: Signals,
         limit: TimeLimit,
@@ -68,7 +75,7 @@ class Supervisor:
         self._told = False
         self._killed_for: ExitReason | None = None
         self._known: set[tuple[int, int]] = set()
-        self._process = torchrun.start(layout, launch, claimed.execution)
+        self._process = process
         self._heart = Heart(
             launch.heartbeat_seconds,
             connect,
@@ -92,7 +99,7 @@ class Supervisor:
         log.info("ended: %s after %d steps%s", record.reason, record.step, failure)
         self._heart.close()
         self._shipper.close(_LAST_LOGS_SECONDS)
-        self._post_finish(record.model_dump_json())
+        _post_finish(self._connect, record)
 
     def _supervise(self) -> None:
         while True:
@@ -141,14 +148,15 @@ class Supervisor:
     def _on_stop_reply(self, wish: str) -> None:
         self._stop.ask("user_cancelled" if wish == "cancel" else "preempted")
 
-    def _post_finish(self, body: str) -> None:
-        client = self._connect()
-        try:
-            client.post_until(time.monotonic() + _FINISH_SECONDS, "finish", body)
-        except ServiceError as error:
-            log.warning("the service was not told how it ended; it will read the finish record: %s", error)
-        finally:
-            client.close()
+
+def _post_finish(connect: "partial[ServiceClient]", record: FinishRecord) -> None:
+    client = connect()
+    try:
+        client.post_until(time.monotonic() + _FINISH_SECONDS, "finish", record.model_dump_json())
+    except ServiceError as error:
+        log.warning("the service was not told how it ended; it will read the finish record: %s", error)
+    finally:
+        client.close()
 
 
 def _log_to(path: Path) -> None:

@@ -122,6 +122,8 @@ class ServiceClient:
 def _read(answer: httpx.Response) -> dict[str, Any]:
     status = answer.status_code
     if status // 100 == 2:
+        if answer.content and not _document(answer):
+            raise UnavailableError("an answer that is not the service's")
         return _document(answer)
     message = f"{status}: {answer.text[:300]}"
     if status in _RETRIED or status >= 500 or status // 100 == 3:

@@ -63,7 +63,7 @@ class AttemptLayout:
         return self.root / "spool"
 
     def spool_file(self, execution: int) -> Path:
-        """One JSON record a line; see `worker.reporter` for the form."""
+        """One JSON record a line; see `trainyard.contract.spool`."""
         return self.spool / f"execution-{execution:06d}.jsonl"
 
     def spool_acknowledged(self, execution: int) -> Path:

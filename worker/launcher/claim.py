@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import AttemptLayout, RunLayout, create_exclusive
-from trainyard.contract.reports import Claim, ClaimGrant
+from trainyard.contract.reports import Claim
 from worker.service_client import RefusedError, RejectedError, ServiceClient, UnavailableError
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ def claim_attempt(
     if not _take(layout, claim):
         log.warning("attempt %s was claimed by another run while the service was away", launch.attempt_id)
         return None
-    return Claimed(ClaimGrant.model_validate(answer).execution, claim, known_to_service=True)
+    return Claimed(int(answer.get("execution", launch.execution)), claim, known_to_service=True)
 
 
 def _by_file(layout: AttemptLayout, launch: LaunchDocument, claim: Claim) -> Claimed | None:

@@ -4,7 +4,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from trainyard.contract.reports import Claim, Heartbeat, HeartbeatReply
+from trainyard.contract.reports import Claim, Heartbeat
 from worker.service_client import RefusedError, ServiceClient, ServiceError
 
 log = logging.getLogger(__name__)
@@ -58,14 +58,15 @@ class Heart:
         try:
             self._claim_late(client)
             body = Heartbeat(execution=self._execution()).model_dump_json()
-            reply = HeartbeatReply.model_validate(client.post("heartbeat", body))
+            reply = client.post("heartbeat", body)
         except RefusedError:
             raise
-        except (ServiceError, ValueError) as error:
+        except ServiceError as error:
             log.info("no heartbeat: %s", error)
             return
-        if reply.stop:
-            self._on_stop(reply.stop)
+        # A newer service may say more than this worker knows.
+        if reply.get("stop") in ("cancel", "pause"):
+            self._on_stop(reply["stop"])
 
     def _claim_late(self, client: ServiceClient) -> None:
         """A claim that files decided is told to the service as soon as it can be reached."""

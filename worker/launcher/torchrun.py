@@ -70,6 +70,9 @@ def environment(launch: LaunchDocument, execution: int, base: dict[str, str]) ->
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SHUTDOWN_SECONDS),
         **base,
         "TRAINYARD_EXECUTION": str(execution),
+        # torchrun's own store outlives the ranks, and after an in-place restart gloo would read the addresses of the
+        # dead ones from it (pytorch#135712). With this each execution has a store of its own.
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
         # The folder someone happened to start from is no place to import from.
         "PYTHONSAFEPATH": "1",
     }

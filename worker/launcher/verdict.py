@@ -4,7 +4,6 @@ import json
 import re
 import signal
 import socket
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 from trainyard.contract.layout import AttemptLayout, write_atomic
 from trainyard.contract.reports import ExitReason, Failure, FinishRecord, MetricsBatch
 from trainyard.contract.spool import SpoolCorruptError, parse_spool
-from worker.errors import RankError
+from worker.errors import failure_of, read_errors
 from worker.launcher.torchrun import ended_file
 
 _KILLED_HINT = (
@@ -33,7 +32,7 @@ class Ended:
 def last_execution(layout: AttemptLayout, first: int) -> int:
     """The highest execution of this attempt that began: rank 0's spool file is its first act."""
     numbers = [int(match[1]) for path in layout.spool.glob("*.jsonl") if (match := re.search(r"(\d{6})\.", path.name))]
-    return max([first, *numbers, *(error.execution for error in _errors(layout))])
+    return max([first, *numbers, *(error.execution for error in read_errors(layout.errors))])
 
 
 def settle(layout: AttemptLayout, first: int, returncode: int, *, killed_for: ExitReason | None) -> FinishRecord:
@@ -60,32 +59,29 @@ def settle(layout: AttemptLayout, first: int, returncode: int, *, killed_for: Ex
     return record
 
 
+def not_started(layout: AttemptLayout, execution: int, error: OSError) -> FinishRecord:
+    """Write the record of an execution whose torchrun never ran."""
+    failure = Failure(host=socket.gethostname(), type=type(error).__name__, message=f"torchrun cannot start: {error}")
+    record = FinishRecord(execution=execution, reason="error", failure=failure, time=datetime.now(UTC))
+    write_atomic(layout.finish(execution), record.model_dump_json())
+    return record
+
+
 def _failure(layout: AttemptLayout, execution: int, returncode: int) -> tuple[ExitReason, Failure]:
-    errors = sorted((e for e in _errors(layout) if e.execution == execution), key=lambda error: error.time)
+    errors = read_errors(layout.errors, execution)
     own = next((error for error in errors if not error.consequence), None)
     if own:
-        return own.reason, _from_error(own)
+        return own.reason, failure_of(own)
     told = {error.rank for error in errors}
     ended = [end for end in _ended(layout) if end.rank not in told]
     killed = next((end for end in ended if end.exitcode < 0), None) or next(iter(ended), None)
     if killed:
         return "error", _from_exit(killed)
     if errors:
-        return errors[0].reason, _from_error(errors[0])
+        return errors[0].reason, failure_of(errors[0])
     what = _signal_name(-returncode) if returncode < 0 else f"exit code {returncode}"
     message = f"torchrun ended with {what}, and no rank left a word; launch.log has its output"
     return "error", Failure(host=socket.gethostname(), type="LaunchFailed", message=message)
-
-
-def _from_error(error: RankError) -> Failure:
-    return Failure(
-        rank=error.rank,
-        host=error.host,
-        type=error.type,
-        message=error.message,
-        traceback=error.traceback,
-        hint=error.hint,
-    )
 
 
 def _from_exit(end: Ended) -> Failure:
@@ -96,14 +92,6 @@ def _from_exit(end: Ended) -> Failure:
         return Failure(rank=end.rank, host=socket.gethostname(), type=name, message=message, hint=hint)
     message = f"rank {end.rank} (pid {end.pid}) ended with exit code {end.exitcode} and left no word"
     return Failure(rank=end.rank, host=socket.gethostname(), type="RankFailed", message=message)
-
-
-def _errors(layout: AttemptLayout) -> Iterable[RankError]:
-    for path in sorted(layout.errors.glob("rank-*.json")):
-        try:
-            yield RankError.model_validate_json(path.read_bytes())
-        except (OSError, ValueError):
-            continue
 
 
 def _ended(layout: AttemptLayout) -> list[Ended]:

@@ -1,0 +1,80 @@
+"""Goes wrong on command inside real ranks: imported by every Python that has this folder on its path.
+
+`TRAINYARD_TEST_FAULTS` is a JSON list of {kind, rank, step, restart?, seconds?, value?, trace?}.
+"""
+
+import importlib.abc
+import importlib.util
+import json
+import os
+import signal
+import sys
+import time
+
+FAULTS = json.loads(os.environ.get("TRAINYARD_TEST_FAULTS", "[]"))
+
+
+class _Hook(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Patches `worker.engine.step` when it has been imported."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "worker.engine.step":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        self._inner = spec.loader
+        spec.loader = self
+        return spec
+
+    def create_module(self, spec):
+        return self._inner.create_module(spec)
+
+    def exec_module(self, module):
+        self._inner.exec_module(module)
+        _patch(module.Stepper)
+
+
+def _patch(stepper):
+    original = stepper.run
+
+    def run(self, step, indices, **options):
+        for fault in FAULTS:
+            if _hits(fault, self._ranks.rank, step):
+                _strike(fault, self, step)
+        return original(self, step, indices, **options)
+
+    stepper.run = run
+
+
+def _hits(fault, rank, step):
+    restart = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    return (
+        fault.get("rank", rank) == rank and fault.get("step", step) == step and fault.get("restart", restart) == restart
+    )
+
+
+def _strike(fault, stepper, step):
+    match fault["kind"]:
+        case "raise":
+            raise RuntimeError(f"planted at step {step}")
+        case "memory":
+            raise MemoryError("planted")
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "sleep":
+            time.sleep(fault["seconds"])
+        case "wait_for_checkpoint":
+            # Asynchronous saves are complete at a time of their own; a test that kills needs to know.
+            stepper_wait(fault["path"])
+        case "nan":
+            stepper._parameters[0].data.mul_(float("nan"))
+
+
+def stepper_wait(path):
+    limit = time.monotonic() + 30
+    while not os.path.exists(path) and time.monotonic() < limit:
+        time.sleep(0.02)
+
+
+if FAULTS:
+    sys.meta_path.insert(0, _Hook())

@@ -1,0 +1,85 @@
+"""Promise 6: what went wrong first, on which rank, said plainly; and nothing is left running."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from tests.integration.worker.harness import FakeService, Run, finish_of, launch, processes_of, wait_for
+
+
+@pytest.fixture(scope="module")
+def service():
+    with FakeService() as fake:
+        yield fake
+
+
+class TestTheFirstFailingRank:
+    def test_an_exception_on_one_rank(self, tmp_path, service):
+        run = Run(tmp_path / "job", service.url, {}, max_restarts=0)
+        attempt = run.start(faults=[{"kind": "raise", "rank": 1, "step": 5}])
+        wait_for(lambda: attempt.rank_error(1).exists(), "the error")
+        failed_at = time.monotonic()
+        run.wait(30)
+        assert time.monotonic() - failed_at < 15
+        record = finish_of(attempt, 1)
+        assert record.reason == "error"
+        assert (record.failure.rank, record.failure.type) == (1, "RuntimeError")
+        assert record.failure.message == "planted at step 5"
+        assert "planted at step" in record.failure.traceback
+        assert record.step == 4
+        assert processes_of(attempt) == []
+
+    def test_a_killed_rank_is_named_although_only_its_peer_left_a_word(self, tmp_path, service):
+        run = Run(tmp_path / "job", service.url, {}, max_restarts=0)
+        attempt = run.run(faults=[{"kind": "kill", "rank": 1, "step": 5}])
+        record = finish_of(attempt, 1)
+        assert record.reason == "error"
+        assert (record.failure.rank, record.failure.type) == (1, "SIGKILL")
+        assert "out-of-memory killer" in record.failure.hint
+
+    def test_memory_that_ran_out(self, tmp_path, service):
+        overrides = {"gpus": 1, "strategy": "single"}
+        run = Run(tmp_path / "job", service.url, overrides, max_restarts=1)
+        attempt = run.run(faults=[{"kind": "memory", "step": 5}])
+        record = finish_of(attempt, 2)
+        assert (record.reason, record.restarts) == ("out_of_memory", 1)
+        assert "micro_size" in record.failure.hint
+
+
+class TestANanLoss:
+    def test_ends_the_run_without_a_restart(self, tmp_path, service):
+        run = Run(tmp_path / "job", service.url, {"log.every_steps": 10}, max_restarts=2)
+        attempt = run.run(faults=[{"kind": "nan", "step": 5}])
+        record = finish_of(attempt, 1)
+        assert (record.reason, record.restarts, record.step) == ("error", 0, 10)
+        assert record.failure.message == "the loss became NaN or infinite at step 5"
+        assert "optimizer.lr" in record.failure.hint
+
+
+class TestALaunchThatIsKilled:
+    def test_nothing_of_it_lives_on(self, tmp_path, service):
+        run = Run(tmp_path / "job", service.url, {"epochs": 300})
+        attempt = run.start(faults=[{"kind": "sleep", "seconds": 0.1}])
+        wait_for(lambda: len(processes_of(attempt)) == 4, "launch, torchrun and two ranks")
+        os.kill(run.process.pid, signal.SIGKILL)
+        run.process.wait()
+        wait_for(lambda: processes_of(attempt) == [], "everything to be gone", 10)
+
+
+class TestAClaimThatIsRefused:
+    def test_nothing_is_touched(self, tmp_path):
+        with FakeService() as service:
+            service.refuse_claim = True
+            run = Run(tmp_path / "job", service.url, {})
+            attempt = run.run(seconds=20)
+        assert sorted(path.name for path in attempt.root.iterdir()) == ["launch.json", "outer.log", "token"]
+        assert len((attempt.root / "outer.log").read_text().splitlines()) == 1
+
+    def test_an_attempt_that_is_not_current_does_not_train(self, tmp_path):
+        run = Run(tmp_path / "job", "http://127.0.0.1:9", {})
+        attempt = run.prepare()
+        run.layout.current.write_text('{"attempt_id": "a2"}')
+        assert launch(attempt).wait(60) == 0
+        assert not attempt.logs.exists()

@@ -1,0 +1,60 @@
+"""Promise 4: training never waits for the service, and nothing that it was told is lost or doubled."""
+
+from tests.integration.worker.harness import (
+    FakeService,
+    Run,
+    all_spooled_points,
+    finish_of,
+    free_port,
+    launch,
+    wait_for,
+)
+from trainyard.contract.spool import parse_spool, read_acknowledged
+
+SINGLE = {"gpus": 1, "strategy": "single", "checkpoint.every_steps": 10}
+
+
+class TestAServiceThatIsAway:
+    def test_of_two_runs_one_trains_and_its_spool_is_whole(self, tmp_path):
+        run = Run(tmp_path / "job", f"http://127.0.0.1:{free_port()}", SINGLE)
+        attempt = run.prepare()
+        assert [process.wait(60) for process in [launch(attempt), launch(attempt)]] == [0, 0]
+        assert attempt.rank_log(0).read_text().count("rank 0, execution") == 1
+        assert finish_of(attempt, 1).reason == "completed"
+        points = all_spooled_points(attempt, 1)
+        assert {step for key, step, _ in points if key == "train/loss"} == set(range(1, 37))
+        assert [record.seq for record in parse_spool(attempt.spool_file(1))] == list(range(1 + 36 + 4))
+        assert read_acknowledged(attempt.spool_acknowledged(1)) == 0
+
+    def test_it_comes_back_in_the_middle_and_loses_answers(self, tmp_path):
+        service = FakeService(free_port())
+        run = Run(tmp_path / "job", service.url, SINGLE | {"epochs": 12})
+        attempt = run.start(faults=[{"kind": "sleep", "seconds": 0.05}])
+        wait_for(lambda: attempt.spool_file(1).exists() and attempt.spool_file(1).stat().st_size > 5000, "a few steps")
+        service.lose_answers = 2
+        with service:
+            run.wait()
+            assert service.points == all_spooled_points(attempt, 1)
+            assert sorted(service.checkpoints) == [10 * n for n in range(1, 15)] + [144]
+            assert read_acknowledged(attempt.spool_acknowledged(1)) == attempt.spool_file(1).stat().st_size
+            assert [record.reason for record in service.finishes] == ["completed"]
+            assert ("a1", "claim") in service.requests
+            for stream in ("0", "launch"):
+                path = attempt.launch_log if stream == "launch" else attempt.rank_log(0)
+                assert path.read_bytes().startswith(bytes(service.logs[("a1", stream)]))
+            assert bytes(service.logs[("a1", "0")]) == attempt.rank_log(0).read_bytes()
+
+    def test_a_restart_in_place_sends_what_the_execution_before_could_not(self, tmp_path):
+        service = FakeService(free_port())
+        run = Run(tmp_path / "job", service.url, SINGLE)
+        attempt = run.start(
+            faults=[
+                {"kind": "wait_for_checkpoint", "step": 13, "restart": 0, "path": run.manifest(10)},
+                {"kind": "kill", "step": 13, "restart": 0},
+                {"kind": "sleep", "seconds": 0.05, "restart": 1},
+            ]
+        )
+        wait_for(lambda: attempt.spool_file(2).exists(), "the second execution")
+        with service:
+            run.wait()
+            assert service.points == all_spooled_points(attempt, 1) | all_spooled_points(attempt, 2)

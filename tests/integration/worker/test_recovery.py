@@ -1,0 +1,148 @@
+"""Promise 2: whatever ends a run, the next execution goes on as if nothing had been. Compared as text."""
+
+import json
+import signal
+import time
+
+import pytest
+
+from tests.integration.worker.harness import (
+    FakeService,
+    Run,
+    finish_of,
+    processes_of,
+    run_layout,
+    spooled,
+    wait_for,
+)
+from trainyard.contract.manifest import Manifest
+from trainyard.contract.spec import dump_spec
+
+MOMENTUM = {"optimizer.momentum": 0.9, "checkpoint.every_steps": 5, "seed": 11, "batch.micro_size": 2}
+ADAMW = {
+    "optimizer": {"name": "adamw", "lr": 0.01, "weight_decay": 0.1, "clip_norm": 1.0},
+    "schedule": {"name": "cosine", "warmup_steps": 5},
+    "checkpoint.every_steps": 5,
+    "checkpoint.async": False,
+    "gpus": 3,
+}
+
+
+def undisturbed(run, folder):
+    """The same spec from start to end in one go, on as many ranks."""
+    case = {"spec": dump_spec(run.spec), "single": False}
+    result = run_layout(run.spec.gpus, {"case": case}, folder)
+    return {int(step): value for step, value in result[0]["case"]["series"]["train/loss"].items()}
+
+
+def killed_after_checkpoint(run, rank, *, checkpoint, step):
+    return [
+        {"kind": "wait_for_checkpoint", "step": step, "restart": 0, "path": run.manifest(checkpoint)},
+        {"kind": "kill", "rank": rank, "step": step, "restart": 0},
+    ]
+
+
+class TestARankThatIsKilled:
+    @pytest.mark.parametrize(("overrides", "rank"), [(MOMENTUM, 1), (ADAMW, 0)], ids=["momentum-2", "adamw-3"])
+    def test_the_run_resumes_in_place_and_its_losses_are_an_undisturbed_runs(self, tmp_path, overrides, rank):
+        with FakeService() as service:
+            run = Run(tmp_path / "job", service.url, overrides)
+            attempt = run.run(faults=killed_after_checkpoint(run, rank, checkpoint=10, step=13))
+        expected = undisturbed(run, tmp_path / "reference")
+        before, after = spooled(attempt, 1), spooled(attempt, 2)
+        assert before == {step: expected[step] for step in before}
+        assert after == {step: expected[step] for step in range(11, 37)}
+        record = finish_of(attempt, 2)
+        assert (record.reason, record.step, record.restarts) == ("completed", 36, 1)
+        assert service.finishes == [record]
+        assert service.series("train/loss") == {
+            **{(step, 1): value for step, value in before.items()},
+            **{(step, 2): value for step, value in after.items()},
+        }
+        assert "restarted_in_place" in {event["type"] for event in service.events.values()}
+        resumed = [event for event in service.events.values() if event["type"] == "training_resumed"]
+        assert [event["data"]["step"] for event in resumed] == [10]
+
+
+class TestASignalToLaunch:
+    def test_the_run_saves_and_the_next_attempt_continues(self, tmp_path):
+        slow = [{"kind": "sleep", "seconds": 0.05}]
+        with FakeService() as service:
+            run = Run(tmp_path / "job", service.url, MOMENTUM | {"checkpoint.every_steps": None})
+            first = run.start(faults=slow)
+            wait_for(lambda: len(service.series("train/loss")) >= 6, "six steps")
+            run.process.send_signal(signal.SIGTERM)
+            run.process.send_signal(signal.SIGTERM)
+            time.sleep(0.3)
+            run.process.send_signal(signal.SIGTERM)
+            run.wait(30)
+            record = finish_of(first, 1)
+            assert record.reason == "preempted"
+            assert service.finishes == [record]
+            assert first.stop_request.read_text() == "preempted"
+            assert [c.step for c in run.layout.complete_checkpoints()] == [record.step]
+            second = run.run(2)
+        expected = undisturbed(run, tmp_path / "reference")
+        assert spooled(first, 1) == {step: expected[step] for step in range(1, record.step + 1)}
+        assert spooled(second, 11) == {step: expected[step] for step in range(record.step + 1, 37)}
+        assert finish_of(second, 11).reason == "completed"
+        assert (run.layout.export / "model.safetensors").is_file()
+        assert json.loads((run.layout.export / "config.json").read_text())["step"] == 36
+
+    def test_a_cancel_through_the_heartbeat(self, tmp_path):
+        with FakeService() as service:
+            run = Run(tmp_path / "job", service.url, {"epochs": 300})
+            attempt = run.start(faults=[{"kind": "sleep", "seconds": 0.05}])
+            wait_for(lambda: service.series("train/loss"), "the first step")
+            service.stop = "cancel"
+            run.wait(20)
+        assert finish_of(attempt, 1).reason == "user_cancelled"
+        assert processes_of(attempt) == []
+
+
+class TestADamagedCheckpoint:
+    def test_the_one_before_is_used_on_another_number_of_ranks_and_an_event_names_it(self, tmp_path):
+        with FakeService() as service:
+            run = Run(tmp_path / "job", service.url, MOMENTUM | {"gpus": 1, "strategy": "single"})
+            run.run(1)
+            expected = spooled(run.layout.attempt(1), 1)
+            newest = run.layout.checkpoint(36)
+            data = next(newest.root.glob("*.distcp"))
+            content = bytearray(data.read_bytes())
+            content[len(content) // 2] ^= 1
+            data.write_bytes(content)
+            incomplete = run.layout.checkpoint(40).root
+            incomplete.mkdir()
+            wider = Run(tmp_path / "job", service.url, MOMENTUM)
+            second = wider.run(2)
+        again = spooled(second, 11)
+        assert again.keys() == {36}
+        assert float(again[36]) == pytest.approx(float(expected[36]), rel=1e-5)
+        damaged = [event for event in service.events.values() if event["type"] == "checkpoint_damaged"]
+        assert [event["data"]["step"] for event in damaged] == [36]
+        assert "does not have its digest" in damaged[0]["message"]
+        assert not incomplete.exists()
+        assert [c.step for c in run.layout.complete_checkpoints()] == [35, 36]
+
+
+class TestRetention:
+    def test_the_last_ones_and_the_best_stay(self, tmp_path):
+        overrides = {
+            "gpus": 1,
+            "strategy": "single",
+            "data": {"source": "builtin", "name": "parity", "examples": 120, "eval_fraction": 0.1},
+            "evaluation.every_steps": 3,
+            "checkpoint": {"every_steps": 3, "keep_last": 2, "keep_best": {"metric": "eval/loss", "mode": "max"}},
+        }
+        with FakeService() as service:
+            run = Run(tmp_path / "job", service.url, overrides)
+            attempt = run.run()
+        evaluated = {step: float(value) for step, value in spooled(attempt, 1, "eval/loss").items()}
+        best = max(evaluated, key=evaluated.get)
+        kept = [c.step for c in run.layout.complete_checkpoints()]
+        last = sorted(service.checkpoints)[-2:]
+        assert kept == sorted({best, *last})
+        removed = [step for report in service.checkpoints.values() for step in report["removed_steps"]]
+        assert sorted([*removed, *kept]) == sorted(service.checkpoints)
+        manifest = Manifest.model_validate_json(run.layout.checkpoint(best).manifest.read_bytes())
+        assert manifest.metrics["eval/loss"] == evaluated[best]

@@ -1,0 +1,90 @@
+from datetime import UTC, datetime
+
+import pytest
+
+from trainyard.contract.layout import RunLayout
+from trainyard.contract.manifest import Manifest, ManifestFile
+from trainyard.contract.sections import Checkpoint, KeepBest
+from worker.checkpoint.discovery import discover, file_sha256
+from worker.checkpoint.retention import removable
+
+
+def manifest(step, files=None, **metrics):
+    return Manifest(
+        job_id="j",
+        step=step,
+        execution=1,
+        attempt=1,
+        world_size=1,
+        strategy="ddp",
+        files=files or {},
+        metrics={key.replace("__", "/"): value for key, value in metrics.items()},
+        created_at=datetime.now(UTC),
+    )
+
+
+def write(run, step, content=b"weights"):
+    checkpoint = run.checkpoint(step)
+    checkpoint.root.mkdir(parents=True)
+    data = checkpoint.root / "data"
+    data.write_bytes(content)
+    files = {"data": ManifestFile(size=len(content), sha256=file_sha256(data))}
+    checkpoint.manifest.write_text(manifest(step, files).model_dump_json())
+    return data
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunLayout(tmp_path)
+
+
+class TestRemovable:
+    def test_keeps_the_last_ones(self):
+        assert removable([manifest(step) for step in (1, 2, 3, 4)], Checkpoint(keep_last=2)) == [1, 2]
+
+    def test_keeps_the_best_and_never_a_nan(self):
+        policy = Checkpoint(keep_last=1, keep_best=KeepBest(metric="eval/loss", mode="min"))
+        losses = {1: float("nan"), 2: 0.3, 3: 0.5, 4: 0.9}
+        assert removable([manifest(step, eval__loss=loss) for step, loss in losses.items()], policy) == [1, 3]
+
+    def test_of_equally_good_ones_the_later(self):
+        policy = Checkpoint(keep_last=1, keep_best=KeepBest(metric="eval/accuracy", mode="max"))
+        assert removable([manifest(step, eval__accuracy=1.0) for step in (1, 2, 3)], policy) == [1, 2]
+
+    def test_one_that_was_not_evaluated_is_no_candidate(self):
+        policy = Checkpoint(keep_last=1, keep_best=KeepBest())
+        assert removable([manifest(1, eval__loss=2.0), manifest(2), manifest(3)], policy) == [2]
+
+
+class TestDiscover:
+    def test_nothing_there(self, run):
+        assert discover(run).latest is None
+
+    def test_the_latest_complete_one(self, run):
+        write(run, 1)
+        write(run, 2)
+        assert discover(run).latest.step == 2
+
+    @pytest.mark.parametrize(
+        ("damage", "problem"),
+        [
+            (lambda data: data.write_bytes(b"weightz"), "digest"),
+            (lambda data: data.write_bytes(b"weigh"), "5 bytes instead of 7"),
+            (lambda data: data.unlink(), "missing"),
+            (lambda data: (data.parent / "manifest.json").write_text("{"), "Invalid JSON"),
+        ],
+    )
+    def test_a_damaged_one_is_set_aside_and_the_one_before_is_used(self, run, damage, problem):
+        write(run, 1)
+        damage(write(run, 2))
+        found = discover(run)
+        assert found.latest.step == 1
+        assert problem in found.skipped[2]
+        assert not run.checkpoint(2).root.exists()
+        assert (run.checkpoints / "step-0000000002.damaged").is_dir()
+
+    def test_one_without_a_manifest_is_removed(self, run):
+        write(run, 1)
+        run.checkpoint(3).root.mkdir()
+        assert discover(run).latest.step == 1
+        assert not run.checkpoint(3).root.exists()

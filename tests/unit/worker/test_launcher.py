@@ -1,0 +1,169 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from trainyard.contract.layout import AttemptLayout, write_atomic
+from trainyard.contract.reports import FinishRecord
+from worker.errors import describe, is_out_of_memory, write_error
+from worker.launcher.stopping import StopRequest, TimeLimit
+from worker.launcher.torchrun import ended_file
+from worker.launcher.verdict import settle
+from worker.processes import descendants, kill_remaining
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def layout(tmp_path):
+    layout = AttemptLayout(tmp_path)
+    layout.errors.mkdir()
+    layout.spool.mkdir()
+    return layout
+
+
+class TestImports:
+    def modules(self, statement):
+        program = f"{statement}\nimport sys, json\nprint(json.dumps(sorted(sys.modules)))"
+        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, check=True)
+        return {name.partition(".")[0] for name in json.loads(done.stdout)}
+
+    def test_launch_loads_no_torch(self):
+        assert self.modules("import worker.launch") & {"torch", "numpy", "submitit"} == set()
+
+    def test_a_rank_loads_nothing_of_the_service_or_of_science(self):
+        statement = "import worker.__main__, worker.engine.trainer, worker.spool_sender, worker.tasks.select"
+        statement += "\nimport worker.tasks.causal_lm, worker.tasks.regression, worker.tasks.image_classification"
+        forbidden = {"fastapi", "sqlalchemy", "psutil", "sklearn", "scipy", "service", "starlette"}
+        assert self.modules(statement) & forbidden == set()
+
+
+class TestSettle:
+    def error(self, layout, rank, error, at, execution=1):
+        record = describe(error, rank=rank, execution=execution).model_copy(update={"time": at})
+        write_error(layout.rank_error(rank), record)
+
+    def settle(self, layout, returncode=1, killed_for=None):
+        return settle(layout, 1, returncode, killed_for=killed_for)
+
+    def test_a_ranks_own_record_stands(self, layout):
+        record = FinishRecord(execution=1, reason="completed", step=5, time=datetime.now(UTC))
+        write_atomic(layout.finish(1), record.model_dump_json())
+        assert self.settle(layout, 0).reason == "completed"
+
+    def test_the_earliest_error_is_the_first_failure(self, layout):
+        self.error(layout, 0, RuntimeError("later"), 20.0)
+        self.error(layout, 2, ValueError("earlier"), 10.0)
+        failure = self.settle(layout).failure
+        assert (failure.rank, failure.type, failure.message) == (2, "ValueError", "earlier")
+        assert layout.finish(1).is_file()
+
+    def test_a_peers_complaint_is_not(self, layout):
+        self.error(layout, 0, RuntimeError("[gloo/transport/tcp] Connection closed by peer"), 10.0)
+        self.error(layout, 1, ValueError("the cause, written late"), 20.0)
+        assert self.settle(layout).failure.rank == 1
+
+    def test_a_killed_rank_without_a_word_comes_before_its_peers(self, layout):
+        self.error(layout, 0, RuntimeError("Connection reset by peer"), 10.0)
+        ends = [{"rank": 0, "exitcode": 1, "pid": 7}, {"rank": 3, "exitcode": -9, "pid": 8}]
+        ended_file(layout).write_text(json.dumps(ends))
+        failure = self.settle(layout).failure
+        assert (failure.rank, failure.type) == (3, "SIGKILL")
+        assert "out-of-memory killer" in failure.hint
+
+    def test_an_error_of_an_earlier_execution_is_forgiven(self, layout):
+        self.error(layout, 1, ValueError("forgiven"), 10.0, execution=1)
+        self.error(layout, 0, ValueError("final"), 20.0, execution=3)
+        record = self.settle(layout)
+        assert (record.execution, record.restarts, record.failure.message) == (3, 2, "final")
+
+    def test_torchrun_itself_killed(self, layout):
+        failure = self.settle(layout, -9).failure
+        assert (failure.rank, failure.type) == (None, "LaunchFailed")
+        assert "SIGKILL" in failure.message
+
+    def test_killed_by_the_launcher(self, layout):
+        record = self.settle(layout, -9, killed_for="time_limit")
+        assert (record.reason, record.failure) == ("time_limit", None)
+
+    def test_memory(self, layout):
+        self.error(layout, 1, MemoryError("no more"), 10.0)
+        record = self.settle(layout)
+        assert record.reason == "out_of_memory"
+        assert "micro_size" in record.failure.hint
+
+
+class TestOutOfMemory:
+    @pytest.mark.parametrize(
+        "error",
+        [
+            MemoryError(),
+            RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"),
+            RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"),
+            OSError("Cannot allocate memory"),
+        ],
+    )
+    def test_known(self, error):
+        assert is_out_of_memory(error)
+
+    def test_a_mention_of_memory_is_not_enough(self):
+        assert not is_out_of_memory(ValueError("out of memory"))
+
+
+class TestStopRequest:
+    def test_a_second_signal_changes_nothing(self, layout):
+        request = StopRequest(layout)
+        assert request.ask("preempted")
+        assert not request.ask("preempted")
+        assert not request.ask("time_limit")
+        assert layout.stop_request.read_text() == "preempted"
+
+    def test_a_persons_wish_explains_a_signal(self, layout):
+        request = StopRequest(layout)
+        request.ask("preempted")
+        assert not request.ask("user_cancelled")
+        assert layout.stop_request.read_text() == "user_cancelled"
+
+
+class TestTimeLimit:
+    def test_asks_in_time_and_then_insists(self):
+        clock = [0.0]
+        limit = TimeLimit(10, now=lambda: clock[0])
+        assert not limit.near
+        clock[0] = 541.0
+        assert limit.near
+        assert not limit.passed
+        clock[0] = 600.0
+        assert limit.passed
+
+    def test_no_limit(self):
+        assert not TimeLimit(None, now=lambda: 1e12).near
+
+
+class TestProcesses:
+    def test_grandchildren_are_found_and_killed(self):
+        program = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
+        child = subprocess.Popen([sys.executable, "-c", program])
+        limit = time.monotonic() + 20
+        while len(found := descendants(os.getpid())) < 2 and time.monotonic() < limit:
+            time.sleep(0.02)
+        assert child.pid in [pid for pid, _ in found]
+        kill_remaining(found)
+        assert child.wait(10) == -signal.SIGKILL
+        while descendants(os.getpid()) and time.monotonic() < limit:
+            time.sleep(0.02)
+        assert descendants(os.getpid()) == []
+
+    def test_another_process_of_the_same_number_is_left_alone(self):
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        kill_remaining([(child.pid, 1)])
+        assert child.poll() is None
+        child.kill()
+        child.wait()

@@ -1,0 +1,212 @@
+import json
+import threading
+import time
+from datetime import UTC, datetime
+
+import httpx
+import pytest
+
+from trainyard.contract.layout import AttemptLayout
+from trainyard.contract.reports import MAX_POINTS, CheckpointReport
+from trainyard.contract.spool import parse_spool, read_acknowledged
+from worker.reporter import SpoolReporter
+from worker.service_client import Backoff, RefusedError, RejectedError, ServiceClient, UnavailableError
+from worker.spool_sender import SpoolSender, parcels
+
+
+class Service:
+    """Answers from a list, then 200."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.requests = []
+        self.arrived = threading.Event()
+
+    def __call__(self, request):
+        answer = self.answers.pop(0) if self.answers else 200
+        if answer == 200:
+            self.requests.append((request.url.path.rpartition("/")[2], json.loads(request.content)))
+        if isinstance(answer, Exception):
+            raise answer
+        return httpx.Response(answer, json={}, headers={"Retry-After": "0"})
+
+    def points(self):
+        return [point["step"] for route, body in self.requests if route == "metrics" for point in body["points"]]
+
+    def client(self):
+        return ServiceClient("http://service", "a1", "secret", transport=httpx.MockTransport(self))
+
+
+def reporter(layout, service, execution=1):
+    sender = SpoolSender(layout, execution, service.client, backoff=Backoff(uniform=lambda low, high: 0.0))
+    return SpoolReporter(layout, execution, 0, sender)
+
+
+@pytest.fixture
+def layout(tmp_path):
+    return AttemptLayout(tmp_path)
+
+
+class TestSpoolReporter:
+    def test_spools_sends_and_acknowledges(self, layout):
+        service = Service()
+        speaking = reporter(layout, service)
+        for step in range(1, 30):
+            speaking.points(step, {"train/loss": 1.0 / step})
+        speaking.event("started", "here we go")
+        speaking.close(5)
+        assert service.points() == list(range(1, 30))
+        assert [body["events"][0]["sequence"] for route, body in service.requests if route == "events"] == [29]
+        assert read_acknowledged(layout.spool_acknowledged(1)) == layout.spool_file(1).stat().st_size
+
+    def test_the_spool_is_written_before_the_network_is_asked(self, layout):
+        service = Service(*[httpx.ConnectError("down")] * 10_000)
+        speaking = reporter(layout, service)
+        speaking.points(1, {"train/loss": float("nan")})
+        speaking.flush_to_disk()
+        assert [record.body().points[0].step for record in parse_spool(layout.spool_file(1))] == [1]
+        began = time.monotonic()
+        speaking.close(0.3)
+        assert time.monotonic() - began < 3
+        assert read_acknowledged(layout.spool_acknowledged(1)) == 0
+
+    def test_a_checkpoint_keeps_its_place(self, layout):
+        service = Service()
+        speaking = reporter(layout, service)
+        report = CheckpointReport(
+            execution=1, step=2, size_bytes=3, digest=f"sha256:{'0' * 64}", world_size=1, time=datetime.now(UTC)
+        )
+        speaking.points(1, {"a": 1.0})
+        speaking.checkpoint(report)
+        speaking.points(2, {"a": 1.0})
+        speaking.close(5)
+        assert [route for route, _ in service.requests] == ["metrics", "checkpoints", "metrics"]
+
+
+class TestSpoolSender:
+    def fill(self, layout, execution, steps):
+        speaking = SpoolReporter(layout, execution, 0, None)
+        for step in steps:
+            speaking.points(step, {"train/loss": 1.0})
+        speaking.close(0)
+
+    def send(self, layout, service, execution):
+        sender = SpoolSender(layout, execution, service.client, backoff=Backoff(uniform=lambda low, high: 0.0))
+        sender.start()
+        sender.close(5)
+
+    def test_earlier_executions_go_first_from_where_they_stopped(self, layout):
+        self.fill(layout, 1, [1, 2, 3])
+        first = next(parse_spool(layout.spool_file(1)))
+        layout.spool_acknowledged(1).write_text(str(first.end))
+        self.fill(layout, 2, [3, 4])
+        service = Service()
+        self.send(layout, service, 2)
+        assert service.points() == [2, 3, 3, 4]
+        assert [body["execution"] for _, body in service.requests] == [1, 2]
+        assert read_acknowledged(layout.spool_acknowledged(1)) == layout.spool_file(1).stat().st_size
+
+    def test_tries_again_after_failures_that_pass(self, layout):
+        self.fill(layout, 1, [1])
+        service = Service(503, 429, httpx.ReadTimeout("slow"), 408, 500)
+        self.send(layout, service, 1)
+        assert service.points() == [1]
+
+    def test_a_rejected_record_is_skipped_and_its_neighbours_are_not(self, layout):
+        self.fill(layout, 1, [1, 2, 3])
+        # The merged request, then each record by itself: the second is the bad one.
+        service = Service(422, 200, 422, 200)
+        self.send(layout, service, 1)
+        assert service.points() == [1, 3]
+        assert read_acknowledged(layout.spool_acknowledged(1)) == layout.spool_file(1).stat().st_size
+
+    @pytest.mark.parametrize("status", [401, 403, 404, 409])
+    def test_a_refusal_ends_the_sending_and_nothing_is_acknowledged(self, layout, status):
+        self.fill(layout, 1, [1])
+        service = Service(status)
+        self.send(layout, service, 1)
+        assert service.points() == []
+        assert read_acknowledged(layout.spool_acknowledged(1)) == 0
+
+    def test_a_damaged_record_ends_its_file_but_not_the_next(self, layout):
+        self.fill(layout, 1, [1, 2, 3])
+        path = layout.spool_file(1)
+        path.write_bytes(path.read_bytes().replace(b'"step":2', b'"step":7'))
+        self.fill(layout, 2, [4])
+        service = Service()
+        self.send(layout, service, 2)
+        assert service.points() == [1, 4]
+
+
+class TestParcels:
+    def test_no_request_has_more_points_than_the_service_takes(self, layout):
+        speaking = SpoolReporter(layout, 1, 0, None)
+        for step in range(1, 50):
+            speaking.points(step, {f"key/{place}": 0.0 for place in range(90)})
+        speaking.close(0)
+        made = parcels(list(parse_spool(layout.spool_file(1))))
+        counts = [len(json.loads(parcel.body())["points"]) for parcel in made]
+        assert max(counts) <= MAX_POINTS
+        assert sum(counts) == 49 * 90
+        assert len(counts) == 5
+
+
+class TestServiceClient:
+    def client(self, *answers, **options):
+        transport = httpx.MockTransport(Service(*answers))
+        return ServiceClient("http://service", "a1", "secret", transport=transport, **options)
+
+    def test_speaks_for_its_attempt(self):
+        seen = []
+
+        def answer(request):
+            seen.append((str(request.url), request.headers["Authorization"], request.headers["Content-Type"]))
+            return httpx.Response(200, json={"next_offset": 3})
+
+        client = ServiceClient("http://service/", "a1", "secret", transport=httpx.MockTransport(answer))
+        assert client.post("logs", b"abc", params={"rank": "launch", "offset": 0}) == {"next_offset": 3}
+        url = "http://service/v1/attempts/a1/logs?rank=launch&offset=0"
+        assert seen == [(url, "Bearer secret", "application/octet-stream")]
+
+    @pytest.mark.parametrize(
+        ("answer", "error"),
+        [
+            (500, UnavailableError),
+            (503, UnavailableError),
+            (429, UnavailableError),
+            (408, UnavailableError),
+            (httpx.ConnectError("no"), UnavailableError),
+            (422, RejectedError),
+            (413, RejectedError),
+            (401, RefusedError),
+            (403, RefusedError),
+            (409, RefusedError),
+        ],
+    )
+    def test_what_an_answer_means(self, answer, error):
+        client = self.client(answer)
+        with pytest.raises(error):
+            client.post("claim", "{}")
+
+    def test_tries_until_the_deadline(self):
+        clock = [0.0]
+        client = self.client(
+            *[503] * 1000,
+            now=lambda: clock[0],
+            sleep=lambda seconds: clock.__setitem__(0, clock[0] + seconds),
+            uniform=lambda low, high: high,
+        )
+        with pytest.raises(UnavailableError):
+            client.post_until(10.0, "claim", "{}")
+        assert 8.0 < clock[0] <= 10.0
+
+
+class TestBackoff:
+    def test_the_ceiling_doubles_and_a_success_resets_it(self):
+        backoff = Backoff(first=1, ceiling=5, uniform=lambda low, high: high)
+        assert [backoff.pause() for _ in range(4)] == [1, 2, 4, 5]
+        backoff.reset()
+        assert backoff.pause() == 1
+
+    def test_the_services_wish_is_respected(self):
+        assert Backoff(uniform=lambda low, high: low).pause(7.0) == 7.0

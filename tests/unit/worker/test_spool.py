@@ -1,0 +1,60 @@
+import contextlib
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainyard.contract.reports import MetricsBatch, Point
+from trainyard.contract.spool import SpoolCorruptError, format_record, parse_spool, read_acknowledged
+
+
+def line(seq):
+    point = Point(key="train/loss", step=seq + 1, value=float("nan"), time=datetime(2026, 1, 2, tzinfo=UTC))
+    return format_record(seq, "metrics", MetricsBatch(execution=1, resumed_from_step=0, points=(point,)))
+
+
+SPOOL = b"".join(line(seq) for seq in range(4))
+
+
+class TestParseSpool:
+    def test_reads_back_what_was_written(self):
+        records = list(parse_spool(SPOOL))
+        assert [record.seq for record in records] == [0, 1, 2, 3]
+        assert [record.body().points[0].step for record in records] == [1, 2, 3, 4]
+        assert records[-1].end == len(SPOOL)
+
+    def test_from_an_offset(self, tmp_path):
+        path = tmp_path / "spool"
+        path.write_bytes(SPOOL)
+        offset = next(parse_spool(SPOOL)).end
+        assert [record.seq for record in parse_spool(path, offset)] == [1, 2, 3]
+
+    @given(st.integers(0, len(SPOOL)))
+    def test_a_torn_end_is_left_out(self, length):
+        whole = SPOOL[:length].count(b"\n")
+        assert [record.seq for record in parse_spool(SPOOL[:length])] == list(range(whole))
+
+    @given(st.integers(0, len(SPOOL) - 1), st.integers(0, 7))
+    def test_a_flipped_bit_never_passes(self, place, bit):
+        damaged = bytearray(SPOOL)
+        damaged[place] ^= 1 << bit
+        intact = SPOOL[:place].count(b"\n")
+        found = []
+        with contextlib.suppress(SpoolCorruptError):
+            for record in parse_spool(bytes(damaged)):
+                found.append((record.kind, record.body_text))
+        genuine = [(record.kind, record.body_text) for record in parse_spool(SPOOL)]
+        assert found[:intact] == genuine[:intact]
+        assert set(found) <= set(genuine)
+
+    def test_a_wrong_checksum_is_reported_with_its_place(self):
+        damaged = SPOOL.replace(b'"step":2', b'"step":9')
+        with pytest.raises(SpoolCorruptError, match="checksum") as raised:
+            list(parse_spool(damaged))
+        assert raised.value.offset == len(line(0))
+
+
+class TestReadAcknowledged:
+    def test_nothing_yet(self, tmp_path):
+        assert read_acknowledged(tmp_path / "none") == 0
