@@ -8,6 +8,7 @@ from trainyard.contract.base import Resource
 from trainyard.contract.spec import parse_spec
 from trainyard.contract.yaml_text import load_yaml
 
+
 class Template(Resource):
     """A preset, ready to POST."""
 
