@@ -13,7 +13,7 @@ from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
 from trainyard.contract.reports import FinishRecord
 from worker.errors import TrainingError, describe, read_errors, write_error
-from worker.processes import die_with_parent
+from worker.processes import PARENT, die_with_parent
 from worker.signals import StopSignal
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def main(folder: str) -> None:
     layout = AttemptLayout(Path(folder).absolute())
     rank, execution = int(os.environ["RANK"]), execution_number(layout)
     redirect_output(layout.rank_log(rank))
-    die_with_parent()
+    die_with_parent(int(os.environ.get(PARENT, os.getppid())))
     stop = StopSignal(layout.stop_request)
     stop.install()
     if rank == 0:

@@ -4,10 +4,12 @@ torchrun prints which rank was killed by which signal, but tells it to no progra
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 
 from trainyard.contract.layout import write_atomic
+from worker.processes import PARENT
 
 
 def main(report: Path, arguments: list[str]) -> int:
@@ -15,6 +17,7 @@ def main(report: Path, arguments: list[str]) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main as torchrun
 
+    os.environ[PARENT] = str(os.getpid())
     try:
         torchrun(arguments)
     except ChildFailedError as error:

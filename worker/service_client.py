@@ -121,24 +121,26 @@ class ServiceClient:
 
 def _read(answer: httpx.Response) -> dict[str, Any]:
     status = answer.status_code
-    if status // 100 == 2:
-        if answer.content and not _document(answer):
-            raise UnavailableError("an answer that is not the service's")
-        return _document(answer)
+    document = _document(answer)
+    if status // 100 == 2 and document is not None:
+        return document
     message = f"{status}: {answer.text[:300]}"
-    if status in _RETRIED or status >= 500 or status // 100 == 3:
+    # A page with a 2xx is a proxy's: nobody has acknowledged anything.
+    if status in _RETRIED or status >= 500 or status < 400:
         raise UnavailableError(message, _seconds(answer.headers.get("retry-after")))
     if status in _REJECTED:
         raise RejectedError(message)
-    raise RefusedError(message, status, _document(answer))
+    raise RefusedError(message, status, document or {})
 
 
-def _document(answer: httpx.Response) -> dict[str, Any]:
+def _document(answer: httpx.Response) -> dict[str, Any] | None:
+    if not answer.content:
+        return {}
     try:
         document = answer.json()
     except ValueError:
-        return {}
-    return document if isinstance(document, dict) else {}
+        return None
+    return document if isinstance(document, dict) else None
 
 
 def _seconds(header: str | None) -> float | None:

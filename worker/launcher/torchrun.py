@@ -19,6 +19,7 @@ SHUTDOWN_SECONDS = 60
 def start(layout: AttemptLayout, launch: LaunchDocument, execution: int) -> subprocess.Popen[bytes]:
     """Start it. To be called before any thread exists: what runs between fork and exec is Python."""
     libc = ctypes.CDLL(None)
+    launcher = os.getpid()
 
     def before_exec() -> None:
         # A warning signal is for the ranks. torchrun would end them at once for it; ignored, it waits until they have
@@ -26,6 +27,8 @@ def start(layout: AttemptLayout, launch: LaunchDocument, execution: int) -> subp
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != launcher:
+            os._exit(1)
 
     with layout.launch_log.open("ab") as output:
         return subprocess.Popen(

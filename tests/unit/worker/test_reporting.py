@@ -188,6 +188,11 @@ class TestServiceClient:
         with pytest.raises(error):
             client.post("claim", "{}")
 
+    def test_a_page_of_a_proxy_acknowledges_nothing(self):
+        transport = httpx.MockTransport(lambda request: httpx.Response(200, text="<html>Log in</html>"))
+        with pytest.raises(UnavailableError):
+            ServiceClient("http://service", "a1", "secret", transport=transport).post("metrics", "{}")
+
     def test_tries_until_the_deadline(self):
         clock = [0.0]
         client = self.client(
