@@ -218,10 +218,8 @@ def read_log(
         if rank not in ranks:
             if not ranks and attempt is None:
                 return 0, b""
-            there = ", ".join(sorted(ranks)) or "none yet"
-            raise NotFoundError(
-                f"there is no log of rank {rank} in attempt {row.number}; there are: {there}", param="rank"
-            )
+            there = f"there are: {', '.join(sorted(ranks))}" if ranks else "nothing of that attempt has arrived yet"
+            raise NotFoundError(f"there is no log of rank {rank} in attempt {row.number}; {there}", param="rank")
         if tail is not None:
             return _tail(reports, row.id, rank, tail, limit)
         chunks = reports.log_chunks(row.id, rank, offset=offset, limit=limit)

@@ -10,7 +10,10 @@ from trainyard.client import Client, NotFoundError
 from trainyard.contract.resources import JobResource
 
 JobArgument = Annotated[
-    str, typer.Argument(metavar="JOB", help="Id, unique start or end of one (4 characters), or `last`.")
+    str,
+    typer.Argument(
+        metavar="JOB", help="Id, unique start or end of one (4 characters), a name (its newest job), or `last`."
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="For programs: one JSON object a line.")]
 
@@ -25,11 +28,11 @@ def client_of(ctx: typer.Context) -> Client:
 
 
 def find_job(client: Client, reference: str) -> JobResource:
-    """The job with this id, or the only one whose id starts or ends so; `last` is the newest.
+    """The job with this id, the only one whose id starts or ends so, or the newest of this name; `last` is the newest.
 
     Raises:
         NotFoundError: there is none.
-        UsageError: there are several.
+        UsageError: several ids start or end so.
     """
     if reference == "last":
         for job in client.jobs(limit=1):
@@ -38,7 +41,9 @@ def find_job(client: Client, reference: str) -> JobResource:
     try:
         return client.job(reference)
     except NotFoundError:
-        matches = _abbreviated(client, reference.lower()) if len(reference) >= _SHORTEST else []
+        newest = list(client.jobs(limit=_LOOKED_AT)) if len(reference) >= _SHORTEST else []
+        matches = [job for job in newest if _abbreviates(reference.lower(), job.id)]
+        matches = matches or [job for job in newest if job.name == reference][:1]
         if not matches:
             raise
     if len(matches) > 1:
@@ -46,8 +51,5 @@ def find_job(client: Client, reference: str) -> JobResource:
     return matches[0]
 
 
-def _abbreviated(client: Client, part: str) -> list[JobResource]:
-    def fits(job_id: str) -> bool:
-        return job_id.endswith(part) or job_id.startswith((part, f"job_{part}"))
-
-    return [job for job in client.jobs(limit=_LOOKED_AT) if fits(job.id)]
+def _abbreviates(part: str, job_id: str) -> bool:
+    return job_id.endswith(part) or job_id.startswith((part, f"job_{part}"))

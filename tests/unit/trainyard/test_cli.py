@@ -215,6 +215,12 @@ class TestJobs:
         (found,) = lines(run("show", reference, "--json"))
         assert found["id"] == "job_01bbbb"
 
+    def test_a_name_is_its_newest_job(self, service, run):
+        jobs = (job("job_01cc", name="other"), job("job_01bb", name="mine"), job("job_01aa", name="mine"))
+        service.on("GET", "/v1/jobs", page(*jobs))
+        (found,) = lines(run("show", "mine", "--json"))
+        assert found["id"] == "job_01bb"
+
     def test_last(self, service, run):
         service.on("GET", "/v1/jobs", page(job("a9"), more=True))
         (found,) = lines(run("show", "last", "--json"))
