@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 PARENT = "TRAINYARD_PARENT"
-"""The variable in which torchrun tells the ranks its pid: one that starts after its death would not miss it."""
+"""The variable in which torchrun leaves its pid: a rank that starts after its death would not miss it otherwise."""
 
 _PR_SET_PDEATHSIG = 1
 
