@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 PARENT = "TRAINYARD_PARENT"
-"""The variable in which torchrun tells the ranks its pid: one that starts after its death would not miss it."""
+"""The variable in which torchrun leaves its pid: a rank that starts after its death would not miss it otherwise."""
 
 _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent is gone; at once where it is gone already."""
+    """Have the kernel kill this process when its parent is gone, however that went; at once if it is already."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
