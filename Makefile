@@ -16,10 +16,10 @@ demo: venv
 	$(BIN)/python -m trainyard.demo
 
 test: venv
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" --durations 10
 
 test-slow: venv
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow --timeout 1000
 
 check: venv
 	$(BIN)/ruff check .

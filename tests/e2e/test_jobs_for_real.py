@@ -53,8 +53,8 @@ def test_digits_reach_97_percent_and_leave_a_checkpoint_and_an_export(client: Cl
     on_disk = [c.step for c in run_of(runs, job.id).complete_checkpoints()]
     assert [c.step for c in checkpoints] == on_disk
     assert (run_of(runs, job.id).export / "model.safetensors").is_file()
-    assert "digits" in client.script(job.id).script or client.script(job.id).script
-    assert client.logs(job.id, rank="0") is not None
+    assert str(runs / job.id) in client.script(job.id).script
+    assert "step 276/276" in client.logs(job.id, rank="0", tail=20).text
 
 
 def test_a_killed_service_loses_and_doubles_nothing(service: ServiceProcess, client: Client, runs: Path) -> None:
@@ -125,6 +125,16 @@ def test_a_run_that_diverges_says_so_and_where(client: Client) -> None:
     assert "step" in done.error.message
 
 
+@pytest.mark.slow
+def test_the_gpt_learns_python_to_less_than_2_2_nats_a_byte(client: Client) -> None:
+    job = client.submit(fill_template("gpt_stdlib", {}))
+    done = wait_for_status(client, job.id, "succeeded", "failed", seconds=900)
+    assert done.status == "succeeded", done.status_message
+    assert float(done.metrics["train/loss"] or 9) < 2.2
+    assert float(done.metrics["eval/loss"] or 9) < 2.2
+
+
+@pytest.mark.slow
 def test_a_time_limit_is_continued_from_the_last_checkpoint(client: Client) -> None:
     job = client.submit(long_run(steps=100_000, resources__time_limit_minutes=1))
     wait_until(lambda: len(list(client.attempts(job.id))) == 2, 150, "a second attempt")

@@ -20,6 +20,11 @@ _KILLED_HINT = (
 )
 
 
+_NOTICED_WITHIN = 5.0
+"""Seconds. A rank that died before its peers complained is noticed as soon as they are; one that dies later was killed by
+torchrun itself, which had waited in vain for it to end."""
+
+
 @dataclass(frozen=True)
 class Ended:
     """A rank's process, as torchrun saw it end."""
@@ -27,6 +32,8 @@ class Ended:
     rank: int
     exitcode: int
     pid: int
+    time: float
+    """When torchrun noticed, in whole seconds since 1970."""
 
 
 def last_execution(layout: AttemptLayout, first: int) -> int:
@@ -73,7 +80,8 @@ def _failure(layout: AttemptLayout, execution: int, returncode: int) -> tuple[Ex
     if own:
         return own.reason, failure_of(own)
     told = {error.rank for error in errors}
-    ended = [end for end in _ended(layout) if end.rank not in told]
+    first = min((error.time for error in errors), default=float("inf"))
+    ended = [end for end in _ended(layout) if end.rank not in told and end.time <= first + _NOTICED_WITHIN]
     killed = next((end for end in ended if end.exitcode < 0), None) or next(iter(ended), None)
     if killed:
         return "error", _from_exit(killed)
@@ -97,7 +105,9 @@ def _from_exit(end: Ended) -> Failure:
 def _ended(layout: AttemptLayout) -> list[Ended]:
     try:
         listed = json.loads(ended_file(layout).read_text())
-        ends = [Ended(int(item["rank"]), int(item["exitcode"]), int(item["pid"])) for item in listed]
+        ends = [
+            Ended(int(item["rank"]), int(item["exitcode"]), int(item["pid"]), float(item["time"])) for item in listed
+        ]
     except (OSError, ValueError, KeyError, TypeError):
         return []
     return sorted(ends, key=lambda end: end.rank)

@@ -236,11 +236,11 @@ class TestQueue:
 
     def test_what_cannot_be_started_is_tried_again_and_then_ends(self, place: Place) -> None:
         scheduler, plan = place.scheduler(), place.plan("a")
-        broken = LaunchPlan(**{**plan.__dict__, "environment": {**plan.environment, "PYTHONPATH": "/nowhere"}})
+        broken = LaunchPlan(**{**plan.__dict__, "python": "/nowhere/python"})
         assert scheduler.submit(broken) == Accepted(plan.tag)
         seen = until(scheduler, plan, "ended")
         assert seen.message.startswith("could not be started: ")
-        assert "service" in seen.message
+        assert "/nowhere/python" in seen.message
 
     def test_a_queue_that_cannot_be_written_is_ambiguous(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         scheduler, plan = place.scheduler(), place.plan("a")

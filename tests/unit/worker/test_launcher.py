@@ -72,11 +72,17 @@ class TestSettle:
 
     def test_a_killed_rank_without_a_word_comes_before_its_peers(self, layout):
         self.error(layout, 0, RuntimeError("Connection reset by peer"), 10.0)
-        ends = [{"rank": 0, "exitcode": 1, "pid": 7}, {"rank": 3, "exitcode": -9, "pid": 8}]
+        ends = [{"rank": 0, "exitcode": 1, "pid": 7, "time": 10}, {"rank": 3, "exitcode": -9, "pid": 8, "time": 11}]
         ended_file(layout).write_text(json.dumps(ends))
         failure = self.settle(layout).failure
         assert (failure.rank, failure.type) == (3, "SIGKILL")
         assert "out-of-memory killer" in failure.hint
+
+    def test_a_rank_that_torchrun_killed_itself_comes_after_its_peers(self, layout):
+        self.error(layout, 0, RuntimeError("Connection reset by peer"), 10.0)
+        ends = [{"rank": 0, "exitcode": 1, "pid": 7, "time": 10}, {"rank": 3, "exitcode": -9, "pid": 8, "time": 70}]
+        ended_file(layout).write_text(json.dumps(ends))
+        assert self.settle(layout).failure.rank == 0
 
     def test_an_error_of_an_earlier_execution_is_forgiven(self, layout):
         self.error(layout, 1, ValueError("forgiven"), 10.0, execution=1)
