@@ -21,8 +21,8 @@ _KILLED_HINT = (
 
 
 _NOTICED_WITHIN = 5.0
-"""Seconds. A rank that died before its peers complained is noticed as soon as they are; one that dies later was killed by
-torchrun itself, which had waited in vain for it to end."""
+"""Seconds. A rank that died before its peers complained is noticed as soon as they are; one that dies later was killed
+by torchrun itself, which had waited in vain for it to end."""
 
 
 @dataclass(frozen=True)
