@@ -21,8 +21,8 @@ from service.db.migrate import upgrade
 from service.dependencies import Services
 from service.errors import ServiceError
 from service.observability import ServiceMetrics, configure_logging
-from service.reconcile.lease import LeaderLease
-from service.reconcile.loop import ReconcileLoop, Reconciler, new_owner
+from service.reconcile.lease import LeaderLease, owner_of
+from service.reconcile.loop import ReconcileLoop, Reconciler
 from service.reconcile.submit import Submitter
 from service.scheduler.base import Scheduler
 from service.scheduler.local import LocalScheduler
@@ -85,7 +85,7 @@ def serve(settings: Settings) -> int:
             h11_max_incomplete_event_size=64 * 1024,
         )
         _run(config, settings, before=loop.start, after=loop.stop)
-        LeaderLease(database, "").release(utc_now())
+        LeaderLease(database, owner_of(settings.state)).release(utc_now())
         database.dispose()
     return 0
 
@@ -105,7 +105,7 @@ def make_scheduler(settings: Settings) -> Scheduler:
 def make_loop(services: Services, scheduler: Scheduler, metrics: ServiceMetrics) -> ReconcileLoop:
     """The reconciler on the given parts."""
     submitter = Submitter(services, scheduler, search_path=_source_tree())
-    lease = LeaderLease(services.database, new_owner())
+    lease = LeaderLease(services.database, owner_of(services.state))
     reconciler = Reconciler(services, scheduler, submitter, lease)
     return ReconcileLoop(reconciler, metrics, services.settings.tick_seconds)
 

@@ -1,8 +1,5 @@
 """The reconciler: load, decide, apply, once a tick; and the thread that ticks."""
 
-import os
-import secrets
-import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -229,8 +226,3 @@ class ReconcileLoop:
                 self._metrics.tick_failed()
             pause = self._tick_seconds if busy else self.IDLE_SECONDS
             self._wake.wait(min(pause * 2 ** min(errors, 8), 60.0))
-
-
-def new_owner() -> str:
-    """Names this process among those that may hold the lease."""
-    return f"{socket.gethostname()[:32]}-{os.getpid()}-{secrets.token_hex(4)}"
