@@ -52,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
     except ValidationError as error:
         for problem in error.errors():
             name = "_".join(str(part) for part in problem["loc"]).upper()
-            print(f"TRAINYARD_{name}: {problem['msg']}", file=sys.stderr)
+            print(f"TRAINYARD_{name}: {problem['msg'].removeprefix('Value error, ')}", file=sys.stderr)
         return 2
     except SQLAlchemyError as error:
         print(f"trainyard: the database cannot be used: {str(error).splitlines()[0]}", file=sys.stderr)
