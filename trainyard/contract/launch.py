@@ -20,6 +20,8 @@ class LaunchDocument(Strict):
     max_restarts: NonNegativeInt
     nodes: PositiveInt = 1
     ranks_per_node: PositiveInt
+    host_suffix: str = ""
+    """Several nodes: appended to a node's name to get the one under which the other nodes reach it."""
     heartbeat_seconds: PositiveInt = 10
     time_limit_minutes: PositiveInt | None = None
     spec: TrainingSpec

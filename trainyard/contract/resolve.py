@@ -1,5 +1,6 @@
 """Acceptance of a spec: what this release does not do is refused, and every `auto` becomes a value."""
 
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,6 +14,8 @@ class Site:
 
     accelerator: Literal["cpu", "cuda"] = "cpu"
     scheduler: Literal["local", "slurm"] = "local"
+    gpus_per_node: int | None = None
+    """On Slurm: how many ranks a node takes where the spec does not say; absent: all of them."""
 
 
 def resolve(spec: TrainingSpec, site: Site) -> TrainingSpec:
@@ -31,6 +34,9 @@ def resolve(spec: TrainingSpec, site: Site) -> TrainingSpec:
         auto["precision"] = "bf16" if site.accelerator == "cuda" else "fp32"
     if spec.backend == "auto":
         auto["backend"] = "nccl" if site.accelerator == "cuda" else "gloo"
+    if site.scheduler == "slurm" and spec.resources.gpus_per_node is None:
+        per_node = min(spec.gpus, site.gpus_per_node or spec.gpus)
+        auto["resources"] = spec.resources.model_copy(update={"gpus_per_node": per_node})
     return spec.model_copy(update=auto)
 
 
@@ -69,8 +75,31 @@ def unsupported(spec: TrainingSpec, site: Site) -> list[Problem]:
             "this service runs jobs on its own machine, where only `time_limit_minutes` of `resources` means something",
         ),
     ]
+    if site.scheduler == "slurm":
+        rules += _cluster_rules(spec, site)
     found = [Problem(param=param, message=message) for refused, param, message in rules if refused]
     return found + _mismatched(spec)
+
+
+_GPU_TYPE = re.compile(r"[A-Za-z0-9_.-]+")
+
+
+def _cluster_rules(spec: TrainingSpec, site: Site) -> list[tuple[bool, str, str]]:
+    """What a Slurm job cannot be."""
+    res = spec.resources
+    per_node = res.gpus_per_node or min(spec.gpus, site.gpus_per_node or spec.gpus)
+    return [
+        (
+            spec.gpus % per_node != 0,
+            "resources.gpus_per_node",
+            f"is {per_node}, which does not divide `gpus` {spec.gpus}: every node gets the same number of ranks",
+        ),
+        (
+            res.gpu_type is not None and not _GPU_TYPE.fullmatch(res.gpu_type),
+            "resources.gpu_type",
+            "is one GPU type as Slurm names it: letters, digits and _.- only",
+        ),
+    ]
 
 
 _FITS = {
