@@ -121,7 +121,7 @@ def make_loop(services: Services, scheduler: Scheduler, metrics: ServiceMetrics)
 
 
 def _slurm_site(settings: Settings) -> SlurmSite:
-    return SlurmSite(accelerator=settings.site.accelerator, lead_seconds=settings.slurm_lead_seconds)
+    return SlurmSite(accelerator=settings.site.accelerator)
 
 
 def _source_tree() -> tuple[Path, ...]:

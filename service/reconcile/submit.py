@@ -166,6 +166,7 @@ class Submitter:
             ranks_per_node=ranks,
             host_suffix=self.services.settings.slurm_host_suffix,
             time_limit_minutes=spec.resources.time_limit_minutes or self._default_limit(),
+            lead_seconds=self.services.settings.slurm_lead_seconds,
             spec=spec,
         )
 

@@ -25,8 +25,6 @@ class SlurmSite:
     """What an administrator has said about the cluster."""
 
     accelerator: str = "cpu"
-    lead_seconds: int = 180
-    """How long before the time limit Slurm warns."""
 
 
 def is_plain_path(path: Path) -> bool:
@@ -76,7 +74,7 @@ def _options(site: SlurmSite, document: LaunchDocument, plan: LaunchPlan) -> dic
         "constraint": resources.constraint,
         "exclude": resources.exclude,
         "wckey": None,
-        "signal_delay_s": site.lead_seconds,
+        "signal_delay_s": int(document.lead),
         "setup": _setup(plan.folder),
         # A rank's death must not leave its peers waiting. `--export` because srun would take sbatch's for its own.
         "srun_args": ["--kill-on-bad-exit=1", "--export=ALL"],

@@ -1,6 +1,5 @@
 """Whole jobs on a real Slurm, through the service's REST API."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
