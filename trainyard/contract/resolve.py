@@ -34,8 +34,8 @@ def resolve(spec: TrainingSpec, site: Site) -> TrainingSpec:
         auto["precision"] = "bf16" if site.accelerator == "cuda" else "fp32"
     if spec.backend == "auto":
         auto["backend"] = "nccl" if site.accelerator == "cuda" else "gloo"
-    if site.scheduler == "slurm" and spec.resources.gpus_per_node is None:
-        per_node = min(spec.gpus, site.gpus_per_node or spec.gpus)
+    if site.scheduler == "slurm" and site.gpus_per_node and spec.resources.gpus_per_node is None:
+        per_node = min(spec.gpus, site.gpus_per_node)
         auto["resources"] = spec.resources.model_copy(update={"gpus_per_node": per_node})
     return spec.model_copy(update=auto)
 
@@ -87,7 +87,7 @@ _GPU_TYPE = re.compile(r"[A-Za-z0-9_.-]+")
 def _cluster_rules(spec: TrainingSpec, site: Site) -> list[tuple[bool, str, str]]:
     """What a Slurm job cannot be."""
     res = spec.resources
-    per_node = res.gpus_per_node or min(spec.gpus, site.gpus_per_node or spec.gpus)
+    per_node = min(spec.gpus, res.gpus_per_node or site.gpus_per_node or spec.gpus)
     return [
         (
             spec.gpus % per_node != 0,
