@@ -106,7 +106,7 @@ def make_scheduler(settings: Settings) -> Scheduler:
             raise StartError(f"TRAINYARD_BACKEND=slurm needs Slurm's commands; not on the PATH: {', '.join(missing)}")
         if not is_plain_path(settings.runs):
             raise StartError(f"TRAINYARD_RUNS_DIR={settings.runs}: on Slurm only letters, digits and _./+@=,- in it")
-        return SlurmScheduler()
+        return SlurmScheduler(poll_seconds=settings.slurm_poll_seconds)
     gpus = visible_gpus(os.environ, os.listdir("/dev")) if settings.site.accelerator == "cuda" else ()
     return LocalScheduler(settings.state, settings.local_slots, utc_now, gpus=gpus)
 

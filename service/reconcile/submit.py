@@ -8,7 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -34,13 +34,15 @@ class LookupPolicy:
 
     times: int
     after: timedelta
+    apart: timedelta = timedelta(0)
+    """Between two look-ups: each costs the scheduler an answer, and two in one breath are as good as one."""
 
 
 LOOKUPS: Mapping[str, LookupPolicy] = {
     # The local queue is this service's own and is read under its lock: one clean look tells.
     "local": LookupPolicy(times=1, after=timedelta(0)),
     # sbatch may still be retrying by itself for two minutes, and slurmctld may list a job late.
-    "slurm": LookupPolicy(times=3, after=timedelta(seconds=180)),
+    "slurm": LookupPolicy(times=3, after=timedelta(seconds=180), apart=timedelta(seconds=60)),
 }
 
 
@@ -52,6 +54,8 @@ class Submitter:
     scheduler: Scheduler
     python: str = sys.executable
     search_path: Sequence[Path] = ()
+    looked: dict[str, datetime] = field(default_factory=dict)
+    """When each unanswered attempt was last looked for. Forgotten at a restart, which looks at once."""
     batch_script: Callable[[LaunchDocument, LaunchPlan], str] | None = None
     """What is submitted, where the scheduler takes a script of its own kind."""
 
@@ -74,16 +78,17 @@ class Submitter:
         Raises:
             SchedulerUnavailableError: nothing was learned.
         """
-        folder = self._folder(job, attempt)
+        folder, now, policy = self._folder(job, attempt), self.services.clock(), LOOKUPS[self.scheduler.name]
+        if attempt.id in self.looked and now - self.looked[attempt.id] < policy.apart:
+            return
         found = self.scheduler.find(attempt.tag, folder.root)
-        now = self.services.clock()
+        self.looked[attempt.id] = now
         if found:
             self._record(job.no, attempt.id, Accepted(found[0]), note="found again by its tag")
             for double in found[1:]:
                 # The claim keeps it from running; this gives back its place in the queue.
                 self.scheduler.cancel(Known(attempt.tag, double, folder.root))
             return
-        policy = LOOKUPS[self.scheduler.name]
         with self.services.database.write() as session:
             jobs = JobRepository(session, now)
             fresh = jobs.attempt(attempt.id)
@@ -179,6 +184,8 @@ class Submitter:
         with self.services.database.write() as session:
             jobs = JobRepository(session, now)
             job, attempt = jobs.locked(job_no), jobs.attempt(attempt_id)
+            if not isinstance(outcome, Ambiguous):
+                self.looked.pop(attempt_id, None)
             match outcome:
                 case Accepted(scheduler_id):
                     attempt.scheduler_id, attempt.submitted_at = scheduler_id, now

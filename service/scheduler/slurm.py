@@ -14,6 +14,7 @@ from service.scheduler.base import (
     Known,
     LaunchPlan,
     Observation,
+    SchedulerUnavailableError,
     SubmitOutcome,
 )
 from service.scheduler.slurm_answer import read_answer
@@ -26,10 +27,9 @@ from trainyard.contract.layout import AttemptLayout, write_atomic
 _SUBMITTER = "service.scheduler.slurm_submit"
 _SUBMITTER_SECONDS = 310.0
 """Past the submitter's own limit."""
-_FRESH_SECONDS = 5.0
-"""For so long one squeue serves a tick's look-ups too; they are for submissions from before the tick."""
 _CANCEL_AGAIN_SECONDS = 60.0
-_LOOKUP_SECONDS = 20.0
+_REMEMBERED_SECONDS = 3600.0
+_HANDED_OVER = Observation("pending", "handed to Slurm")
 
 
 class SlurmScheduler:
@@ -37,14 +37,25 @@ class SlurmScheduler:
 
     name: Literal["local", "slurm"] = "slurm"
 
-    def __init__(self, *, target: str = "worker.launch:run") -> None:
+    def __init__(self, *, poll_seconds: float = 5.0, target: str = "worker.launch:run") -> None:
+        """Slurm is asked once in `poll_seconds`, however often `observe` is called."""
+        self._poll_seconds = poll_seconds
         self._target = target
         self._queue: list[Row] = []
         self._queue_time = float("-inf")
+        """Before the question to which the queue is the answer."""
+        self._asked = float("-inf")
+        self._last: dict[str, Observation] | SchedulerUnavailableError = {}
+        self._handed_over: dict[str, float] = {}
         self._cancelled: dict[str, float] = {}
-        self._history: dict[str, tuple[float, list[Row]]] = {}
 
     def submit(self, plan: LaunchPlan) -> SubmitOutcome:
+        try:
+            return self._submit(plan)
+        finally:
+            self._handed_over[plan.tag] = time.monotonic()
+
+    def _submit(self, plan: LaunchPlan) -> SubmitOutcome:
         try:
             request = {
                 "folder": str(plan.folder),
@@ -62,25 +73,42 @@ class SlurmScheduler:
             return Ambiguous(_reason(plan.folder) or str(error))
 
     def observe(self, known: Sequence[Known]) -> Mapping[str, Observation]:
-        if not known:
-            return {}
-        self._queue = squeue()
-        self._queue_time = time.monotonic()
+        if known and time.monotonic() - self._asked >= self._poll_seconds:
+            try:
+                self._last = self._ask(known)
+            except SchedulerUnavailableError as error:
+                self._last = error
+            self._asked = time.monotonic()
+        if isinstance(self._last, SchedulerUnavailableError):
+            raise self._last
+        # What was handed over since is not in the last answer, which says nothing of it.
+        return {one.tag: self._last.get(one.tag, _HANDED_OVER) for one in known}
+
+    def _ask(self, known: Sequence[Known]) -> dict[str, Observation]:
+        """One squeue, and one sacct for what the controller has forgotten."""
+        self._look()
         observed = _matching(known, self._queue)
         missing = [one for one in known if one.tag not in observed]
         if missing:
-            rows = sacct(ids=[one.scheduler_id for one in missing]) or []
+            past = _matching(missing, sacct(ids=[one.scheduler_id for one in missing]) or [])
             # The controller alone knows what runs: an unfinished record that it does not list is out of date.
-            past = _matching(missing, rows)
             observed |= {tag: seen for tag, seen in past.items() if seen.state == "ended"}
         return {one.tag: observed.get(one.tag, Observation("absent")) for one in known}
 
+    def _look(self) -> None:
+        before = time.monotonic()
+        self._queue = squeue()
+        self._queue_time = before
+        recent = {tag: at for tag, at in self._handed_over.items() if before - at < _REMEMBERED_SECONDS}
+        self._handed_over = recent
+
     def find(self, tag: str, folder: Path) -> list[str]:
-        if time.monotonic() - self._queue_time > _FRESH_SECONDS:
-            self._queue = squeue()
-            self._queue_time = time.monotonic()
-        live = [row for row in self._queue if row.name == tag]
-        rows = [*live, *([] if live else self._past(tag))]
+        # One look serves for all that were handed over before it.
+        if self._queue_time <= self._handed_over.get(tag, float("inf")):
+            self._look()
+        rows = [row for row in self._queue if row.name == tag]
+        if not rows:
+            rows = [row for row in sacct(name=tag) or [] if row.name == tag]
         ended = {row.id for row in rows if meaning(row.state)[0] == "ended"}
         found = {row.id for row in rows} | set(_submitted(folder))
         claimant = _claimant(folder)
@@ -94,15 +122,6 @@ class SlurmScheduler:
         scancel(known.scheduler_id, known.tag)
         recent = {job: at for job, at in self._cancelled.items() if now - at < _CANCEL_AGAIN_SECONDS}
         self._cancelled = {**recent, known.scheduler_id: now}
-
-    def _past(self, tag: str) -> list[Row]:
-        """The accounting's answer about a tag, kept for some seconds: a look-up repeats at every tick."""
-        asked, rows = self._history.get(tag, (float("-inf"), []))
-        if time.monotonic() - asked > _LOOKUP_SECONDS:
-            rows = [row for row in sacct(name=tag) or [] if row.name == tag]
-            self._history = {tag: (time.monotonic(), rows)} if len(self._history) > 1000 else self._history
-            self._history[tag] = (time.monotonic(), rows)
-        return rows
 
 
 def _matching(known: Sequence[Known], rows: Sequence[Row]) -> dict[str, Observation]:

@@ -38,7 +38,8 @@ def slurm(lab: SlurmLab, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmLab]:
 @contextmanager
 def slurm_service(folder: Path, **settings: str) -> Iterator[ServiceProcess]:
     """A service on the cluster, in a process of its own; the environment names the cluster."""
-    service = ServiceProcess(folder, backend="slurm", tick_seconds="0.3", accelerator="cpu", **settings)
+    quick = {"tick_seconds": "0.3", "slurm_poll_seconds": "0.5"}
+    service = ServiceProcess(folder, backend="slurm", accelerator="cpu", **(quick | settings))
     service.start()
     try:
         yield service

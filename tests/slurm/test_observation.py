@@ -24,7 +24,10 @@ def test_two_calls_a_tick_for_twenty_jobs(slurm: SlurmLab, tmp_path: Path, monke
     unknown = Known("ty-gone", "999999", Path("/nowhere"))
     log = tmp_path / "calls"
     count_calls(tmp_path / "bin", log, monkeypatch)
-    seen = SlurmScheduler().observe([*known, unknown])
+    scheduler = SlurmScheduler()
+    seen = scheduler.observe([*known, unknown])
+    assert scheduler.observe([*known, unknown]) == seen, "asked again too soon, it repeats itself"
+    assert scheduler.observe([Known("ty-new", "999998", Path("/nowhere"))])["ty-new"].state == "pending"
     assert {seen[one.tag].state for one in known} == {"pending"}
     assert "held by this service's account" in seen["ty-many-0"].message
     assert seen["ty-gone"].state == "absent"
@@ -34,12 +37,12 @@ def test_two_calls_a_tick_for_twenty_jobs(slurm: SlurmLab, tmp_path: Path, monke
 def test_an_id_with_another_name_is_another_job(slurm: SlurmLab) -> None:
     mine = submit(slurm, "ty-mine", "--hold")
     mistaken = Known("ty-other", mine.scheduler_id, mine.folder)
-    scheduler = SlurmScheduler()
+    scheduler = SlurmScheduler(poll_seconds=0)
     assert scheduler.observe([mistaken])["ty-other"].state == "absent"
     scheduler.cancel(mistaken)
     assert scheduler.observe([mine])["ty-mine"].state == "pending"
     assert SlurmScheduler().find("ty-mine", Path("/nowhere")) == [mine.scheduler_id]
-    scheduler = SlurmScheduler()
+    scheduler = SlurmScheduler(poll_seconds=0)
     scheduler.cancel(mine)
     wait_until(lambda: scheduler.observe([mine])["ty-mine"].ended_as == "cancelled", 20, "its end")
 

@@ -56,7 +56,7 @@ class SlurmLab:
         self._start_munge()
         self.start_controller()
         for node in ("node1", "node2"):
-            self._spawn(node, ["slurmd", "-D", "-N", node])
+            self.start_node(node)
         wait_until(self._both_idle, 60, f"both nodes to be idle; the logs are in {self.root}")
 
     def start_controller(self) -> None:
@@ -65,6 +65,17 @@ class SlurmLab:
     def stop_controller(self) -> None:
         """As an outage: it comes back with what it had saved."""
         self._end("slurmctld")
+
+    def start_node(self, node: str) -> None:
+        self._spawn(node, ["slurmd", "-D", "-N", node])
+
+    def stop_node(self, node: str) -> None:
+        """As a machine that loses its power: its daemon and everything that it started."""
+        daemon = self._daemons.pop(node)
+        below = _belonging(self.conf, node)
+        daemon.kill()
+        daemon.wait()
+        _kill(below)
 
     def run(self, *command: str) -> str:
         """One of Slurm's commands; its output.
@@ -267,12 +278,14 @@ def _free_ports(count: int) -> list[int]:
     return ports
 
 
-def _belonging(conf: Path) -> list[psutil.Process]:
-    """Every process that was started under this configuration, and what those started."""
+def _belonging(conf: Path, node: str = "") -> list[psutil.Process]:
+    """Every process that was started under this configuration (on one node), and what those started."""
     found: dict[int, psutil.Process] = {}
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            if process.pid != os.getpid() and process.environ().get("SLURM_CONF") == str(conf):
+            environ = process.environ()
+            here = not node or environ.get("SLURMD_NODENAME") == node
+            if process.pid != os.getpid() and environ.get("SLURM_CONF") == str(conf) and here:
                 found[process.pid] = process
                 found.update({child.pid: child for child in process.children(recursive=True)})
     return list(found.values())
