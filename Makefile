@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test test-slow check serve bench clean venv
+.PHONY: demo test test-slow test-slurm check serve lab bench clean venv
 
 venv: $(VENV)/.installed
 
@@ -16,10 +16,13 @@ demo: venv
 	$(BIN)/python -m trainyard.demo
 
 test: venv
-	$(BIN)/python -m pytest -m "not slow" --durations 10
+	$(BIN)/python -m pytest -m "not slow and not slurm" --durations 10
 
 test-slow: venv
 	$(BIN)/python -m pytest -m slow --timeout 1000
+
+test-slurm: venv
+	$(BIN)/python -m pytest -m slurm --durations 10
 
 check: venv
 	$(BIN)/ruff check .
@@ -31,6 +34,9 @@ check: venv
 
 serve: venv
 	$(BIN)/trainyard serve
+
+lab: venv
+	$(BIN)/python -m tests.support.lab
 
 bench: venv
 	$(BIN)/python -m bench

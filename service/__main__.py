@@ -3,10 +3,12 @@
 import argparse
 import fcntl
 import os
+import shutil
 import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -29,6 +31,8 @@ from service.reconcile.submit import Submitter
 from service.scheduler.base import Scheduler
 from service.scheduler.local import LocalScheduler
 from service.scheduler.local_policy import visible_gpus
+from service.scheduler.slurm import SlurmScheduler
+from service.scheduler.slurm_plan import SlurmSite, batch_script, is_plain_path
 from service.settings import Settings
 from trainyard.contract.layout import write_atomic
 from trainyard.contract.places import service_url_file
@@ -103,20 +107,30 @@ def make_scheduler(settings: Settings) -> Scheduler:
     """The adapter for the configured backend.
 
     Raises:
-        StartError: it is not built yet.
+        StartError: this machine cannot reach a scheduler of that kind.
     """
     if settings.backend == "slurm":
-        raise StartError("TRAINYARD_BACKEND=slurm is not built yet; take `local`")
+        missing = [name for name in ("sbatch", "srun", "squeue", "sacct", "scancel") if shutil.which(name) is None]
+        if missing:
+            raise StartError(f"TRAINYARD_BACKEND=slurm needs Slurm's commands; not on the PATH: {', '.join(missing)}")
+        if not is_plain_path(settings.runs):
+            raise StartError(f"TRAINYARD_RUNS_DIR={settings.runs}: on Slurm only letters, digits and _./+@=,- in it")
+        return SlurmScheduler(poll_seconds=settings.slurm_poll_seconds)
     gpus = visible_gpus(os.environ, os.listdir("/dev")) if settings.site.accelerator == "cuda" else ()
     return LocalScheduler(settings.state, settings.local_slots, utc_now, gpus=gpus)
 
 
 def make_loop(services: Services, scheduler: Scheduler, metrics: ServiceMetrics) -> ReconcileLoop:
     """The reconciler on the given parts."""
-    submitter = Submitter(services, scheduler, search_path=_source_tree())
+    batch = partial(batch_script, _slurm_site(services.settings)) if scheduler.name == "slurm" else None
+    submitter = Submitter(services, scheduler, search_path=_source_tree(), batch_script=batch)
     lease = LeaderLease(services.database, owner_of(services.state))
     reconciler = Reconciler(services, scheduler, submitter, lease)
     return ReconcileLoop(reconciler, metrics, services.settings.tick_seconds)
+
+
+def _slurm_site(settings: Settings) -> SlurmSite:
+    return SlurmSite(accelerator=settings.site.accelerator)
 
 
 def _source_tree() -> tuple[Path, ...]:

@@ -37,6 +37,16 @@ class Settings(BaseSettings):
     """Part of every scheduler tag, so that two services on one cluster never mistake each other's jobs."""
     tick_seconds: Annotated[float, Field(gt=0)] = 1.0
     """Pause between two looks at the scheduler while something is under way."""
+    slurm_poll_seconds: Annotated[float, Field(gt=0)] = 5.0
+    """Least time between two questions to Slurm; each costs it one squeue and at most one sacct."""
+    slurm_lead_seconds: Annotated[int, Field(ge=1, le=3600)] = 180
+    """How long before a job's time limit Slurm is to warn it; longer than a checkpoint takes."""
+    slurm_time_limit_minutes: Annotated[int | None, Field(ge=1)] = None
+    """The time limit of jobs that name none; absent: their partition's."""
+    slurm_gpus_per_node: Annotated[int | None, Field(ge=1)] = None
+    """Ranks on a node for jobs that do not say; absent: all ranks on one node."""
+    slurm_host_suffix: Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]{0,128}$")] = ""
+    """Appended to a node's name to get its name on the network between the nodes, such as `-ib0`."""
     body_limit: int = 1024 * 1024
     """Largest request body in bytes; log appends have their own limit."""
     log_limit: int = 64 * 1024 * 1024
@@ -91,5 +101,6 @@ class Settings(BaseSettings):
         return Site(
             accelerator=accelerator,
             scheduler=self.backend,
+            gpus_per_node=self.slurm_gpus_per_node,
             slots=self.local_slots if self.backend == "local" else None,
         )

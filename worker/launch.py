@@ -1,6 +1,7 @@
 """Once per node: claim the attempt, run torchrun, stay in touch with the service, and say how it ended. No torch."""
 
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -10,12 +11,13 @@ from pathlib import Path
 
 from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import AttemptLayout
-from trainyard.contract.reports import ExitReason, FinishRecord
+from trainyard.contract.reports import Claim, ExitReason, FinishRecord
 from worker import processes
 from worker.launcher import torchrun, verdict
 from worker.launcher.claim import Claimed, claim_attempt
 from worker.launcher.heartbeat import Heart
 from worker.launcher.logs import LogShipper, LogStream
+from worker.launcher.nodes import Node, Rendezvous, await_verdict, publish, this_node
 from worker.launcher.stopping import CANCEL_GRACE_SECONDS, Signals, StopRequest, TimeLimit
 from worker.service_client import ServiceClient, ServiceError
 
@@ -32,25 +34,35 @@ def run(attempt_folder: str) -> None:
     signals.install()
     layout = AttemptLayout(Path(attempt_folder).absolute())
     launch = LaunchDocument.model_validate_json(layout.launch.read_bytes())
-    limit = TimeLimit(launch.time_limit_minutes)
+    limit = TimeLimit(launch.time_limit_minutes, launch.lead)
     connect = partial(ServiceClient, launch.service_url, launch.attempt_id, layout.token.read_text().strip())
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("worker").setLevel(logging.INFO)
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    client = connect()
-    claimed = claim_attempt(layout, launch, client)
-    client.close()
-    if claimed is None:
+    node = this_node(launch, os.environ)
+    claimed = _claim(layout, launch, connect) if node.first else None
+    execution = claimed.execution if claimed else None
+    rendezvous = publish(layout, node, execution) if node.first else await_verdict(layout, node)
+    if rendezvous is None:
         return
-    _log_to(layout.launch_log)
-    log.info("attempt %d of job %s, execution %d", launch.attempt, launch.job_id, claimed.execution)
+    _log_to(layout.node_log(node.index))
+    log.info("attempt %d of job %s, execution %d", launch.attempt, launch.job_id, rendezvous.execution)
     try:
-        process = torchrun.start(layout, launch, claimed.execution)
+        process = torchrun.start(layout, launch, node, rendezvous)
     except OSError as error:
         log.exception("torchrun could not be started")
-        _post_finish(connect, verdict.not_started(layout, claimed.execution, error))
+        _post_finish(connect, verdict.not_started(layout, rendezvous.execution, error))
         return
-    Supervisor(layout, launch, claimed, process, connect, signals, limit).run()
+    late_claim = claimed.claim if claimed and not claimed.known_to_service else None
+    Supervisor(layout, launch, node, rendezvous, process, connect, signals, limit, late_claim).run()
+
+
+def _claim(layout: AttemptLayout, launch: LaunchDocument, connect: "partial[ServiceClient]") -> Claimed | None:
+    client = connect()
+    try:
+        return claim_attempt(layout, launch, client)
+    finally:
+        client.close()
 
 
 class Supervisor:
@@ -60,14 +72,17 @@ class Supervisor:
         self,
         layout: AttemptLayout,
         launch: LaunchDocument,
-        claimed: Claimed,
+        node: Node,
+        rendezvous: Rendezvous,
         process: subprocess.Popen[bytes],
         connect: "partial[ServiceClient]",
         signals: Signals,
         limit: TimeLimit,
+        late_claim: Claim | None,
     ) -> None:
         self._layout = layout
-        self._first = claimed.execution
+        self._node = node
+        self._first = rendezvous.execution
         self._connect = connect
         self._signals = signals
         self._limit = limit
@@ -81,10 +96,13 @@ class Supervisor:
             connect,
             lambda: verdict.last_execution(layout, self._first),
             self._on_stop_reply,
-            late_claim=None if claimed.known_to_service else claimed.claim,
+            late_claim=late_claim,
+            node=node.index,
         )
-        streams = [LogStream(str(rank), layout.rank_log(rank)) for rank in range(launch.ranks_per_node)]
-        self._shipper = LogShipper([*streams, LogStream("launch", layout.launch_log)], connect)
+        streams = [LogStream("launch", layout.launch_log)] if node.first else []
+        if node.count == 1:
+            streams += [LogStream(str(rank), layout.rank_log(rank)) for rank in range(launch.ranks_per_node)]
+        self._shipper = LogShipper(streams, connect)
 
     def run(self) -> None:
         """Until torchrun has ended and the service, if it can be reached, knows how."""
@@ -94,6 +112,14 @@ class Supervisor:
             self._supervise()
         finally:
             self._leave_nothing_behind()
+        if self._node.first:
+            self._conclude()
+        else:
+            self._heart.close()
+            self._shipper.close(_LAST_LOGS_SECONDS)
+
+    def _conclude(self) -> None:
+        """Node 0 speaks for all: torchrun ends there only when it has ended on every node."""
         record = verdict.settle(self._layout, self._first, self._process.returncode, killed_for=self._killed_for)
         failure = f": {record.failure.message}" if record.failure else ""
         log.info("ended: %s after %d steps%s", record.reason, record.step, failure)
@@ -109,13 +135,24 @@ class Supervisor:
             except subprocess.TimeoutExpired:
                 pass
             self._known.update(processes.descendants(self._process.pid))
+            self._follow_ranks()
             self._heed_wishes()
             self._enforce()
 
+    def _follow_ranks(self) -> None:
+        """Which ranks a node has is decided by each rendezvous: several nodes ship the logs of those they see."""
+        if self._node.count == 1:
+            return
+        for pid in processes.children(self._process.pid):
+            rank = processes.variable(pid, "RANK")
+            if rank is not None:
+                self._shipper.add(LogStream(rank, self._layout.rank_log(int(rank))))
+
     def _heed_wishes(self) -> None:
+        warned = self._signals.warnings and not self._limit.explains_a_warning
         if self._limit.near:
             self._stop.ask("time_limit")
-        elif self._signals.seen and self._stop.ask("preempted"):
+        elif (self._signals.seen or warned) and self._stop.ask("preempted"):
             # A cancelled job gets a signal too; the service knows which it was.
             self._heart.beat_now()
         if self._stop.reason and not self._told:

@@ -42,6 +42,16 @@ def children(pid: int) -> list[int]:
     return [int(entry.name) for entry in Path("/proc").glob("[0-9]*") if (f := _stat(entry)) and int(f[1]) == pid]
 
 
+def variable(pid: int, name: str) -> str | None:
+    """What a process of ours found in its environment when it started."""
+    try:
+        content = (Path("/proc") / str(pid) / "environ").read_bytes()
+    except OSError:
+        return None
+    prefix = f"{name}=".encode()
+    return next((part[len(prefix) :].decode() for part in content.split(b"\0") if part.startswith(prefix)), None)
+
+
 def send(pids: Iterable[int], number: signal.Signals) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):

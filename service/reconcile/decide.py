@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from service.jobs.states import MOVES
-from service.scheduler.base import Observation
-from trainyard.contract.reports import Failure, FinishRecord
+from service.scheduler.base import EndedAs, Observation
+from trainyard.contract.reports import ExitReason, Failure, FinishRecord
 from trainyard.contract.resources import Desired, JobStatus, StatusReason
 
 MAX_BARREN = 3
@@ -92,15 +92,17 @@ def _vanished(facts: Facts) -> Verdict:
 
 def _after_end(facts: Facts) -> Verdict:
     finish = facts.finish
-    why = finish.reason if finish else "node_failure"
+    why = _why(facts)
     if why == "completed":
         return Verdict(
             status="succeeded", reason="completed", message="all steps are done", ended=True, exit_reason=why
         )
     if facts.desired == "cancelled" or facts.status == "cancelling":
         return _cancelled(facts)
-    if finish is not None and why in ("error", "out_of_memory", "stalled", "rejected"):
-        return _after_error(facts, finish)
+    if finish is not None and finish.reason in ("error", "out_of_memory", "stalled", "rejected"):
+        return _after_error(facts, finish.reason, finish.failure)
+    if why == "out_of_memory":
+        return _after_error(facts, why, _OUT_OF_MEMORY)
     if facts.desired == "paused" or facts.status == "pausing":
         return _paused(facts, why)
     if why == "user_cancelled":
@@ -110,6 +112,30 @@ def _after_end(facts: Facts) -> Verdict:
         message = "reached its time limit; `restart.on_time_limit: continue` would go on from the last checkpoint"
         return Verdict(status="failed", reason="time_limit", message=message, ended=True, exit_reason=why)
     return _continued(facts, why)
+
+
+def _why(facts: Facts) -> ExitReason | Literal["node_failure"]:
+    """The worker's last word, or the scheduler's where there is none.
+
+    A worker that is asked to end cannot tell a preemption from somebody's cancel; the scheduler can.
+    """
+    told = facts.observation.ended_as if facts.observation else None
+    if facts.finish is not None and (facts.finish.reason, told) != ("preempted", "cancelled"):
+        return facts.finish.reason
+    words: dict[EndedAs | None, ExitReason] = {
+        "cancelled": "user_cancelled",
+        "preempted": "preempted",
+        "time_limit": "time_limit",
+        "out_of_memory": "out_of_memory",
+    }
+    return words.get(told, "node_failure")
+
+
+_OUT_OF_MEMORY = Failure(
+    type="OutOfMemory",
+    message="the scheduler ended it because it used more memory than it had asked for",
+    hint="Ask for more (resources.memory_gb_per_gpu) or lower batch.micro_size.",
+)
 
 
 def _cancelled(facts: Facts) -> Verdict:
@@ -130,23 +156,21 @@ def _paused(facts: Facts, why: str) -> Verdict:
     return Verdict(status="paused", message="paused; its allocation is given back", ended=True, exit_reason=why)
 
 
-def _after_error(facts: Facts, finish: FinishRecord) -> Verdict:
-    failure = finish.failure or Failure(type="UnknownError", message="the worker gave no reason")
+def _after_error(facts: Facts, why: ExitReason, told: Failure | None) -> Verdict:
+    failure = told or Failure(type="UnknownError", message="the worker gave no reason")
     where = f"rank {failure.rank}: " if failure.rank is not None else ""
     line = (failure.message.strip().splitlines() or [""])[0]
     words = f"{where}{failure.type}: {line}"
-    if finish.reason == "rejected" or failure.final or facts.retries_left <= 0:
-        reason: StatusReason = finish.reason
-        return Verdict(
-            status="failed", reason=reason, message=words, failure=failure, ended=True, exit_reason=finish.reason
-        )
+    if why == "rejected" or failure.final or facts.retries_left <= 0:
+        reason: StatusReason = why
+        return Verdict(status="failed", reason=reason, message=words, failure=failure, ended=True, exit_reason=why)
     return Verdict(
         status="paused" if facts.status == "pausing" else "queued",
         message=f"to be tried again ({facts.retries_left} left) after {words}",
         failure=failure,
         ended=True,
         spends_retry=True,
-        exit_reason=finish.reason,
+        exit_reason=why,
     )
 
 

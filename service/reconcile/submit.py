@@ -7,8 +7,8 @@ answer is never submitted again before look-ups have shown that the scheduler do
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from service.db.models import Attempt, Job
 from service.dependencies import Services
 from service.ids import new_attempt_id, scheduler_tag
 from service.jobs.repository import JobRepository
-from service.scheduler.base import Accepted, Ambiguous, LaunchPlan, Rejected, Scheduler, SubmitOutcome
+from service.scheduler.base import Accepted, Ambiguous, Known, LaunchPlan, Rejected, Scheduler, SubmitOutcome
 from service.scheduler.launch_plan import allowed, plan_launch
 from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
@@ -34,13 +34,15 @@ class LookupPolicy:
 
     times: int
     after: timedelta
+    apart: timedelta = timedelta(0)
+    """Between two look-ups: each costs the scheduler an answer, and two in one breath are as good as one."""
 
 
 LOOKUPS: Mapping[str, LookupPolicy] = {
     # The local queue is this service's own and is read under its lock: one clean look tells.
     "local": LookupPolicy(times=1, after=timedelta(0)),
     # sbatch may still be retrying by itself for two minutes, and slurmctld may list a job late.
-    "slurm": LookupPolicy(times=3, after=timedelta(seconds=180)),
+    "slurm": LookupPolicy(times=3, after=timedelta(seconds=180), apart=timedelta(seconds=60)),
 }
 
 
@@ -52,6 +54,10 @@ class Submitter:
     scheduler: Scheduler
     python: str = sys.executable
     search_path: Sequence[Path] = ()
+    looked: dict[str, datetime] = field(default_factory=dict)
+    """When each unanswered attempt was last looked for. Forgotten at a restart, which looks at once."""
+    batch_script: Callable[[LaunchDocument, LaunchPlan], str] | None = None
+    """What is submitted, where the scheduler takes a script of its own kind."""
 
     def submit(self, job_no: int) -> None:
         """The next attempt of a queued job."""
@@ -72,13 +78,17 @@ class Submitter:
         Raises:
             SchedulerUnavailableError: nothing was learned.
         """
-        folder = self._folder(job, attempt)
+        folder, now, policy = self._folder(job, attempt), self.services.clock(), LOOKUPS[self.scheduler.name]
+        if attempt.id in self.looked and now - self.looked[attempt.id] < policy.apart:
+            return
         found = self.scheduler.find(attempt.tag, folder.root)
-        now = self.services.clock()
+        self.looked[attempt.id] = now
         if found:
             self._record(job.no, attempt.id, Accepted(found[0]), note="found again by its tag")
+            for double in found[1:]:
+                # The claim keeps it from running; this gives back its place in the queue.
+                self.scheduler.cancel(Known(attempt.tag, double, folder.root))
             return
-        policy = LOOKUPS[self.scheduler.name]
         with self.services.database.write() as session:
             jobs = JobRepository(session, now)
             fresh = jobs.attempt(attempt.id)
@@ -120,6 +130,8 @@ class Submitter:
         try:
             plan = self._prepare(job, attempt)
             outcome: SubmitOutcome = self.scheduler.submit(plan)
+        except ValueError as error:
+            outcome = Rejected(str(error))
         except OSError as error:
             outcome = Ambiguous(f"the run directory cannot be written: {error}")
         self._record(job.no, attempt.id, outcome)
@@ -135,6 +147,8 @@ class Submitter:
             allowed_environment=allowed(os.environ),
             search_path=self.search_path,
         )
+        if self.batch_script is not None:
+            plan = replace(plan, script=self.batch_script(document, plan))
         token = new_worker_token(attempt.id)
         with self.services.database.write() as session:
             row = JobRepository(session, self.services.clock()).attempt(attempt.id)
@@ -144,6 +158,7 @@ class Submitter:
 
     def _document(self, job: Job, attempt: Attempt) -> LaunchDocument:
         spec = parse_spec(job.spec)
+        ranks = min(spec.gpus, spec.resources.gpus_per_node or spec.gpus)
         return LaunchDocument(
             job_id=job.id,
             attempt_id=attempt.id,
@@ -152,10 +167,16 @@ class Submitter:
             service_url=self.services.settings.service_url,
             execution=attempt.execution,
             max_restarts=attempt.max_restarts,
-            ranks_per_node=spec.gpus,
-            time_limit_minutes=spec.resources.time_limit_minutes,
+            nodes=spec.gpus // ranks,
+            ranks_per_node=ranks,
+            host_suffix=self.services.settings.slurm_host_suffix,
+            time_limit_minutes=spec.resources.time_limit_minutes or self._default_limit(),
+            lead_seconds=self.services.settings.slurm_lead_seconds,
             spec=spec,
         )
+
+    def _default_limit(self) -> int | None:
+        return self.services.settings.slurm_time_limit_minutes if self.scheduler.name == "slurm" else None
 
     def _record(self, job_no: int, attempt_id: str, outcome: SubmitOutcome, note: str = "") -> None:
         """Keep the scheduler's answer, whatever the job's status has become meanwhile."""
@@ -163,6 +184,8 @@ class Submitter:
         with self.services.database.write() as session:
             jobs = JobRepository(session, now)
             job, attempt = jobs.locked(job_no), jobs.attempt(attempt_id)
+            if not isinstance(outcome, Ambiguous):
+                self.looked.pop(attempt_id, None)
             match outcome:
                 case Accepted(scheduler_id):
                     attempt.scheduler_id, attempt.submitted_at = scheduler_id, now

@@ -21,6 +21,7 @@ class LaunchPlan:
     script: str
     """What `GET /v1/jobs/{id}/script` shows."""
     time_limit_minutes: int | None = None
+    nodes: int = 1
     python: str = sys.executable
     """The interpreter that runs the job; the same path on every node."""
 
@@ -58,6 +59,9 @@ class Known:
     folder: Path
 
 
+EndedAs = Literal["completed", "failed", "out_of_memory", "cancelled", "preempted", "time_limit", "node_failure"]
+
+
 @dataclass(frozen=True)
 class Observation:
     """What the scheduler says of one attempt, now."""
@@ -70,6 +74,8 @@ class Observation:
     behind: tuple[str, ...] = ()
     """While pending: the tags before it, those that run first. `message` may hold these tags; a caller that knows
     better names puts them in their place."""
+    ended_as: EndedAs | None = None
+    """Once ended: how, where the scheduler knows. The worker's own last word says more."""
 
 
 class SchedulerUnavailableError(Exception):

@@ -81,6 +81,7 @@ def plan_launch(
         tag=document.tag,
         folder=folder,
         ranks=document.nodes * document.ranks_per_node,
+        nodes=document.nodes,
         environment=environment,
         script=_script(document, folder, python, environment),
         time_limit_minutes=document.time_limit_minutes,

@@ -20,7 +20,17 @@ class LaunchDocument(Strict):
     max_restarts: NonNegativeInt
     nodes: PositiveInt = 1
     ranks_per_node: PositiveInt
+    host_suffix: str = ""
+    """Several nodes: appended to a node's name to get the one under which the other nodes reach it."""
     heartbeat_seconds: PositiveInt = 10
     time_limit_minutes: PositiveInt | None = None
+    lead_seconds: PositiveInt = 180
+    """How long before the time limit the ranks are asked to save, where the limit leaves room for it."""
     spec: TrainingSpec
     """Resolved; the attempt's own copy."""
+
+    @property
+    def lead(self) -> float:
+        """Seconds before the time limit at which the ranks are asked to save."""
+        seconds = (self.time_limit_minutes or 1e9) * 60.0
+        return min(float(self.lead_seconds), max(15.0, seconds / 10.0))

@@ -42,6 +42,10 @@ class AttemptLayout:
         """Created O_EXCL by the one claimant when the service cannot be asked."""
         return self.root / "claim.json"
 
+    def rendezvous(self, scheduler_id: str) -> Path:
+        """Several nodes: whether this job of the scheduler runs the attempt, and where its nodes meet."""
+        return self.root / f"rendezvous-{scheduler_id}.json"
+
     @property
     def stop_request(self) -> Path:
         """Why the run was asked to stop (an exit reason as text); written by the launcher, read by rank 0."""
@@ -57,6 +61,10 @@ class AttemptLayout:
     @property
     def launch_log(self) -> Path:
         return self.logs / "launch.log"
+
+    def node_log(self, node: int) -> Path:
+        """The launcher's and torchrun's output on one node."""
+        return self.launch_log if node == 0 else self.logs / f"launch-{node}.log"
 
     @property
     def spool(self) -> Path:

@@ -1,5 +1,6 @@
 """Acceptance of a spec: what this release does not do is refused, and every `auto` becomes a value."""
 
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,6 +17,8 @@ class Site:
     scheduler: Literal["local", "slurm"] = "local"
     slots: int | None = None
     """Ranks that the local scheduler can run at once."""
+    gpus_per_node: int | None = None
+    """On Slurm: how many ranks a node takes where the spec does not say; absent: all of them."""
 
 
 def resolve(spec: TrainingSpec, site: Site) -> TrainingSpec:
@@ -35,6 +38,9 @@ def resolve(spec: TrainingSpec, site: Site) -> TrainingSpec:
         auto["precision"] = "bf16" if site.accelerator == "cuda" else "fp32"
     if spec.backend == "auto":
         auto["backend"] = "nccl" if site.accelerator == "cuda" else "gloo"
+    if site.scheduler == "slurm" and site.gpus_per_node and spec.resources.gpus_per_node is None:
+        per_node = min(spec.gpus, site.gpus_per_node)
+        auto["resources"] = spec.resources.model_copy(update={"gpus_per_node": per_node})
     resolved = spec.model_copy(update=auto)
     if idle := unused_fields(resolved):
         raise SpecError(idle)
@@ -76,6 +82,8 @@ def unsupported(spec: TrainingSpec, site: Site) -> list[Problem]:
             "this service runs jobs on its own machine, where only `time_limit_minutes` of `resources` means something",
         ),
     ]
+    if site.scheduler == "slurm":
+        rules += _cluster_rules(spec, site)
     found = [Problem(param=param, message=message) for refused, param, message in rules if refused]
     return found + _mismatched(spec) + _oversized(spec, site)
 
@@ -86,6 +94,27 @@ def _oversized(spec: TrainingSpec, site: Site) -> list[Problem]:
         return []
     message = f"is {spec.gpus}, but this service runs at most {site.slots} ranks at once (TRAINYARD_LOCAL_SLOTS)"
     return [Problem(param="gpus", message=message)]
+
+
+_GPU_TYPE = re.compile(r"[A-Za-z0-9_.-]+")
+
+
+def _cluster_rules(spec: TrainingSpec, site: Site) -> list[tuple[bool, str, str]]:
+    """What a Slurm job cannot be."""
+    res = spec.resources
+    per_node = min(spec.gpus, res.gpus_per_node or site.gpus_per_node or spec.gpus)
+    return [
+        (
+            spec.gpus % per_node != 0,
+            "resources.gpus_per_node",
+            f"is {per_node}, which does not divide `gpus` {spec.gpus}: every node gets the same number of ranks",
+        ),
+        (
+            res.gpu_type is not None and not _GPU_TYPE.fullmatch(res.gpu_type),
+            "resources.gpu_type",
+            "is one GPU type as Slurm names it: letters, digits and _.- only",
+        ),
+    ]
 
 
 _FITS = {

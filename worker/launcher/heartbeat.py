@@ -21,12 +21,14 @@ class Heart:
         on_stop: Callable[[str], None],
         *,
         late_claim: Claim | None = None,
+        node: int = 0,
     ) -> None:
         self._interval = interval
         self._connect = connect
         self._execution = execution
         self._on_stop = on_stop
         self._late_claim = late_claim
+        self._node = node
         self._wake = threading.Event()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
@@ -57,7 +59,7 @@ class Heart:
     def _beat(self, client: ServiceClient) -> None:
         try:
             self._claim_late(client)
-            body = Heartbeat(execution=self._execution()).model_dump_json()
+            body = Heartbeat(execution=self._execution(), node=self._node).model_dump_json()
             reply = client.post("heartbeat", body)
         except RefusedError:
             raise

@@ -46,6 +46,11 @@ class LogShipper:
     def start(self) -> None:
         self._thread.start()
 
+    def add(self, stream: LogStream) -> None:
+        """One more, unless it is there already."""
+        if all(stream.name != known.name for known in self._streams):
+            self._streams.append(stream)
+
     def close(self, timeout: float) -> None:
         """Send what is left for at most about `timeout` seconds."""
         self._deadline = self._now() + timeout
@@ -57,7 +62,7 @@ class LogShipper:
         try:
             while True:
                 last = self._closing.is_set()
-                for stream in self._streams:
+                for stream in list(self._streams):
                     self._ship(client, stream)
                 if last:
                     return
@@ -65,7 +70,7 @@ class LogShipper:
         except (RefusedError, RejectedError) as error:
             log.warning("the service takes no more logs: %s", error)
         except Exception:
-            log.exception("logs are no longer sent; they stay in %s", self._streams[0].path.parent)
+            log.exception("logs are no longer sent; they stay in the attempt's folder")
         finally:
             client.close()
 

@@ -19,13 +19,18 @@ class Signals:
 
     def __init__(self) -> None:
         self.seen = 0
+        self.warnings = 0
+        """SIGUSR2: what Slurm sends some time before the time limit, and at some sites before a preemption."""
 
     def install(self) -> None:
         for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT):
             signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self.seen += 1
+        if number == signal.SIGUSR2:
+            self.warnings += 1
+        else:
+            self.seen += 1
 
 
 class StopRequest:
@@ -54,15 +59,19 @@ class StopRequest:
 class TimeLimit:
     """When the allocation ends, and how long before that the ranks are asked to save."""
 
-    def __init__(self, minutes: int | None, *, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, minutes: int | None, lead: float, *, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        seconds = minutes * 60.0 if minutes else float("inf")
-        self._end = now() + seconds
-        self._lead = min(180.0, max(15.0, seconds / 10.0))
+        self._end = now() + (minutes * 60.0 if minutes else float("inf"))
+        self._lead = lead
 
     @property
     def near(self) -> bool:
         return self._now() >= self._end - self._lead
+
+    @property
+    def explains_a_warning(self) -> bool:
+        """Slurm warns up to a minute early and our clock is finer, so such a warning can be left to it."""
+        return self._now() >= self._end - self._lead - 90.0
 
     @property
     def passed(self) -> bool:

@@ -11,12 +11,13 @@ from pathlib import Path
 import worker
 from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import AttemptLayout
+from worker.launcher.nodes import Node, Rendezvous
 
 _PR_SET_PDEATHSIG = 1
 SHUTDOWN_SECONDS = 60
 
 
-def start(layout: AttemptLayout, launch: LaunchDocument, execution: int) -> subprocess.Popen[bytes]:
+def start(layout: AttemptLayout, launch: LaunchDocument, node: Node, rendezvous: Rendezvous) -> subprocess.Popen[bytes]:
     """Start it. To be called before any thread exists: what runs between fork and exec is Python."""
     libc = ctypes.CDLL(None)
     launcher = os.getpid()
@@ -30,10 +31,10 @@ def start(layout: AttemptLayout, launch: LaunchDocument, execution: int) -> subp
         if os.getppid() != launcher:
             os._exit(1)
 
-    with layout.launch_log.open("ab") as output:
+    with layout.node_log(node.index).open("ab") as output:
         return subprocess.Popen(
-            command(layout, launch, execution),
-            env=environment(launch, execution, dict(os.environ)),
+            command(layout, launch, node, rendezvous),
+            env=environment(launch, rendezvous.execution, dict(os.environ)),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -42,16 +43,17 @@ def start(layout: AttemptLayout, launch: LaunchDocument, execution: int) -> subp
         )
 
 
-def command(layout: AttemptLayout, launch: LaunchDocument, execution: int) -> list[str]:
-    """The rendezvous takes a free port by itself; nothing has to be guessed before."""
+def command(layout: AttemptLayout, launch: LaunchDocument, node: Node, rendezvous: Rendezvous) -> list[str]:
+    """The same on every node but for the address and who hosts the rendezvous."""
     return [
-        *(sys.executable, "-m", "worker.elastic", str(ended_file(layout))),
-        *("--nnodes", "1"),
+        *(sys.executable, "-m", "worker.elastic", str(ended_file(layout, node.index))),
+        *("--nnodes", str(node.count)),
         *("--nproc-per-node", str(launch.ranks_per_node)),
         *("--rdzv-backend", "c10d"),
-        *("--rdzv-endpoint", "127.0.0.1:0"),
-        *("--rdzv-id", f"{launch.attempt_id}-{execution}"),
-        *("--local-addr", "127.0.0.1"),
+        *("--rdzv-endpoint", rendezvous.endpoint),
+        *("--rdzv-conf", f"is_host={int(node.first)}"),
+        *("--rdzv-id", f"{launch.attempt_id}-{rendezvous.execution}"),
+        *("--local-addr", node.address),
         *("--max-restarts", str(launch.max_restarts)),
         *("--signals-to-handle", "SIGINT"),
         *("--monitor-interval", "0.1"),
@@ -59,9 +61,14 @@ def command(layout: AttemptLayout, launch: LaunchDocument, execution: int) -> li
     ]
 
 
-def ended_file(layout: AttemptLayout) -> Path:
-    """How the ranks of the last execution ended, as torchrun saw it."""
-    return layout.errors / "torchrun.json"
+def ended_file(layout: AttemptLayout, node: int = 0) -> Path:
+    """How the node's ranks of the last execution ended, as torchrun saw it."""
+    return layout.errors / f"torchrun-{node}.json"
+
+
+def ended_files(layout: AttemptLayout) -> list[Path]:
+    """Those of all nodes."""
+    return sorted(layout.errors.glob("torchrun-*.json"))
 
 
 def environment(launch: LaunchDocument, execution: int, base: dict[str, str]) -> dict[str, str]:
@@ -82,7 +89,7 @@ def environment(launch: LaunchDocument, execution: int, base: dict[str, str]) ->
         "PYTHONSAFEPATH": "1",
     }
     loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
-    if loopback:
+    if loopback and launch.nodes == 1:
         # gloo asks the resolver for this host's name otherwise, and not every machine knows its own.
         found.setdefault("GLOO_SOCKET_IFNAME", loopback)
     source = str(Path(worker.__file__).parents[1])

@@ -12,7 +12,7 @@ from trainyard.contract.layout import AttemptLayout, write_atomic
 from trainyard.contract.reports import ExitReason, Failure, FinishRecord, MetricsBatch
 from trainyard.contract.spool import SpoolCorruptError, parse_spool
 from worker.errors import failure_of, read_errors
-from worker.launcher.torchrun import ended_file
+from worker.launcher.torchrun import ended_files
 
 _KILLED_HINT = (
     "A SIGKILL that nobody sent is usually the host's out-of-memory killer: ask for more memory "
@@ -103,14 +103,17 @@ def _from_exit(end: Ended) -> Failure:
 
 
 def _ended(layout: AttemptLayout) -> list[Ended]:
+    return sorted((end for path in ended_files(layout) for end in _read_ended(path)), key=lambda end: end.rank)
+
+
+def _read_ended(path: Path) -> list[Ended]:
     try:
-        listed = json.loads(ended_file(layout).read_text())
-        ends = [
+        listed = json.loads(path.read_text())
+        return [
             Ended(int(item["rank"]), int(item["exitcode"]), int(item["pid"]), float(item["time"])) for item in listed
         ]
     except (OSError, ValueError, KeyError, TypeError):
         return []
-    return sorted(ends, key=lambda end: end.rank)
 
 
 def _last_step(layout: AttemptLayout, execution: int) -> int:

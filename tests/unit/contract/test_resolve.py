@@ -85,3 +85,20 @@ class TestUnsupported:
 
     def test_a_time_limit_means_something_everywhere(self):
         assert resolve(parse_spec({**BASE, "resources": {"time_limit_minutes": 5}}), CPU)
+
+
+class TestNodes:
+    def test_a_site_says_how_many_ranks_a_node_takes(self):
+        site = Site("cuda", "slurm", gpus_per_node=4)
+        assert resolve(parse_spec({**BASE, "gpus": 8}), site).resources.gpus_per_node == 4
+        assert resolve(parse_spec({**BASE, "gpus": 2}), site).resources.gpus_per_node == 2
+        own = resolve(parse_spec({**BASE, "gpus": 8, "resources": {"gpus_per_node": 2}}), site)
+        assert own.resources.gpus_per_node == 2
+
+    def test_every_node_gets_the_same_number_of_ranks(self):
+        uneven = {"gpus": 6, "resources": {"gpus_per_node": 4}}
+        assert params(CUDA, **uneven) == ["resources.gpus_per_node"]
+        assert params(Site("cuda", "slurm", gpus_per_node=4), gpus=6) == ["resources.gpus_per_node"]
+
+    def test_a_gpu_type_is_one_name(self):
+        assert params(CUDA, resources={"gpu_type": "a100:8,license:3"}) == ["resources.gpu_type"]

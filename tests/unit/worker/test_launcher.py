@@ -141,7 +141,7 @@ class TestStopRequest:
 class TestTimeLimit:
     def test_asks_in_time_and_then_insists(self):
         clock = [0.0]
-        limit = TimeLimit(10, now=lambda: clock[0])
+        limit = TimeLimit(10, 60.0, now=lambda: clock[0])
         assert not limit.near
         clock[0] = 541.0
         assert limit.near
@@ -150,7 +150,7 @@ class TestTimeLimit:
         assert limit.passed
 
     def test_no_limit(self):
-        assert not TimeLimit(None, now=lambda: 1e12).near
+        assert not TimeLimit(None, 180.0, now=lambda: 1e12).near
 
 
 class TestProcesses:

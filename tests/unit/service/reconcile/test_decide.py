@@ -8,7 +8,7 @@ import pytest
 
 from service.jobs.states import ACTIVE, check_move
 from service.reconcile.decide import MAX_BARREN, NOTHING, Facts, Verdict, decide
-from service.scheduler.base import Observation
+from service.scheduler.base import EndedAs, Observation
 from trainyard.contract.reports import ExitReason, Failure, FinishRecord
 from trainyard.contract.resources import Desired
 
@@ -170,3 +170,38 @@ def test_every_verdict_is_a_legal_move() -> None:
         verdict = decide(known)
         if verdict.status is not None:
             check_move(status, verdict.status, verdict.reason)
+
+
+@pytest.mark.parametrize(
+    ("word", "ended_as", "status", "why"),
+    [
+        (None, "cancelled", "cancelled", "cancelled_outside"),
+        ("preempted", "cancelled", "cancelled", "cancelled_outside"),
+        ("completed", "cancelled", "succeeded", "completed"),
+        (None, "preempted", "queued", None),
+        (None, "time_limit", "queued", None),
+        (None, "node_failure", "queued", None),
+        (None, "failed", "queued", None),
+        (None, "completed", "queued", None),
+        (None, "out_of_memory", "queued", None),
+        ("error", "cancelled", "queued", None),
+    ],
+)
+def test_the_scheduler_tells_what_the_worker_cannot(
+    word: ExitReason | None, ended_as: EndedAs, status: str, why: str | None
+) -> None:
+    seen = Observation("ended", ended_as=ended_as)
+    verdict = decide(facts(observation=seen, finish=finish(word) if word else None))
+    assert (verdict.status, verdict.reason, verdict.ended) == (status, why, True)
+
+
+def test_too_little_memory_without_a_word_says_what_to_do() -> None:
+    verdict = decide(facts(observation=Observation("ended", ended_as="out_of_memory"), retries_left=0))
+    assert (verdict.status, verdict.reason) == ("failed", "out_of_memory")
+    assert verdict.failure is not None
+    assert "memory_gb_per_gpu" in str(verdict.failure.hint)
+
+
+def test_a_pause_that_takes_back_a_waiting_job_is_a_pause() -> None:
+    seen = Observation("ended", ended_as="cancelled")
+    assert decide(facts(status="pausing", desired="paused", claimed=False, observation=seen)).status == "paused"

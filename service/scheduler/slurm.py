@@ -1,0 +1,185 @@
+"""The scheduler port on Slurm: submission by submitit in a child process, observation by one squeue and one sacct."""
+
+import json
+import re
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from service.scheduler.base import (
+    Accepted,
+    Ambiguous,
+    Known,
+    LaunchPlan,
+    Observation,
+    SchedulerUnavailableError,
+    SubmitOutcome,
+)
+from service.scheduler.slurm_answer import read_answer
+from service.scheduler.slurm_commands import Row, clean_environment, sacct, scancel, squeue
+from service.scheduler.slurm_plan import submitit_folder
+from service.scheduler.slurm_reasons import explain
+from service.scheduler.slurm_states import meaning, word
+from trainyard.contract.layout import AttemptLayout, write_atomic
+
+_SUBMITTER = "service.scheduler.slurm_submit"
+_SUBMITTER_SECONDS = 310.0
+"""Past the submitter's own limit."""
+_CANCEL_AGAIN_SECONDS = 60.0
+_REMEMBERED_SECONDS = 3600.0
+_HANDED_OVER = Observation("pending", "handed to Slurm")
+
+
+class SlurmScheduler:
+    """Remembers nothing that matters: everything is asked of Slurm, or read from the attempt's folder."""
+
+    name: Literal["local", "slurm"] = "slurm"
+
+    def __init__(self, *, poll_seconds: float = 5.0, target: str = "worker.launch:run") -> None:
+        """Slurm is asked once in `poll_seconds`, however often `observe` is called."""
+        self._poll_seconds = poll_seconds
+        self._target = target
+        self._queue: list[Row] = []
+        self._queue_time = float("-inf")
+        """Before the question to which the queue is the answer."""
+        self._asked = float("-inf")
+        self._last: dict[str, Observation] | SchedulerUnavailableError = {}
+        self._handed_over: dict[str, float] = {}
+        self._cancelled: dict[str, float] = {}
+
+    def submit(self, plan: LaunchPlan) -> SubmitOutcome:
+        try:
+            return self._submit(plan)
+        finally:
+            self._handed_over[plan.tag] = time.monotonic()
+
+    def _submit(self, plan: LaunchPlan) -> SubmitOutcome:
+        try:
+            request = {
+                "folder": str(plan.folder),
+                "script": plan.script,
+                "nodes": plan.nodes,
+                "target": self._target,
+            }
+            file = plan.folder / "submit.json"
+            write_atomic(file, json.dumps(request), mode=0o600)
+            answer = json.loads(_run_submitter(plan, file))
+            return read_answer(answer["returncode"], answer["stdout"], answer["stderr"])
+        except (OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
+            if found := _submitted(plan.folder):
+                return Accepted(found[0])
+            return Ambiguous(_reason(plan.folder) or str(error))
+
+    def observe(self, known: Sequence[Known]) -> Mapping[str, Observation]:
+        if known and time.monotonic() - self._asked >= self._poll_seconds:
+            try:
+                self._last = self._ask(known)
+            except SchedulerUnavailableError as error:
+                self._last = error
+            self._asked = time.monotonic()
+        if isinstance(self._last, SchedulerUnavailableError):
+            raise self._last
+        # What was handed over since is not in the last answer, which says nothing of it.
+        return {one.tag: self._last.get(one.tag, _HANDED_OVER) for one in known}
+
+    def _ask(self, known: Sequence[Known]) -> dict[str, Observation]:
+        """One squeue, and one sacct for what the controller has forgotten."""
+        self._look()
+        observed = _matching(known, self._queue)
+        missing = [one for one in known if one.tag not in observed]
+        if missing:
+            past = _matching(missing, sacct(ids=[one.scheduler_id for one in missing]) or [])
+            # The controller alone knows what runs: an unfinished record that it does not list is out of date.
+            observed |= {tag: seen for tag, seen in past.items() if seen.state == "ended"}
+        return {one.tag: observed.get(one.tag, Observation("absent")) for one in known}
+
+    def _look(self) -> None:
+        before = time.monotonic()
+        self._queue = squeue()
+        self._queue_time = before
+        recent = {tag: at for tag, at in self._handed_over.items() if before - at < _REMEMBERED_SECONDS}
+        self._handed_over = recent
+
+    def find(self, tag: str, folder: Path) -> list[str]:
+        # One look serves for all that were handed over before it.
+        if self._queue_time <= self._handed_over.get(tag, float("inf")):
+            self._look()
+        rows = [row for row in self._queue if row.name == tag]
+        if not rows:
+            rows = [row for row in sacct(name=tag) or [] if row.name == tag]
+        ended = {row.id for row in rows if meaning(row.state)[0] == "ended"}
+        found = {row.id for row in rows} | set(_submitted(folder))
+        claimant = _claimant(folder)
+        return sorted(found, key=lambda job: (job != claimant, job in ended, int(job)))
+
+    def cancel(self, known: Known) -> None:
+        """Slurm sends SIGTERM and, after its KillWait, SIGKILL; asked again only after a while."""
+        now = time.monotonic()
+        if now - self._cancelled.get(known.scheduler_id, float("-inf")) < _CANCEL_AGAIN_SECONDS:
+            return
+        scancel(known.scheduler_id, known.tag)
+        recent = {job: at for job, at in self._cancelled.items() if now - at < _CANCEL_AGAIN_SECONDS}
+        self._cancelled = {**recent, known.scheduler_id: now}
+
+
+def _matching(known: Sequence[Known], rows: Sequence[Row]) -> dict[str, Observation]:
+    """Identity is id and name: an id that Slurm gave to another job says nothing of ours."""
+    listed = {(row.id, row.name): row for row in rows}
+    found = ((one, listed.get((one.scheduler_id, one.tag))) for one in known)
+    return {one.tag: _observation(row) for one, row in found if row is not None}
+
+
+def _observation(row: Row) -> Observation:
+    state, ended_as = meaning(row.state)
+    nodes = (row.nodes,) if row.nodes else ()
+    if state == "pending":
+        return Observation("pending", f"waiting for Slurm: {explain(row.detail)}")
+    if state == "ended":
+        code = f", exit code {row.detail}" if re.fullmatch(r"\d+:\d+", row.detail) else ""
+        return Observation("ended", f"Slurm: {word(row.state)}{code}", nodes, ended_as=ended_as)
+    return Observation("running", nodes=nodes)
+
+
+def _run_submitter(plan: LaunchPlan, request: Path) -> bytes:
+    """Run the submitter to its end, with the job's environment: all of it is copied into the job."""
+    slurm = {name: value for name, value in clean_environment().items() if name.startswith("SLURM_")}
+    submitit_folder(plan.folder).mkdir(exist_ok=True)
+    with (submitit_folder(plan.folder) / "submit.log").open("wb") as log:
+        child = subprocess.Popen(
+            [plan.python, "-m", _SUBMITTER, str(request)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env={**plan.environment, **slurm},
+            cwd=plan.folder,
+            start_new_session=True,
+        )
+        with child:
+            try:
+                return child.communicate(timeout=_SUBMITTER_SECONDS)[0]
+            finally:
+                child.kill()
+
+
+def _submitted(folder: Path) -> list[str]:
+    """The ids under which submitit has filed this attempt's batch script: a second record of sbatch's answer."""
+    names = (path.name.partition("_")[0] for path in submitit_folder(folder).glob("*_submission.sh"))
+    return sorted((name for name in names if name.isdigit()), key=int)
+
+
+def _claimant(folder: Path) -> str | None:
+    """The job that has claimed the attempt, where one has."""
+    try:
+        claim = json.loads(AttemptLayout(folder).claim.read_bytes()[:65536])
+    except (OSError, ValueError):
+        return None
+    return claim.get("scheduler_id") if isinstance(claim, dict) else None
+
+
+def _reason(folder: Path) -> str:
+    """The submitter's last line, where it wrote one."""
+    log = submitit_folder(folder) / "submit.log"
+    lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+    return lines[-1] if lines else ""

@@ -1,0 +1,29 @@
+"""Specs for the cluster's tests."""
+
+from typing import Any
+
+from trainyard.contract.templates import fill_template
+
+_ON_TWO_NODES = {"resources.partition": "gpu", "epochs": None, "log.every_steps": 1}
+
+
+def parity(**changes: Any) -> dict[str, Any]:
+    """Thirty quick steps on two nodes with two ranks each."""
+    plain = {"gpus": 4, "resources.gpus_per_node": 2, "steps": 30, "batch.size": 12, "checkpoint.every_steps": 10}
+    return fill_template("mlp_parity", _ON_TWO_NODES | plain | _dotted(changes))
+
+
+def long_run(**changes: Any) -> dict[str, Any]:
+    """Two ranks on two nodes, slow enough to be interrupted, with checkpoints to go on from."""
+    plain = {
+        "resources.gpus_per_node": 1,
+        "steps": 400,
+        "model.channels": 24,
+        "checkpoint.every_steps": 20,
+        "evaluation.every_steps": None,
+    }
+    return fill_template("digits_ddp", _ON_TWO_NODES | plain | _dotted(changes))
+
+
+def _dotted(changes: dict[str, Any]) -> dict[str, Any]:
+    return {key.replace("__", "."): value for key, value in changes.items()}

@@ -1,0 +1,102 @@
+"""Whole jobs on a real Slurm, through the service's REST API."""
+
+import subprocess
+
+import pytest
+
+from tests.slurm.specs import long_run, parity
+from tests.support.live import losses, processes_of, run_of, wait_for_status, wait_for_step
+from tests.support.slurm_lab import SlurmLab
+from tests.support.wait import wait_until
+from trainyard.client import Client
+from trainyard.demo import ServiceProcess
+
+pytestmark = pytest.mark.slurm
+
+
+def scheduler_id(client: Client, job_id: str) -> str:
+    """Of the current attempt, once Slurm has it."""
+
+    def known() -> str | None:
+        attempt = client.job(job_id).attempt
+        return attempt.scheduler_id if attempt else None
+
+    return str(wait_until(known, 60, f"{job_id} to have a Slurm id"))
+
+
+def test_two_nodes_train_and_report(service: ServiceProcess, slurm: SlurmLab) -> None:
+    with service.client() as client:
+        job = client.submit(parity())
+        done = wait_for_status(client, job.id, "succeeded", "failed")
+        assert done.status == "succeeded", done.status_message
+        assert sorted(losses(client, job.id)) == list(range(1, 31))
+        assert [c.step for c in client.checkpoints(job.id)][-1] == 30
+        run = run_of(service.runs_dir, job.id)
+        (attempt,) = client.attempts(job.id)
+        filed = run.attempt(1).root / "submitit" / f"{attempt.scheduler_id}_submission.sh"
+        assert client.script(job.id).script == filed.read_text(), "what is shown is what was submitted"
+        assert {p.name for p in run.attempt(1).logs.glob("rank-*.log")} == {f"rank-{r}.log" for r in range(4)}
+        for rank in range(4):
+            assert f"rank {rank}, execution 1" in client.logs(job.id, rank=str(rank), tail=200).text
+
+
+def test_a_cancelled_job_leaves_nothing(service: ServiceProcess, slurm: SlurmLab) -> None:
+    with service.client() as client:
+        job = client.submit(long_run(steps=100_000))
+        wait_for_step(client, job.id, 3)
+        attempt = client.job(job.id).attempt
+        assert attempt is not None
+        client.cancel(job.id)
+        done = wait_for_status(client, job.id, "cancelled", "failed", seconds=60)
+        assert (done.status, done.status_reason) == ("cancelled", "user_cancelled")
+        wait_until(lambda: not processes_of(attempt.id), 20, "its processes to be gone")
+        assert not slurm.jobs(states="PENDING,RUNNING,COMPLETING")
+
+
+def test_somebody_elses_scancel_is_shown_as_such(service: ServiceProcess, slurm: SlurmLab) -> None:
+    with service.client() as client:
+        running = client.submit(long_run(steps=100_000))
+        waiting = client.submit(parity(name="too big for now", resources__cpus_per_gpu=4))
+        wait_for_step(client, running.id, 3)
+        pending = wait_for_status(client, waiting.id, "pending")
+        number = scheduler_id(client, waiting.id)
+        wait_until(lambda: "(Resources)" in client.job(waiting.id).status_message, 20, "Slurm's reason")
+        assert "waits until enough nodes are free" in client.job(waiting.id).status_message, pending
+        slurm.run("scancel", number)
+        slurm.run("scancel", scheduler_id(client, running.id))
+        for job in (running, waiting):
+            done = wait_for_status(client, job.id, "cancelled", "failed", "succeeded", seconds=60)
+            assert (done.status, done.status_reason) == ("cancelled", "cancelled_outside")
+
+
+def test_a_preempted_job_goes_on_in_a_next_attempt(service: ServiceProcess, slurm: SlurmLab) -> None:
+    with service.client() as client:
+        job = client.submit(long_run(steps=150))
+        wait_for_step(client, job.id, 25)
+        slurm.run("sbatch", "-p", "high", "-N2", "--exclusive", "--output=/dev/null", "--wrap", "sleep 2")
+        wait_until(lambda: len(list(client.attempts(job.id))) == 2, 60, "a next attempt")
+        done = wait_for_status(client, job.id, "succeeded", "failed")
+        assert done.status == "succeeded", done.status_message
+        first, second = sorted(client.attempts(job.id), key=lambda attempt: attempt.number)
+        assert first.exit_reason == "preempted"
+        assert (second.resumed_from_step or 0) >= 25, "it saved when it was told to go"
+        assert sorted(losses(client, job.id)) == list(range(1, 151))
+
+
+def test_an_outage_of_the_controller_concludes_nothing(service: ServiceProcess, slurm: SlurmLab) -> None:
+    with service.client() as client:
+        job = client.submit(long_run(steps=200))
+        wait_for_step(client, job.id, 3)
+        slurm.stop_controller()
+        try:
+            with pytest.raises(subprocess.CalledProcessError):
+                subprocess.run(["squeue"], env=slurm.environment, check=True, capture_output=True, timeout=60)
+            step = client.job(job.id).progress
+            assert step is not None
+            wait_for_step(client, job.id, step.step + 20)
+            assert client.job(job.id).status == "running"
+        finally:
+            slurm.start_controller()
+        done = wait_for_status(client, job.id, "succeeded", "failed", "lost", "cancelled")
+        assert done.status == "succeeded", done.status_message
+        assert len(list(client.attempts(job.id))) == 1

@@ -1,0 +1,116 @@
+"""The text that made a batch script run a stranger's line, through every door."""
+
+import os
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.scheduler.base import Accepted, Rejected
+from service.scheduler.launch_plan import plan_launch
+from service.scheduler.slurm import SlurmScheduler
+from service.scheduler.slurm_plan import SlurmSite, batch_script
+from tests.slurm.specs import parity
+from tests.support.slurm_lab import SlurmLab
+from tests.support.wait import wait_until
+from trainyard.client import InvalidRequestError
+from trainyard.contract.launch import LaunchDocument
+from trainyard.contract.spec import parse_spec
+from trainyard.demo import ServiceProcess
+
+pytestmark = pytest.mark.slurm
+
+FIELDS = ("partition", "account", "qos", "constraint", "exclude", "gpu_type")
+
+
+def hostile(file: Path) -> str:
+    """sbatch takes the first line for a complete option, and bash runs the second."""
+    return f"x\\'\"\ntouch {file} #"
+
+
+def test_is_refused_by_name_in_every_field(service: ServiceProcess, tmp_path: Path) -> None:
+    text = hostile(tmp_path / "pwned")
+    doors: list[tuple[str, dict[str, Any]]] = [
+        (f"resources.{field}", {f"resources__{field}": text}) for field in FIELDS
+    ]
+    doors += [("name", {"name": text}), ("environment.variables.X", {"environment__variables": {"X": text}})]
+    with service.client() as client:
+        for param, change in doors:
+            with pytest.raises(InvalidRequestError) as caught:
+                client.submit(parity() | _nested(change))
+            assert caught.value.status == 422
+            assert param in str(caught.value.param), param
+
+
+def test_never_reaches_a_script_even_past_acceptance(slurm: SlurmLab, tmp_path: Path) -> None:
+    spec = parse_spec(parity(gpus=1, strategy="single", resources__gpus_per_node=1))
+    for field in FIELDS:
+        resources = spec.resources.model_copy(update={field: hostile(tmp_path / "pwned")})
+        document = _document(spec.model_copy(update={"resources": resources}))
+        plan = plan_launch(document, folder=tmp_path, allowed_environment={})
+        with pytest.raises(ValueError, match="may not stand in a batch script"):
+            batch_script(SlurmSite("cuda"), document, plan)
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_a_tag_with_it_runs_nothing(slurm: SlurmLab, tmp_path: Path) -> None:
+    spec = parse_spec(parity(gpus=1, strategy="single", resources__gpus_per_node=1))
+    document = _document(spec).model_copy(update={"tag": hostile(tmp_path / "pwned")})
+    plan = plan_launch(document, folder=tmp_path, allowed_environment={})
+    with pytest.raises(ValueError, match="may not stand in a batch script"):
+        batch_script(SlurmSite(), document, plan)
+
+
+def test_the_bypass_itself_still_works_on_this_slurm(slurm: SlurmLab, tmp_path: Path) -> None:
+    """Without this the tests above could pass on a Slurm that has closed the hole, and prove nothing."""
+    file = tmp_path / "pwned"
+    script = tmp_path / "batch.sh"
+    quoted = shlex.quote(hostile(file))  # as submitit does
+    script.write_text(f"#!/bin/bash\n#SBATCH --output=/dev/null\n#SBATCH --job-name={quoted}\n")
+    slurm.run("sbatch", str(script))
+    wait_until(file.exists, 30, "the injected line to have run")
+
+
+def test_outcomes_are_told_apart(slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The adapter alone: a refusal is one, and what is accepted has the environment of the plan and no more."""
+    spec = parse_spec(parity(gpus=1, strategy="single", resources__gpus_per_node=1, resources__partition="nowhere"))
+    monkeypatch.setenv("SECRET_OF_THE_SERVICE", "x")
+    scheduler = SlurmScheduler(target="tests.support.jobs:environment")
+    refused = _submit(scheduler, _document(spec), tmp_path / "refused")
+    assert isinstance(refused, Rejected)
+    spec = spec.model_copy(update={"resources": spec.resources.model_copy(update={"partition": "gpu"})})
+    assert isinstance(_submit(scheduler, _document(spec), tmp_path / "accepted"), Accepted)
+    told = tmp_path / "accepted" / "environment.json"
+    wait_until(lambda: (tmp_path / "accepted" / "began").exists(), 60, "the job to run")
+    assert "SECRET_OF_THE_SERVICE" not in told.read_text()
+    assert '"MY_FLAG": "a \\"quoted\\" $(value)"' in told.read_text()
+
+
+def _document(spec: Any) -> LaunchDocument:
+    return LaunchDocument(
+        job_id="job-1",
+        attempt_id="a1",
+        attempt=1,
+        tag="ty-main-a1",
+        service_url="http://127.0.0.1:1",
+        execution=1,
+        max_restarts=0,
+        ranks_per_node=1,
+        spec=spec,
+    )
+
+
+def _nested(change: dict[str, Any]) -> dict[str, Any]:
+    (key, value), *_ = change.items()
+    section, _, field = key.partition("__")
+    return {section: {**parity().get(section, {}), field: value}} if field else {section: value}
+
+
+def _submit(scheduler: SlurmScheduler, document: LaunchDocument, folder: Path) -> Any:
+    folder.mkdir()
+    root = Path(__file__).parents[2]
+    allowed = {"PATH": os.environ["PATH"], "MY_FLAG": 'a "quoted" $(value)'}
+    plan = plan_launch(document, folder=folder, allowed_environment=allowed, search_path=[root])
+    return scheduler.submit(replace(plan, script=batch_script(SlurmSite(), document, plan)))

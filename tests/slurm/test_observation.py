@@ -1,0 +1,64 @@
+"""What is asked of Slurm, how often, and what follows from the answers."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from service.scheduler.base import Known, SchedulerUnavailableError
+from service.scheduler.slurm import SlurmScheduler
+from tests.support.slurm_lab import SlurmLab
+from tests.support.slurm_wrappers import count_calls, install
+from tests.support.wait import wait_until
+
+pytestmark = pytest.mark.slurm
+
+
+def submit(slurm: SlurmLab, name: str, *options: str) -> Known:
+    answer = slurm.run("sbatch", "--parsable", "--output=/dev/null", "-J", name, *options, "--wrap", "sleep 60")
+    return Known(name, answer.split(";")[0].strip(), Path("/nowhere"))
+
+
+def test_two_calls_a_tick_for_twenty_jobs(slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = [submit(slurm, f"ty-many-{number}", "--hold") for number in range(20)]
+    unknown = Known("ty-gone", "999999", Path("/nowhere"))
+    log = tmp_path / "calls"
+    count_calls(tmp_path / "bin", log, monkeypatch)
+    scheduler = SlurmScheduler()
+    seen = scheduler.observe([*known, unknown])
+    assert scheduler.observe([*known, unknown]) == seen, "asked again too soon, it repeats itself"
+    assert scheduler.observe([Known("ty-new", "999998", Path("/nowhere"))])["ty-new"].state == "pending"
+    assert {seen[one.tag].state for one in known} == {"pending"}
+    assert "held by this service's account" in seen["ty-many-0"].message
+    assert seen["ty-gone"].state == "absent"
+    assert sorted(log.read_text().split()) == ["sacct", "squeue"]
+
+
+def test_an_id_with_another_name_is_another_job(slurm: SlurmLab) -> None:
+    mine = submit(slurm, "ty-mine", "--hold")
+    mistaken = Known("ty-other", mine.scheduler_id, mine.folder)
+    scheduler = SlurmScheduler(poll_seconds=0)
+    assert scheduler.observe([mistaken])["ty-other"].state == "absent"
+    scheduler.cancel(mistaken)
+    assert scheduler.observe([mine])["ty-mine"].state == "pending"
+    assert SlurmScheduler().find("ty-mine", Path("/nowhere")) == [mine.scheduler_id]
+    scheduler = SlurmScheduler(poll_seconds=0)
+    scheduler.cancel(mine)
+    wait_until(lambda: scheduler.observe([mine])["ty-mine"].ended_as == "cancelled", 20, "its end")
+
+
+@pytest.mark.parametrize("broken", ["squeue", "sacct"])
+def test_a_command_that_fails_says_nothing(
+    broken: str, slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path / "bin", broken, "echo it is on fire >&2; exit 1", monkeypatch)
+    with pytest.raises(SchedulerUnavailableError, match="on fire"):
+        SlurmScheduler().observe([Known("ty-gone", "999999", Path("/nowhere"))])
+
+
+def test_formats_of_the_account_change_nothing(slurm: SlurmLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = submit(slurm, "ty-formats", "--hold")
+    monkeypatch.setenv("SQUEUE_FORMAT", "%t")
+    monkeypatch.setenv("SQUEUE_STATES", "RUNNING")
+    assert SlurmScheduler().observe([mine])["ty-formats"].state == "pending"
+    assert os.environ["SQUEUE_FORMAT"] == "%t"

@@ -1,0 +1,298 @@
+"""A real Slurm on this machine for tests: two nodes with GPUs that do not exist, gone without a trace at the end."""
+
+import ctypes
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from tests.support.wait import wait_until
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue")
+PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge")
+HOW_TO_GET_IT = f"Slurm's programs are missing; install the packages {' '.join(PACKAGES)} (root can: the tests do it)"
+_SEARCH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+_PR_SET_PDEATHSIG = 1
+
+
+class SlurmMissingError(Exception):
+    """There is no Slurm on this machine, and it may not or could not be installed."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What differs between clusters."""
+
+    preempt_mode: str = "CANCEL"
+    grace_seconds: int = 20
+    min_job_age: int = 300
+    kill_wait: int = 30
+
+
+class SlurmLab:
+    """A running cluster: `node1` and `node2`, partitions `gpu` (preemptible), `high` and `minute`."""
+
+    def __init__(self, root: Path, variant: Variant) -> None:
+        self.root = root
+        self.conf = root / "slurm.conf"
+        self.environment = {**os.environ, "SLURM_CONF": str(self.conf), "PATH": _SEARCH}
+        self._variant = variant
+        self._ports = _free_ports(4)
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self) -> None:
+        """Bring it up; returns when both nodes are idle."""
+        self._write_configuration()
+        self._start_munge()
+        self.start_controller()
+        for node in ("node1", "node2"):
+            self.start_node(node)
+        wait_until(self._both_idle, 60, f"both nodes to be idle; the logs are in {self.root}")
+
+    def start_controller(self) -> None:
+        self._spawn("slurmctld", ["slurmctld", "-D"])
+
+    def stop_controller(self) -> None:
+        """As an outage: it comes back with what it had saved."""
+        self._end("slurmctld")
+
+    def start_node(self, node: str) -> None:
+        self._spawn(node, ["slurmd", "-D", "-N", node])
+
+    def stop_node(self, node: str) -> None:
+        """As a machine that loses its power: its daemon and everything that it started."""
+        daemon = self._daemons.pop(node)
+        below = _belonging(self.conf, node)
+        daemon.kill()
+        daemon.wait()
+        _kill(below)
+
+    def run(self, *command: str) -> str:
+        """One of Slurm's commands; its output.
+
+        Raises:
+            RuntimeError: with what it said.
+        """
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(f"{' '.join(command)}: {done.stderr}")
+        return done.stdout
+
+    def jobs(self, *, states: str = "all") -> list[tuple[str, str, str]]:
+        """Id, name and state of every job that the controller knows."""
+        lines = self.run("squeue", f"--states={states}", "--noheader", "-o", "%i|%T|%j").splitlines()
+        return [(number, name, state) for number, state, name in (line.split("|", 2) for line in lines)]
+
+    def cancel_all(self) -> None:
+        """End every job, and wait until nothing of them runs."""
+        for number, _, _ in self.jobs(states="PENDING,RUNNING,SUSPENDED"):
+            self.run("scancel", "--signal=KILL", "--full", number)
+            self.run("scancel", number)
+        wait_until(lambda: not self.jobs(states="PENDING,RUNNING,COMPLETING,SUSPENDED"), 60, "all jobs to be gone")
+
+    def stop(self) -> None:
+        """End every daemon and whatever they started."""
+        with suppress(AssertionError, RuntimeError, subprocess.TimeoutExpired):
+            self.cancel_all()
+        for name in reversed(list(self._daemons)):
+            self._end(name)
+        _kill(_belonging(self.conf))
+
+    def _start_munge(self) -> None:
+        folder = self.root / "munge"
+        folder.mkdir(mode=0o755)
+        key = folder / "key"
+        key.write_bytes(secrets.token_bytes(128))
+        key.chmod(0o400)
+        files = [f"--{part}-file={folder / part}" for part in ("key", "log", "pid", "seed")]
+        self._spawn("munged", ["munged", "--foreground", *files, f"--socket={folder / 'socket'}", "--num-threads=2"])
+        wait_until((folder / "socket").exists, 20, f"munged; its log is {folder / 'log'}")
+
+    def _both_idle(self) -> bool:
+        for name, daemon in self._daemons.items():
+            if daemon.poll() is not None:
+                log = (self.root / f"{name}.log").read_text(errors="replace")
+                raise RuntimeError(f"{name} ended with {daemon.returncode}:\n{log[-2000:]}")
+        with suppress(RuntimeError):
+            return self.run("sinfo", "--noheader", "--Node", "-p", "gpu", "-o", "%T").split() == ["idle", "idle"]
+        return False
+
+    def _spawn(self, name: str, command: list[str]) -> None:
+        libc, parent = ctypes.CDLL(None), os.getpid()
+
+        def before_exec() -> None:
+            # A lab whose tests were killed must not outlive them.
+            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent:
+                os._exit(1)
+
+        program = shutil.which(command[0], path=_SEARCH)
+        assert program is not None, f"{command[0]} was there a moment ago"
+        with (self.root / f"{name}.log").open("ab") as log:
+            self._daemons[name] = subprocess.Popen(
+                [program, *command[1:]],
+                env=self.environment,
+                cwd=self.root,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=before_exec,
+            )
+
+    def _end(self, name: str) -> None:
+        daemon = self._daemons.pop(name)
+        daemon.terminate()
+        try:
+            daemon.wait(15)
+        except subprocess.TimeoutExpired:
+            daemon.kill()
+            daemon.wait()
+
+    def _write_configuration(self) -> None:
+        root, variant, host = self.root, self._variant, socket.gethostname()
+        for folder in ("state", "spool", "gpus"):
+            (root / folder).mkdir()
+        for gpu in range(2):
+            (root / "gpus" / f"gpu{gpu}").touch()
+        lines = [f"NodeName=node{n} Name=gpu File={root}/gpus/gpu[0-1]" for n in (1, 2)]
+        (root / "gres.conf").write_text("\n".join(lines) + "\n")
+        user = psutil.Process().username()
+        text = _CONFIGURATION.format(
+            root=root,
+            host=host,
+            user=user,
+            controller=self._ports[0],
+            first=self._ports[1],
+            second=self._ports[2],
+            **variant.__dict__,
+        )
+        self.conf.write_text(text)
+
+
+_CONFIGURATION = """\
+ClusterName=lab
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={controller}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+AuthInfo=socket={root}/munge/socket,cred_expire=5
+CredType=cred/munge
+StateSaveLocation={root}/state
+SlurmdSpoolDir={root}/spool/%n
+SlurmctldPidFile={root}/slurmctld.pid
+SlurmdPidFile={root}/slurmd-%n.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+ReturnToService=2
+SchedulerType=sched/backfill
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerParameters=batch_sched_delay=1,bf_interval=2,sched_interval=2
+JobRequeue=1
+GresTypes=gpu
+AccountingStorageType=accounting_storage/none
+JobAcctGatherType=jobacct_gather/none
+MpiDefault=none
+SlurmdParameters=config_overrides
+SlurmdTimeout=10
+MinJobAge={min_job_age}
+KillWait={kill_wait}
+PreemptType=preempt/partition_prio
+PreemptMode={preempt_mode}
+NodeName=node1 NodeHostname={host} NodeAddr=127.0.0.1 Port={first} CPUs=8 RealMemory=12000 Gres=gpu:2
+NodeName=node2 NodeHostname={host} NodeAddr=127.0.0.1 Port={second} CPUs=8 RealMemory=12000 Gres=gpu:2
+PartitionName=gpu Nodes=node[1-2] Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime={grace_seconds}
+PartitionName=high Nodes=node[1-2] MaxTime=INFINITE State=UP PriorityTier=10
+PartitionName=minute Nodes=node[1-2] MaxTime=1 DefaultTime=1 State=UP PriorityTier=1
+"""
+
+
+@contextmanager
+def running_lab(variant: Variant | None = None) -> Iterator[SlurmLab]:
+    """Start a cluster, and stop and remove it in any case.
+
+    Raises:
+        SlurmMissingError: says how to get it.
+    """
+    _require_programs()
+    root = Path(tempfile.mkdtemp(prefix="trainyard-slurm-"))
+    root.chmod(0o755)
+    lab = SlurmLab(root, variant or Variant())
+    try:
+        lab.start()
+        yield lab
+    finally:
+        lab.stop()
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _require_programs() -> None:
+    if not _missing():
+        return
+    if os.geteuid() == 0 and shutil.which("apt-get"):
+        _install()
+    if missing := _missing():
+        raise SlurmMissingError(f"{HOW_TO_GET_IT}; not found: {', '.join(missing)}")
+
+
+def _missing() -> list[str]:
+    return [name for name in PROGRAMS if shutil.which(name, path=_SEARCH) is None]
+
+
+def _install() -> None:
+    print("installing Slurm for the tests", file=sys.stderr)
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for command in (["update", "-qq"], ["install", "-qq", "--no-install-recommends", *PACKAGES]):
+        done = subprocess.run(
+            ["apt-get", *command],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=600,
+            check=False,
+        )
+        if done.returncode != 0:
+            print(done.stdout.decode(errors="replace"), file=sys.stderr)
+
+
+def _free_ports(count: int) -> list[int]:
+    probes = [socket.socket() for _ in range(count)]
+    for probe in probes:
+        probe.bind(("", 0))
+    ports = [int(probe.getsockname()[1]) for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
+def _belonging(conf: Path, node: str = "") -> list[psutil.Process]:
+    """Every process that was started under this configuration (on one node), and what those started."""
+    found: dict[int, psutil.Process] = {}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            environ = process.environ()
+            here = not node or environ.get("SLURMD_NODENAME") == node
+            if process.pid != os.getpid() and environ.get("SLURM_CONF") == str(conf) and here:
+                found[process.pid] = process
+                found.update({child.pid: child for child in process.children(recursive=True)})
+    return list(found.values())
+
+
+def _kill(processes: list[psutil.Process]) -> None:
+    for process in processes:
+        with suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(processes, timeout=10)

@@ -1,0 +1,100 @@
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from trainyard.contract.launch import LaunchDocument
+from trainyard.contract.layout import AttemptLayout
+from trainyard.contract.spec import parse_spec
+from worker.launcher import torchrun
+from worker.launcher.nodes import Node, Rendezvous, await_verdict, publish, this_node
+
+SPEC = {
+    "task": "regression",
+    "steps": 1,
+    "gpus": 4,
+    "batch": {"size": 4},
+    "model": {"source": "builtin", "name": "mlp"},
+    "data": {"source": "builtin", "name": "parity"},
+}
+
+
+def document(**changes):
+    plain = {
+        "job_id": "job-1",
+        "attempt_id": "a1",
+        "attempt": 1,
+        "tag": "ty-main-a1",
+        "service_url": "http://127.0.0.1:1",
+        "execution": 3,
+        "max_restarts": 1,
+        "nodes": 2,
+        "ranks_per_node": 2,
+        "spec": parse_spec(SPEC),
+    }
+    return LaunchDocument(**(plain | changes))
+
+
+def node(index=0, count=2, job="7"):
+    return Node(index, count, "127.0.0.1", job)
+
+
+class TestThisNode:
+    def test_alone_it_is_the_first_whatever_the_scheduler_says(self):
+        assert this_node(document(nodes=1), {"SLURM_PROCID": "3"}) == Node(0, 1, "127.0.0.1", "local")
+
+    def test_goes_by_slurms_name_where_that_is_a_hosts(self):
+        environ = {"SLURM_PROCID": "1", "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "localhost"}
+        assert this_node(document(), environ) == Node(1, 2, "localhost", "7")
+
+    def test_goes_by_the_hosts_own_name_otherwise(self):
+        environ = {"SLURM_PROCID": "1", "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "no-such-host.invalid"}
+        assert this_node(document(), environ).address in (socket.gethostname(), "127.0.0.1")
+
+
+class TestVerdict:
+    def test_the_others_hear_what_the_first_says(self, tmp_path):
+        layout = AttemptLayout(tmp_path)
+        said = publish(layout, node(), 3)
+        assert await_verdict(layout, node(1)) == said
+        assert said.execution == 3
+        assert said.port > 0
+
+    def test_a_refused_claim_sends_them_home(self, tmp_path):
+        layout = AttemptLayout(tmp_path)
+        assert publish(layout, node(), None) is None
+        assert await_verdict(layout, node(1)) is None
+
+    def test_another_jobs_verdict_is_not_theirs(self, tmp_path):
+        layout = AttemptLayout(tmp_path)
+        publish(layout, node(job="6"), 3)
+        times = iter([0.0, 1.0, 1000.0])
+        assert await_verdict(layout, node(1), now=lambda: next(times)) is None
+
+    def test_alone_nothing_is_written(self, tmp_path):
+        assert publish(AttemptLayout(tmp_path), node(count=1), 3) == Rendezvous(3, "127.0.0.1", 0)
+        assert os.listdir(tmp_path) == []
+
+
+class TestCommand:
+    def test_only_the_first_hosts_the_rendezvous(self):
+        layout, meeting = AttemptLayout(Path("/run/a")), Rendezvous(3, "node1", 4567)
+        first, second = (torchrun.command(layout, document(), node(index), meeting) for index in (0, 1))
+        for words, host in ((first, "1"), (second, "0")):
+            line = " ".join(words)
+            assert "--nnodes 2 --nproc-per-node 2 --rdzv-backend c10d" in line
+            assert f"--rdzv-endpoint node1:4567 --rdzv-conf is_host={host} --rdzv-id a1-3" in line
+
+    def test_an_ipv6_address_is_bracketed(self):
+        assert Rendezvous(1, "fe80::1", 5).endpoint == "[fe80::1]:5"
+
+    def test_gloo_keeps_to_the_loopback_only_on_one_node(self):
+        assert "GLOO_SOCKET_IFNAME" in torchrun.environment(document(nodes=1), 1, {})
+        assert "GLOO_SOCKET_IFNAME" not in torchrun.environment(document(), 1, {})
+
+
+class TestLead:
+    @pytest.mark.parametrize(("minutes", "lead"), [(1, 15.0), (10, 60.0), (600, 180.0), (None, 180.0)])
+    def test_leaves_room_for_work(self, minutes, lead):
+        assert document(time_limit_minutes=minutes).lead == lead
