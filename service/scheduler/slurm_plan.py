@@ -74,16 +74,27 @@ def _options(site: SlurmSite, document: LaunchDocument, plan: LaunchPlan) -> dic
         "constraint": resources.constraint,
         "exclude": resources.exclude,
         "wckey": None,
-        "signal_delay_s": int(document.lead),
         "setup": _setup(plan.folder),
         # A rank's death must not leave its peers waiting. `--export` because srun would take sbatch's for its own.
         "srun_args": ["--kill-on-bad-exit=1", "--export=ALL"],
         # ALL of a submitter that holds the plan's environment and nothing else. A list of names, NONE and NIL make
         # Slurm load the account's login environment on the node beside it.
-        "additional_parameters": {"export": "ALL", "no-requeue": True},
+        "additional_parameters": {"export": "ALL", "no-requeue": True, "signal": _warning(document)},
     }
     _check(options)
     return options
+
+
+def _warning(document: LaunchDocument) -> str:
+    """Slurm's warning before the time limit, which it sends up to a minute early, and to the ranks themselves.
+
+    A limit that the worker knows it keeps by its own finer clock: the warning must come after that, or not at all
+    (SIGCONT does nothing).
+    """
+    lead = int(document.lead)
+    if document.time_limit_minutes is None:
+        return f"USR2@{lead}"
+    return f"USR2@{lead - 75}" if lead > 90 else f"CONT@{lead}"
 
 
 def _gres(resources: Resources, ranks: int) -> str:

@@ -77,8 +77,10 @@ def test_on_slurm_an_ambiguous_submission_is_repeated_only_after_three_clean_loo
     world.scheduler.outcome = Ambiguous("Socket timed out")
     world.tick()
     world.scheduler.outcome = None
-    world.tick(5)
-    assert world.scheduler.submitted == []
+    for _ in range(3):
+        world.tick(5)
+        assert world.scheduler.submitted == []
+        world.clock.advance(55)
     world.scheduler.unavailable = True
     world.clock.advance(300)
     world.tick(3)

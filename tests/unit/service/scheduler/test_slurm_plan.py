@@ -51,9 +51,10 @@ def test_gpus_are_asked_for_by_type_where_there_are_any() -> None:
     assert options(script(SlurmSite("cuda"), resources={"gpu_type": "a100"}))["gres"] == "gpu:a100:2"
 
 
-def test_a_time_limit_and_its_warning_belong_together() -> None:
-    found = options(script(time_limit_minutes=10))
-    assert (found["time"], found["signal"]) == ("10", "USR2@60")
+@pytest.mark.parametrize(("minutes", "signal"), [(1, "CONT@15"), (10, "CONT@60"), (600, "USR2@105")])
+def test_slurms_warning_never_comes_before_the_workers_own(minutes: int, signal: str) -> None:
+    found = options(script(time_limit_minutes=minutes))
+    assert (found["time"], found["signal"]) == (str(minutes), signal)
 
 
 def test_a_dead_task_takes_the_others_with_it_and_has_its_cpus() -> None:
