@@ -104,10 +104,10 @@ def _train(layout: AttemptLayout, execution: int, stop: StopSignal, closing: lis
     trainer = Trainer(launch.spec, task, ranks, reporter=reporter, stop=stop, checkpoints=checkpoints)
     _announce(layout, execution, reporter, launch, ranks, start=checkpoints.start_step, total=trainer.total_steps)
     outcome = trainer.run()
-    if outcome.completed and launch.spec.checkpoint.export and ranks.first:
+    if outcome.completed and launch.spec.checkpoint.export:
         from worker.checkpoint.export import export_weights
 
-        export_weights(run.export, outcome.module, launch.spec, outcome.step)
+        export_weights(run.export, outcome.module, launch.spec, outcome.step, first=ranks.first)
     _leave(layout, execution, ranks, reporter, outcome, stop)
 
 
