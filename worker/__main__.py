@@ -152,6 +152,14 @@ def _announce(
     if ranks.world > 1 and getattr(spec.model, "dropout", None):
         message = "dropout draws differ with the number of ranks: this run's updates are this layout's own"
         reporter.event("layout_dependent", message, level="warning")
+    if spec.strategy == "zero1" and not _accumulates(launch, ranks):
+        message = "zero1 keeps whole gradients between micro-batches; with one micro-batch a step it is zero2"
+        reporter.event("strategy_equivalent", message)
+
+
+def _accumulates(launch: LaunchDocument, ranks: "Ranks") -> bool:
+    batch = launch.spec.batch
+    return isinstance(batch.micro_size, int) and batch.micro_size * ranks.world < batch.size
 
 
 def _leave(

@@ -1,6 +1,7 @@
 """Sharded data parallelism: zero1, zero2, fsdp and hsdp, all made of `fully_shard`."""
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -14,7 +15,9 @@ from trainyard.contract.spec import TrainingSpec
 from worker.distributed import Ranks
 from worker.engine.model import ParallelModel
 from worker.engine.precision import COMPUTED_IN
-from worker.engine.units import plan_units
+from worker.engine.units import holding, plan_units
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -52,13 +55,20 @@ def shard(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> ShardedModel:
     """Shard a model in place, unit by unit. Gradients come out as sums over all ranks, in fp32."""
     mesh = _mesh(spec, ranks)
     policy = _policy(spec.precision)
-    for unit in plan_units(model, spec.fsdp):
+    keeps_gathered = spec.strategy in {"zero1", "zero2"}
+    units = plan_units(model, spec.fsdp)
+    held = holding(
+        model, units, rank=mesh.get_local_rank("shard"), shards=mesh["shard"].size(), keeps_gathered=keeps_gathered
+    )
+    log.info("units of %s parameters", ", ".join(str(unit.size) for unit in units if unit.size))
+    log.info("this rank holds %d of them, and at most %d at once", held.sharded, held.most)
+    for unit in units:
         # The root too: left to itself it would stay gathered between its forward and its backward.
         fully_shard(
             model.get_submodule(unit.module),
             mesh=mesh,
             mp_policy=policy,
-            reshard_after_forward=spec.strategy in {"fsdp", "hsdp"},
+            reshard_after_forward=not keeps_gathered,
         )
     for module in _units(model):
         _sum_gradients(module)

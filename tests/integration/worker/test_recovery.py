@@ -47,7 +47,7 @@ def killed_after_checkpoint(run, rank, *, checkpoint, step):
 class TestARankThatIsKilled:
     @pytest.mark.parametrize(
         ("overrides", "rank"),
-        [(MOMENTUM, 1), (ADAMW, 0), (FSDP, 1), (HSDP, 3)],
+        [(MOMENTUM, 1), (ADAMW, 0), (FSDP, 1), pytest.param(HSDP, 3, marks=pytest.mark.slow)],
         ids=["momentum-2", "adamw-3", "fsdp-2", "hsdp-4"],
     )
     def test_the_run_resumes_in_place_and_its_losses_are_an_undisturbed_runs(self, tmp_path, overrides, rank):
