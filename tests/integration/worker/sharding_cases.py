@@ -21,20 +21,11 @@ def mlp(**changes):
     return document | changes
 
 
-def gpt(**changes):
-    tied = changes.pop("tied", True)
+def gpt(*, layers=2, tied=True, **changes):
+    size = {"layers": layers, "width": 16, "heads": 2, "context": 16, "vocab": 257, "tied": tied}
     return mlp(
         task="causal_lm",
-        model={
-            "source": "builtin",
-            "name": "gpt",
-            "layers": 2,
-            "width": 16,
-            "heads": 2,
-            "context": 16,
-            "vocab": 257,
-            "tied": tied,
-        },
+        model={"source": "builtin", "name": "gpt", **size},
         data={"source": "builtin", "name": "stdlib", "eval_fraction": 0.00002},
         **changes,
     )
@@ -79,7 +70,7 @@ LOW_PRECISION = [
     (4, "hsdp", "fp16"),
 ]
 
-_LOW = gpt(steps=50, batch={"size": 8}, optimizer=ADAMW | {"clip_norm": 1.0}, amp={"init_scale": 1024})
+_LOW = gpt(layers=1, steps=50, batch={"size": 8}, optimizer=ADAMW | {"clip_norm": 1.0}, amp={"init_scale": 1024})
 _INF = mlp(precision="fp16", amp={"init_scale": 1024}, steps=12)
 _PLANT = {"rank": 1, "step": 5, "value": "inf"}
 _RESUMED = mlp(

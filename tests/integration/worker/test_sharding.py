@@ -6,12 +6,15 @@ import torch
 from tests.integration.worker.harness import run_layout
 from tests.integration.worker.sharding_cases import LAYOUTS, LOW_PRECISION, MATRIX, STAGES, cases_on
 
+pytestmark = pytest.mark.timeout(600)
+"""The first test waits for all the runs: some two minutes on two busy cores."""
+
 
 @pytest.fixture(scope="module")
 def layouts(tmp_path_factory):
     """Every stage in order: the resharding chain goes through them all."""
     folder = tmp_path_factory.mktemp("sharding")
-    return {world: run_layout(world, cases_on(world), folder / str(world)) for world in STAGES}
+    return {world: run_layout(world, cases_on(world), folder / str(world), seconds=300) for world in STAGES}
 
 
 def series(result, case, key):
