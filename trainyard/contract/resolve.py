@@ -44,11 +44,6 @@ def unsupported(spec: TrainingSpec, site: Site) -> list[Problem]:
         (spec.trainable is not None, "trainable", "partial fine-tuning is not built yet"),
         (spec.model is not None and spec.model.source == "hf", "model.source", "`hf` is not built yet; take `builtin`"),
         (spec.data is not None and spec.data.source == "jsonl", "data.source", "`jsonl` is not built yet"),
-        (
-            spec.activation_checkpointing != "none",
-            "activation_checkpointing",
-            "is not built yet; take `none`",
-        ),
         (spec.compile, "compile", "is not built yet; take `false`"),
         (spec.resume_from is not None, "resume_from", "starting from another job is not built yet"),
         (spec.profile is not None, "profile", "is not built yet"),

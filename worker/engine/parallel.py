@@ -14,6 +14,10 @@ SHARDED = frozenset({"zero1", "zero2", "fsdp", "hsdp"})
 def parallelise(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> ParallelModel:
     """Place the model on the rank's device and wrap it. Gradients come out as sums over the ranks."""
     model.to(ranks.device)
+    if spec.activation_checkpointing != "none":
+        from worker.engine.activations import checkpoint_activations
+
+        checkpoint_activations(model, spec.activation_checkpointing)
     match spec.strategy:
         case "single":
             return ParallelModel(model, model)

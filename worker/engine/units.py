@@ -44,12 +44,12 @@ def _chosen(model: nn.Module, options: Fsdp) -> list[str]:
         case "naive":
             return []
         case "layer":
-            return [name for name in _layers(model, ROOT) if _stands_alone(model, name)]
+            return [name for name in layers(model) if _stands_alone(model, name)]
         case "size":
             return _large(model, options.min_params or 1)
 
 
-def _layers(module: nn.Module, path: str) -> Iterator[str]:
+def layers(module: nn.Module, path: str = ROOT) -> Iterator[str]:
     """The elements of the outermost lists: a transformer's blocks, a plain network's layers."""
     for name, child in module.named_children():
         inner = f"{path}.{name}" if path else name
@@ -57,7 +57,7 @@ def _layers(module: nn.Module, path: str) -> Iterator[str]:
             if any(True for _ in child.parameters()):
                 yield inner
         else:
-            yield from _layers(child, inner)
+            yield from layers(child, inner)
 
 
 def _large(model: nn.Module, least: int) -> list[str]:

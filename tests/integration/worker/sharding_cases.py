@@ -48,6 +48,7 @@ PROBLEMS = {
 }
 
 VARIANTS = {
+    "ddp": {"strategy": "ddp"},
     "zero1": {"strategy": "zero1"},
     "zero2": {"strategy": "zero2"},
     "naive": {"strategy": "fsdp", "fsdp": {"wrap": "naive"}},
@@ -70,6 +71,7 @@ LOW_PRECISION = [
     (4, "hsdp", "fp16"),
 ]
 
+RECOMPUTED = [("full", "zero1"), ("selective", "zero2"), ("full", "layer"), ("selective", "layer"), ("full", "ddp")]
 _LOW = gpt(layers=1, steps=50, batch={"size": 8}, optimizer=ADAMW | {"clip_norm": 1.0}, amp={"init_scale": 1024})
 _INF = mlp(precision="fp16", amp={"init_scale": 1024}, steps=12)
 _PLANT = {"rank": 1, "step": 5, "value": "inf"}
@@ -79,9 +81,8 @@ _RESUMED = mlp(
 _CHAIN = mlp(
     steps=24, optimizer=ADAMW | {"clip_norm": 0.5}, data={"source": "builtin", "name": "parity", "examples": 47}
 )
-_DDP = {"strategy": "ddp"}
 _CHAINED = {
-    2: [("ddp", _DDP, 4), ("layer", VARIANTS["layer"], 8)],
+    2: [("ddp", VARIANTS["ddp"], 4), ("layer", VARIANTS["layer"], 8)],
     1: [("single", {"strategy": "single"}, 12)],
     3: [("zero2", VARIANTS["zero2"], 16), ("zero1", VARIANTS["zero1"], 20)],
     4: [("hsdp", VARIANTS["hsdp"], 24)],
@@ -118,6 +119,9 @@ def _together(world):
         found[f"{precision}/{name}"] = {"spec": _LOW | VARIANTS[name] | {"precision": precision}}
     if world == 2:
         found |= {
+            f"{how}/{name}": {"spec": PROBLEMS["tied"] | VARIANTS[name] | _again(how)} for how, name in RECOMPUTED
+        }
+        found |= {
             f"small/{wrap}": {"spec": _small(wrap), "watch_gathered": True} for wrap in ("naive", "layer", "size")
         }
     return found
@@ -128,6 +132,10 @@ def _spread(name, problem):
     if name == "size" and PROBLEMS[problem]["task"] == "causal_lm":
         return {"strategy": "fsdp", "fsdp": {"wrap": "size", "min_params": 1050}}
     return VARIANTS[name]
+
+
+def _again(how):
+    return {"activation_checkpointing": how}
 
 
 def _small(wrap):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.integration.worker.harness import run_layout
-from tests.integration.worker.sharding_cases import LAYOUTS, LOW_PRECISION, MATRIX, STAGES, cases_on
+from tests.integration.worker.sharding_cases import LAYOUTS, LOW_PRECISION, MATRIX, RECOMPUTED, STAGES, cases_on
 
 pytestmark = pytest.mark.timeout(600)
 """The first test waits for all the runs: some two minutes on two busy cores."""
@@ -87,6 +87,15 @@ class TestTheSmallNetwork:
         ranks = [rank[f"small/{wrap}"] for rank in layouts[2]]
         assert [rank["sharded"] for rank in ranks] == [12, 9]
         assert [rank["most_gathered"] for rank in ranks] == [gathered, gathered]
+
+
+class TestActivationCheckpointing:
+    @pytest.mark.parametrize(("how", "variant"), RECOMPUTED)
+    def test_changes_no_digit(self, layouts, how, variant):
+        again, kept = (layouts[2][0][f"{case}/{variant}"] for case in (how, "tied"))
+        for key in ("train/loss", "train/grad_norm", "eval/loss"):
+            assert again["series"][key] == kept["series"][key]
+        assert again["parameters"] == kept["parameters"]
 
 
 @pytest.mark.parametrize(("world", "variant"), LAYOUTS)

@@ -61,7 +61,6 @@ class TestUnsupported:
                 {"task": "causal_lm", "model": {"name": "gpt"}, "data": {"source": "jsonl", "path": "/d"}},
                 ["data.source"],
             ),
-            ({"activation_checkpointing": "full"}, ["activation_checkpointing"]),
             ({"compile": True}, ["compile"]),
             ({"resume_from": "job_1"}, ["resume_from"]),
             ({"profile": {"start_step": 1}}, ["profile"]),
