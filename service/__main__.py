@@ -3,8 +3,9 @@
 import argparse
 import fcntl
 import os
+import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -12,6 +13,7 @@ from typing import IO
 import structlog
 import uvicorn
 from pydantic import ValidationError
+from sqlalchemy.exc import SQLAlchemyError
 
 from service.access.actions import ensure_admin_token
 from service.app import create_app
@@ -21,13 +23,15 @@ from service.db.migrate import upgrade
 from service.dependencies import Services
 from service.errors import ServiceError
 from service.observability import ServiceMetrics, configure_logging
-from service.reconcile.lease import LeaderLease
-from service.reconcile.loop import ReconcileLoop, Reconciler, new_owner
+from service.reconcile.lease import LeaderLease, owner_of
+from service.reconcile.loop import ReconcileLoop, Reconciler
 from service.reconcile.submit import Submitter
 from service.scheduler.base import Scheduler
 from service.scheduler.local import LocalScheduler
 from service.scheduler.local_policy import visible_gpus
 from service.settings import Settings
+from trainyard.contract.layout import write_atomic
+from trainyard.contract.places import service_url_file
 
 
 class StartError(Exception):
@@ -50,6 +54,9 @@ def main(argv: list[str] | None = None) -> int:
             name = "_".join(str(part) for part in problem["loc"]).upper()
             print(f"TRAINYARD_{name}: {problem['msg']}", file=sys.stderr)
         return 2
+    except SQLAlchemyError as error:
+        print(f"trainyard: the database cannot be used: {str(error).splitlines()[0]}", file=sys.stderr)
+        return 1
     except (ServiceError, StartError, OSError) as error:
         print(f"trainyard: {error}", file=sys.stderr)
         return 1
@@ -84,9 +91,11 @@ def serve(settings: Settings) -> int:
             timeout_graceful_shutdown=3,
             h11_max_incomplete_event_size=64 * 1024,
         )
-        _run(config, settings, before=loop.start, after=loop.stop)
-        LeaderLease(database, "").release(utc_now())
-        database.dispose()
+        try:
+            _run(config, settings, loop)
+        finally:
+            LeaderLease(database, owner_of(settings.state)).release(utc_now())
+            database.dispose()
     return 0
 
 
@@ -105,7 +114,7 @@ def make_scheduler(settings: Settings) -> Scheduler:
 def make_loop(services: Services, scheduler: Scheduler, metrics: ServiceMetrics) -> ReconcileLoop:
     """The reconciler on the given parts."""
     submitter = Submitter(services, scheduler, search_path=_source_tree())
-    lease = LeaderLease(services.database, new_owner())
+    lease = LeaderLease(services.database, owner_of(services.state))
     reconciler = Reconciler(services, scheduler, submitter, lease)
     return ReconcileLoop(reconciler, metrics, services.settings.tick_seconds)
 
@@ -116,24 +125,39 @@ def _source_tree() -> tuple[Path, ...]:
     return (root,) if str(root) in os.environ.get("PYTHONPATH", "").split(os.pathsep) else ()
 
 
-def _run(config: uvicorn.Config, settings: Settings, *, before: Callable[[], None], after: Callable[[], None]) -> None:
-    server = uvicorn.Server(config)
-    before()
-    structlog.get_logger("service").info(
-        "serving",
-        url=settings.service_url,
-        backend=settings.backend,
-        runs=str(settings.runs),
-        state=str(settings.state),
-    )
+def _run(config: uvicorn.Config, settings: Settings, loop: ReconcileLoop) -> None:
+    """Listen first: a service that cannot be reached must not act on jobs either."""
+    log = structlog.get_logger("service")
+    with _listening(settings) as listener:
+        url_file = service_url_file(settings.state)
+        write_atomic(url_file, settings.service_url + "\n")
+        loop.start()
+        log.info("serving", url=settings.service_url, backend=settings.backend, runs=str(settings.runs))
+        try:
+            uvicorn.Server(config).run(sockets=[listener])
+        except KeyboardInterrupt:
+            pass
+        finally:
+            loop.stop()
+            url_file.unlink(missing_ok=True)
+            log.info("stopped; jobs that run go on, and the next start finds them")
+
+
+@contextmanager
+def _listening(settings: Settings) -> Iterator[socket.socket]:
+    """Raises StartError when the address is taken or not ours."""
     try:
-        server.run()
-    finally:
-        after()
-    if not server.started:
+        family, _, _, _, address = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        where = f"{settings.host}:{settings.port}"
         raise StartError(
-            f"cannot listen on {settings.host}:{settings.port}; is another service there? set TRAINYARD_PORT"
-        )
+            f"cannot listen on {where}: {error.strerror}; set TRAINYARD_PORT or TRAINYARD_HOST to another"
+        ) from None
+    with listener:
+        yield listener
 
 
 @contextmanager

@@ -95,7 +95,7 @@ def _bounded(receive: Receive, limit: int) -> Receive:
 
 
 async def _refuse(error: ServiceError, send: Send) -> None:
-    body = error.envelope().model_dump_json(exclude_none=True).encode()
+    body = error.envelope().model_dump_json(exclude={"problems"}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": error.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from trainyard.contract.places import DEFAULT_HOST, DEFAULT_PORT, default_state_dir
@@ -51,6 +51,13 @@ class Settings(BaseSettings):
             values["allowed_hosts"] = tuple(h.strip() for h in hosts.split(",") if h.strip())
         return values
 
+    @field_validator("database_url")
+    @classmethod
+    def _known_database(cls, url: str) -> str:
+        if url and not url.startswith(("sqlite:///", "postgresql://", "postgres://", "postgresql+psycopg://")):
+            raise ValueError("must be sqlite:///<file> or postgresql://<user>@<host>/<database>")
+        return url
+
     @property
     def state(self) -> Path:
         return self.state_dir.expanduser().absolute()
@@ -81,4 +88,8 @@ class Settings(BaseSettings):
         accelerator = self.accelerator
         if accelerator == "auto":
             accelerator = "cuda" if Path("/dev/nvidia0").exists() else "cpu"
-        return Site(accelerator=accelerator, scheduler=self.backend)
+        return Site(
+            accelerator=accelerator,
+            scheduler=self.backend,
+            slots=self.local_slots if self.backend == "local" else None,
+        )

@@ -12,7 +12,14 @@ _LAZY = {
 }
 
 
+__all__ = ["AsyncClient", "Client", "TrainingSpec", "__version__"]
+
+
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'trainyard' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_LAZY])

@@ -52,6 +52,8 @@ class RankError(BaseModel):
     message: str
     traceback: str
     hint: str | None
+    final: bool = False
+    """It would happen again."""
     time: float
     host: str
     pid: int
@@ -70,6 +72,7 @@ def describe(error: BaseException, *, rank: int, execution: int) -> RankError:
         message=text[:8000],
         traceback="".join(traceback.format_exception(error))[-60000:],
         hint=_OOM_HINT if memory else getattr(error, "hint", None),
+        final=isinstance(error, TrainingError),
         time=time.time(),
         host=socket.gethostname(),
         pid=os.getpid(),
@@ -85,6 +88,7 @@ def failure_of(error: RankError) -> Failure:
         message=error.message,
         traceback=error.traceback,
         hint=error.hint,
+        final=error.final,
     )
 
 

@@ -1,5 +1,6 @@
 """All SQL about jobs, attempts and their history. `move` is the only function that changes a status."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,6 +14,8 @@ from service.db.models import Attempt, Checkpoint, Event, IdempotencyKey, Job
 from service.errors import InvalidRequestError, NotFoundError
 from service.jobs.states import ACTIVE, FINAL_STATUS, check_move
 from trainyard.contract.resources import TERMINAL, JobStatus, StatusReason
+
+_JOB_ID = re.compile(r"job_[0-9a-z]{26}")
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,8 @@ class JobRepository:
         """One page by id, which is the order of creation, and whether there is more."""
         query = sa.select(Job).where(*wanted.conditions())
         if window.after is not None:
+            if not _JOB_ID.fullmatch(window.after):
+                raise InvalidRequestError(f"{window.after!r} is not the id of a job", param="after")
             query = query.where(Job.id < window.after if window.descending else Job.id > window.after)
         query = query.order_by(Job.id.desc() if window.descending else Job.id.asc()).limit(window.limit + 1)
         rows = list(self._session.scalars(query))

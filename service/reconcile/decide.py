@@ -94,7 +94,9 @@ def _after_end(facts: Facts) -> Verdict:
     finish = facts.finish
     why = finish.reason if finish else "node_failure"
     if why == "completed":
-        return Verdict(status="succeeded", reason="completed", message="completed", ended=True, exit_reason=why)
+        return Verdict(
+            status="succeeded", reason="completed", message="all steps are done", ended=True, exit_reason=why
+        )
     if facts.desired == "cancelled" or facts.status == "cancelling":
         return _cancelled(facts)
     if finish is not None and why in ("error", "out_of_memory", "stalled", "rejected"):
@@ -116,7 +118,7 @@ def _cancelled(facts: Facts) -> Verdict:
     return Verdict(
         status="cancelled",
         reason="user_cancelled",
-        message="cancelled; nothing of it runs any more",
+        message="nothing of it runs any more",
         ended=True,
         exit_reason="user_cancelled",
     )
@@ -133,7 +135,7 @@ def _after_error(facts: Facts, finish: FinishRecord) -> Verdict:
     where = f"rank {failure.rank}: " if failure.rank is not None else ""
     line = (failure.message.strip().splitlines() or [""])[0]
     words = f"{where}{failure.type}: {line}"
-    if finish.reason == "rejected" or facts.retries_left <= 0:
+    if finish.reason == "rejected" or failure.final or facts.retries_left <= 0:
         reason: StatusReason = finish.reason
         return Verdict(
             status="failed", reason=reason, message=words, failure=failure, ended=True, exit_reason=finish.reason

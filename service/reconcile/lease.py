@@ -1,7 +1,10 @@
 """Who reconciles: one holder at a time, by a row that expires."""
 
+import hashlib
+import socket
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 
 from service.db.engine import Database
 from service.reconcile.repository import LeaseRepository
@@ -25,3 +28,12 @@ class LeaderLease:
         """Let the next one start at once."""
         with self.database.write() as session:
             LeaseRepository(session, self.database).expire("reconciler", self.owner, now)
+
+
+def owner_of(state: Path) -> str:
+    """The name under which the service of a state folder holds the lease.
+
+    A lock on the folder lets one process at a time have that name, so that a service that was killed takes up its own
+    lease again at once.
+    """
+    return hashlib.sha256(f"{socket.gethostname()}:{state}".encode()).hexdigest()[:32]

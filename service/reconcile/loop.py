@@ -1,8 +1,5 @@
 """The reconciler: load, decide, apply, once a tick; and the thread that ticks."""
 
-import os
-import secrets
-import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -23,6 +20,7 @@ from service.reconcile.lease import LeaderLease
 from service.reconcile.submit import Submitter
 from service.scheduler.base import Known, Observation, Scheduler, SchedulerUnavailableError
 from trainyard.contract.reports import FinishRecord
+from trainyard.contract.resources import TERMINAL
 from trainyard.contract.spec import parse_spec
 
 log = structlog.get_logger("reconcile")
@@ -120,7 +118,7 @@ class Reconciler:
         if verdict.cancel:
             self._scheduler.cancel(self._known(job, attempt))
         if verdict != NOTHING:
-            self._apply(job, attempt, verdict, restarts=finish.restarts if finish else 0)
+            self._apply(job, attempt, verdict, finish)
 
     def _facts(self, job: Job, attempt: Attempt, seen: Observation, finish: FinishRecord | None) -> Facts:
         # Points drained a moment ago may have brought a checkpoint that the loaded row does not know.
@@ -139,7 +137,7 @@ class Reconciler:
             on_time_limit=restart.on_time_limit,
         )
 
-    def _apply(self, job: Job, attempt: Attempt | None, verdict: Verdict, *, restarts: int = 0) -> None:
+    def _apply(self, job: Job, attempt: Attempt | None, verdict: Verdict, finish: FinishRecord | None = None) -> None:
         """Write a verdict, unless the job moved on since it was made."""
         now = self._services.clock()
         with self._services.database.write() as session:
@@ -148,16 +146,26 @@ class Reconciler:
             if fresh.status != job.status or fresh.attempt_id != job.attempt_id:
                 return
             if verdict.ended and attempt is not None:
-                _end(fresh, jobs.attempt(attempt.id), verdict, restarts, now)
+                _end(fresh, jobs.attempt(attempt.id), verdict, finish, now)
             session.flush()
             if verdict.status is not None:
                 jobs.move(fresh, verdict.status, verdict.message or "", reason=verdict.reason)
+                if fresh.status in TERMINAL:
+                    fresh.finished_at = _finished_at(fresh, finish, now)
             elif verdict.message is not None:
                 jobs.say(fresh, verdict.message)
 
 
-def _end(job: Job, attempt: Attempt, verdict: Verdict, restarts: int, now: datetime) -> None:
+def _finished_at(job: Job, finish: FinishRecord | None, now: datetime) -> datetime:
+    """When it really ended, which may be while the service was away; a node's clock is believed within reason."""
+    if finish is None or job.started_at is None:
+        return now
+    return min(now, max(job.started_at, finish.time))
+
+
+def _end(job: Job, attempt: Attempt, verdict: Verdict, finish: FinishRecord | None, now: datetime) -> None:
     """Close an attempt's books."""
+    restarts = finish.restarts if finish else 0
     job.barren_continuations = _barren(job, attempt)
     job.retries_used += restarts + (1 if verdict.spends_retry else 0)
     job.failure = verdict.failure.model_dump(mode="json") if verdict.failure else None
@@ -229,8 +237,3 @@ class ReconcileLoop:
                 self._metrics.tick_failed()
             pause = self._tick_seconds if busy else self.IDLE_SECONDS
             self._wake.wait(min(pause * 2 ** min(errors, 8), 60.0))
-
-
-def new_owner() -> str:
-    """Names this process among those that may hold the lease."""
-    return f"{socket.gethostname()[:32]}-{os.getpid()}-{secrets.token_hex(4)}"

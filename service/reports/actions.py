@@ -212,6 +212,8 @@ def read_log(
     with database.read() as session:
         jobs, reports = JobRepository(session, now), ReportRepository(session, database)
         row = jobs.attempt_by_number(jobs.get(job_id), attempt)
+        if row is None and attempt is not None:
+            raise NotFoundError(f"the job has no attempt {attempt}", param="attempt", code="attempt_not_found")
         if row is None:
             return 0, b""
         ranks = reports.log_ranks(row.id)

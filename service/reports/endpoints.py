@@ -16,6 +16,7 @@ from service.reports.actions import Ingest, read_log
 from service.reports.repository import ReportRepository
 from service.reports.series import thin
 from service.reports.stream import follow, read_slice
+from trainyard.contract.base import wire_time
 from trainyard.contract.reports import (
     MAX_LOG_CHUNK,
     CheckpointReport,
@@ -141,7 +142,7 @@ def _csv(series: list[Series]) -> str:
     writer.writerow(["key", "step", "value", "time"])
     for one in series:
         for step, value, time in zip(one.steps, one.values, one.times, strict=True):
-            writer.writerow([one.key, step, repr(value), time.isoformat()])
+            writer.writerow([one.key, step, repr(value), wire_time(time)])
     return text.getvalue()
 
 

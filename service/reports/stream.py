@@ -96,7 +96,7 @@ def _event(job: Job, event: Event, now: datetime) -> Message:
         status=event.data["status"],
         status_reason=event.data["reason"],
         status_message=event.message,
-        progress=progress_resource(job, now),
+        progress=progress_resource(job, now) if event.data["status"] == job.status else None,
     )
     return Message(event.sequence, "status", status)
 

@@ -107,4 +107,5 @@ def _cancel(client: Client, job_id: str, *, wait: bool, as_json: bool) -> None:
     if as_json:
         emit(job)
     else:
-        say(f"job {job.id}: {job.status}: {job.status_message}")
+        heard = "" if job.status == "cancelled" else "cancellation asked for; it is "
+        say(f"job {job.id}: {heard}{job.status}: {job.status_message}")

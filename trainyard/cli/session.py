@@ -41,9 +41,9 @@ def find_job(client: Client, reference: str) -> JobResource:
     try:
         return client.job(reference)
     except NotFoundError:
-        newest = list(client.jobs(limit=_LOOKED_AT)) if len(reference) >= _SHORTEST else []
+        newest = client.jobs(limit=_LOOKED_AT) if len(reference) >= _SHORTEST else ()
         matches = [job for job in newest if _abbreviates(reference.lower(), job.id)]
-        matches = matches or [job for job in newest if job.name == reference][:1]
+        matches = matches or list(client.jobs(name=reference, limit=1))
         if not matches:
             raise
     if len(matches) > 1:

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 
 from trainyard.client.errors import TrainyardError
-from trainyard.contract.places import DEFAULT_HOST, DEFAULT_PORT, admin_token_file, default_state_dir
+from trainyard.contract.places import DEFAULT_HOST, DEFAULT_PORT, admin_token_file, default_state_dir, service_url_file
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,13 @@ class Connection:
 
 
 def connection(url: str | None = None, token: str | None = None) -> Connection:
-    """Fill in what the caller leaves out: `TRAINYARD_URL`, `TRAINYARD_TOKEN`, then the admin token file.
+    """Fill in what the caller leaves out: from `TRAINYARD_URL` and `TRAINYARD_TOKEN`, or from the state folder of the
+    service on this machine, which holds its URL while it runs and its administrator's token.
 
     Raises:
         TrainyardError: the URL is not one, or the token cannot be a header.
     """
-    url = (url or os.environ.get("TRAINYARD_URL") or f"http://{DEFAULT_HOST}:{DEFAULT_PORT}").rstrip("/")
+    url = (url or os.environ.get("TRAINYARD_URL") or _own_service()).rstrip("/")
     local = _is_loopback(url)
     token = token or os.environ.get("TRAINYARD_TOKEN") or (_admin_token() if local else None)
     if token and not (token.isascii() and token.isprintable()):
@@ -53,9 +54,22 @@ def _is_loopback(url: str) -> bool:
         return False
 
 
+def _own_service() -> str:
+    port = os.environ.get("TRAINYARD_PORT") or DEFAULT_PORT
+    return _read(service_url_file(_state_dir())) or f"http://{DEFAULT_HOST}:{port}"
+
+
 def _admin_token() -> str | None:
+    return _read(admin_token_file(_state_dir()))
+
+
+def _state_dir() -> Path:
     folder = os.environ.get("TRAINYARD_STATE_DIR")
+    return Path(folder).expanduser() if folder else default_state_dir()
+
+
+def _read(path: Path) -> str | None:
     try:
-        return admin_token_file(Path(folder) if folder else default_state_dir()).read_text().strip() or None
+        return path.read_text().strip() or None
     except (OSError, UnicodeDecodeError):
         return None

@@ -1,7 +1,7 @@
 """The two kinds of model on the wire, and the field types they share."""
 
 import math
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, StringConstraints
@@ -48,10 +48,13 @@ AnyFloat = Annotated[
 ]
 """A number that may be NaN or infinite; JSON has no word for those, so they travel as strings."""
 
-Timestamp = Annotated[
-    datetime,
-    PlainSerializer(lambda t: t.isoformat(timespec="milliseconds").replace("+00:00", "Z"), when_used="json"),
-]
+
+def wire_time(time: datetime) -> str:
+    """RFC 3339 in UTC, with milliseconds."""
+    return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+Timestamp = Annotated[datetime, PlainSerializer(wire_time, when_used="json")]
 """An aware UTC time; RFC 3339 with milliseconds on the wire."""
 
 

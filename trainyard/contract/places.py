@@ -15,6 +15,11 @@ def default_state_dir() -> Path:
     return base / "trainyard"
 
 
+def service_url_file(state_dir: Path) -> Path:
+    """A running service writes there where it listens."""
+    return state_dir / "url"
+
+
 def admin_token_file(state_dir: Path) -> Path:
     """The first start of a service writes its administrator's token there, mode 0600."""
     return state_dir / "admin_token"

@@ -62,6 +62,8 @@ def _message(detail: ErrorDetails, model: type[BaseModel] | None) -> str:
             return "unknown field" + (f"; did you mean `{near[0]}`?" if near else "")
         case "missing":
             return "is required"
+        case "model_type" | "model_attributes_type" | "dataclass_type":
+            return "must be a section of fields"
         case "string_pattern_mismatch":
             return "holds a character that is not allowed here"
     message = detail["msg"].removeprefix("Value error, ")

@@ -131,6 +131,8 @@ class Failure(Strict):
     traceback: Annotated[str, StringConstraints(max_length=65536)] = ""
     hint: str | None = None
     """What to try."""
+    final: bool = False
+    """Trying again would end the same way."""
 
 
 class FinishRecord(Strict):

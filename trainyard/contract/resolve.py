@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from trainyard.contract.problems import Problem, SpecError
 from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.unused import unused_fields
 
 
 @dataclass(frozen=True)
@@ -13,13 +14,16 @@ class Site:
 
     accelerator: Literal["cpu", "cuda"] = "cpu"
     scheduler: Literal["local", "slurm"] = "local"
+    slots: int | None = None
+    """Ranks that the local scheduler can run at once."""
 
 
 def resolve(spec: TrainingSpec, site: Site) -> TrainingSpec:
     """The spec with every `auto` settled, except `batch.micro_size`, which the first execution settles.
 
     Raises:
-        SpecError: when the spec asks for something that is not built yet; nothing is ever silently ignored.
+        SpecError: when the spec asks for something that is not built yet or would have no effect: nothing is ever
+            silently ignored.
     """
     problems = unsupported(spec, site)
     if problems:
@@ -31,7 +35,10 @@ def resolve(spec: TrainingSpec, site: Site) -> TrainingSpec:
         auto["precision"] = "bf16" if site.accelerator == "cuda" else "fp32"
     if spec.backend == "auto":
         auto["backend"] = "nccl" if site.accelerator == "cuda" else "gloo"
-    return spec.model_copy(update=auto)
+    resolved = spec.model_copy(update=auto)
+    if idle := unused_fields(resolved):
+        raise SpecError(idle)
+    return resolved
 
 
 def unsupported(spec: TrainingSpec, site: Site) -> list[Problem]:
@@ -61,7 +68,15 @@ def unsupported(spec: TrainingSpec, site: Site) -> list[Problem]:
         ),
     ]
     found = [Problem(param=param, message=message) for refused, param, message in rules if refused]
-    return found + _mismatched(spec)
+    return found + _mismatched(spec) + _oversized(spec, site)
+
+
+def _oversized(spec: TrainingSpec, site: Site) -> list[Problem]:
+    """More ranks than the machine will ever have room for."""
+    if site.slots is None or spec.gpus <= site.slots:
+        return []
+    message = f"is {spec.gpus}, but this service runs at most {site.slots} ranks at once (TRAINYARD_LOCAL_SLOTS)"
+    return [Problem(param="gpus", message=message)]
 
 
 def _sharding(spec: TrainingSpec, site: Site) -> list[tuple[bool, str, str]]:

@@ -99,7 +99,7 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
 
     if spec.task in LOOP_TASKS:
         if (spec.steps is None) == (spec.epochs is None):
-            both = "not both" if spec.steps is not None else "one of them is needed"
+            both = "not both; set one to null" if spec.steps is not None else "one of them is needed"
             refuse("steps", f"give either `steps` or `epochs`: {both}")
         if spec.batch.size < spec.gpus:
             refuse("batch.size", f"is {spec.batch.size}, smaller than the {spec.gpus} ranks of `gpus`: some would idle")

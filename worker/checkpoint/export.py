@@ -21,6 +21,7 @@ def export_weights(folder: Path, module: nn.Module, spec: TrainingSpec, step: in
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / f".model.{os.getpid()}"
     save_file({name: tensor.contiguous() for name, tensor in weights.items()}, temporary, metadata={"format": "pt"})
+    temporary.chmod(0o644)
     os.replace(temporary, folder / "model.safetensors")
     model = spec.model.model_dump(mode="json") if spec.model else None
     write_atomic(folder / "config.json", json.dumps({"task": spec.task, "model": model, "step": step}, indent=1))

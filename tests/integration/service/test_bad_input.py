@@ -18,7 +18,7 @@ def without(field: str) -> dict[str, Any]:
         ({**SPEC, "gpsu": 1}, "gpsu", "unknown field; did you mean `gpus`?"),
         ({**SPEC, "seed": "x"}, "seed", "input should be a valid integer, unable to parse string as an integer"),
         ({**SPEC, "gpus": 0}, "gpus", "input should be greater than or equal to 1"),
-        ({**SPEC, "epochs": 1}, "steps", "give either `steps` or `epochs`: not both"),
+        ({**SPEC, "epochs": 1}, "steps", "give either `steps` or `epochs`: not both; set one to null"),
         (without("steps"), "steps", "give either `steps` or `epochs`: one of them is needed"),
         (
             {**SPEC, "gpus": 4, "batch": {"size": 3}},
@@ -28,6 +28,16 @@ def without(field: str) -> dict[str, Any]:
         ({**SPEC, "name": "two\nlines"}, "name", "holds a character that is not allowed here"),
         ({**SPEC, "optimizer": {"lr": -1}}, "optimizer.lr", "input should be greater than 0"),
         ({**SPEC, "strategy": "dp"}, "strategy", "`dp` needs GPUs, and this service's workers have none; take `ddp`"),
+        (
+            {**SPEC, "optimizer": {"name": "adamw", "momentum": 0.9}},
+            "optimizer.momentum",
+            "means nothing to `adamw`; it is for `sgd`",
+        ),
+        (
+            {**SPEC, "gpus": 64, "batch": {"size": 64}},
+            "gpus",
+            "is 64, but this service runs at most 2 ranks at once (TRAINYARD_LOCAL_SLOTS)",
+        ),
         (
             {**SPEC, "environment": {"variables": {"LD_PRELOAD": "x"}}},
             "environment.variables.LD_PRELOAD",
@@ -98,6 +108,7 @@ def test_a_body_over_the_limit_is_refused_before_it_is_parsed(world: World) -> N
     assert answer.json()["error"] == {
         "message": "the body is larger than 1048576 bytes",
         "type": "invalid_request_error",
+        "param": None,
         "code": "body_too_large",
     }
 
@@ -227,6 +238,7 @@ def test_a_second_claim_of_one_attempt(world: World) -> None:
         ("order=up", "order"),
         ("status=odd", "status.0"),
         ("sort=name", "sort"),
+        ("after=job_zzz", "after"),
     ],
 )
 def test_a_bad_query(world: World, query: str, param: str) -> None:

@@ -101,6 +101,17 @@ def test_a_clear_rejection_is_the_end_and_says_why(world: World) -> None:
     )
 
 
+def test_a_job_that_ended_while_the_service_was_away_ended_then(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    world.clock.advance(10)
+    ended = world.clock()
+    worker.end("completed")
+    world.clock.advance(3600)
+    world.tick()
+    assert world.job(job)["finished_at"] == ended.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def test_nothing_is_concluded_while_the_scheduler_is_silent(world: World) -> None:
     job = world.submit()
     world.start(job)

@@ -117,6 +117,12 @@ def test_logs_are_bytes_at_offsets(world: World) -> None:
     )
 
 
+def test_a_log_of_an_attempt_that_never_was(world: World) -> None:
+    job = world.submit()
+    answer = world.client.get(f"/v1/jobs/{job}/logs?attempt=7")
+    assert (answer.status_code, answer.json()["error"]["message"]) == (404, "the job has no attempt 7")
+
+
 def test_logs_are_any_bytes_and_bounded(world: World) -> None:
     job = world.submit()
     worker = world.start(job)

@@ -29,7 +29,7 @@ class TestConflicts:
     @pytest.mark.parametrize(
         ("changes", "expected"),
         [
-            ({"epochs": 1}, "steps: give either `steps` or `epochs`: not both"),
+            ({"epochs": 1}, "steps: give either `steps` or `epochs`: not both; set one to null"),
             ({"steps": None}, "steps: give either `steps` or `epochs`: one of them is needed"),
             ({"gpus": 64}, "batch.size: is 32, smaller than the 64 ranks of `gpus`: some would idle"),
             ({"model": None}, "model: is required for task `regression`"),

@@ -29,6 +29,11 @@ class FakeService:
         self.answers[method, path].extend(ready)
         return self
 
+    def _named(self, name: str) -> list[dict[str, Any]]:
+        """The jobs of that name in what the list of jobs answers, as the service's own filter would have them."""
+        pages = [answer for answer in self.answers["GET", "/v1/jobs"] if isinstance(answer, httpx.Response)]
+        return [found for answer in pages for found in answer.json()["data"] if found["name"] == name]
+
     def client(self, token: str | None = "secret", **options: Any) -> Client:
         transport = httpx.MockTransport(self._answer)
         return Client("http://trainyard.test", token, transport=transport, sleep=self.slept.append, **options)
@@ -41,6 +46,8 @@ class FakeService:
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
         self.requests.append(request)
+        if "name" in request.url.params:
+            return httpx.Response(200, json=page(*self._named(request.url.params["name"])))
         queue = self.answers[request.method, request.url.path]
         if not queue:
             return error(404, f"there is no {request.url.path}", "not_found_error", "not_found")

@@ -215,6 +215,11 @@ class TestJobs:
         (found,) = lines(run("show", reference, "--json"))
         assert found["id"] == "job_01bbbb"
 
+    def test_a_short_name_is_one_too(self, service, run):
+        service.on("GET", "/v1/jobs", page(job("job_01cc", name="gpt")))
+        (found,) = lines(run("show", "gpt", "--json"))
+        assert found["id"] == "job_01cc"
+
     def test_a_name_is_its_newest_job(self, service, run):
         jobs = (job("job_01cc", name="other"), job("job_01bb", name="mine"), job("job_01aa", name="mine"))
         service.on("GET", "/v1/jobs", page(*jobs))

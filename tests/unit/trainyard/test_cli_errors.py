@@ -99,7 +99,7 @@ class TestErrors:
         service.on("POST", "/v1/jobs/a1/cancel", job("a1", status="cancelling", status_message="being stopped"))
         done = run("cancel", "x1", "a1")
         assert (done.exit_code, done.stderr) == (6, "error: there is no job 'x1'\n")
-        assert done.stdout == "job a1: cancelling: being stopped\n"
+        assert done.stdout == "job a1: cancellation asked for; it is cancelling: being stopped\n"
 
     @pytest.mark.parametrize(
         ("arguments", "line"),

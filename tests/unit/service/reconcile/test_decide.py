@@ -69,6 +69,11 @@ def test_an_error_with_retries_left_spends_one() -> None:
     assert (verdict.status, verdict.spends_retry) == ("queued", True)
 
 
+def test_an_error_that_would_happen_again_is_the_end_at_once() -> None:
+    verdict = decide(facts(finish=finish("error", failure=FAILURE.model_copy(update={"final": True})), retries_left=9))
+    assert (verdict.status, verdict.reason) == ("failed", "error")
+
+
 def test_a_continuation_spends_no_retry() -> None:
     assert not decide(facts(finish=finish("preempted"))).spends_retry
 

@@ -1,0 +1,20 @@
+"""`make demo`, as a fresh machine would run it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+
+def test_the_demo_trains_shows_the_curve_and_leaves_nothing_running(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "trainyard.demo"], cwd=tmp_path, capture_output=True, text=True, timeout=280
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for promised in ("train/loss", "eval/accuracy", "checkpoint of step 276", "What to type next"):
+        assert promised in done.stdout
+    left = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True)
+    assert left.stdout == ""

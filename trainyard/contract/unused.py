@@ -1,0 +1,59 @@
+"""Fields that were set and would change nothing: told, so that nobody believes in them. Pure."""
+
+from collections.abc import Iterator
+
+from pydantic import BaseModel
+
+from trainyard.contract.problems import Problem
+from trainyard.contract.sections import BuiltinData
+from trainyard.contract.spec import TrainingSpec
+
+EVALUATION_METRICS = {
+    "image_classification": ("eval/loss", "eval/accuracy"),
+    "causal_lm": ("eval/loss",),
+    "regression": ("eval/loss",),
+}
+SHARDED = frozenset({"zero1", "zero2", "fsdp", "hsdp"})
+
+
+def unused_fields(spec: TrainingSpec) -> list[Problem]:
+    """Every field that differs from its default and has no effect in this spec, with what would give it one."""
+    return [Problem(param=param, message=message) for param, message in _unused(spec)]
+
+
+def _unused(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
+    optimizer, data = spec.optimizer, spec.data
+    if optimizer.name != "sgd" and _changed(optimizer, "momentum"):
+        yield "optimizer.momentum", f"means nothing to `{optimizer.name}`; it is for `sgd`"
+    if optimizer.name == "sgd" and _changed(optimizer, "betas"):
+        yield "optimizer.betas", "means nothing to `sgd`; it is for `adam` and `adamw`"
+    if spec.schedule.name == "constant" and _changed(spec.schedule, "final"):
+        yield "schedule.final", "means nothing to a `constant` schedule; it is for `linear` and `cosine`"
+    if isinstance(data, BuiltinData) and data.name != "parity" and _changed(data, "examples"):
+        yield "data.examples", f"means nothing to `{data.name}`, which has what it has; it is for `parity`"
+    if spec.precision != "fp16" and spec.amp != type(spec.amp)():
+        yield "amp", f"is for precision `fp16`; this run's is `{spec.precision}`"
+    if spec.lora_rank is None and spec.lora != type(spec.lora)():
+        yield "lora", "means nothing without `lora_rank`"
+    if spec.strategy not in SHARDED and spec.fsdp != type(spec.fsdp)():
+        yield "fsdp", f"means nothing to strategy `{spec.strategy}`"
+    if spec.strategy != "ddp" and spec.ddp != type(spec.ddp)():
+        yield "ddp", f"means nothing to strategy `{spec.strategy}`"
+    yield from _unused_evaluation(spec)
+
+
+def _unused_evaluation(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
+    held_out = not isinstance(spec.data, BuiltinData) or spec.data.eval_fraction > 0
+    if not held_out and spec.evaluation.every_steps is not None:
+        yield "evaluation.every_steps", "nothing is held out for evaluation; set `data.eval_fraction` above 0"
+    best, known = spec.checkpoint.keep_best, EVALUATION_METRICS.get(spec.task)
+    if best is None or known is None:
+        return
+    if not held_out:
+        yield "checkpoint.keep_best", "nothing is held out for evaluation; set `data.eval_fraction` above 0"
+    elif best.metric not in (*known, "train/loss"):
+        yield "checkpoint.keep_best.metric", f"task `{spec.task}` has no `{best.metric}`; it has {', '.join(known)}"
+
+
+def _changed(section: BaseModel, field: str) -> bool:
+    return bool(getattr(section, field) != type(section).model_fields[field].default)
