@@ -18,6 +18,7 @@ from trainyard.contract.layout import RunLayout
 from trainyard.contract.resolve import Site, resolve
 from trainyard.contract.spec import parse_spec
 from worker import distributed
+from worker.checkpoint.export import whole_weights
 from worker.checkpoint.manager import CheckpointManager
 from worker.engine.step import Stepper
 from worker.engine.trainer import Trainer
@@ -173,6 +174,7 @@ def train(case, ranks, folder):
         "most_gathered": watched.most_gathered,
         "sharded": sum(p.to_local().numel() for p in module.parameters() if isinstance(p, DTensor)),
         "parameters": {name: value.flatten().tolist() for name, value in whole(module).items()},
+        "exported": {name: value.flatten().tolist() for name, value in whole_weights(module).items()},
     }
 
 

@@ -16,9 +16,10 @@ def mlp(**changes):
         "epochs": None,
         "steps": 20,
         "model": {"source": "builtin", "name": "mlp", "sizes": [3, 8, 5, 3]},
-        "evaluation": {"every_steps": 7},
-    }
-    return document | changes
+    } | changes
+    if document["data"].get("eval_fraction"):
+        document["evaluation"] = {"every_steps": 7}
+    return document
 
 
 def gpt(*, layers=2, tied=True, **changes):
@@ -72,14 +73,16 @@ LOW_PRECISION = [
 ]
 
 RECOMPUTED = [("full", "zero1"), ("selective", "zero2"), ("full", "layer"), ("selective", "layer"), ("full", "ddp")]
-_LOW = gpt(layers=1, steps=50, batch={"size": 8}, optimizer=ADAMW | {"clip_norm": 1.0}, amp={"init_scale": 1024})
+_LOW = gpt(layers=1, steps=50, batch={"size": 8}, optimizer=ADAMW | {"clip_norm": 1.0})
 _INF = mlp(precision="fp16", amp={"init_scale": 1024}, steps=12)
 _PLANT = {"rank": 1, "step": 5, "value": "inf"}
 _RESUMED = mlp(
     steps=12, precision="fp16", amp={"init_scale": 1024}, optimizer=ADAMW, batch={"size": 10, "micro_size": 2}
 )
 _CHAIN = mlp(
-    steps=24, optimizer=ADAMW | {"clip_norm": 0.5}, data={"source": "builtin", "name": "parity", "examples": 47}
+    steps=24,
+    optimizer=ADAMW | {"clip_norm": 0.5},
+    data={"source": "builtin", "name": "parity", "examples": 47, "eval_fraction": 0},
 )
 _CHAINED = {
     2: [("ddp", VARIANTS["ddp"], 4), ("layer", VARIANTS["layer"], 8)],
@@ -116,7 +119,7 @@ def _together(world):
     for name, problem in ((name, problem) for ranks, name, problem in MATRIX if ranks == world):
         found[f"{problem}/{name}"] = {"spec": PROBLEMS[problem] | _spread(name, problem)}
     for name, precision in ((name, precision) for ranks, name, precision in LOW_PRECISION if ranks == world):
-        found[f"{precision}/{name}"] = {"spec": _LOW | VARIANTS[name] | {"precision": precision}}
+        found[f"{precision}/{name}"] = {"spec": _LOW | VARIANTS[name] | {"precision": precision} | _scaled(precision)}
     if world == 2:
         found |= {
             f"{how}/{name}": {"spec": PROBLEMS["tied"] | VARIANTS[name] | _again(how)} for how, name in RECOMPUTED
@@ -132,6 +135,10 @@ def _spread(name, problem):
     if name == "size" and PROBLEMS[problem]["task"] == "causal_lm":
         return {"strategy": "fsdp", "fsdp": {"wrap": "size", "min_params": 1050}}
     return VARIANTS[name]
+
+
+def _scaled(precision):
+    return {"amp": {"init_scale": 1024}} if precision == "fp16" else {}
 
 
 def _again(how):

@@ -36,6 +36,11 @@ class TestTheUpdatesOfOneProcess:
         flat, expected = (torch.cat(list(found.values())) for found in (together, alone))
         assert torch.linalg.norm(flat - expected) <= 1e-6 * torch.linalg.norm(expected)
 
+    def test_the_export_is_the_whole_model_in_the_first_ranks_hands(self, layouts, world, variant, problem):
+        first, *others = (rank[f"{problem}/{variant}"] for rank in layouts[world])
+        assert first["exported"] == first["parameters"]
+        assert variant == "ddp" or all(rank["exported"] == {} for rank in others)
+
     @pytest.mark.parametrize("key", ["train/loss", "train/grad_norm"])
     def test_every_step(self, layouts, world, variant, problem, key):
         alone = series(layouts[1], problem, key)

@@ -121,6 +121,3 @@ class TestSharding:
     )
     def test_fields_that_conflict_are_named(self, strategy, fsdp, param):
         assert params(strategy=strategy, gpus=2, fsdp=fsdp) == [param]
-
-    def test_its_section_means_nothing_where_nothing_is_sharded(self):
-        assert resolve(parse_spec({**BASE, "strategy": "ddp", "gpus": 2, "fsdp": {"wrap": "size"}}), CPU)
