@@ -104,10 +104,10 @@ def _train(layout: AttemptLayout, execution: int, stop: StopSignal, closing: lis
     trainer = Trainer(launch.spec, task, ranks, reporter=reporter, stop=stop, checkpoints=checkpoints)
     _announce(layout, execution, reporter, launch, ranks, start=checkpoints.start_step, total=trainer.total_steps)
     outcome = trainer.run()
-    if outcome.completed and launch.spec.checkpoint.export and ranks.first:
+    if outcome.completed and launch.spec.checkpoint.export:
         from worker.checkpoint.export import export_weights
 
-        export_weights(run.export, outcome.module, launch.spec, outcome.step)
+        export_weights(run.export, outcome.module, launch.spec, outcome.step, first=ranks.first)
     _leave(layout, execution, ranks, reporter, outcome, stop)
 
 
@@ -152,6 +152,14 @@ def _announce(
     if ranks.world > 1 and getattr(spec.model, "dropout", None):
         message = "dropout draws differ with the number of ranks: this run's updates are this layout's own"
         reporter.event("layout_dependent", message, level="warning")
+    if spec.strategy == "zero1" and not _accumulates(launch, ranks):
+        message = "zero1 keeps whole gradients between micro-batches; with one micro-batch a step it is zero2"
+        reporter.event("strategy_equivalent", message)
+
+
+def _accumulates(launch: LaunchDocument, ranks: "Ranks") -> bool:
+    batch = launch.spec.batch
+    return isinstance(batch.micro_size, int) and batch.micro_size * ranks.world < batch.size
 
 
 def _leave(

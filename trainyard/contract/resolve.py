@@ -52,20 +52,11 @@ def unsupported(spec: TrainingSpec, site: Site) -> list[Problem]:
     env, res = spec.environment, spec.resources
     rules: list[tuple[bool, str, str]] = [
         (spec.task in {"custom", "script", "comm_check"}, "task", f"`{spec.task}` is not built yet"),
-        (
-            spec.strategy in {"dp", "zero1", "zero2", "fsdp", "hsdp"},
-            "strategy",
-            f"`{spec.strategy}` is not built yet; take `single`, `ddp` or `auto`",
-        ),
+        *_sharding(spec, site),
         (spec.lora_rank is not None, "lora_rank", "LoRA is not built yet; leave it out to train every parameter"),
         (spec.trainable is not None, "trainable", "partial fine-tuning is not built yet"),
         (spec.model is not None and spec.model.source == "hf", "model.source", "`hf` is not built yet; take `builtin`"),
         (spec.data is not None and spec.data.source == "jsonl", "data.source", "`jsonl` is not built yet"),
-        (
-            spec.activation_checkpointing != "none",
-            "activation_checkpointing",
-            "is not built yet; take `none`",
-        ),
         (spec.compile, "compile", "is not built yet; take `false`"),
         (spec.resume_from is not None, "resume_from", "starting from another job is not built yet"),
         (spec.profile is not None, "profile", "is not built yet"),
@@ -113,6 +104,37 @@ def _cluster_rules(spec: TrainingSpec, site: Site) -> list[tuple[bool, str, str]
             res.gpu_type is not None and not _GPU_TYPE.fullmatch(res.gpu_type),
             "resources.gpu_type",
             "is one GPU type as Slurm names it: letters, digits and _.- only",
+        ),
+    ]
+
+
+def _sharding(spec: TrainingSpec, site: Site) -> list[tuple[bool, str, str]]:
+    """Rules about how the model is spread. What `fsdp` says is only read where something is sharded."""
+    sharded = spec.strategy in {"zero1", "zero2", "fsdp", "hsdp"}
+    sized = spec.fsdp.wrap == "size"
+    needs = "is not built yet" if site.accelerator == "cuda" else "needs GPUs, and this service's workers have none"
+    return [
+        (spec.strategy == "dp", "strategy", f"`dp` {needs}; take `ddp`"),
+        (sharded and spec.fsdp.cpu_offload, "fsdp.cpu_offload", f"{needs}; take `false`"),
+        (
+            sharded and sized and spec.fsdp.min_params is None,
+            "fsdp.min_params",
+            "is required for wrap `size`: the fewest parameters that make a unit",
+        ),
+        (
+            sharded and not sized and spec.fsdp.min_params is not None,
+            "fsdp.min_params",
+            f"is for wrap `size` only, and `fsdp.wrap` is `{spec.fsdp.wrap}`",
+        ),
+        (
+            spec.strategy == "hsdp" and spec.fsdp.replicas == 1,
+            "fsdp.replicas",
+            "is 1, which is what `fsdp` does; take `fsdp`, or set the number of replicas",
+        ),
+        (
+            sharded and spec.strategy != "hsdp" and spec.fsdp.replicas > 1,
+            "fsdp.replicas",
+            f"is for strategy `hsdp` only, and `strategy` is `{spec.strategy}`",
         ),
     ]
 

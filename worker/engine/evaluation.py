@@ -5,7 +5,7 @@ import torch
 
 from worker.data.sampler import micro_batches
 from worker.distributed import Ranks
-from worker.engine.parallel import ParallelModel
+from worker.engine.model import ParallelModel
 from worker.engine.precision import Precision
 from worker.tasks.base import Task
 
@@ -28,6 +28,7 @@ def evaluate(task: Task, model: ParallelModel, precision: Precision, ranks: Rank
         for key, value in found.items():
             value = value.double() * float(len(piece) > 0)
             sums[key] = sums[key] + value if key in sums else value
+    model.release()
     model.module.train()
     rows = ranks.gather([float(value.item()) for value in sums.values()])
     weights = {"eval/loss": task.weight(held_out)}

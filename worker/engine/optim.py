@@ -9,13 +9,18 @@ from torch import nn
 from trainyard.contract import sections
 
 
-def build_optimizer(spec: sections.Optimizer, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """Fused: one kernel an update, and with loss scaling a skipped step needs no wait for the device."""
+def build_optimizer(
+    spec: sections.Optimizer, parameters: Iterable[nn.Parameter], *, sharded: bool = False
+) -> torch.optim.Optimizer:
+    """Fused: one kernel an update, and with loss scaling a skipped step needs no wait for the device.
+
+    torch has no fused SGD for sharded parameters ("aten._fused_sgd_ does not have a sharding strategy").
+    """
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     match spec.name:
         case "sgd":
             return torch.optim.SGD(
-                trained, lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay, fused=True
+                trained, lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay, fused=not sharded
             )
         case "adam":
             return torch.optim.Adam(

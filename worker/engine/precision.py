@@ -7,14 +7,18 @@ import torch
 
 from trainyard.contract.sections import Amp
 
-_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+COMPUTED_IN = {"bf16": torch.bfloat16, "fp16": torch.float16}
+"""The types of the forward pass where it is not fp32."""
 
 
 class Precision:
-    """Parameters, gradients and optimizer state stay in fp32; autocast chooses the types of the forward pass."""
+    """Parameters, gradients and optimizer state stay in fp32; autocast chooses the types of the forward pass.
 
-    def __init__(self, name: str, amp: Amp, device: torch.device) -> None:
-        self._dtype = _AUTOCAST.get(name)
+    Without `autocast` the model itself does: a sharded one casts its parameters as it gathers them.
+    """
+
+    def __init__(self, name: str, amp: Amp, device: torch.device, *, autocast: bool = True) -> None:
+        self._dtype = COMPUTED_IN.get(name) if autocast else None
         self._device = device
         self.scaler: torch.amp.GradScaler | None = None
         if name == "fp16":

@@ -8,7 +8,7 @@ from torch import nn
 
 from worker.data.sampler import Indices, micro_batches
 from worker.distributed import Ranks
-from worker.engine.parallel import ParallelModel
+from worker.engine.model import ParallelModel
 from worker.engine.precision import Precision
 from worker.health import NonFinite
 from worker.tasks.base import Task, Tensors
@@ -110,7 +110,7 @@ class Stepper:
 
     def _norm(self) -> torch.Tensor:
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
-        norm: torch.Tensor = nn.utils.get_total_norm(gradients)
+        norm = self._model.norm(gradients)
         if self._clip_norm:
             nn.utils.clip_grads_with_norm_(self._parameters, self._clip_norm, norm)
         return norm

@@ -14,7 +14,7 @@ from worker.data.sampler import GlobalBatches
 from worker.distributed import Ranks
 from worker.engine.evaluation import evaluate
 from worker.engine.optim import build_optimizer, learning_rate, set_learning_rate
-from worker.engine.parallel import parallelise
+from worker.engine.parallel import SHARDED, parallelise
 from worker.engine.precision import Precision
 from worker.engine.state import TrainingState, seed_generators
 from worker.engine.step import Stepper, StepResult
@@ -65,8 +65,9 @@ class Trainer:
         self.total_steps = spec.steps or (spec.epochs or 0) * self._batches.steps_per_epoch
         seed_generators(spec.seed)
         self._model = parallelise(spec, task.build_model(), ranks)
-        self._optimizer = build_optimizer(spec.optimizer, self._model.module.parameters())
-        self._precision = Precision(spec.precision, spec.amp, ranks.device)
+        sharded = spec.strategy in SHARDED
+        self._optimizer = build_optimizer(spec.optimizer, self._model.module.parameters(), sharded=sharded)
+        self._precision = Precision(spec.precision, spec.amp, ranks.device, autocast=not sharded)
         self._health = NonFinite(spec.health.on_nan, self._precision, ranks)
         self._stepper = Stepper(
             task,

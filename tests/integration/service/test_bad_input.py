@@ -27,7 +27,7 @@ def without(field: str) -> dict[str, Any]:
         ),
         ({**SPEC, "name": "two\nlines"}, "name", "holds a character that is not allowed here"),
         ({**SPEC, "optimizer": {"lr": -1}}, "optimizer.lr", "input should be greater than 0"),
-        ({**SPEC, "strategy": "fsdp"}, "strategy", "`fsdp` is not built yet; take `single`, `ddp` or `auto`"),
+        ({**SPEC, "strategy": "dp"}, "strategy", "`dp` needs GPUs, and this service's workers have none; take `ddp`"),
         (
             {**SPEC, "optimizer": {"name": "adamw", "momentum": 0.9}},
             "optimizer.momentum",

@@ -8,9 +8,18 @@ import os
 import sys
 from pathlib import Path
 
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.tensor import DTensor
+
+from trainyard.contract.launch import LaunchDocument
+from trainyard.contract.layout import RunLayout
 from trainyard.contract.resolve import Site, resolve
 from trainyard.contract.spec import parse_spec
 from worker import distributed
+from worker.checkpoint.export import whole_weights
+from worker.checkpoint.manager import CheckpointManager
 from worker.engine.step import Stepper
 from worker.engine.trainer import Trainer
 from worker.errors import TrainingError
@@ -29,6 +38,12 @@ class ListReporter:
     def event(self, *args, **options):
         pass
 
+    def flush_to_disk(self):
+        pass
+
+    def checkpoint(self, report):
+        pass
+
 
 class NoCheckpoints:
     start_step = last_step = saved_ranks = 0
@@ -40,22 +55,49 @@ class NoCheckpoints:
         pass
 
 
-class Watched:
-    """Records the examples of each step, and multiplies a planted loss."""
+class StopAt:
+    """Asked once before each step."""
 
-    def __init__(self, plant):
-        self.plant = plant
+    def __init__(self, start, until):
+        self.step, self.until = start, until
+
+    def agreed(self):
+        self.step += 1
+        return self.step > self.until
+
+
+COLLECTIVES = {
+    "scatters": "reduce_scatter_single" if hasattr(dist, "reduce_scatter_single") else "reduce_scatter_tensor",
+    "gathers": "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor",
+    "sums": "all_reduce",
+}
+"""What fully_shard calls in this torch."""
+
+
+class Watched:
+    """Records the examples and collectives of each step, and multiplies a planted loss."""
+
+    def __init__(self, plant, world):
+        self.plant = plant and {**plant, "rank": plant["rank"] % world}
+        self.collectives = {}
+        self.most_gathered = 0
+        self.originals = {}
         self.step = 0
+        self.inside = False
         self.examples = {}
         self.scales = {}
 
     def __enter__(self):
         self.run, self.load = Stepper.run, Stepper._load
         watched = self
+        for what, name in COLLECTIVES.items():
+            self.originals[name] = getattr(dist, name)
+            setattr(dist, name, self.counted(what, self.originals[name]))
 
         def run(stepper, step, indices, **options):
-            watched.step = step
+            watched.step, watched.inside = step, True
             result = watched.run(stepper, step, indices, **options)
+            watched.inside = False
             if stepper._precision.scaler:
                 watched.scales[step] = stepper._precision.scaler.get_scale()
             return result
@@ -69,6 +111,26 @@ class Watched:
 
     def __exit__(self, *exc):
         Stepper.run, Stepper._load = self.run, self.load
+        for name, original in self.originals.items():
+            setattr(dist, name, original)
+
+    def counted(self, what, original):
+        def collective(*args, **options):
+            counts = self.collectives.setdefault(self.step, dict.fromkeys(COLLECTIVES, 0))
+            counts[what] += self.inside
+            return original(*args, **options)
+
+        return collective
+
+    def watch_gathered(self, model):
+        def look(*_):
+            gathered = sum(p.numel() for p in model.parameters() if not isinstance(p, DTensor))
+            self.most_gathered = max(self.most_gathered, gathered)
+
+        for module in model.modules():
+            if isinstance(module, nn.Linear):
+                module.register_forward_pre_hook(look)
+                module.register_full_backward_pre_hook(look)
 
     def wrap(self, task, rank):
         original = task.loss_sum
@@ -87,11 +149,17 @@ def train(case, ranks, folder):
     if ranks.world == 1 and case.get("single", True):
         document["strategy"] = "single"
     spec = resolve(parse_spec(document), Site())
-    reporter, stop = ListReporter(), StopSignal(folder / "stop")
+    reporter = ListReporter()
+    checkpoints = manager(RunLayout(folder.parent / case["run"]), spec, ranks) if "run" in case else NoCheckpoints()
+    stop = StopSignal(folder / "stop")
     stop.bind(ranks.any)
-    with Watched(case.get("plant")) as watched:
+    if "until" in case:
+        stop = StopAt(checkpoints.start_step, case["until"])
+    with Watched(case.get("plant"), ranks.world) as watched:
         task = watched.wrap(select_task(spec), ranks.rank)
-        trainer = Trainer(spec, task, ranks, reporter=reporter, stop=stop, checkpoints=NoCheckpoints())
+        trainer = Trainer(spec, task, ranks, reporter=reporter, stop=stop, checkpoints=checkpoints)
+        if case.get("watch_gathered"):
+            watched.watch_gathered(trainer._model.module)
         error = None
         try:
             module = trainer.run().module
@@ -102,8 +170,34 @@ def train(case, ranks, folder):
         "examples": watched.examples,
         "scales": watched.scales,
         "error": error,
-        "parameters": {name: value.flatten().tolist() for name, value in module.state_dict().items()},
+        "collectives": watched.collectives,
+        "most_gathered": watched.most_gathered,
+        "sharded": sum(p.to_local().numel() for p in module.parameters() if isinstance(p, DTensor)),
+        "parameters": {name: value.flatten().tolist() for name, value in whole(module).items()},
+        "exported": {name: value.flatten().tolist() for name, value in whole_weights(module).items()},
     }
+
+
+def whole(module):
+    return get_model_state_dict(module, options=StateDictOptions(full_state_dict=True))
+
+
+def manager(run, spec, ranks):
+    launch = LaunchDocument(
+        job_id="job",
+        attempt_id="a1",
+        attempt=1,
+        tag="ty-test-a1",
+        service_url="http://127.0.0.1:1",
+        execution=1,
+        max_restarts=0,
+        ranks_per_node=ranks.world,
+        heartbeat_seconds=1,
+        spec=spec,
+    )
+    found = CheckpointManager(run, launch, 1, ranks)
+    found.bind(ListReporter())
+    return found
 
 
 def main():

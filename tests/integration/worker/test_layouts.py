@@ -18,9 +18,10 @@ from worker.engine.state import seed_generators
 
 def spec(**changes):
     document = {**load_template("mlp_parity").spec, "seed": 3}
-    document["evaluation"] = {"every_steps": 4}
     for key, value in changes.items():
         document[key] = {**document.get(key, {}), **value} if isinstance(value, dict) else value
+    if document["data"]["eval_fraction"]:
+        document["evaluation"] = {"every_steps": 4}
     return document
 
 

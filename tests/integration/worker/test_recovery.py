@@ -26,6 +26,8 @@ ADAMW = {
     "checkpoint.async": False,
     "gpus": 3,
 }
+FSDP = {**ADAMW, "strategy": "fsdp", "checkpoint.async": True, "gpus": 2}
+HSDP = {**MOMENTUM, "strategy": "hsdp", "fsdp.replicas": 2, "gpus": 4}
 
 
 def undisturbed(run, folder):
@@ -43,7 +45,11 @@ def killed_after_checkpoint(run, rank, *, checkpoint, step):
 
 
 class TestARankThatIsKilled:
-    @pytest.mark.parametrize(("overrides", "rank"), [(MOMENTUM, 1), (ADAMW, 0)], ids=["momentum-2", "adamw-3"])
+    @pytest.mark.parametrize(
+        ("overrides", "rank"),
+        [(MOMENTUM, 1), (ADAMW, 0), (FSDP, 1), pytest.param(HSDP, 3, marks=pytest.mark.slow)],
+        ids=["momentum-2", "adamw-3", "fsdp-2", "hsdp-4"],
+    )
     def test_the_run_resumes_in_place_and_its_losses_are_an_undisturbed_runs(self, tmp_path, overrides, rank):
         with FakeService() as service:
             run = Run(tmp_path / "job", service.url, overrides)

@@ -52,7 +52,8 @@ class TestUnsupported:
             ({"task": "custom", "target": "a:b"}, ["task"]),
             ({"task": "script", "argv": ["x"]}, ["task"]),
             ({"task": "comm_check"}, ["task"]),
-            *[({"strategy": name, "gpus": 2}, ["strategy"]) for name in ("dp", "zero1", "zero2", "fsdp", "hsdp")],
+            ({"strategy": "dp", "gpus": 2}, ["strategy"]),
+            ({"strategy": "fsdp", "fsdp": {"cpu_offload": True}}, ["fsdp.cpu_offload"]),
             ({"lora_rank": 8}, ["lora_rank"]),
             ({"trainable": ["*.bias"]}, ["trainable"]),
             ({"task": "causal_lm", "model": {"source": "hf", "path": "/m"}}, ["model.source", "data.name"]),
@@ -60,7 +61,6 @@ class TestUnsupported:
                 {"task": "causal_lm", "model": {"name": "gpt"}, "data": {"source": "jsonl", "path": "/d"}},
                 ["data.source"],
             ),
-            ({"activation_checkpointing": "full"}, ["activation_checkpointing"]),
             ({"compile": True}, ["compile"]),
             ({"resume_from": "job_1"}, ["resume_from"]),
             ({"profile": {"start_step": 1}}, ["profile"]),
@@ -77,11 +77,23 @@ class TestUnsupported:
         assert params(**changes) == expected
 
     def test_all_of_it_at_once(self):
-        assert params(lora_rank=8, compile=True, strategy="fsdp") == ["strategy", "lora_rank", "compile"]
+        assert params(lora_rank=8, compile=True, strategy="dp") == ["strategy", "lora_rank", "compile"]
 
     def test_what_a_cluster_has_is_not_refused_there(self):
         spec = parse_spec({**BASE, "backend": "nccl", "resources": {"partition": "gpu"}})
         assert resolve(spec, CUDA) == spec.model_copy(update={"strategy": "single", "precision": "bf16"})
+
+    @pytest.mark.parametrize(("site", "expected"), [(CPU, "needs GPUs"), (CUDA, "is not built yet")])
+    @pytest.mark.parametrize(
+        ("changes", "param"),
+        [({"strategy": "dp"}, "strategy"), ({"strategy": "zero2", "fsdp": {"cpu_offload": True}}, "fsdp.cpu_offload")],
+    )
+    def test_what_needs_an_accelerator_says_so_where_there_is_none(self, site, expected, changes, param):
+        with pytest.raises(SpecError) as caught:
+            resolve(parse_spec({**BASE, **changes}), site)
+        (problem,) = caught.value.problems
+        assert problem.param == param
+        assert expected in problem.message
 
     def test_a_time_limit_means_something_everywhere(self):
         assert resolve(parse_spec({**BASE, "resources": {"time_limit_minutes": 5}}), CPU)
@@ -102,3 +114,27 @@ class TestNodes:
 
     def test_a_gpu_type_is_one_name(self):
         assert params(CUDA, resources={"gpu_type": "a100:8,license:3"}) == ["resources.gpu_type"]
+
+
+class TestSharding:
+    @pytest.mark.parametrize("strategy", ["zero1", "zero2", "fsdp"])
+    @pytest.mark.parametrize("gpus", [1, 2, 3])
+    def test_is_accepted(self, strategy, gpus):
+        spec = parse_spec({**BASE, "strategy": strategy, "gpus": gpus})
+        assert resolve(spec, CPU).strategy == strategy
+
+    def test_replicas_of_shards_are_too(self):
+        spec = parse_spec({**BASE, "strategy": "hsdp", "gpus": 4, "fsdp": {"replicas": 2}})
+        assert resolve(spec, CPU).fsdp.replicas == 2
+
+    @pytest.mark.parametrize(
+        ("strategy", "fsdp", "param"),
+        [
+            ("fsdp", {"wrap": "size"}, "fsdp.min_params"),
+            ("fsdp", {"min_params": 7}, "fsdp.min_params"),
+            ("hsdp", {}, "fsdp.replicas"),
+            ("zero1", {"replicas": 2}, "fsdp.replicas"),
+        ],
+    )
+    def test_fields_that_conflict_are_named(self, strategy, fsdp, param):
+        assert params(strategy=strategy, gpus=2, fsdp=fsdp) == [param]

@@ -1,0 +1,125 @@
+"""Promises 1 and 2 for the sharded strategies: the updates of one process, and resumption on any layout."""
+
+import pytest
+import torch
+
+from tests.integration.worker.harness import run_layout
+from tests.integration.worker.sharding_cases import LAYOUTS, LOW_PRECISION, MATRIX, RECOMPUTED, STAGES, cases_on
+
+pytestmark = pytest.mark.timeout(600)
+"""The first test waits for all the runs: some two minutes on two busy cores."""
+
+
+@pytest.fixture(scope="module")
+def layouts(tmp_path_factory):
+    """Every stage in order: the resharding chain goes through them all."""
+    folder = tmp_path_factory.mktemp("sharding")
+    return {world: run_layout(world, cases_on(world), folder / str(world), seconds=300) for world in STAGES}
+
+
+def series(result, case, key):
+    return {int(step): float(value) for step, value in result[0][case]["series"][key].items()}
+
+
+def tensors(result, case):
+    return {name: torch.tensor(values) for name, values in result[0][case]["parameters"].items()}
+
+
+@pytest.mark.parametrize(("world", "variant", "problem"), MATRIX)
+class TestTheUpdatesOfOneProcess:
+    def test_parameters(self, layouts, world, variant, problem):
+        alone = tensors(layouts[1], problem)
+        together = tensors(layouts[world], f"{problem}/{variant}")
+        assert alone.keys() == together.keys()
+        for name, expected in alone.items():
+            assert torch.linalg.norm(together[name] - expected) <= 1e-5 * torch.linalg.norm(expected), name
+        flat, expected = (torch.cat(list(found.values())) for found in (together, alone))
+        assert torch.linalg.norm(flat - expected) <= 1e-6 * torch.linalg.norm(expected)
+
+    def test_the_export_is_the_whole_model_in_the_first_ranks_hands(self, layouts, world, variant, problem):
+        first, *others = (rank[f"{problem}/{variant}"] for rank in layouts[world])
+        assert first["exported"] == first["parameters"]
+        assert variant == "ddp" or all(rank["exported"] == {} for rank in others)
+
+    @pytest.mark.parametrize("key", ["train/loss", "train/grad_norm"])
+    def test_every_step(self, layouts, world, variant, problem, key):
+        alone = series(layouts[1], problem, key)
+        together = series(layouts[world], f"{problem}/{variant}", key)
+        assert len(alone) == 20
+        assert together == pytest.approx(alone, rel=1e-5)
+
+    def test_evaluation(self, layouts, world, variant, problem):
+        alone = series(layouts[1], problem, "eval/loss")
+        assert series(layouts[world], f"{problem}/{variant}", "eval/loss") == pytest.approx(alone, rel=1e-5)
+
+
+class TestLowPrecision:
+    @pytest.mark.parametrize(("world", "variant", "precision"), LOW_PRECISION)
+    def test_losses_stay_near_those_of_fp32(self, layouts, world, variant, precision):
+        expected = series(layouts[1], "fp32", "train/loss")
+        found = series(layouts[world], f"{precision}/{variant}", "train/loss")
+        assert len(found) == 50
+        assert found == pytest.approx(expected, rel=0.02)
+        assert found != expected
+
+    @pytest.mark.parametrize(("world", "variant"), LAYOUTS)
+    def test_an_infinity_on_one_rank_makes_all_skip_and_halves_the_scale_once(self, layouts, world, variant):
+        case = f"inf/{variant}"
+        for rank in layouts[world]:
+            assert [rank[case]["scales"][str(step)] for step in (4, 5, 6, 12)] == [1024.0, 512.0, 512.0, 512.0]
+        assert series(layouts[world], case, "train/skipped_steps")[12] == 1.0
+        alone, together = (torch.cat(list(tensors(layouts[n], c).values())) for n, c in ((1, "inf"), (world, case)))
+        assert torch.linalg.norm(together - alone) <= 1e-2 * torch.linalg.norm(alone)
+
+
+class TestWhatIsCommunicated:
+    """The "tied" problem has three units: two blocks and the root. Four micro-batches on two ranks, two on four."""
+
+    @pytest.mark.parametrize(
+        ("world", "variant", "scatters", "gathers", "sums"),
+        [(2, "zero1", 3, 3, 0), (2, "zero2", 12, 12, 0), (2, "layer", 12, 24, 0), (4, "hsdp", 6, 12, 3)],
+    )
+    def test_in_a_step(self, layouts, world, variant, scatters, gathers, sums):
+        counts = layouts[world][0][f"tied/{variant}"]["collectives"]["2"]
+        assert counts == {"scatters": scatters, "gathers": gathers, "sums": sums}
+
+
+class TestTheSmallNetwork:
+    """2-2-2-3, 21 parameters, on two ranks: what each holds, seen from inside its forward and backward."""
+
+    @pytest.mark.parametrize(("wrap", "gathered"), [("naive", 21), ("layer", 9), ("size", 21)])
+    def test_what_a_rank_holds(self, layouts, wrap, gathered):
+        ranks = [rank[f"small/{wrap}"] for rank in layouts[2]]
+        assert [rank["sharded"] for rank in ranks] == [12, 9]
+        assert [rank["most_gathered"] for rank in ranks] == [gathered, gathered]
+
+
+class TestActivationCheckpointing:
+    @pytest.mark.parametrize(("how", "variant"), RECOMPUTED)
+    def test_changes_no_digit(self, layouts, how, variant):
+        again, kept = (layouts[2][0][f"{case}/{variant}"] for case in (how, "tied"))
+        for key in ("train/loss", "train/grad_norm", "eval/loss"):
+            assert again["series"][key] == kept["series"][key]
+        assert again["parameters"] == kept["parameters"]
+
+
+@pytest.mark.parametrize(("world", "variant"), LAYOUTS)
+class TestResume:
+    def test_on_the_same_layout_the_losses_are_equal_as_text(self, layouts, world, variant):
+        undisturbed, first, rest = (
+            layouts[world][0][f"{part}/{variant}"]["series"]["train/loss"] for part in ("whole", "first", "rest")
+        )
+        assert first == {step: undisturbed[step] for step in map(str, range(1, 8))}
+        assert rest == {step: undisturbed[step] for step in map(str, range(8, 13))}
+
+
+class TestResharding:
+    def test_a_run_that_changes_ranks_and_strategy_keeps_its_trajectory(self, layouts):
+        expected = series(layouts[1], "chain whole", "train/loss")
+        found = {}
+        for world, case in [(n, case) for n in STAGES for case in layouts[n][0] if case[:6] == "chain-"]:
+            part = series(layouts[world], case, "train/loss")
+            assert not part.keys() & found.keys()
+            found |= part
+        assert list(found) == list(range(1, 25))
+        assert found == pytest.approx(expected, rel=1e-5)

@@ -1,0 +1,30 @@
+"""A model under a strategy, as the step and the evaluation see it."""
+
+import contextlib
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True)
+class ParallelModel:
+    """The plain one: a whole model on one device. Strategies with more to say derive from it."""
+
+    forward: nn.Module
+    """What a training step calls."""
+    module: nn.Module
+    """Whose names checkpoints use, and what evaluation calls."""
+
+    def accumulating(self, *, last: bool) -> AbstractContextManager[None]:
+        """Around a micro-batch's forward and backward: what need not be communicated before the last one, is not."""
+        return contextlib.nullcontext()
+
+    def norm(self, gradients: list[torch.Tensor]) -> torch.Tensor:
+        """The 2-norm of all of them as one vector, of the whole model's on every rank. A collective where sharded."""
+        norm: torch.Tensor = nn.utils.get_total_norm(gradients)
+        return norm
+
+    def release(self) -> None:
+        """Give back what a forward without a backward left behind."""
