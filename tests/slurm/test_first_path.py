@@ -85,7 +85,7 @@ def test_a_preempted_job_goes_on_in_a_next_attempt(service: ServiceProcess, slur
 
 def test_an_outage_of_the_controller_concludes_nothing(service: ServiceProcess, slurm: SlurmLab) -> None:
     with service.client() as client:
-        job = client.submit(long_run(steps=200))
+        job = client.submit(long_run(steps=3000))
         wait_for_step(client, job.id, 3)
         slurm.stop_controller()
         try:
