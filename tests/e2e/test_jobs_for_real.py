@@ -115,6 +115,13 @@ def test_a_job_larger_than_the_machine_is_refused_with_the_numbers(client: Clien
     assert refused.value.param == "gpus"
 
 
+def test_a_warm_up_longer_than_the_run_is_refused_by_the_worker_at_once(client: Client) -> None:
+    job = client.submit(parity(steps=None, epochs=1, schedule__warmup_steps=100))
+    done = wait_for_status(client, job.id, "failed", "succeeded")
+    assert "schedule.warmup_steps is 100, more than the run's 10 steps" in done.status_message
+    assert len(list(client.attempts(job.id))) == 1
+
+
 def test_a_run_that_diverges_says_so_and_where(client: Client) -> None:
     job = client.submit(parity(optimizer__lr=1e30))
     done = wait_for_status(client, job.id, "failed", "succeeded")

@@ -5,8 +5,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trainyard.contract.problems import Problem, SpecError
+from trainyard.contract.sections import ConvnetModel, Health
 from trainyard.contract.spec import TrainingSpec
 from trainyard.contract.unused import unused_fields
+
+DIGITS = 10
+"""Classes of the one builtin data set that is classified."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,16 @@ def unsupported(spec: TrainingSpec, site: Site) -> list[Problem]:
         (spec.compile, "compile", "is not built yet; take `false`"),
         (spec.resume_from is not None, "resume_from", "starting from another job is not built yet"),
         (spec.profile is not None, "profile", "is not built yet"),
+        (
+            spec.health.stall_timeout_minutes != Health().stall_timeout_minutes,
+            "health.stall_timeout_minutes",
+            "the watchdog for stalled runs is not built yet; leave it out",
+        ),
+        (
+            isinstance(spec.model, ConvnetModel) and spec.model.classes < DIGITS,
+            "model.classes",
+            f"is less than the {DIGITS} classes of the data set `digits`",
+        ),
         (spec.backend == "mpi", "backend", "`mpi` is not built yet; take `gloo` or `nccl`"),
         (
             spec.backend == "nccl" and site.accelerator == "cpu",

@@ -18,6 +18,7 @@ from worker.engine.parallel import SHARDED, parallelise
 from worker.engine.precision import Precision
 from worker.engine.state import TrainingState, seed_generators
 from worker.engine.step import Stepper, StepResult
+from worker.errors import TrainingError
 from worker.health import NonFinite
 from worker.metrics import Performance
 from worker.reporter import Reporter
@@ -63,6 +64,10 @@ class Trainer:
             shuffle=spec.data.shuffle if spec.data else True,
         )
         self.total_steps = spec.steps or (spec.epochs or 0) * self._batches.steps_per_epoch
+        if spec.schedule.warmup_steps > self.total_steps:
+            raise TrainingError(
+                f"schedule.warmup_steps is {spec.schedule.warmup_steps}, more than the run's {self.total_steps} steps"
+            )
         seed_generators(spec.seed)
         self._model = parallelise(spec, task.build_model(), ranks)
         sharded = spec.strategy in SHARDED

@@ -34,6 +34,21 @@ def without(field: str) -> dict[str, Any]:
             "means nothing to `adamw`; it is for `sgd`",
         ),
         (
+            {**SPEC, "health": {"stall_timeout_minutes": 5}},
+            "health.stall_timeout_minutes",
+            "the watchdog for stalled runs is not built yet; leave it out",
+        ),
+        (
+            {
+                **SPEC,
+                "task": "image_classification",
+                "model": {"source": "builtin", "name": "convnet", "classes": 3},
+                "data": {"source": "builtin", "name": "digits"},
+            },
+            "model.classes",
+            "is less than the 10 classes of the data set `digits`",
+        ),
+        (
             {**SPEC, "gpus": 64, "batch": {"size": 64}},
             "gpus",
             "is 64, but this service runs at most 2 ranks at once (TRAINYARD_LOCAL_SLOTS)",
