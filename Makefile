@@ -39,6 +39,7 @@ lab: venv
 	$(BIN)/python -m tests.support.lab
 
 bench: venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,bench]'
 	$(BIN)/python -m bench
 
 clean:

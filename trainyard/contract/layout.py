@@ -125,6 +125,11 @@ class RunLayout:
     def export(self) -> Path:
         return self.root / "export"
 
+    @property
+    def artifacts(self) -> Path:
+        """What a run leaves beside its weights: traces, tables. Any file below it can be downloaded."""
+        return self.root / "artifacts"
+
 
 def write_atomic(path: Path, content: bytes | str, *, mode: int = 0o644) -> None:
     """Write beside, flush to disk, rename: a reader sees the old file or the whole new one, after a crash too."""
