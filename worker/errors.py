@@ -38,6 +38,10 @@ class TrainingError(Exception):
         self.hint = hint
 
 
+class RefusedError(TrainingError):
+    """The spec or what it points to cannot be trained: found before the first step, and ends the job as `rejected`."""
+
+
 class RankError(BaseModel):
     """`errors/rank-<r>.json`."""
 
@@ -45,7 +49,7 @@ class RankError(BaseModel):
 
     rank: int
     execution: int
-    reason: Literal["error", "out_of_memory"]
+    reason: Literal["error", "out_of_memory", "rejected"]
     consequence: bool
     """It failed only because another rank had."""
     type: str
@@ -66,7 +70,7 @@ def describe(error: BaseException, *, rank: int, execution: int) -> RankError:
     return RankError(
         rank=rank,
         execution=execution,
-        reason="out_of_memory" if memory else "error",
+        reason=_reason(error, memory),
         consequence=_from_a_peer(text),
         type=type(error).__name__,
         message=text[:8000],
@@ -77,6 +81,12 @@ def describe(error: BaseException, *, rank: int, execution: int) -> RankError:
         host=socket.gethostname(),
         pid=os.getpid(),
     )
+
+
+def _reason(error: BaseException, memory: bool) -> Literal["error", "out_of_memory", "rejected"]:
+    if isinstance(error, RefusedError):
+        return "rejected"
+    return "out_of_memory" if memory else "error"
 
 
 def failure_of(error: RankError) -> Failure:

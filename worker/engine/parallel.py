@@ -5,7 +5,7 @@ from torch import nn
 from trainyard.contract.spec import TrainingSpec
 from worker.distributed import Ranks
 from worker.engine.model import ParallelModel
-from worker.errors import TrainingError
+from worker.errors import RefusedError
 
 SHARDED = frozenset({"zero1", "zero2", "fsdp", "hsdp"})
 """Strategies made of `fully_shard`, whose own policy sets the types of the forward pass."""
@@ -29,4 +29,4 @@ def parallelise(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> ParallelM
             from worker.engine.sharded import shard
 
             return shard(spec, model, ranks)
-    raise TrainingError(f"this worker has no strategy `{spec.strategy}`")
+    raise RefusedError(f"this worker has no strategy `{spec.strategy}`")

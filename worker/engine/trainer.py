@@ -18,7 +18,7 @@ from worker.engine.parallel import SHARDED, parallelise
 from worker.engine.precision import Precision
 from worker.engine.state import TrainingState, seed_generators
 from worker.engine.step import Stepper, StepResult
-from worker.errors import TrainingError
+from worker.errors import RefusedError
 from worker.health import NonFinite
 from worker.metrics import Performance
 from worker.reporter import Reporter
@@ -65,7 +65,7 @@ class Trainer:
         )
         self.total_steps = spec.steps or (spec.epochs or 0) * self._batches.steps_per_epoch
         if spec.schedule.warmup_steps > self.total_steps:
-            raise TrainingError(
+            raise RefusedError(
                 f"schedule.warmup_steps is {spec.schedule.warmup_steps}, more than the run's {self.total_steps} steps"
             )
         seed_generators(spec.seed)

@@ -9,7 +9,7 @@ from torch.nn import functional
 from trainyard.contract.sections import BuiltinData, GptModel
 from worker.data.sampler import Indices
 from worker.data.stdlib import load_stdlib, windows
-from worker.errors import TrainingError
+from worker.errors import RefusedError
 from worker.tasks.base import Examples, Tensors
 from worker.tasks.gpt import Gpt
 
@@ -19,9 +19,9 @@ class CausalLm:
 
     def __init__(self, model: GptModel, data: BuiltinData) -> None:
         if model.vocab < 256:
-            raise TrainingError(f"model.vocab is {model.vocab}, but the data are bytes", "Set model.vocab to 256.")
+            raise RefusedError(f"model.vocab is {model.vocab}, but the data are bytes", "Set model.vocab to 256.")
         if model.width % model.heads:
-            raise TrainingError(f"model.width {model.width} is not a multiple of model.heads {model.heads}")
+            raise RefusedError(f"model.width {model.width} is not a multiple of model.heads {model.heads}")
         self._model = model
         self.tokens_per_example = model.context
         rows = windows(load_stdlib(), model.context + 1)

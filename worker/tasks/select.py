@@ -2,7 +2,7 @@
 
 from trainyard.contract.sections import BuiltinData, ConvnetModel, GptModel, MlpModel
 from trainyard.contract.spec import TrainingSpec
-from worker.errors import TrainingError
+from worker.errors import RefusedError
 from worker.tasks.base import Task
 
 
@@ -21,4 +21,4 @@ def select_task(spec: TrainingSpec) -> Task:
             from worker.tasks.regression import Regression
 
             return Regression(model, data, spec.seed)
-    raise TrainingError(f"this worker cannot train task `{spec.task}` with that model and data")
+    raise RefusedError(f"this worker cannot train task `{spec.task}` with that model and data")
