@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test test-slow test-slurm check serve lab bench clean venv
+.PHONY: demo test test-slow test-slurm check docs serve lab bench clean venv
 
 venv: $(VENV)/.installed
 
@@ -31,6 +31,9 @@ check: venv
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.support.alembic_check
 	$(BIN)/python -m tests.support.size_report
+
+docs: venv
+	$(BIN)/python -m trainyard.contract.reference > docs/spec.md
 
 serve: venv
 	$(BIN)/trainyard serve
