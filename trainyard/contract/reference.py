@@ -9,8 +9,8 @@ from trainyard.contract.spec import TrainingSpec
 
 _HEAD = """# The training spec
 
-Made from the spec's own docstrings by `make docs`; do not edit. YAML or JSON. Every field but those called *required* has a
-default. Numbers may be written as YAML reads them (`1e-4` is a number). An unknown field is refused, and so is one
+Made from the spec's own docstrings by `make docs`; do not edit. YAML or JSON. Every field but those called *required*
+has a default. Numbers may be written as YAML reads them (`1e-4` is a number). An unknown field is refused, and so is one
 that would change nothing in the spec at hand.
 """
 
@@ -95,7 +95,7 @@ def _kind(field: Schema) -> str:
 
 
 def _list(field: Schema) -> str:
-    items = field.get("items") or next(iter(field.get("prefixItems", [])), {})
+    items: Schema = field.get("items") or next(iter(field.get("prefixItems", [])), {})
     many = f"{field['minItems']} " if field.get("minItems") and field.get("minItems") == field.get("maxItems") else ""
     return f"list of {many}{_kind(items)}"
 
