@@ -5,10 +5,7 @@ for some steps. What counts is the median over the rounds of the ratio within a 
 reports as a job does: a spool on disk, a sender thread, a service that takes what it is sent.
 """
 
-import json
 import os
-import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -18,6 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from bench._ranks import run_ranks
 
 ASKED = 0.98
 """Of the bare loop's speed, and of the best peer's."""
@@ -69,7 +68,6 @@ def main() -> int:
 def measure(setting: Setting) -> dict[str, Any]:
     """Run the ranks of one setting."""
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as name, closing(Sink()) as sink:
-        folder = Path(name)
         plan = {
             "document": setting.document,
             "steps": setting.steps,
@@ -77,40 +75,7 @@ def measure(setting: Setting) -> dict[str, Any]:
             "contenders": ["trainyard", "bare loop", "accelerate", "Fabric", "Trainer"],
             "service_url": sink.url,
         }
-        (folder / "plan.json").write_text(json.dumps(plan))
-        command = [sys.executable, "-m", "bench._engine_rank", str(folder / "plan.json"), str(folder / "result.json")]
-        ranks = [subprocess.Popen(command, env=_environment(setting.processes, r)) for r in _ports(setting.processes)]
-        if sum(rank.wait() for rank in ranks):
-            raise SystemExit(f"a rank of {setting.name} failed")
-        found: dict[str, Any] = json.loads((folder / "result.json").read_text())
-        return found
-
-
-def _ports(processes: int) -> list[tuple[int, int]]:
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    return [(rank, port) for rank in range(processes)]
-
-
-def _environment(world: int, place: tuple[int, int]) -> dict[str, str]:
-    rank, port = place
-    return {
-        **os.environ,
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(world),
-        "LOCAL_WORLD_SIZE": str(world),
-        "GROUP_RANK": "0",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "TORCHELASTIC_RUN_ID": "bench",
-        "GLOO_SOCKET_IFNAME": "lo",
-        "OMP_NUM_THREADS": "1",
-        "OMP_WAIT_POLICY": "passive",
-        "HF_HUB_OFFLINE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-    }
+        return run_ranks("bench._engine_rank", plan, setting.processes, Path(name))
 
 
 def report(setting: Setting, found: dict[str, Any]) -> bool:

@@ -10,8 +10,8 @@ from trainyard.contract.spec import TrainingSpec
 _HEAD = """# The training spec
 
 Made from the spec's own docstrings by `make docs`; do not edit. YAML or JSON. Every field but those called *required*
-has a default. Numbers may be written as YAML reads them (`1e-4` is a number). Unknown fields are refused, and so are ones
-that would change nothing in the spec at hand.
+has a default. Numbers may be written as YAML reads them (`1e-4` is a number). Unknown fields are refused, and so
+are those that would change nothing in the spec at hand.
 """
 
 Schema = dict[str, Any]

@@ -93,7 +93,7 @@ class FakeService:
             def log_message(self, *args):
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
+        self._server = _Server(("127.0.0.1", self.port), Handler)
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         return self
@@ -146,6 +146,11 @@ class FakeService:
 
     def series(self, key):
         return {(step, execution): value for (k, step, execution), value in self.points.items() if k == key}
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request, client_address):
+        """A worker that is killed in the middle of a request is what these tests are about."""
 
 
 class Run:

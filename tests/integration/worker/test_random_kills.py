@@ -32,14 +32,14 @@ SLOW_STEPS = [{"kind": "sleep", "seconds": 0.05}]
 def test_the_curve_is_that_of_a_run_that_nobody_killed(tmp_path, kills):
     chance = random.Random(kills)
     with FakeService() as service:
-        run = Run(tmp_path / "job", service.url, SPEC | {"steps": 60 + 20 * kills}, max_restarts=100)
+        run = Run(tmp_path / "job", service.url, SPEC | {"steps": 60 + 15 * kills}, max_restarts=100)
         number = done = 0
         while done < kills:
             number += 1
             attempt = run.start(number, SLOW_STEPS)
             done += strike_until_gone(run, attempt, chance, kills - done)
             assert run.manifest(run.spec.steps) not in map(str, run.layout.checkpoints.glob("*/manifest.json"))
-        last = run.run(number + 1, SLOW_STEPS)
+        last = run.run(number + 1, seconds=300)
     expected = {
         int(step): value
         for step, value in run_layout(2, {"case": {"spec": dump_spec(run.spec)}}, tmp_path / "reference")[0]["case"][
