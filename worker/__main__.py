@@ -1,8 +1,10 @@
 """One rank, under torchrun: `python -m worker <attempt folder>`."""
 
 import contextlib
+import faulthandler
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING
 from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
 from trainyard.contract.reports import FinishRecord
+from worker.beats import Pulse, PulseWriter, interval
 from worker.errors import TrainingError, describe, read_errors, write_error
 from worker.processes import PARENT, die_with_parent
 from worker.signals import StopSignal
@@ -36,6 +39,8 @@ def main(folder: str) -> None:
     die_with_parent(int(os.environ.get(PARENT, os.getppid())))
     stop = StopSignal(layout.stop_request)
     stop.install()
+    # Written by the handler itself, so that it works while the interpreter waits in a collective.
+    faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
     if rank == 0:
         # Its spool tells the launcher that this execution has begun, even if it gets no further.
         layout.spool.mkdir(parents=True, exist_ok=True)
@@ -44,7 +49,9 @@ def main(folder: str) -> None:
     status = 1
     closing: list[Callable[[float], None]] = []
     try:
-        _train(layout, execution, stop, closing)
+        launch = LaunchDocument.model_validate_json(layout.launch.read_bytes())
+        pulse = _beat(layout, launch, rank, execution)
+        _train(layout, launch, execution, stop, closing, pulse)
         status = 0
     except BaseException as error:
         # First of all: whose error is the earliest decides which rank is blamed.
@@ -69,6 +76,13 @@ def execution_number(layout: AttemptLayout) -> int:
     return int(first) + _restarts()
 
 
+def _beat(layout: AttemptLayout, launch: LaunchDocument, rank: int, execution: int) -> Pulse:
+    pulse = Pulse()
+    every = interval(launch.spec.health.stall_timeout_minutes * 60.0)
+    PulseWriter(pulse, layout.beat(rank), rank=rank, execution=execution, interval=every).start()
+    return pulse
+
+
 def _restarts() -> int:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
@@ -86,28 +100,38 @@ def redirect_output(path: Path) -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
-def _train(layout: AttemptLayout, execution: int, stop: StopSignal, closing: list[Callable[[float], None]]) -> None:
+def _train(
+    layout: AttemptLayout,
+    launch: LaunchDocument,
+    execution: int,
+    stop: StopSignal,
+    closing: list[Callable[[float], None]],
+    pulse: Pulse,
+) -> None:
     from worker import distributed
     from worker.checkpoint.manager import CheckpointManager
     from worker.engine.trainer import Trainer
     from worker.tasks.select import select_task
 
-    launch = LaunchDocument.model_validate_json(layout.launch.read_bytes())
     run = RunLayout(layout.root.parent.parent)
-    ranks = distributed.join(launch.spec.backend)
+    ranks = distributed.join(launch.spec)
+    pulse.mark("starting")
     stop.bind(ranks.any)
     checkpoints = CheckpointManager(run, launch, execution, ranks)
     reporter = _reporter(layout, launch, execution, checkpoints.start_step, first=ranks.first)
     closing.append(reporter.close)
     checkpoints.bind(reporter)
     task = select_task(launch.spec)
-    trainer = Trainer(launch.spec, task, ranks, reporter=reporter, stop=stop, checkpoints=checkpoints)
+    pulse.mark("starting")
+    trainer = Trainer(launch.spec, task, ranks, reporter=reporter, stop=stop, checkpoints=checkpoints, pulse=pulse)
     _announce(layout, execution, reporter, launch, ranks, start=checkpoints.start_step, total=trainer.total_steps)
     outcome = trainer.run()
     if outcome.completed and launch.spec.checkpoint.export:
         from worker.checkpoint.export import export_weights
 
+        pulse.mark("exporting")
         export_weights(run.export, outcome.module, launch.spec, outcome.step, first=ranks.first)
+    pulse.mark("ending")
     _leave(layout, execution, ranks, reporter, outcome, stop)
 
 

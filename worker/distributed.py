@@ -3,9 +3,12 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+
+from trainyard.contract.spec import TrainingSpec
 
 
 @dataclass(frozen=True)
@@ -56,21 +59,24 @@ class Ranks:
             dist.barrier(group=self.bookkeeping)
 
 
-def join(backend: str) -> Ranks:
+def join(spec: TrainingSpec) -> Ranks:
     """Join the process group that torchrun describes in the environment."""
+    backend = spec.backend
+    # The watchdog names the rank that is behind; a collective that gives up by itself would only blame its peers.
+    patience = timedelta(minutes=2 * spec.health.stall_timeout_minutes + 60)
     local_rank = int(os.environ["LOCAL_RANK"])
     device = torch.device("cpu")
     if backend == "nccl":
         device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
-    dist.init_process_group(backend)
+    dist.init_process_group(backend, timeout=patience)
     return Ranks(
         rank=dist.get_rank(),
         world=dist.get_world_size(),
         local_rank=local_rank,
         device=device,
-        bookkeeping=_gloo(),
-        checkpoints=_gloo(),
+        bookkeeping=_gloo(patience),
+        checkpoints=_gloo(patience),
     )
 
 
@@ -79,7 +85,7 @@ def leave() -> None:
     dist.destroy_process_group()
 
 
-def _gloo() -> dist.ProcessGroup:
-    group = dist.new_group(backend="gloo")
+def _gloo(patience: timedelta) -> dist.ProcessGroup:
+    group = dist.new_group(backend="gloo", timeout=patience)
     assert isinstance(group, dist.ProcessGroup)
     return group

@@ -52,6 +52,19 @@ class AttemptLayout:
         return self.root / "stop"
 
     @property
+    def beats(self) -> Path:
+        """One small file a rank: how far it is, for the watchdog."""
+        return self.root / "beats"
+
+    def beat(self, rank: int) -> Path:
+        return self.beats / f"rank-{rank}.json"
+
+    @property
+    def stalled(self) -> Path:
+        """Node 0's verdict that the run stands still, for the other nodes."""
+        return self.root / "stalled"
+
+    @property
     def logs(self) -> Path:
         return self.root / "logs"
 

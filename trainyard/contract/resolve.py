@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trainyard.contract.problems import Problem, SpecError
-from trainyard.contract.sections import ConvnetModel, Health
+from trainyard.contract.sections import ConvnetModel
 from trainyard.contract.spec import TrainingSpec
 from trainyard.contract.unused import unused_fields
 
@@ -64,11 +64,6 @@ def unsupported(spec: TrainingSpec, site: Site) -> list[Problem]:
         (spec.compile, "compile", "is not built yet; take `false`"),
         (spec.resume_from is not None, "resume_from", "starting from another job is not built yet"),
         (spec.profile is not None, "profile", "is not built yet"),
-        (
-            spec.health.stall_timeout_minutes != Health().stall_timeout_minutes,
-            "health.stall_timeout_minutes",
-            "the watchdog for stalled runs is not built yet; leave it out",
-        ),
         (
             isinstance(spec.model, ConvnetModel) and spec.model.classes < DIGITS,
             "model.classes",

@@ -240,7 +240,8 @@ class Restart(Strict):
 class Health(Strict):
     """When a run that does not die by itself is ended."""
 
-    stall_timeout_minutes: PositiveInt = 15
+    stall_timeout_minutes: PositiveFloat = 15
+    """A run in which no rank makes progress for so long is ended as `stalled`; start-up and export get ten more."""
     on_nan: Literal["stop", "skip", "ignore"] = "stop"
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from worker.beats import Pulse
 from worker.data.sampler import Indices, micro_batches
 from worker.distributed import Ranks
 from worker.engine.model import ParallelModel
@@ -41,6 +42,7 @@ class Stepper:
         *,
         micro_size: int | None,
         clip_norm: float | None,
+        pulse: Pulse,
     ) -> None:
         self._task = task
         self._model = model
@@ -50,6 +52,7 @@ class Stepper:
         self._ranks = ranks
         self._micro_size = micro_size
         self._clip_norm = clip_norm
+        self._pulse = pulse
         self._parameters = [parameter for parameter in model.module.parameters() if parameter.requires_grad]
 
     def warm_up(self, indices: Indices) -> None:
@@ -92,16 +95,19 @@ class Stepper:
         for place, (piece, batch) in enumerate(zip(pieces, batches, strict=True)):
             with self._model.accumulating(last=place == len(pieces) - 1):
                 started = time.perf_counter()
+                self._pulse.mark("forward")
                 with self._precision.autocast():
                     loss = self._task.loss_sum(self._model.forward, batch) / weight
                 if not len(piece):
                     loss = loss * 0.0
                 forward_seconds += time.perf_counter() - started
+                self._pulse.mark("backward")
                 self._precision.scale(loss).backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
         return total, forward_seconds
 
     def _update(self, step: int, loss: torch.Tensor, *, norm_wanted: bool) -> torch.Tensor | None:
+        self._pulse.mark("update")
         self._precision.unscale(self._optimizer)
         norm = self._norm() if norm_wanted or self._clip_norm or self._health.needs_norm else None
         if self._health.allows(step, loss, norm):

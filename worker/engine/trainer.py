@@ -9,6 +9,7 @@ from torch import nn
 
 from trainyard.contract.reports import Progress
 from trainyard.contract.spec import TrainingSpec
+from worker.beats import Pulse
 from worker.checkpoint.manager import CheckpointManager
 from worker.data.sampler import GlobalBatches
 from worker.distributed import Ranks
@@ -49,7 +50,9 @@ class Trainer:
         reporter: Reporter,
         stop: StopSignal,
         checkpoints: CheckpointManager,
+        pulse: Pulse | None = None,
     ) -> None:
+        self._pulse = pulse or Pulse()
         self._spec = spec
         self._task = task
         self._ranks = ranks
@@ -83,6 +86,7 @@ class Trainer:
             ranks,
             micro_size=spec.batch.micro_size if isinstance(spec.batch.micro_size, int) else None,
             clip_norm=spec.optimizer.clip_norm,
+            pulse=self._pulse,
         )
         self._state = TrainingState(self._model.module, self._optimizer, self._precision, ranks, spec.seed)
         self._performance = Performance(ranks, task.tokens_per_example)
@@ -103,6 +107,7 @@ class Trainer:
                 self._save(step)
         if 0 < step < self.total_steps:
             self._save(step)
+        self._pulse.mark("saving")
         self._checkpoints.finish()
         return Outcome(step, completed=step == self.total_steps, module=self._model.module)
 
@@ -118,12 +123,14 @@ class Trainer:
 
     def _step(self, step: int) -> None:
         started = time.perf_counter()
+        self._pulse.mark("between", step)
         self._rate = learning_rate(self._spec.schedule, self._spec.optimizer.lr, step, self.total_steps)
         set_learning_rate(self._optimizer, self._rate)
         indices = self._batches.at(step - 1)
         self._result: StepResult = self._stepper.run(step, indices, norm_wanted=self._log_due(step))
         self._performance.add(self._result, len(indices), time.perf_counter() - started)
         self._latest = {}
+        self._pulse.underway = True
 
     def _log_due(self, step: int) -> bool:
         return step == 1 or step % self._spec.log.every_steps == 0 or step == self.total_steps
@@ -150,7 +157,7 @@ class Trainer:
         self._health.check()
 
     def _evaluate(self, step: int) -> None:
-        found = evaluate(self._task, self._model, self._precision, self._ranks)
+        found = evaluate(self._task, self._model, self._precision, self._ranks, self._pulse)
         self._latest |= found
         self._reporter.points(step, found, self._progress(step))
         if self._ranks.first:
@@ -161,6 +168,7 @@ class Trainer:
             return
         self._health.check()
         started = time.perf_counter()
+        self._pulse.mark("saving")
         self._checkpoints.save(step, self._state.capture(step, self._health.skipped), self._latest)
         self._performance.stalled(time.perf_counter() - started)
 

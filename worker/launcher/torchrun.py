@@ -27,6 +27,7 @@ def start(layout: AttemptLayout, launch: LaunchDocument, node: Node, rendezvous:
         # saved. It hands the same disposition to them, until they install their own handlers.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != launcher:
             os._exit(1)

@@ -42,18 +42,26 @@ def last_execution(layout: AttemptLayout, first: int) -> int:
     return max([first, *numbers, *(error.execution for error in read_errors(layout.errors))])
 
 
-def settle(layout: AttemptLayout, first: int, returncode: int, *, killed_for: ExitReason | None) -> FinishRecord:
+def settle(
+    layout: AttemptLayout,
+    first: int,
+    returncode: int,
+    *,
+    killed_for: ExitReason | None,
+    failure: Failure | None = None,
+) -> FinishRecord:
     """Read the last execution's finish record, or write it.
 
     Args:
         returncode: torchrun's.
         killed_for: why the launcher itself killed the ranks, where it did.
+        failure: what went wrong then, where that is known.
     """
     execution = last_execution(layout, first)
     path = layout.finish(execution)
     if path.is_file():
         return FinishRecord.model_validate_json(path.read_bytes())
-    reason, failure = (killed_for, None) if killed_for else _failure(layout, execution, returncode)
+    reason, failure = (killed_for, failure) if killed_for else _failure(layout, execution, returncode)
     record = FinishRecord(
         execution=execution,
         reason=reason,
