@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
 from trainyard.contract.reports import FinishRecord
+from trainyard.contract.spec import TrainingSpec
 from worker.beats import Pulse, PulseWriter, interval
-from worker.errors import TrainingError, describe, read_errors, write_error
+from worker.errors import TrainingError, describe, write_error
+from worker.launcher.verdict import what_went_wrong
 from worker.processes import PARENT, die_with_parent
 from worker.signals import StopSignal
 
@@ -47,15 +49,17 @@ def main(folder: str) -> None:
         layout.spool_file(execution).touch()
     log.info("rank %d, execution %d, pid %d", rank, execution, os.getpid())
     status = 1
+    spec: TrainingSpec | None = None
     closing: list[Callable[[float], None]] = []
     try:
         launch = LaunchDocument.model_validate_json(layout.launch.read_bytes())
+        spec = launch.spec
         pulse = _beat(layout, launch, rank, execution)
         _train(layout, launch, execution, stop, closing, pulse)
         status = 0
     except BaseException as error:
         # First of all: whose error is the earliest decides which rank is blamed.
-        write_error(layout.rank_error(rank), describe(error, rank=rank, execution=execution))
+        write_error(layout.rank_error(rank), describe(error, rank=rank, execution=execution, spec=spec))
         log.exception("rank %d failed", rank)
         # torchrun restarts what fails, and this would fail again. The launcher finds the error file.
         status = 0 if isinstance(error, TrainingError) else 1
@@ -170,9 +174,11 @@ def _announce(
         data={"step": start, "total_steps": total, "world_size": ranks.world, "device": ranks.device.type},
     )
     if _restarts():
-        own = [error for error in read_errors(layout.errors, execution - 1) if not error.consequence]
-        what = f"rank {own[0].rank}: {own[0].message}" if own else "a rank was lost without a word"
-        reporter.event("restarted_in_place", f"torchrun started the ranks again, after {what}", level="warning")
+        lost = what_went_wrong(layout, execution - 1, spec)
+        data = {"rank": lost.failure.rank, "type": lost.failure.type, "reason": lost.reason}
+        who = f"rank {lost.failure.rank}: " if lost.failure.rank is not None else ""
+        message = f"torchrun started the ranks again, after {who}{lost.failure.message}"
+        reporter.event("restarted_in_place", message, level="warning", data=data)
     if ranks.world > 1 and getattr(spec.model, "dropout", None):
         message = "dropout draws differ with the number of ranks: this run's updates are this layout's own"
         reporter.event("layout_dependent", message, level="warning")

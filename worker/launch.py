@@ -100,6 +100,7 @@ class Supervisor:
         self._watchdog = watchdog.Watchdog(layout, world, timeout, lambda: verdict.last_execution(layout, self._first))
         self._watched = launch.spec.task in LOOP_TASKS
         self._known: set[tuple[int, int]] = set()
+        self._spec = launch.spec
         self._process = process
         self._heart = Heart(
             launch.heartbeat_seconds,
@@ -131,7 +132,12 @@ class Supervisor:
     def _conclude(self) -> None:
         """Node 0 speaks for all: torchrun ends there only when it has ended on every node."""
         record = verdict.settle(
-            self._layout, self._first, self._process.returncode, killed_for=self._killed_for, failure=self._failure
+            self._layout,
+            self._first,
+            self._process.returncode,
+            killed_for=self._killed_for,
+            failure=self._failure,
+            spec=self._spec,
         )
         failure = f": {record.failure.message}" if record.failure else ""
         log.info("ended: %s after %d steps%s", record.reason, record.step, failure)

@@ -47,7 +47,7 @@ def start(layout: AttemptLayout, launch: LaunchDocument, node: Node, rendezvous:
 def command(layout: AttemptLayout, launch: LaunchDocument, node: Node, rendezvous: Rendezvous) -> list[str]:
     """The same on every node but for the address and who hosts the rendezvous."""
     return [
-        *(sys.executable, "-m", "worker.elastic", str(ended_file(layout, node.index))),
+        *(sys.executable, "-m", "worker.elastic", str(layout.root), str(node.index)),
         *("--nnodes", str(node.count)),
         *("--nproc-per-node", str(launch.ranks_per_node)),
         *("--rdzv-backend", "c10d"),
@@ -62,14 +62,14 @@ def command(layout: AttemptLayout, launch: LaunchDocument, node: Node, rendezvou
     ]
 
 
-def ended_file(layout: AttemptLayout, node: int = 0) -> Path:
-    """How the node's ranks of the last execution ended, as torchrun saw it."""
-    return layout.errors / f"torchrun-{node}.json"
+def ended_file(layout: AttemptLayout, node: int, execution: int) -> Path:
+    """How the node's ranks of an execution ended, as torchrun saw it."""
+    return layout.errors / f"torchrun-{execution}-{node}.json"
 
 
-def ended_files(layout: AttemptLayout) -> list[Path]:
+def ended_files(layout: AttemptLayout, execution: int) -> list[Path]:
     """Those of all nodes."""
-    return sorted(layout.errors.glob("torchrun-*.json"))
+    return sorted(layout.errors.glob(f"torchrun-{execution}-*.json"))
 
 
 def environment(launch: LaunchDocument, execution: int, base: dict[str, str]) -> dict[str, str]:

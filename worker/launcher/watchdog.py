@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
 from trainyard.contract.reports import Failure
-from worker.beats import Beat, interval, read_beats
+from worker.beats import Beat, Phase, interval, read_beats
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ class Watchdog:
         self._timeout = timeout
         self._execution = execution
         self._now = now
-        self._seen: tuple[int, dict[int, tuple[int, str]]] = (0, {})
+        self._seen: tuple[int, dict[int, tuple[int, Phase]]] = (0, {})
         self._moved = now()
         self._looked = 0.0
 
