@@ -17,6 +17,7 @@ from trainyard.contract.reports import FinishRecord
 from trainyard.contract.spec import TrainingSpec
 from worker.beats import Pulse, PulseWriter, interval
 from worker.errors import TrainingError, describe, write_error
+from worker.launcher import torchrun
 from worker.launcher.verdict import what_went_wrong
 from worker.processes import PARENT, die_with_parent
 from worker.signals import StopSignal
@@ -38,7 +39,8 @@ def main(folder: str) -> None:
     layout = AttemptLayout(Path(folder).absolute())
     rank, execution = int(os.environ["RANK"]), execution_number(layout)
     redirect_output(layout.rank_log(rank))
-    die_with_parent(int(os.environ.get(PARENT, os.getppid())))
+    wrapped = torchrun.WRAPPED in os.environ
+    die_with_parent(os.getppid() if wrapped else int(os.environ.get(PARENT, os.getppid())))
     stop = StopSignal(layout.stop_request)
     stop.install()
     # Written by the handler itself, so that it works while the interpreter waits in a collective.
@@ -113,21 +115,34 @@ def _train(
     pulse: Pulse,
 ) -> None:
     from worker import distributed
+    from worker.boundary import Boundary
     from worker.checkpoint.manager import CheckpointManager
     from worker.engine.trainer import Trainer
+    from worker.profiling import Requests, StepProfiler
     from worker.tasks.select import select_task
 
     run = RunLayout(layout.root.parent.parent)
     ranks = distributed.join(launch.spec)
     pulse.mark("starting")
-    stop.bind(ranks.any)
     checkpoints = CheckpointManager(run, launch, execution, ranks)
     reporter = _reporter(layout, launch, execution, checkpoints.start_step, first=ranks.first)
     closing.append(reporter.close)
     checkpoints.bind(reporter)
     task = select_task(launch.spec)
     pulse.mark("starting")
-    trainer = Trainer(launch.spec, task, ranks, reporter=reporter, stop=stop, checkpoints=checkpoints, pulse=pulse)
+    requests = Requests(layout) if ranks.first else None
+    if requests:
+        requests.start()
+    trainer = Trainer(
+        launch.spec,
+        task,
+        ranks,
+        reporter=reporter,
+        boundary=Boundary(ranks, stop, requests.number) if requests else Boundary(ranks, stop),
+        checkpoints=checkpoints,
+        pulse=pulse,
+        profiler=StepProfiler(launch.spec.profile, run.profiles, ranks, reporter, requests),
+    )
     _announce(layout, execution, reporter, launch, ranks, start=checkpoints.start_step, total=trainer.total_steps)
     outcome = trainer.run()
     if outcome.completed and launch.spec.checkpoint.export:

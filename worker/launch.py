@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 
 from trainyard.contract.launch import LaunchDocument
-from trainyard.contract.layout import AttemptLayout
-from trainyard.contract.reports import Claim, ExitReason, Failure, FinishRecord
+from trainyard.contract.layout import AttemptLayout, write_atomic
+from trainyard.contract.reports import Claim, ExitReason, Failure, FinishRecord, HeartbeatReply
 from trainyard.contract.spec import LOOP_TASKS
 from worker import processes
 from worker.launcher import torchrun, verdict, watchdog
@@ -52,6 +52,10 @@ def run(attempt_folder: str) -> None:
         return
     _log_to(layout.node_log(node.index))
     log.info("attempt %d of job %s, execution %d", launch.attempt, launch.job_id, rendezvous.execution)
+    if why := torchrun.refusal(launch):
+        log.error("%s", why)
+        _post_finish(connect, verdict.refused(layout, rendezvous.execution, why))
+        return
     try:
         process = torchrun.start(layout, launch, node, rendezvous)
     except OSError as error:
@@ -93,6 +97,8 @@ class Supervisor:
         self._limit = limit
         self._stop = StopRequest(layout)
         self._told = False
+        self._profiled = 0
+        """The number of the last trace that was asked for."""
         self._killed_for: ExitReason | None = None
         self._failure: Failure | None = None
         world = node.count * launch.ranks_per_node
@@ -100,13 +106,13 @@ class Supervisor:
         self._watchdog = watchdog.Watchdog(layout, world, timeout, lambda: verdict.last_execution(layout, self._first))
         self._watched = launch.spec.task in LOOP_TASKS
         self._known: set[tuple[int, int]] = set()
-        self._spec = launch.spec
+        self._launch = launch
         self._process = process
         self._heart = Heart(
             launch.heartbeat_seconds,
             connect,
             lambda: verdict.last_execution(layout, self._first),
-            self._on_stop_reply,
+            self._on_reply,
             late_claim=late_claim,
             node=node.index,
         )
@@ -137,7 +143,7 @@ class Supervisor:
             self._process.returncode,
             killed_for=self._killed_for,
             failure=self._failure,
-            spec=self._spec,
+            spec=self._launch.spec,
         )
         failure = f": {record.failure.message}" if record.failure else ""
         log.info("ended: %s after %d steps%s", record.reason, record.step, failure)
@@ -176,7 +182,10 @@ class Supervisor:
         if self._stop.reason and not self._told:
             self._told = True
             # Ranks that have no handler yet ignore it, and find the file when they have.
-            processes.send(processes.children(self._process.pid), signal.SIGUSR2)
+            ranks = processes.children(self._process.pid)
+            if torchrun.wrapped(self._launch):
+                ranks = [pid for pid, _ in processes.descendants(self._process.pid)]
+            processes.send(ranks, signal.SIGUSR2)
 
     def _enforce(self) -> None:
         since = self._stop.since
@@ -227,8 +236,13 @@ class Supervisor:
             self._process.wait()
         processes.kill_remaining(self._known)
 
-    def _on_stop_reply(self, wish: str) -> None:
-        self._stop.ask("user_cancelled" if wish == "cancel" else "preempted")
+    def _on_reply(self, reply: HeartbeatReply) -> None:
+        if reply.stop:
+            self._stop.ask("user_cancelled" if reply.stop == "cancel" else "preempted")
+        wanted = reply.profile
+        if wanted and self._node.first and wanted.request > self._profiled:
+            self._profiled = wanted.request
+            write_atomic(self._layout.profile_request, wanted.model_dump_json())
 
 
 def _post_finish(connect: "partial[ServiceClient]", record: FinishRecord) -> None:

@@ -60,6 +60,11 @@ class AttemptLayout:
         return self.beats / f"rank-{rank}.json"
 
     @property
+    def profile_request(self) -> Path:
+        """A trace that someone asked of the running job; written by the launcher, read by rank 0."""
+        return self.root / "profile.json"
+
+    @property
     def stalled(self) -> Path:
         """Node 0's verdict that the run stands still, for the other nodes."""
         return self.root / "stalled"
@@ -142,6 +147,11 @@ class RunLayout:
     def artifacts(self) -> Path:
         """What a run leaves beside its weights: traces, tables. Any file below it can be downloaded."""
         return self.root / "artifacts"
+
+    @property
+    def profiles(self) -> Path:
+        """Traces of steps, and beside each a table of its costliest operations."""
+        return self.artifacts / "profile"
 
 
 def write_atomic(path: Path, content: bytes | str, *, mode: int = 0o644) -> None:

@@ -63,7 +63,6 @@ def unsupported(spec: TrainingSpec, site: Site) -> list[Problem]:
         (spec.data is not None and spec.data.source == "jsonl", "data.source", "`jsonl` is not built yet"),
         (spec.compile, "compile", "is not built yet; take `false`"),
         (spec.resume_from is not None, "resume_from", "starting from another job is not built yet"),
-        (spec.profile is not None, "profile", "is not built yet"),
         (
             isinstance(spec.model, ConvnetModel) and spec.model.classes < DIGITS,
             "model.classes",

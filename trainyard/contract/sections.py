@@ -246,11 +246,14 @@ class Health(Strict):
 
 
 class Profile(Strict):
-    """A torch profiler trace of a few steps."""
+    """A torch profiler trace of a few steps, in the run's `artifacts/profile`."""
 
     start_step: PositiveInt
+    """The first update that is traced, counted from 1."""
     steps: PositiveInt = 3
-    ranks: tuple[NonNegativeInt, ...] = (0,)
+    ranks: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] = (0,)
+    nsys: bool = False
+    """Have NVIDIA's `nsys` record them instead; the nodes must have it."""
 
 
 class Log(Strict):

@@ -117,6 +117,12 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
         refuse("batch.micro_size", f"is {spec.batch.micro_size}, larger than `batch.size` {spec.batch.size}")
     if spec.steps is not None and spec.schedule.warmup_steps > spec.steps:
         refuse("schedule.warmup_steps", f"is {spec.schedule.warmup_steps}, more than the run's {spec.steps} steps")
+    if spec.profile is not None:
+        outside = [rank for rank in spec.profile.ranks if rank >= spec.gpus]
+        if outside:
+            refuse("profile.ranks", f"names rank {outside[0]}, but the ranks are 0 to {spec.gpus - 1}")
+        if spec.steps is not None and spec.profile.start_step > spec.steps:
+            refuse("profile.start_step", f"is {spec.profile.start_step}, after the last of the {spec.steps} steps")
     if spec.strategy == "hsdp" and spec.gpus % spec.fsdp.replicas:
         refuse("fsdp.replicas", f"is {spec.fsdp.replicas}, which does not divide `gpus` {spec.gpus}")
     return found

@@ -10,6 +10,7 @@ from torch import nn
 from trainyard.contract.reports import Progress
 from trainyard.contract.spec import TrainingSpec
 from worker.beats import Pulse
+from worker.boundary import Boundary
 from worker.checkpoint.manager import CheckpointManager
 from worker.data.sampler import GlobalBatches
 from worker.distributed import Ranks
@@ -22,8 +23,8 @@ from worker.engine.step import Stepper, StepResult
 from worker.errors import RefusedError
 from worker.health import NonFinite
 from worker.metrics import Performance
+from worker.profiling import StepProfiler
 from worker.reporter import Reporter
-from worker.signals import StopSignal
 from worker.tasks.base import Task
 
 log = logging.getLogger(__name__)
@@ -48,16 +49,18 @@ class Trainer:
         ranks: Ranks,
         *,
         reporter: Reporter,
-        stop: StopSignal,
+        boundary: Boundary,
         checkpoints: CheckpointManager,
         pulse: Pulse | None = None,
+        profiler: StepProfiler | None = None,
     ) -> None:
         self._pulse = pulse or Pulse()
+        self._profiler = profiler
         self._spec = spec
         self._task = task
         self._ranks = ranks
         self._reporter = reporter
-        self._stop = stop
+        self._boundary = boundary
         self._checkpoints = checkpoints
         self._batches = GlobalBatches(
             task.examples.train,
@@ -96,7 +99,9 @@ class Trainer:
     def run(self) -> Outcome:
         """Train from the latest checkpoint to the last step, or to the step at which all agree to stop."""
         step = self._resume()
-        while step < self.total_steps and not self._stop.agreed():
+        while step < self.total_steps and not self._boundary.agreed():
+            if self._profiler:
+                self._profiler.before(step + 1, self._boundary.profile_request)
             self._step(step + 1)
             step += 1
             if self._log_due(step):
@@ -105,6 +110,9 @@ class Trainer:
                 self._evaluate(step)
             if self._checkpoints.due(step, self.total_steps):
                 self._save(step)
+        self._boundary.leave()
+        if self._profiler:
+            self._profiler.finish()
         if 0 < step < self.total_steps:
             self._save(step)
         self._pulse.mark("saving")

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -10,11 +11,14 @@ from pathlib import Path
 
 import worker
 from trainyard.contract.launch import LaunchDocument
-from trainyard.contract.layout import AttemptLayout
+from trainyard.contract.layout import AttemptLayout, RunLayout
 from worker.launcher.nodes import Node, Rendezvous
 
 _PR_SET_PDEATHSIG = 1
 SHUTDOWN_SECONDS = 60
+NSYS = "nsys"
+WRAPPED = "TRAINYARD_WRAPPED"
+"""The variable that tells a rank that its parent is not torchrun."""
 
 
 def start(layout: AttemptLayout, launch: LaunchDocument, node: Node, rendezvous: Rendezvous) -> subprocess.Popen[bytes]:
@@ -58,8 +62,32 @@ def command(layout: AttemptLayout, launch: LaunchDocument, node: Node, rendezvou
         *("--max-restarts", str(launch.max_restarts)),
         *("--signals-to-handle", "SIGINT"),
         *("--monitor-interval", "0.1"),
-        *("-m", "worker", str(layout.root)),
+        *_program(layout, launch),
     ]
+
+
+def _program(layout: AttemptLayout, launch: LaunchDocument) -> list[str]:
+    """What each rank runs; under nsys, which records those that say so."""
+    rank = ["-m", "worker", str(layout.root)]
+    if not wrapped(launch):
+        return rank
+    folder = RunLayout(layout.root.parent.parent).profiles
+    folder.mkdir(parents=True, exist_ok=True)
+    chosen = ["--capture-range=cudaProfilerApi", "--capture-range-end=stop"] if launch.spec.backend == "nccl" else []
+    record = [NSYS, "profile", "--trace=cuda,nvtx,osrt", "--force-overwrite=true", *chosen]
+    return ["--no-python", *record, "--output", f"{folder}/nsys-rank-%q{{RANK}}", sys.executable, *rank]
+
+
+def wrapped(launch: LaunchDocument) -> bool:
+    """Whether another program stands between torchrun and the ranks."""
+    return launch.spec.profile is not None and launch.spec.profile.nsys
+
+
+def refusal(launch: LaunchDocument) -> str | None:
+    """Why this node cannot run what is asked, where it cannot."""
+    if wrapped(launch) and shutil.which(NSYS) is None:
+        return f"profile.nsys is asked for, but {socket.gethostname()} has no program `{NSYS}` on its PATH"
+    return None
 
 
 def ended_file(layout: AttemptLayout, node: int, execution: int) -> Path:
@@ -89,6 +117,8 @@ def environment(launch: LaunchDocument, execution: int, base: dict[str, str]) ->
         # The folder someone happened to start from is no place to import from.
         "PYTHONSAFEPATH": "1",
     }
+    if wrapped(launch):
+        found[WRAPPED] = "1"
     loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
     if loopback and launch.nodes == 1:
         # gloo asks the resolver for this host's name otherwise, and not every machine knows its own.

@@ -81,15 +81,25 @@ def settle(
         restarts=execution - first,
         time=datetime.now(UTC),
     )
-    write_atomic(path, record.model_dump_json())
-    return record
+    return _written(layout, record)
 
 
 def not_started(layout: AttemptLayout, execution: int, error: OSError) -> FinishRecord:
     """Write the record of an execution whose torchrun never ran."""
     failure = Failure(host=socket.gethostname(), type=type(error).__name__, message=f"torchrun cannot start: {error}")
-    record = FinishRecord(execution=execution, reason="error", failure=failure, time=datetime.now(UTC))
-    write_atomic(layout.finish(execution), record.model_dump_json())
+    return _written(layout, FinishRecord(execution=execution, reason="error", failure=failure, time=datetime.now(UTC)))
+
+
+def refused(layout: AttemptLayout, execution: int, why: str) -> FinishRecord:
+    """Write the record of an execution that this node cannot run."""
+    failure = Failure(host=socket.gethostname(), type="Refused", message=why, final=True)
+    return _written(
+        layout, FinishRecord(execution=execution, reason="rejected", failure=failure, time=datetime.now(UTC))
+    )
+
+
+def _written(layout: AttemptLayout, record: FinishRecord) -> FinishRecord:
+    write_atomic(layout.finish(record.execution), record.model_dump_json())
     return record
 
 

@@ -18,6 +18,7 @@ from trainyard.contract.layout import RunLayout
 from trainyard.contract.resolve import Site, resolve
 from trainyard.contract.spec import parse_spec
 from worker import distributed
+from worker.boundary import Boundary
 from worker.checkpoint.export import whole_weights
 from worker.checkpoint.manager import CheckpointManager
 from worker.engine.step import Stepper
@@ -60,10 +61,14 @@ class StopAt:
 
     def __init__(self, start, until):
         self.step, self.until = start, until
+        self.profile_request = 0
 
     def agreed(self):
         self.step += 1
         return self.step > self.until
+
+    def leave(self):
+        pass
 
 
 COLLECTIVES = {
@@ -151,13 +156,12 @@ def train(case, ranks, folder):
     spec = resolve(parse_spec(document), Site())
     reporter = ListReporter()
     checkpoints = manager(RunLayout(folder.parent / case["run"]), spec, ranks) if "run" in case else NoCheckpoints()
-    stop = StopSignal(folder / "stop")
-    stop.bind(ranks.any)
+    stop = Boundary(ranks, StopSignal(folder / "stop"))
     if "until" in case:
         stop = StopAt(checkpoints.start_step, case["until"])
     with Watched(case.get("plant"), ranks.world) as watched:
         task = watched.wrap(select_task(spec), ranks.rank)
-        trainer = Trainer(spec, task, ranks, reporter=reporter, stop=stop, checkpoints=checkpoints)
+        trainer = Trainer(spec, task, ranks, reporter=reporter, boundary=stop, checkpoints=checkpoints)
         if case.get("watch_gathered"):
             watched.watch_gathered(trainer._model.module)
         error = None
