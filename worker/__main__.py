@@ -141,6 +141,7 @@ def _train(
         boundary=Boundary(ranks, stop, requests.number) if requests else Boundary(ranks, stop),
         checkpoints=checkpoints,
         pulse=pulse,
+        record=run.micro_size,
         profiler=StepProfiler(launch.spec.profile, run.profiles, ranks, reporter, requests),
     )
     _announce(layout, execution, reporter, launch, ranks, start=checkpoints.start_step, total=trainer.total_steps)

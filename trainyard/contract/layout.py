@@ -140,6 +140,11 @@ class RunLayout:
         return [checkpoint for checkpoint in found if checkpoint.manifest.is_file()]
 
     @property
+    def micro_size(self) -> Path:
+        """What `batch.micro_size: auto` became, and for which layout."""
+        return self.root / "micro_size.json"
+
+    @property
     def export(self) -> Path:
         return self.root / "export"
 

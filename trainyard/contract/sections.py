@@ -159,6 +159,10 @@ class Ddp(Strict):
     find_unused_parameters: bool = False
     static_graph: bool = False
     bucket_cap_mb: PositiveInt = 25
+    gradient_as_bucket_view: bool = True
+    """Gradients live in the buckets that are communicated, so they are held once and not twice."""
+    sync_batchnorm: bool = False
+    """Batch statistics over all ranks' examples instead of each rank's own; GPUs only."""
 
 
 class Lora(Strict):

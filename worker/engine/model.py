@@ -17,6 +17,11 @@ class ParallelModel:
     module: nn.Module
     """Whose names checkpoints use, and what evaluation calls."""
 
+    @property
+    def rehearsed(self) -> nn.Module:
+        """What is called to see whether a batch fits: without communication where the model is whole on each rank."""
+        return self.module
+
     def accumulating(self, *, last: bool) -> AbstractContextManager[None]:
         """Around a micro-batch's forward and backward: what need not be communicated before the last one, is not."""
         return contextlib.nullcontext()

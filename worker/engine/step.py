@@ -64,6 +64,21 @@ class Stepper:
         (loss * 0.0).backward()  # type: ignore[no-untyped-call]
         self._optimizer.zero_grad(set_to_none=True)
 
+    def rehearse(self, indices: Indices) -> None:
+        """A forward and backward of these examples in one piece, without an update; no gradient is left. Where the
+        model is whole on each rank, nothing is communicated."""
+        try:
+            batch = self._task.examples.train_batch(indices, self._ranks.device)
+            with self._precision.autocast():
+                loss = self._task.loss_sum(self._model.rehearsed, batch)
+            (loss * 0.0).backward()  # type: ignore[no-untyped-call]
+        finally:
+            self._optimizer.zero_grad(set_to_none=True)
+
+    def settle(self, micro_size: int) -> None:
+        """From now on compute so many examples at once."""
+        self._micro_size = micro_size
+
     def run(self, step: int, indices: Indices, *, norm_wanted: bool) -> StepResult:
         """The update number `step` from this global batch."""
         started = time.perf_counter()

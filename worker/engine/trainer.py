@@ -4,6 +4,7 @@ import logging
 import math
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from torch import nn
 
@@ -15,6 +16,7 @@ from worker.checkpoint.manager import CheckpointManager
 from worker.data.sampler import GlobalBatches
 from worker.distributed import Ranks
 from worker.engine.evaluation import evaluate
+from worker.engine.micro_size import Prober
 from worker.engine.optim import build_optimizer, learning_rate, set_learning_rate
 from worker.engine.parallel import SHARDED, parallelise
 from worker.engine.precision import Precision
@@ -53,9 +55,11 @@ class Trainer:
         checkpoints: CheckpointManager,
         pulse: Pulse | None = None,
         profiler: StepProfiler | None = None,
+        record: Path | None = None,
     ) -> None:
         self._pulse = pulse or Pulse()
         self._profiler = profiler
+        self._prober = Prober(spec, ranks, record, reporter)
         self._spec = spec
         self._task = task
         self._ranks = ranks
@@ -120,7 +124,12 @@ class Trainer:
         return Outcome(step, completed=step == self.total_steps, module=self._model.module)
 
     def _resume(self) -> int:
-        self._stepper.warm_up(self._batches.at(0))
+        first = self._batches.at(0)
+        self._stepper.warm_up(first)
+        if self._spec.batch.micro_size == "auto":
+            share = -(-len(first) // self._ranks.world)
+            size = self._prober.settle(share, lambda n: self._stepper.rehearse(first[:n]), self._model.module)
+            self._stepper.settle(size)
         seed_generators(self._spec.seed, self._ranks.rank)
         start = self._checkpoints.start_step
         if start:
