@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from trainyard.contract.spec import TrainingSpec
+from worker.errors import RefusedError
 
 
 @dataclass(frozen=True)
@@ -61,15 +62,19 @@ class Ranks:
 
 def join(spec: TrainingSpec) -> Ranks:
     """Join the process group that torchrun describes in the environment."""
-    backend = spec.backend
     # The watchdog names the rank that is behind; a collective that gives up by itself would only blame its peers.
     patience = timedelta(minutes=2 * spec.health.stall_timeout_minutes + 60)
     local_rank = int(os.environ["LOCAL_RANK"])
     device = torch.device("cpu")
-    if backend == "nccl":
+    if spec.backend == "nccl":
         device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
-    dist.init_process_group(backend, timeout=patience)
+    dist.init_process_group(_backend(spec), timeout=patience)
+    if dist.get_world_size() != int(os.environ["WORLD_SIZE"]):
+        raise RefusedError(
+            f"backend `{spec.backend}` made a group of {dist.get_world_size()} of the {os.environ['WORLD_SIZE']} ranks",
+            "MPI joins only ranks that mpirun started, and these are torchrun's; take `nccl` or `gloo`.",
+        )
     return Ranks(
         rank=dist.get_rank(),
         world=dist.get_world_size(),
@@ -78,6 +83,20 @@ def join(spec: TrainingSpec) -> Ranks:
         bookkeeping=_gloo(patience),
         checkpoints=_gloo(patience),
     )
+
+
+def _backend(spec: TrainingSpec) -> str:
+    """As torch names it.
+
+    Raises:
+        RefusedError: this build of torch has no MPI.
+    """
+    if spec.backend == "mpi" and not dist.is_mpi_available():
+        raise RefusedError("backend `mpi` is not part of this build of torch", "Take `nccl` or `gloo`.")
+    if spec.backend == "nccl" and spec.fsdp.cpu_offload:
+        # What lies in the host's memory is summed there: the norm of the gradients.
+        return "cpu:gloo,cuda:nccl"
+    return spec.backend
 
 
 def leave() -> None:

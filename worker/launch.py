@@ -101,7 +101,7 @@ class Supervisor:
         """The number of the last trace that was asked for."""
         self._killed_for: ExitReason | None = None
         self._failure: Failure | None = None
-        world = node.count * launch.ranks_per_node
+        world = node.count * launch.processes_per_node
         timeout = launch.spec.health.stall_timeout_minutes * 60.0
         self._watchdog = watchdog.Watchdog(layout, world, timeout, lambda: verdict.last_execution(layout, self._first))
         self._watched = launch.spec.task in LOOP_TASKS
@@ -118,7 +118,7 @@ class Supervisor:
         )
         streams = [LogStream("launch", layout.launch_log)] if node.first else []
         if node.count == 1:
-            streams += [LogStream(str(rank), layout.rank_log(rank)) for rank in range(launch.ranks_per_node)]
+            streams += [LogStream(str(rank), layout.rank_log(rank)) for rank in range(launch.processes_per_node)]
         self._shipper = LogShipper(streams, connect)
 
     def run(self) -> None:

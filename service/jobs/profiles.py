@@ -41,9 +41,10 @@ def ask(
             raise ConflictError(f"job {job.id} is {job.status}; only a running job can be traced", code="not_running")
         if job.spec["task"] not in LOOP_TASKS:
             raise ConflictError(f"task `{job.spec['task']}` has no steps of ours to trace", code="not_traceable")
-        outside = [rank for rank in wanted.ranks if rank >= job.spec["gpus"]]
+        last = 0 if job.spec["strategy"] == "dp" else job.spec["gpus"] - 1
+        outside = [rank for rank in wanted.ranks if rank > last]
         if outside:
-            message = f"names rank {outside[0]}, but the ranks are 0 to {job.spec['gpus'] - 1}"
+            message = f"names rank {outside[0]}, but the ranks are 0 to {last}"
             raise InvalidRequestError(message, param="ranks", code="unknown_rank")
         pending = pending_request(jobs, job, attempt)
         if pending is None or (pending.steps, pending.ranks) != (wanted.steps, wanted.ranks):

@@ -150,7 +150,10 @@ class Fsdp(Strict):
     wrap: Literal["naive", "layer", "size"] = "layer"
     min_params: PositiveInt | None = None
     cpu_offload: bool = False
+    """Keep parameters, gradients and optimizer state in the host's memory; GPUs only."""
     replicas: PositiveInt = 1
+    prefetch: NonNegativeInt = 0
+    """How many units ahead are gathered while one computes; 0 leaves it to torch, which gathers one."""
 
 
 class Ddp(Strict):

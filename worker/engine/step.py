@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from worker.beats import Pulse
+from worker.data.prefetch import Loader
 from worker.data.sampler import Indices, micro_batches
 from worker.distributed import Ranks
 from worker.engine.model import ParallelModel
@@ -53,6 +54,7 @@ class Stepper:
         self._micro_size = micro_size
         self._clip_norm = clip_norm
         self._pulse = pulse
+        self._loader = Loader(task.examples, ranks.device)
         self._parameters = [parameter for parameter in model.module.parameters() if parameter.requires_grad]
 
     def warm_up(self, indices: Indices) -> None:
@@ -101,7 +103,17 @@ class Stepper:
 
     def _load(self, piece: Indices, indices: Indices) -> Tensors:
         # A rank without an example computes one of weight zero, so that every rank takes part in every collective.
-        return self._task.examples.train_batch(piece if len(piece) else indices[:1], self._ranks.device)
+        return self._loader.load(piece if len(piece) else indices[:1])
+
+    @property
+    def loads_ahead(self) -> bool:
+        """Whether `load_ahead` gains anything here."""
+        return self._loader.enabled
+
+    def load_ahead(self, indices: Indices) -> None:
+        """Gather the next update's batches while the device computes this one."""
+        pieces = micro_batches(indices, self._ranks.rank, self._ranks.world, self._micro_size)
+        self._loader.ahead([piece if len(piece) else indices[:1] for piece in pieces])
 
     def _accumulate(self, pieces: list[Indices], batches: list[Tensors], weight: float) -> tuple[torch.Tensor, float]:
         total = torch.zeros((), device=self._ranks.device)

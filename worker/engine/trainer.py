@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from trainyard.contract.reports import Progress
@@ -23,6 +24,8 @@ from worker.engine.precision import Precision
 from worker.engine.state import TrainingState, seed_generators
 from worker.engine.step import Stepper, StepResult
 from worker.errors import RefusedError
+from worker.flops import flops_per_example, peak_flops
+from worker.garbage import Garbage
 from worker.health import NonFinite
 from worker.metrics import Performance
 from worker.profiling import StepProfiler
@@ -59,6 +62,7 @@ class Trainer:
     ) -> None:
         self._pulse = pulse or Pulse()
         self._profiler = profiler
+        self._garbage = Garbage()
         self._prober = Prober(spec, ranks, record, reporter)
         self._spec = spec
         self._task = task
@@ -79,10 +83,14 @@ class Trainer:
                 f"schedule.warmup_steps is {spec.schedule.warmup_steps}, more than the run's {self.total_steps} steps"
             )
         seed_generators(spec.seed)
-        self._model = parallelise(spec, task.build_model(), ranks)
+        model = task.build_model()
+        flops = flops_per_example(task, model, spec.model)
+        self._model = parallelise(spec, model, ranks)
         sharded = spec.strategy in SHARDED
         self._optimizer = build_optimizer(spec.optimizer, self._model.module.parameters(), sharded=sharded)
-        self._precision = Precision(spec.precision, spec.amp, ranks.device, autocast=not sharded)
+        self._precision = Precision(
+            spec.precision, spec.amp, ranks.device, autocast=not sharded and spec.strategy != "dp"
+        )
         self._health = NonFinite(spec.health.on_nan, self._precision, ranks)
         self._stepper = Stepper(
             task,
@@ -96,9 +104,17 @@ class Trainer:
             pulse=self._pulse,
         )
         self._state = TrainingState(self._model.module, self._optimizer, self._precision, ranks, spec.seed)
-        self._performance = Performance(ranks, task.tokens_per_example)
+        self._performance = Performance(ranks, task.tokens_per_example, flops=flops, peak=self._peak())
         self._latest: dict[str, float] = {}
         """The metrics of the current step that a checkpoint carries."""
+
+    def _peak(self) -> float | None:
+        """FLOP/s of all devices of the run together, where that is known."""
+        if self._ranks.device.type != "cuda":
+            return None
+        name = torch.cuda.get_device_name(self._ranks.device)
+        peak = peak_flops(name, self._spec.precision, tf32=self._spec.tf32)
+        return peak * self._spec.gpus if peak else None
 
     def run(self) -> Outcome:
         """Train from the latest checkpoint to the last step, or to the step at which all agree to stop."""
@@ -115,6 +131,7 @@ class Trainer:
             if self._checkpoints.due(step, self.total_steps):
                 self._save(step)
         self._boundary.leave()
+        self._garbage.close()
         if self._profiler:
             self._profiler.finish()
         if 0 < step < self.total_steps:
@@ -145,9 +162,12 @@ class Trainer:
         set_learning_rate(self._optimizer, self._rate)
         indices = self._batches.at(step - 1)
         self._result: StepResult = self._stepper.run(step, indices, norm_wanted=self._log_due(step))
+        if self._stepper.loads_ahead and step < self.total_steps:
+            self._stepper.load_ahead(self._batches.at(step))
         self._performance.add(self._result, len(indices), time.perf_counter() - started)
         self._latest = {}
         self._pulse.underway = True
+        self._garbage.after_step(step)
 
     def _log_due(self, step: int) -> bool:
         return step == 1 or step % self._spec.log.every_steps == 0 or step == self.total_steps

@@ -53,7 +53,7 @@ def command(layout: AttemptLayout, launch: LaunchDocument, node: Node, rendezvou
     return [
         *(sys.executable, "-m", "worker.elastic", str(layout.root), str(node.index)),
         *("--nnodes", str(node.count)),
-        *("--nproc-per-node", str(launch.ranks_per_node)),
+        *("--nproc-per-node", str(launch.processes_per_node)),
         *("--rdzv-backend", "c10d"),
         *("--rdzv-endpoint", rendezvous.endpoint),
         *("--rdzv-conf", f"is_host={int(node.first)}"),
@@ -102,7 +102,7 @@ def ended_files(layout: AttemptLayout, execution: int) -> list[Path]:
 
 def environment(launch: LaunchDocument, execution: int, base: dict[str, str]) -> dict[str, str]:
     """What torchrun and the ranks find around them."""
-    ranks = launch.ranks_per_node
+    ranks = launch.processes_per_node
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     found = {
         "OMP_NUM_THREADS": str(max(1, cores // ranks)),

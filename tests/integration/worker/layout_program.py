@@ -6,12 +6,15 @@
 import json
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import RunLayout
@@ -79,10 +82,24 @@ COLLECTIVES = {
 """What fully_shard calls in this torch."""
 
 
+class Reads(TorchDispatchMode):
+    """Counts what makes the host wait for a device: a tensor's value read as a number."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
 class Watched:
     """Records the examples and collectives of each step, and multiplies a planted loss."""
 
-    def __init__(self, plant, world):
+    def __init__(self, plant, world, count_reads=False):
+        self.count_reads = count_reads
+        self.reads = {}
         self.plant = plant and {**plant, "rank": plant["rank"] % world}
         self.collectives = {}
         self.most_gathered = 0
@@ -101,7 +118,9 @@ class Watched:
 
         def run(stepper, step, indices, **options):
             watched.step, watched.inside = step, True
-            result = watched.run(stepper, step, indices, **options)
+            with Reads() if watched.count_reads else nullcontext() as reads:
+                result = watched.run(stepper, step, indices, **options)
+            watched.reads[step] = reads.count if reads else None
             watched.inside = False
             if stepper._precision.scaler:
                 watched.scales[step] = stepper._precision.scaler.get_scale()
@@ -159,7 +178,7 @@ def train(case, ranks, folder):
     stop = Boundary(ranks, StopSignal(folder / "stop"))
     if "until" in case:
         stop = StopAt(checkpoints.start_step, case["until"])
-    with Watched(case.get("plant"), ranks.world) as watched:
+    with Watched(case.get("plant"), ranks.world, case.get("count_reads", False)) as watched:
         task = watched.wrap(select_task(spec), ranks.rank)
         trainer = Trainer(spec, task, ranks, reporter=reporter, boundary=stop, checkpoints=checkpoints)
         if case.get("watch_gathered"):
@@ -174,6 +193,7 @@ def train(case, ranks, folder):
         "examples": watched.examples,
         "scales": watched.scales,
         "error": error,
+        "reads": watched.reads,
         "collectives": watched.collectives,
         "most_gathered": watched.most_gathered,
         "sharded": sum(p.to_local().numel() for p in module.parameters() if isinstance(p, DTensor)),
