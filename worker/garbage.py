@@ -2,7 +2,7 @@
 
 import gc
 
-EVERY_STEPS = 100
+EVERY_STEPS = 50
 
 
 class Garbage:

@@ -26,7 +26,7 @@ def evaluate(task: Task, model: ParallelModel, precision: Precision, ranks: Rank
         # Every rank makes as many passes: a sharded model's forward is a collective.
         batch = task.examples.held_out_batch(piece if len(piece) else held_out[:1], ranks.device)
         with precision.autocast():
-            found = task.evaluation_sums(model.module, batch)
+            found = task.evaluation_sums(model.evaluated, batch)
         for key, value in found.items():
             value = value.double() * float(len(piece) > 0)
             sums[key] = sums[key] + value if key in sums else value

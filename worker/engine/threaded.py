@@ -29,7 +29,13 @@ class _Cast(nn.Module):
 
 @dataclass(frozen=True)
 class ThreadedModel(ParallelModel):
-    """A model in DataParallel."""
+    """A model in DataParallel; evaluation takes the first GPU alone."""
+
+    @property
+    def evaluated(self) -> nn.Module:
+        inner = self.forward.module
+        assert isinstance(inner, nn.Module)
+        return inner
 
     @property
     def rehearsed(self) -> nn.Module:

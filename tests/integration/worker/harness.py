@@ -250,7 +250,7 @@ def processes_of(attempt):
     return found
 
 
-def run_layout(world, cases, folder, seconds=150):
+def run_layout(world, cases, folder, seconds=150, environ=None):
     """The cases on `world` processes; one result a rank."""
     folder.mkdir(parents=True)
     (folder / "cases.json").write_text(json.dumps(cases))
@@ -262,6 +262,7 @@ def run_layout(world, cases, folder, seconds=150):
         "MASTER_PORT": str(free_port()),
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": "1",
+        **(environ or {}),
     }
     command = [sys.executable, str(HERE / "layout_program.py"), str(folder / "cases.json"), str(folder)]
     ranks = []

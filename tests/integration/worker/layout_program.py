@@ -82,6 +82,9 @@ COLLECTIVES = {
 """What fully_shard calls in this torch."""
 
 
+SITE = Site(os.environ.get("TRAINYARD_TEST_ACCELERATOR", "cpu"))
+
+
 class Reads(TorchDispatchMode):
     """Counts what makes the host wait for a device: a tensor's value read as a number."""
 
@@ -169,10 +172,10 @@ class Watched:
 
 
 def train(case, ranks, folder):
-    document = {**case["spec"], "gpus": ranks.world}
-    if ranks.world == 1 and case.get("single", True):
+    document = {**case["spec"], "gpus": case.get("gpus", ranks.world)}
+    if ranks.world == 1 and case.get("single", SITE.accelerator == "cpu"):
         document["strategy"] = "single"
-    spec = resolve(parse_spec(document), Site())
+    spec = resolve(parse_spec(document), SITE)
     reporter = ListReporter()
     checkpoints = manager(RunLayout(folder.parent / case["run"]), spec, ranks) if "run" in case else NoCheckpoints()
     stop = Boundary(ranks, StopSignal(folder / "stop"))
@@ -227,8 +230,9 @@ def manager(run, spec, ranks):
 def main():
     cases = json.loads(Path(sys.argv[1]).read_text())
     folder = Path(sys.argv[2])
-    first = parse_spec(next(iter(cases.values()))["spec"] | {"backend": "gloo"})
-    ranks = distributed.join(first)
+    # One group for all cases: on GPUs with gloo beside NCCL, which offloaded parameters need.
+    base = next(iter(cases.values()))["spec"] | {"backend": "auto", "fsdp": {"cpu_offload": True}, "strategy": "fsdp"}
+    ranks = distributed.join(parse_spec(base | {"backend": "nccl" if SITE.accelerator == "cuda" else "gloo"}))
     found = {name: train(case, ranks, folder) for name, case in cases.items()}
     (folder / f"rank-{ranks.rank}.json").write_text(json.dumps(found))
     ranks.barrier()

