@@ -1,8 +1,7 @@
-"""What all ranks agree on between two steps: whether to stop, and which trace to take. One reduction, not waited for.
+"""What all ranks agree on between two steps: whether to stop, and which trace to take.
 
-The reduction that one boundary begins is read at the next: a short step does not pay for its latency. Steps that take
-long get a fresh one instead, whose cost is nothing beside them, so that a wish never waits for a long step in vain.
-Which of the two it is follows from what was agreed before: the ranks never differ.
+Agreeing costs a reduction's latency, which short steps would feel, so they do it only every so many steps: as often as
+the time of a step, which is part of what was agreed before, calls for. The ranks never differ in it.
 """
 
 import time
@@ -14,7 +13,10 @@ import torch.distributed as dist
 from worker.distributed import Ranks
 from worker.signals import StopSignal
 
-LONG_STEP_MILLISECONDS = 20
+PERIOD_SECONDS = 0.05
+"""A wish is heard of within about this time, or one step where steps take longer."""
+MOST_STEPS = 10
+"""But never so many steps apart that a sudden change of pace would make it long."""
 
 
 def no_request() -> int:
@@ -37,45 +39,34 @@ class Boundary:
         self._request = profile_request
         self._now = now
         self._since = now()
-        self._pending: tuple[torch.Tensor, dist.Work] | None = None
+        self._steps = 0
+        """Boundaries since the last agreement, this one included."""
+        self._next = 1
         self.profile_request = 0
         """The number of the last trace asked for that all ranks know of."""
 
     def agreed(self) -> bool:
-        """Whether any rank wants to stop: the same answer on every rank. A collective."""
+        """Whether any rank wants to stop: the same answer on every rank. Sometimes a collective."""
+        self._steps += 1
+        if self._steps < self._next:
+            return False
         now = self._now()
-        took, self._since = now - self._since, now
-        own = [int(self._stop.wanted), self._request(), int(took * 1000)]
-        if self._ranks.world > 1:
-            own = self._meet(own)
-        stop, self.profile_request, _ = own
+        step_seconds = (now - self._since) / self._steps
+        own = [int(self._stop.wanted), self._request(), max(1, int(step_seconds * 1e6))]
+        stop, self.profile_request, microseconds = self._most(own)
+        self._since, self._steps = now, 0
+        self._next = steps_between(microseconds / 1e6)
         return bool(stop)
 
-    def leave(self) -> None:
-        """After the last step: what was begun ends. A collective."""
-        self._finish()
-
-    def _meet(self, own: list[int]) -> list[int]:
-        found = self._finish()
-        if found is None or found[2] >= LONG_STEP_MILLISECONDS:
-            self._begin(own)
-            found = self._finish()
-            assert found is not None
-        if not found[0] and found[2] < LONG_STEP_MILLISECONDS:
-            self._begin(own)
-        return found
-
-    def _begin(self, own: list[int]) -> None:
+    def _most(self, own: list[int]) -> list[int]:
+        if self._ranks.world == 1:
+            return own
         wishes = torch.tensor(own, dtype=torch.int64)
-        work = dist.all_reduce(wishes, dist.ReduceOp.MAX, group=self._ranks.bookkeeping, async_op=True)
-        assert work is not None
-        self._pending = wishes, work
-
-    def _finish(self) -> list[int] | None:
-        if self._pending is None:
-            return None
-        wishes, work = self._pending
-        self._pending = None
-        work.wait()
+        dist.all_reduce(wishes, dist.ReduceOp.MAX, group=self._ranks.bookkeeping)
         found: list[int] = wishes.tolist()
         return found
+
+
+def steps_between(step_seconds: float) -> int:
+    """How many steps from one agreement to the next, where the slowest rank's take so long. Pure."""
+    return max(1, min(MOST_STEPS, int(PERIOD_SECONDS / step_seconds)))

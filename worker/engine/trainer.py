@@ -130,7 +130,6 @@ class Trainer:
                 self._evaluate(step)
             if self._checkpoints.due(step, self.total_steps):
                 self._save(step)
-        self._boundary.leave()
         self._garbage.close()
         if self._profiler:
             self._profiler.finish()

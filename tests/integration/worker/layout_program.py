@@ -70,9 +70,6 @@ class StopAt:
         self.step += 1
         return self.step > self.until
 
-    def leave(self):
-        pass
-
 
 COLLECTIVES = {
     "scatters": "reduce_scatter_single" if hasattr(dist, "reduce_scatter_single") else "reduce_scatter_tensor",
