@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test test-slow test-slurm check docs serve lab bench clean venv
+.PHONY: demo test test-slow test-slurm test-gpu check docs serve lab bench clean venv
 
 venv: $(VENV)/.installed
 
@@ -16,13 +16,16 @@ demo: venv
 	$(BIN)/python -m trainyard.demo
 
 test: venv
-	$(BIN)/python -m pytest -m "not slow and not slurm" --durations 10
+	$(BIN)/python -m pytest -m "not slow and not slurm and not gpu" --durations 10
 
 test-slow: venv
 	$(BIN)/python -m pytest -m slow --timeout 1000
 
 test-slurm: venv
 	$(BIN)/python -m pytest -m slurm --durations 10
+
+test-gpu: venv
+	$(BIN)/python -m pytest -m gpu --timeout 1000 --durations 10
 
 check: venv
 	$(BIN)/ruff check .

@@ -10,10 +10,11 @@ from functools import partial
 from pathlib import Path
 
 from trainyard.contract.launch import LaunchDocument
-from trainyard.contract.layout import AttemptLayout
-from trainyard.contract.reports import Claim, ExitReason, FinishRecord
+from trainyard.contract.layout import AttemptLayout, write_atomic
+from trainyard.contract.reports import Claim, ExitReason, Failure, FinishRecord, HeartbeatReply
+from trainyard.contract.spec import LOOP_TASKS
 from worker import processes
-from worker.launcher import torchrun, verdict
+from worker.launcher import torchrun, verdict, watchdog
 from worker.launcher.claim import Claimed, claim_attempt
 from worker.launcher.heartbeat import Heart
 from worker.launcher.logs import LogShipper, LogStream
@@ -26,6 +27,10 @@ log = logging.getLogger("worker.launch")
 _POLL_SECONDS = 0.2
 _LAST_LOGS_SECONDS = 5.0
 _FINISH_SECONDS = 10.0
+_STACKS_SECONDS = 1.0
+"""A handler in C writes them at once; the disk may be far."""
+_NODES_SECONDS = 5.0
+"""Other nodes see node 0's word late on a network filesystem."""
 
 
 def run(attempt_folder: str) -> None:
@@ -47,6 +52,10 @@ def run(attempt_folder: str) -> None:
         return
     _log_to(layout.node_log(node.index))
     log.info("attempt %d of job %s, execution %d", launch.attempt, launch.job_id, rendezvous.execution)
+    if why := torchrun.refusal(launch):
+        log.error("%s", why)
+        _post_finish(connect, verdict.refused(layout, rendezvous.execution, why))
+        return
     try:
         process = torchrun.start(layout, launch, node, rendezvous)
     except OSError as error:
@@ -88,20 +97,28 @@ class Supervisor:
         self._limit = limit
         self._stop = StopRequest(layout)
         self._told = False
+        self._profiled = 0
+        """The number of the last trace that was asked for."""
         self._killed_for: ExitReason | None = None
+        self._failure: Failure | None = None
+        world = node.count * launch.processes_per_node
+        timeout = launch.spec.health.stall_timeout_minutes * 60.0
+        self._watchdog = watchdog.Watchdog(layout, world, timeout, lambda: verdict.last_execution(layout, self._first))
+        self._watched = launch.spec.task in LOOP_TASKS
         self._known: set[tuple[int, int]] = set()
+        self._launch = launch
         self._process = process
         self._heart = Heart(
             launch.heartbeat_seconds,
             connect,
             lambda: verdict.last_execution(layout, self._first),
-            self._on_stop_reply,
+            self._on_reply,
             late_claim=late_claim,
             node=node.index,
         )
         streams = [LogStream("launch", layout.launch_log)] if node.first else []
         if node.count == 1:
-            streams += [LogStream(str(rank), layout.rank_log(rank)) for rank in range(launch.ranks_per_node)]
+            streams += [LogStream(str(rank), layout.rank_log(rank)) for rank in range(launch.processes_per_node)]
         self._shipper = LogShipper(streams, connect)
 
     def run(self) -> None:
@@ -120,7 +137,14 @@ class Supervisor:
 
     def _conclude(self) -> None:
         """Node 0 speaks for all: torchrun ends there only when it has ended on every node."""
-        record = verdict.settle(self._layout, self._first, self._process.returncode, killed_for=self._killed_for)
+        record = verdict.settle(
+            self._layout,
+            self._first,
+            self._process.returncode,
+            killed_for=self._killed_for,
+            failure=self._failure,
+            spec=self._launch.spec,
+        )
         failure = f": {record.failure.message}" if record.failure else ""
         log.info("ended: %s after %d steps%s", record.reason, record.step, failure)
         self._heart.close()
@@ -158,7 +182,10 @@ class Supervisor:
         if self._stop.reason and not self._told:
             self._told = True
             # Ranks that have no handler yet ignore it, and find the file when they have.
-            processes.send(processes.children(self._process.pid), signal.SIGUSR2)
+            ranks = processes.children(self._process.pid)
+            if torchrun.wrapped(self._launch):
+                ranks = [pid for pid, _ in processes.descendants(self._process.pid)]
+            processes.send(ranks, signal.SIGUSR2)
 
     def _enforce(self) -> None:
         since = self._stop.since
@@ -167,6 +194,33 @@ class Supervisor:
             self._kill("time_limit")
         elif self._stop.reason == "user_cancelled" and too_long:
             self._kill("user_cancelled")
+        elif self._watched:
+            self._watch()
+
+    def _watch(self) -> None:
+        """Node 0 decides that the run stands still; the others find its word. Each has its own ranks write stacks."""
+        if not self._node.first:
+            if self._layout.stalled.exists():
+                self._write_stacks()
+                self._kill("stalled")
+            return
+        stall = self._watchdog.look()
+        if stall is None:
+            return
+        log.error("%s", stall.message)
+        if self._node.count > 1:
+            watchdog.publish(self._layout, stall)
+        log_ends = {rank: _size(self._layout.rank_log(rank)) for rank in stall.behind}
+        self._write_stacks()
+        if self._node.count > 1:
+            time.sleep(_NODES_SECONDS)
+        stack = "".join(_text_from(self._layout.rank_log(rank), end) for rank, end in list(log_ends.items())[:1])
+        self._failure = watchdog.failure_of(stall, stack)
+        self._kill("stalled")
+
+    def _write_stacks(self) -> None:
+        processes.send([pid for pid, _ in processes.descendants(self._process.pid)], watchdog.STACKS)
+        time.sleep(_STACKS_SECONDS)
 
     def _kill(self, reason: ExitReason) -> None:
         log.warning("the ranks did not stop in time (%s): they are killed", reason)
@@ -182,8 +236,13 @@ class Supervisor:
             self._process.wait()
         processes.kill_remaining(self._known)
 
-    def _on_stop_reply(self, wish: str) -> None:
-        self._stop.ask("user_cancelled" if wish == "cancel" else "preempted")
+    def _on_reply(self, reply: HeartbeatReply) -> None:
+        if reply.stop:
+            self._stop.ask("user_cancelled" if reply.stop == "cancel" else "preempted")
+        wanted = reply.profile
+        if wanted and self._node.first and wanted.request > self._profiled:
+            self._profiled = wanted.request
+            write_atomic(self._layout.profile_request, wanted.model_dump_json())
 
 
 def _post_finish(connect: "partial[ServiceClient]", record: FinishRecord) -> None:
@@ -194,6 +253,17 @@ def _post_finish(connect: "partial[ServiceClient]", record: FinishRecord) -> Non
         log.warning("the service was not told how it ended; it will read the finish record: %s", error)
     finally:
         client.close()
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
+
+
+def _text_from(path: Path, offset: int) -> str:
+    try:
+        return path.read_bytes()[offset:].decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def _log_to(path: Path) -> None:

@@ -50,6 +50,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "logs": logs.logs,
     "metrics": metrics.metrics,
     "cancel": jobs.cancel,
+    "profile": jobs.profile,
     "events": history.events,
     "checkpoints": history.checkpoints,
     "script": history.script,

@@ -1,4 +1,4 @@
-"""`list`, `show` and `cancel`."""
+"""`list`, `show`, `cancel` and `profile`."""
 
 from collections.abc import Iterator
 from typing import Annotated
@@ -109,3 +109,19 @@ def _cancel(client: Client, job_id: str, *, wait: bool, as_json: bool) -> None:
     else:
         heard = "" if job.status == "cancelled" else "cancellation asked for; it is "
         say(f"job {job.id}: {heard}{job.status}: {job.status_message}")
+
+
+def profile(
+    ctx: typer.Context,
+    job_id: JobArgument,
+    steps: Annotated[int, typer.Option(min=1, max=1000, help="How many of the next steps.")] = 3,
+    rank: Annotated[list[int] | None, typer.Option(min=0, help="A rank; may be repeated. Else rank 0.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Ask a running job for a trace of its next steps."""
+    with client_of(ctx) as client:
+        job = client.profile(find_job(client, job_id).id, steps=steps, ranks=rank or [0])
+    if as_json:
+        emit(job)
+    else:
+        say(f"job {job.id}: a trace of {steps} step(s) is asked for; trainyard events {job.id} tells when it is there")

@@ -18,6 +18,7 @@ from trainyard.contract.resources import (
     JobResource,
     MetricsResource,
     Page,
+    ProfileRequest,
     ScriptResource,
 )
 from trainyard.contract.spec import TrainingSpec, dump_spec
@@ -101,6 +102,12 @@ def jobs(
 
 def cancel(job_id: str) -> Request[JobResource]:
     return Request("POST", _job_path(job_id, "cancel"), _model(JobResource))
+
+
+def profile(job_id: str, steps: int, ranks: Sequence[int]) -> Request[JobResource]:
+    body = ProfileRequest(steps=steps, ranks=tuple(ranks)).model_dump_json().encode()
+    headers = {"Content-Type": "application/json"}
+    return Request("POST", _job_path(job_id, "profile"), _model(JobResource), headers=headers, content=body)
 
 
 def events(job_id: str, after: str | None) -> Request[Page[EventResource]]:

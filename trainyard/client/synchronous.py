@@ -98,6 +98,10 @@ class Client:
         """Ask for the job's end; `wait` tells when it is over."""
         return self._send(requests.cancel(job_id))
 
+    def profile(self, job_id: str, *, steps: int = 3, ranks: Sequence[int] = (0,)) -> JobResource:
+        """Ask a running job for a trace of its next steps; the event `profile_written` tells where it is."""
+        return self._send(requests.profile(job_id, steps, ranks))
+
     def events(self, job_id: str, *, after: str | None = None) -> Iterator[EventResource]:
         """The job's history, oldest first; an event's id is the cursor to go on from."""
         return self._items(requests.events(job_id, after))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trainyard.contract.problems import Problem, SpecError
-from trainyard.contract.sections import ConvnetModel, Health
+from trainyard.contract.sections import ConvnetModel
 from trainyard.contract.spec import TrainingSpec
 from trainyard.contract.unused import unused_fields
 
@@ -61,20 +61,17 @@ def unsupported(spec: TrainingSpec, site: Site) -> list[Problem]:
         (spec.trainable is not None, "trainable", "partial fine-tuning is not built yet"),
         (spec.model is not None and spec.model.source == "hf", "model.source", "`hf` is not built yet; take `builtin`"),
         (spec.data is not None and spec.data.source == "jsonl", "data.source", "`jsonl` is not built yet"),
-        (spec.compile, "compile", "is not built yet; take `false`"),
-        (spec.resume_from is not None, "resume_from", "starting from another job is not built yet"),
-        (spec.profile is not None, "profile", "is not built yet"),
         (
-            spec.health.stall_timeout_minutes != Health().stall_timeout_minutes,
-            "health.stall_timeout_minutes",
-            "the watchdog for stalled runs is not built yet; leave it out",
+            spec.tf32 and site.accelerator == "cpu",
+            "tf32",
+            "needs GPUs, and this service's workers have none; take `false`",
         ),
+        (spec.resume_from is not None, "resume_from", "starting from another job is not built yet"),
         (
             isinstance(spec.model, ConvnetModel) and spec.model.classes < DIGITS,
             "model.classes",
             f"is less than the {DIGITS} classes of the data set `digits`",
         ),
-        (spec.backend == "mpi", "backend", "`mpi` is not built yet; take `gloo` or `nccl`"),
         (
             spec.backend == "nccl" and site.accelerator == "cpu",
             "backend",
@@ -115,6 +112,11 @@ def _cluster_rules(spec: TrainingSpec, site: Site) -> list[tuple[bool, str, str]
             f"is {per_node}, which does not divide `gpus` {spec.gpus}: every node gets the same number of ranks",
         ),
         (
+            spec.strategy == "dp" and per_node < spec.gpus,
+            "strategy",
+            "`dp` is one process and cannot span nodes; take `ddp`, or set `resources.gpus_per_node` to `gpus`",
+        ),
+        (
             res.gpu_type is not None and not _GPU_TYPE.fullmatch(res.gpu_type),
             "resources.gpu_type",
             "is one GPU type as Slurm names it: letters, digits and _.- only",
@@ -126,10 +128,17 @@ def _sharding(spec: TrainingSpec, site: Site) -> list[tuple[bool, str, str]]:
     """Rules about how the model is spread. What `fsdp` says is only read where something is sharded."""
     sharded = spec.strategy in {"zero1", "zero2", "fsdp", "hsdp"}
     sized = spec.fsdp.wrap == "size"
-    needs = "is not built yet" if site.accelerator == "cuda" else "needs GPUs, and this service's workers have none"
+    hosts = site.accelerator == "cpu"
+    needs = "needs GPUs, and this service's workers have none"
     return [
-        (spec.strategy == "dp", "strategy", f"`dp` {needs}; take `ddp`"),
-        (sharded and spec.fsdp.cpu_offload, "fsdp.cpu_offload", f"{needs}; take `false`"),
+        (spec.strategy == "dp" and hosts, "strategy", f"`dp` {needs}; take `ddp`"),
+        (sharded and spec.fsdp.cpu_offload and hosts, "fsdp.cpu_offload", f"{needs}; take `false`"),
+        (
+            sharded and spec.fsdp.cpu_offload and spec.precision == "fp16",
+            "fsdp.cpu_offload",
+            "does not go with precision `fp16`, whose scaled gradients are checked on the device; take `bf16`",
+        ),
+        (spec.strategy == "ddp" and spec.ddp.sync_batchnorm and hosts, "ddp.sync_batchnorm", f"{needs}; take `false`"),
         (
             sharded and sized and spec.fsdp.min_params is None,
             "fsdp.min_params",

@@ -67,6 +67,9 @@ class TrainingSpec(Strict):
     """Glob patterns of parameter names; absent: all."""
     activation_checkpointing: Literal["none", "selective", "full"] = "none"
     compile: bool = False
+    """Compile each block with torch.compile; the nodes need a C++ compiler."""
+    tf32: bool = False
+    """Compute fp32 products on GPUs in TF32: faster, and exact to about three digits."""
     evaluation: Evaluation = Evaluation()
     checkpoint: Checkpoint = Checkpoint()
     resume_from: ShortText | None = None
@@ -117,6 +120,13 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
         refuse("batch.micro_size", f"is {spec.batch.micro_size}, larger than `batch.size` {spec.batch.size}")
     if spec.steps is not None and spec.schedule.warmup_steps > spec.steps:
         refuse("schedule.warmup_steps", f"is {spec.schedule.warmup_steps}, more than the run's {spec.steps} steps")
+    if spec.profile is not None:
+        last = 0 if spec.strategy == "dp" else spec.gpus - 1
+        outside = [rank for rank in spec.profile.ranks if rank > last]
+        if outside:
+            refuse("profile.ranks", f"names rank {outside[0]}, but the ranks are 0 to {last}")
+        if spec.steps is not None and spec.profile.start_step > spec.steps:
+            refuse("profile.start_step", f"is {spec.profile.start_step}, after the last of the {spec.steps} steps")
     if spec.strategy == "hsdp" and spec.gpus % spec.fsdp.replicas:
         refuse("fsdp.replicas", f"is {spec.fsdp.replicas}, which does not divide `gpus` {spec.gpus}")
     return found

@@ -33,6 +33,10 @@ def _unused(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
         yield "data.examples", f"means nothing to `{data.name}`, which has what it has; it is for `parity`"
     if spec.precision != "fp16" and spec.amp != type(spec.amp)():
         yield "amp", f"is for precision `fp16`; this run's is `{spec.precision}`"
+    if spec.fsdp.wrap == "naive" and spec.fsdp.prefetch:
+        yield "fsdp.prefetch", "means nothing to wrap `naive`, whose one unit has no next one"
+    if spec.tf32 and spec.precision != "fp32":
+        yield "tf32", f"is for precision `fp32`; this run's is `{spec.precision}`"
     if spec.lora_rank is None and spec.lora != type(spec.lora)():
         yield "lora", "means nothing without `lora_rank`"
     if spec.strategy not in SHARDED and spec.fsdp != type(spec.fsdp)():

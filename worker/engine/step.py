@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from worker.beats import Pulse
+from worker.data.prefetch import Loader
 from worker.data.sampler import Indices, micro_batches
 from worker.distributed import Ranks
 from worker.engine.model import ParallelModel
@@ -41,6 +43,7 @@ class Stepper:
         *,
         micro_size: int | None,
         clip_norm: float | None,
+        pulse: Pulse,
     ) -> None:
         self._task = task
         self._model = model
@@ -50,6 +53,8 @@ class Stepper:
         self._ranks = ranks
         self._micro_size = micro_size
         self._clip_norm = clip_norm
+        self._pulse = pulse
+        self._loader = Loader(task.examples, ranks.device)
         self._parameters = [parameter for parameter in model.module.parameters() if parameter.requires_grad]
 
     def warm_up(self, indices: Indices) -> None:
@@ -60,6 +65,21 @@ class Stepper:
             loss = self._task.loss_sum(self._model.forward, batch)
         (loss * 0.0).backward()  # type: ignore[no-untyped-call]
         self._optimizer.zero_grad(set_to_none=True)
+
+    def rehearse(self, indices: Indices) -> None:
+        """A forward and backward of these examples in one piece, without an update; no gradient is left. Where the
+        model is whole on each rank, nothing is communicated."""
+        try:
+            batch = self._task.examples.train_batch(indices, self._ranks.device)
+            with self._precision.autocast():
+                loss = self._task.loss_sum(self._model.rehearsed, batch)
+            (loss * 0.0).backward()  # type: ignore[no-untyped-call]
+        finally:
+            self._optimizer.zero_grad(set_to_none=True)
+
+    def settle(self, micro_size: int) -> None:
+        """From now on compute so many examples at once."""
+        self._micro_size = micro_size
 
     def run(self, step: int, indices: Indices, *, norm_wanted: bool) -> StepResult:
         """The update number `step` from this global batch."""
@@ -83,7 +103,17 @@ class Stepper:
 
     def _load(self, piece: Indices, indices: Indices) -> Tensors:
         # A rank without an example computes one of weight zero, so that every rank takes part in every collective.
-        return self._task.examples.train_batch(piece if len(piece) else indices[:1], self._ranks.device)
+        return self._loader.load(piece if len(piece) else indices[:1])
+
+    @property
+    def loads_ahead(self) -> bool:
+        """Whether `load_ahead` gains anything here."""
+        return self._loader.enabled
+
+    def load_ahead(self, indices: Indices) -> None:
+        """Gather the next update's batches while the device computes this one."""
+        pieces = micro_batches(indices, self._ranks.rank, self._ranks.world, self._micro_size)
+        self._loader.ahead([piece if len(piece) else indices[:1] for piece in pieces])
 
     def _accumulate(self, pieces: list[Indices], batches: list[Tensors], weight: float) -> tuple[torch.Tensor, float]:
         total = torch.zeros((), device=self._ranks.device)
@@ -92,16 +122,19 @@ class Stepper:
         for place, (piece, batch) in enumerate(zip(pieces, batches, strict=True)):
             with self._model.accumulating(last=place == len(pieces) - 1):
                 started = time.perf_counter()
+                self._pulse.mark("forward")
                 with self._precision.autocast():
                     loss = self._task.loss_sum(self._model.forward, batch) / weight
                 if not len(piece):
                     loss = loss * 0.0
                 forward_seconds += time.perf_counter() - started
+                self._pulse.mark("backward")
                 self._precision.scale(loss).backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
         return total, forward_seconds
 
     def _update(self, step: int, loss: torch.Tensor, *, norm_wanted: bool) -> torch.Tensor | None:
+        self._pulse.mark("update")
         self._precision.unscale(self._optimizer)
         norm = self._norm() if norm_wanted or self._clip_norm or self._health.needs_norm else None
         if self._health.allows(step, loss, norm):

@@ -83,7 +83,9 @@ class TestARankThatIsKilled:
             **{(step, 1): value for step, value in before.items()},
             **{(step, 2): value for step, value in after.items()},
         }
-        assert "restarted_in_place" in {event["type"] for event in service.events.values()}
+        (restart,) = [event for event in service.events.values() if event["type"] == "restarted_in_place"]
+        assert restart["data"] == {"rank": rank, "type": "SIGKILL", "reason": "error"}
+        assert "was ended by SIGKILL" in restart["message"]
         resumed = [event for event in service.events.values() if event["type"] == "training_resumed"]
         assert [event["data"]["step"] for event in resumed] == [10]
 

@@ -61,10 +61,9 @@ class TestUnsupported:
                 {"task": "causal_lm", "model": {"name": "gpt"}, "data": {"source": "jsonl", "path": "/d"}},
                 ["data.source"],
             ),
-            ({"compile": True}, ["compile"]),
+            ({"tf32": True}, ["tf32"]),
+            ({"strategy": "ddp", "ddp": {"sync_batchnorm": True}}, ["ddp.sync_batchnorm"]),
             ({"resume_from": "job_1"}, ["resume_from"]),
-            ({"profile": {"start_step": 1}}, ["profile"]),
-            ({"backend": "mpi"}, ["backend"]),
             ({"backend": "nccl"}, ["backend"]),
             ({"environment": {"conda": "base"}}, ["environment"]),
             ({"environment": {"modules": ["cuda"]}}, ["environment"]),
@@ -77,23 +76,41 @@ class TestUnsupported:
         assert params(**changes) == expected
 
     def test_all_of_it_at_once(self):
-        assert params(lora_rank=8, compile=True, strategy="dp") == ["strategy", "lora_rank", "compile"]
+        assert params(lora_rank=8, tf32=True, strategy="dp") == ["strategy", "lora_rank", "tf32"]
 
     def test_what_a_cluster_has_is_not_refused_there(self):
         spec = parse_spec({**BASE, "backend": "nccl", "resources": {"partition": "gpu"}})
         assert resolve(spec, CUDA) == spec.model_copy(update={"strategy": "single", "precision": "bf16"})
 
-    @pytest.mark.parametrize(("site", "expected"), [(CPU, "needs GPUs"), (CUDA, "is not built yet")])
     @pytest.mark.parametrize(
         ("changes", "param"),
-        [({"strategy": "dp"}, "strategy"), ({"strategy": "zero2", "fsdp": {"cpu_offload": True}}, "fsdp.cpu_offload")],
+        [
+            ({"strategy": "dp"}, "strategy"),
+            ({"strategy": "zero2", "fsdp": {"cpu_offload": True}}, "fsdp.cpu_offload"),
+            ({"strategy": "ddp", "ddp": {"sync_batchnorm": True}}, "ddp.sync_batchnorm"),
+            ({"tf32": True, "precision": "fp32"}, "tf32"),
+        ],
     )
-    def test_what_needs_an_accelerator_says_so_where_there_is_none(self, site, expected, changes, param):
+    def test_what_needs_an_accelerator_says_so_where_there_is_none(self, changes, param):
+        spec = parse_spec({**BASE, **changes})
         with pytest.raises(SpecError) as caught:
-            resolve(parse_spec({**BASE, **changes}), site)
+            resolve(spec, CPU)
         (problem,) = caught.value.problems
         assert problem.param == param
-        assert expected in problem.message
+        assert "needs GPUs" in problem.message
+        resolve(spec, CUDA)
+
+    @pytest.mark.parametrize(
+        ("changes", "param"),
+        [
+            ({"strategy": "fsdp", "fsdp": {"cpu_offload": True}, "precision": "fp16"}, "fsdp.cpu_offload"),
+            ({"strategy": "fsdp", "fsdp": {"wrap": "naive", "prefetch": 1}}, "fsdp.prefetch"),
+            ({"strategy": "dp", "gpus": 4, "resources": {"gpus_per_node": 2}}, "strategy"),
+            ({"tf32": True, "precision": "bf16"}, "tf32"),
+        ],
+    )
+    def test_what_cannot_go_together_on_gpus(self, changes, param):
+        assert params(CUDA, **changes) == [param]
 
     def test_a_time_limit_means_something_everywhere(self):
         assert resolve(parse_spec({**BASE, "resources": {"time_limit_minutes": 5}}), CPU)
