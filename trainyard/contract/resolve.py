@@ -57,10 +57,6 @@ def unsupported(spec: TrainingSpec, site: Site) -> list[Problem]:
     rules: list[tuple[bool, str, str]] = [
         (spec.task in {"custom", "script", "comm_check"}, "task", f"`{spec.task}` is not built yet"),
         *_sharding(spec, site),
-        (spec.lora_rank is not None, "lora_rank", "LoRA is not built yet; leave it out to train every parameter"),
-        (spec.trainable is not None, "trainable", "partial fine-tuning is not built yet"),
-        (spec.model is not None and spec.model.source == "hf", "model.source", "`hf` is not built yet; take `builtin`"),
-        (spec.data is not None and spec.data.source == "jsonl", "data.source", "`jsonl` is not built yet"),
         (spec.compile, "compile", "is not built yet; take `false`"),
         (spec.resume_from is not None, "resume_from", "starting from another job is not built yet"),
         (spec.profile is not None, "profile", "is not built yet"),

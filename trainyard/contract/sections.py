@@ -162,11 +162,15 @@ class Ddp(Strict):
 
 
 class Lora(Strict):
-    """Low-rank adapters; used when `lora_rank` is set."""
+    """Low-rank adapters; used when `lora_rank` is set. A layer computes W0 x + (alpha / lora_rank) B A x."""
 
     alpha: PositiveFloat = 32.0
+    """Divided by `lora_rank`: with alpha equal to the rank a layer computes W0 + B A."""
     dropout: Fraction = 0.0
-    targets: Literal["auto"] | tuple[ShortText, ...] = "auto"
+    targets: Literal["auto"] | Annotated[tuple[ShortText, ...], Field(min_length=1)] = "auto"
+    """Layers by name, last part of a name, or glob pattern of either; `auto`: every layer but the output's."""
+    merge: bool = False
+    """Export the whole model with the adapters added to its weights, instead of the adapters alone."""
 
 
 class Evaluation(Strict):

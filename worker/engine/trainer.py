@@ -18,6 +18,7 @@ from worker.engine.parallel import SHARDED, parallelise
 from worker.engine.precision import Precision
 from worker.engine.state import TrainingState, seed_generators
 from worker.engine.step import Stepper, StepResult
+from worker.engine.trainable import choose_trainable
 from worker.errors import RefusedError
 from worker.health import NonFinite
 from worker.metrics import Performance
@@ -69,7 +70,9 @@ class Trainer:
                 f"schedule.warmup_steps is {spec.schedule.warmup_steps}, more than the run's {self.total_steps} steps"
             )
         seed_generators(spec.seed)
-        self._model = parallelise(spec, task.build_model(), ranks)
+        model = task.build_model()
+        choose_trainable(spec, model)
+        self._model = parallelise(spec, model, ranks)
         sharded = spec.strategy in SHARDED
         self._optimizer = build_optimizer(spec.optimizer, self._model.module.parameters(), sharded=sharded)
         self._precision = Precision(spec.precision, spec.amp, ranks.device, autocast=not sharded)
