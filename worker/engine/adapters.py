@@ -1,4 +1,4 @@
-"""Low-rank adapters, made by peft inside the model: names of layers stay, and each adapted one gets two small matrices."""
+"""Low-rank adapters, made by peft inside the model: names of layers stay, and each target gets two small matrices."""
 
 import re
 from collections.abc import Collection

@@ -19,8 +19,8 @@ def summed_loss(
 ) -> torch.Tensor:
     """The loss in nats, summed over the targets.
 
-    Where the logits would be more than `most`, they are computed piece by piece, and once more in the backward. The head's
-    weights must be whole wherever this runs: inside the forward of the module that owns them.
+    Where the logits would be more than `most`, they are computed piece by piece, and once more in the backward. The
+    head's weights must be whole where this runs: inside the forward of the module that owns them.
 
     Args:
         hidden: (batch, length, width), what the head turns into logits.
@@ -29,14 +29,19 @@ def summed_loss(
     hidden, labels = hidden.flatten(0, 1), labels.flatten()
     piece = max(1, most // vocabulary)
     if len(hidden) <= piece:
-        return _loss(hidden, labels, head)
+        return token_loss(head(hidden), labels)
     total = torch.zeros((), device=hidden.device)
     for part, targets in zip(hidden.split(piece), labels.split(piece), strict=True):
-        loss = checkpoint(_loss, part, targets, head, use_reentrant=False)
+        loss = checkpoint(_piece, part, targets, head, use_reentrant=False)
         assert isinstance(loss, torch.Tensor)
         total = total + loss
     return total
 
 
-def _loss(hidden: torch.Tensor, labels: torch.Tensor, head: Head) -> torch.Tensor:
-    return functional.cross_entropy(head(hidden).float(), labels, reduction="sum", ignore_index=IGNORED)
+def token_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The same of logits (tokens, vocabulary) and labels (tokens)."""
+    return functional.cross_entropy(logits.float(), labels, reduction="sum", ignore_index=IGNORED)
+
+
+def _piece(hidden: torch.Tensor, labels: torch.Tensor, head: Head) -> torch.Tensor:
+    return token_loss(head(hidden), labels)
