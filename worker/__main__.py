@@ -107,7 +107,7 @@ def _train(layout: AttemptLayout, execution: int, stop: StopSignal, closing: lis
     if outcome.completed and launch.spec.checkpoint.export:
         from worker.checkpoint.export import export_weights
 
-        export_weights(run.export, outcome.module, launch.spec, outcome.step, first=ranks.first)
+        export_weights(run.export, outcome.module, launch.spec, task, outcome.step, ranks)
     _leave(layout, execution, ranks, reporter, outcome, stop)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch.distributed as dist
 
 from trainyard.contract.layout import CheckpointLayout
+from worker.checkpoint.compatibility import check_same_model
 
 StateDict = dict[str, Any]
 
@@ -56,9 +57,14 @@ class CheckpointStorage:
             pending.result()
 
     def load(self, checkpoint: CheckpointLayout, state: StateDict) -> None:
-        """Fill the tensors of `state` in place."""
+        """Fill the tensors of `state` in place.
+
+        Raises:
+            RefusedError: the checkpoint is of another model.
+        """
         from torch.distributed.checkpoint import state_dict_loader as dcp
 
+        check_same_model(checkpoint, state)
         dcp.load(state, checkpoint_id=checkpoint.root, process_group=self._group)
 
     @staticmethod

@@ -35,7 +35,7 @@ class TokenRows:
     def weights(self) -> NDArray[np.int64]:
         """Targets in each row."""
         sums = np.concatenate([[0], np.cumsum(self.targets, dtype=np.int64)])
-        return np.diff(sums[np.concatenate([[0], self.ends])])
+        return np.diff(sums[self.ends], prepend=0)
 
     @property
     def lengths(self) -> NDArray[np.int64]:

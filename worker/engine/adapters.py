@@ -44,7 +44,7 @@ def adapter_config(model: nn.Module, spec: TrainingSpec) -> Any:
         task_type="CAUSAL_LM" if isinstance(spec.model, HfModel) else None,
         base_model_name_or_path=spec.model.path if isinstance(spec.model, HfModel) else None,
         r=spec.lora_rank,
-        lora_alpha=spec.lora.alpha,  # type: ignore[arg-type]
+        lora_alpha=spec.lora.alpha,
         lora_dropout=spec.lora.dropout,
         target_modules=shortest(targets, [name for name, _ in model.named_modules()]),
     )

@@ -68,7 +68,7 @@ def hf_on_jsonl(model: HfModel, data: JsonlData) -> CausalLm:
     from worker.tasks.hf_model import HfFolder
 
     folder = HfFolder(model.path)
-    return _on_jsonl(folder.load, data, HfTokenizer(folder.tokenizer), folder.context)
+    return _on_jsonl(lambda: folder.load(packed=data.packing), data, HfTokenizer(folder.tokenizer), folder.context)
 
 
 def _check_gpt(model: GptModel) -> None:

@@ -38,10 +38,16 @@ class HfFolder:
         found = getattr(self.config.get_text_config(), "max_position_embeddings", None)
         return found if isinstance(found, int) and found > 0 else None
 
-    def load(self) -> nn.Module:
-        """The model in fp32, ready to train; called with labels it returns the loss summed over them."""
-        from transformers import AutoModelForCausalLM
+    def load(self, *, packed: bool) -> nn.Module:
+        """The model in fp32, ready to train; called with labels it returns the loss summed over them.
 
+        Args:
+            packed: several examples may share a row, so the model must keep them apart.
+        """
+        from transformers import AutoModelForCausalLM
+        from transformers.utils.logging import disable_progress_bar
+
+        disable_progress_bar()
         loader = partial(
             AutoModelForCausalLM.from_pretrained,
             use_safetensors=True,
@@ -58,10 +64,14 @@ class HfFolder:
                 "the model has embeddings for",
                 "Take the tokenizer that belongs to the model.",
             )
-        model.train()
+        if packed and not _keeps_apart(model):
+            raise RefusedError(
+                "data.packing: in this model the examples of one row see each other", "Set data.packing to false."
+            )
         own_forward = model.forward
         # Replaced rather than wrapped, so that names of parameters stay those of the folder.
-        model.forward = partial(_forward, model, own_forward, _takes_pieces(model, own_forward))
+        model.forward = partial(_forward, model, own_forward, _takes_pieces(model))
+        model.train()
         return model  # type: ignore[no-any-return]
 
     def _check_files(self) -> None:
@@ -117,14 +127,24 @@ def _forward(
 
 
 @torch.no_grad()
-def _takes_pieces(model: Any, own_forward: Callable[..., Any]) -> bool:
-    """Whether the head on the body's output is all there is to the logits: some models scale or cap them."""
+def _takes_pieces(model: Any) -> bool:
+    """Whether the head on the body's output is all there is to the logits: some models scale or cap them. Asked of a
+    fresh model, which does not drop out."""
     head = model.get_output_embeddings()
     if head is None or model.base_model is model:
         return False
     tokens = torch.arange(_PROBE)[None] % head.weight.shape[0]
-    model.eval()
-    own = own_forward(input_ids=tokens, use_cache=False).logits
+    own = model(input_ids=tokens, use_cache=False).logits
     ours = head(model.base_model(input_ids=tokens, use_cache=False)[0])
-    model.train()
     return ours.shape == own.shape and bool(torch.allclose(ours, own, rtol=1e-4, atol=1e-5))
+
+
+@torch.no_grad()
+def _keeps_apart(model: Any) -> bool:
+    """Whether an example reads the same behind another one, with positions that begin anew, as by itself."""
+    tokens = torch.arange(_PROBE)[None] % model.get_input_embeddings().num_embeddings
+    half = _PROBE // 2
+    positions = torch.arange(half).repeat(2)[None]
+    behind = model(input_ids=tokens, position_ids=positions, use_cache=False).logits[:, half:]
+    alone = model(input_ids=tokens[:, half:], position_ids=positions[:, half:], use_cache=False).logits
+    return bool(torch.allclose(behind, alone, rtol=1e-4, atol=1e-5))

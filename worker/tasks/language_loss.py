@@ -31,7 +31,7 @@ def summed_loss(
     if len(hidden) <= piece:
         return token_loss(head(hidden), labels)
     total = torch.zeros((), device=hidden.device)
-    for part, targets in zip(hidden.split(piece), labels.split(piece), strict=True):
+    for part, targets in zip(torch.split(hidden, piece), torch.split(labels, piece), strict=True):
         loss = checkpoint(_piece, part, targets, head, use_reentrant=False)
         assert isinstance(loss, torch.Tensor)
         total = total + loss
