@@ -149,7 +149,7 @@ def _announce(
         own = [error for error in read_errors(layout.errors, execution - 1) if not error.consequence]
         what = f"rank {own[0].rank}: {own[0].message}" if own else "a rank was lost without a word"
         reporter.event("restarted_in_place", f"torchrun started the ranks again, after {what}", level="warning")
-    if ranks.world > 1 and getattr(spec.model, "dropout", None):
+    if ranks.world > 1 and (getattr(spec.model, "dropout", None) or spec.lora.dropout):
         message = "dropout draws differ with the number of ranks: this run's updates are this layout's own"
         reporter.event("layout_dependent", message, level="warning")
     if spec.strategy == "zero1" and not _accumulates(launch, ranks):

@@ -25,7 +25,7 @@ def tokenizer_of(text):
     found.train_from_iterator(
         text, trainers.BpeTrainer(vocab_size=WORDS, special_tokens=special, initial_alphabet=alphabet)
     )
-    fast = PreTrainedTokenizerFast(tokenizer_object=found, eos_token="<|end|>", pad_token="<|end|>")  # noqa: S106
+    fast = PreTrainedTokenizerFast(tokenizer_object=found, eos_token="<|end|>", pad_token="<|end|>")
     fast.chat_template = TEMPLATE
     return fast
 

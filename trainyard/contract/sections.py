@@ -101,10 +101,16 @@ class JsonlData(Strict):
 
     source: Literal["jsonl"] = "jsonl"
     path: Path
+    """The file; it must lie under one of the service's allowed roots."""
     eval_path: Path | None = None
+    """Examples to evaluate on; absent: no evaluation."""
     format: Literal["auto", "text", "completion", "chat"] = "auto"
+    """`text`: {text}; `completion`: {prompt, completion}; `chat`: {messages: [{role, content}]}. `auto`: as the first
+    line. Of a completion and a chat only what the model is to answer is learned."""
     packing: bool = True
+    """Put several examples into one row, where they do not see each other. A row is what `batch` counts."""
     max_length: PositiveInt | None = None
+    """Tokens of a row at most; absent: as many as the model sees, up to 2048."""
     shuffle: bool = True
 
 

@@ -117,6 +117,8 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
         refuse("batch.micro_size", f"is {spec.batch.micro_size}, larger than `batch.size` {spec.batch.size}")
     if spec.steps is not None and spec.schedule.warmup_steps > spec.steps:
         refuse("schedule.warmup_steps", f"is {spec.schedule.warmup_steps}, more than the run's {spec.steps} steps")
+    if spec.lora_rank is not None and spec.trainable is not None:
+        refuse("trainable", "cannot stand beside `lora_rank`, which trains adapters alone; leave one of them out")
     if spec.strategy == "hsdp" and spec.gpus % spec.fsdp.replicas:
         refuse("fsdp.replicas", f"is {spec.fsdp.replicas}, which does not divide `gpus` {spec.gpus}")
     return found

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from worker.data.token_rows import Piece
 
 OPEN_ROWS = 64
-"""Rows that are tried for a piece: first fit over all of them would take time that grows with the square of the data."""
+"""Rows that are tried for a piece: first fit over all of them would take time that grows as the square of the data."""
 
 
 def pack(pieces: Iterable[Piece], length: int) -> Iterator[list[Piece]]:

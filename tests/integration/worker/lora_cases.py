@@ -71,7 +71,9 @@ class Cases:
         if world == 2:
             for variant in EXPORTED:
                 found |= self._resumed(variant)
-                found[f"merged/{variant}"] = self._exported("merged", LORA | {"lora": {"alpha": 16, "merge": True}}, variant)
+                found[f"merged/{variant}"] = self._exported(
+                    "merged", LORA | {"lora": {"alpha": 16, "merge": True}}, variant
+                )
                 found[f"bf16/{variant}"] = self._exported("bf16", LORA | {"precision": "bf16"}, variant)
         return found
 
