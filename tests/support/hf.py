@@ -30,8 +30,8 @@ def tokenizer_of(text):
     return fast
 
 
-def save_llama(folder, *, tied=False, context=64, vocabulary=None, seed=0):
-    """A folder as `from_pretrained` reads it: two layers, width 64."""
+def save_llama(folder, *, tied=False, layers=2, context=64, vocabulary=None, seed=0):
+    """A folder as `from_pretrained` reads it: width 64."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     tokenizer = tokenizer_of([Path(json.__file__).read_text()[:20000]])
@@ -40,7 +40,7 @@ def save_llama(folder, *, tied=False, context=64, vocabulary=None, seed=0):
         vocab_size=vocabulary or len(tokenizer) + 1,
         hidden_size=64,
         intermediate_size=128,
-        num_hidden_layers=2,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=context,

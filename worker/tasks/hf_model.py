@@ -52,7 +52,8 @@ class HfFolder:
             AutoModelForCausalLM.from_pretrained,
             use_safetensors=True,
             dtype=torch.float32,
-            attn_implementation="sdpa",
+            # Ours is the clearer refusal: transformers names what differs in its log alone.
+            ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
         model, report = self._read("a causal language model", loader)
@@ -98,7 +99,8 @@ class HfFolder:
     def _check_weights(self, report: dict[str, Any]) -> None:
         """transformers makes up what a file lacks; a model with made-up weights is not what was asked for."""
         for kind, problem in (("missing_keys", "lacks"), ("mismatched_keys", "has other shapes for")):
-            if names := sorted(map(str, report.get(kind) or ())):
+            found = report.get(kind) or ()
+            if names := sorted(name if isinstance(name, str) else name[0] for name in found):
                 more = f" and {len(names) - 5} more" if len(names) > 5 else ""
                 raise RefusedError(
                     f"model.path: {self._path} does not fit its config.json: it {problem} {', '.join(names[:5])}{more}"

@@ -4,7 +4,7 @@ from tests.support import hf
 
 LORA = {"lora_rank": 4, "lora": {"alpha": 16}}
 PARTIAL = {"trainable": ["model.layers.1.*", "model.norm.weight"]}
-FULL: dict = {}
+FULL = {}
 ADAMW = {"name": "adamw", "lr": 0.01, "clip_norm": 0.5}
 TARGETS = ["q_proj", "v_proj", "down_proj"]
 
@@ -27,6 +27,7 @@ class Cases:
         self.folder = folder
         hf.save_llama(folder / "plain")
         hf.save_llama(folder / "tied", tied=True)
+        hf.save_llama(folder / "deeper", tied=True, layers=3)
         self.files = {
             "text": hf.write_lines(folder / "text.jsonl", hf.texts(30)),
             "chat": hf.write_lines(folder / "chat.jsonl", hf.chats()),
@@ -89,4 +90,12 @@ class Cases:
 
     def _refused(self):
         """Runs that go on from the LoRA run's checkpoint as something else."""
-        return {}
+        spec = self.problems["lora"]
+        other = spec["model"] | {"path": str(self.folder / "deeper")}
+        changes = {
+            "changed rank": {"lora_rank": 8},
+            "changed targets": {"lora": {"targets": ["q_proj"]}},
+            "no adapters": {"lora_rank": None, "lora": {}},
+            "another model": {"model": other},
+        }
+        return {name: {"spec": spec | change, "run": "moved"} for name, change in changes.items()}
