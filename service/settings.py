@@ -31,6 +31,9 @@ class Settings(BaseSettings):
     """What workers call; default `http://<host>:<port>`."""
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
     """More names under which the service may be called, comma-separated; its own and PUBLIC_URL's are known."""
+    allowed_roots: Annotated[tuple[str, ...], NoDecode] = ()
+    """Folders under which the models and data of specs must lie, comma-separated, as the nodes see them; absent: the
+    home folder of the service's account and the runs."""
     local_slots: Annotated[int, Field(ge=1)] = os.cpu_count() or 1
     """Worker processes at once on the local backend; the rest wait."""
     instance: Annotated[str, Field(pattern=r"^[a-z0-9]{1,12}$")] = "main"
@@ -55,11 +58,20 @@ class Settings(BaseSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _split_hosts(cls, values: dict[str, object]) -> dict[str, object]:
-        hosts = values.get("allowed_hosts")
-        if isinstance(hosts, str):
-            values["allowed_hosts"] = tuple(h.strip() for h in hosts.split(",") if h.strip())
+    def _split_lists(cls, values: dict[str, object]) -> dict[str, object]:
+        for name in ("allowed_hosts", "allowed_roots"):
+            text = values.get(name)
+            if isinstance(text, str):
+                values[name] = tuple(part.strip() for part in text.split(",") if part.strip())
         return values
+
+    @field_validator("allowed_roots")
+    @classmethod
+    def _absolute_roots(cls, roots: tuple[str, ...]) -> tuple[str, ...]:
+        for root in roots:
+            if not Path(root).is_absolute() or ".." in Path(root).parts:
+                raise ValueError(f"`{root}` is not an absolute path without `..`")
+        return roots
 
     @field_validator("database_url")
     @classmethod
@@ -101,6 +113,7 @@ class Settings(BaseSettings):
         return Site(
             accelerator=accelerator,
             scheduler=self.backend,
+            roots=self.allowed_roots or (str(Path.home()), str(self.runs)),
             gpus_per_node=self.slurm_gpus_per_node,
             slots=self.local_slots if self.backend == "local" else None,
         )

@@ -150,7 +150,7 @@ def _train(
         from worker.checkpoint.export import export_weights
 
         pulse.mark("exporting")
-        export_weights(run.export, outcome.module, launch.spec, outcome.step, first=ranks.first)
+        export_weights(run.export, outcome.module, launch.spec, task, outcome.step, ranks)
     pulse.mark("ending")
     _leave(layout, execution, ranks, reporter, outcome, stop)
 
@@ -195,7 +195,7 @@ def _announce(
         who = f"rank {lost.failure.rank}: " if lost.failure.rank is not None else ""
         message = f"torchrun started the ranks again, after {who}{lost.failure.message}"
         reporter.event("restarted_in_place", message, level="warning", data=data)
-    if ranks.world > 1 and getattr(spec.model, "dropout", None):
+    if ranks.world > 1 and (getattr(spec.model, "dropout", None) or spec.lora.dropout):
         message = "dropout draws differ with the number of ranks: this run's updates are this layout's own"
         reporter.event("layout_dependent", message, level="warning")
     if spec.strategy == "zero1" and not _accumulates(launch, ranks):

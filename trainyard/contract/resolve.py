@@ -4,8 +4,9 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from trainyard.contract.paths import outside
 from trainyard.contract.problems import Problem, SpecError
-from trainyard.contract.sections import ConvnetModel
+from trainyard.contract.sections import ConvnetModel, HfModel, JsonlData
 from trainyard.contract.spec import TrainingSpec
 from trainyard.contract.unused import unused_fields
 
@@ -23,6 +24,8 @@ class Site:
     """Ranks that the local scheduler can run at once."""
     gpus_per_node: int | None = None
     """On Slurm: how many ranks a node takes where the spec does not say; absent: all of them."""
+    roots: tuple[str, ...] = ("/",)
+    """Folders under which a spec's models and data must lie."""
 
 
 def resolve(spec: TrainingSpec, site: Site) -> TrainingSpec:
@@ -57,10 +60,6 @@ def unsupported(spec: TrainingSpec, site: Site) -> list[Problem]:
     rules: list[tuple[bool, str, str]] = [
         (spec.task in {"custom", "script", "comm_check"}, "task", f"`{spec.task}` is not built yet"),
         *_sharding(spec, site),
-        (spec.lora_rank is not None, "lora_rank", "LoRA is not built yet; leave it out to train every parameter"),
-        (spec.trainable is not None, "trainable", "partial fine-tuning is not built yet"),
-        (spec.model is not None and spec.model.source == "hf", "model.source", "`hf` is not built yet; take `builtin`"),
-        (spec.data is not None and spec.data.source == "jsonl", "data.source", "`jsonl` is not built yet"),
         (
             spec.tf32 and site.accelerator == "cpu",
             "tf32",
@@ -87,7 +86,7 @@ def unsupported(spec: TrainingSpec, site: Site) -> list[Problem]:
     if site.scheduler == "slurm":
         rules += _cluster_rules(spec, site)
     found = [Problem(param=param, message=message) for refused, param, message in rules if refused]
-    return found + _mismatched(spec) + _oversized(spec, site)
+    return found + _mismatched(spec) + outside(spec, site.roots) + _oversized(spec, site)
 
 
 def _oversized(spec: TrainingSpec, site: Site) -> list[Problem]:
@@ -170,14 +169,24 @@ _FITS = {
 
 
 def _mismatched(spec: TrainingSpec) -> list[Problem]:
-    """A builtin model or data set that does not serve the task."""
+    """A model or data set that does not serve the task, or not the other one."""
     fits = _FITS.get(spec.task)
     if fits is None:
         return []
     found = []
     for field, expected in zip(("model", "data"), fits, strict=True):
-        name = getattr(getattr(spec, field), "name", expected)
+        section = getattr(spec, field)
+        name = getattr(section, "name", expected)
         if name != expected:
             message = f"`{name}` does not serve task `{spec.task}`; take `{expected}`"
             found.append(Problem(param=f"{field}.name", message=message))
+        if spec.task != "causal_lm" and isinstance(section, HfModel | JsonlData):
+            message = f"`{section.source}` is for task `causal_lm`; take `builtin`, `{expected}`"
+            found.append(Problem(param=f"{field}.source", message=message))
+    if isinstance(spec.model, HfModel) and getattr(spec.data, "name", None) == "stdlib":
+        message = "`stdlib` is bytes, for the builtin `gpt`; give a model of source `hf` data of source `jsonl`"
+        found.append(Problem(param="data.name", message=message))
+    if isinstance(spec.data, JsonlData) and spec.data.format == "chat" and not isinstance(spec.model, HfModel):
+        message = "`chat` needs a chat template, which only a model of source `hf` has; take `completion`"
+        found.append(Problem(param="data.format", message=message))
     return found

@@ -101,10 +101,16 @@ class JsonlData(Strict):
 
     source: Literal["jsonl"] = "jsonl"
     path: Path
+    """The file; it must lie under one of the service's allowed roots."""
     eval_path: Path | None = None
+    """Examples to evaluate on; absent: no evaluation."""
     format: Literal["auto", "text", "completion", "chat"] = "auto"
+    """`text`: {text}; `completion`: {prompt, completion}; `chat`: {messages: [{role, content}]}. `auto`: as the first
+    line. Of a completion and a chat only what the model is to answer is learned."""
     packing: bool = True
+    """Put several examples into one row, where they do not see each other. A row is what `batch` counts."""
     max_length: PositiveInt | None = None
+    """Tokens of a row at most; absent: as many as the model sees, up to 2048."""
     shuffle: bool = True
 
 
@@ -169,11 +175,15 @@ class Ddp(Strict):
 
 
 class Lora(Strict):
-    """Low-rank adapters; used when `lora_rank` is set."""
+    """Low-rank adapters; used when `lora_rank` is set. A layer computes W0 x + (alpha / lora_rank) B A x."""
 
     alpha: PositiveFloat = 32.0
+    """Divided by `lora_rank`: with alpha equal to the rank a layer computes W0 + B A."""
     dropout: Fraction = 0.0
-    targets: Literal["auto"] | tuple[ShortText, ...] = "auto"
+    targets: Literal["auto"] | Annotated[tuple[ShortText, ...], Field(min_length=1)] = "auto"
+    """Layers by name, last part of a name, or glob pattern of either; `auto`: every layer but the output's."""
+    merge: bool = False
+    """Export the whole model with the adapters added to its weights, instead of the adapters alone."""
 
 
 class Evaluation(Strict):

@@ -127,6 +127,8 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
             refuse("profile.ranks", f"names rank {outside[0]}, but the ranks are 0 to {last}")
         if spec.steps is not None and spec.profile.start_step > spec.steps:
             refuse("profile.start_step", f"is {spec.profile.start_step}, after the last of the {spec.steps} steps")
+    if spec.lora_rank is not None and spec.trainable is not None:
+        refuse("trainable", "cannot stand beside `lora_rank`, which trains adapters alone; leave one of them out")
     if spec.strategy == "hsdp" and spec.gpus % spec.fsdp.replicas:
         refuse("fsdp.replicas", f"is {spec.fsdp.replicas}, which does not divide `gpus` {spec.gpus}")
     return found

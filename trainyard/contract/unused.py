@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pydantic import BaseModel
 
 from trainyard.contract.problems import Problem
-from trainyard.contract.sections import BuiltinData
+from trainyard.contract.sections import BuiltinData, JsonlData
 from trainyard.contract.spec import TrainingSpec
 
 EVALUATION_METRICS = {
@@ -39,6 +39,8 @@ def _unused(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
         yield "tf32", f"is for precision `fp32`; this run's is `{spec.precision}`"
     if spec.lora_rank is None and spec.lora != type(spec.lora)():
         yield "lora", "means nothing without `lora_rank`"
+    if spec.lora.merge and not spec.checkpoint.export:
+        yield "lora.merge", "is how the export is written, and `checkpoint.export` is false"
     if spec.strategy not in SHARDED and spec.fsdp != type(spec.fsdp)():
         yield "fsdp", f"means nothing to strategy `{spec.strategy}`"
     if spec.strategy != "ddp" and spec.ddp != type(spec.ddp)():
@@ -47,16 +49,26 @@ def _unused(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
 
 
 def _unused_evaluation(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
-    held_out = not isinstance(spec.data, BuiltinData) or spec.data.eval_fraction > 0
+    held_out, way_out = _held_out(spec)
     if not held_out and spec.evaluation.every_steps is not None:
-        yield "evaluation.every_steps", "nothing is held out for evaluation; set `data.eval_fraction` above 0"
+        yield "evaluation.every_steps", f"nothing is held out for evaluation; {way_out}"
     best, known = spec.checkpoint.keep_best, EVALUATION_METRICS.get(spec.task)
     if best is None or known is None:
         return
     if not held_out:
-        yield "checkpoint.keep_best", "nothing is held out for evaluation; set `data.eval_fraction` above 0"
+        yield "checkpoint.keep_best", f"nothing is held out for evaluation; {way_out}"
     elif best.metric not in (*known, "train/loss"):
         yield "checkpoint.keep_best.metric", f"task `{spec.task}` has no `{best.metric}`; it has {', '.join(known)}"
+
+
+def _held_out(spec: TrainingSpec) -> tuple[bool, str]:
+    """Whether there is something to evaluate on, and how there would be."""
+    match spec.data:
+        case BuiltinData() as data:
+            return data.eval_fraction > 0, "set `data.eval_fraction` above 0"
+        case JsonlData() as data:
+            return data.eval_path is not None, "give `data.eval_path`"
+    return True, ""
 
 
 def _changed(section: BaseModel, field: str) -> bool:

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from trainyard.contract.layout import CheckpointLayout
+from worker.checkpoint.compatibility import check_same_model
 from worker.checkpoint.staging import build_stager, share_of
 
 StateDict = dict[str, Any]
@@ -61,9 +62,14 @@ class CheckpointStorage:
             pending.result()
 
     def load(self, checkpoint: CheckpointLayout, state: StateDict) -> None:
-        """Fill the tensors of `state` in place."""
+        """Fill the tensors of `state` in place.
+
+        Raises:
+            RefusedError: the checkpoint is of another model.
+        """
         from torch.distributed.checkpoint import state_dict_loader as dcp
 
+        check_same_model(checkpoint, state)
         dcp.load(state, checkpoint_id=checkpoint.root, process_group=self._group)
 
     @staticmethod

@@ -33,6 +33,6 @@ def evaluate(task: Task, model: ParallelModel, precision: Precision, ranks: Rank
     model.release()
     model.module.train()
     rows = ranks.gather([float(value.item()) for value in sums.values()])
-    weights = {"eval/loss": task.weight(held_out)}
+    weights = {"eval/loss": task.weight(held_out + task.examples.train)}
     totals = (sum(column) for column in zip(*rows, strict=True))
     return {key: total / weights.get(key, len(held_out)) for key, total in zip(sums, totals, strict=True)}

@@ -10,6 +10,7 @@ from torch import nn
 
 from worker.distributed import Ranks
 from worker.engine.precision import Precision
+from worker.engine.trainable import frozen_names
 
 StateDict = dict[str, Any]
 
@@ -26,11 +27,9 @@ class TrainingState:
 
     def capture(self, step: int, skipped: int) -> StateDict:
         """The state after `step` updates. Never before the first: torch makes up moments for an optimizer without."""
-        from torch.distributed.checkpoint.state_dict import get_model_state_dict
-
         moments, _ = self._optimizer_state()
         return {
-            "model": get_model_state_dict(self.module),
+            "model": trained_state(self.module),
             "optimizer": moments,
             "progress": {"step": torch.tensor(step), "skipped": torch.tensor(skipped), "scaler": self._scaler()},
             "rng": {f"rank-{self.ranks.rank}": generators(self.ranks.device)},
@@ -56,7 +55,8 @@ class TrainingState:
         flat = StateDictOptions(flatten_optimizer_state_dict=True)
         set_optimizer_state_dict(self.module, self.optimizer, {**state["optimizer"], **groups}, options=flat)
         # After the optimizer: asking a fresh one for its state makes it take a step.
-        set_model_state_dict(self.module, state["model"])
+        partly = StateDictOptions(strict=not frozen_names(self.module))
+        set_model_state_dict(self.module, state["model"], options=partly)
         progress = state["progress"]
         if self.precision.scaler:
             scale, growth = progress["scaler"].tolist()
@@ -81,6 +81,18 @@ class TrainingState:
             return torch.zeros(2, dtype=torch.float64)
         state = self.precision.scaler.state_dict()
         return torch.tensor([state["scale"], state["_growth_tracker"]], dtype=torch.float64)
+
+
+def trained_state(module: nn.Module, *, whole: bool = False) -> StateDict:
+    """Everything but the frozen parameters, by name; each rank's shards, or with `whole` all of it in the first rank's
+    memory and nothing on the others. A collective."""
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+    # torch leaves a frozen parameter out by one of its names only; the others would bring a tied one back.
+    frozen = frozen_names(module)
+    options = StateDictOptions(full_state_dict=whole, cpu_offload=whole, ignore_frozen_params=bool(frozen))
+    state = get_model_state_dict(module, options=options)
+    return {name: tensor for name, tensor in state.items() if name not in frozen}
 
 
 def _moment(key: str) -> bool:

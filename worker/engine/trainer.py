@@ -23,6 +23,7 @@ from worker.engine.parallel import SHARDED, parallelise
 from worker.engine.precision import Precision
 from worker.engine.state import TrainingState, seed_generators
 from worker.engine.step import Stepper, StepResult
+from worker.engine.trainable import choose_trainable
 from worker.errors import RefusedError
 from worker.flops import flops_per_example, peak_flops
 from worker.garbage import Garbage
@@ -84,6 +85,7 @@ class Trainer:
             )
         seed_generators(spec.seed)
         model = task.build_model()
+        choose_trainable(spec, model)
         flops = flops_per_example(task, model, spec.model)
         self._model = parallelise(spec, model, ranks)
         sharded = spec.strategy in SHARDED

@@ -40,8 +40,8 @@ class Task(Protocol):
         ...
 
     def weight(self, indices: Indices) -> float:
-        """What the summed loss of these examples is divided by. Every rank knows the whole global batch, so the
-        global count needs no communication."""
+        """What the summed loss of these examples is divided by; held-out ones are counted on after those for training.
+        Every rank knows the whole global batch, so the global count needs no communication."""
         ...
 
     def loss_sum(self, model: nn.Module, batch: Tensors) -> torch.Tensor:

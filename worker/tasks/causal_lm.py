@@ -1,43 +1,106 @@
-"""Next-token prediction on bytes."""
+"""Next-token prediction: our own transformer or a Hugging Face model, on builtin text or JSON lines."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
-from torch.nn import functional
 
-from trainyard.contract.sections import BuiltinData, GptModel
+from trainyard.contract.sections import BuiltinData, GptModel, HfModel, JsonlData
+from worker.data.jsonl import load_rows
 from worker.data.sampler import Indices
 from worker.data.stdlib import load_stdlib, windows
+from worker.data.token_rows import RowExamples, joined
+from worker.data.tokenizers import ByteTokenizer, HfTokenizer, Tokenizer
 from worker.errors import RefusedError
 from worker.tasks.base import Examples, Tensors
 from worker.tasks.gpt import Gpt
 
+LONGEST_ROW = 2048
+"""Tokens of a row where neither the spec nor a smaller model says."""
+
 
 class CausalLm:
-    """Cross entropy in nats, summed over tokens."""
+    """Cross entropy in nats, summed over the tokens that are targets."""
 
-    def __init__(self, model: GptModel, data: BuiltinData) -> None:
-        if model.vocab < 256:
-            raise RefusedError(f"model.vocab is {model.vocab}, but the data are bytes", "Set model.vocab to 256.")
-        if model.width % model.heads:
-            raise RefusedError(f"model.width {model.width} is not a multiple of model.heads {model.heads}")
-        self._model = model
-        self.tokens_per_example = model.context
-        rows = windows(load_stdlib(), model.context + 1)
-        held_out = round(len(rows) * data.eval_fraction)
-        self.examples = Examples((rows,), train=len(rows) - held_out, held_out=held_out)
+    def __init__(
+        self, build: Callable[[], nn.Module], examples: Examples, weights: NDArray[np.int64], tokens_per_example: int
+    ) -> None:
+        self._build = build
+        self._weights = weights
+        self.examples = examples
+        self.tokens_per_example = tokens_per_example
 
     def build_model(self) -> nn.Module:
-        return Gpt(self._model)
+        return self._build()
 
     def weight(self, indices: Indices) -> float:
-        return float(len(indices) * self.tokens_per_example)
+        return float(self._weights[indices].sum())
 
     def loss_sum(self, model: nn.Module, batch: Tensors) -> torch.Tensor:
-        tokens = batch[0].long()
-        logits = model(tokens[:, :-1]).float()
-        return functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction="sum")
+        if len(batch) == 1:
+            tokens = batch[0].long()
+            batch = tokens[:, :-1], tokens[:, 1:]
+        loss: torch.Tensor = model(*batch)
+        return loss
 
     def evaluation_sums(self, model: nn.Module, batch: Tensors) -> Mapping[str, torch.Tensor]:
         return {"eval/loss": self.loss_sum(model, batch)}
+
+
+def gpt_on_stdlib(model: GptModel, data: BuiltinData) -> CausalLm:
+    """Windows of bytes, each as long as the model's context."""
+    _check_gpt(model)
+    rows = windows(load_stdlib(), model.context + 1)
+    held_out = round(len(rows) * data.eval_fraction)
+    examples = Examples((rows,), train=len(rows) - held_out, held_out=held_out)
+    weights = np.full(len(rows), model.context, dtype=np.int64)
+    return CausalLm(lambda: Gpt(model), examples, weights, model.context)
+
+
+def gpt_on_jsonl(model: GptModel, data: JsonlData) -> CausalLm:
+    _check_gpt(model)
+    return _on_jsonl(lambda: Gpt(model), data, ByteTokenizer(), model.context)
+
+
+def hf_on_jsonl(model: HfModel, data: JsonlData) -> CausalLm:
+    from worker.tasks.hf_model import HfFolder
+
+    folder = HfFolder(model.path)
+    return _on_jsonl(lambda: folder.load(packed=data.packing), data, HfTokenizer(folder.tokenizer), folder.context)
+
+
+def _check_gpt(model: GptModel) -> None:
+    if model.vocab < 256:
+        raise RefusedError(f"model.vocab is {model.vocab}, but the data are bytes", "Set model.vocab to 256.")
+    if model.width % model.heads:
+        raise RefusedError(f"model.width {model.width} is not a multiple of model.heads {model.heads}")
+
+
+def _on_jsonl(build: Callable[[], nn.Module], data: JsonlData, tokenizer: Tokenizer, context: int | None) -> CausalLm:
+    length = row_length(data.max_length, context)
+    rows = load_rows("data.path", data.path, data, tokenizer, length)
+    train = len(rows.ends)
+    if data.eval_path:
+        rows = joined(rows, load_rows("data.eval_path", data.eval_path, data, tokenizer, length))
+    examples = RowExamples((), train, len(rows.ends) - train, rows=rows, packed=data.packing)
+    return CausalLm(build, examples, rows.weights, round(float(rows.lengths.mean())))
+
+
+def row_length(max_length: int | None, context: int | None) -> int:
+    """Tokens of a row at most.
+
+    Raises:
+        RefusedError: the spec asks for more than the model sees at once.
+    """
+    if max_length is None:
+        return min(context or LONGEST_ROW, LONGEST_ROW)
+    if context is not None and max_length > context:
+        raise RefusedError(
+            f"data.max_length is {max_length}, longer than the {context} tokens that the model sees at once",
+            f"Set data.max_length to {context} or less.",
+        )
+    if max_length < 2:
+        raise RefusedError("data.max_length is 1: nothing follows a single token", "Set data.max_length to 2 or more.")
+    return max_length

@@ -5,6 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from trainyard.contract.sections import GptModel
+from worker.tasks.language_loss import summed_loss
 
 
 class Attention(nn.Module):
@@ -17,11 +18,13 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.out = nn.Linear(width, width)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         batch, length, width = x.shape
         q, k, v = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
         dropout = self.dropout if self.training else 0.0
-        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout)
+        mixed = functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=mask is None, dropout_p=dropout
+        )
         joined: torch.Tensor = self.out(mixed.transpose(1, 2).reshape(batch, length, width))
         return joined
 
@@ -37,14 +40,14 @@ class Block(nn.Module):
         self.feed_forward = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = x + self.dropout(self.attention(self.norm_attention(x)))
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        x = x + self.dropout(self.attention(self.norm_attention(x), mask))
         stream: torch.Tensor = x + self.dropout(self.feed_forward(self.norm_feed_forward(x)))
         return stream
 
 
 class Gpt(nn.Module):
-    """Token ids in, logits out."""
+    """Token ids in, logits or a summed loss out."""
 
     def __init__(self, spec: GptModel) -> None:
         super().__init__()
@@ -58,13 +61,38 @@ class Gpt(nn.Module):
             for output in (block.attention.out, block.feed_forward[2]):  # type: ignore[union-attr, index]
                 nn.init.normal_(output.weight, std=0.02 / (2 * spec.layers) ** 0.5)  # type: ignore[union-attr, arg-type]
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        x = self.embedding(tokens) + self.positions.weight[: tokens.shape[1]]
+    def forward(
+        self, tokens: torch.Tensor, labels: torch.Tensor | None = None, positions: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Logits (batch, length, vocabulary), or with labels the loss summed over them.
+
+        `positions` (batch, length) count from 0 in each of the examples that share a row; they do not see each other.
+        """
+        if positions is None:
+            x, mask = self.embedding(tokens) + self.positions.weight[: tokens.shape[1]], None
+        else:
+            x, mask = self.embedding(tokens) + self.positions(positions), _own_past(positions)
         for block in self.blocks:
-            x = block(x)
+            x = block(x, mask)
         x = self.norm(x)
+        if labels is not None:
+            return summed_loss(x, labels, self._logits, self.embedding.num_embeddings)
+        return self._logits(x)
+
+    def get_output_embeddings(self) -> nn.Module:
+        """The layer that makes the logits, or the embedding whose weight it uses: as models of transformers call it."""
+        return self.embedding if self.head is None else self.head
+
+    def _logits(self, x: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = functional.linear(x, self.embedding.weight) if self.head is None else self.head(x)
         return logits
+
+
+def _own_past(positions: torch.Tensor) -> torch.Tensor:
+    """Who sees whom, (batch, 1, length, length): what came before in the same example."""
+    example = (positions == 0).cumsum(dim=1)
+    same = example[:, :, None] == example[:, None, :]
+    return same.tril()[:, None]
 
 
 def _initialise(module: nn.Module) -> None:

@@ -1,6 +1,6 @@
 """From the spec to its task. Each task's module is imported only where it is wanted."""
 
-from trainyard.contract.sections import BuiltinData, ConvnetModel, GptModel, MlpModel
+from trainyard.contract.sections import BuiltinData, ConvnetModel, GptModel, HfModel, JsonlData, MlpModel
 from trainyard.contract.spec import TrainingSpec
 from worker.errors import RefusedError
 from worker.tasks.base import Task
@@ -10,9 +10,17 @@ def select_task(spec: TrainingSpec) -> Task:
     """The task, with its data loaded."""
     match spec.model, spec.data:
         case GptModel() as model, BuiltinData(name="stdlib") as data:
-            from worker.tasks.causal_lm import CausalLm
+            from worker.tasks.causal_lm import gpt_on_stdlib
 
-            return CausalLm(model, data)
+            return gpt_on_stdlib(model, data)
+        case GptModel() as model, JsonlData() as data:
+            from worker.tasks.causal_lm import gpt_on_jsonl
+
+            return gpt_on_jsonl(model, data)
+        case HfModel() as model, JsonlData() as data:
+            from worker.tasks.causal_lm import hf_on_jsonl
+
+            return hf_on_jsonl(model, data)
         case ConvnetModel() as model, BuiltinData(name="digits") as data:
             from worker.tasks.image_classification import ImageClassification
 

@@ -22,7 +22,7 @@ from trainyard.contract.resolve import Site, resolve
 from trainyard.contract.spec import parse_spec
 from worker import distributed
 from worker.boundary import Boundary
-from worker.checkpoint.export import whole_weights
+from worker.checkpoint.export import export_weights, whole_weights
 from worker.checkpoint.manager import CheckpointManager
 from worker.engine.step import Stepper
 from worker.engine.trainer import Trainer
@@ -188,7 +188,12 @@ def train(case, ranks, folder):
             module = trainer.run().module
         except TrainingError as raised:
             module, error = trainer._model.module, str(raised)
+    logits = None
+    if "export" in case:
+        export_weights(Path(case["export"]), module, spec, task, trainer.total_steps, ranks)
+        logits = logits_of(module, trainer)
     return {
+        "logits": logits,
         "series": reporter.said,
         "examples": watched.examples,
         "scales": watched.scales,
@@ -200,6 +205,16 @@ def train(case, ranks, folder):
         "parameters": {name: value.flatten().tolist() for name, value in whole(module).items()},
         "exported": {name: value.flatten().tolist() for name, value in whole_weights(module).items()},
     }
+
+
+@torch.no_grad()
+def logits_of(module, trainer):
+    """What the trained model says of some tokens."""
+    module.eval()
+    inputs = torch.arange(24).view(2, 12) * 7 % 200
+    with trainer._precision.autocast():
+        found = module(inputs).float()
+    return found.flatten().tolist()
 
 
 def whole(module):

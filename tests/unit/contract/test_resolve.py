@@ -54,12 +54,25 @@ class TestUnsupported:
             ({"task": "comm_check"}, ["task"]),
             ({"strategy": "dp", "gpus": 2}, ["strategy"]),
             ({"strategy": "fsdp", "fsdp": {"cpu_offload": True}}, ["fsdp.cpu_offload"]),
-            ({"lora_rank": 8}, ["lora_rank"]),
-            ({"trainable": ["*.bias"]}, ["trainable"]),
-            ({"task": "causal_lm", "model": {"source": "hf", "path": "/m"}}, ["model.source", "data.name"]),
+            ({"task": "causal_lm", "model": {"source": "hf", "path": "/m"}}, ["data.name"]),
+            ({"model": {"source": "hf", "path": "/m"}}, ["model.source"]),
+            ({"data": {"source": "jsonl", "path": "/d"}}, ["data.source"]),
             (
-                {"task": "causal_lm", "model": {"name": "gpt"}, "data": {"source": "jsonl", "path": "/d"}},
-                ["data.source"],
+                {
+                    "task": "causal_lm",
+                    "model": {"source": "hf", "path": "/m"},
+                    "data": {"source": "builtin", "name": "stdlib"},
+                },
+                ["data.name"],
+            ),
+            ({"lora_rank": 2, "lora": {"merge": True}, "checkpoint": {"export": False}}, ["lora.merge"]),
+            (
+                {
+                    "task": "causal_lm",
+                    "model": {"name": "gpt"},
+                    "data": {"source": "jsonl", "path": "/d", "format": "chat"},
+                },
+                ["data.format"],
             ),
             ({"tf32": True}, ["tf32"]),
             ({"strategy": "ddp", "ddp": {"sync_batchnorm": True}}, ["ddp.sync_batchnorm"]),
@@ -76,7 +89,7 @@ class TestUnsupported:
         assert params(**changes) == expected
 
     def test_all_of_it_at_once(self):
-        assert params(lora_rank=8, tf32=True, strategy="dp") == ["strategy", "lora_rank", "tf32"]
+        assert params(resume_from="job_1", tf32=True, strategy="dp") == ["strategy", "tf32", "resume_from"]
 
     def test_what_a_cluster_has_is_not_refused_there(self):
         spec = parse_spec({**BASE, "backend": "nccl", "resources": {"partition": "gpu"}})

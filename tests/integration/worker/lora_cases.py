@@ -1,0 +1,101 @@
+"""The runs that test_lora compares: a small Llama trained in whole or in part, on JSON lines."""
+
+from tests.support import hf
+
+LORA = {"lora_rank": 4, "lora": {"alpha": 16}}
+PARTIAL = {"trainable": ["model.layers.1.*", "model.norm.weight"]}
+FULL = {}
+ADAMW = {"name": "adamw", "lr": 0.01, "clip_norm": 0.5}
+TARGETS = ["q_proj", "v_proj", "down_proj"]
+
+VARIANTS = {
+    "ddp": {"strategy": "ddp"},
+    "zero1": {"strategy": "zero1"},
+    "zero2": {"strategy": "zero2"},
+    "layer": {"strategy": "fsdp"},
+    "size": {"strategy": "fsdp", "fsdp": {"wrap": "size", "min_params": 3000}},
+    "hsdp": {"strategy": "hsdp", "fsdp": {"replicas": 2}},
+}
+LAYOUTS = [(2, name) for name in VARIANTS if name != "hsdp"] + [(4, "hsdp")]
+EXPORTED = ("ddp", "layer")
+
+
+class Cases:
+    """All runs of one folder of models and data."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        hf.save_llama(folder / "plain")
+        hf.save_llama(folder / "tied", tied=True)
+        hf.save_llama(folder / "deeper", tied=True, layers=3)
+        self.files = {
+            "text": hf.write_lines(folder / "text.jsonl", hf.texts(30)),
+            "chat": hf.write_lines(folder / "chat.jsonl", hf.chats()),
+            "completion": hf.write_lines(folder / "completion.jsonl", hf.completions()),
+        }
+        self.problems = {
+            "lora": self.spec("tied", "chat", LORA, eval_path=str(self.files["chat"])),
+            "partial": self.spec("tied", "completion", PARTIAL, packing=False),
+            "full": self.spec("tied", "text", FULL),
+            "named": self.spec("plain", "text", {"lora_rank": 4, "lora": {"targets": TARGETS}}),
+        }
+
+    def spec(self, model, data, trained, **options):
+        return {
+            "version": 1,
+            "task": "causal_lm",
+            "precision": "fp32",
+            "seed": 5,
+            "model": {"source": "hf", "path": str(self.folder / model)},
+            "data": {"source": "jsonl", "path": str(self.files[data]), "max_length": 48, **options},
+            "steps": 6,
+            "batch": {"size": 10, "micro_size": 3},
+            "optimizer": ADAMW,
+            "log": {"every_steps": 1},
+            **trained,
+        }
+
+    def on(self, world):
+        return self.alone() if world == 1 else self.together(world)
+
+    def alone(self):
+        rest = {"rest/single": {"spec": self.problems["lora"], "run": "moved"}}
+        return {name: {"spec": spec} for name, spec in self.problems.items()} | rest | self._refused()
+
+    def together(self, world):
+        found = {}
+        for variant in (name for ranks, name in LAYOUTS if ranks == world):
+            for name, spec in self.problems.items():
+                found[f"{name}/{variant}"] = {"spec": spec | VARIANTS[variant]}
+                if variant in EXPORTED:
+                    found[f"{name}/{variant}"]["export"] = str(self.folder / f"{name}-{variant}")
+        if world == 2:
+            for variant in EXPORTED:
+                found |= self._resumed(variant)
+                found[f"merged/{variant}"] = self._exported(
+                    "merged", LORA | {"lora": {"alpha": 16, "merge": True}}, variant
+                )
+                found[f"bf16/{variant}"] = self._exported("bf16", LORA | {"precision": "bf16"}, variant)
+        return found
+
+    def _exported(self, name, trained, variant):
+        spec = self.spec("plain", "chat", trained) | VARIANTS[variant]
+        return {"spec": spec, "export": str(self.folder / f"{name}-{variant}")}
+
+    def _resumed(self, variant):
+        spec = self.problems["lora"] | VARIANTS[variant]
+        run = "moved" if variant == "layer" else f"resumed-{variant}"
+        cases = {f"first/{variant}": {"spec": spec, "run": run, "until": 3}}
+        return cases if variant == "layer" else cases | {f"rest/{variant}": {"spec": spec, "run": run}}
+
+    def _refused(self):
+        """Runs that go on from the LoRA run's checkpoint as something else."""
+        spec = self.problems["lora"]
+        other = spec["model"] | {"path": str(self.folder / "deeper")}
+        changes = {
+            "changed rank": {"lora_rank": 8},
+            "changed targets": {"lora": {"targets": ["q_proj"]}},
+            "no adapters": {"lora_rank": None, "lora": {}},
+            "another model": {"model": other},
+        }
+        return {name: {"spec": spec | change, "run": "moved"} for name, change in changes.items()}

@@ -1,0 +1,182 @@
+"""Hugging Face folders: what is computed, and which folders are refused with what message."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from tests.support import hf
+from trainyard.contract.sections import HfModel, JsonlData
+from worker.errors import RefusedError
+from worker.tasks import hf_model, language_loss
+from worker.tasks.causal_lm import hf_on_jsonl
+from worker.tasks.hf_model import HfFolder
+from worker.tasks.language_loss import IGNORED
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    root = tmp_path_factory.mktemp("models")
+    hf.save_llama(root / "plain")
+    hf.save_llama(root / "tied", tied=True)
+    hf.write_lines(root / "text.jsonl", hf.texts(12))
+    hf.write_lines(root / "chat.jsonl", hf.chats(6))
+    hf.write_lines(root / "completion.jsonl", hf.completions(8))
+    return root
+
+
+@pytest.fixture
+def copy(folder, tmp_path):
+    return shutil.copytree(folder / "plain", tmp_path / "model")
+
+
+def task(folder, data, model="plain", **options):
+    return hf_on_jsonl(HfModel(path=str(folder / model)), JsonlData(path=str(folder / f"{data}.jsonl"), **options))
+
+
+def everything(found):
+    return found.examples.train_batch(np.arange(found.examples.train), CPU)
+
+
+def refusal(path):
+    with pytest.raises(RefusedError) as caught:
+        HfFolder(str(path)).load(packed=True)
+    assert str(caught.value).startswith(f"model.path: {path} ")
+    return str(caught.value).removeprefix(f"model.path: {path} ")
+
+
+class TestTheLoss:
+    @pytest.mark.parametrize("model", ["plain", "tied"])
+    def test_is_the_models_own_and_in_pieces_the_same(self, folder, model, monkeypatch):
+        found = task(folder, "completion", model, packing=False)
+        batch = everything(found)
+
+        def run():
+            module = found.build_model()
+            loss = found.loss_sum(module, batch)
+            loss.backward()
+            return loss, module
+
+        monkeypatch.setattr(hf_model, "_takes_pieces", lambda module: False)
+        whole, module = run()
+        own = functional.cross_entropy(
+            module(batch[0]).flatten(0, 1), batch[1].flatten(), reduction="sum", ignore_index=IGNORED
+        )
+        assert whole.item() == pytest.approx(own.item(), rel=1e-6)
+        monkeypatch.undo()
+        monkeypatch.setattr(language_loss.summed_loss, "__kwdefaults__", {"most": 5 * 330})
+        loss, pieces = run()
+        assert loss.item() == pytest.approx(whole.item(), rel=1e-6)
+        for (name, one), other in zip(pieces.named_parameters(), module.parameters(), strict=True):
+            assert torch.linalg.norm(one.grad - other.grad) <= 2e-6 * torch.linalg.norm(other.grad), name
+
+    @pytest.mark.parametrize("data", ["text", "chat", "completion"])
+    def test_of_packed_rows_is_that_of_the_examples_apart(self, folder, data):
+        packed, apart = task(folder, data), task(folder, data, packing=False)
+        assert packed.examples.train < apart.examples.train
+        losses = [
+            (t.loss_sum(t.build_model(), everything(t)).item(), t.weight(np.arange(t.examples.train)))
+            for t in (packed, apart)
+        ]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+    def test_of_a_model_that_caps_its_logits_is_still_its_own(self, tmp_path):
+        from transformers import Gemma2Config, Gemma2ForCausalLM
+
+        config = Gemma2Config(
+            vocab_size=330,
+            hidden_size=16,
+            intermediate_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=8,
+            max_position_embeddings=64,
+            final_logit_softcapping=0.05,
+        )
+        Gemma2ForCausalLM(config).save_pretrained(tmp_path)
+        hf.tokenizer_of(["a"]).save_pretrained(tmp_path)
+        module = HfFolder(str(tmp_path)).load(packed=True)
+        tokens = torch.arange(8)[None]
+        expected = functional.cross_entropy(module(tokens).flatten(0, 1), tokens.flatten(), reduction="sum")
+        assert module(tokens, tokens).item() == pytest.approx(expected.item(), rel=1e-6)
+        assert module(tokens).abs().max() <= 0.05
+
+
+class TestConversations:
+    def test_the_answers_alone_are_learned(self, folder):
+        found = task(folder, "chat", packing=False)
+        tokenizer = HfFolder(str(folder / "plain")).tokenizer
+        inputs, labels = everything(found)
+        assert tokenizer.decode(labels[0][labels[0] != IGNORED]) == "1<|end|>2<|end|>"
+        assert "And one more?" in tokenizer.decode(inputs[0])
+
+    def test_a_template_that_rewrites_earlier_answers_teaches_the_last_one(self, folder, copy):
+        tokenizer = HfFolder(str(copy)).tokenizer
+        tokenizer.chat_template = hf.TEMPLATE.replace(
+            "{{ m.content }}", "{{ m.content if loop.last or m.role != 'assistant' else '-' }}"
+        )
+        tokenizer.save_pretrained(copy)
+        found = hf_on_jsonl(HfModel(path=str(copy)), JsonlData(path=str(folder / "chat.jsonl"), packing=False))
+        _, labels = everything(found)
+        assert tokenizer.decode(labels[0][labels[0] != IGNORED]) == "2<|end|>"
+
+
+class TestAFolderThatIsRefused:
+    def test_is_not_there(self, tmp_path):
+        assert refusal(tmp_path / "none") == "is not a folder that this node can read"
+
+    def test_has_no_configuration(self, copy):
+        (copy / "config.json").unlink()
+        assert refusal(copy) == "has no config.json: it is not the folder of a Hugging Face model"
+
+    def test_has_a_broken_one(self, copy):
+        (copy / "config.json").write_text("{")
+        assert refusal(copy).startswith("does not hold a configuration that can be loaded: ")
+
+    def test_has_only_pickled_weights(self, copy):
+        (copy / "model.safetensors").rename(copy / "pytorch_model.bin")
+        assert refusal(copy) == "has no *.safetensors file"
+
+    def test_has_no_tokenizer(self, copy):
+        for path in copy.glob("token*"):
+            path.unlink()
+        assert refusal(copy).startswith("does not hold a tokenizer that can be loaded: ")
+
+    def test_has_damaged_weights(self, copy):
+        (copy / "model.safetensors").write_bytes(b"\0" * 100)
+        assert refusal(copy).startswith("does not hold a causal language model that can be loaded: ")
+
+    def test_lacks_weights_that_its_configuration_names(self, copy):
+        config = json.loads((copy / "config.json").read_text())
+        (copy / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
+        message = refusal(copy)
+        assert message.startswith("does not fit its config.json: it lacks model.layers.2.input_layernorm.weight, ")
+        assert message.endswith(" and 4 more")
+
+    def test_has_weights_of_other_shapes(self, copy):
+        config = json.loads((copy / "config.json").read_text())
+        (copy / "config.json").write_text(json.dumps({**config, "intermediate_size": 96}))
+        assert "mlp.down_proj.weight" in refusal(copy)
+
+    def test_has_a_tokenizer_with_more_tokens_than_the_model(self, tmp_path):
+        hf.save_llama(tmp_path / "small", vocabulary=100)
+        message = refusal(tmp_path / "small")
+        assert message.startswith("has a tokenizer of 320 tokens, more than the 100 that the model has embeddings for")
+
+    def test_asks_for_code_of_its_own(self, copy):
+        config = json.loads((copy / "config.json").read_text())
+        custom = {**config, "model_type": "own", "auto_map": {"AutoConfig": "own.Config"}}
+        (copy / "config.json").write_text(json.dumps(custom))
+        (copy / "own.py").write_text("raise SystemExit('the code was run')")
+        assert refusal(copy).startswith("does not hold a configuration that can be loaded: ")
+
+
+def test_a_row_longer_than_the_model_sees(folder):
+    with pytest.raises(RefusedError, match=r"data\.max_length is 65, longer than the 64 tokens"):
+        task(folder, "text", max_length=65)

@@ -1,0 +1,214 @@
+"""Promises 1 and 2 for a Llama trained in part, and its exports: what others load computes what was trained."""
+
+import json
+
+import pytest
+import torch
+
+from tests.integration.worker.harness import FakeService, Run, finish_of, run_layout
+from tests.integration.worker.lora_cases import EXPORTED, LAYOUTS, LORA, PARTIAL, Cases
+
+pytestmark = pytest.mark.timeout(600)
+"""The first test waits for all the runs: more than a minute on two busy cores."""
+
+PROBLEMS = ("lora", "partial", "full", "named")
+TOKENS = torch.arange(24).view(2, 12) * 7 % 200
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory):
+    return Cases(tmp_path_factory.mktemp("lora"))
+
+
+@pytest.fixture(scope="module")
+def layouts(cases):
+    return {world: run_layout(world, cases.on(world), cases.folder / str(world), seconds=300) for world in (2, 1, 4)}
+
+
+def series(result, case, key="train/loss"):
+    return {int(step): float(value) for step, value in result[0][case]["series"][key].items()}
+
+
+def tensors(result, case, which="parameters"):
+    return {name: torch.tensor(values) for name, values in result[0][case][which].items()}
+
+
+def logits(layouts, case):
+    return torch.tensor(layouts[2][0][case]["logits"]).view(2, 12, -1)
+
+
+def load_base(cases, name):
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(cases.folder / name, dtype=torch.float32).eval()
+
+
+@torch.no_grad()
+def logits_of(model):
+    return model(input_ids=TOKENS).logits
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize(("world", "variant"), LAYOUTS)
+class TestTheUpdatesOfOneProcess:
+    def test_parameters(self, layouts, world, variant, problem):
+        alone, together = tensors(layouts[1], problem), tensors(layouts[world], f"{problem}/{variant}")
+        assert alone.keys() == together.keys()
+        for name, expected in alone.items():
+            assert torch.linalg.norm(together[name] - expected) <= 1e-5 * torch.linalg.norm(expected), name
+
+    def test_every_step(self, layouts, world, variant, problem):
+        for key in ("train/loss", "train/grad_norm"):
+            alone = series(layouts[1], problem, key)
+            assert len(alone) == 6
+            assert series(layouts[world], f"{problem}/{variant}", key) == pytest.approx(alone, rel=1e-5)
+
+    def test_evaluation(self, layouts, world, variant, problem):
+        if problem == "lora":
+            alone = series(layouts[1], problem, "eval/loss")
+            assert series(layouts[world], f"{problem}/{variant}", "eval/loss") == pytest.approx(alone, rel=1e-5)
+
+
+class TestWhatIsTrained:
+    def test_it_is_something_and_nothing_else(self, cases, layouts):
+        base = {name: value.flatten() for name, value in load_base(cases, "tied").state_dict().items()}
+        for problem, moved in (("lora", "lora_"), ("partial", ("model.layers.1.", "model.norm.weight"))):
+            for name, value in tensors(layouts[1], problem).items():
+                frozen = name.replace(".base_layer", "")
+                trained = moved in name if isinstance(moved, str) else name.startswith(moved)
+                assert trained or torch.equal(value, base[frozen]), name
+                assert not trained or frozen not in base or not torch.equal(value, base[frozen]), name
+
+    def test_named_targets_alone_are_adapted(self, layouts):
+        adapted = {name.split(".lora_")[0] for name in tensors(layouts[1], "named") if ".lora_" in name}
+        assert {name.rpartition(".")[2] for name in adapted} == {"q_proj", "v_proj", "down_proj"}
+        assert len(adapted) == 6
+
+
+class TestCheckpoints:
+    def test_hold_no_frozen_tensor_by_any_name(self, cases, layouts):
+        from torch.distributed.checkpoint.filesystem import FileSystemReader
+
+        for run in ("moved", "resumed-ddp"):
+            folders = sorted((cases.folder / run / "checkpoints").glob("step-*"))
+            assert folders
+            for folder in folders:
+                names = FileSystemReader(folder).read_metadata().state_dict_metadata
+                model = [name for name in names if name.startswith("model.")]
+                assert len(model) == 28
+                assert all(".lora_" in name for name in model)
+                assert all(".lora_" in name for name in names if name.startswith("optimizer."))
+
+    def test_on_the_same_layout_the_losses_are_equal_as_text(self, layouts):
+        whole, first, rest = (
+            layouts[2][0][f"{part}/ddp"]["series"]["train/loss"] for part in ("lora", "first", "rest")
+        )
+        assert first == {step: whole[step] for step in "123"}
+        assert rest == {step: whole[step] for step in "456"}
+
+    def test_from_two_shards_to_one_process_the_trajectory_goes_on(self, layouts):
+        whole = series(layouts[1], "lora")
+        assert series(layouts[2], "first/layer") == pytest.approx({step: whole[step] for step in (1, 2, 3)}, rel=1e-5)
+        assert series(layouts[1], "rest/single") == pytest.approx({step: whole[step] for step in (4, 5, 6)}, rel=1e-5)
+
+    @pytest.mark.parametrize(
+        ("case", "message"),
+        [
+            ("changed rank", "of other shapes are model.layers.0.mlp.down_proj.lora_A.default.weight"),
+            ("changed targets", "it has model.layers.0.mlp.down_proj.lora_A.default.weight"),
+            ("no adapters", "it lacks lm_head.weight"),
+            ("another model", "it lacks model.layers.2."),
+        ],
+    )
+    def test_of_another_model_are_refused_with_what_differs(self, layouts, case, message):
+        error = layouts[1][0][case]["error"]
+        assert error.startswith("the checkpoint of step 6 is of another model: ")
+        assert message in error
+
+
+@pytest.mark.parametrize("variant", EXPORTED)
+class TestExports:
+    def test_adapters_load_with_peft_and_compute_what_was_trained(self, cases, layouts, variant):
+        from peft import AutoPeftModelForCausalLM, PeftModel
+
+        folder = cases.folder / f"lora-{variant}"
+        loaded = PeftModel.from_pretrained(load_base(cases, "tied"), folder).eval()
+        assert torch.equal(logits_of(loaded), logits(layouts, f"lora/{variant}"))
+        by_itself = AutoPeftModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        assert torch.equal(logits_of(by_itself), logits(layouts, f"lora/{variant}"))
+        assert not torch.equal(logits_of(load_base(cases, "tied")), logits(layouts, f"lora/{variant}"))
+
+    def test_adapters_of_named_targets_say_so(self, cases, variant):
+        config = json.loads((cases.folder / f"named-{variant}" / "adapter_config.json").read_text())
+        assert sorted(config["target_modules"]) == ["down_proj", "q_proj", "v_proj"]
+        assert config["base_model_name_or_path"] == str(cases.folder / "plain")
+
+    def test_adapters_hold_no_tensor_of_the_base(self, cases, variant):
+        from safetensors import safe_open
+
+        with safe_open(cases.folder / f"lora-{variant}" / "adapter_model.safetensors", "pt") as file:
+            names = list(file.keys())
+        assert len(names) == 28
+        assert all(name.endswith((".lora_A.weight", ".lora_B.weight")) for name in names)
+
+    def test_merged_is_a_whole_model_that_computes_the_same(self, cases, layouts, variant):
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        folder = cases.folder / f"merged-{variant}"
+        merged = logits_of(AutoModelForCausalLM.from_pretrained(folder).eval())
+        torch.testing.assert_close(merged, logits(layouts, f"merged/{variant}"), rtol=1e-4, atol=1e-5)
+        assert not torch.allclose(merged, logits_of(load_base(cases, "plain")), rtol=1e-2, atol=1e-3)
+        assert AutoTokenizer.from_pretrained(folder).eos_token == "<|end|>"
+        assert not list(folder.glob("adapter*"))
+
+    def test_a_whole_model_loads_and_computes_what_was_trained(self, cases, layouts, variant):
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        folder = cases.folder / f"full-{variant}"
+        found = AutoModelForCausalLM.from_pretrained(folder).eval()
+        assert torch.equal(logits_of(found), logits(layouts, f"full/{variant}"))
+        assert (
+            AutoTokenizer.from_pretrained(folder).decode(AutoTokenizer.from_pretrained(folder)("a b").input_ids)
+            == "a b"
+        )
+
+    def test_trained_tensors_complete_their_base(self, cases, layouts, variant):
+        from safetensors.torch import load_file
+
+        folder = cases.folder / f"partial-{variant}"
+        weights = load_file(folder / "trained.safetensors")
+        assert all(name.startswith(("model.layers.1.", "model.norm.")) for name in weights)
+        model = load_base(cases, "tied")
+        assert model.load_state_dict(weights, strict=False).unexpected_keys == []
+        assert torch.equal(logits_of(model), logits(layouts, f"partial/{variant}"))
+        note = json.loads((folder / "export.json").read_text())
+        assert (note["kind"], note["trainable"]) == ("trained", PARTIAL["trainable"])
+
+    def test_adapters_trained_in_bf16_are_near(self, cases, layouts, variant):
+        from peft import PeftModel
+
+        loaded = PeftModel.from_pretrained(load_base(cases, "plain"), cases.folder / f"bf16-{variant}").eval()
+        if variant == "layer":
+            # A sharded model computes with every parameter in bf16; buffers stay as they are.
+            for parameter in loaded.parameters():
+                parameter.data = parameter.data.bfloat16()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=variant == "ddp"):
+            found = logits_of(loaded).float()
+        expected = logits(layouts, f"bf16/{variant}")
+        assert torch.linalg.norm(found - expected) <= 1e-2 * torch.linalg.norm(expected)
+
+
+class TestARunThatIsRefused:
+    def test_ends_as_rejected_before_the_first_step(self, cases, tmp_path):
+        broken = tmp_path / "broken.jsonl"
+        broken.write_text('{"text": "fine"}\n{"text": \n')
+        overrides = {**cases.spec("tied", "text", LORA), "gpus": 2, "strategy": "ddp", "schedule": {}, "evaluation": {}}
+        overrides["data"] = {**overrides["data"], "path": str(broken)}
+        with FakeService() as service:
+            run = Run(tmp_path / "job", service.url, overrides, template="gpt_stdlib")
+            attempt = run.run()
+        finish = finish_of(attempt, 1)
+        assert (finish.reason, finish.step) == ("rejected", 0)
+        assert finish.failure.message == (
+            f"data.path: {broken}, line 2 is not JSON: expected one JSON object with `text`, a string"
+        )

@@ -1,0 +1,82 @@
+"""A small Llama and its tokenizer, made here: nothing is downloaded."""
+
+import json
+from pathlib import Path
+
+import torch
+
+TEMPLATE = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{{ eos_token }}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+WORDS = 320
+
+
+def tokenizer_of(text):
+    """Byte-level pairs learned from the text, with an end token and a chat template."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    found = Tokenizer(models.BPE())
+    found.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    found.decoder = decoders.ByteLevel()
+    special = ["<|end|>", "<|user|>", "<|assistant|>", "<|system|>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    found.train_from_iterator(
+        text, trainers.BpeTrainer(vocab_size=WORDS, special_tokens=special, initial_alphabet=alphabet)
+    )
+    fast = PreTrainedTokenizerFast(tokenizer_object=found, eos_token="<|end|>", pad_token="<|end|>")
+    fast.chat_template = TEMPLATE
+    return fast
+
+
+def save_llama(folder, *, tied=False, layers=2, context=64, vocabulary=None, seed=0):
+    """A folder as `from_pretrained` reads it: width 64."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    tokenizer = tokenizer_of([Path(json.__file__).read_text()[:20000]])
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=vocabulary or len(tokenizer) + 1,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=context,
+        tie_word_embeddings=tied,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def write_lines(path, lines):
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def texts(count=40):
+    """Functions of the standard library, short and long."""
+    source = Path(json.decoder.__file__).read_text()
+    return [{"text": part.strip()} for part in source.split("\n\n") if part.strip()][:count]
+
+
+def chats(count=24):
+    return [
+        {
+            "messages": [
+                {"role": "system", "content": "Add."},
+                {"role": "user", "content": f"{n} and {n + 1}?"},
+                {"role": "assistant", "content": str(2 * n + 1)},
+                {"role": "user", "content": "And one more?"},
+                {"role": "assistant", "content": str(2 * n + 2)},
+            ]
+        }
+        for n in range(count)
+    ]
+
+
+def completions(count=24):
+    return [{"prompt": f"The square of {n} is ", "completion": str(n * n)} for n in range(count)]

@@ -1,0 +1,60 @@
+"""Which paths a spec may name."""
+
+import pytest
+
+from trainyard.contract.problems import SpecError
+from trainyard.contract.resolve import Site, resolve
+from trainyard.contract.spec import parse_spec
+
+SITE = Site(roots=("/shared", "/home/trainer"))
+
+
+def problems(model="/shared/m", data="/home/trainer/d.jsonl", **more):
+    spec = {
+        "task": "causal_lm",
+        "steps": 1,
+        "model": {"source": "hf", "path": model},
+        "data": {"source": "jsonl", "path": data, **more},
+    }
+    try:
+        resolve(parse_spec(spec), SITE)
+    except SpecError as error:
+        return {problem.param: problem.message for problem in error.problems}
+    return {}
+
+
+def test_those_under_a_root_are_accepted():
+    assert problems() == {}
+    assert problems(model="/shared", eval_path="/shared/./x") == {}
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "/sharedx/m", "/", "//shared2"])
+def test_those_outside_are_refused_with_the_roots(path):
+    message = "lies outside of the folders that this service allows (TRAINYARD_ALLOWED_ROOTS): /shared, /home/trainer"
+    assert problems(model=path) == {"model.path": message}
+    assert problems(data=path) == {"data.path": message}
+    assert problems(eval_path=path) == {"data.eval_path": message}
+
+
+@pytest.mark.parametrize("path", ["/shared/../etc", "/shared/a/.."])
+def test_none_climbs(path):
+    assert problems(model=path) == {"model.path": "holds `..`; write the path that it stands for"}
+
+
+@pytest.mark.parametrize("path", ["m", "~/m", "./m"])
+def test_none_is_relative(path):
+    assert next(iter(problems(model=path).values())).startswith("is not an absolute path")
+
+
+def test_adapters_and_patterns_do_not_stand_together():
+    with pytest.raises(SpecError, match="trainable: cannot stand beside `lora_rank`"):
+        parse_spec(
+            {
+                "task": "regression",
+                "steps": 1,
+                "model": {"source": "builtin", "name": "mlp"},
+                "data": {"source": "builtin", "name": "parity"},
+                "lora_rank": 1,
+                "trainable": ["*"],
+            }
+        )

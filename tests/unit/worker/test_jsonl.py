@@ -1,0 +1,165 @@
+"""JSON lines as rows of bytes: what is learned, what shares a row, and what is refused."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from trainyard.contract.sections import GptModel, JsonlData
+from worker.data.jsonl import load_rows
+from worker.data.packing import OPEN_ROWS, pack
+from worker.data.token_rows import Piece, RowExamples
+from worker.data.tokenizers import ByteTokenizer
+from worker.errors import RefusedError
+from worker.tasks.causal_lm import gpt_on_jsonl, row_length
+from worker.tasks.language_loss import IGNORED
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(*lines):
+        path = tmp_path / "data.jsonl"
+        path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+        return str(path)
+
+    return write
+
+
+def rows(path, length=16, **options):
+    return load_rows("data.path", path, JsonlData(path=path, **options), ByteTokenizer(), length)
+
+
+def batch(found, packed=False):
+    examples = RowExamples((), len(found.ends), 0, rows=found, packed=packed)
+    return [tensor.tolist() for tensor in examples.train_batch(np.arange(len(found.ends)), CPU)]
+
+
+def refusal(path, **options):
+    with pytest.raises(RefusedError) as caught:
+        rows(path, **options)
+    return str(caught.value).removeprefix(f"data.path: {path}")
+
+
+class TestWhatIsLearned:
+    def test_of_a_text_every_token_and_its_end(self, file):
+        inputs, labels = batch(rows(file({"text": "abc"}), packing=False))
+        assert inputs == [[97, 98, 99]]
+        assert labels == [[98, 99, 0]]
+
+    def test_of_a_completion_the_answer_alone(self, file):
+        inputs, labels = batch(rows(file({"prompt": "ab", "completion": "cd"}), packing=False))
+        assert inputs == [[97, 98, 99, 100]]
+        assert labels == [[IGNORED, 99, 100, 0]]
+
+    def test_shorter_rows_are_filled_up_with_what_is_ignored(self, file):
+        inputs, labels = batch(rows(file({"text": "a"}, {"text": "abc"}), packing=False))
+        assert inputs == [[97, 0, 0], [97, 98, 99]]
+        assert labels[0] == [0, IGNORED, IGNORED]
+
+    def test_a_long_text_goes_on_in_another_row_and_each_token_is_a_target_once(self, file):
+        found = rows(file({"text": "abcdefgh"}), length=4, packing=False)
+        _, labels = batch(found)
+        assert [label for row in labels for label in row if label != IGNORED] == [*b"bcdefgh", 0]
+
+    def test_a_long_completion_is_cut_and_one_without_an_answer_left_out(self, file):
+        found = rows(
+            file({"prompt": "ab", "completion": "cdefgh"}, {"prompt": "abcdefgh", "completion": "x"}), length=4
+        )
+        assert found.tokens.tolist() == [*b"abcd"]
+        assert found.weights.tolist() == [2]
+
+
+class TestPacking:
+    def test_examples_share_a_row_and_count_positions_of_their_own(self, file):
+        inputs, labels, positions = batch(rows(file({"text": "ab"}, {"text": "c"}, {"text": "def"}), length=8), True)
+        assert inputs[0][:4] == [97, 98, 0, 99]
+        assert labels[0][:4] == [98, 0, IGNORED, 0]
+        assert positions[0][:4] == [0, 1, 2, 0]
+
+    def test_each_piece_goes_to_the_first_row_with_room(self):
+        def piece(size):
+            return Piece(np.zeros(size, dtype=np.int32), np.ones(size, dtype=np.bool_))
+
+        packed = pack([piece(size) for size in (5, 4, 3, 4, 2)], 8)
+        assert [[len(p.tokens) for p in row] for row in packed] == [[5, 3], [4, 4], [2]]
+
+    def test_only_so_many_rows_stay_open(self):
+        def piece(size):
+            return Piece(np.zeros(size, dtype=np.int32), np.ones(size, dtype=np.bool_))
+
+        packed = list(pack([*(piece(6) for _ in range(OPEN_ROWS + 1)), piece(2)], 8))
+        assert [len(row) for row in packed[:3]] == [1, 2, 1]
+
+    def test_the_weight_is_that_of_the_unpacked_examples(self, file):
+        path = file(*({"prompt": f"{n}", "completion": "x" * (n % 5 + 1)} for n in range(20)))
+        assert rows(path).weights.sum() == rows(path, packing=False).weights.sum() == sum(n % 5 + 2 for n in range(20))
+
+    def test_the_loss_of_a_packed_row_is_that_of_its_examples_apart(self, file):
+        path = file(*({"text": word} for word in ("def", "class x", "import", "return y", "if z")))
+        losses = []
+        for packing in (True, False):
+            torch.manual_seed(0)
+            task = gpt_on_jsonl(
+                GptModel(layers=2, width=16, heads=2, context=24), JsonlData(path=path, packing=packing)
+            )
+            model, indices = task.build_model(), np.arange(task.examples.train)
+            losses.append((task.loss_sum(model, task.examples.train_batch(indices, CPU)).item(), task.weight(indices)))
+        assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+        assert gpt_on_jsonl(GptModel(context=24, heads=2), JsonlData(path=path)).examples.train < 5
+
+
+class TestEvaluation:
+    def test_its_examples_are_counted_after_those_for_training(self, tmp_path):
+        train, held_out = tmp_path / "a", tmp_path / "b"
+        train.write_text('{"text": "abc"}\n' * 3)
+        held_out.write_text('{"text": "z"}\n')
+        data = JsonlData(path=str(train), eval_path=str(held_out), packing=False)
+        task = gpt_on_jsonl(GptModel(width=16, heads=2, context=8), data)
+        assert (task.examples.train, task.examples.held_out) == (3, 1)
+        inputs, labels = task.examples.held_out_batch(np.array([0]), CPU)
+        assert (inputs.tolist(), labels.tolist()) == ([[ord("z")]], [[0]])
+        assert task.weight(np.array([3])) == 1.0
+
+
+class TestWhatIsRefused:
+    @pytest.mark.parametrize(
+        ("line", "format", "message"),
+        [
+            ("{", "text", ", line 2 is not JSON: expected one JSON object with `text`, a string"),
+            ('{"text": 1}', "auto", ", line 2 is not of format `text`: expected one JSON object with `text`, a string"),
+            ("[1]", "text", ", line 2 is not of format `text`: expected one JSON object with `text`, a string"),
+        ],
+    )
+    def test_a_broken_line_is_named(self, file, line, format, message):
+        assert refusal(file({"text": "a"}, line), format=format) == message
+
+    def test_a_line_of_no_known_format_says_all_of_them(self, file):
+        message = refusal(file({"question": "a"}))
+        assert message.startswith(", line 1 is of none of the known formats")
+        assert all(word in message for word in ("`text`", "`prompt` and `completion`", "`messages`"))
+
+    def test_the_file_is_never_quoted(self, file):
+        assert "secret" not in refusal(file("secret"))
+
+    def test_conversations_need_a_template(self, file):
+        line = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+        assert ", line 1: a builtin model has no chat template" in refusal(file(line))
+
+    def test_an_empty_file(self, file):
+        with pytest.raises(RefusedError, match="holds no example with anything to learn"):
+            rows(file())
+
+    def test_a_file_that_is_not_there(self, tmp_path):
+        with pytest.raises(RefusedError, match="cannot be read: No such file or directory"):
+            rows(str(tmp_path / "none"))
+
+    def test_a_row_longer_than_the_model_sees(self):
+        with pytest.raises(RefusedError, match=r"data.max_length is 65, longer than the 64 tokens"):
+            row_length(65, 64)
+
+    @pytest.mark.parametrize(("asked", "context", "expected"), [(None, 64, 64), (None, 10**6, 2048), (64, 64, 64)])
+    def test_what_is_not_said_is_the_models(self, asked, context, expected):
+        assert row_length(asked, context) == expected

@@ -1,0 +1,43 @@
+"""A whole model on disk: a Hugging Face folder, or one file of tensors for a builtin one."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainyard.contract.sections import HfModel
+from trainyard.contract.spec import TrainingSpec
+
+
+def save_model(folder: Path, weights: dict[str, Any], spec: TrainingSpec) -> None:
+    """Write all of a model's weights."""
+    if isinstance(spec.model, HfModel):
+        save_hf(folder, weights, spec.model.path)
+    else:
+        save_tensors(folder / "model.safetensors", weights)
+
+
+def save_tensors(path: Path, weights: dict[str, Any]) -> None:
+    from safetensors.torch import save_file
+
+    save_file({name: tensor.contiguous() for name, tensor in weights.items()}, path, metadata={"format": "pt"})
+
+
+def save_hf(folder: Path, weights: dict[str, Any], base: str) -> None:
+    """A folder that `from_pretrained` loads, tokenizer included; large models in several files."""
+    from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+
+    config = AutoConfig.from_pretrained(base, local_files_only=True)
+    # A shell without weights: the trained model is in pieces, has another class, and may hold adapters.
+    with torch.device("meta"):
+        shell = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    if (Path(base) / "generation_config.json").is_file():
+        shell.generation_config = GenerationConfig.from_pretrained(base, local_files_only=True)
+    shell.save_pretrained(folder, state_dict=weights)
+    save_tokenizer(folder, base)
+
+
+def save_tokenizer(folder: Path, base: str) -> None:
+    from transformers import AutoTokenizer
+
+    AutoTokenizer.from_pretrained(base, local_files_only=True).save_pretrained(folder)

@@ -1,0 +1,147 @@
+"""Examples from a file of JSON lines: texts, prompts with completions, or conversations."""
+
+import json
+import logging
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from trainyard.contract.sections import JsonlData
+from worker.data.packing import pack
+from worker.data.token_rows import Piece, TokenRows, lay_out
+from worker.data.tokenizers import Tokenizer
+from worker.errors import RefusedError
+
+log = logging.getLogger(__name__)
+
+_AT_ONCE = 1000
+_FORMATS = {
+    "text": "`text`, a string",
+    "completion": "`prompt` and `completion`, two strings",
+    "chat": "`messages`, a list of objects with `role` and `content`, both strings, one `role` being `assistant`",
+}
+_ROLES = ("system", "user", "assistant", "tool", "developer")
+
+Line = tuple[int, Any]
+
+
+def load_rows(field: str, path: str, data: JsonlData, tokenizer: Tokenizer, length: int) -> TokenRows:
+    """The rows of a file, each of `length` tokens at most: the same ones in the same order wherever it is read.
+
+    Raises:
+        RefusedError: naming the file, the line and what was expected. It never quotes the file.
+    """
+    reader = _Reader(field, path, data.format, tokenizer)
+    pieces = (part for piece in reader.pieces() for part in _cut(piece, length, split=reader.format == "text"))
+    useful = (piece for piece in pieces if piece.targets[1:].any())
+    rows = list(pack(useful, length) if data.packing else ([piece] for piece in useful))
+    if not rows:
+        raise RefusedError(f"{field}: {path} holds no example with anything to learn")
+    found = lay_out(rows)
+    log.info("%s: %d rows of %d tokens, %d of them targets", path, len(rows), len(found.tokens), found.targets.sum())
+    if reader.format != "text" and (long := reader.longer_than(length)):
+        log.warning("%s: %d examples are longer than %d tokens; what is beyond was left out", path, long, length)
+    return found
+
+
+def _cut(piece: Piece, length: int, *, split: bool) -> Iterator[Piece]:
+    """Pieces of at most `length` tokens. A text's go on with the last token of the one before, so that each token is
+    a target once; of an answer only the front remains, since its rest would lack the question."""
+    step = length - 1
+    stop = max(1, len(piece.tokens) - 1) if split else 1
+    for start in range(0, stop, step):
+        yield Piece(piece.tokens[start : start + length], piece.targets[start : start + length])
+
+
+class _Reader:
+    def __init__(self, field: str, path: str, format: str, tokenizer: Tokenizer) -> None:
+        self._field = field
+        self._path = Path(path)
+        self._tokenizer = tokenizer
+        self._lengths: dict[int, int] = {}
+        self.format = format
+
+    def longer_than(self, length: int) -> int:
+        return sum(count for size, count in self._lengths.items() if size > length)
+
+    def pieces(self) -> Iterator[Piece]:
+        lines = self._lines()
+        while some := list(islice(lines, _AT_ONCE)):
+            for piece in self._encoded(some):
+                size = len(piece.tokens)
+                self._lengths[size] = self._lengths.get(size, 0) + 1
+                yield piece
+
+    def _lines(self) -> Iterator[Line]:
+        try:
+            with self._path.open("rb") as file:
+                for number, raw in enumerate(file, 1):
+                    if raw.strip():
+                        yield number, self._checked(number, raw)
+        except OSError as error:
+            raise RefusedError(
+                f"{self._field}: {self._path} cannot be read: {error.strerror}",
+                "The path must be that of a file which the workers' nodes can read.",
+            ) from None
+
+    def _checked(self, number: int, raw: bytes) -> Any:
+        try:
+            line = json.loads(raw)
+        except ValueError:
+            raise self._broken(number, "is not JSON") from None
+        if self.format == "auto":
+            found = next((name for name in _FORMATS if _as(name, line) is not None), None)
+            if found is None:
+                raise self._broken(number, "is of none of the known formats")
+            self.format = found
+        example = _as(self.format, line)
+        if example is None:
+            raise self._broken(number, f"is not of format `{self.format}`")
+        return example
+
+    def _encoded(self, lines: list[Line]) -> list[Piece]:
+        examples = [example for _, example in lines]
+        if self.format == "text":
+            return self._tokenizer.texts(examples)
+        if self.format == "completion":
+            return self._tokenizer.completions(examples)
+        return [self._chat(number, example) for number, example in lines]
+
+    def _chat(self, number: int, example: Any) -> Piece:
+        try:
+            return self._tokenizer.chat(example)
+        except ValueError as error:
+            raise RefusedError(f"{self._field}: {self._path}, line {number}: {error}") from None
+
+    def _broken(self, number: int, what: str) -> RefusedError:
+        wanted = _FORMATS.get(self.format) or "; or ".join(_FORMATS.values())
+        return RefusedError(
+            f"{self._field}: {self._path}, line {number} {what}: expected one JSON object with {wanted}",
+            "Mend that line, or say data.format.",
+        )
+
+
+def _as(name: str, line: Any) -> Any:
+    """The example that a line holds, or None where it is not of that format."""
+    if not isinstance(line, dict):
+        return None
+    if name == "text":
+        return _string(line.get("text"))
+    if name == "completion":
+        prompt, completion = _string(line.get("prompt")), _string(line.get("completion"))
+        return None if prompt is None or completion is None else (prompt, completion)
+    messages = line.get("messages")
+    if not isinstance(messages, list) or not all(_is_message(message) for message in messages):
+        return None
+    return messages if any(message["role"] == "assistant" for message in messages) else None
+
+
+def _is_message(message: Any) -> bool:
+    if not isinstance(message, dict):
+        return False
+    return message.get("role") in _ROLES and isinstance(message.get("content"), str)
+
+
+def _string(value: Any) -> str | None:
+    return value if isinstance(value, str) else None

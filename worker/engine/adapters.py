@@ -1,0 +1,125 @@
+"""Low-rank adapters, made by peft inside the model: names of layers stay, and each target gets two small matrices."""
+
+import re
+from collections.abc import Collection
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import nn
+
+from trainyard.contract.sections import HfModel
+from trainyard.contract.spec import TrainingSpec
+from worker.engine.state import seed_generators
+from worker.engine.trainable import closest
+from worker.errors import RefusedError
+
+ADAPTER = "default"
+"""peft's name of the one adapter of a run."""
+_PACKAGES = "Install what `pip install 'trainyard[hf]'` does where the workers run."
+
+
+def add_adapters(model: nn.Module, spec: TrainingSpec) -> None:
+    """Freeze the model and adapt its target layers in place. The same on every rank: the seed alone decides.
+
+    Raises:
+        RefusedError: targets that match nothing, a rank that a target is too small for, or peft is not there.
+    """
+    try:
+        from peft import inject_adapter_in_model
+    except ImportError as error:
+        raise RefusedError(f"lora_rank: LoRA needs peft, which cannot be imported: {error}", _PACKAGES) from None
+    config = adapter_config(model, spec)
+    seed_generators(spec.seed)
+    inject_adapter_in_model(config, model, adapter_name=ADAPTER)
+
+
+def adapter_config(model: nn.Module, spec: TrainingSpec) -> Any:
+    """peft's configuration for a model that has no adapters yet; what the adapter's export says of itself."""
+    from peft import LoraConfig
+
+    assert spec.lora_rank is not None
+    targets = adapted_layers(model, spec.lora.targets)
+    _check_rank(model, targets, spec.lora_rank)
+    return LoraConfig(
+        task_type="CAUSAL_LM" if isinstance(spec.model, HfModel) else None,
+        base_model_name_or_path=spec.model.path if isinstance(spec.model, HfModel) else None,
+        r=spec.lora_rank,
+        lora_alpha=spec.lora.alpha,
+        lora_dropout=spec.lora.dropout,
+        target_modules=shortest(targets, [name for name, _ in model.named_modules()]),
+    )
+
+
+def adapted_layers(model: nn.Module, targets: str | Collection[str]) -> list[str]:
+    """Names of the layers to adapt, in the order of the model. A target is a layer's whole name, its last part, or a
+    glob pattern of either; `auto` is every layer but the one that makes the output."""
+    layers = {name: module for name, module in model.named_modules() if _adaptable(module)}
+    tied = {name for name, module in layers.items() if _is_tied(model, module)}
+    if targets == "auto":
+        output = _output_layer(model, layers)
+        found = {name for name in layers if name not in tied and layers[name] is not output}
+        if not found:
+            raise RefusedError("lora.targets: `auto` finds no layer to adapt in this model")
+    else:
+        found = {name for target in targets for name in _matching(target, layers)}
+    if shared := sorted(found & tied):
+        raise RefusedError(
+            f"lora.targets: `{shared[0]}` shares its weight with another layer, which an adapter would not reach",
+            "Leave it out of lora.targets.",
+        )
+    return [name for name in layers if name in found]
+
+
+def _matching(target: str, layers: dict[str, nn.Module]) -> list[str]:
+    found = [name for name in layers if any(fnmatchcase(part, target) for part in (name, name.rpartition(".")[2]))]
+    if not found:
+        there = dict.fromkeys(name.rpartition(".")[2] for name in layers)
+        raise RefusedError(
+            f"lora.targets: `{target}` matches no layer that can be adapted",
+            f"This model has: {closest(target, there, count=20)}.",
+        )
+    return found
+
+
+def _adaptable(module: nn.Module) -> bool:
+    # Conv1D is GPT-2's linear layer, known by name so that transformers need not be there.
+    return isinstance(module, nn.Linear | nn.Conv2d) or type(module).__name__ == "Conv1D"
+
+
+def _output_layer(model: nn.Module, layers: dict[str, nn.Module]) -> nn.Module | None:
+    output = getattr(model, "get_output_embeddings", None)
+    if output is None:
+        return list(layers.values())[-1] if layers else None
+    found = output()
+    return found if isinstance(found, nn.Module) else None
+
+
+def _is_tied(model: nn.Module, layer: nn.Module) -> bool:
+    return sum(parameter is layer.weight for _, parameter in model.named_parameters(remove_duplicate=False)) > 1
+
+
+def _check_rank(model: nn.Module, targets: list[str], rank: int) -> None:
+    def smallest_side(name: str) -> int:
+        weight = model.get_submodule(name).weight
+        assert isinstance(weight, nn.Parameter)
+        return min(len(weight), weight[0].numel())
+
+    smallest = min(targets, key=smallest_side)
+    if rank > smallest_side(smallest):
+        raise RefusedError(
+            f"lora_rank is {rank}, larger than the smallest side of its target `{smallest}`, {smallest_side(smallest)}",
+            f"Set lora_rank to {smallest_side(smallest)} or less, or leave that layer out of lora.targets.",
+        )
+
+
+def shortest(targets: Collection[str], modules: Collection[str]) -> list[str] | str:
+    """How peft is told of these modules and no others: by the last parts of their names where that says it, by their
+    whole names, or by an expression that matches those."""
+
+    def matched(names: Collection[str]) -> set[str]:
+        return {module for module in modules if any(module == n or module.endswith(f".{n}") for n in names)}
+
+    for names in (sorted({target.rpartition(".")[2] for target in targets}), sorted(targets)):
+        if matched(names) == set(targets):
+            return names
+    return "|".join(re.escape(target) for target in sorted(targets))

@@ -1,0 +1,54 @@
+"""Which parameters a run trains: all, some by name, or adapters beside a frozen model."""
+
+from collections.abc import Collection
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+
+from torch import nn
+
+from trainyard.contract.spec import TrainingSpec
+from worker.errors import RefusedError
+
+
+def choose_trainable(spec: TrainingSpec, model: nn.Module) -> None:
+    """Freeze what the spec does not train, and add its adapters. Before the model is placed or sharded.
+
+    Raises:
+        RefusedError: a pattern matches nothing, or the adapters do not fit the model.
+    """
+    if spec.lora_rank is not None:
+        from worker.engine.adapters import add_adapters
+
+        add_adapters(model, spec)
+    elif spec.trainable is not None:
+        train_only(model, spec.trainable)
+
+
+def train_only(model: nn.Module, patterns: Collection[str]) -> None:
+    """Freeze every parameter that no pattern matches by any of its names."""
+    named = dict(model.named_parameters(remove_duplicate=False))
+    wanted = {id(named[name]) for pattern in patterns for name in _matched(pattern, named)}
+    for parameter in model.parameters():
+        parameter.requires_grad_(id(parameter) in wanted)
+
+
+def _matched(pattern: str, names: Collection[str]) -> list[str]:
+    found = [name for name in names if fnmatchcase(name, pattern)]
+    if not found:
+        raise RefusedError(
+            f"trainable: `{pattern}` matches no parameter of the model", f"The closest: {closest(pattern, names)}."
+        )
+    return found
+
+
+def frozen_names(module: nn.Module) -> frozenset[str]:
+    """Every name of every frozen parameter, those of tied ones included."""
+    return frozenset(name for name, p in module.named_parameters(remove_duplicate=False) if not p.requires_grad)
+
+
+def closest(wanted: str, names: Collection[str], count: int = 5) -> str:
+    """The names most like the wanted one, or the first ones, for a message."""
+    ordered = list(names)
+    near = get_close_matches(wanted, ordered, n=count, cutoff=0.3) or ordered[:count]
+    more = f" and {len(ordered) - len(near)} more" if len(ordered) > len(near) else ""
+    return ", ".join(near) + more
