@@ -49,9 +49,6 @@ class TestUnsupported:
     @pytest.mark.parametrize(
         ("changes", "expected"),
         [
-            ({"task": "custom", "target": "a:b"}, ["task"]),
-            ({"task": "script", "argv": ["x"]}, ["task"]),
-            ({"task": "comm_check"}, ["task"]),
             ({"strategy": "dp", "gpus": 2}, ["strategy"]),
             ({"strategy": "fsdp", "fsdp": {"cpu_offload": True}}, ["fsdp.cpu_offload"]),
             ({"lora_rank": 8}, ["lora_rank"]),
