@@ -18,7 +18,6 @@ from worker.signals import StopSignal
 
 if TYPE_CHECKING:
     from worker.distributed import Ranks
-    from worker.engine.trainer import Outcome
     from worker.reporter import SilentReporter, SpoolReporter
 
 log = logging.getLogger("worker")
@@ -44,7 +43,7 @@ def main(folder: str) -> None:
     status = 1
     closing: list[Callable[[float], None]] = []
     try:
-        _train(layout, execution, stop, closing)
+        _run(layout, execution, stop, closing)
         status = 0
     except BaseException as error:
         # First of all: whose error is the earliest decides which rank is blamed.
@@ -86,13 +85,32 @@ def redirect_output(path: Path) -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
-def _train(layout: AttemptLayout, execution: int, stop: StopSignal, closing: list[Callable[[float], None]]) -> None:
+def _run(layout: AttemptLayout, execution: int, stop: StopSignal, closing: list[Callable[[float], None]]) -> None:
+    """What the spec asks of a rank."""
+    launch = LaunchDocument.model_validate_json(layout.launch.read_bytes())
+    match launch.spec.task:
+        case "script":
+            from worker.script import become
+
+            become(layout, launch)
+        case "comm_check":
+            _check_communication(layout, launch, execution, stop, closing)
+        case _:
+            _train(layout, launch, execution, stop, closing)
+
+
+def _train(
+    layout: AttemptLayout,
+    launch: LaunchDocument,
+    execution: int,
+    stop: StopSignal,
+    closing: list[Callable[[float], None]],
+) -> None:
     from worker import distributed
     from worker.checkpoint.manager import CheckpointManager
     from worker.engine.trainer import Trainer
     from worker.tasks.select import select_task
 
-    launch = LaunchDocument.model_validate_json(layout.launch.read_bytes())
     run = RunLayout(layout.root.parent.parent)
     ranks = distributed.join(launch.spec.backend)
     stop.bind(ranks.any)
@@ -100,6 +118,9 @@ def _train(layout: AttemptLayout, execution: int, stop: StopSignal, closing: lis
     reporter = _reporter(layout, launch, execution, checkpoints.start_step, first=ranks.first)
     closing.append(reporter.close)
     checkpoints.bind(reporter)
+    if launch.spec.code:
+        # Last: a file of the user's named like one of ours, or like torch, is not in our way.
+        sys.path.append(str(layout.code))
     task = select_task(launch.spec)
     trainer = Trainer(launch.spec, task, ranks, reporter=reporter, stop=stop, checkpoints=checkpoints)
     _announce(layout, execution, reporter, launch, ranks, start=checkpoints.start_step, total=trainer.total_steps)
@@ -108,7 +129,26 @@ def _train(layout: AttemptLayout, execution: int, stop: StopSignal, closing: lis
         from worker.checkpoint.export import export_weights
 
         export_weights(run.export, outcome.module, launch.spec, outcome.step, first=ranks.first)
-    _leave(layout, execution, ranks, reporter, outcome, stop)
+    _leave(layout, execution, ranks, reporter, stop, step=outcome.step, completed=outcome.completed)
+
+
+def _check_communication(
+    layout: AttemptLayout,
+    launch: LaunchDocument,
+    execution: int,
+    stop: StopSignal,
+    closing: list[Callable[[float], None]],
+) -> None:
+    from worker import distributed
+    from worker.comm.run import CommCheck
+
+    ranks = distributed.join(launch.spec.backend)
+    stop.bind(ranks.any)
+    reporter = _reporter(layout, launch, execution, 0, first=ranks.first)
+    closing.append(reporter.close)
+    check = CommCheck(ranks, launch.spec.backend, reporter, stop)
+    completed = check.run(RunLayout(layout.root.parent.parent))
+    _leave(layout, execution, ranks, reporter, stop, step=check.step, completed=completed)
 
 
 def _reporter(
@@ -167,8 +207,10 @@ def _leave(
     execution: int,
     ranks: "Ranks",
     reporter: "SilentReporter | SpoolReporter",
-    outcome: "Outcome",
     stop: StopSignal,
+    *,
+    step: int,
+    completed: bool,
 ) -> None:
     """The order matters: without the barrier or the teardown after it, gloo aborts some of the exits."""
     from worker.distributed import leave
@@ -176,18 +218,18 @@ def _leave(
     ranks.barrier()
     if ranks.first:
         reporter.flush_to_disk()
-        reason = "completed" if outcome.completed else stop.reason()
+        reason = "completed" if completed else stop.reason()
         record = FinishRecord.model_validate(
             {
                 "execution": execution,
                 "reason": reason,
-                "step": outcome.step,
+                "step": step,
                 "restarts": _restarts(),
                 "time": datetime.now(UTC),
             }
         )
         write_atomic(layout.finish(execution), record.model_dump_json())
-        log.info("%s after %d steps", reason, outcome.step)
+        log.info("%s after %d steps", reason, step)
     leave()
 
 

@@ -57,7 +57,7 @@ def settle(layout: AttemptLayout, first: int, returncode: int, *, killed_for: Ex
     record = FinishRecord(
         execution=execution,
         reason=reason,
-        step=_last_step(layout, execution),
+        step=last_step(layout, execution),
         failure=failure,
         restarts=execution - first,
         time=datetime.now(UTC),
@@ -116,7 +116,7 @@ def _read_ended(path: Path) -> list[Ended]:
         return []
 
 
-def _last_step(layout: AttemptLayout, execution: int) -> int:
+def last_step(layout: AttemptLayout, execution: int) -> int:
     """The last step that the execution told of."""
     return _step_in(layout.spool_file(execution))
 
