@@ -28,7 +28,7 @@ class Span:
 def list_artifacts(root: Path) -> list[ArtifactResource]:
     """Every regular file below the folder, by path."""
     found: list[ArtifactResource] = []
-    waiting = [root]
+    waiting = [] if root.is_symlink() else [root]
     while waiting and len(found) < MAX_LISTED:
         folder = waiting.pop()
         try:
