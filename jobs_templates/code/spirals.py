@@ -11,11 +11,11 @@ from trainyard.custom import CustomTask, Examples
 
 class Spirals(CustomTask):
     def __init__(self, spec, count=2000):
-        turn = torch.rand(count) * 3 * math.pi
+        turn = (0.2 + torch.rand(count)) * 1.5 * math.pi
         arm = torch.arange(count) % 2
         angle = turn + arm * math.pi
-        points = torch.stack((angle.cos(), angle.sin()), dim=1) * turn[:, None] / 10
-        points += 0.02 * torch.randn(count, 2)
+        points = torch.stack((angle.cos(), angle.sin()), dim=1) * turn[:, None] / 4
+        points += 0.03 * torch.randn(count, 2)
         self.examples = Examples((points, arm), train=count - 400, held_out=400)
 
     def build_model(self):

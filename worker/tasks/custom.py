@@ -115,8 +115,14 @@ def _check(spec: TrainingSpec, task: object) -> None:
         _check_examples(start, examples)
     if examples.train < 1:
         raise RefusedError(f"{start} has no example to train on: examples.train is {examples.train}")
-    if not examples.held_out and (spec.evaluation.every_steps is not None):
-        raise RefusedError(f"evaluation.every_steps is set, and {start} holds nothing out for evaluation")
+    best = spec.checkpoint.keep_best
+    evaluated = {
+        "evaluation.every_steps": spec.evaluation.every_steps is not None,
+        "checkpoint.keep_best": best is not None and best.metric.startswith("eval/"),
+    }
+    for field, wanted in evaluated.items():
+        if wanted and not examples.held_out:
+            raise RefusedError(f"{field} is set, and {start} holds nothing out for evaluation")
 
 
 def _check_examples(start: str, examples: Examples) -> None:
