@@ -14,7 +14,7 @@ def require_code_role(principal: Principal, roles: Collection[str], what: str) -
     """Raises PermissionDeniedError: running one's own code is an administrator's power unless it was granted."""
     if principal.role not in roles:
         raise PermissionDeniedError(
-            f"{what} runs code of yours as the service's account, which takes a token with the role "
+            f"{what} runs as the service's account, which takes a token with the role "
             f"{' or '.join(sorted(roles))}; yours has {principal.role} (an administrator sets TRAINYARD_CODE_ROLES)",
             code="code_role_required",
         )
@@ -29,7 +29,7 @@ def admit(principal: Principal, spec: TrainingSpec, *, roles: Collection[str], r
     """
     if spec.task not in CODE_TASKS:
         return
-    require_code_role(principal, roles, f"task `{spec.task}`")
+    require_code_role(principal, roles, f"the code of task `{spec.task}`")
     if spec.code is None and spec.argv is not None and needs_code(spec.argv):
         message = f"is needed: `{spec.argv[0]}` is a file of an uploaded folder (trainyard submit --code FOLDER)"
         raise InvalidSpecError([Problem(param="code", message=message)])

@@ -23,7 +23,7 @@ async def put(
     request: Request, response: Response, services: ServicesDep, person: PersonDep, digest: Digest
 ) -> dict[str, str]:
     """Keep an uncompressed tar of code. 201, or 200 where the same was there before."""
-    require_code_role(person, services.settings.code_roles, "uploading code")
+    require_code_role(person, services.settings.code_roles, "uploaded code")
     upload = Upload(services.settings.runs, digest)
     try:
         async for chunk in request.stream():

@@ -1,10 +1,12 @@
 """Whether the values are right: every operation in every group, and messages between every pair."""
 
+from collections.abc import Sequence
+
 import torch
 import torch.distributed as dist
 
 from worker.comm.operations import Place, buffers, call, expected, outcome, values
-from worker.comm.plan import OPERATIONS, Operation
+from worker.comm.plan import OPERATIONS, Operation, Pair, partner
 from worker.distributed import Ranks
 from worker.errors import TrainingError
 
@@ -54,22 +56,24 @@ def _is_absent(error: Exception) -> bool:
     )
 
 
-def check_pairs(ranks: Ranks, pairs: list[tuple[int, int]]) -> None:
-    """Blocking and non-blocking messages, there and back, between every pair.
+def check_pairs(ranks: Ranks, rounds: Sequence[Sequence[Pair]]) -> None:
+    """Blocking and non-blocking messages, there and back, between every pair; those of a round at once.
 
     Raises:
         TrainingError: on all ranks alike, naming the operation and the ranks.
     """
-    for pair in pairs:
+    for pairs in rounds:
+        other = partner(ranks.rank, pairs)
         for operation, exchange in (("send and recv", _blocking), ("isend and irecv", _non_blocking)):
             row = _FINE
-            if ranks.rank in pair:
-                other = pair[1] if ranks.rank == pair[0] else pair[0]
+            if other is not None:
                 own = values(ranks.rank, _COUNT, ranks.device)
                 received = torch.zeros_like(own)
                 exchange(own, received, other, first=ranks.rank < other)
                 row = _compare(received, values(other, _COUNT, ranks.device))
-            _complain(ranks.gather(row), operation, f"pair {pair[0]}-{pair[1]}")
+            rows = ranks.gather(row)
+            wrong = next((pair for pair in pairs if _WRONG in (rows[pair[0]][0], rows[pair[1]][0])), (0, 0))
+            _complain(rows, operation, f"pair {wrong[0]}-{wrong[1]}")
 
 
 def _blocking(own: torch.Tensor, received: torch.Tensor, other: int, *, first: bool) -> None:

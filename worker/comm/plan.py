@@ -1,7 +1,7 @@
 """What is checked, as data: the groups of ranks, the operations, the message sizes. Pure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from typing import Literal
 
 Operation = Literal[
@@ -31,6 +31,12 @@ SIZES = {
 """Bytes of a message, by the device's kind."""
 
 
+ALONE_UP_TO = 16
+"""Ranks up to which each pair is timed alone."""
+
+Pair = tuple[int, int]
+
+
 @dataclass(frozen=True)
 class RankGroup:
     """Ranks that talk among themselves."""
@@ -56,9 +62,22 @@ def groups_of(world: int) -> list[RankGroup]:
     return list(found.values())
 
 
-def pairs_of(world: int) -> list[tuple[int, int]]:
-    """Every pair of ranks, the lower first."""
-    return list(combinations(range(world), 2))
+def rounds_of(world: int) -> list[list[Pair]]:
+    """Every pair of ranks once, the lower first, in rounds in which nobody is in two pairs: a tournament's schedule."""
+    players = [*range(world), *([-1] if world % 2 else [])]
+    rounds = []
+    for _ in range(len(players) - 1):
+        half = len(players) // 2
+        met = zip(players[:half], reversed(players[half:]), strict=True)
+        rounds.append(sorted((min(pair), max(pair)) for pair in met if -1 not in pair))
+        players = [players[0], players[-1], *players[1:-1]]
+    return rounds
+
+
+def timed_rounds_of(world: int) -> list[list[Pair]]:
+    """Each pair alone on the network where there are few; rounds, whose pairs share it, where that would take hours."""
+    rounds = rounds_of(world)
+    return rounds if world > ALONE_UP_TO else [[pair] for pair in sorted(pair for found in rounds for pair in found)]
 
 
 def bus_factor(operation: str, ranks: int) -> float:
@@ -70,3 +89,8 @@ def bus_factor(operation: str, ranks: int) -> float:
     if operation in ("all_gather", "reduce_scatter", "gather", "scatter"):
         return (ranks - 1) / ranks
     return 1.0
+
+
+def partner(rank: int, pairs: Sequence[Pair]) -> int | None:
+    """With whom this rank is paired, where it is."""
+    return next((pair[1] if rank == pair[0] else pair[0] for pair in pairs if rank in pair), None)

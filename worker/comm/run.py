@@ -12,8 +12,8 @@ from trainyard.contract.reports import Progress
 from worker.comm import report
 from worker.comm.check import check_operations, check_pairs
 from worker.comm.operations import Place
-from worker.comm.plan import OPERATIONS, SIZES, Operation, RankGroup, groups_of, pairs_of
-from worker.comm.timing import Row, time_operation, time_pair
+from worker.comm.plan import OPERATIONS, SIZES, Operation, Pair, RankGroup, groups_of, rounds_of, timed_rounds_of
+from worker.comm.timing import Row, time_operation, time_pairs
 from worker.distributed import Ranks
 from worker.reporter import Reporter
 from worker.signals import StopSignal
@@ -32,14 +32,14 @@ class CommCheck:
         self._reporter = reporter
         self._stop = stop
         self._groups = groups_of(ranks.world)
-        self._pairs = pairs_of(ranks.world)
+        self._rounds = timed_rounds_of(ranks.world)
         self._sizes = SIZES[ranks.device.type]
         self._places = {group.name: self._join(group) for group in self._groups}
         self._absent: dict[str, set[Operation]] = {}
         self._rows: list[Row] = []
         self._pair_rows: list[Row] = []
         self.step = 0
-        self.total_steps = 1 + 2 * len(self._groups) + len(self._pairs)
+        self.total_steps = 1 + 2 * len(self._groups) + len(self._rounds)
 
     def run(self, run: RunLayout) -> bool:
         """Whether it came to its end; False where all agreed to stop before. The findings are in the run's artifacts.
@@ -58,9 +58,9 @@ class CommCheck:
 
     def _parts(self) -> list[Callable[[], None]]:
         return [
-            partial(check_pairs, self._ranks, self._pairs),
+            partial(check_pairs, self._ranks, rounds_of(self._ranks.world)),
             *(partial(self._check, group) for group in self._groups),
-            *(partial(self._time_pair, pair) for pair in self._pairs),
+            *(partial(self._time_pairs, pairs) for pairs in self._rounds),
             *(partial(self._time, group) for group in self._groups),
         ]
 
@@ -76,8 +76,9 @@ class CommCheck:
         self._absent[group.name] = check_operations(self._ranks, self._places[group.name], group.name)
         self._say(f"{group.name}: every value is right")
 
-    def _time_pair(self, pair: tuple[int, int]) -> None:
-        self._pair_rows += [time_pair(self._ranks, pair, size) for size in (self._sizes[0], self._sizes[-1])]
+    def _time_pairs(self, pairs: list[Pair]) -> None:
+        for size in (self._sizes[0], self._sizes[-1]):
+            self._pair_rows += time_pairs(self._ranks, pairs, size)
 
     def _time(self, group: RankGroup) -> None:
         place = self._places[group.name]

@@ -1,7 +1,7 @@
 """How fast it is: seconds of each operation and pair by message size, as the slowest rank saw them."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from worker.comm.operations import Place, buffers, call
-from worker.comm.plan import Operation, bus_factor
+from worker.comm.plan import Operation, Pair, bus_factor, partner
 from worker.distributed import Ranks
 
 _FLOAT_BYTES = 4
@@ -43,38 +43,42 @@ def time_operation(ranks: Ranks, operation: Operation, name: str, members: int, 
         if place and data:
             call(operation, place, data)
 
-    seconds = slowest(ranks, once)
+    seconds = max(_seconds(ranks, once))
     moved = None if operation == "barrier" else size / seconds * bus_factor(operation, members)
     return Row(operation, name, members, 0 if operation == "barrier" else size, seconds, moved)
 
 
-def time_pair(ranks: Ranks, pair: tuple[int, int], size: int) -> Row:
-    """A message from one to the other, as half of a round trip. A collective of the world."""
-    mine = ranks.rank in pair
-    message = torch.ones(size // _FLOAT_BYTES, device=ranks.device) if mine else None
+def time_pairs(ranks: Ranks, pairs: Sequence[Pair], size: int) -> list[Row]:
+    """A message from one to the other of each pair, as half of a round trip, all at once. A collective of the world."""
+    other = partner(ranks.rank, pairs)
+    message = torch.ones(size // _FLOAT_BYTES, device=ranks.device) if other is not None else None
 
     def round_trip() -> None:
-        if message is None:
+        if message is None or other is None:
             return
-        if ranks.rank == pair[0]:
-            dist.send(message, pair[1])
-            dist.recv(message, pair[1])
+        if ranks.rank < other:
+            dist.send(message, other)
+            dist.recv(message, other)
         else:
-            dist.recv(message, pair[0])
-            dist.send(message, pair[0])
+            dist.recv(message, other)
+            dist.send(message, other)
 
-    seconds = slowest(ranks, round_trip) / 2
-    return Row("send_recv", f"{pair[0]}-{pair[1]}", 2, size, seconds, size / seconds)
+    found = _seconds(ranks, round_trip)
+    rows = []
+    for one, two in pairs:
+        seconds = max(found[one], found[two]) / 2
+        rows.append(Row("send_recv", f"{one}-{two}", 2, size, seconds, size / seconds))
+    return rows
 
 
-def slowest(ranks: Ranks, once: Callable[[], None]) -> float:
-    """Seconds of one call on the slowest rank: the mean of as many as the budget allows, after two that warm up."""
+def _seconds(ranks: Ranks, once: Callable[[], None]) -> list[float]:
+    """Seconds of one call on each rank: the mean of as many as the budget allows, after two that warm up."""
     once()
     ranks.barrier()
     first = max(row[0] for row in ranks.gather([_timed(ranks, once, 1)]))
     times = max(1, min(_MOST, int(_BUDGET_SECONDS / max(first, 1e-6))))
     ranks.barrier()
-    return max(row[0] for row in ranks.gather([_timed(ranks, once, times)])) / times
+    return [row[0] / times for row in ranks.gather([_timed(ranks, once, times)])]
 
 
 def _timed(ranks: Ranks, once: Callable[[], None], times: int) -> float:
