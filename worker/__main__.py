@@ -24,7 +24,6 @@ from worker.signals import StopSignal
 
 if TYPE_CHECKING:
     from worker.distributed import Ranks
-    from worker.engine.trainer import Outcome
     from worker.reporter import SilentReporter, SpoolReporter
 
 log = logging.getLogger("worker")
@@ -56,8 +55,7 @@ def main(folder: str) -> None:
     try:
         launch = LaunchDocument.model_validate_json(layout.launch.read_bytes())
         spec = launch.spec
-        pulse = _beat(layout, launch, rank, execution)
-        _train(layout, launch, execution, stop, closing, pulse)
+        _run(layout, launch, execution, stop, closing)
         status = 0
     except BaseException as error:
         # First of all: whose error is the earliest decides which rank is blamed.
@@ -106,6 +104,26 @@ def redirect_output(path: Path) -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
+def _run(
+    layout: AttemptLayout,
+    launch: LaunchDocument,
+    execution: int,
+    stop: StopSignal,
+    closing: list[Callable[[float], None]],
+) -> None:
+    """What the spec asks of a rank."""
+    match launch.spec.task:
+        case "script":
+            from worker.script import become
+
+            become(layout, launch)
+        case "comm_check":
+            _check_communication(layout, launch, execution, stop, closing)
+        case _:
+            pulse = _beat(layout, launch, int(os.environ["RANK"]), execution)
+            _train(layout, launch, execution, stop, closing, pulse)
+
+
 def _train(
     layout: AttemptLayout,
     launch: LaunchDocument,
@@ -128,6 +146,9 @@ def _train(
     reporter = _reporter(layout, launch, execution, checkpoints.start_step, first=ranks.first)
     closing.append(reporter.close)
     checkpoints.bind(reporter)
+    if launch.spec.code:
+        # Last: a file of the user's named like one of ours, or like torch, is not in our way.
+        sys.path.append(str(layout.code))
     task = select_task(launch.spec)
     pulse.mark("starting")
     requests = Requests(layout) if ranks.first else None
@@ -152,7 +173,25 @@ def _train(
         pulse.mark("exporting")
         export_weights(run.export, outcome.module, launch.spec, task, outcome.step, ranks)
     pulse.mark("ending")
-    _leave(layout, execution, ranks, reporter, outcome, stop)
+    _leave(layout, execution, ranks, reporter, stop, step=outcome.step, completed=outcome.completed)
+
+
+def _check_communication(
+    layout: AttemptLayout,
+    launch: LaunchDocument,
+    execution: int,
+    stop: StopSignal,
+    closing: list[Callable[[float], None]],
+) -> None:
+    from worker import distributed
+    from worker.comm.run import CommCheck
+
+    ranks = distributed.join(launch.spec)
+    reporter = _reporter(layout, launch, execution, 0, first=ranks.first)
+    closing.append(reporter.close)
+    check = CommCheck(ranks, launch.spec.backend, reporter, stop)
+    completed = check.run(RunLayout(layout.root.parent.parent))
+    _leave(layout, execution, ranks, reporter, stop, step=check.step, completed=completed)
 
 
 def _reporter(
@@ -213,8 +252,10 @@ def _leave(
     execution: int,
     ranks: "Ranks",
     reporter: "SilentReporter | SpoolReporter",
-    outcome: "Outcome",
     stop: StopSignal,
+    *,
+    step: int,
+    completed: bool,
 ) -> None:
     """The order matters: without the barrier or the teardown after it, gloo aborts some of the exits."""
     from worker.distributed import leave
@@ -222,18 +263,18 @@ def _leave(
     ranks.barrier()
     if ranks.first:
         reporter.flush_to_disk()
-        reason = "completed" if outcome.completed else stop.reason()
+        reason = "completed" if completed else stop.reason()
         record = FinishRecord.model_validate(
             {
                 "execution": execution,
                 "reason": reason,
-                "step": outcome.step,
+                "step": step,
                 "restarts": _restarts(),
                 "time": datetime.now(UTC),
             }
         )
         write_atomic(layout.finish(execution), record.model_dump_json())
-        log.info("%s after %d steps", reason, outcome.step)
+        log.info("%s after %d steps", reason, step)
     leave()
 
 

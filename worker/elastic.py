@@ -16,6 +16,9 @@ from worker.cgroup import oom_kills
 from worker.launcher.torchrun import ended_file
 from worker.processes import PARENT
 
+_NO_FILE = "<N/A>"
+"""torchrun's word for the error file of a rank that left none."""
+
 
 def main(layout: AttemptLayout, node: int, arguments: list[str]) -> int:
     """torchrun's exit code."""
@@ -53,6 +56,7 @@ def watching(monitor: Callable[..., Any], report: Callable[[int], Path]) -> Call
                     "pid": failure.pid,
                     "time": failure.timestamp,
                     "out_of_memory": failure.exitcode == -9 and oom_kills() > killed_before,
+                    **_word(failure.error_file_data if failure.error_file != _NO_FILE else None),
                 }
                 for rank, failure in result.failures.items()
             ]
@@ -60,6 +64,17 @@ def watching(monitor: Callable[..., Any], report: Callable[[int], Path]) -> Call
         return result
 
     return monitor_and_tell
+
+
+def _word(document: Any) -> dict[str, str]:
+    """What a program left in torchrun's error file (`@record`); ours leave theirs elsewhere."""
+    word = document.get("message") if isinstance(document, dict) else None
+    if isinstance(word, str):
+        return {"message": word}
+    if not isinstance(word, dict):
+        return {}
+    trace = word.get("extraInfo", {}).get("py_callstack", "")
+    return {"message": str(word.get("message", "")), "traceback": str(trace)}
 
 
 if __name__ == "__main__":

@@ -81,6 +81,26 @@ def describe(error: BaseException, *, rank: int, execution: int, spec: TrainingS
     )
 
 
+def describe_text(
+    type_: str, message: str, *, traceback: str, rank: int, execution: int, time: float, host: str, pid: int
+) -> RankError:
+    """The record of an error of which only the words are known: a program's that is not ours."""
+    memory = type_ == "MemoryError" or type_.endswith("OutOfMemoryError") or _speaks_of_memory(message)
+    return RankError(
+        rank=rank,
+        execution=execution,
+        reason="out_of_memory" if memory else "error",
+        consequence=_from_a_peer(message),
+        type=type_,
+        message=message[:8000],
+        traceback=traceback[-60000:],
+        hint=None,
+        time=time,
+        host=host,
+        pid=pid,
+    )
+
+
 def _reason(error: BaseException, memory: bool) -> Literal["error", "out_of_memory", "rejected"]:
     if isinstance(error, RefusedError):
         return "rejected"
@@ -117,7 +137,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Device or host memory ran out. Known by name, so that reading an error loads no torch."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    return isinstance(error, RuntimeError | OSError) and any(text in str(error).lower() for text in _OOM_TEXTS)
+    return isinstance(error, RuntimeError | OSError) and _speaks_of_memory(str(error))
+
+
+def _speaks_of_memory(message: str) -> bool:
+    return any(text in message.lower() for text in _OOM_TEXTS)
 
 
 def _on_device(error: BaseException) -> bool:

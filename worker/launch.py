@@ -14,11 +14,13 @@ from trainyard.contract.layout import AttemptLayout, write_atomic
 from trainyard.contract.reports import Claim, ExitReason, Failure, FinishRecord, HeartbeatReply
 from trainyard.contract.spec import LOOP_TASKS
 from worker import processes
-from worker.launcher import torchrun, verdict, watchdog
+from worker.launcher import script, torchrun, verdict, watchdog
 from worker.launcher.claim import Claimed, claim_attempt
+from worker.launcher.code import prepare_code
 from worker.launcher.heartbeat import Heart
 from worker.launcher.logs import LogShipper, LogStream
 from worker.launcher.nodes import Node, Rendezvous, await_verdict, publish, this_node
+from worker.launcher.script import ScriptReports
 from worker.launcher.stopping import CANCEL_GRACE_SECONDS, Signals, StopRequest, TimeLimit
 from worker.service_client import ServiceClient, ServiceError
 
@@ -26,6 +28,7 @@ log = logging.getLogger("worker.launch")
 
 _POLL_SECONDS = 0.2
 _LAST_LOGS_SECONDS = 5.0
+_LAST_REPORTS_SECONDS = 3.0
 _FINISH_SECONDS = 10.0
 _STACKS_SECONDS = 1.0
 """A handler in C writes them at once; the disk may be far."""
@@ -47,6 +50,9 @@ def run(attempt_folder: str) -> None:
     node = this_node(launch, os.environ)
     claimed = _claim(layout, launch, connect) if node.first else None
     execution = claimed.execution if claimed else None
+    if execution is not None and (refused := prepare_code(layout, launch, execution)):
+        execution = None
+        _post_finish(connect, refused)
     rendezvous = publish(layout, node, execution) if node.first else await_verdict(layout, node)
     if rendezvous is None:
         return
@@ -119,6 +125,8 @@ class Supervisor:
         streams = [LogStream("launch", layout.launch_log)] if node.first else []
         if node.count == 1:
             streams += [LogStream(str(rank), layout.rank_log(rank)) for rank in range(launch.processes_per_node)]
+        scripted = launch.spec.task == "script" and node.first
+        self._reports = ScriptReports(layout, self._first, connect) if scripted else None
         self._shipper = LogShipper(streams, connect)
 
     def run(self) -> None:
@@ -137,6 +145,10 @@ class Supervisor:
 
     def _conclude(self) -> None:
         """Node 0 speaks for all: torchrun ends there only when it has ended on every node."""
+        if self._reports:
+            self._reports.close(_LAST_REPORTS_SECONDS)
+            if not self._killed_for:
+                script.conclude(self._layout, self._first, self._process.returncode, self._stop.reason)
         record = verdict.settle(
             self._layout,
             self._first,
@@ -159,6 +171,8 @@ class Supervisor:
             except subprocess.TimeoutExpired:
                 pass
             self._known.update(processes.descendants(self._process.pid))
+            if self._reports:
+                self._reports.follow()
             self._follow_ranks()
             self._heed_wishes()
             self._enforce()

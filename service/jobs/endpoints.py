@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
+from service.code.actions import admit
 from service.dependencies import NowDep, PersonDep, ServicesDep, WindowDep
 from service.errors import InvalidRequestError, MalformedRequestError, NotFoundError
 from service.jobs import actions, profiles
@@ -48,6 +49,7 @@ async def submit(
     """Accept a training spec. It is durable when this answers, and will be run once."""
     document = read_document(await request.body(), request.headers)
     spec = actions.accept_spec(document, services.settings.site)
+    await run_in_threadpool(admit, person, spec, roles=services.settings.code_roles, runs=services.settings.runs)
     accepted = await run_in_threadpool(
         actions.submit,
         services.database,

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from trainyard.cli.comm_check import comm_check_of, show_comm_check
 from trainyard.cli.failures import report
 from trainyard.cli.output import age, clean, complain, duration, emit, emit_all, number, say, status_text, table
 from trainyard.cli.session import JobArgument, JsonOption, client_of, find_job
@@ -44,13 +45,16 @@ def show(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -
     """Show one job: what it does or waits for, how far it is, and what went wrong."""
     with client_of(ctx) as client:
         job = find_job(client, job_id)
-    if as_json:
-        emit(job)
-        return
+        if as_json:
+            emit(job)
+            return
+        found = comm_check_of(client, job)
     for label, value in _facts(job):
         say(f"{label:<12}{value}" if label else value)
     if job.error is not None and job.error.traceback:
         print(clean(job.error.traceback).rstrip())
+    if found is not None:
+        show_comm_check(found)
 
 
 def _facts(job: JobResource) -> Iterator[tuple[str, str]]:

@@ -70,6 +70,15 @@ class AttemptLayout:
         return self.root / "stalled"
 
     @property
+    def code(self) -> Path:
+        """The user's code, unpacked for this attempt by node 0."""
+        return self.root / "code"
+
+    def yielded(self, execution: int) -> Path:
+        """Left by a script that was told to stop: it ended for that reason, not because it was done."""
+        return self.root / f"yielded-{execution:06d}"
+
+    @property
     def logs(self) -> Path:
         return self.root / "logs"
 

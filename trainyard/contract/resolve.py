@@ -7,7 +7,7 @@ from typing import Any, Literal
 from trainyard.contract.paths import outside
 from trainyard.contract.problems import Problem, SpecError
 from trainyard.contract.sections import ConvnetModel, HfModel, JsonlData
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.spec import LOOP_TASKS, TrainingSpec
 from trainyard.contract.unused import unused_fields
 
 DIGITS = 10
@@ -29,7 +29,8 @@ class Site:
 
 
 def resolve(spec: TrainingSpec, site: Site) -> TrainingSpec:
-    """The spec with every `auto` settled, except `batch.micro_size`, which the first execution settles.
+    """The spec with every `auto` settled, except `batch.micro_size`, which the first execution settles, and those that
+    mean nothing to the task.
 
     Raises:
         SpecError: when the spec asks for something that is not built yet or would have no effect: nothing is ever
@@ -39,11 +40,12 @@ def resolve(spec: TrainingSpec, site: Site) -> TrainingSpec:
     if problems:
         raise SpecError(problems)
     auto: dict[str, Any] = {}
-    if spec.strategy == "auto":
+    trains = spec.task in LOOP_TASKS
+    if trains and spec.strategy == "auto":
         auto["strategy"] = "single" if spec.gpus == 1 else "ddp"
-    if spec.precision == "auto":
+    if trains and spec.precision == "auto":
         auto["precision"] = "bf16" if site.accelerator == "cuda" else "fp32"
-    if spec.backend == "auto":
+    if spec.task != "script" and spec.backend == "auto":
         auto["backend"] = "nccl" if site.accelerator == "cuda" else "gloo"
     if site.scheduler == "slurm" and site.gpus_per_node and spec.resources.gpus_per_node is None:
         per_node = min(spec.gpus, site.gpus_per_node)
@@ -58,7 +60,11 @@ def unsupported(spec: TrainingSpec, site: Site) -> list[Problem]:
     """Everything in the spec that this release cannot do, with what it can."""
     env, res = spec.environment, spec.resources
     rules: list[tuple[bool, str, str]] = [
-        (spec.task in {"custom", "script", "comm_check"}, "task", f"`{spec.task}` is not built yet"),
+        (
+            spec.task == "comm_check" and spec.gpus == 1,
+            "gpus",
+            "is 1, and a check of communication needs at least two ranks",
+        ),
         *_sharding(spec, site),
         (
             spec.tf32 and site.accelerator == "cpu",

@@ -182,6 +182,16 @@ class CheckpointResource(Resource):
     created_at: Timestamp
 
 
+class ArtifactResource(Resource):
+    """A file that a run left beside its weights."""
+
+    object: Literal["artifact"] = "artifact"
+    path: str
+    """Below the run's `artifacts` folder; what `/v1/jobs/{id}/artifacts/{path}` takes."""
+    size_bytes: int
+    modified_at: Timestamp
+
+
 class ScriptResource(Resource):
     """What was handed to the scheduler."""
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from trainyard.contract.base import DisplayName, NonNegativeInt, PositiveInt, ShortText, Strict
+from trainyard.contract.code import Argument, CodeDigest, code_problems
 from trainyard.contract.problems import Problem, SpecError, problems_of
 from trainyard.contract.sections import (
     Amp,
@@ -53,8 +54,11 @@ class TrainingSpec(Strict):
     data: Data | None = None
     target: ShortText | None = None
     """`module:function`; `custom` tasks only."""
-    argv: Annotated[tuple[str, ...], Field(max_length=256)] | None = None
-    """The program and its arguments; `script` tasks only."""
+    argv: Annotated[tuple[Argument, ...], Field(max_length=256)] | None = None
+    """The program and its arguments; `script` tasks only. First a file of the uploaded folder, an absolute path, or
+    `-m` and a module."""
+    code: CodeDigest | None = None
+    """The uploaded folder, by its digest; `custom` and `script` tasks only."""
     steps: PositiveInt | None = None
     epochs: PositiveInt | None = None
     batch: Batch = Batch()
@@ -114,6 +118,7 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
         present = getattr(spec, field) is not None
         if present != (spec.task == task):
             refuse(field, f"is for task `{task}` only" if present else f"is required for task `{task}`")
+    found += code_problems(spec.task, spec.target, spec.argv, spec.code)
     if spec.strategy == "single" and spec.gpus != 1:
         refuse("gpus", f"is {spec.gpus}, but strategy `single` has exactly one rank; take `ddp` or set `gpus: 1`")
     if isinstance(spec.batch.micro_size, int) and spec.batch.micro_size > spec.batch.size:

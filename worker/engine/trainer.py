@@ -18,7 +18,7 @@ from worker.data.sampler import GlobalBatches
 from worker.distributed import Ranks
 from worker.engine.evaluation import evaluate
 from worker.engine.micro_size import Prober
-from worker.engine.optim import build_optimizer, learning_rate, set_learning_rate
+from worker.engine.optim import Rates, task_optimizers
 from worker.engine.parallel import SHARDED, parallelise
 from worker.engine.precision import Precision
 from worker.engine.state import TrainingState, seed_generators
@@ -76,7 +76,7 @@ class Trainer:
             spec.batch.size,
             seed=spec.seed,
             last=spec.batch.last,
-            shuffle=spec.data.shuffle if spec.data else True,
+            shuffle=spec.data.shuffle if spec.data else getattr(task, "shuffle", True),
         )
         self.total_steps = spec.steps or (spec.epochs or 0) * self._batches.steps_per_epoch
         if spec.schedule.warmup_steps > self.total_steps:
@@ -89,7 +89,8 @@ class Trainer:
         flops = flops_per_example(task, model, spec.model)
         self._model = parallelise(spec, model, ranks)
         sharded = spec.strategy in SHARDED
-        self._optimizer = build_optimizer(spec.optimizer, self._model.module.parameters(), sharded=sharded)
+        optimizers = task_optimizers(task, spec, self._model.module, sharded=sharded)
+        self._rates = Rates(spec.schedule, optimizers, self.total_steps)
         self._precision = Precision(
             spec.precision, spec.amp, ranks.device, autocast=not sharded and spec.strategy != "dp"
         )
@@ -97,7 +98,7 @@ class Trainer:
         self._stepper = Stepper(
             task,
             self._model,
-            self._optimizer,
+            optimizers,
             self._precision,
             self._health,
             ranks,
@@ -105,7 +106,7 @@ class Trainer:
             clip_norm=spec.optimizer.clip_norm,
             pulse=self._pulse,
         )
-        self._state = TrainingState(self._model.module, self._optimizer, self._precision, ranks, spec.seed)
+        self._state = TrainingState(self._model.module, list(optimizers.values()), self._precision, ranks, spec.seed)
         self._performance = Performance(ranks, task.tokens_per_example, flops=flops, peak=self._peak())
         self._latest: dict[str, float] = {}
         """The metrics of the current step that a checkpoint carries."""
@@ -159,8 +160,7 @@ class Trainer:
     def _step(self, step: int) -> None:
         started = time.perf_counter()
         self._pulse.mark("between", step)
-        self._rate = learning_rate(self._spec.schedule, self._spec.optimizer.lr, step, self.total_steps)
-        set_learning_rate(self._optimizer, self._rate)
+        self._rates.set(step)
         indices = self._batches.at(step - 1)
         self._result: StepResult = self._stepper.run(step, indices, norm_wanted=self._log_due(step))
         if self._stepper.loads_ahead and step < self.total_steps:
@@ -179,9 +179,10 @@ class Trainer:
         return wanted and self._task.examples.held_out > 0
 
     def _log(self, step: int) -> None:
-        loss = math.fsum(row[0] for row in self._ranks.gather([float(self._result.loss.item())]))
+        losses = self._global_losses()
+        loss = losses["train/loss"]
         assert self._result.grad_norm is not None
-        values = {"train/loss": loss, "train/lr": self._rate, "train/grad_norm": float(self._result.grad_norm.item())}
+        values = {**losses, **self._rates.metrics(), "train/grad_norm": float(self._result.grad_norm.item())}
         if self._precision.scaler:
             values["train/loss_scale"] = self._precision.scaler.get_scale()
         if self._health.counts_skips:
@@ -193,6 +194,13 @@ class Trainer:
             speed = values["perf/examples_per_second"]
             log.info("step %d/%d  loss %.6f  %.0f examples/s", step, self.total_steps, loss, speed)
         self._health.check()
+
+    def _global_losses(self) -> dict[str, float]:
+        """Over all ranks: the loss, and each of several by its name. A collective; waits for the device."""
+        several = {f"train/loss/{name}": loss for name, loss in self._result.losses.items() if name}
+        parts = {"train/loss": self._result.loss, **several}
+        rows = self._ranks.gather([float(part.item()) for part in parts.values()])
+        return {key: math.fsum(column) for key, column in zip(parts, zip(*rows, strict=True), strict=True)}
 
     def _evaluate(self, step: int) -> None:
         found = evaluate(self._task, self._model, self._precision, self._ranks, self._pulse)

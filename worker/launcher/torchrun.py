@@ -19,6 +19,8 @@ SHUTDOWN_SECONDS = 60
 NSYS = "nsys"
 WRAPPED = "TRAINYARD_WRAPPED"
 """The variable that tells a rank that its parent is not torchrun."""
+SCRIPT_SECONDS = 10
+"""A script's ranks do not hear the signal with which torchrun ends the peers of one that failed."""
 
 
 def start(layout: AttemptLayout, launch: LaunchDocument, node: Node, rendezvous: Rendezvous) -> subprocess.Popen[bytes]:
@@ -108,7 +110,7 @@ def environment(launch: LaunchDocument, execution: int, base: dict[str, str]) ->
         "OMP_NUM_THREADS": str(max(1, cores // ranks)),
         # A thread that waits must not spin: on a machine with other work, spinning threads made steps ten times slower.
         "OMP_WAIT_POLICY": "passive",
-        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SHUTDOWN_SECONDS),
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SCRIPT_SECONDS if launch.spec.task == "script" else SHUTDOWN_SECONDS),
         **base,
         "TRAINYARD_EXECUTION": str(execution),
         # torchrun's own store outlives the ranks, and after an in-place restart gloo would read the addresses of the

@@ -76,7 +76,7 @@ def settle(
     record = FinishRecord(
         execution=execution,
         reason=reason,
-        step=_last_step(layout, execution),
+        step=last_step(layout, execution),
         failure=failure,
         restarts=execution - first,
         time=datetime.now(UTC),
@@ -162,7 +162,7 @@ def _read_ended(path: Path) -> list[Ended]:
         return []
 
 
-def _last_step(layout: AttemptLayout, execution: int) -> int:
+def last_step(layout: AttemptLayout, execution: int) -> int:
     """The last step that the execution told of."""
     return _step_in(layout.spool_file(execution))
 

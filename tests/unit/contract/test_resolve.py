@@ -1,5 +1,7 @@
 """Acceptance: every `auto` becomes a value, and what is not built is refused by the name of its field."""
 
+from typing import ClassVar
+
 import pytest
 
 from trainyard.contract.problems import SpecError
@@ -49,9 +51,6 @@ class TestUnsupported:
     @pytest.mark.parametrize(
         ("changes", "expected"),
         [
-            ({"task": "custom", "target": "a:b"}, ["task"]),
-            ({"task": "script", "argv": ["x"]}, ["task"]),
-            ({"task": "comm_check"}, ["task"]),
             ({"strategy": "dp", "gpus": 2}, ["strategy"]),
             ({"strategy": "fsdp", "fsdp": {"cpu_offload": True}}, ["fsdp.cpu_offload"]),
             ({"task": "causal_lm", "model": {"source": "hf", "path": "/m"}}, ["data.name"]),
@@ -168,3 +167,49 @@ class TestSharding:
     )
     def test_fields_that_conflict_are_named(self, strategy, fsdp, param):
         assert params(strategy=strategy, gpus=2, fsdp=fsdp) == [param]
+
+
+class TestBesideTheLoop:
+    SCRIPT: ClassVar = {"task": "script", "argv": ["-m", "train"], "gpus": 2}
+    CHECK: ClassVar = {"task": "comm_check", "gpus": 2}
+
+    def refused(self, document):
+        with pytest.raises(SpecError) as caught:
+            resolve(parse_spec(document), CPU)
+        return [str(problem) for problem in caught.value.problems]
+
+    def test_a_script_keeps_what_means_nothing_to_it_as_it_was(self):
+        found = resolve(parse_spec(self.SCRIPT), CPU)
+        assert (found.strategy, found.precision, found.backend) == ("auto", "auto", "auto")
+        assert resolve(parse_spec(self.CHECK), CPU).backend == "gloo"
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            ("model", {"name": "mlp"}),
+            ("data", {"source": "builtin", "name": "parity"}),
+            ("optimizer", {"lr": 0.5}),
+            ("batch", {"size": 64}),
+            ("precision", "fp16"),
+            ("strategy", "ddp"),
+            ("steps", 3),
+            ("checkpoint", {"every_steps": 3}),
+            ("seed", 1),
+        ],
+    )
+    def test_what_only_our_loop_reads_is_refused(self, field, value):
+        message = f"{field}: means nothing to task `script`; pass it to your program in `argv`"
+        assert self.refused({**self.SCRIPT, field: value}) == [message]
+        assert self.refused({**self.CHECK, field: value}) == [
+            f"{field}: means nothing to task `comm_check`; leave it out"
+        ]
+
+    def test_a_script_takes_its_backend_itself(self):
+        assert self.refused({**self.SCRIPT, "backend": "gloo"}) == [
+            "backend: means nothing to task `script`; pass it to your program in `argv`"
+        ]
+
+    def test_one_rank_has_nobody_to_talk_to(self):
+        assert self.refused({**self.CHECK, "gpus": 1}) == [
+            "gpus: is 1, and a check of communication needs at least two ranks"
+        ]

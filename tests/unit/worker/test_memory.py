@@ -81,7 +81,7 @@ class TestEveryFailedStart:
             def __init__(self, **fields):
                 self.__dict__ |= fields
 
-        failure = Thing(exitcode=-11, pid=5, timestamp=9)
+        failure = Thing(exitcode=-11, pid=5, timestamp=9, error_file="<N/A>")
         results = iter([Thing(failures={}), Thing(failures={3: failure})])
         monitor = watching(lambda agent, group: next(results), lambda restart: tmp_path / f"{restart}.json")
         agent, group = Thing(_remaining_restarts=1), Thing(spec=Thing(max_restarts=2))
