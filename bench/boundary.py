@@ -1,6 +1,6 @@
 """What it costs two ranks to agree between steps whether to stop: at every step, and as often as the worker does it.
 
-`python -m bench.boundary` prints microseconds a step, each of the quickest of interleaved rounds: other work only ever adds.
+`python -m bench.boundary` prints microseconds a step, of the quickest of many interleaved rounds: other work only adds.
 """
 
 import os
