@@ -6,7 +6,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from torch import nn
 
 from trainyard.contract.reports import Progress
@@ -24,7 +23,7 @@ from worker.engine.precision import Precision
 from worker.engine.state import TrainingState, seed_generators
 from worker.engine.step import Stepper, StepResult
 from worker.errors import RefusedError
-from worker.flops import flops_per_example, peak_flops
+from worker.flops import flops_per_example, run_peak_flops
 from worker.garbage import Garbage
 from worker.health import NonFinite
 from worker.metrics import Performance
@@ -70,27 +69,17 @@ class Trainer:
         self._reporter = reporter
         self._boundary = boundary
         self._checkpoints = checkpoints
-        self._batches = GlobalBatches(
-            task.examples.train,
-            spec.batch.size,
-            seed=spec.seed,
-            last=spec.batch.last,
-            shuffle=spec.data.shuffle if spec.data else True,
-        )
+        self._batches = _global_batches(spec, task)
         self.total_steps = spec.steps or (spec.epochs or 0) * self._batches.steps_per_epoch
-        if spec.schedule.warmup_steps > self.total_steps:
-            raise RefusedError(
-                f"schedule.warmup_steps is {spec.schedule.warmup_steps}, more than the run's {self.total_steps} steps"
-            )
+        _check_lengths(spec, self.total_steps)
         seed_generators(spec.seed)
         model = task.build_model()
         flops = flops_per_example(task, model, spec.model)
         self._model = parallelise(spec, model, ranks)
         sharded = spec.strategy in SHARDED
         self._optimizer = build_optimizer(spec.optimizer, self._model.module.parameters(), sharded=sharded)
-        self._precision = Precision(
-            spec.precision, spec.amp, ranks.device, autocast=not sharded and spec.strategy != "dp"
-        )
+        autocast = not sharded and spec.strategy != "dp"
+        self._precision = Precision(spec.precision, spec.amp, ranks.device, autocast=autocast)
         self._health = NonFinite(spec.health.on_nan, self._precision, ranks)
         self._stepper = Stepper(
             task,
@@ -104,17 +93,10 @@ class Trainer:
             pulse=self._pulse,
         )
         self._state = TrainingState(self._model.module, self._optimizer, self._precision, ranks, spec.seed)
-        self._performance = Performance(ranks, task.tokens_per_example, flops=flops, peak=self._peak())
+        peak = run_peak_flops(spec, ranks.device)
+        self._performance = Performance(ranks, task.tokens_per_example, flops=flops, peak=peak)
         self._latest: dict[str, float] = {}
         """The metrics of the current step that a checkpoint carries."""
-
-    def _peak(self) -> float | None:
-        """FLOP/s of all devices of the run together, where that is known."""
-        if self._ranks.device.type != "cuda":
-            return None
-        name = torch.cuda.get_device_name(self._ranks.device)
-        peak = peak_flops(name, self._spec.precision, tf32=self._spec.tf32)
-        return peak * self._spec.gpus if peak else None
 
     def run(self) -> Outcome:
         """Train from the latest checkpoint to the last step, or to the step at which all agree to stop."""
@@ -214,4 +196,24 @@ class Trainer:
             total_steps=self.total_steps,
             epoch=self._batches.epoch_of(step - 1),
             seconds_per_step=self._performance.seconds_per_step,
+        )
+
+
+def _global_batches(spec: TrainingSpec, task: Task) -> GlobalBatches:
+    return GlobalBatches(
+        task.examples.train,
+        spec.batch.size,
+        seed=spec.seed,
+        last=spec.batch.last,
+        shuffle=spec.data.shuffle if spec.data else True,
+    )
+
+
+def _check_lengths(spec: TrainingSpec, total: int) -> None:
+    """Raises RefusedError: something is to happen after the run's last step, known only now that the data are."""
+    if spec.schedule.warmup_steps > total:
+        raise RefusedError(f"schedule.warmup_steps is {spec.schedule.warmup_steps}, more than the run's {total} steps")
+    if spec.profile is not None and spec.profile.start_step > total:
+        raise RefusedError(
+            f"profile.start_step is {spec.profile.start_step}, after the last of the run's {total} steps"
         )
