@@ -18,7 +18,7 @@ from worker.distributed import Ranks
 from worker.engine.evaluation import evaluate
 from worker.engine.micro_size import Prober
 from worker.engine.optim import build_optimizer, learning_rate, set_learning_rate
-from worker.engine.parallel import SHARDED, parallelise
+from worker.engine.parallel import OWN_TYPES, SHARDED, parallelise
 from worker.engine.precision import Precision
 from worker.engine.state import TrainingState, seed_generators
 from worker.engine.step import Stepper, StepResult
@@ -78,8 +78,7 @@ class Trainer:
         self._model = parallelise(spec, model, ranks)
         sharded = spec.strategy in SHARDED
         self._optimizer = build_optimizer(spec.optimizer, self._model.module.parameters(), sharded=sharded)
-        autocast = not sharded and spec.strategy != "dp"
-        self._precision = Precision(spec.precision, spec.amp, ranks.device, autocast=autocast)
+        self._precision = Precision(spec.precision, spec.amp, ranks.device, autocast=spec.strategy not in OWN_TYPES)
         self._health = NonFinite(spec.health.on_nan, self._precision, ranks)
         self._stepper = Stepper(
             task,
@@ -93,8 +92,7 @@ class Trainer:
             pulse=self._pulse,
         )
         self._state = TrainingState(self._model.module, self._optimizer, self._precision, ranks, spec.seed)
-        peak = run_peak_flops(spec, ranks.device)
-        self._performance = Performance(ranks, task.tokens_per_example, flops=flops, peak=peak)
+        self._performance = Performance(ranks, task.tokens_per_example, flops, run_peak_flops(spec, ranks.device))
         self._latest: dict[str, float] = {}
         """The metrics of the current step that a checkpoint carries."""
 
@@ -214,6 +212,4 @@ def _check_lengths(spec: TrainingSpec, total: int) -> None:
     if spec.schedule.warmup_steps > total:
         raise RefusedError(f"schedule.warmup_steps is {spec.schedule.warmup_steps}, more than the run's {total} steps")
     if spec.profile is not None and spec.profile.start_step > total:
-        raise RefusedError(
-            f"profile.start_step is {spec.profile.start_step}, after the last of the run's {total} steps"
-        )
+        raise RefusedError(f"profile.start_step is {spec.profile.start_step}, after the run's last step, {total}")
