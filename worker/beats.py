@@ -128,7 +128,7 @@ def location(frame: FrameType | None) -> tuple[str, bool]:
 
 
 def read_beats(folder: Path, execution: int) -> dict[int, Beat]:
-    """The readable beats of an execution, by rank."""
+    """The readable beats of an execution, by rank. Those of an earlier start are of processes that are gone."""
     found = {}
     for path in folder.glob("rank-*.json"):
         with contextlib.suppress(OSError, ValueError):

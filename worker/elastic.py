@@ -29,7 +29,8 @@ def main(layout: AttemptLayout, node: int, arguments: list[str]) -> int:
     os.environ[PARENT] = str(os.getpid())
     first = int(os.environ["TRAINYARD_EXECUTION"])
     watched: Any = LocalElasticAgent
-    # The one place that every end of the ranks passes, restarted or not. There is no public one.
+    # The places that every start and every end of the ranks passes, restarted or not. There are no public ones.
+    watched._start_workers = counting(watched._start_workers)
     watched._monitor_workers = watching(
         watched._monitor_workers, lambda restart: ended_file(layout, node, first + restart)
     )
@@ -38,6 +39,22 @@ def main(layout: AttemptLayout, node: int, arguments: list[str]) -> int:
     except ChildFailedError:
         return 1
     return 0
+
+
+def counting(start: Callable[..., Any]) -> Callable[..., Any]:
+    """`start`, with every start after the first taken off the budget of restarts.
+
+    torchrun takes it off on the node whose rank failed alone, so the nodes would number the same start differently.
+    """
+    starts = 0
+
+    def start_and_count(agent: Any, group: Any) -> Any:
+        nonlocal starts
+        agent._remaining_restarts = max(0, min(agent._remaining_restarts, group.spec.max_restarts - starts))
+        starts += 1
+        return start(agent, group)
+
+    return start_and_count
 
 
 def watching(monitor: Callable[..., Any], report: Callable[[int], Path]) -> Callable[..., Any]:

@@ -3,9 +3,11 @@
 Peaks are the dense ones (no sparsity) of NVIDIA's data sheets, in FLOP/s. fp32 products run in TF32 where asked for.
 """
 
+import torch
 from torch import nn
 
 from trainyard.contract.sections import GptModel, Model
+from trainyard.contract.spec import TrainingSpec
 from worker.tasks.base import Task
 
 _TERA = 1e12
@@ -37,6 +39,14 @@ def peak_flops(device_name: str, precision: str, *, tf32: bool = False) -> float
             found = peaks.get("tf32" if precision == "fp32" and tf32 else precision)
             return found * _TERA if found else None
     return None
+
+
+def run_peak_flops(spec: TrainingSpec, device: torch.device) -> float | None:
+    """FLOP/s of all devices of a run together; None where they are not known, and on CPUs."""
+    if device.type != "cuda":
+        return None
+    peak = peak_flops(torch.cuda.get_device_name(device), spec.precision, tf32=spec.tf32)
+    return peak * spec.gpus if peak else None
 
 
 def flops_per_example(task: Task, model: nn.Module, described: Model | None) -> float | None:

@@ -10,6 +10,8 @@ from worker.errors import RefusedError
 
 SHARDED = frozenset({"zero1", "zero2", "fsdp", "hsdp"})
 """Strategies made of `fully_shard`, whose own policy sets the types of the forward pass."""
+OWN_TYPES = SHARDED | {"dp"}
+"""Strategies whose model chooses the types of its forward pass itself."""
 
 
 def parallelise(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> ParallelModel:

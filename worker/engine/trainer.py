@@ -6,7 +6,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from torch import nn
 
 from trainyard.contract.reports import Progress
@@ -19,13 +18,13 @@ from worker.distributed import Ranks
 from worker.engine.evaluation import evaluate
 from worker.engine.micro_size import Prober
 from worker.engine.optim import Rates, task_optimizers
-from worker.engine.parallel import SHARDED, parallelise
+from worker.engine.parallel import OWN_TYPES, SHARDED, parallelise
 from worker.engine.precision import Precision
 from worker.engine.state import TrainingState, seed_generators
 from worker.engine.step import Stepper, StepResult
 from worker.engine.trainable import choose_trainable
 from worker.errors import RefusedError
-from worker.flops import flops_per_example, peak_flops
+from worker.flops import flops_per_example, run_peak_flops
 from worker.garbage import Garbage
 from worker.health import NonFinite
 from worker.metrics import Performance
@@ -71,18 +70,9 @@ class Trainer:
         self._reporter = reporter
         self._boundary = boundary
         self._checkpoints = checkpoints
-        self._batches = GlobalBatches(
-            task.examples.train,
-            spec.batch.size,
-            seed=spec.seed,
-            last=spec.batch.last,
-            shuffle=spec.data.shuffle if spec.data else getattr(task, "shuffle", True),
-        )
+        self._batches = _global_batches(spec, task)
         self.total_steps = spec.steps or (spec.epochs or 0) * self._batches.steps_per_epoch
-        if spec.schedule.warmup_steps > self.total_steps:
-            raise RefusedError(
-                f"schedule.warmup_steps is {spec.schedule.warmup_steps}, more than the run's {self.total_steps} steps"
-            )
+        _check_lengths(spec, self.total_steps)
         seed_generators(spec.seed)
         model = task.build_model()
         choose_trainable(spec, model)
@@ -91,9 +81,7 @@ class Trainer:
         sharded = spec.strategy in SHARDED
         optimizers = task_optimizers(task, spec, self._model.module, sharded=sharded)
         self._rates = Rates(spec.schedule, optimizers, self.total_steps)
-        self._precision = Precision(
-            spec.precision, spec.amp, ranks.device, autocast=not sharded and spec.strategy != "dp"
-        )
+        self._precision = Precision(spec.precision, spec.amp, ranks.device, autocast=spec.strategy not in OWN_TYPES)
         self._health = NonFinite(spec.health.on_nan, self._precision, ranks)
         self._stepper = Stepper(
             task,
@@ -107,17 +95,9 @@ class Trainer:
             pulse=self._pulse,
         )
         self._state = TrainingState(self._model.module, list(optimizers.values()), self._precision, ranks, spec.seed)
-        self._performance = Performance(ranks, task.tokens_per_example, flops=flops, peak=self._peak())
+        self._performance = Performance(ranks, task.tokens_per_example, flops, run_peak_flops(spec, ranks.device))
         self._latest: dict[str, float] = {}
         """The metrics of the current step that a checkpoint carries."""
-
-    def _peak(self) -> float | None:
-        """FLOP/s of all devices of the run together, where that is known."""
-        if self._ranks.device.type != "cuda":
-            return None
-        name = torch.cuda.get_device_name(self._ranks.device)
-        peak = peak_flops(name, self._spec.precision, tf32=self._spec.tf32)
-        return peak * self._spec.gpus if peak else None
 
     def run(self) -> Outcome:
         """Train from the latest checkpoint to the last step, or to the step at which all agree to stop."""
@@ -225,3 +205,21 @@ class Trainer:
             epoch=self._batches.epoch_of(step - 1),
             seconds_per_step=self._performance.seconds_per_step,
         )
+
+
+def _global_batches(spec: TrainingSpec, task: Task) -> GlobalBatches:
+    return GlobalBatches(
+        task.examples.train,
+        spec.batch.size,
+        seed=spec.seed,
+        last=spec.batch.last,
+        shuffle=spec.data.shuffle if spec.data else getattr(task, "shuffle", True),
+    )
+
+
+def _check_lengths(spec: TrainingSpec, total: int) -> None:
+    """Raises RefusedError: something is to happen after the run's last step, known only now that the data are."""
+    if spec.schedule.warmup_steps > total:
+        raise RefusedError(f"schedule.warmup_steps is {spec.schedule.warmup_steps}, more than the run's {total} steps")
+    if spec.profile is not None and spec.profile.start_step > total:
+        raise RefusedError(f"profile.start_step is {spec.profile.start_step}, after the run's last step, {total}")

@@ -4,7 +4,7 @@ import pytest
 
 from trainyard.contract.spec import parse_spec
 from worker.cgroup import oom_kills
-from worker.elastic import watching
+from worker.elastic import counting, watching
 from worker.memory_hints import memory_hint
 
 BASE = {
@@ -75,12 +75,27 @@ class TestKillsOfTheKernel:
         assert oom_kills(tmp_path / "nothing", tmp_path) == 0
 
 
+class Thing:
+    def __init__(self, **fields):
+        self.__dict__ |= fields
+
+
+class TestEveryStart:
+    def test_has_one_number_on_all_nodes_whichever_nodes_rank_failed(self):
+        group = Thing(spec=Thing(max_restarts=3))
+        nodes = [Thing(_remaining_restarts=3), Thing(_remaining_restarts=3)]
+        starts = [counting(lambda agent, group: 3 - agent._remaining_restarts) for _ in nodes]
+        numbers = []
+        for failing in (None, 0, 1, 0):
+            if failing is not None:
+                # What torchrun does, on that node alone.
+                nodes[failing]._remaining_restarts -= 1
+            numbers.append([start(node, group) for start, node in zip(starts, nodes, strict=True)])
+        assert numbers == [[0, 0], [1, 1], [2, 2], [3, 3]]
+
+
 class TestEveryFailedStart:
     def test_is_written_down_with_its_ranks(self, tmp_path):
-        class Thing:
-            def __init__(self, **fields):
-                self.__dict__ |= fields
-
         failure = Thing(exitcode=-11, pid=5, timestamp=9, error_file="<N/A>")
         results = iter([Thing(failures={}), Thing(failures={3: failure})])
         monitor = watching(lambda agent, group: next(results), lambda restart: tmp_path / f"{restart}.json")

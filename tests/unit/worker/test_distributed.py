@@ -1,0 +1,27 @@
+"""Which process group a spec asks torch for."""
+
+import pytest
+
+from trainyard.contract.spec import parse_spec
+from trainyard.contract.templates import load_template
+from worker import distributed
+from worker.distributed import _backend
+from worker.errors import RefusedError
+
+
+def spec(**changes):
+    return parse_spec({**load_template("mlp_parity").spec, **changes})
+
+
+class TestBackend:
+    def test_is_the_specs(self):
+        assert _backend(spec(backend="gloo")) == "gloo"
+        assert _backend(spec(backend="nccl")) == "nccl"
+
+    def test_offloaded_parameters_are_summed_on_the_host_too(self):
+        assert _backend(spec(backend="nccl", strategy="fsdp", fsdp={"cpu_offload": True})) == "cpu:gloo,cuda:nccl"
+
+    def test_mpi_is_refused_where_torch_has_none(self, monkeypatch):
+        monkeypatch.setattr(distributed.dist, "is_mpi_available", lambda: False)
+        with pytest.raises(RefusedError, match="not part of this build of torch"):
+            _backend(spec(backend="mpi"))
