@@ -201,7 +201,7 @@ class Checkpoint(Strict):
     keep_best: KeepBest | None = None
     asynchronous: Annotated[bool, Field(alias="async")] = True
     export: bool = True
-    """Write the trained weights as safetensors to the run's `export` folder at the end."""
+    """Write what was trained as safetensors to the run's `export` folder at the end: a model, or adapters."""
 
 
 class Amp(Strict):
