@@ -18,7 +18,7 @@ from worker.signals import StopSignal
 
 if TYPE_CHECKING:
     from worker.distributed import Ranks
-    from worker.engine.trainer import Outcome
+    from worker.engine.trainer import Outcome, Trainer
     from worker.reporter import SilentReporter, SpoolReporter
 
 log = logging.getLogger("worker")
@@ -102,7 +102,7 @@ def _train(layout: AttemptLayout, execution: int, stop: StopSignal, closing: lis
     checkpoints.bind(reporter)
     task = select_task(launch.spec)
     trainer = Trainer(launch.spec, task, ranks, reporter=reporter, stop=stop, checkpoints=checkpoints)
-    _announce(layout, execution, reporter, launch, ranks, start=checkpoints.start_step, total=trainer.total_steps)
+    _announce(layout, execution, reporter, launch, ranks, start=checkpoints.start_step, trainer=trainer)
     outcome = trainer.run()
     if outcome.completed and launch.spec.checkpoint.export:
         from worker.checkpoint.export import export_weights
@@ -135,10 +135,12 @@ def _announce(
     ranks: "Ranks",
     *,
     start: int,
-    total: int,
+    trainer: "Trainer",
 ) -> None:
     """The first events of an execution: where it begins, after what, and what its user should know."""
-    spec = launch.spec
+    from worker.engine.model import draws_dropout
+
+    spec, total = launch.spec, trainer.total_steps
     where = f"at step {start} of {total}" if start else f"for {total} steps"
     reporter.event(
         "training_resumed" if start else "training_started",
@@ -149,7 +151,7 @@ def _announce(
         own = [error for error in read_errors(layout.errors, execution - 1) if not error.consequence]
         what = f"rank {own[0].rank}: {own[0].message}" if own else "a rank was lost without a word"
         reporter.event("restarted_in_place", f"torchrun started the ranks again, after {what}", level="warning")
-    if ranks.world > 1 and (getattr(spec.model, "dropout", None) or spec.lora.dropout):
+    if ranks.world > 1 and draws_dropout(trainer.module):
         message = "dropout draws differ with the number of ranks: this run's updates are this layout's own"
         reporter.event("layout_dependent", message, level="warning")
     if spec.strategy == "zero1" and not _accumulates(launch, ranks):

@@ -167,13 +167,23 @@ class Ddp(Strict):
     bucket_cap_mb: PositiveInt = 25
 
 
+def _targets_tag(value: Any) -> str:
+    return "auto" if value == "auto" else "names"
+
+
+Targets = Annotated[
+    Annotated[Literal["auto"], Tag("auto")] | Annotated[tuple[ShortText, ...], Field(min_length=1), Tag("names")],
+    Discriminator(_targets_tag),
+]
+
+
 class Lora(Strict):
     """Low-rank adapters; used when `lora_rank` is set. A layer computes W0 x + (alpha / lora_rank) B A x."""
 
     alpha: PositiveFloat = 32.0
     """Divided by `lora_rank`: with alpha equal to the rank a layer computes W0 + B A."""
     dropout: Fraction = 0.0
-    targets: Literal["auto"] | Annotated[tuple[ShortText, ...], Field(min_length=1)] = "auto"
+    targets: Targets = "auto"
     """Layers by name, last part of a name, or glob pattern of either; `auto`: every layer but the output's."""
     merge: bool = False
     """Export the whole model with the adapters added to its weights, instead of the adapters alone."""

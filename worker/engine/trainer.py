@@ -92,6 +92,10 @@ class Trainer:
         self._latest: dict[str, float] = {}
         """The metrics of the current step that a checkpoint carries."""
 
+    @property
+    def module(self) -> nn.Module:
+        return self._model.module
+
     def run(self) -> Outcome:
         """Train from the latest checkpoint to the last step, or to the step at which all agree to stop."""
         step = self._resume()

@@ -83,6 +83,8 @@ class Cases:
         if world == 2:
             for variant in EXPORTED:
                 found |= self._resumed(variant)
+                again = {"activation_checkpointing": "full" if variant == "ddp" else "selective"}
+                found[f"again/{variant}"] = {"spec": self.problems["lora"] | VARIANTS[variant] | again}
                 found[f"merged/{variant}"] = self._exported(
                     "merged", LORA | {"lora": {"alpha": 16, "merge": True}}, variant
                 )

@@ -88,6 +88,13 @@ class TestWhatIsTrained:
         assert len(adapted) == 6
 
 
+@pytest.mark.parametrize("variant", EXPORTED)
+def test_activation_checkpointing_changes_no_digit(layouts, variant):
+    again, kept = (layouts[2][0][f"{case}/{variant}"] for case in ("again", "lora"))
+    assert again["series"]["train/loss"] == kept["series"]["train/loss"]
+    assert again["parameters"] == kept["parameters"]
+
+
 class TestCheckpoints:
     def test_hold_no_frozen_tensor_by_any_name(self, cases, layouts):
         from torch.distributed.checkpoint.filesystem import FileSystemReader
