@@ -46,8 +46,8 @@ PROBLEMS = {
     ),
     "tied": gpt(batch={"size": 16, "micro_size": 2}, optimizer=SGD | {"clip_norm": 0.5}),
     "untied": gpt(batch={"size": 7}, optimizer=ADAMW | {"clip_norm": 0.5}, tied=False),
-    # Adapters begin at nothing: with the usual eps Adam turns the rounding of their first gradients into steps.
-    "lora": gpt(batch={"size": 16, "micro_size": 2}, optimizer=ADAMW | {"eps": 1e-4}, lora_rank=4),
+    # Adapters begin at nothing: Adam would turn the rounding of their first gradients into steps.
+    "lora": gpt(batch={"size": 16, "micro_size": 2}, optimizer=SGD | {"lr": 0.05}, lora_rank=4, lora={"alpha": 16}),
     "partial": gpt(
         batch={"size": 7}, optimizer=ADAMW | {"clip_norm": 0.5}, tied=False, trainable=["blocks.1.*", "head.*"]
     ),
