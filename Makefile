@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test test-slow test-slurm check serve lab bench clean venv
+.PHONY: demo test test-slow test-slurm test-gpu check docs serve lab bench clean venv
 
 venv: $(VENV)/.installed
 
@@ -16,13 +16,16 @@ demo: venv
 	$(BIN)/python -m trainyard.demo
 
 test: venv
-	$(BIN)/python -m pytest -m "not slow and not slurm" --durations 10
+	$(BIN)/python -m pytest -m "not slow and not slurm and not gpu" --durations 10
 
 test-slow: venv
 	$(BIN)/python -m pytest -m slow --timeout 1000
 
 test-slurm: venv
 	$(BIN)/python -m pytest -m slurm --durations 10
+
+test-gpu: venv
+	$(BIN)/python -m pytest -m gpu --timeout 1000 --durations 10
 
 check: venv
 	$(BIN)/ruff check .
@@ -31,6 +34,9 @@ check: venv
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.support.alembic_check
 	$(BIN)/python -m tests.support.size_report
+
+docs: venv
+	$(BIN)/python -m trainyard.contract.reference > docs/spec.md
 
 serve: venv
 	$(BIN)/trainyard serve

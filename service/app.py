@@ -11,6 +11,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from service.artifacts import endpoints as artifacts
+from service.code import endpoints as code
 from service.dependencies import Services
 from service.errors import InvalidRequestError, ServiceError
 from service.health import health_router
@@ -47,7 +49,15 @@ def create_app(services: Services, metrics: ServiceMetrics) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.services = services
-    for router in (jobs.router, reports.router, reports.worker_router, presets, health_router(metrics)):
+    for router in (
+        jobs.router,
+        reports.router,
+        reports.worker_router,
+        presets,
+        code.router,
+        artifacts.router,
+        health_router(metrics),
+    ):
         app.include_router(router)
     app.add_exception_handler(ServiceError, _service_error)
     app.add_exception_handler(RequestValidationError, _validation_error)

@@ -9,6 +9,7 @@ from ulid import ULID
 
 from service.errors import BodyTooLargeError, MalformedRequestError, ServiceError
 from service.observability import ServiceMetrics
+from trainyard.contract.code import MAX_CODE_BYTES
 from trainyard.contract.reports import MAX_LOG_CHUNK
 
 _ALWAYS_OPEN = frozenset({"/livez", "/readyz", "/metrics"})
@@ -42,7 +43,7 @@ class Gate:
                 message = {**message, "headers": [*message["headers"], *extra]}
             await send(message)
 
-        limit = max(self._body_limit, MAX_LOG_CHUNK) if scope["path"].endswith("/logs") else self._body_limit
+        limit = self._limit(scope)
         try:
             with structlog.contextvars.bound_contextvars(request_id=request_id):
                 self._check(scope, headers, limit)
@@ -51,6 +52,11 @@ class Gate:
             await _refuse(error, send_tagged)
         finally:
             self._record(scope, status, time.monotonic() - started, request_id)
+
+    def _limit(self, scope: Scope) -> int:
+        if scope["path"].startswith("/v1/code/") and scope["method"] == "PUT":
+            return MAX_CODE_BYTES
+        return max(self._body_limit, MAX_LOG_CHUNK) if scope["path"].endswith("/logs") else self._body_limit
 
     def _check(self, scope: Scope, headers: dict[bytes, bytes], limit: int) -> None:
         host = headers.get(b"host", b"").decode("latin-1").rsplit(":", 1)

@@ -50,6 +50,9 @@ class Settings(BaseSettings):
     """Ranks on a node for jobs that do not say; absent: all ranks on one node."""
     slurm_host_suffix: Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]{0,128}$")] = ""
     """Appended to a node's name to get its name on the network between the nodes, such as `-ib0`."""
+    code_roles: Annotated[tuple[Literal["admin", "user"], ...], NoDecode] = ("admin",)
+    """Roles that may run code of their own (`custom` and `script` jobs), comma-separated: it runs as the service's
+    account, so whoever may can do what that account can."""
     body_limit: int = 1024 * 1024
     """Largest request body in bytes; log appends have their own limit."""
     log_limit: int = 64 * 1024 * 1024
@@ -59,7 +62,7 @@ class Settings(BaseSettings):
     @model_validator(mode="before")
     @classmethod
     def _split_lists(cls, values: dict[str, object]) -> dict[str, object]:
-        for name in ("allowed_hosts", "allowed_roots"):
+        for name in ("allowed_hosts", "allowed_roots", "code_roles"):
             text = values.get(name)
             if isinstance(text, str):
                 values[name] = tuple(part.strip() for part in text.split(",") if part.strip())

@@ -9,10 +9,13 @@ _LAZY = {
     "TrainingSpec": "trainyard.contract.spec",
     "Client": "trainyard.client",
     "AsyncClient": "trainyard.client",
+    "report": "trainyard.script",
+    "checkpoint_dir": "trainyard.script",
+    "should_stop": "trainyard.script",
 }
 
 
-__all__ = ["AsyncClient", "Client", "TrainingSpec", "__version__"]
+__all__ = ["AsyncClient", "Client", "TrainingSpec", "__version__", "checkpoint_dir", "report", "should_stop"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,8 +1,10 @@
 """One rank, under torchrun: `python -m worker <attempt folder>`."""
 
 import contextlib
+import faulthandler
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -12,13 +14,17 @@ from typing import TYPE_CHECKING
 from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
 from trainyard.contract.reports import FinishRecord
-from worker.errors import TrainingError, describe, read_errors, write_error
+from trainyard.contract.spec import TrainingSpec
+from worker.beats import Pulse, PulseWriter, interval
+from worker.errors import TrainingError, describe, write_error
+from worker.launcher import torchrun
+from worker.launcher.verdict import what_went_wrong
 from worker.processes import PARENT, die_with_parent
 from worker.signals import StopSignal
 
 if TYPE_CHECKING:
     from worker.distributed import Ranks
-    from worker.engine.trainer import Outcome, Trainer
+    from worker.engine.trainer import Trainer
     from worker.reporter import SilentReporter, SpoolReporter
 
 log = logging.getLogger("worker")
@@ -33,22 +39,28 @@ def main(folder: str) -> None:
     layout = AttemptLayout(Path(folder).absolute())
     rank, execution = int(os.environ["RANK"]), execution_number(layout)
     redirect_output(layout.rank_log(rank))
-    die_with_parent(int(os.environ.get(PARENT, os.getppid())))
+    wrapped = torchrun.WRAPPED in os.environ
+    die_with_parent(os.getppid() if wrapped else int(os.environ.get(PARENT, os.getppid())))
     stop = StopSignal(layout.stop_request)
     stop.install()
+    # Written by the handler itself, so that it works while the interpreter waits in a collective.
+    faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
     if rank == 0:
         # Its spool tells the launcher that this execution has begun, even if it gets no further.
         layout.spool.mkdir(parents=True, exist_ok=True)
         layout.spool_file(execution).touch()
     log.info("rank %d, execution %d, pid %d", rank, execution, os.getpid())
     status = 1
+    spec: TrainingSpec | None = None
     closing: list[Callable[[float], None]] = []
     try:
-        _train(layout, execution, stop, closing)
+        launch = LaunchDocument.model_validate_json(layout.launch.read_bytes())
+        spec = launch.spec
+        _run(layout, launch, execution, stop, closing)
         status = 0
     except BaseException as error:
         # First of all: whose error is the earliest decides which rank is blamed.
-        write_error(layout.rank_error(rank), describe(error, rank=rank, execution=execution))
+        write_error(layout.rank_error(rank), describe(error, rank=rank, execution=execution, spec=spec))
         log.exception("rank %d failed", rank)
         # torchrun restarts what fails, and this would fail again. The launcher finds the error file.
         status = 0 if isinstance(error, TrainingError) else 1
@@ -69,6 +81,13 @@ def execution_number(layout: AttemptLayout) -> int:
     return int(first) + _restarts()
 
 
+def _beat(layout: AttemptLayout, launch: LaunchDocument, rank: int, execution: int) -> Pulse:
+    pulse = Pulse()
+    every = interval(launch.spec.health.stall_timeout_minutes * 60.0)
+    PulseWriter(pulse, layout.beat(rank), rank=rank, execution=execution, interval=every).start()
+    return pulse
+
+
 def _restarts() -> int:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
@@ -86,29 +105,94 @@ def redirect_output(path: Path) -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
-def _train(layout: AttemptLayout, execution: int, stop: StopSignal, closing: list[Callable[[float], None]]) -> None:
+def _run(
+    layout: AttemptLayout,
+    launch: LaunchDocument,
+    execution: int,
+    stop: StopSignal,
+    closing: list[Callable[[float], None]],
+) -> None:
+    """What the spec asks of a rank."""
+    match launch.spec.task:
+        case "script":
+            from worker.script import become
+
+            become(layout, launch)
+        case "comm_check":
+            _check_communication(layout, launch, execution, stop, closing)
+        case _:
+            pulse = _beat(layout, launch, int(os.environ["RANK"]), execution)
+            _train(layout, launch, execution, stop, closing, pulse)
+
+
+def _train(
+    layout: AttemptLayout,
+    launch: LaunchDocument,
+    execution: int,
+    stop: StopSignal,
+    closing: list[Callable[[float], None]],
+    pulse: Pulse,
+) -> None:
     from worker import distributed
+    from worker.boundary import Boundary
     from worker.checkpoint.manager import CheckpointManager
     from worker.engine.trainer import Trainer
+    from worker.profiling import Requests, StepProfiler
     from worker.tasks.select import select_task
 
-    launch = LaunchDocument.model_validate_json(layout.launch.read_bytes())
     run = RunLayout(layout.root.parent.parent)
-    ranks = distributed.join(launch.spec.backend)
-    stop.bind(ranks.any)
+    ranks = distributed.join(launch.spec)
+    pulse.mark("starting")
     checkpoints = CheckpointManager(run, launch, execution, ranks)
     reporter = _reporter(layout, launch, execution, checkpoints.start_step, first=ranks.first)
     closing.append(reporter.close)
     checkpoints.bind(reporter)
+    if launch.spec.code:
+        # Last: a file of the user's named like one of ours, or like torch, is not in our way.
+        sys.path.append(str(layout.code))
     task = select_task(launch.spec)
-    trainer = Trainer(launch.spec, task, ranks, reporter=reporter, stop=stop, checkpoints=checkpoints)
+    pulse.mark("starting")
+    requests = Requests(layout) if ranks.first else None
+    if requests:
+        requests.start()
+    trainer = Trainer(
+        launch.spec,
+        task,
+        ranks,
+        reporter=reporter,
+        boundary=Boundary(ranks, stop, requests.number) if requests else Boundary(ranks, stop),
+        checkpoints=checkpoints,
+        pulse=pulse,
+        record=run.micro_size,
+        profiler=StepProfiler(launch.spec.profile, run.profiles, ranks, reporter, requests),
+    )
     _announce(layout, execution, reporter, launch, ranks, start=checkpoints.start_step, trainer=trainer)
     outcome = trainer.run()
     if outcome.completed and launch.spec.checkpoint.export:
         from worker.checkpoint.export import export_weights
 
+        pulse.mark("exporting")
         export_weights(run.export, outcome.module, launch.spec, task, outcome.step, ranks)
-    _leave(layout, execution, ranks, reporter, outcome, stop)
+    pulse.mark("ending")
+    _leave(layout, execution, ranks, reporter, stop, step=outcome.step, completed=outcome.completed)
+
+
+def _check_communication(
+    layout: AttemptLayout,
+    launch: LaunchDocument,
+    execution: int,
+    stop: StopSignal,
+    closing: list[Callable[[float], None]],
+) -> None:
+    from worker import distributed
+    from worker.comm.run import CommCheck
+
+    ranks = distributed.join(launch.spec)
+    reporter = _reporter(layout, launch, execution, 0, first=ranks.first)
+    closing.append(reporter.close)
+    check = CommCheck(ranks, launch.spec.backend, reporter, stop)
+    completed = check.run(RunLayout(layout.root.parent.parent))
+    _leave(layout, execution, ranks, reporter, stop, step=check.step, completed=completed)
 
 
 def _reporter(
@@ -148,9 +232,11 @@ def _announce(
         data={"step": start, "total_steps": total, "world_size": ranks.world, "device": ranks.device.type},
     )
     if _restarts():
-        own = [error for error in read_errors(layout.errors, execution - 1) if not error.consequence]
-        what = f"rank {own[0].rank}: {own[0].message}" if own else "a rank was lost without a word"
-        reporter.event("restarted_in_place", f"torchrun started the ranks again, after {what}", level="warning")
+        lost = what_went_wrong(layout, execution - 1, spec)
+        data = {"rank": lost.failure.rank, "type": lost.failure.type, "reason": lost.reason}
+        who = f"rank {lost.failure.rank}: " if lost.failure.rank is not None else ""
+        message = f"torchrun started the ranks again, after {who}{lost.failure.message}"
+        reporter.event("restarted_in_place", message, level="warning", data=data)
     if ranks.world > 1 and draws_dropout(trainer.module):
         message = "dropout draws differ with the number of ranks: this run's updates are this layout's own"
         reporter.event("layout_dependent", message, level="warning")
@@ -169,8 +255,10 @@ def _leave(
     execution: int,
     ranks: "Ranks",
     reporter: "SilentReporter | SpoolReporter",
-    outcome: "Outcome",
     stop: StopSignal,
+    *,
+    step: int,
+    completed: bool,
 ) -> None:
     """The order matters: without the barrier or the teardown after it, gloo aborts some of the exits."""
     from worker.distributed import leave
@@ -178,18 +266,18 @@ def _leave(
     ranks.barrier()
     if ranks.first:
         reporter.flush_to_disk()
-        reason = "completed" if outcome.completed else stop.reason()
+        reason = "completed" if completed else stop.reason()
         record = FinishRecord.model_validate(
             {
                 "execution": execution,
                 "reason": reason,
-                "step": outcome.step,
+                "step": step,
                 "restarts": _restarts(),
                 "time": datetime.now(UTC),
             }
         )
         write_atomic(layout.finish(execution), record.model_dump_json())
-        log.info("%s after %d steps", reason, outcome.step)
+        log.info("%s after %d steps", reason, step)
     leave()
 
 

@@ -3,9 +3,13 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+
+from trainyard.contract.spec import TrainingSpec
+from worker.errors import RefusedError
 
 
 @dataclass(frozen=True)
@@ -56,22 +60,43 @@ class Ranks:
             dist.barrier(group=self.bookkeeping)
 
 
-def join(backend: str) -> Ranks:
+def join(spec: TrainingSpec) -> Ranks:
     """Join the process group that torchrun describes in the environment."""
+    # The watchdog names the rank that is behind; a collective that gives up by itself would only blame its peers.
+    patience = timedelta(minutes=2 * spec.health.stall_timeout_minutes + 60)
     local_rank = int(os.environ["LOCAL_RANK"])
     device = torch.device("cpu")
-    if backend == "nccl":
+    if spec.backend == "nccl":
         device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
-    dist.init_process_group(backend)
+    dist.init_process_group(_backend(spec), timeout=patience)
+    if dist.get_world_size() != int(os.environ["WORLD_SIZE"]):
+        raise RefusedError(
+            f"backend `{spec.backend}` made a group of {dist.get_world_size()} of the {os.environ['WORLD_SIZE']} ranks",
+            "MPI joins only ranks that mpirun started, and these are torchrun's; take `nccl` or `gloo`.",
+        )
     return Ranks(
         rank=dist.get_rank(),
         world=dist.get_world_size(),
         local_rank=local_rank,
         device=device,
-        bookkeeping=_gloo(),
-        checkpoints=_gloo(),
+        bookkeeping=_gloo(patience),
+        checkpoints=_gloo(patience),
     )
+
+
+def _backend(spec: TrainingSpec) -> str:
+    """As torch names it.
+
+    Raises:
+        RefusedError: this build of torch has no MPI.
+    """
+    if spec.backend == "mpi" and not dist.is_mpi_available():
+        raise RefusedError("backend `mpi` is not part of this build of torch", "Take `nccl` or `gloo`.")
+    if spec.backend == "nccl" and spec.fsdp.cpu_offload:
+        # What lies in the host's memory is summed there: the norm of the gradients.
+        return "cpu:gloo,cuda:nccl"
+    return spec.backend
 
 
 def leave() -> None:
@@ -79,7 +104,7 @@ def leave() -> None:
     dist.destroy_process_group()
 
 
-def _gloo() -> dist.ProcessGroup:
-    group = dist.new_group(backend="gloo")
+def _gloo(patience: timedelta) -> dist.ProcessGroup:
+    group = dist.new_group(backend="gloo", timeout=patience)
     assert isinstance(group, dist.ProcessGroup)
     return group

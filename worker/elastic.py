@@ -1,34 +1,81 @@
-"""torchrun, and a file that says how its ranks ended: `python -m worker.elastic <report file> <torchrun's arguments>`.
+"""torchrun, and a file for each of its starts that failed: `python -m worker.elastic <folder> <torchrun's arguments>`.
 
-torchrun prints which rank was killed by which signal, but tells it to no program.
+torchrun prints which rank was killed by which signal, but tells it to no program, and of a start that it follows with
+another one it keeps nothing.
 """
 
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from trainyard.contract.layout import write_atomic
+from trainyard.contract.layout import AttemptLayout, write_atomic
+from worker.cgroup import oom_kills
+from worker.launcher.torchrun import ended_file
 from worker.processes import PARENT
 
+_NO_FILE = "<N/A>"
+"""torchrun's word for the error file of a rank that left none."""
 
-def main(report: Path, arguments: list[str]) -> int:
+
+def main(layout: AttemptLayout, node: int, arguments: list[str]) -> int:
     """torchrun's exit code."""
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main as torchrun
 
     os.environ[PARENT] = str(os.getpid())
+    first = int(os.environ["TRAINYARD_EXECUTION"])
+    watched: Any = LocalElasticAgent
+    # The one place that every end of the ranks passes, restarted or not. There is no public one.
+    watched._monitor_workers = watching(
+        watched._monitor_workers, lambda restart: ended_file(layout, node, first + restart)
+    )
     try:
         torchrun(arguments)
-    except ChildFailedError as error:
-        ended = [
-            {"rank": rank, "exitcode": failure.exitcode, "pid": failure.pid, "time": failure.timestamp}
-            for rank, failure in error.failures.items()
-        ]
-        write_atomic(report, json.dumps(ended))
+    except ChildFailedError:
         return 1
     return 0
 
 
+def watching(monitor: Callable[..., Any], report: Callable[[int], Path]) -> Callable[..., Any]:
+    """`monitor`, with a file written for each start whose ranks it finds failed; `report` names it by the number of
+    starts before."""
+    killed_before = oom_kills()
+
+    def monitor_and_tell(agent: Any, group: Any) -> Any:
+        result = monitor(agent, group)
+        if result.failures:
+            restart = group.spec.max_restarts - agent._remaining_restarts
+            ended = [
+                {
+                    "rank": rank,
+                    "exitcode": failure.exitcode,
+                    "pid": failure.pid,
+                    "time": failure.timestamp,
+                    "out_of_memory": failure.exitcode == -9 and oom_kills() > killed_before,
+                    **_word(failure.error_file_data if failure.error_file != _NO_FILE else None),
+                }
+                for rank, failure in result.failures.items()
+            ]
+            write_atomic(report(restart), json.dumps(ended))
+        return result
+
+    return monitor_and_tell
+
+
+def _word(document: Any) -> dict[str, str]:
+    """What a program left in torchrun's error file (`@record`); ours leave theirs elsewhere."""
+    word = document.get("message") if isinstance(document, dict) else None
+    if isinstance(word, str):
+        return {"message": word}
+    if not isinstance(word, dict):
+        return {}
+    trace = word.get("extraInfo", {}).get("py_callstack", "")
+    return {"message": str(word.get("message", "")), "traceback": str(trace)}
+
+
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))
+    sys.exit(main(AttemptLayout(Path(sys.argv[1])), int(sys.argv[2]), sys.argv[3:]))

@@ -12,11 +12,9 @@ from pydantic import BaseModel, ConfigDict
 
 from trainyard.contract.layout import write_atomic
 from trainyard.contract.reports import Failure
+from trainyard.contract.spec import TrainingSpec
+from worker.memory_hints import memory_hint
 
-_OOM_HINT = (
-    "Lower batch.micro_size (the updates stay the same), take precision bf16, or shard over more ranks. "
-    "The memory curves show how close each step came."
-)
 _OOM_TEXTS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")
 _PEER_TEXTS = (
     "connection closed by peer",
@@ -63,8 +61,8 @@ class RankError(BaseModel):
     pid: int
 
 
-def describe(error: BaseException, *, rank: int, execution: int) -> RankError:
-    """The record of an exception, as it stands now."""
+def describe(error: BaseException, *, rank: int, execution: int, spec: TrainingSpec | None = None) -> RankError:
+    """The record of an exception, as it stands now; with the spec, memory that ran out comes with what to change."""
     text = str(error)
     memory = is_out_of_memory(error)
     return RankError(
@@ -75,11 +73,31 @@ def describe(error: BaseException, *, rank: int, execution: int) -> RankError:
         type=type(error).__name__,
         message=text[:8000],
         traceback="".join(traceback.format_exception(error))[-60000:],
-        hint=_OOM_HINT if memory else getattr(error, "hint", None),
+        hint=memory_hint(spec, on_device=_on_device(error)) if memory and spec else getattr(error, "hint", None),
         final=isinstance(error, TrainingError),
         time=time.time(),
         host=socket.gethostname(),
         pid=os.getpid(),
+    )
+
+
+def describe_text(
+    type_: str, message: str, *, traceback: str, rank: int, execution: int, time: float, host: str, pid: int
+) -> RankError:
+    """The record of an error of which only the words are known: a program's that is not ours."""
+    memory = type_ == "MemoryError" or type_.endswith("OutOfMemoryError") or _speaks_of_memory(message)
+    return RankError(
+        rank=rank,
+        execution=execution,
+        reason="out_of_memory" if memory else "error",
+        consequence=_from_a_peer(message),
+        type=type_,
+        message=message[:8000],
+        traceback=traceback[-60000:],
+        hint=None,
+        time=time,
+        host=host,
+        pid=pid,
     )
 
 
@@ -119,7 +137,15 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Device or host memory ran out. Known by name, so that reading an error loads no torch."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    return isinstance(error, RuntimeError | OSError) and any(text in str(error).lower() for text in _OOM_TEXTS)
+    return isinstance(error, RuntimeError | OSError) and _speaks_of_memory(str(error))
+
+
+def _speaks_of_memory(message: str) -> bool:
+    return any(text in message.lower() for text in _OOM_TEXTS)
+
+
+def _on_device(error: BaseException) -> bool:
+    return type(error).__name__ == "OutOfMemoryError" or "cuda" in str(error).lower()
 
 
 def _from_a_peer(message: str) -> bool:

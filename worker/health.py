@@ -48,7 +48,7 @@ class NonFinite:
         """Whether the optimizer may make this step; takes note of what it saw. A collective under `skip`."""
         bad = ~torch.isfinite(loss)
         if norm is not None:
-            bad = bad | ~torch.isfinite(norm)
+            bad = bad | ~torch.isfinite(norm).to(bad.device, non_blocking=True)
         if self._scaled is not None:
             self._skipped += bad
             return True

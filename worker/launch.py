@@ -10,14 +10,17 @@ from functools import partial
 from pathlib import Path
 
 from trainyard.contract.launch import LaunchDocument
-from trainyard.contract.layout import AttemptLayout
-from trainyard.contract.reports import Claim, ExitReason, FinishRecord
+from trainyard.contract.layout import AttemptLayout, write_atomic
+from trainyard.contract.reports import Claim, ExitReason, Failure, FinishRecord, HeartbeatReply
+from trainyard.contract.spec import LOOP_TASKS
 from worker import processes
-from worker.launcher import torchrun, verdict
+from worker.launcher import script, torchrun, verdict, watchdog
 from worker.launcher.claim import Claimed, claim_attempt
+from worker.launcher.code import prepare_code
 from worker.launcher.heartbeat import Heart
 from worker.launcher.logs import LogShipper, LogStream
 from worker.launcher.nodes import Node, Rendezvous, await_verdict, publish, this_node
+from worker.launcher.script import ScriptReports
 from worker.launcher.stopping import CANCEL_GRACE_SECONDS, Signals, StopRequest, TimeLimit
 from worker.service_client import ServiceClient, ServiceError
 
@@ -25,7 +28,12 @@ log = logging.getLogger("worker.launch")
 
 _POLL_SECONDS = 0.2
 _LAST_LOGS_SECONDS = 5.0
+_LAST_REPORTS_SECONDS = 3.0
 _FINISH_SECONDS = 10.0
+_STACKS_SECONDS = 1.0
+"""A handler in C writes them at once; the disk may be far."""
+_NODES_SECONDS = 5.0
+"""Other nodes see node 0's word late on a network filesystem."""
 
 
 def run(attempt_folder: str) -> None:
@@ -42,11 +50,18 @@ def run(attempt_folder: str) -> None:
     node = this_node(launch, os.environ)
     claimed = _claim(layout, launch, connect) if node.first else None
     execution = claimed.execution if claimed else None
+    if execution is not None and (refused := prepare_code(layout, launch, execution)):
+        execution = None
+        _post_finish(connect, refused)
     rendezvous = publish(layout, node, execution) if node.first else await_verdict(layout, node)
     if rendezvous is None:
         return
     _log_to(layout.node_log(node.index))
     log.info("attempt %d of job %s, execution %d", launch.attempt, launch.job_id, rendezvous.execution)
+    if why := torchrun.refusal(launch):
+        log.error("%s", why)
+        _post_finish(connect, verdict.refused(layout, rendezvous.execution, why))
+        return
     try:
         process = torchrun.start(layout, launch, node, rendezvous)
     except OSError as error:
@@ -88,20 +103,30 @@ class Supervisor:
         self._limit = limit
         self._stop = StopRequest(layout)
         self._told = False
+        self._profiled = 0
+        """The number of the last trace that was asked for."""
         self._killed_for: ExitReason | None = None
+        self._failure: Failure | None = None
+        world = node.count * launch.processes_per_node
+        timeout = launch.spec.health.stall_timeout_minutes * 60.0
+        self._watchdog = watchdog.Watchdog(layout, world, timeout, lambda: verdict.last_execution(layout, self._first))
+        self._watched = launch.spec.task in LOOP_TASKS
         self._known: set[tuple[int, int]] = set()
+        self._launch = launch
         self._process = process
         self._heart = Heart(
             launch.heartbeat_seconds,
             connect,
             lambda: verdict.last_execution(layout, self._first),
-            self._on_stop_reply,
+            self._on_reply,
             late_claim=late_claim,
             node=node.index,
         )
         streams = [LogStream("launch", layout.launch_log)] if node.first else []
         if node.count == 1:
-            streams += [LogStream(str(rank), layout.rank_log(rank)) for rank in range(launch.ranks_per_node)]
+            streams += [LogStream(str(rank), layout.rank_log(rank)) for rank in range(launch.processes_per_node)]
+        scripted = launch.spec.task == "script" and node.first
+        self._reports = ScriptReports(layout, self._first, connect) if scripted else None
         self._shipper = LogShipper(streams, connect)
 
     def run(self) -> None:
@@ -120,7 +145,18 @@ class Supervisor:
 
     def _conclude(self) -> None:
         """Node 0 speaks for all: torchrun ends there only when it has ended on every node."""
-        record = verdict.settle(self._layout, self._first, self._process.returncode, killed_for=self._killed_for)
+        if self._reports:
+            self._reports.close(_LAST_REPORTS_SECONDS)
+            if not self._killed_for:
+                script.conclude(self._layout, self._first, self._process.returncode, self._stop.reason)
+        record = verdict.settle(
+            self._layout,
+            self._first,
+            self._process.returncode,
+            killed_for=self._killed_for,
+            failure=self._failure,
+            spec=self._launch.spec,
+        )
         failure = f": {record.failure.message}" if record.failure else ""
         log.info("ended: %s after %d steps%s", record.reason, record.step, failure)
         self._heart.close()
@@ -135,6 +171,8 @@ class Supervisor:
             except subprocess.TimeoutExpired:
                 pass
             self._known.update(processes.descendants(self._process.pid))
+            if self._reports:
+                self._reports.follow()
             self._follow_ranks()
             self._heed_wishes()
             self._enforce()
@@ -158,7 +196,10 @@ class Supervisor:
         if self._stop.reason and not self._told:
             self._told = True
             # Ranks that have no handler yet ignore it, and find the file when they have.
-            processes.send(processes.children(self._process.pid), signal.SIGUSR2)
+            ranks = processes.children(self._process.pid)
+            if torchrun.wrapped(self._launch):
+                ranks = [pid for pid, _ in processes.descendants(self._process.pid)]
+            processes.send(ranks, signal.SIGUSR2)
 
     def _enforce(self) -> None:
         since = self._stop.since
@@ -167,6 +208,33 @@ class Supervisor:
             self._kill("time_limit")
         elif self._stop.reason == "user_cancelled" and too_long:
             self._kill("user_cancelled")
+        elif self._watched:
+            self._watch()
+
+    def _watch(self) -> None:
+        """Node 0 decides that the run stands still; the others find its word. Each has its own ranks write stacks."""
+        if not self._node.first:
+            if self._layout.stalled.exists():
+                self._write_stacks()
+                self._kill("stalled")
+            return
+        stall = self._watchdog.look()
+        if stall is None:
+            return
+        log.error("%s", stall.message)
+        if self._node.count > 1:
+            watchdog.publish(self._layout, stall)
+        log_ends = {rank: _size(self._layout.rank_log(rank)) for rank in stall.behind}
+        self._write_stacks()
+        if self._node.count > 1:
+            time.sleep(_NODES_SECONDS)
+        stack = "".join(_text_from(self._layout.rank_log(rank), end) for rank, end in list(log_ends.items())[:1])
+        self._failure = watchdog.failure_of(stall, stack)
+        self._kill("stalled")
+
+    def _write_stacks(self) -> None:
+        processes.send([pid for pid, _ in processes.descendants(self._process.pid)], watchdog.STACKS)
+        time.sleep(_STACKS_SECONDS)
 
     def _kill(self, reason: ExitReason) -> None:
         log.warning("the ranks did not stop in time (%s): they are killed", reason)
@@ -182,8 +250,13 @@ class Supervisor:
             self._process.wait()
         processes.kill_remaining(self._known)
 
-    def _on_stop_reply(self, wish: str) -> None:
-        self._stop.ask("user_cancelled" if wish == "cancel" else "preempted")
+    def _on_reply(self, reply: HeartbeatReply) -> None:
+        if reply.stop:
+            self._stop.ask("user_cancelled" if reply.stop == "cancel" else "preempted")
+        wanted = reply.profile
+        if wanted and self._node.first and wanted.request > self._profiled:
+            self._profiled = wanted.request
+            write_atomic(self._layout.profile_request, wanted.model_dump_json())
 
 
 def _post_finish(connect: "partial[ServiceClient]", record: FinishRecord) -> None:
@@ -194,6 +267,17 @@ def _post_finish(connect: "partial[ServiceClient]", record: FinishRecord) -> Non
         log.warning("the service was not told how it ended; it will read the finish record: %s", error)
     finally:
         client.close()
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
+
+
+def _text_from(path: Path, offset: int) -> str:
+    try:
+        return path.read_bytes()[offset:].decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def _log_to(path: Path) -> None:

@@ -30,6 +30,10 @@ class Performance:
 
     ranks: Ranks
     tokens_per_example: int
+    flops: float | None = None
+    """Of one example, forward and backward."""
+    peak: float | None = None
+    """FLOP/s of all devices together."""
     _sums: _Sums = field(default_factory=_Sums)
     seconds_per_step: float | None = None
 
@@ -53,8 +57,8 @@ class Performance:
         steps = max(1, sums.steps)
         # What a rank does before the others can hold it up: data and forward. All else ends together.
         own = (sums.data + sums.forward) / steps
-        rows = self.ranks.gather([own, float(host_rss()), float(device_peak(self.ranks.device))])
-        owns, rss, peaks = zip(*rows, strict=True)
+        memory = [float(host_rss()), float(host_peak()), *map(float, device_peaks(self.ranks.device))]
+        owns, rss, host_peaks, peaks, reserved = zip(*self.ranks.gather([own, *memory]), strict=True)
         self.seconds_per_step = sums.step_seconds / steps
         found = {
             "perf/examples_per_second": sums.examples / max(sums.step_seconds, 1e-9),
@@ -65,11 +69,15 @@ class Performance:
             "perf/checkpoint_stall_seconds": sums.stall,
             "perf/rank_spread_seconds": max(owns) - min(owns),
             "memory/host_rss_bytes": max(rss),
+            "memory/host_peak_bytes": max(host_peaks),
         }
         if self.tokens_per_example:
             found["perf/tokens_per_second"] = found["perf/examples_per_second"] * self.tokens_per_example
         if self.ranks.device.type == "cuda":
             found["memory/device_peak_bytes"] = max(peaks)
+            found["memory/device_reserved_bytes"] = max(reserved)
+        if self.flops and self.peak:
+            found["perf/mfu"] = found["perf/examples_per_second"] * self.flops / self.peak
         return found
 
 
@@ -78,12 +86,20 @@ def host_rss() -> int:
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     except (OSError, IndexError, ValueError):
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        return host_peak()
 
 
-def device_peak(device: torch.device) -> int:
-    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
+def host_peak() -> int:
+    """The most resident bytes this process ever had."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def device_peaks(device: torch.device) -> tuple[int, int]:
+    """The most bytes this process ever had in tensors on the device, and in the allocator's hands."""
+    if device.type != "cuda":
+        return 0, 0
+    return torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
 
 
 class Stopwatch:

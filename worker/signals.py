@@ -1,7 +1,6 @@
-"""A wish to stop: a flag set by a signal or a file, and the step boundary at which all ranks agree on it."""
+"""A wish to stop: a flag set by a signal or a file; `worker.boundary` is where all ranks agree on it."""
 
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
@@ -12,7 +11,6 @@ class StopSignal:
     def __init__(self, request: Path) -> None:
         self._request = request
         self._wanted = False
-        self._any: Callable[[bool], bool] = bool
 
     def install(self) -> None:
         """Handle the signals. A request made before the handlers were there is found as a file."""
@@ -20,13 +18,10 @@ class StopSignal:
             signal.signal(number, self._on_signal)
         self._wanted = self._wanted or self._request.exists()
 
-    def bind(self, any_rank: Callable[[bool], bool]) -> None:
-        """How to learn whether any rank has the flag."""
-        self._any = any_rank
-
-    def agreed(self) -> bool:
-        """Whether any rank wants to stop: the same answer on every rank. A collective."""
-        return self._any(self._wanted)
+    @property
+    def wanted(self) -> bool:
+        """Whether this rank has been asked."""
+        return self._wanted
 
     def reason(self) -> str:
         """The exit reason that the launcher left; a signal without one is a preemption."""

@@ -7,9 +7,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
+from service.code.actions import admit
 from service.dependencies import NowDep, PersonDep, ServicesDep, WindowDep
 from service.errors import InvalidRequestError, MalformedRequestError, NotFoundError
-from service.jobs import actions
+from service.jobs import actions, profiles
 from service.jobs.repository import JobFilter, JobRepository
 from service.jobs.schemas import attempt_resource, checkpoint_resource, event_resource, job_resource, page_of
 from trainyard.contract.problems import SpecError
@@ -20,6 +21,7 @@ from trainyard.contract.resources import (
     JobResource,
     JobStatus,
     Page,
+    ProfileRequest,
     ScriptResource,
 )
 from trainyard.contract.yaml_text import load_yaml
@@ -47,6 +49,7 @@ async def submit(
     """Accept a training spec. It is durable when this answers, and will be run once."""
     document = read_document(await request.body(), request.headers)
     spec = actions.accept_spec(document, services.settings.site)
+    await run_in_threadpool(admit, person, spec, roles=services.settings.code_roles, runs=services.settings.runs)
     accepted = await run_in_threadpool(
         actions.submit,
         services.database,
@@ -144,6 +147,12 @@ def cancel(services: ServicesDep, person: PersonDep, now: NowDep, job_id: str) -
     job = actions.cancel(services.database, person, job_id, run_root=services.run_root, now=now)
     services.hint()
     return job
+
+
+@router.post("/{job_id}/profile", status_code=202, operation_id="profile_job")
+def profile(services: ServicesDep, person: PersonDep, now: NowDep, job_id: str, body: ProfileRequest) -> JobResource:
+    """Ask a running job for a trace of its next steps; an event tells when it is written, and where."""
+    return profiles.ask(services.database, person, job_id, body, run_root=services.run_root, now=now)
 
 
 @router.get("/{job_id}/events", operation_id="list_events")

@@ -133,6 +133,13 @@ class JobRepository:
         rows = list(self._session.scalars(query.order_by(order).limit(window.limit + 1)))
         return rows[: window.limit], len(rows) > window.limit
 
+    def last_event(self, job: Job, type_: str, *, since: datetime | None) -> Event | None:
+        """The newest event of a type, not older than `since`."""
+        query = sa.select(Event).where(Event.job_no == job.no, Event.type == type_)
+        if since is not None:
+            query = query.where(Event.created_at >= since)
+        return self._session.scalar(query.order_by(Event.sequence.desc()).limit(1))
+
     def checkpoints(self, job: Job) -> list[Checkpoint]:
         """Those whose files are kept, oldest first."""
         query = sa.select(Checkpoint).where(Checkpoint.job_no == job.no, Checkpoint.deleted_at.is_(None))

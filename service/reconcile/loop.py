@@ -17,7 +17,7 @@ from service.observability import ServiceMetrics
 from service.reconcile.decide import NOTHING, Facts, Verdict, decide
 from service.reconcile.drain import Drain, read_finish
 from service.reconcile.lease import LeaderLease
-from service.reconcile.submit import Submitter
+from service.reconcile.submit import Submitter, newest_step
 from service.scheduler.base import Known, Observation, Scheduler, SchedulerUnavailableError
 from trainyard.contract.reports import FinishRecord
 from trainyard.contract.resources import TERMINAL
@@ -174,7 +174,7 @@ def _end(job: Job, attempt: Attempt, verdict: Verdict, finish: FinishRecord | No
 
 
 def _barren(job: Job, attempt: Attempt) -> int:
-    return 0 if job.last_checkpoint_step != attempt.checkpoint_step else job.barren_continuations + 1
+    return 0 if newest_step(job) != attempt.checkpoint_step else job.barren_continuations + 1
 
 
 def _finish_of(attempt: Attempt) -> FinishRecord | None:

@@ -119,7 +119,7 @@ class Submitter:
             max_restarts=restarts,
             created_at=now,
             nodes=[],
-            checkpoint_step=job.last_checkpoint_step,
+            checkpoint_step=newest_step(job),
         )
         job.attempts += 1
         job.next_execution += restarts + 1
@@ -202,6 +202,14 @@ class Submitter:
 
     def _folder(self, job: Job, attempt: Attempt) -> AttemptLayout:
         return self.services.run(job.id).attempt(attempt.number)
+
+
+def newest_step(job: Job) -> int | None:
+    """What a next attempt can go on from, as far as is known: a script's checkpoints are its own affair, and the step
+    that it has reached is what shows that it gets on."""
+    if job.spec["task"] == "script":
+        return job.progress["step"] if job.progress else None
+    return job.last_checkpoint_step
 
 
 def _write_files(run: RunLayout, folder: AttemptLayout, document: LaunchDocument, token: str) -> None:

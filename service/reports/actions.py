@@ -1,12 +1,13 @@
 """Taking in what a worker reports: each call one transaction, all or nothing, harmless when repeated."""
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from service.db.engine import Database
 from service.db.models import Attempt, Checkpoint, Event, Job, LogChunk
 from service.errors import ConflictError, LogOffsetError, NotFoundError
 from service.ids import new_checkpoint_id
+from service.jobs.profiles import pending_request
 from service.jobs.repository import JobRepository
 from service.reports.repository import ReportRepository
 from trainyard.contract.reports import (
@@ -57,7 +58,8 @@ class Ingest:
             replaced = job.attempt_id != attempt.id
             if job.desired == "cancelled" or replaced:
                 return HeartbeatReply(stop="cancel")
-            return HeartbeatReply(stop="pause" if job.desired == "paused" else None)
+            stop: Literal["pause"] | None = "pause" if job.desired == "paused" else None
+            return HeartbeatReply(stop=stop, profile=pending_request(jobs, job, attempt))
 
     def metrics(self, batch: MetricsBatch) -> int:
         """Store points; a point that is there already stays as it is."""

@@ -19,6 +19,8 @@ def loaded_by(statement: str) -> set[str]:
         ("import trainyard", {"torch", "fastapi", "httpx", "pydantic", "typer", "service", "worker"}),
         ("import trainyard.contract.spec", {"torch", "fastapi", "httpx", "service", "worker"}),
         ("import worker.launch", {"torch", "fastapi", "sqlalchemy", "service", "psutil"}),
+        ("import trainyard.script", {"torch", "httpx", "fastapi", "service", "worker"}),
+        ("import worker.script", {"torch", "numpy", "fastapi", "service"}),
         ("import worker.engine.trainer", {"fastapi", "sqlalchemy", "service", "psutil", "sklearn", "transformers"}),
     ],
 )

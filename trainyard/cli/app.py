@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from trainyard import __version__
-from trainyard.cli import history, jobs, logs, metrics, presets, serve, submit
+from trainyard.cli import artifacts, history, jobs, logs, metrics, presets, serve, submit
 from trainyard.cli.failures import EXIT_CODES, USAGE, Commands
 
 app = typer.Typer(
@@ -50,8 +50,10 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "logs": logs.logs,
     "metrics": metrics.metrics,
     "cancel": jobs.cancel,
+    "profile": jobs.profile,
     "events": history.events,
     "checkpoints": history.checkpoints,
+    "artifacts": artifacts.artifacts,
     "script": history.script,
     "templates": presets.templates,
 }

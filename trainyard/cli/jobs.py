@@ -1,4 +1,4 @@
-"""`list`, `show` and `cancel`."""
+"""`list`, `show`, `cancel` and `profile`."""
 
 from collections.abc import Iterator
 from typing import Annotated
@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from trainyard.cli.comm_check import comm_check_of, show_comm_check
 from trainyard.cli.failures import report
 from trainyard.cli.output import age, clean, complain, duration, emit, emit_all, number, say, status_text, table
 from trainyard.cli.session import JobArgument, JsonOption, client_of, find_job
@@ -44,13 +45,16 @@ def show(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -
     """Show one job: what it does or waits for, how far it is, and what went wrong."""
     with client_of(ctx) as client:
         job = find_job(client, job_id)
-    if as_json:
-        emit(job)
-        return
+        if as_json:
+            emit(job)
+            return
+        found = comm_check_of(client, job)
     for label, value in _facts(job):
         say(f"{label:<12}{value}" if label else value)
     if job.error is not None and job.error.traceback:
         print(clean(job.error.traceback).rstrip())
+    if found is not None:
+        show_comm_check(found)
 
 
 def _facts(job: JobResource) -> Iterator[tuple[str, str]]:
@@ -109,3 +113,19 @@ def _cancel(client: Client, job_id: str, *, wait: bool, as_json: bool) -> None:
     else:
         heard = "" if job.status == "cancelled" else "cancellation asked for; it is "
         say(f"job {job.id}: {heard}{job.status}: {job.status_message}")
+
+
+def profile(
+    ctx: typer.Context,
+    job_id: JobArgument,
+    steps: Annotated[int, typer.Option(min=1, max=1000, help="How many of the next steps.")] = 3,
+    rank: Annotated[list[int] | None, typer.Option(min=0, help="A rank; may be repeated. Else rank 0.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Ask a running job for a trace of its next steps."""
+    with client_of(ctx) as client:
+        job = client.profile(find_job(client, job_id).id, steps=steps, ranks=rank or [0])
+    if as_json:
+        emit(job)
+    else:
+        say(f"job {job.id}: a trace of {steps} step(s) is asked for; trainyard events {job.id} tells when it is there")

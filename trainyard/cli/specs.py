@@ -8,8 +8,9 @@ from typing import Any
 
 from trainyard.cli.failures import UsageError
 from trainyard.client import Client, NotFoundError
+from trainyard.contract.code import wanted_files
 from trainyard.contract.problems import Problem, SpecError
-from trainyard.contract.templates import put
+from trainyard.contract.templates import code_folder, put
 from trainyard.contract.yaml_text import load_yaml
 
 
@@ -29,6 +30,16 @@ def read_spec(client: Client, source: str, settings: Sequence[str]) -> dict[str,
             raise UsageError(f"--set takes path=value, like optimizer.lr=1e-3; not {setting!r}")
         put(document, path, load_yaml(value))
     return document
+
+
+def find_code(document: dict[str, Any], source: str) -> Path | None:
+    """The folder to upload where nobody named one: the spec file's own, or the presets', if the program is in it."""
+    wanted = wanted_files(document.get("task"), document.get("target"), document.get("argv"))
+    if document.get("code") is not None:
+        return None
+    spec = Path(source)
+    folder = spec.resolve().parent if spec.is_file() else code_folder() if source != "-" else Path.cwd()
+    return folder if any((folder / file).is_file() for file in wanted) else None
 
 
 def _load(client: Client, source: str) -> Any:

@@ -1,12 +1,13 @@
 """`submit` and `watch`: a spec becomes a job, and the job is followed to its end."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from trainyard.cli.output import emit, say
 from trainyard.cli.session import JobArgument, JsonOption, client_of, find_job
-from trainyard.cli.specs import read_spec
+from trainyard.cli.specs import find_code, read_spec
 from trainyard.cli.watching import watch
 
 
@@ -21,6 +22,13 @@ def submit(
     name: Annotated[str | None, typer.Option(help="Name of the job, for people.")] = None,
     gpus: Annotated[int | None, typer.Option(help="World size.")] = None,
     follow: Annotated[bool, typer.Option("--watch", "-w", help="Follow it to its end.")] = False,
+    code: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Upload your code for task custom or script; default: the spec file's folder if the program is there.",
+        ),
+    ] = None,
     idempotency_key: Annotated[
         str | None, typer.Option(help="The same key and spec give the same job, however often.")
     ] = None,
@@ -31,7 +39,7 @@ def submit(
         document = read_spec(client, source, settings or [])
         document |= {"name": name} if name is not None else {}
         document |= {"gpus": gpus} if gpus is not None else {}
-        job = client.submit(document, idempotency_key=idempotency_key)
+        job = client.submit(document, code=code or find_code(document, source), idempotency_key=idempotency_key)
         if as_json:
             emit(job)
         else:

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -10,13 +11,16 @@ import httpx
 from pydantic import ValidationError
 
 from trainyard.client import requests
+from trainyard.client.download import whole_file
 from trainyard.client.errors import TrainyardError, connection_failed, error_of, not_trainyard
+from trainyard.client.packing import CodeArchive
 from trainyard.client.requests import LogChunk, Request, Spec
 from trainyard.client.retry import retry_delay
 from trainyard.client.settings import connection
 from trainyard.client.stream import StreamCursor, StreamEvent
 from trainyard.client.waiting import POLL_TIMEOUT, STREAM_TIMEOUT, Wait
 from trainyard.contract.resources import (
+    ArtifactResource,
     AttemptResource,
     CheckpointResource,
     EventResource,
@@ -69,9 +73,23 @@ class AsyncClient:
     async def aclose(self) -> None:
         await self._http.aclose()
 
-    async def submit(self, spec: Spec, *, idempotency_key: str | None = None) -> JobResource:
-        """Submit a spec: a TrainingSpec, plain data, or YAML text. The same key and spec give the same job."""
+    async def submit(
+        self, spec: Spec, *, code: str | Path | None = None, idempotency_key: str | None = None
+    ) -> JobResource:
+        """See `Client.submit`."""
+        if code is not None:
+            spec, archive = requests.packed(spec, code)
+            await self._upload(archive)
         return await self._send(requests.submit(spec, idempotency_key))
+
+    async def _upload(self, archive: CodeArchive) -> None:
+        try:
+            await self._send(requests.has_code(archive.digest))
+        except TrainyardError as error:
+            # The answer to HEAD has no body that would say more.
+            if error.status != 404:
+                raise
+            await self._send(requests.put_code(archive))
 
     async def job(self, job_id: str) -> JobResource:
         return await self._send(requests.job(job_id))
@@ -100,6 +118,10 @@ class AsyncClient:
     async def cancel(self, job_id: str) -> JobResource:
         """Ask for the job's end; `wait` tells when it is over."""
         return await self._send(requests.cancel(job_id))
+
+    async def profile(self, job_id: str, *, steps: int = 3, ranks: Sequence[int] = (0,)) -> JobResource:
+        """Ask a running job for a trace of its next steps; the event `profile_written` tells where it is."""
+        return await self._send(requests.profile(job_id, steps, ranks))
 
     def events(self, job_id: str, *, after: str | None = None) -> AsyncIterator[EventResource]:
         """The job's history, oldest first; an event's id is the cursor to go on from."""
@@ -134,6 +156,23 @@ class AsyncClient:
     ) -> LogChunk:
         """A piece of the log of one rank, or of the launcher (`rank="launch"`)."""
         return await self._send(requests.logs(job_id, rank, attempt, tail, offset))
+
+    async def artifacts(self, job_id: str) -> list[ArtifactResource]:
+        return [artifact async for artifact in self._items(requests.artifacts(job_id))]
+
+    async def download_artifact(self, job_id: str, path: str, to: str | Path) -> Path:
+        request = requests.artifact(job_id, path)
+        try:
+            async with self._http.stream(request.method, request.path) as response:
+                if not response.is_success:
+                    await response.aread()
+                    raise error_of(response)
+                with whole_file(Path(to)) as file:
+                    async for chunk in response.aiter_bytes():
+                        file.write(chunk)
+        except httpx.HTTPError as error:
+            raise connection_failed(self.url, error) from error
+        return Path(to)
 
     async def script(self, job_id: str) -> ScriptResource:
         return await self._send(requests.script(job_id))

@@ -4,24 +4,30 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Generic, TypeVar
+from urllib.parse import quote
 from uuid import uuid4
 
 import httpx
 from pydantic import BaseModel, ValidationError
 
 from trainyard.client.errors import InvalidRequestError, NotFoundError, not_trainyard
+from trainyard.client.packing import CodeArchive, pack
 from trainyard.contract.resources import (
+    ArtifactResource,
     AttemptResource,
     CheckpointResource,
     EventResource,
     JobResource,
     MetricsResource,
     Page,
+    ProfileRequest,
     ScriptResource,
 )
 from trainyard.contract.spec import TrainingSpec, dump_spec
 from trainyard.contract.templates import Template
+from trainyard.contract.yaml_text import load_yaml
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
@@ -81,6 +87,26 @@ def submit(spec: Spec, idempotency_key: str | None) -> Request[JobResource]:
     return Request("POST", "/v1/jobs", _model(JobResource), headers=headers, content=content)
 
 
+def packed(spec: Spec, folder: str | Path) -> tuple[dict[str, Any], CodeArchive]:
+    """The spec with its code named, and the code.
+
+    Raises:
+        SpecError: the folder cannot be packed, or the text is not YAML.
+    """
+    archive = pack(Path(folder))
+    document = load_yaml(spec) if isinstance(spec, str) else dump_spec(spec) if isinstance(spec, TrainingSpec) else spec
+    return {**document, "code": archive.digest}, archive
+
+
+def has_code(digest: str) -> Request[bool]:
+    return Request("HEAD", f"/v1/code/{digest}", lambda _: True)
+
+
+def put_code(archive: CodeArchive) -> Request[None]:
+    headers = {"Content-Type": "application/x-tar"}
+    return Request("PUT", f"/v1/code/{archive.digest}", lambda _: None, headers=headers, content=archive.data)
+
+
 def job(job_id: str) -> Request[JobResource]:
     return Request("GET", _job_path(job_id), _model(JobResource))
 
@@ -101,6 +127,12 @@ def jobs(
 
 def cancel(job_id: str) -> Request[JobResource]:
     return Request("POST", _job_path(job_id, "cancel"), _model(JobResource))
+
+
+def profile(job_id: str, steps: int, ranks: Sequence[int]) -> Request[JobResource]:
+    body = ProfileRequest(steps=steps, ranks=tuple(ranks)).model_dump_json().encode()
+    headers = {"Content-Type": "application/json"}
+    return Request("POST", _job_path(job_id, "profile"), _model(JobResource), headers=headers, content=body)
 
 
 def events(job_id: str, after: str | None) -> Request[Page[EventResource]]:
@@ -130,6 +162,14 @@ def metrics_csv(job_id: str, keys: Sequence[str], from_step: int | None, max_poi
 def logs(job_id: str, rank: int | str, attempt: int | None, tail: int | None, offset: int | None) -> Request[LogChunk]:
     params = _given(rank=rank, attempt=attempt, tail=tail, offset=offset)
     return Request("GET", _job_path(job_id, "logs"), _log_chunk, params)
+
+
+def artifacts(job_id: str) -> Request[Page[ArtifactResource]]:
+    return _page(_job_path(job_id, "artifacts"), ArtifactResource)
+
+
+def artifact(job_id: str, path: str) -> Request[None]:
+    return Request("GET", _job_path(job_id, "artifacts", *map(quote, path.split("/"))), lambda _: None)
 
 
 def script(job_id: str) -> Request[ScriptResource]:

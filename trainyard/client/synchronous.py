@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -9,13 +10,16 @@ import httpx
 from pydantic import ValidationError
 
 from trainyard.client import requests
+from trainyard.client.download import whole_file
 from trainyard.client.errors import TrainyardError, connection_failed, error_of, not_trainyard
+from trainyard.client.packing import CodeArchive
 from trainyard.client.requests import LogChunk, Request, Spec
 from trainyard.client.retry import retry_delay
 from trainyard.client.settings import connection
 from trainyard.client.stream import StreamCursor, StreamEvent
 from trainyard.client.waiting import POLL_TIMEOUT, STREAM_TIMEOUT, Wait
 from trainyard.contract.resources import (
+    ArtifactResource,
     AttemptResource,
     CheckpointResource,
     EventResource,
@@ -68,9 +72,25 @@ class Client:
     def close(self) -> None:
         self._http.close()
 
-    def submit(self, spec: Spec, *, idempotency_key: str | None = None) -> JobResource:
-        """Submit a spec: a TrainingSpec, plain data, or YAML text. The same key and spec give the same job."""
+    def submit(self, spec: Spec, *, code: str | Path | None = None, idempotency_key: str | None = None) -> JobResource:
+        """Submit a spec: a TrainingSpec, plain data, or YAML text. The same key and spec give the same job.
+
+        Args:
+            code: for tasks `custom` and `script`, the folder with your code; uploaded unless the service has it.
+        """
+        if code is not None:
+            spec, archive = requests.packed(spec, code)
+            self._upload(archive)
         return self._send(requests.submit(spec, idempotency_key))
+
+    def _upload(self, archive: CodeArchive) -> None:
+        try:
+            self._send(requests.has_code(archive.digest))
+        except TrainyardError as error:
+            # The answer to HEAD has no body that would say more.
+            if error.status != 404:
+                raise
+            self._send(requests.put_code(archive))
 
     def job(self, job_id: str) -> JobResource:
         return self._send(requests.job(job_id))
@@ -97,6 +117,10 @@ class Client:
     def cancel(self, job_id: str) -> JobResource:
         """Ask for the job's end; `wait` tells when it is over."""
         return self._send(requests.cancel(job_id))
+
+    def profile(self, job_id: str, *, steps: int = 3, ranks: Sequence[int] = (0,)) -> JobResource:
+        """Ask a running job for a trace of its next steps; the event `profile_written` tells where it is."""
+        return self._send(requests.profile(job_id, steps, ranks))
 
     def events(self, job_id: str, *, after: str | None = None) -> Iterator[EventResource]:
         """The job's history, oldest first; an event's id is the cursor to go on from."""
@@ -131,6 +155,25 @@ class Client:
     ) -> LogChunk:
         """A piece of the log of one rank, or of the launcher (`rank="launch"`)."""
         return self._send(requests.logs(job_id, rank, attempt, tail, offset))
+
+    def artifacts(self, job_id: str) -> list[ArtifactResource]:
+        """Files that the job left beside its weights."""
+        return list(self._items(requests.artifacts(job_id)))
+
+    def download_artifact(self, job_id: str, path: str, to: str | Path) -> Path:
+        """Fetch one artifact into the file `to`, which appears only whole."""
+        request = requests.artifact(job_id, path)
+        try:
+            with self._http.stream(request.method, request.path) as response:
+                if not response.is_success:
+                    response.read()
+                    raise error_of(response)
+                with whole_file(Path(to)) as file:
+                    for chunk in response.iter_bytes():
+                        file.write(chunk)
+        except httpx.HTTPError as error:
+            raise connection_failed(self.url, error) from error
+        return Path(to)
 
     def script(self, job_id: str) -> ScriptResource:
         return self._send(requests.script(job_id))

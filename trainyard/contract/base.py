@@ -19,11 +19,12 @@ Int = Annotated[int, BeforeValidator(_no_bool)]
 Float = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False)]
 """A finite number; YAML reads `1e-4` as a string, so strings that are numbers are taken."""
 
-PositiveInt = Annotated[Int, Field(ge=1, le=2**53)]
-NonNegativeInt = Annotated[Int, Field(ge=0, le=2**53)]
-PositiveFloat = Annotated[Float, Field(gt=0)]
-NonNegativeFloat = Annotated[Float, Field(ge=0)]
-Fraction = Annotated[Float, Field(ge=0, le=1)]
+# The bounds stand before the validator: only there do they reach the JSON schema.
+PositiveInt = Annotated[int, Field(ge=1, le=2**53), BeforeValidator(_no_bool)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=2**53), BeforeValidator(_no_bool)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_no_bool)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_no_bool)]
+Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), BeforeValidator(_no_bool)]
 
 _CONTROL_FREE = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"
 

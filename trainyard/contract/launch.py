@@ -30,6 +30,11 @@ class LaunchDocument(Strict):
     """Resolved; the attempt's own copy."""
 
     @property
+    def processes_per_node(self) -> int:
+        """How many torchrun starts on each node: one a rank, but `dp` drives all its GPUs from one process."""
+        return 1 if self.spec.strategy == "dp" else self.ranks_per_node
+
+    @property
     def lead(self) -> float:
         """Seconds before the time limit at which the ranks are asked to save."""
         seconds = (self.time_limit_minutes or 1e9) * 60.0

@@ -52,6 +52,33 @@ class AttemptLayout:
         return self.root / "stop"
 
     @property
+    def beats(self) -> Path:
+        """One small file a rank: how far it is, for the watchdog."""
+        return self.root / "beats"
+
+    def beat(self, rank: int) -> Path:
+        return self.beats / f"rank-{rank}.json"
+
+    @property
+    def profile_request(self) -> Path:
+        """A trace that someone asked of the running job; written by the launcher, read by rank 0."""
+        return self.root / "profile.json"
+
+    @property
+    def stalled(self) -> Path:
+        """Node 0's verdict that the run stands still, for the other nodes."""
+        return self.root / "stalled"
+
+    @property
+    def code(self) -> Path:
+        """The user's code, unpacked for this attempt by node 0."""
+        return self.root / "code"
+
+    def yielded(self, execution: int) -> Path:
+        """Left by a script that was told to stop: it ended for that reason, not because it was done."""
+        return self.root / f"yielded-{execution:06d}"
+
+    @property
     def logs(self) -> Path:
         return self.root / "logs"
 
@@ -122,6 +149,11 @@ class RunLayout:
         return [checkpoint for checkpoint in found if checkpoint.manifest.is_file()]
 
     @property
+    def micro_size(self) -> Path:
+        """What `batch.micro_size: auto` became, and for which layout."""
+        return self.root / "micro_size.json"
+
+    @property
     def export(self) -> Path:
         return self.root / "export"
 
@@ -129,6 +161,11 @@ class RunLayout:
     def artifacts(self) -> Path:
         """What a run leaves beside its weights: traces, tables. Any file below it can be downloaded."""
         return self.root / "artifacts"
+
+    @property
+    def profiles(self) -> Path:
+        """Traces of steps, and beside each a table of its costliest operations."""
+        return self.artifacts / "profile"
 
 
 def write_atomic(path: Path, content: bytes | str, *, mode: int = 0o644) -> None:

@@ -52,10 +52,21 @@ class Heartbeat(Strict):
     node: NonNegativeInt = 0
 
 
+class ProfileWanted(Strict):
+    """A trace of the next steps that someone asked for."""
+
+    request: PositiveInt
+    """Its number within the job; a later one is higher."""
+    steps: PositiveInt
+    ranks: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)]
+
+
 class HeartbeatReply(Strict):
     """What the person wants by now."""
 
     stop: Literal["cancel", "pause"] | None = None
+    profile: ProfileWanted | None = None
+    """The last trace asked for since the attempt began."""
 
 
 class Point(Strict):

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from trainyard.contract.paths import outside
 from trainyard.contract.problems import Problem, SpecError
-from trainyard.contract.sections import ConvnetModel, Health, HfModel, JsonlData
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.sections import ConvnetModel, HfModel, JsonlData
+from trainyard.contract.spec import LOOP_TASKS, TrainingSpec
 from trainyard.contract.unused import unused_fields
 
 DIGITS = 10
@@ -29,7 +29,8 @@ class Site:
 
 
 def resolve(spec: TrainingSpec, site: Site) -> TrainingSpec:
-    """The spec with every `auto` settled, except `batch.micro_size`, which the first execution settles.
+    """The spec with every `auto` settled, except `batch.micro_size`, which the first execution settles, and those that
+    mean nothing to the task.
 
     Raises:
         SpecError: when the spec asks for something that is not built yet or would have no effect: nothing is ever
@@ -39,11 +40,12 @@ def resolve(spec: TrainingSpec, site: Site) -> TrainingSpec:
     if problems:
         raise SpecError(problems)
     auto: dict[str, Any] = {}
-    if spec.strategy == "auto":
+    trains = spec.task in LOOP_TASKS
+    if trains and spec.strategy == "auto":
         auto["strategy"] = "single" if spec.gpus == 1 else "ddp"
-    if spec.precision == "auto":
+    if trains and spec.precision == "auto":
         auto["precision"] = "bf16" if site.accelerator == "cuda" else "fp32"
-    if spec.backend == "auto":
+    if spec.task != "script" and spec.backend == "auto":
         auto["backend"] = "nccl" if site.accelerator == "cuda" else "gloo"
     if site.scheduler == "slurm" and site.gpus_per_node and spec.resources.gpus_per_node is None:
         per_node = min(spec.gpus, site.gpus_per_node)
@@ -58,22 +60,23 @@ def unsupported(spec: TrainingSpec, site: Site) -> list[Problem]:
     """Everything in the spec that this release cannot do, with what it can."""
     env, res = spec.environment, spec.resources
     rules: list[tuple[bool, str, str]] = [
-        (spec.task in {"custom", "script", "comm_check"}, "task", f"`{spec.task}` is not built yet"),
-        *_sharding(spec, site),
-        (spec.compile, "compile", "is not built yet; take `false`"),
-        (spec.resume_from is not None, "resume_from", "starting from another job is not built yet"),
-        (spec.profile is not None, "profile", "is not built yet"),
         (
-            spec.health.stall_timeout_minutes != Health().stall_timeout_minutes,
-            "health.stall_timeout_minutes",
-            "the watchdog for stalled runs is not built yet; leave it out",
+            spec.task == "comm_check" and spec.gpus == 1,
+            "gpus",
+            "is 1, and a check of communication needs at least two ranks",
         ),
+        *_sharding(spec, site),
+        (
+            spec.tf32 and site.accelerator == "cpu",
+            "tf32",
+            "needs GPUs, and this service's workers have none; take `false`",
+        ),
+        (spec.resume_from is not None, "resume_from", "starting from another job is not built yet"),
         (
             isinstance(spec.model, ConvnetModel) and spec.model.classes < DIGITS,
             "model.classes",
             f"is less than the {DIGITS} classes of the data set `digits`",
         ),
-        (spec.backend == "mpi", "backend", "`mpi` is not built yet; take `gloo` or `nccl`"),
         (
             spec.backend == "nccl" and site.accelerator == "cpu",
             "backend",
@@ -114,6 +117,11 @@ def _cluster_rules(spec: TrainingSpec, site: Site) -> list[tuple[bool, str, str]
             f"is {per_node}, which does not divide `gpus` {spec.gpus}: every node gets the same number of ranks",
         ),
         (
+            spec.strategy == "dp" and per_node < spec.gpus,
+            "strategy",
+            "`dp` is one process and cannot span nodes; take `ddp`, or set `resources.gpus_per_node` to `gpus`",
+        ),
+        (
             res.gpu_type is not None and not _GPU_TYPE.fullmatch(res.gpu_type),
             "resources.gpu_type",
             "is one GPU type as Slurm names it: letters, digits and _.- only",
@@ -125,10 +133,17 @@ def _sharding(spec: TrainingSpec, site: Site) -> list[tuple[bool, str, str]]:
     """Rules about how the model is spread. What `fsdp` says is only read where something is sharded."""
     sharded = spec.strategy in {"zero1", "zero2", "fsdp", "hsdp"}
     sized = spec.fsdp.wrap == "size"
-    needs = "is not built yet" if site.accelerator == "cuda" else "needs GPUs, and this service's workers have none"
+    hosts = site.accelerator == "cpu"
+    needs = "needs GPUs, and this service's workers have none"
     return [
-        (spec.strategy == "dp", "strategy", f"`dp` {needs}; take `ddp`"),
-        (sharded and spec.fsdp.cpu_offload, "fsdp.cpu_offload", f"{needs}; take `false`"),
+        (spec.strategy == "dp" and hosts, "strategy", f"`dp` {needs}; take `ddp`"),
+        (sharded and spec.fsdp.cpu_offload and hosts, "fsdp.cpu_offload", f"{needs}; take `false`"),
+        (
+            sharded and spec.fsdp.cpu_offload and spec.precision == "fp16",
+            "fsdp.cpu_offload",
+            "does not go with precision `fp16`, whose scaled gradients are checked on the device; take `bf16`",
+        ),
+        (spec.strategy == "ddp" and spec.ddp.sync_batchnorm and hosts, "ddp.sync_batchnorm", f"{needs}; take `false`"),
         (
             sharded and sized and spec.fsdp.min_params is None,
             "fsdp.min_params",

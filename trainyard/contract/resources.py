@@ -1,10 +1,10 @@
 """What the service answers: one model a resource, shared by the service and its clients."""
 
-from typing import Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import ConfigDict, Field
 
-from trainyard.contract.base import AnyFloat, Resource, Timestamp
+from trainyard.contract.base import AnyFloat, NonNegativeInt, PositiveInt, Resource, Strict, Timestamp
 from trainyard.contract.reports import Failure, Point, Progress
 
 JobStatus = Literal[
@@ -126,6 +126,14 @@ class JobResource(Resource):
     run_directory: str
 
 
+class ProfileRequest(Strict):
+    """The body of `POST /v1/jobs/{id}/profile`."""
+
+    steps: Annotated[PositiveInt, Field(le=1000)] = 3
+    """How many updates are traced, beginning with the next one that all ranks agree on."""
+    ranks: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1, max_length=64)] = (0,)
+
+
 class EventResource(Resource):
     """Something that happened to a job."""
 
@@ -172,6 +180,16 @@ class CheckpointResource(Resource):
     metrics: dict[str, AnyFloat] = Field(default_factory=dict)
     path: str
     created_at: Timestamp
+
+
+class ArtifactResource(Resource):
+    """A file that a run left beside its weights."""
+
+    object: Literal["artifact"] = "artifact"
+    path: str
+    """Below the run's `artifacts` folder; what `/v1/jobs/{id}/artifacts/{path}` takes."""
+    size_bytes: int
+    modified_at: Timestamp
 
 
 class ScriptResource(Resource):

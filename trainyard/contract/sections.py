@@ -156,7 +156,10 @@ class Fsdp(Strict):
     wrap: Literal["naive", "layer", "size"] = "layer"
     min_params: PositiveInt | None = None
     cpu_offload: bool = False
+    """Keep parameters, gradients and optimizer state in the host's memory; GPUs only."""
     replicas: PositiveInt = 1
+    prefetch: NonNegativeInt = 0
+    """How many units ahead are gathered while one computes; 0 leaves it to torch, which gathers one."""
 
 
 class Ddp(Strict):
@@ -165,6 +168,10 @@ class Ddp(Strict):
     find_unused_parameters: bool = False
     static_graph: bool = False
     bucket_cap_mb: PositiveInt = 25
+    gradient_as_bucket_view: bool = True
+    """Gradients live in the buckets that are communicated, so they are held once and not twice."""
+    sync_batchnorm: bool = False
+    """Batch statistics over all ranks' examples instead of each rank's own; GPUs only."""
 
 
 def _targets_tag(value: Any) -> str:
@@ -260,16 +267,20 @@ class Restart(Strict):
 class Health(Strict):
     """When a run that does not die by itself is ended."""
 
-    stall_timeout_minutes: PositiveInt = 15
+    stall_timeout_minutes: PositiveFloat = 15
+    """A run in which no rank makes progress for so long is ended as `stalled`; start-up and export get ten more."""
     on_nan: Literal["stop", "skip", "ignore"] = "stop"
 
 
 class Profile(Strict):
-    """A torch profiler trace of a few steps."""
+    """A torch profiler trace of a few steps, in the run's `artifacts/profile`."""
 
     start_step: PositiveInt
+    """The first update that is traced, counted from 1."""
     steps: PositiveInt = 3
-    ranks: tuple[NonNegativeInt, ...] = (0,)
+    ranks: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] = (0,)
+    nsys: bool = False
+    """Have NVIDIA's `nsys` record them instead; the nodes must have it."""
 
 
 class Log(Strict):

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from trainyard.contract.base import DisplayName, NonNegativeInt, PositiveInt, ShortText, Strict
+from trainyard.contract.code import Argument, CodeDigest, code_problems
 from trainyard.contract.problems import Problem, SpecError, problems_of
 from trainyard.contract.sections import (
     Amp,
@@ -53,8 +54,11 @@ class TrainingSpec(Strict):
     data: Data | None = None
     target: ShortText | None = None
     """`module:function`; `custom` tasks only."""
-    argv: Annotated[tuple[str, ...], Field(max_length=256)] | None = None
-    """The program and its arguments; `script` tasks only."""
+    argv: Annotated[tuple[Argument, ...], Field(max_length=256)] | None = None
+    """The program and its arguments; `script` tasks only. First a file of the uploaded folder, an absolute path, or
+    `-m` and a module."""
+    code: CodeDigest | None = None
+    """The uploaded folder, by its digest; `custom` and `script` tasks only."""
     steps: PositiveInt | None = None
     epochs: PositiveInt | None = None
     batch: Batch = Batch()
@@ -67,6 +71,9 @@ class TrainingSpec(Strict):
     """Glob patterns of parameter names; absent: all."""
     activation_checkpointing: Literal["none", "selective", "full"] = "none"
     compile: bool = False
+    """Compile each block with torch.compile; the nodes need a C++ compiler."""
+    tf32: bool = False
+    """Compute fp32 products on GPUs in TF32: faster, and exact to about three digits."""
     evaluation: Evaluation = Evaluation()
     checkpoint: Checkpoint = Checkpoint()
     resume_from: ShortText | None = None
@@ -111,12 +118,20 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
         present = getattr(spec, field) is not None
         if present != (spec.task == task):
             refuse(field, f"is for task `{task}` only" if present else f"is required for task `{task}`")
+    found += code_problems(spec.task, spec.target, spec.argv, spec.code)
     if spec.strategy == "single" and spec.gpus != 1:
         refuse("gpus", f"is {spec.gpus}, but strategy `single` has exactly one rank; take `ddp` or set `gpus: 1`")
     if isinstance(spec.batch.micro_size, int) and spec.batch.micro_size > spec.batch.size:
         refuse("batch.micro_size", f"is {spec.batch.micro_size}, larger than `batch.size` {spec.batch.size}")
     if spec.steps is not None and spec.schedule.warmup_steps > spec.steps:
         refuse("schedule.warmup_steps", f"is {spec.schedule.warmup_steps}, more than the run's {spec.steps} steps")
+    if spec.profile is not None:
+        last = 0 if spec.strategy == "dp" else spec.gpus - 1
+        outside = [rank for rank in spec.profile.ranks if rank > last]
+        if outside:
+            refuse("profile.ranks", f"names rank {outside[0]}, but the ranks are 0 to {last}")
+        if spec.steps is not None and spec.profile.start_step > spec.steps:
+            refuse("profile.start_step", f"is {spec.profile.start_step}, after the last of the {spec.steps} steps")
     if spec.lora_rank is not None and spec.trainable is not None:
         refuse("trainable", "cannot stand beside `lora_rank`, which trains adapters alone; leave one of them out")
     if spec.strategy == "hsdp" and spec.gpus % spec.fsdp.replicas:

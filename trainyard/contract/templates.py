@@ -18,6 +18,11 @@ class Template(Resource):
     spec: dict[str, Any]
 
 
+def code_folder() -> Path:
+    """The code that presets of the tasks `custom` and `script` run, to be uploaded like a user's own."""
+    return _folder() / "code"
+
+
 class UnknownTemplateError(LookupError):
     """No preset of that name; the message lists those there are."""
 

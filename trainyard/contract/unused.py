@@ -6,19 +6,35 @@ from pydantic import BaseModel
 
 from trainyard.contract.problems import Problem
 from trainyard.contract.sections import BuiltinData, JsonlData
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.spec import LOOP_TASKS, TrainingSpec
 
 EVALUATION_METRICS = {
     "image_classification": ("eval/loss", "eval/accuracy"),
     "causal_lm": ("eval/loss",),
     "regression": ("eval/loss",),
 }
+TRAINING_FIELDS = (
+    *("strategy", "precision", "lora_rank", "model", "data", "steps", "epochs", "batch", "optimizer", "schedule"),
+    *("fsdp", "ddp", "lora", "trainable", "activation_checkpointing", "compile", "evaluation", "checkpoint"),
+    *("resume_from", "amp", "tf32", "health", "profile", "log", "seed"),
+)
+"""What only our own loop reads."""
+
 SHARDED = frozenset({"zero1", "zero2", "fsdp", "hsdp"})
 
 
 def unused_fields(spec: TrainingSpec) -> list[Problem]:
     """Every field that differs from its default and has no effect in this spec, with what would give it one."""
-    return [Problem(param=param, message=message) for param, message in _unused(spec)]
+    found = _unused(spec) if spec.task in LOOP_TASKS else _beside_the_loop(spec)
+    return [Problem(param=param, message=message) for param, message in found]
+
+
+def _beside_the_loop(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
+    meant = "pass it to your program in `argv`" if spec.task == "script" else "leave it out"
+    fields = (*TRAINING_FIELDS, "backend") if spec.task == "script" else TRAINING_FIELDS
+    for field in fields:
+        if _changed(spec, field):
+            yield field, f"means nothing to task `{spec.task}`; {meant}"
 
 
 def _unused(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
@@ -33,6 +49,10 @@ def _unused(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
         yield "data.examples", f"means nothing to `{data.name}`, which has what it has; it is for `parity`"
     if spec.precision != "fp16" and spec.amp != type(spec.amp)():
         yield "amp", f"is for precision `fp16`; this run's is `{spec.precision}`"
+    if spec.fsdp.wrap == "naive" and spec.fsdp.prefetch:
+        yield "fsdp.prefetch", "means nothing to wrap `naive`, whose one unit has no next one"
+    if spec.tf32 and spec.precision != "fp32":
+        yield "tf32", f"is for precision `fp32`; this run's is `{spec.precision}`"
     if spec.lora_rank is None and spec.lora != type(spec.lora)():
         yield "lora", "means nothing without `lora_rank`"
     if spec.lora.merge and not spec.checkpoint.export:

@@ -28,7 +28,7 @@ class CheckpointManager:
         self._execution = execution
         self._ranks = ranks
         self._reporter: Reporter | None = None
-        self._storage = CheckpointStorage(ranks.checkpoints, asynchronous=self._policy.asynchronous)
+        self._storage = CheckpointStorage(ranks.checkpoints, ranks.device, asynchronous=self._policy.asynchronous)
         self._found = discover(run) if ranks.first else Discovery()
         latest = self._found.latest
         self.start_step = ranks.from_first(latest.step if latest else 0)

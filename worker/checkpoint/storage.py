@@ -6,10 +6,12 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from trainyard.contract.layout import CheckpointLayout
 from worker.checkpoint.compatibility import check_same_model
+from worker.checkpoint.staging import build_stager, share_of
 
 StateDict = dict[str, Any]
 
@@ -17,9 +19,9 @@ StateDict = dict[str, Any]
 class CheckpointStorage:
     """Saves one checkpoint at a time. All methods but `wait` are collectives."""
 
-    def __init__(self, group: dist.ProcessGroup, *, asynchronous: bool) -> None:
+    def __init__(self, group: dist.ProcessGroup, device: torch.device, *, asynchronous: bool) -> None:
         self._group = group
-        self._asynchronous = asynchronous
+        self._stager = build_stager(device) if asynchronous else None
         self._pending: Future[None] | None = None
         self._completer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
 
@@ -31,8 +33,11 @@ class CheckpointStorage:
         from torch.distributed.checkpoint import state_dict_saver as dcp
 
         checkpoint.root.mkdir(parents=True, exist_ok=True)
-        if self._asynchronous:
-            saving = dcp.async_save(state, checkpoint_id=checkpoint.root, process_group=self._group)
+        state = share_of(state, self._group.rank(), self._group.size())
+        if self._stager:
+            saving = dcp.async_save(
+                state, checkpoint_id=checkpoint.root, process_group=self._group, async_stager=self._stager
+            )
             assert isinstance(saving, Future)
             self._pending = self._completer.submit(_after, saving, complete)
             return

@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from worker.beats import Pulse
 from worker.data.sampler import micro_batches
 from worker.distributed import Ranks
 from worker.engine.model import ParallelModel
@@ -14,17 +15,18 @@ _TOKENS = 16384
 
 
 @torch.no_grad()
-def evaluate(task: Task, model: ParallelModel, precision: Precision, ranks: Ranks) -> dict[str, float]:
+def evaluate(task: Task, model: ParallelModel, precision: Precision, ranks: Ranks, pulse: Pulse) -> dict[str, float]:
     """Means over all held-out examples, each counted once whatever the number of ranks. A collective."""
     held_out = np.arange(task.examples.held_out, dtype=np.int64)
     size = max(1, min(_BATCH, _TOKENS // max(1, task.tokens_per_example)))
     sums: dict[str, torch.Tensor] = {}
     model.module.eval()
     for piece in micro_batches(held_out, ranks.rank, ranks.world, size):
+        pulse.mark("evaluating")
         # Every rank makes as many passes: a sharded model's forward is a collective.
         batch = task.examples.held_out_batch(piece if len(piece) else held_out[:1], ranks.device)
         with precision.autocast():
-            found = task.evaluation_sums(model.module, batch)
+            found = task.evaluation_sums(model.evaluated, batch)
         for key, value in found.items():
             value = value.double() * float(len(piece) > 0)
             sums[key] = sums[key] + value if key in sums else value

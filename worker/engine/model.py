@@ -27,7 +27,17 @@ class ParallelModel:
     forward: nn.Module
     """What a training step calls."""
     module: nn.Module
-    """Whose names checkpoints use, and what evaluation calls."""
+    """Whose names checkpoints use."""
+
+    @property
+    def rehearsed(self) -> nn.Module:
+        """What is called to see whether a batch fits: without communication where the model is whole on each rank."""
+        return self.module
+
+    @property
+    def evaluated(self) -> nn.Module:
+        """What evaluation calls."""
+        return self.module
 
     def accumulating(self, *, last: bool) -> AbstractContextManager[None]:
         """Around a micro-batch's forward and backward: what need not be communicated before the last one, is not."""

@@ -5,6 +5,7 @@ from torch import nn
 from trainyard.contract.spec import TrainingSpec
 from worker.distributed import Ranks
 from worker.engine.model import ParallelModel
+from worker.engine.numerics import set_numerics
 from worker.errors import RefusedError
 
 SHARDED = frozenset({"zero1", "zero2", "fsdp", "hsdp"})
@@ -13,11 +14,16 @@ SHARDED = frozenset({"zero1", "zero2", "fsdp", "hsdp"})
 
 def parallelise(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> ParallelModel:
     """Place the model on the rank's device and wrap it. Gradients come out as sums over the ranks."""
+    set_numerics(spec, ranks.device)
     model.to(ranks.device)
     if spec.activation_checkpointing != "none":
         from worker.engine.activations import checkpoint_activations
 
         checkpoint_activations(model, spec.activation_checkpointing)
+    if spec.compile:
+        from worker.engine.compilation import compile_blocks
+
+        compile_blocks(model)
     match spec.strategy:
         case "single":
             return ParallelModel(model, model)
@@ -25,6 +31,10 @@ def parallelise(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> ParallelM
             from worker.engine.replicated import replicate
 
             return replicate(spec.ddp, model, ranks)
+        case "dp":
+            from worker.engine.threaded import spread
+
+            return spread(spec, model, ranks)
         case "zero1" | "zero2" | "fsdp" | "hsdp":
             from worker.engine.sharded import shard
 

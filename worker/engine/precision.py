@@ -39,9 +39,14 @@ class Precision:
             self.scaler.unscale_(optimizer)
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Update, unless the scaler found an infinity. The gradients are summed over the ranks before: all find it."""
+        """Update, unless the scaler found an infinity in this optimizer's gradients. They are summed over the ranks
+        before: all find it."""
         if self.scaler is None:
             optimizer.step()
-            return
-        self.scaler.step(optimizer)
-        self.scaler.update()
+        else:
+            self.scaler.step(optimizer)
+
+    def update(self) -> None:
+        """Once a step, after all optimizers: halve the scale where any of them found an infinity."""
+        if self.scaler is not None:
+            self.scaler.update()

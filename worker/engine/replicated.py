@@ -27,13 +27,15 @@ class ReplicatedModel(ParallelModel):
 
 def replicate(options: Ddp, model: nn.Module, ranks: Ranks) -> ReplicatedModel:
     """Wrap a model that is on its device. Gradients come out as sums over the ranks."""
+    if options.sync_batchnorm:
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
     wrapped = DistributedDataParallel(
         model,
         device_ids=[ranks.device.index] if ranks.device.type == "cuda" else None,
         find_unused_parameters=options.find_unused_parameters,
         static_graph=options.static_graph,
         bucket_cap_mb=options.bucket_cap_mb,
-        gradient_as_bucket_view=True,
+        gradient_as_bucket_view=options.gradient_as_bucket_view,
     )
     wrapped.register_comm_hook(None, _sum)
     return ReplicatedModel(wrapped, model)

@@ -4,11 +4,12 @@ import contextlib
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from trainyard.contract.spec import TrainingSpec
@@ -62,6 +63,7 @@ def shard(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> ShardedModel:
     )
     log.info("units of %s parameters", ", ".join(str(unit.size) for unit in units if unit.size))
     log.info("this rank holds %d of them, and at most %d at once", held.sharded, held.most)
+    offload: dict[str, Any] = {"offload_policy": CPUOffloadPolicy()} if spec.fsdp.cpu_offload else {}
     for unit in units:
         # The root too: left to itself it would stay gathered between its forward and its backward.
         fully_shard(
@@ -69,10 +71,23 @@ def shard(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> ShardedModel:
             mesh=mesh,
             mp_policy=policy,
             reshard_after_forward=not keeps_gathered,
+            **offload,
         )
+    _prefetch([model.get_submodule(unit.module) for unit in units], spec.fsdp.prefetch)
     for module in _units(model):
         _sum_gradients(module)
     return ShardedModel(model, model, spec.strategy)
+
+
+def _prefetch(units: list[nn.Module], ahead: int) -> None:
+    """Have each unit's forward and backward begin the gathering of the next ones. The last unit is the root, which
+    torch gathers before all others."""
+    if not ahead:
+        return
+    inner: list[FSDPModule] = [unit for unit in units[:-1] if isinstance(unit, FSDPModule)]
+    for place, unit in enumerate(inner):
+        unit.set_modules_to_forward_prefetch(inner[place + 1 : place + 1 + ahead])
+        unit.set_modules_to_backward_prefetch(inner[max(0, place - ahead) : place][::-1])
 
 
 def _mesh(spec: TrainingSpec, ranks: Ranks) -> DeviceMesh:

@@ -1,6 +1,7 @@
 """What a checkpoint holds, as tensors only: model, optimizer moments, loss scale, progress, every rank's generators."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ class TrainingState:
     """The things whose state is the run's."""
 
     module: nn.Module
-    optimizer: torch.optim.Optimizer
+    optimizers: Sequence[torch.optim.Optimizer]
     precision: Precision
     ranks: Ranks
     seed: int
@@ -53,7 +54,7 @@ class TrainingState:
         # Rates, decay and fused are the spec's, not the checkpoint's: the optimizer's own groups are put back.
         _, groups = self._optimizer_state()
         flat = StateDictOptions(flatten_optimizer_state_dict=True)
-        set_optimizer_state_dict(self.module, self.optimizer, {**state["optimizer"], **groups}, options=flat)
+        set_optimizer_state_dict(self.module, self.optimizers, {**state["optimizer"], **groups}, options=flat)
         # After the optimizer: asking a fresh one for its state makes it take a step.
         partly = StateDictOptions(strict=not frozen_names(self.module))
         set_model_state_dict(self.module, state["model"], options=partly)
@@ -72,7 +73,7 @@ class TrainingState:
         from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
 
         flat = StateDictOptions(flatten_optimizer_state_dict=True)
-        state = get_optimizer_state_dict(self.module, self.optimizer, options=flat)
+        state = get_optimizer_state_dict(self.module, self.optimizers, options=flat)
         moments = {key: value for key, value in state.items() if isinstance(value, torch.Tensor) and _moment(key)}
         return moments, {key: value for key, value in state.items() if not _moment(key)}
 

@@ -1,14 +1,18 @@
 """One update: micro-batches forward and backward, unscale, clip, optimizer."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
+from worker.beats import Pulse
+from worker.data.prefetch import Loader
 from worker.data.sampler import Indices, micro_batches
 from worker.distributed import Ranks
 from worker.engine.model import ParallelModel
+from worker.engine.optim import parameters_of
 from worker.engine.precision import Precision
 from worker.health import NonFinite
 from worker.tasks.base import Task, Tensors
@@ -20,6 +24,8 @@ class StepResult:
 
     loss: torch.Tensor
     """This rank's part of the global loss: the parts add up to it."""
+    losses: dict[str, torch.Tensor]
+    """This rank's part of each of a task's several losses."""
     grad_norm: torch.Tensor | None
     data_seconds: float
     forward_seconds: float
@@ -34,22 +40,25 @@ class Stepper:
         self,
         task: Task,
         model: ParallelModel,
-        optimizer: torch.optim.Optimizer,
+        optimizers: Mapping[str, torch.optim.Optimizer],
         precision: Precision,
         health: NonFinite,
         ranks: Ranks,
         *,
         micro_size: int | None,
         clip_norm: float | None,
+        pulse: Pulse,
     ) -> None:
         self._task = task
         self._model = model
-        self._optimizer = optimizer
+        self._optimizers = list(optimizers.values())
         self._precision = precision
         self._health = health
         self._ranks = ranks
         self._micro_size = micro_size
         self._clip_norm = clip_norm
+        self._pulse = pulse
+        self._loader = Loader(task.examples, ranks.device)
         self._parameters = [parameter for parameter in model.module.parameters() if parameter.requires_grad]
 
     def warm_up(self, indices: Indices) -> None:
@@ -57,9 +66,24 @@ class Stepper:
         this a resumed run would sum its first gradients in another order than the undisturbed one did."""
         batch = self._task.examples.train_batch(indices[:1], self._ranks.device)
         with self._precision.autocast():
-            loss = self._task.loss_sum(self._model.forward, batch)
-        (loss * 0.0).backward()  # type: ignore[no-untyped-call]
-        self._optimizer.zero_grad(set_to_none=True)
+            losses = named_losses(self._task, self._model.forward, batch)
+        (_sum(losses) * 0.0).backward()  # type: ignore[no-untyped-call]
+        self._forget_gradients()
+
+    def rehearse(self, indices: Indices) -> None:
+        """A forward and backward of these examples in one piece, without an update; no gradient is left. Where the
+        model is whole on each rank, nothing is communicated."""
+        try:
+            batch = self._task.examples.train_batch(indices, self._ranks.device)
+            with self._precision.autocast():
+                losses = named_losses(self._task, self._model.rehearsed, batch)
+            (_sum(losses) * 0.0).backward()  # type: ignore[no-untyped-call]
+        finally:
+            self._forget_gradients()
+
+    def settle(self, micro_size: int) -> None:
+        """From now on compute so many examples at once."""
+        self._micro_size = micro_size
 
     def run(self, step: int, indices: Indices, *, norm_wanted: bool) -> StepResult:
         """The update number `step` from this global batch."""
@@ -68,12 +92,14 @@ class Stepper:
         pieces = micro_batches(indices, self._ranks.rank, self._ranks.world, self._micro_size)
         batches = [self._load(piece, indices) for piece in pieces]
         loaded = time.perf_counter()
-        loss, forward_seconds = self._accumulate(pieces, batches, weight)
+        losses, forward_seconds = self._accumulate(pieces, batches, weight)
+        loss = _sum(losses)
         summed = time.perf_counter()
         norm = self._update(step, loss, norm_wanted=norm_wanted)
         ended = time.perf_counter()
         return StepResult(
             loss=loss,
+            losses=losses,
             grad_norm=norm,
             data_seconds=loaded - started,
             forward_seconds=forward_seconds,
@@ -83,34 +109,75 @@ class Stepper:
 
     def _load(self, piece: Indices, indices: Indices) -> Tensors:
         # A rank without an example computes one of weight zero, so that every rank takes part in every collective.
-        return self._task.examples.train_batch(piece if len(piece) else indices[:1], self._ranks.device)
+        return self._loader.load(piece if len(piece) else indices[:1])
 
-    def _accumulate(self, pieces: list[Indices], batches: list[Tensors], weight: float) -> tuple[torch.Tensor, float]:
-        total = torch.zeros((), device=self._ranks.device)
+    @property
+    def loads_ahead(self) -> bool:
+        """Whether `load_ahead` gains anything here."""
+        return self._loader.enabled
+
+    def load_ahead(self, indices: Indices) -> None:
+        """Gather the next update's batches while the device computes this one."""
+        pieces = micro_batches(indices, self._ranks.rank, self._ranks.world, self._micro_size)
+        self._loader.ahead([piece if len(piece) else indices[:1] for piece in pieces])
+
+    def _accumulate(
+        self, pieces: list[Indices], batches: list[Tensors], weight: float
+    ) -> tuple[dict[str, torch.Tensor], float]:
+        totals: dict[str, torch.Tensor] = {}
         forward_seconds = 0.0
-        self._optimizer.zero_grad(set_to_none=True)
+        self._forget_gradients()
         for place, (piece, batch) in enumerate(zip(pieces, batches, strict=True)):
             with self._model.accumulating(last=place == len(pieces) - 1):
                 started = time.perf_counter()
+                self._pulse.mark("forward")
                 with self._precision.autocast():
-                    loss = self._task.loss_sum(self._model.forward, batch) / weight
+                    found = named_losses(self._task, self._model.forward, batch)
+                losses = {name: loss / weight for name, loss in found.items()}
                 if not len(piece):
-                    loss = loss * 0.0
+                    losses = {name: loss * 0.0 for name, loss in losses.items()}
                 forward_seconds += time.perf_counter() - started
-                self._precision.scale(loss).backward()  # type: ignore[no-untyped-call]
-            total += loss.detach()
-        return total, forward_seconds
+                # One pass for all losses, each with the one scale: a second one would reduce the gradients again.
+                self._pulse.mark("backward")
+                _sum({name: self._precision.scale(loss) for name, loss in losses.items()}).backward()  # type: ignore[no-untyped-call]
+            for name, loss in losses.items():
+                totals[name] = totals[name] + loss.detach() if name in totals else loss.detach()
+        return totals, forward_seconds
+
+    def _forget_gradients(self) -> None:
+        for optimizer in self._optimizers:
+            optimizer.zero_grad(set_to_none=True)
 
     def _update(self, step: int, loss: torch.Tensor, *, norm_wanted: bool) -> torch.Tensor | None:
-        self._precision.unscale(self._optimizer)
-        norm = self._norm() if norm_wanted or self._clip_norm or self._health.needs_norm else None
+        self._pulse.mark("update")
+        for optimizer in self._optimizers:
+            self._precision.unscale(optimizer)
+        norm = self._clip() if norm_wanted or self._clip_norm or self._health.needs_norm else None
         if self._health.allows(step, loss, norm):
-            self._precision.step(self._optimizer)
+            for optimizer in self._optimizers:
+                self._precision.step(optimizer)
+            self._precision.update()
         return norm
 
-    def _norm(self) -> torch.Tensor:
-        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+    def _clip(self) -> torch.Tensor:
+        """Each optimizer's gradients on their own; the norm of all of them before that."""
+        norms = [self._norm(parameters_of(optimizer)) for optimizer in self._optimizers]
+        return norms[0] if len(norms) == 1 else torch.stack(norms).norm()
+
+    def _norm(self, parameters: list[nn.Parameter]) -> torch.Tensor:
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         norm = self._model.norm(gradients)
         if self._clip_norm:
-            nn.utils.clip_grads_with_norm_(self._parameters, self._clip_norm, norm)
+            nn.utils.clip_grads_with_norm_(parameters, self._clip_norm, norm)
         return norm
+
+
+def named_losses(task: Task, model: nn.Module, batch: Tensors) -> Mapping[str, torch.Tensor]:
+    """The task's losses summed over the batch: by name where it has several."""
+    several = getattr(task, "losses", None)
+    return (several(model, batch) if several else None) or {"": task.loss_sum(model, batch)}
+
+
+def _sum(losses: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    first, *rest = losses.values()
+    return sum(rest, start=first)

@@ -4,26 +4,33 @@ import logging
 import math
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
+import torch
 from torch import nn
 
 from trainyard.contract.reports import Progress
 from trainyard.contract.spec import TrainingSpec
+from worker.beats import Pulse
+from worker.boundary import Boundary
 from worker.checkpoint.manager import CheckpointManager
 from worker.data.sampler import GlobalBatches
 from worker.distributed import Ranks
 from worker.engine.evaluation import evaluate
-from worker.engine.optim import build_optimizer, learning_rate, set_learning_rate
+from worker.engine.micro_size import Prober
+from worker.engine.optim import Rates, task_optimizers
 from worker.engine.parallel import SHARDED, parallelise
 from worker.engine.precision import Precision
 from worker.engine.state import TrainingState, seed_generators
 from worker.engine.step import Stepper, StepResult
 from worker.engine.trainable import choose_trainable
 from worker.errors import RefusedError
+from worker.flops import flops_per_example, peak_flops
+from worker.garbage import Garbage
 from worker.health import NonFinite
 from worker.metrics import Performance
+from worker.profiling import StepProfiler
 from worker.reporter import Reporter
-from worker.signals import StopSignal
 from worker.tasks.base import Task
 
 log = logging.getLogger(__name__)
@@ -48,21 +55,28 @@ class Trainer:
         ranks: Ranks,
         *,
         reporter: Reporter,
-        stop: StopSignal,
+        boundary: Boundary,
         checkpoints: CheckpointManager,
+        pulse: Pulse | None = None,
+        profiler: StepProfiler | None = None,
+        record: Path | None = None,
     ) -> None:
+        self._pulse = pulse or Pulse()
+        self._profiler = profiler
+        self._garbage = Garbage()
+        self._prober = Prober(spec, ranks, record, reporter)
         self._spec = spec
         self._task = task
         self._ranks = ranks
         self._reporter = reporter
-        self._stop = stop
+        self._boundary = boundary
         self._checkpoints = checkpoints
         self._batches = GlobalBatches(
             task.examples.train,
             spec.batch.size,
             seed=spec.seed,
             last=spec.batch.last,
-            shuffle=spec.data.shuffle if spec.data else True,
+            shuffle=spec.data.shuffle if spec.data else getattr(task, "shuffle", True),
         )
         self.total_steps = spec.steps or (spec.epochs or 0) * self._batches.steps_per_epoch
         if spec.schedule.warmup_steps > self.total_steps:
@@ -72,23 +86,28 @@ class Trainer:
         seed_generators(spec.seed)
         model = task.build_model()
         choose_trainable(spec, model)
+        flops = flops_per_example(task, model, spec.model)
         self._model = parallelise(spec, model, ranks)
         sharded = spec.strategy in SHARDED
-        self._optimizer = build_optimizer(spec.optimizer, self._model.module.parameters(), sharded=sharded)
-        self._precision = Precision(spec.precision, spec.amp, ranks.device, autocast=not sharded)
+        optimizers = task_optimizers(task, spec, self._model.module, sharded=sharded)
+        self._rates = Rates(spec.schedule, optimizers, self.total_steps)
+        self._precision = Precision(
+            spec.precision, spec.amp, ranks.device, autocast=not sharded and spec.strategy != "dp"
+        )
         self._health = NonFinite(spec.health.on_nan, self._precision, ranks)
         self._stepper = Stepper(
             task,
             self._model,
-            self._optimizer,
+            optimizers,
             self._precision,
             self._health,
             ranks,
             micro_size=spec.batch.micro_size if isinstance(spec.batch.micro_size, int) else None,
             clip_norm=spec.optimizer.clip_norm,
+            pulse=self._pulse,
         )
-        self._state = TrainingState(self._model.module, self._optimizer, self._precision, ranks, spec.seed)
-        self._performance = Performance(ranks, task.tokens_per_example)
+        self._state = TrainingState(self._model.module, list(optimizers.values()), self._precision, ranks, spec.seed)
+        self._performance = Performance(ranks, task.tokens_per_example, flops=flops, peak=self._peak())
         self._latest: dict[str, float] = {}
         """The metrics of the current step that a checkpoint carries."""
 
@@ -96,10 +115,20 @@ class Trainer:
     def module(self) -> nn.Module:
         return self._model.module
 
+    def _peak(self) -> float | None:
+        """FLOP/s of all devices of the run together, where that is known."""
+        if self._ranks.device.type != "cuda":
+            return None
+        name = torch.cuda.get_device_name(self._ranks.device)
+        peak = peak_flops(name, self._spec.precision, tf32=self._spec.tf32)
+        return peak * self._spec.gpus if peak else None
+
     def run(self) -> Outcome:
         """Train from the latest checkpoint to the last step, or to the step at which all agree to stop."""
         step = self._resume()
-        while step < self.total_steps and not self._stop.agreed():
+        while step < self.total_steps and not self._boundary.agreed():
+            if self._profiler:
+                self._profiler.before(step + 1, self._boundary.profile_request)
             self._step(step + 1)
             step += 1
             if self._log_due(step):
@@ -108,13 +137,22 @@ class Trainer:
                 self._evaluate(step)
             if self._checkpoints.due(step, self.total_steps):
                 self._save(step)
+        self._garbage.close()
+        if self._profiler:
+            self._profiler.finish()
         if 0 < step < self.total_steps:
             self._save(step)
+        self._pulse.mark("saving")
         self._checkpoints.finish()
         return Outcome(step, completed=step == self.total_steps, module=self._model.module)
 
     def _resume(self) -> int:
-        self._stepper.warm_up(self._batches.at(0))
+        first = self._batches.at(0)
+        self._stepper.warm_up(first)
+        if self._spec.batch.micro_size == "auto":
+            share = -(-len(first) // self._ranks.world)
+            size = self._prober.settle(share, lambda n: self._stepper.rehearse(first[:n]), self._model.module)
+            self._stepper.settle(size)
         seed_generators(self._spec.seed, self._ranks.rank)
         start = self._checkpoints.start_step
         if start:
@@ -125,12 +163,16 @@ class Trainer:
 
     def _step(self, step: int) -> None:
         started = time.perf_counter()
-        self._rate = learning_rate(self._spec.schedule, self._spec.optimizer.lr, step, self.total_steps)
-        set_learning_rate(self._optimizer, self._rate)
+        self._pulse.mark("between", step)
+        self._rates.set(step)
         indices = self._batches.at(step - 1)
         self._result: StepResult = self._stepper.run(step, indices, norm_wanted=self._log_due(step))
+        if self._stepper.loads_ahead and step < self.total_steps:
+            self._stepper.load_ahead(self._batches.at(step))
         self._performance.add(self._result, len(indices), time.perf_counter() - started)
         self._latest = {}
+        self._pulse.underway = True
+        self._garbage.after_step(step)
 
     def _log_due(self, step: int) -> bool:
         return step == 1 or step % self._spec.log.every_steps == 0 or step == self.total_steps
@@ -141,9 +183,10 @@ class Trainer:
         return wanted and self._task.examples.held_out > 0
 
     def _log(self, step: int) -> None:
-        loss = math.fsum(row[0] for row in self._ranks.gather([float(self._result.loss.item())]))
+        losses = self._global_losses()
+        loss = losses["train/loss"]
         assert self._result.grad_norm is not None
-        values = {"train/loss": loss, "train/lr": self._rate, "train/grad_norm": float(self._result.grad_norm.item())}
+        values = {**losses, **self._rates.metrics(), "train/grad_norm": float(self._result.grad_norm.item())}
         if self._precision.scaler:
             values["train/loss_scale"] = self._precision.scaler.get_scale()
         if self._health.counts_skips:
@@ -156,8 +199,15 @@ class Trainer:
             log.info("step %d/%d  loss %.6f  %.0f examples/s", step, self.total_steps, loss, speed)
         self._health.check()
 
+    def _global_losses(self) -> dict[str, float]:
+        """Over all ranks: the loss, and each of several by its name. A collective; waits for the device."""
+        several = {f"train/loss/{name}": loss for name, loss in self._result.losses.items() if name}
+        parts = {"train/loss": self._result.loss, **several}
+        rows = self._ranks.gather([float(part.item()) for part in parts.values()])
+        return {key: math.fsum(column) for key, column in zip(parts, zip(*rows, strict=True), strict=True)}
+
     def _evaluate(self, step: int) -> None:
-        found = evaluate(self._task, self._model, self._precision, self._ranks)
+        found = evaluate(self._task, self._model, self._precision, self._ranks, self._pulse)
         self._latest |= found
         self._reporter.points(step, found, self._progress(step))
         if self._ranks.first:
@@ -168,6 +218,7 @@ class Trainer:
             return
         self._health.check()
         started = time.perf_counter()
+        self._pulse.mark("saving")
         self._checkpoints.save(step, self._state.capture(step, self._health.skipped), self._latest)
         self._performance.stalled(time.perf_counter() - started)
 

@@ -4,7 +4,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from trainyard.contract.reports import Claim, Heartbeat
+from trainyard.contract.reports import Claim, Heartbeat, HeartbeatReply
 from worker.service_client import RefusedError, ServiceClient, ServiceError
 
 log = logging.getLogger(__name__)
@@ -18,7 +18,7 @@ class Heart:
         interval: float,
         connect: Callable[[], ServiceClient],
         execution: Callable[[], int],
-        on_stop: Callable[[str], None],
+        on_reply: Callable[[HeartbeatReply], None],
         *,
         late_claim: Claim | None = None,
         node: int = 0,
@@ -26,7 +26,7 @@ class Heart:
         self._interval = interval
         self._connect = connect
         self._execution = execution
-        self._on_stop = on_stop
+        self._on_reply = on_reply
         self._late_claim = late_claim
         self._node = node
         self._wake = threading.Event()
@@ -66,9 +66,12 @@ class Heart:
         except ServiceError as error:
             log.info("no heartbeat: %s", error)
             return
-        # A newer service may say more than this worker knows.
-        if reply.get("stop") in ("cancel", "pause"):
-            self._on_stop(reply["stop"])
+        # A newer service may say more than this worker knows, and that must not hide what it does know.
+        known = {name: value for name, value in reply.items() if name in HeartbeatReply.model_fields}
+        try:
+            self._on_reply(HeartbeatReply.model_validate(known))
+        except ValueError as error:
+            log.info("a heartbeat's answer was not understood: %s", error)
 
     def _claim_late(self, client: ServiceClient) -> None:
         """A claim that files decided is told to the service as soon as it can be reached."""

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -10,11 +11,16 @@ from pathlib import Path
 
 import worker
 from trainyard.contract.launch import LaunchDocument
-from trainyard.contract.layout import AttemptLayout
+from trainyard.contract.layout import AttemptLayout, RunLayout
 from worker.launcher.nodes import Node, Rendezvous
 
 _PR_SET_PDEATHSIG = 1
 SHUTDOWN_SECONDS = 60
+NSYS = "nsys"
+WRAPPED = "TRAINYARD_WRAPPED"
+"""The variable that tells a rank that its parent is not torchrun."""
+SCRIPT_SECONDS = 10
+"""A script's ranks do not hear the signal with which torchrun ends the peers of one that failed."""
 
 
 def start(layout: AttemptLayout, launch: LaunchDocument, node: Node, rendezvous: Rendezvous) -> subprocess.Popen[bytes]:
@@ -27,6 +33,7 @@ def start(layout: AttemptLayout, launch: LaunchDocument, node: Node, rendezvous:
         # saved. It hands the same disposition to them, until they install their own handlers.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != launcher:
             os._exit(1)
@@ -46,9 +53,9 @@ def start(layout: AttemptLayout, launch: LaunchDocument, node: Node, rendezvous:
 def command(layout: AttemptLayout, launch: LaunchDocument, node: Node, rendezvous: Rendezvous) -> list[str]:
     """The same on every node but for the address and who hosts the rendezvous."""
     return [
-        *(sys.executable, "-m", "worker.elastic", str(ended_file(layout, node.index))),
+        *(sys.executable, "-m", "worker.elastic", str(layout.root), str(node.index)),
         *("--nnodes", str(node.count)),
-        *("--nproc-per-node", str(launch.ranks_per_node)),
+        *("--nproc-per-node", str(launch.processes_per_node)),
         *("--rdzv-backend", "c10d"),
         *("--rdzv-endpoint", rendezvous.endpoint),
         *("--rdzv-conf", f"is_host={int(node.first)}"),
@@ -57,29 +64,53 @@ def command(layout: AttemptLayout, launch: LaunchDocument, node: Node, rendezvou
         *("--max-restarts", str(launch.max_restarts)),
         *("--signals-to-handle", "SIGINT"),
         *("--monitor-interval", "0.1"),
-        *("-m", "worker", str(layout.root)),
+        *_program(layout, launch),
     ]
 
 
-def ended_file(layout: AttemptLayout, node: int = 0) -> Path:
-    """How the node's ranks of the last execution ended, as torchrun saw it."""
-    return layout.errors / f"torchrun-{node}.json"
+def _program(layout: AttemptLayout, launch: LaunchDocument) -> list[str]:
+    """What each rank runs; under nsys, which records those that say so."""
+    rank = ["-m", "worker", str(layout.root)]
+    if not wrapped(launch):
+        return rank
+    folder = RunLayout(layout.root.parent.parent).profiles
+    folder.mkdir(parents=True, exist_ok=True)
+    chosen = ["--capture-range=cudaProfilerApi", "--capture-range-end=stop"] if launch.spec.backend == "nccl" else []
+    record = [NSYS, "profile", "--trace=cuda,nvtx,osrt", "--force-overwrite=true", *chosen]
+    return ["--no-python", *record, "--output", f"{folder}/nsys-rank-%q{{RANK}}", sys.executable, *rank]
 
 
-def ended_files(layout: AttemptLayout) -> list[Path]:
+def wrapped(launch: LaunchDocument) -> bool:
+    """Whether another program stands between torchrun and the ranks."""
+    return launch.spec.profile is not None and launch.spec.profile.nsys
+
+
+def refusal(launch: LaunchDocument) -> str | None:
+    """Why this node cannot run what is asked, where it cannot."""
+    if wrapped(launch) and shutil.which(NSYS) is None:
+        return f"profile.nsys is asked for, but {socket.gethostname()} has no program `{NSYS}` on its PATH"
+    return None
+
+
+def ended_file(layout: AttemptLayout, node: int, execution: int) -> Path:
+    """How the node's ranks of an execution ended, as torchrun saw it."""
+    return layout.errors / f"torchrun-{execution}-{node}.json"
+
+
+def ended_files(layout: AttemptLayout, execution: int) -> list[Path]:
     """Those of all nodes."""
-    return sorted(layout.errors.glob("torchrun-*.json"))
+    return sorted(layout.errors.glob(f"torchrun-{execution}-*.json"))
 
 
 def environment(launch: LaunchDocument, execution: int, base: dict[str, str]) -> dict[str, str]:
     """What torchrun and the ranks find around them."""
-    ranks = launch.ranks_per_node
+    ranks = launch.processes_per_node
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     found = {
         "OMP_NUM_THREADS": str(max(1, cores // ranks)),
         # A thread that waits must not spin: on a machine with other work, spinning threads made steps ten times slower.
         "OMP_WAIT_POLICY": "passive",
-        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SHUTDOWN_SECONDS),
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SCRIPT_SECONDS if launch.spec.task == "script" else SHUTDOWN_SECONDS),
         **base,
         "TRAINYARD_EXECUTION": str(execution),
         # torchrun's own store outlives the ranks, and after an in-place restart gloo would read the addresses of the
@@ -88,6 +119,8 @@ def environment(launch: LaunchDocument, execution: int, base: dict[str, str]) ->
         # The folder someone happened to start from is no place to import from.
         "PYTHONSAFEPATH": "1",
     }
+    if wrapped(launch):
+        found[WRAPPED] = "1"
     loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
     if loopback and launch.nodes == 1:
         # gloo asks the resolver for this host's name otherwise, and not every machine knows its own.

@@ -10,15 +10,11 @@ from pathlib import Path
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
 from trainyard.contract.reports import ExitReason, Failure, FinishRecord, MetricsBatch
+from trainyard.contract.spec import TrainingSpec
 from trainyard.contract.spool import SpoolCorruptError, parse_spool
 from worker.errors import failure_of, read_errors
 from worker.launcher.torchrun import ended_files
-
-_KILLED_HINT = (
-    "A SIGKILL that nobody sent is usually the host's out-of-memory killer: ask for more memory "
-    "(resources.memory_gb_per_gpu) or lower batch.micro_size."
-)
-
+from worker.memory_hints import memory_hint
 
 _NOTICED_WITHIN = 5.0
 """Seconds. A rank that died before its peers complained is noticed as soon as they are; one that dies later was killed
@@ -34,6 +30,16 @@ class Ended:
     pid: int
     time: float
     """When torchrun noticed, in whole seconds since 1970."""
+    out_of_memory: bool = False
+    """The kernel counted a kill for want of memory."""
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """What went wrong first in an execution."""
+
+    reason: ExitReason
+    failure: Failure
 
 
 def last_execution(layout: AttemptLayout, first: int) -> int:
@@ -42,81 +48,121 @@ def last_execution(layout: AttemptLayout, first: int) -> int:
     return max([first, *numbers, *(error.execution for error in read_errors(layout.errors))])
 
 
-def settle(layout: AttemptLayout, first: int, returncode: int, *, killed_for: ExitReason | None) -> FinishRecord:
+def settle(
+    layout: AttemptLayout,
+    first: int,
+    returncode: int,
+    *,
+    killed_for: ExitReason | None,
+    failure: Failure | None = None,
+    spec: TrainingSpec | None = None,
+) -> FinishRecord:
     """Read the last execution's finish record, or write it.
 
     Args:
         returncode: torchrun's.
         killed_for: why the launcher itself killed the ranks, where it did.
+        failure: what went wrong then, where that is known.
+        spec: the run's, from which the hints come.
     """
     execution = last_execution(layout, first)
     path = layout.finish(execution)
     if path.is_file():
         return FinishRecord.model_validate_json(path.read_bytes())
-    reason, failure = (killed_for, None) if killed_for else _failure(layout, execution, returncode)
+    reason = killed_for
+    if reason is None:
+        wrong = what_went_wrong(layout, execution, spec, returncode)
+        reason, failure = wrong.reason, wrong.failure
     record = FinishRecord(
         execution=execution,
         reason=reason,
-        step=_last_step(layout, execution),
+        step=last_step(layout, execution),
         failure=failure,
         restarts=execution - first,
         time=datetime.now(UTC),
     )
-    write_atomic(path, record.model_dump_json())
-    return record
+    return _written(layout, record)
 
 
 def not_started(layout: AttemptLayout, execution: int, error: OSError) -> FinishRecord:
     """Write the record of an execution whose torchrun never ran."""
     failure = Failure(host=socket.gethostname(), type=type(error).__name__, message=f"torchrun cannot start: {error}")
-    record = FinishRecord(execution=execution, reason="error", failure=failure, time=datetime.now(UTC))
-    write_atomic(layout.finish(execution), record.model_dump_json())
+    return _written(layout, FinishRecord(execution=execution, reason="error", failure=failure, time=datetime.now(UTC)))
+
+
+def refused(layout: AttemptLayout, execution: int, why: str) -> FinishRecord:
+    """Write the record of an execution that this node cannot run."""
+    failure = Failure(host=socket.gethostname(), type="Refused", message=why, final=True)
+    return _written(
+        layout, FinishRecord(execution=execution, reason="rejected", failure=failure, time=datetime.now(UTC))
+    )
+
+
+def _written(layout: AttemptLayout, record: FinishRecord) -> FinishRecord:
+    write_atomic(layout.finish(record.execution), record.model_dump_json())
     return record
 
 
-def _failure(layout: AttemptLayout, execution: int, returncode: int) -> tuple[ExitReason, Failure]:
+def what_went_wrong(
+    layout: AttemptLayout, execution: int, spec: TrainingSpec | None = None, returncode: int = 1
+) -> Wrong:
+    """The first thing that did, from what the ranks and torchrun left behind."""
     errors = read_errors(layout.errors, execution)
     own = next((error for error in errors if not error.consequence), None)
     if own:
-        return own.reason, failure_of(own)
+        return Wrong(own.reason, failure_of(own))
     told = {error.rank for error in errors}
     first = min((error.time for error in errors), default=float("inf"))
-    ended = [end for end in _ended(layout) if end.rank not in told and end.time <= first + _NOTICED_WITHIN]
+    ended = [end for end in _ended(layout, execution) if end.rank not in told and end.time <= first + _NOTICED_WITHIN]
     killed = next((end for end in ended if end.exitcode < 0), None) or next(iter(ended), None)
     if killed:
-        return "error", _from_exit(killed)
+        return _from_exit(killed, spec)
     if errors:
-        return errors[0].reason, failure_of(errors[0])
+        return Wrong(errors[0].reason, failure_of(errors[0]))
     what = _signal_name(-returncode) if returncode < 0 else f"exit code {returncode}"
     message = f"torchrun ended with {what}, and no rank left a word; launch.log has its output"
-    return "error", Failure(host=socket.gethostname(), type="LaunchFailed", message=message)
+    return Wrong("error", Failure(host=socket.gethostname(), type="LaunchFailed", message=message))
 
 
-def _from_exit(end: Ended) -> Failure:
-    if end.exitcode < 0:
-        name = _signal_name(-end.exitcode)
-        message = f"rank {end.rank} (pid {end.pid}) was ended by {name}"
-        hint = _KILLED_HINT if end.exitcode == -signal.SIGKILL else None
-        return Failure(rank=end.rank, host=socket.gethostname(), type=name, message=message, hint=hint)
-    message = f"rank {end.rank} (pid {end.pid}) ended with exit code {end.exitcode} and left no word"
-    return Failure(rank=end.rank, host=socket.gethostname(), type="RankFailed", message=message)
+def _from_exit(end: Ended, spec: TrainingSpec | None) -> Wrong:
+    who, host = f"rank {end.rank} (pid {end.pid})", socket.gethostname()
+    if end.exitcode >= 0:
+        message = f"{who} ended with exit code {end.exitcode} and left no word"
+        return Wrong("error", Failure(rank=end.rank, host=host, type="RankFailed", message=message))
+    name = _signal_name(-end.exitcode)
+    advice = memory_hint(spec, on_device=False) if spec and end.exitcode == -signal.SIGKILL else None
+    if end.out_of_memory:
+        message = f"{who} was ended by {name}: the kernel's out-of-memory killer counted a kill in this job's group"
+        return Wrong("out_of_memory", Failure(rank=end.rank, host=host, type=name, message=message, hint=advice))
+    hint = f"A SIGKILL that nobody sent is usually the host's out-of-memory killer. {advice}" if advice else None
+    failure = Failure(rank=end.rank, host=host, type=name, message=f"{who} was ended by {name}", hint=hint)
+    return Wrong("error", failure)
 
 
-def _ended(layout: AttemptLayout) -> list[Ended]:
-    return sorted((end for path in ended_files(layout) for end in _read_ended(path)), key=lambda end: end.rank)
+def _ended(layout: AttemptLayout, execution: int) -> list[Ended]:
+    return sorted(
+        (end for path in ended_files(layout, execution) for end in _read_ended(path)), key=lambda end: end.rank
+    )
 
 
 def _read_ended(path: Path) -> list[Ended]:
     try:
         listed = json.loads(path.read_text())
         return [
-            Ended(int(item["rank"]), int(item["exitcode"]), int(item["pid"]), float(item["time"])) for item in listed
+            Ended(
+                int(item["rank"]),
+                int(item["exitcode"]),
+                int(item["pid"]),
+                float(item["time"]),
+                bool(item.get("out_of_memory")),
+            )
+            for item in listed
         ]
     except (OSError, ValueError, KeyError, TypeError):
         return []
 
 
-def _last_step(layout: AttemptLayout, execution: int) -> int:
+def last_step(layout: AttemptLayout, execution: int) -> int:
     """The last step that the execution told of."""
     return _step_in(layout.spool_file(execution))
 

@@ -29,7 +29,11 @@ class Examples:
 
 
 class Task(Protocol):
-    """A model, its data and its loss. Losses are sums: the engine divides by the count of the whole global batch."""
+    """A model, its data and its loss. Losses are sums: the engine divides by the count of the whole global batch.
+
+    A task may also have `losses(model, batch)`, several losses by name; `optimizers(module, spec)`, optimizers of its
+    own by name; and `shuffle`. See `worker.tasks.custom.CustomTask`.
+    """
 
     examples: Examples
     tokens_per_example: int

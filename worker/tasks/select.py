@@ -8,6 +8,10 @@ from worker.tasks.base import Task
 
 def select_task(spec: TrainingSpec) -> Task:
     """The task, with its data loaded."""
+    if spec.task == "custom":
+        from worker.tasks.custom import load_custom
+
+        return load_custom(spec)
     match spec.model, spec.data:
         case GptModel() as model, BuiltinData(name="stdlib") as data:
             from worker.tasks.causal_lm import gpt_on_stdlib

@@ -36,9 +36,9 @@ def without(field: str) -> dict[str, Any]:
             "means nothing to `adamw`; it is for `sgd`",
         ),
         (
-            {**SPEC, "health": {"stall_timeout_minutes": 5}},
+            {**SPEC, "health": {"stall_timeout_minutes": 0}},
             "health.stall_timeout_minutes",
-            "the watchdog for stalled runs is not built yet; leave it out",
+            "input should be greater than 0",
         ),
         (
             {

@@ -55,6 +55,7 @@ class FakeService:
         self.heartbeats = []
         self.refuse_claim = False
         self.stop = None
+        self.profile = None
         self.lose_answers = 0
         """So many answers are lost after the request was obeyed."""
         self._lock = threading.Lock()
@@ -93,7 +94,7 @@ class FakeService:
             def log_message(self, *args):
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
+        self._server = _Server(("127.0.0.1", self.port), Handler)
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         return self
@@ -112,7 +113,7 @@ class FakeService:
 
     def _heartbeat(self, attempt, url, body):
         self.heartbeats.append(json.loads(body))
-        return 200, {"stop": self.stop}
+        return 200, {"stop": self.stop, "profile": self.profile, "from_a_newer_service": 1}
 
     def _metrics(self, attempt, url, body):
         batch = MetricsBatch.model_validate_json(body)
@@ -144,8 +145,16 @@ class FakeService:
         stream += body
         return 200, {"next_offset": len(stream)}
 
+    def said(self, type_):
+        return [event for event in list(self.events.values()) if event["type"] == type_]
+
     def series(self, key):
         return {(step, execution): value for (k, step, execution), value in self.points.items() if k == key}
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request, client_address):
+        """A worker that is killed in the middle of a request is what these tests are about."""
 
 
 class Run:
@@ -179,13 +188,13 @@ class Run:
         self.layout.current.write_text(json.dumps({"attempt_id": f"a{number}", "attempt": number}))
         return attempt
 
-    def start(self, number=1, faults=()):
+    def start(self, number=1, faults=(), environ=None):
         attempt = self.prepare(number)
-        self.process = launch(attempt, faults)
+        self.process = launch(attempt, faults, environ)
         return attempt
 
-    def run(self, number=1, faults=(), seconds=100):
-        attempt = self.start(number, faults)
+    def run(self, number=1, faults=(), seconds=100, environ=None):
+        attempt = self.start(number, faults, environ)
         self.wait(seconds)
         return attempt
 
@@ -199,9 +208,10 @@ class Run:
         return str(self.layout.checkpoint(step).manifest)
 
 
-def launch(attempt, faults=()):
+def launch(attempt, faults=(), environ=None):
     env = {
         **os.environ,
+        **(environ or {}),
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(HERE / "faults")]),
         "TRAINYARD_TEST_FAULTS": json.dumps(list(faults)),
         "OMP_NUM_THREADS": "1",
@@ -245,7 +255,7 @@ def processes_of(attempt):
     return found
 
 
-def run_layout(world, cases, folder, seconds=150):
+def run_layout(world, cases, folder, seconds=150, environ=None):
     """The cases on `world` processes; one result a rank."""
     folder.mkdir(parents=True)
     (folder / "cases.json").write_text(json.dumps(cases))
@@ -257,6 +267,7 @@ def run_layout(world, cases, folder, seconds=150):
         "MASTER_PORT": str(free_port()),
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": "1",
+        **(environ or {}),
     }
     command = [sys.executable, str(HERE / "layout_program.py"), str(folder / "cases.json"), str(folder)]
     ranks = []

@@ -6,6 +6,7 @@
 import json
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -13,12 +14,14 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.resolve import Site, resolve
 from trainyard.contract.spec import parse_spec
 from worker import distributed
+from worker.boundary import Boundary
 from worker.checkpoint.export import export_weights, whole_weights
 from worker.checkpoint.manager import CheckpointManager
 from worker.engine.step import Stepper
@@ -61,6 +64,7 @@ class StopAt:
 
     def __init__(self, start, until):
         self.step, self.until = start, until
+        self.profile_request = 0
 
     def agreed(self):
         self.step += 1
@@ -75,10 +79,27 @@ COLLECTIVES = {
 """What fully_shard calls in this torch."""
 
 
+SITE = Site(os.environ.get("TRAINYARD_TEST_ACCELERATOR", "cpu"))
+
+
+class Reads(TorchDispatchMode):
+    """Counts what makes the host wait for a device: a tensor's value read as a number."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
 class Watched:
     """Records the examples and collectives of each step, and multiplies a planted loss."""
 
-    def __init__(self, plant, world):
+    def __init__(self, plant, world, count_reads=False):
+        self.count_reads = count_reads
+        self.reads = {}
         self.plant = plant and {**plant, "rank": plant["rank"] % world}
         self.collectives = {}
         self.most_gathered = 0
@@ -97,7 +118,9 @@ class Watched:
 
         def run(stepper, step, indices, **options):
             watched.step, watched.inside = step, True
-            result = watched.run(stepper, step, indices, **options)
+            with Reads() if watched.count_reads else nullcontext() as reads:
+                result = watched.run(stepper, step, indices, **options)
+            watched.reads[step] = reads.count if reads else None
             watched.inside = False
             if stepper._precision.scaler:
                 watched.scales[step] = stepper._precision.scaler.get_scale()
@@ -146,19 +169,18 @@ class Watched:
 
 
 def train(case, ranks, folder):
-    document = {**case["spec"], "gpus": ranks.world}
-    if ranks.world == 1 and case.get("single", True):
+    document = {**case["spec"], "gpus": case.get("gpus", ranks.world)}
+    if ranks.world == 1 and case.get("single", SITE.accelerator == "cpu"):
         document["strategy"] = "single"
-    spec = resolve(parse_spec(document), Site())
+    spec = resolve(parse_spec(document), SITE)
     reporter = ListReporter()
     checkpoints = manager(RunLayout(folder.parent / case["run"]), spec, ranks) if "run" in case else NoCheckpoints()
-    stop = StopSignal(folder / "stop")
-    stop.bind(ranks.any)
+    stop = Boundary(ranks, StopSignal(folder / "stop"))
     if "until" in case:
         stop = StopAt(checkpoints.start_step, case["until"])
-    with Watched(case.get("plant"), ranks.world) as watched:
+    with Watched(case.get("plant"), ranks.world, case.get("count_reads", False)) as watched:
         task = watched.wrap(select_task(spec), ranks.rank)
-        trainer = Trainer(spec, task, ranks, reporter=reporter, stop=stop, checkpoints=checkpoints)
+        trainer = Trainer(spec, task, ranks, reporter=reporter, boundary=stop, checkpoints=checkpoints)
         if case.get("watch_gathered"):
             watched.watch_gathered(trainer._model.module)
         error = None
@@ -176,6 +198,7 @@ def train(case, ranks, folder):
         "examples": watched.examples,
         "scales": watched.scales,
         "error": error,
+        "reads": watched.reads,
         "collectives": watched.collectives,
         "most_gathered": watched.most_gathered,
         "sharded": sum(p.to_local().numel() for p in module.parameters() if isinstance(p, DTensor)),
@@ -219,7 +242,9 @@ def manager(run, spec, ranks):
 def main():
     cases = json.loads(Path(sys.argv[1]).read_text())
     folder = Path(sys.argv[2])
-    ranks = distributed.join("gloo")
+    # One group for all cases: on GPUs with gloo beside NCCL, which offloaded parameters need.
+    base = next(iter(cases.values()))["spec"] | {"backend": "auto", "fsdp": {"cpu_offload": True}, "strategy": "fsdp"}
+    ranks = distributed.join(parse_spec(base | {"backend": "nccl" if SITE.accelerator == "cuda" else "gloo"}))
     found = {name: train(case, ranks, folder) for name, case in cases.items()}
     (folder / f"rank-{ranks.rank}.json").write_text(json.dumps(found))
     ranks.barrier()

@@ -83,3 +83,22 @@ class TestAClaimThatIsRefused:
         run.layout.current.write_text('{"attempt_id": "a2"}')
         assert launch(attempt).wait(60) == 0
         assert not attempt.logs.exists()
+
+
+class TestARankThatStandsStill:
+    def test_it_is_named_and_every_ranks_stack_is_in_its_log(self, tmp_path, service):
+        run = Run(tmp_path / "job", service.url, {"health.stall_timeout_minutes": 0.05}, max_restarts=2)
+        attempt = run.start(faults=[{"kind": "sleep", "rank": 1, "step": 3, "seconds": 600}])
+        wait_for(lambda: "step 2/" in attempt.rank_log(0).read_text() if attempt.rank_log(0).exists() else "", "step 2")
+        stood_at = time.monotonic()
+        run.wait(40)
+        assert time.monotonic() - stood_at < 20
+        record = finish_of(attempt, 1)
+        assert (record.reason, record.step, record.restarts) == ("stalled", 2, 0)
+        assert (record.failure.rank, record.failure.type) == (1, "Stalled")
+        assert "rank 1 is behind, in step 3" in record.failure.message
+        assert "sitecustomize.py" in record.failure.message
+        assert "_strike" in record.failure.traceback
+        for rank in (0, 1):
+            assert "most recent call first" in attempt.rank_log(rank).read_text()
+        assert processes_of(attempt) == []

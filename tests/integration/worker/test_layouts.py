@@ -71,6 +71,12 @@ CASES = {
         "plant": {"rank": 0, "step": 5, "value": "nan"},
     },
 }
+_CLASSIC = {**load_template("classic_exercise").spec, "seed": 3}
+CLASSIC = {
+    "classic_sgd": {"spec": _CLASSIC},
+    "classic_adam": {"spec": {**_CLASSIC, "optimizer": {"name": "adam", "lr": 0.01, "eps": 0}}},
+}
+CASES |= CLASSIC
 for _case in CASES.values():
     _case["spec"]["model"].pop("sizes", None) if _case["spec"]["task"] == "causal_lm" else None
 
@@ -122,8 +128,8 @@ class TestAnyNumberOfProcesses:
             assert float(together[step]) == pytest.approx(float(norm), rel=1e-4)
 
 
-class TestABareLoop:
-    """The same runs, written out with torch alone."""
+class BareLoop:
+    """The same run, written out with torch alone."""
 
     def bare(self, document, optimizer, rate):
         seed_generators(document["seed"])
@@ -135,7 +141,11 @@ class TestABareLoop:
         train = len(x) - round(len(x) * data.get("eval_fraction", 0.2))
         optimizer = optimizer(model.parameters())
         order = GlobalBatches(
-            train, document["batch"]["size"], seed=document["seed"], last=document["batch"].get("last", "keep")
+            train,
+            document["batch"]["size"],
+            seed=document["seed"],
+            last=document["batch"].get("last", "keep"),
+            shuffle=data.get("shuffle", True),
         )
         found = {}
         total = document["epochs"] * order.steps_per_epoch
@@ -161,6 +171,8 @@ class TestABareLoop:
                 assert loss == pytest.approx(expected[step], rel=1e-5), (world, step)
             assert torch.linalg.norm(parameters(result, case) - weights) <= 1e-5 * torch.linalg.norm(weights)
 
+
+class TestABareLoop(BareLoop):
     def test_sgd(self, layouts):
         self.compare(layouts, "uneven", lambda p: torch.optim.SGD(p, lr=0.1), lambda step, total: 0.1)
 
@@ -177,6 +189,31 @@ class TestABareLoop:
             return 0.01 * (0.1 + 0.9 * (1 + math.cos(math.pi * (step - 4) / (total - 4))) / 2)
 
         self.compare(layouts, "adamw", lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1), rate)
+
+
+class TestTheClassicExercise(BareLoop):
+    """Three epochs in order, batches of ten: two processes end where one does, with the same rate and no rescaling."""
+
+    @pytest.mark.parametrize(
+        ("case", "optimizer", "rate"),
+        [
+            ("classic_sgd", lambda p: torch.optim.SGD(p, lr=1.0), 1.0),
+            ("classic_adam", lambda p: torch.optim.Adam(p, lr=0.01, eps=0), 0.01),
+        ],
+    )
+    def test_the_preset_on_two_processes_is_a_plain_loop_on_one(self, layouts, case, optimizer, rate):
+        assert len(losses(layouts(2), case)) == 36
+        self.compare(layouts, case, optimizer, lambda step, total: rate)
+
+    @pytest.mark.parametrize("case", CLASSIC)
+    def test_nothing_was_shuffled(self, layouts, case):
+        seen = layouts(1)[0][case]["examples"]
+        assert [seen[str(step)] for step in (1, 2, 12, 13)] == [
+            list(range(10)),
+            list(range(10, 20)),
+            list(range(110, 120)),
+            list(range(10)),
+        ]
 
 
 class TestAnInfinityOnOneRank:

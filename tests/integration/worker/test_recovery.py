@@ -28,6 +28,19 @@ ADAMW = {
 }
 FSDP = {**ADAMW, "strategy": "fsdp", "checkpoint.async": True, "gpus": 2}
 HSDP = {**MOMENTUM, "strategy": "hsdp", "fsdp.replicas": 2, "gpus": 4}
+EVERY = {
+    f"{name}-{gpus}": {**FSDP, **how, "gpus": gpus}
+    for gpus in (2, 3)
+    for name, how in {
+        "ddp": {"strategy": "ddp"},
+        "zero1": {"strategy": "zero1", "batch.micro_size": 2},
+        "zero2": {"strategy": "zero2"},
+        "naive": {"fsdp": {"wrap": "naive"}},
+        "size": {"fsdp": {"wrap": "size", "min_params": 7}},
+        "layer": {},
+    }.items()
+}
+"""Every strategy on 2 and 3 ranks; hsdp is on 4."""
 
 
 def undisturbed(run, folder):
@@ -47,8 +60,13 @@ def killed_after_checkpoint(run, rank, *, checkpoint, step):
 class TestARankThatIsKilled:
     @pytest.mark.parametrize(
         ("overrides", "rank"),
-        [(MOMENTUM, 1), (ADAMW, 0), (FSDP, 1), pytest.param(HSDP, 3, marks=pytest.mark.slow)],
-        ids=["momentum-2", "adamw-3", "fsdp-2", "hsdp-4"],
+        [
+            (MOMENTUM, 1),
+            (ADAMW, 0),
+            (FSDP, 1),
+            *(pytest.param(found, 1, marks=pytest.mark.slow) for found in (HSDP, *EVERY.values())),
+        ],
+        ids=["momentum-2", "adamw-3", "fsdp-2", "hsdp-4", *EVERY],
     )
     def test_the_run_resumes_in_place_and_its_losses_are_an_undisturbed_runs(self, tmp_path, overrides, rank):
         with FakeService() as service:
@@ -65,7 +83,9 @@ class TestARankThatIsKilled:
             **{(step, 1): value for step, value in before.items()},
             **{(step, 2): value for step, value in after.items()},
         }
-        assert "restarted_in_place" in {event["type"] for event in service.events.values()}
+        (restart,) = [event for event in service.events.values() if event["type"] == "restarted_in_place"]
+        assert restart["data"] == {"rank": rank, "type": "SIGKILL", "reason": "error"}
+        assert "was ended by SIGKILL" in restart["message"]
         resumed = [event for event in service.events.values() if event["type"] == "training_resumed"]
         assert [event["data"]["step"] for event in resumed] == [10]
 

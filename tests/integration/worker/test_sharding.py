@@ -133,3 +133,10 @@ class TestResharding:
             found |= part
         assert list(found) == list(range(1, 25))
         assert found == pytest.approx(expected, rel=1e-5)
+
+    def test_each_step_saw_the_examples_of_the_undisturbed_run(self, layouts):
+        found = {}
+        for world, case in [(n, case) for n in STAGES for case in layouts[n][0] if case[:6] == "chain-"]:
+            ranks = [rank[case]["examples"] for rank in layouts[world]]
+            found |= {step: [example for rank in ranks for example in rank[step]] for step in ranks[0]}
+        assert found == layouts[1][0]["chain whole"]["examples"]

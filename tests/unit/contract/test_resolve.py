@@ -1,5 +1,7 @@
 """Acceptance: every `auto` becomes a value, and what is not built is refused by the name of its field."""
 
+from typing import ClassVar
+
 import pytest
 
 from trainyard.contract.problems import SpecError
@@ -49,9 +51,6 @@ class TestUnsupported:
     @pytest.mark.parametrize(
         ("changes", "expected"),
         [
-            ({"task": "custom", "target": "a:b"}, ["task"]),
-            ({"task": "script", "argv": ["x"]}, ["task"]),
-            ({"task": "comm_check"}, ["task"]),
             ({"strategy": "dp", "gpus": 2}, ["strategy"]),
             ({"strategy": "fsdp", "fsdp": {"cpu_offload": True}}, ["fsdp.cpu_offload"]),
             ({"task": "causal_lm", "model": {"source": "hf", "path": "/m"}}, ["data.name"]),
@@ -74,10 +73,9 @@ class TestUnsupported:
                 },
                 ["data.format"],
             ),
-            ({"compile": True}, ["compile"]),
+            ({"tf32": True}, ["tf32"]),
+            ({"strategy": "ddp", "ddp": {"sync_batchnorm": True}}, ["ddp.sync_batchnorm"]),
             ({"resume_from": "job_1"}, ["resume_from"]),
-            ({"profile": {"start_step": 1}}, ["profile"]),
-            ({"backend": "mpi"}, ["backend"]),
             ({"backend": "nccl"}, ["backend"]),
             ({"environment": {"conda": "base"}}, ["environment"]),
             ({"environment": {"modules": ["cuda"]}}, ["environment"]),
@@ -90,23 +88,41 @@ class TestUnsupported:
         assert params(**changes) == expected
 
     def test_all_of_it_at_once(self):
-        assert params(backend="mpi", compile=True, strategy="dp") == ["strategy", "compile", "backend"]
+        assert params(resume_from="job_1", tf32=True, strategy="dp") == ["strategy", "tf32", "resume_from"]
 
     def test_what_a_cluster_has_is_not_refused_there(self):
         spec = parse_spec({**BASE, "backend": "nccl", "resources": {"partition": "gpu"}})
         assert resolve(spec, CUDA) == spec.model_copy(update={"strategy": "single", "precision": "bf16"})
 
-    @pytest.mark.parametrize(("site", "expected"), [(CPU, "needs GPUs"), (CUDA, "is not built yet")])
     @pytest.mark.parametrize(
         ("changes", "param"),
-        [({"strategy": "dp"}, "strategy"), ({"strategy": "zero2", "fsdp": {"cpu_offload": True}}, "fsdp.cpu_offload")],
+        [
+            ({"strategy": "dp"}, "strategy"),
+            ({"strategy": "zero2", "fsdp": {"cpu_offload": True}}, "fsdp.cpu_offload"),
+            ({"strategy": "ddp", "ddp": {"sync_batchnorm": True}}, "ddp.sync_batchnorm"),
+            ({"tf32": True, "precision": "fp32"}, "tf32"),
+        ],
     )
-    def test_what_needs_an_accelerator_says_so_where_there_is_none(self, site, expected, changes, param):
+    def test_what_needs_an_accelerator_says_so_where_there_is_none(self, changes, param):
+        spec = parse_spec({**BASE, **changes})
         with pytest.raises(SpecError) as caught:
-            resolve(parse_spec({**BASE, **changes}), site)
+            resolve(spec, CPU)
         (problem,) = caught.value.problems
         assert problem.param == param
-        assert expected in problem.message
+        assert "needs GPUs" in problem.message
+        resolve(spec, CUDA)
+
+    @pytest.mark.parametrize(
+        ("changes", "param"),
+        [
+            ({"strategy": "fsdp", "fsdp": {"cpu_offload": True}, "precision": "fp16"}, "fsdp.cpu_offload"),
+            ({"strategy": "fsdp", "fsdp": {"wrap": "naive", "prefetch": 1}}, "fsdp.prefetch"),
+            ({"strategy": "dp", "gpus": 4, "resources": {"gpus_per_node": 2}}, "strategy"),
+            ({"tf32": True, "precision": "bf16"}, "tf32"),
+        ],
+    )
+    def test_what_cannot_go_together_on_gpus(self, changes, param):
+        assert params(CUDA, **changes) == [param]
 
     def test_a_time_limit_means_something_everywhere(self):
         assert resolve(parse_spec({**BASE, "resources": {"time_limit_minutes": 5}}), CPU)
@@ -151,3 +167,49 @@ class TestSharding:
     )
     def test_fields_that_conflict_are_named(self, strategy, fsdp, param):
         assert params(strategy=strategy, gpus=2, fsdp=fsdp) == [param]
+
+
+class TestBesideTheLoop:
+    SCRIPT: ClassVar = {"task": "script", "argv": ["-m", "train"], "gpus": 2}
+    CHECK: ClassVar = {"task": "comm_check", "gpus": 2}
+
+    def refused(self, document):
+        with pytest.raises(SpecError) as caught:
+            resolve(parse_spec(document), CPU)
+        return [str(problem) for problem in caught.value.problems]
+
+    def test_a_script_keeps_what_means_nothing_to_it_as_it_was(self):
+        found = resolve(parse_spec(self.SCRIPT), CPU)
+        assert (found.strategy, found.precision, found.backend) == ("auto", "auto", "auto")
+        assert resolve(parse_spec(self.CHECK), CPU).backend == "gloo"
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            ("model", {"name": "mlp"}),
+            ("data", {"source": "builtin", "name": "parity"}),
+            ("optimizer", {"lr": 0.5}),
+            ("batch", {"size": 64}),
+            ("precision", "fp16"),
+            ("strategy", "ddp"),
+            ("steps", 3),
+            ("checkpoint", {"every_steps": 3}),
+            ("seed", 1),
+        ],
+    )
+    def test_what_only_our_loop_reads_is_refused(self, field, value):
+        message = f"{field}: means nothing to task `script`; pass it to your program in `argv`"
+        assert self.refused({**self.SCRIPT, field: value}) == [message]
+        assert self.refused({**self.CHECK, field: value}) == [
+            f"{field}: means nothing to task `comm_check`; leave it out"
+        ]
+
+    def test_a_script_takes_its_backend_itself(self):
+        assert self.refused({**self.SCRIPT, "backend": "gloo"}) == [
+            "backend: means nothing to task `script`; pass it to your program in `argv`"
+        ]
+
+    def test_one_rank_has_nobody_to_talk_to(self):
+        assert self.refused({**self.CHECK, "gpus": 1}) == [
+            "gpus: is 1, and a check of communication needs at least two ranks"
+        ]

@@ -38,6 +38,17 @@ class TestConflicts:
             ({"task": "script"}, "argv: is required for task `script`"),
             ({"target": "a:b"}, "target: is for task `custom` only"),
             ({"argv": ["x"]}, "argv: is for task `script` only"),
+            ({"task": "custom", "target": "my task"}, "target: must be `module:function`, like `my_task:build`"),
+            ({"code": "sha256:" + "0" * 64}, "code: is for tasks `custom` and `script` only"),
+            (
+                {"task": "script", "argv": []},
+                "argv: must begin with a file of the uploaded folder, an absolute path, or `-m` and a module",
+            ),
+            (
+                {"task": "script", "argv": ["../x.py"]},
+                "argv: `../x.py` is neither a file inside the uploaded folder, nor an absolute path, nor `-m`",
+            ),
+            ({"task": "script", "argv": ["-m"]}, "argv: `-m` needs a module after it"),
             (
                 {"strategy": "single", "gpus": 2},
                 "gpus: is 2, but strategy `single` has exactly one rank; take `ddp` or set `gpus: 1`",

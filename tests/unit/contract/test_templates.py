@@ -21,7 +21,7 @@ class TestPresets:
 
     @pytest.mark.parametrize("name", ["nope", "../digits_ddp", "", "digits_ddp.yaml"])
     def test_an_unknown_one_lists_those_there_are(self, name):
-        with pytest.raises(UnknownTemplateError, match=r"there are: digits_ddp, .*mlp_parity"):
+        with pytest.raises(UnknownTemplateError, match=r"there are: .*comm_check, .*digits_ddp, .*mlp_parity"):
             load_template(name)
 
 

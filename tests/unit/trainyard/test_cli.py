@@ -238,6 +238,12 @@ class TestJobs:
         (found,) = lines(run("cancel", "a1", "--wait", "--json"))
         assert found["status"] == "cancelled"
 
+    def test_a_trace_is_asked_of_a_running_job(self, service, run):
+        service.on("GET", "/v1/jobs/a1", job("a1"))
+        service.on("POST", "/v1/jobs/a1/profile", httpx.Response(202, json=job("a1")))
+        assert "a trace of 2 step(s) is asked for" in run("profile", "a1", "--steps", "2", "--rank", "1").stdout
+        assert json.loads(service.requests[-1].content) == {"steps": 2, "ranks": [1]}
+
 
 class TestLogs:
     PATH = "/v1/jobs/a1/logs"

@@ -11,12 +11,15 @@ import pytest
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
 from trainyard.contract.reports import FinishRecord
+from trainyard.contract.spec import parse_spec
+from trainyard.contract.templates import fill_template
 from worker.errors import describe, is_out_of_memory, write_error
 from worker.launcher.stopping import StopRequest, TimeLimit
 from worker.launcher.torchrun import ended_file
 from worker.launcher.verdict import settle
 from worker.processes import descendants, kill_remaining
 
+SPEC = parse_spec(fill_template("mlp_parity", {}))
 ROOT = Path(__file__).parents[3]
 
 
@@ -47,11 +50,11 @@ class TestImports:
 
 class TestSettle:
     def error(self, layout, rank, error, at, execution=1):
-        record = describe(error, rank=rank, execution=execution).model_copy(update={"time": at})
+        record = describe(error, rank=rank, execution=execution, spec=SPEC).model_copy(update={"time": at})
         write_error(layout.rank_error(rank), record)
 
     def settle(self, layout, returncode=1, killed_for=None):
-        return settle(layout, 1, returncode, killed_for=killed_for)
+        return settle(layout, 1, returncode, killed_for=killed_for, spec=SPEC)
 
     def test_a_ranks_own_record_stands(self, layout):
         record = FinishRecord(execution=1, reason="completed", step=5, time=datetime.now(UTC))
@@ -73,15 +76,27 @@ class TestSettle:
     def test_a_killed_rank_without_a_word_comes_before_its_peers(self, layout):
         self.error(layout, 0, RuntimeError("Connection reset by peer"), 10.0)
         ends = [{"rank": 0, "exitcode": 1, "pid": 7, "time": 10}, {"rank": 3, "exitcode": -9, "pid": 8, "time": 11}]
-        ended_file(layout).write_text(json.dumps(ends))
+        ended_file(layout, 0, 1).write_text(json.dumps(ends))
         failure = self.settle(layout).failure
         assert (failure.rank, failure.type) == (3, "SIGKILL")
         assert "out-of-memory killer" in failure.hint
 
+    def test_a_kill_that_the_kernel_counted_is_memory_that_ran_out(self, layout):
+        end = {"rank": 1, "exitcode": -9, "pid": 8, "time": 11, "out_of_memory": True}
+        ended_file(layout, 2, 1).write_text(json.dumps([end]))
+        record = self.settle(layout)
+        assert (record.reason, record.failure.rank) == ("out_of_memory", 1)
+        assert "(1) batch.micro_size" in record.failure.hint
+
+    def test_a_rank_lost_in_an_earlier_start_does_not_explain_this_one(self, layout):
+        ended_file(layout, 0, 1).write_text(json.dumps([{"rank": 1, "exitcode": -9, "pid": 8, "time": 11}]))
+        self.error(layout, 0, ValueError("final"), 20.0, execution=2)
+        assert self.settle(layout).failure.type == "ValueError"
+
     def test_a_rank_that_torchrun_killed_itself_comes_after_its_peers(self, layout):
         self.error(layout, 0, RuntimeError("Connection reset by peer"), 10.0)
         ends = [{"rank": 0, "exitcode": 1, "pid": 7, "time": 10}, {"rank": 3, "exitcode": -9, "pid": 8, "time": 70}]
-        ended_file(layout).write_text(json.dumps(ends))
+        ended_file(layout, 0, 1).write_text(json.dumps(ends))
         assert self.settle(layout).failure.rank == 0
 
     def test_an_error_of_an_earlier_execution_is_forgiven(self, layout):

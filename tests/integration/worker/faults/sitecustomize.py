@@ -15,10 +15,13 @@ FAULTS = json.loads(os.environ.get("TRAINYARD_TEST_FAULTS", "[]"))
 
 
 class _Hook(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Patches `worker.engine.step` when it has been imported."""
+    """Patches a module of ours when it has been imported."""
+
+    def __init__(self, name, patch):
+        self._name, self._patch = name, patch
 
     def find_spec(self, name, path=None, target=None):
-        if name != "worker.engine.step":
+        if name != self._name:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
@@ -31,10 +34,11 @@ class _Hook(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module):
         self._inner.exec_module(module)
-        _patch(module.Stepper)
+        self._patch(module)
 
 
-def _patch(stepper):
+def _patch_step(module):
+    stepper = module.Stepper
     original = stepper.run
 
     def run(self, step, indices, **options):
@@ -44,6 +48,44 @@ def _patch(stepper):
         return original(self, step, indices, **options)
 
     stepper.run = run
+    rehearse = stepper.rehearse
+
+    def rehearse_within(self, indices):
+        for fault in FAULTS:
+            if fault["kind"] == "memory_above" and fault.get("rank", self._ranks.rank) == self._ranks.rank:
+                print(f"rehearsed {len(indices)}", flush=True)
+                if len(indices) > fault["examples"]:
+                    raise MemoryError("planted")
+        return rehearse(self, indices)
+
+    stepper.rehearse = rehearse_within
+
+
+def _patch_comm(module):
+    """`corrupt` adds one to an element of what an operation leaves on one rank of one group; `absent` refuses it."""
+    original = module.call
+
+    def call(operation, place, data):
+        for fault in FAULTS:
+            if (fault.get("operation"), fault.get("group", place.group.name)) != (operation, place.group.name):
+                continue
+            if fault["kind"] == "absent":
+                raise RuntimeError(f"this backend does not support {operation}")
+            original(operation, place, data)
+            if fault["kind"] == "corrupt" and fault["rank"] == place.rank:
+                module.outcome(operation, data)[-1][17] += 1
+            return
+        original(operation, place, data)
+
+    blocking = module._blocking
+
+    def exchange(own, received, other, *, first):
+        blocking(own, received, other, first=first)
+        for fault in FAULTS:
+            if fault.get("operation") == "send" and fault["rank"] == int(os.environ["RANK"]) and fault["from"] == other:
+                received[17] += 1
+
+    module.call, module._blocking = call, exchange
 
 
 def _hits(fault, rank, step):
@@ -77,4 +119,4 @@ def stepper_wait(path):
 
 
 if FAULTS:
-    sys.meta_path.insert(0, _Hook())
+    sys.meta_path[:0] = [_Hook("worker.engine.step", _patch_step), _Hook("worker.comm.check", _patch_comm)]

@@ -1,0 +1,58 @@
+"""Archives of code as files named by their digest. The service never looks inside."""
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+from typing import IO
+
+from service.errors import BodyTooLargeError, InvalidRequestError
+from trainyard.contract.code import MAX_CODE_BYTES, code_archive
+
+
+class Upload:
+    """One archive as it comes in: counted and hashed, and put in its place only when it is what its name says."""
+
+    def __init__(self, runs: Path, digest: str, *, limit: int = MAX_CODE_BYTES) -> None:
+        self._place = code_archive(runs, digest)
+        self._digest = digest
+        self._limit = limit
+        self._hash = hashlib.sha256()
+        self._size = 0
+        self._file: IO[bytes] | None = None
+
+    def add(self, chunk: bytes) -> None:
+        """Raises BodyTooLargeError beyond the limit."""
+        self._size += len(chunk)
+        if self._size > self._limit:
+            raise BodyTooLargeError(f"code is at most {self._limit} bytes; leave data out of it")
+        if self._file is None:
+            self._place.parent.mkdir(parents=True, exist_ok=True)
+            self._file = tempfile.NamedTemporaryFile(dir=self._place.parent, prefix=".upload-", delete=False)  # noqa: SIM115 (closed in keep or drop)
+        self._hash.update(chunk)
+        self._file.write(chunk)
+
+    def keep(self) -> bool:
+        """Put it in its place; False where the same was there before.
+
+        Raises:
+            InvalidRequestError: the bytes are not those of the digest.
+        """
+        found = f"sha256:{self._hash.hexdigest()}"
+        if self._file is None or found != self._digest:
+            raise InvalidRequestError(
+                f"the body's digest is {found}, not the one in the path", param="digest", code="digest_mismatch"
+            )
+        new = not self._place.is_file()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        os.replace(self._file.name, self._place)
+        self._file = None
+        return new
+
+    def drop(self) -> None:
+        """Leave nothing of an upload that was not kept."""
+        if self._file is not None:
+            self._file.close()
+            Path(self._file.name).unlink(missing_ok=True)

@@ -1,0 +1,70 @@
+"""A trace asked of a running job. The request is an event of the job; the worker hears of it by its heartbeat."""
+
+from datetime import datetime
+
+from service.access.actions import Principal
+from service.db.engine import Database
+from service.db.models import Attempt, Event, Job
+from service.errors import ConflictError, InvalidRequestError
+from service.jobs.actions import require_change
+from service.jobs.repository import JobRepository
+from service.jobs.schemas import job_resource
+from trainyard.contract.layout import RunLayout
+from trainyard.contract.reports import ProfileWanted
+from trainyard.contract.resources import JobResource, ProfileRequest
+from trainyard.contract.spec import LOOP_TASKS
+
+REQUESTED, WRITTEN = "profile_requested", "profile_written"
+
+
+def ask(
+    database: Database,
+    principal: Principal,
+    job_id: str,
+    wanted: ProfileRequest,
+    *,
+    run_root: RunLayout,
+    now: datetime,
+) -> JobResource:
+    """Record that a trace of the next steps is wanted. The same wish, asked again before it is met, changes nothing.
+
+    Raises:
+        ConflictError: the job does not run, or has no steps to trace.
+        InvalidRequestError: it has no such rank.
+    """
+    with database.write() as session:
+        jobs = JobRepository(session, now)
+        job = jobs.locked(jobs.get(job_id).no)
+        require_change(principal, job)
+        attempt = jobs.current_attempts([job]).get(job.id)
+        if job.status != "running" or attempt is None:
+            raise ConflictError(f"job {job.id} is {job.status}; only a running job can be traced", code="not_running")
+        if job.spec["task"] not in LOOP_TASKS:
+            raise ConflictError(f"task `{job.spec['task']}` has no steps of ours to trace", code="not_traceable")
+        last = 0 if job.spec["strategy"] == "dp" else job.spec["gpus"] - 1
+        outside = [rank for rank in wanted.ranks if rank > last]
+        if outside:
+            message = f"names rank {outside[0]}, but the ranks are 0 to {last}"
+            raise InvalidRequestError(message, param="ranks", code="unknown_rank")
+        pending = pending_request(jobs, job, attempt)
+        if pending is None or (pending.steps, pending.ranks) != (wanted.steps, wanted.ranks):
+            ranks = ", ".join(map(str, wanted.ranks))
+            message = f"a trace of {wanted.steps} step(s) on rank(s) {ranks} asked for by {principal.name}"
+            jobs.event(job, REQUESTED, message, data=wanted.model_dump(mode="json", include={"steps", "ranks"}))
+        return job_resource(job, attempt, RunLayout(run_root.root / job.id), now)
+
+
+def pending_request(jobs: JobRepository, job: Job, attempt: Attempt) -> ProfileWanted | None:
+    """The last trace asked for since the attempt was claimed, unless it is written."""
+    asked = jobs.last_event(job, REQUESTED, since=attempt.claimed_at)
+    if asked is None:
+        return None
+    written = jobs.last_event(job, WRITTEN, since=asked.created_at)
+    if written is not None and _number(written) >= asked.sequence:
+        return None
+    return ProfileWanted(request=asked.sequence, steps=asked.data["steps"], ranks=tuple(asked.data["ranks"]))
+
+
+def _number(written: Event) -> int:
+    number = written.data.get("request")
+    return number if isinstance(number, int) else 0

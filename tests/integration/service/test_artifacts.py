@@ -1,0 +1,126 @@
+"""What a run left beside its weights: listed and handed out, and nothing else of the machine."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from tests.support.world import World
+
+
+@pytest.fixture
+def job(world: World) -> str:
+    return world.submit()
+
+
+@pytest.fixture
+def folder(world: World, job: str) -> Path:
+    made = world.services.run(job).artifacts
+    (made / "traces").mkdir(parents=True)
+    (made / "table.json").write_bytes(b"0123456789")
+    (made / "traces" / "rank 0.json").write_bytes(b"{}")
+    return made
+
+
+def test_files_are_listed_by_path_in_pages(world: World, job: str, folder: Path) -> None:
+    url = f"/v1/jobs/{job}/artifacts"
+    (folder / ".table.json.part").write_bytes(b"being written")
+    first = world.client.get(url, params={"limit": 1}).json()
+    assert ([a["path"] for a in first["data"]], first["has_more"]) == (["table.json"], True)
+    assert (first["data"][0]["object"], first["data"][0]["size_bytes"]) == ("artifact", 10)
+    rest = world.client.get(url, params={"after": first["last_id"]}).json()
+    assert ([a["path"] for a in rest["data"]], rest["has_more"]) == (["traces/rank 0.json"], False)
+
+
+def test_a_job_without_any_has_an_empty_list_and_an_unknown_job_none(world: World, job: str) -> None:
+    assert world.client.get(f"/v1/jobs/{job}/artifacts").json()["data"] == []
+    assert world.client.get("/v1/jobs/job_nope/artifacts").status_code == 404
+
+
+def test_a_file_is_handed_out_whole(world: World, job: str, folder: Path) -> None:
+    answer = world.client.get(f"/v1/jobs/{job}/artifacts/traces/{quote('rank 0.json')}")
+    assert (answer.status_code, answer.content) == (200, b"{}")
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    ("header", "status", "content", "told"),
+    [
+        ("bytes=2-4", 206, b"234", "bytes 2-4/10"),
+        ("bytes=7-", 206, b"789", "bytes 7-9/10"),
+        ("bytes=-3", 206, b"789", "bytes 7-9/10"),
+        ("bytes=5-99", 206, b"56789", "bytes 5-9/10"),
+        ("bytes=0-", 200, b"0123456789", None),
+        ("bytes=10-", 416, b"", "bytes */10"),
+        ("bytes=4-2", 416, b"", "bytes */10"),
+        ("bytes=0-1,3-4", 200, b"0123456789", None),
+        ("bytes=x-", 200, b"0123456789", None),
+        ("bytes=" + ",".join("0-1" for _ in range(10_000)), 200, b"0123456789", None),
+        ("bytes=" + "9" * 5000 + "-", 200, b"0123456789", None),
+    ],
+)
+def test_one_range_of_it(
+    world: World, job: str, folder: Path, header: str, status: int, content: bytes, told: str | None
+) -> None:
+    answer = world.client.get(f"/v1/jobs/{job}/artifacts/table.json", headers={"Range": header})
+    assert (answer.status_code, answer.content) == (status, content)
+    assert answer.headers.get("content-range") == told
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../spec.json",
+        "%2e%2e/spec.json",
+        "..%2fspec.json",
+        "%252e%252e/spec.json",
+        "traces/../../spec.json",
+        "/etc/passwd",
+        "%2fetc/passwd",
+        "traces",
+        "traces/",
+        "nope",
+        "a%00b",
+        "..%5cspec.json",
+        "x" * 5000,
+    ],
+)
+def test_no_path_leads_out(world: World, job: str, folder: Path, path: str) -> None:
+    (folder.parent / "spec.json").write_text("secret")
+    answer = world.client.get(f"/v1/jobs/{job}/artifacts/{path}")
+    assert answer.status_code == 404
+    assert "secret" not in answer.text
+
+
+def link_file(folder: Path) -> None:
+    (folder / "planted").symlink_to("/etc/passwd")
+
+
+def link_folder(folder: Path) -> None:
+    (folder / "planted").symlink_to("/etc")
+
+
+def pipe(folder: Path) -> None:
+    os.mkfifo(folder / "planted")
+
+
+@pytest.mark.parametrize("plant", [link_file, link_folder, pipe])
+def test_only_regular_files_count(world: World, job: str, folder: Path, plant: Callable[[Path], None]) -> None:
+    plant(folder)
+    url = f"/v1/jobs/{job}/artifacts"
+    assert "planted" not in world.client.get(url).text
+    for path in ("planted", "planted/passwd"):
+        assert world.client.get(f"{url}/{path}").status_code == 404
+
+
+def test_a_linked_artifacts_folder_is_not_followed(world: World, job: str, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "secret").write_text("x")
+    run = world.services.run(job)
+    run.root.mkdir(parents=True, exist_ok=True)
+    run.artifacts.symlink_to(tmp_path / "elsewhere")
+    assert world.client.get(f"/v1/jobs/{job}/artifacts").json()["data"] == []
+    assert world.client.get(f"/v1/jobs/{job}/artifacts/secret").status_code == 404

@@ -1,0 +1,97 @@
+"""Uploading code, and who may run it."""
+
+import hashlib
+
+import pytest
+
+from tests.support.world import World
+from trainyard.contract.code import MAX_CODE_BYTES
+
+CODE = b"any bytes: the service never looks inside"
+DIGEST = f"sha256:{hashlib.sha256(CODE).hexdigest()}"
+SCRIPT = {"task": "script", "argv": ["train.py"], "code": DIGEST}
+CUSTOM = {"task": "custom", "target": "mine:build", "steps": 3}
+
+
+def files(world: World) -> list[str]:
+    return sorted(path.name for path in (world.settings.runs / "code").glob("*"))
+
+
+def test_code_is_kept_by_its_digest_once(world: World) -> None:
+    assert world.client.head(f"/v1/code/{DIGEST}").status_code == 404
+    assert world.client.put(f"/v1/code/{DIGEST}", content=CODE).status_code == 201
+    assert world.client.put(f"/v1/code/{DIGEST}", content=CODE).status_code == 200
+    assert world.client.head(f"/v1/code/{DIGEST}").status_code == 200
+    assert world.client.get(f"/v1/code/{DIGEST}").content == CODE
+    assert files(world) == [f"{DIGEST.removeprefix('sha256:')}.tar"]
+
+
+def test_other_bytes_than_those_of_the_digest_are_refused_and_leave_nothing(world: World) -> None:
+    answer = world.client.put(f"/v1/code/{DIGEST}", content=CODE + b"!")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "digest_mismatch")
+    assert world.client.put(f"/v1/code/{DIGEST}", content=b"").status_code == 422
+    assert files(world) == []
+
+
+def test_more_than_the_limit_is_refused_whether_it_was_announced_or_not(world: World) -> None:
+    chunk = b"x" * (1024 * 1024)
+    chunks = MAX_CODE_BYTES // len(chunk) + 1
+    announced = world.client.put(
+        f"/v1/code/{DIGEST}", content=CODE, headers={"Content-Length": str(MAX_CODE_BYTES + 1)}
+    )
+    assert announced.status_code == 413
+    streamed = world.client.put(f"/v1/code/{DIGEST}", content=(chunk for _ in range(chunks)))
+    assert streamed.status_code == 413
+    assert files(world) == []
+
+
+@pytest.mark.parametrize("name", ["sha256:xyz", "../../etc/passwd", DIGEST.upper(), "sha1:" + "0" * 40])
+def test_what_is_no_digest_is_no_path(world: World, name: str) -> None:
+    assert world.client.put(f"/v1/code/{name}", content=CODE).status_code in (404, 422)
+    assert files(world) == []
+
+
+def test_a_spec_whose_code_the_service_does_not_have_is_refused_by_name(world: World) -> None:
+    answer = world.client.post("/v1/jobs", json=SCRIPT)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (422, "code")
+    assert "has no code of that digest" in answer.json()["error"]["message"]
+    world.client.put(f"/v1/code/{DIGEST}", content=CODE)
+    assert world.client.post("/v1/jobs", json=SCRIPT).status_code == 201
+
+
+def test_a_script_from_the_folder_needs_the_folder(world: World) -> None:
+    answer = world.client.post("/v1/jobs", json={**SCRIPT, "code": None})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (422, "code")
+    for argv in (["/opt/train.py"], ["-m", "train"]):
+        assert world.client.post("/v1/jobs", json={**SCRIPT, "code": None, "argv": argv}).status_code == 201
+
+
+@pytest.mark.parametrize("spec", [CUSTOM, {**SCRIPT, "code": None, "argv": ["-m", "train"]}])
+def test_running_ones_own_code_takes_a_role_that_was_granted(world: World, spec: dict[str, object]) -> None:
+    user = world.person("user", "ada")
+    answer = user.post("/v1/jobs", json=spec)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "code_role_required")
+    assert answer.json()["error"]["message"].startswith(f"the code of task `{spec['task']}` runs as")
+    assert "role admin; yours has user" in answer.json()["error"]["message"]
+    assert user.put(f"/v1/code/{DIGEST}", content=CODE).status_code == 403
+    assert world.client.post("/v1/jobs", json=spec).status_code == 201
+    world.services.settings = world.settings.model_copy(update={"code_roles": ("admin", "user")})
+    assert user.post("/v1/jobs", json=spec).status_code == 201
+    assert world.person("viewer", "eve").post("/v1/jobs", json=spec).status_code == 403
+
+
+def test_a_script_that_gets_on_is_continued_for_ever_and_one_that_does_not_is_not(world: World) -> None:
+    spec = {**SCRIPT, "code": None, "argv": ["-m", "train"]}
+    for gets_on in (True, False):
+        job_id = str(world.client.post("/v1/jobs", json=spec).json()["id"])
+        for preemption in range(1, 6):
+            worker = world.start(job_id)
+            step = 10 * preemption if gets_on else 10
+            worker.metrics([("train/loss", step, 1.0)], progress={"step": step, "total_steps": 100})
+            worker.end("preempted", step=step)
+            world.tick()
+            if world.status(job_id) == "failed":
+                break
+        assert world.status(job_id) == ("queued" if gets_on else "failed")
+        world.client.post(f"/v1/jobs/{job_id}/cancel")
+        world.tick()

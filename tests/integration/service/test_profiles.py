@@ -1,0 +1,64 @@
+"""A trace asked of a running job: recorded, told with the heartbeat, and over when it is written."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.world import FakeWorker, World
+
+
+def ask(world: World, job: str, **body: Any) -> Any:
+    return world.client.post(f"/v1/jobs/{job}/profile", json=body)
+
+
+def told(worker: FakeWorker) -> Any:
+    return worker.post("heartbeat", {"execution": worker.execution}).json()["profile"]
+
+
+def test_the_worker_hears_of_it_until_it_is_written(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    assert told(worker) is None
+    answer = ask(world, job, steps=2, ranks=[1])
+    assert (answer.status_code, answer.json()["id"]) == (202, job)
+    wanted = told(worker)
+    assert (wanted["steps"], wanted["ranks"]) == (2, [1])
+    assert told(worker) == wanted
+    event = {"sequence": 0, "type": "profile_written", "message": "x", "data": {"request": wanted["request"]}}
+    body = {"execution": 1, "events": [{**event, "time": world.clock().isoformat()}]}
+    assert worker.post("events", body).status_code == 200
+    assert told(worker) is None
+    assert ask(world, job, steps=2, ranks=[1]).status_code == 202
+    assert told(worker)["request"] > wanted["request"]
+
+
+def test_the_same_wish_twice_is_one(world: World) -> None:
+    job = world.submit()
+    world.start(job)
+    for _ in range(2):
+        assert ask(world, job).status_code == 202
+    events = world.client.get(f"/v1/jobs/{job}/events").json()["data"]
+    assert [event["type"] for event in events].count("profile_requested") == 1
+
+
+def test_a_job_that_does_not_run_cannot_be_traced(world: World) -> None:
+    answer = ask(world, world.submit())
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "not_running")
+    assert "is queued" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "param"), [({"ranks": [2]}, "ranks"), ({"steps": 0}, "steps"), ({"ranks": []}, "ranks"), ({"x": 1}, "x")]
+)
+def test_what_cannot_be_traced_is_refused_by_name(world: World, body: dict[str, Any], param: str) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    answer = ask(world, job, **body)
+    assert (answer.status_code // 100, answer.json()["error"]["param"]) == (4, param)
+    assert told(worker) is None
+
+
+def test_a_viewer_cannot_ask(world: World) -> None:
+    job = world.submit()
+    world.start(job)
+    assert world.person("viewer", "v").post(f"/v1/jobs/{job}/profile", json={}).status_code == 403

@@ -1,0 +1,80 @@
+"""Custom tasks as users write them; targets of the tests."""
+
+import torch
+from torch import nn
+
+from trainyard.custom import CustomTask, Examples
+
+BURST = 1e36
+"""A factor with which a loss is finite and its gradient, in half precision, is not."""
+
+
+class Plain(CustomTask):
+    """A line through points drawn while building: the same on every rank only if the generators are seeded."""
+
+    def __init__(self, spec):
+        x = torch.randn(60, 2)
+        self.examples = Examples((x, x.sum(1, keepdim=True)), train=48, held_out=12)
+
+    def build_model(self):
+        return nn.Linear(2, 1)
+
+    def loss_sum(self, model, batch):
+        x, y = batch
+        return (model(x) - y).square().sum()
+
+
+class TwoHeads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(2, 1)
+        self.b = nn.Linear(2, 1)
+
+    def forward(self, x):
+        return self.a(x), self.b(x)
+
+
+class TwoOptimizers(CustomTask):
+    shuffle = False
+
+    def __init__(self, spec, burst=1.0):
+        x = torch.randn(48, 2)
+        factor = torch.ones(48, 1)
+        factor[: spec.batch.size] = burst
+        self.examples = Examples((x, x.sum(1, keepdim=True), factor), train=48, held_out=0)
+
+    def build_model(self):
+        return TwoHeads()
+
+    def losses(self, model, batch):
+        x, y, factor = batch
+        a, b = model(x)
+        return {"a": (a.float() - y).square().sum(), "b": ((b.float() - y).square() * factor).sum()}
+
+    def optimizers(self, module, spec):
+        return {
+            "a": torch.optim.AdamW(module.a.parameters(), lr=spec.optimizer.lr),
+            "b": torch.optim.SGD(module.b.parameters(), lr=0.1 * spec.optimizer.lr, momentum=0.9),
+        }
+
+
+def two_optimizers_with_a_burst(spec):
+    return TwoOptimizers(spec, burst=BURST)
+
+
+class LeavesOut(TwoOptimizers):
+    def optimizers(self, module, spec):
+        return {"a": torch.optim.SGD(module.a.parameters(), lr=0.1)}
+
+
+def raises(spec):
+    raise LookupError("the data went away")
+
+
+def returns_nothing(spec):
+    pass
+
+
+class NoModel(CustomTask):
+    def __init__(self, spec):
+        self.examples = Examples((torch.zeros(4),), train=4, held_out=0)

@@ -1,0 +1,67 @@
+"""The check of communication finds what is wrong, and otherwise leaves a table."""
+
+import json
+
+import pytest
+
+from tests.integration.worker.harness import FakeService, Run, finish_of
+from worker.comm.plan import OPERATIONS, SIZES
+
+
+def checked(tmp_path, ranks, faults=()):
+    with FakeService() as service:
+        run = Run(tmp_path / "job", service.url, {"gpus": ranks}, template="comm_check")
+        attempt = run.run(faults=faults)
+    return run, attempt, service
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_every_operation_is_right_and_timed(tmp_path, ranks):
+    run, attempt, service = checked(tmp_path, ranks)
+    assert finish_of(attempt, 1).reason == "completed", attempt.rank_log(0).read_text()[-3000:]
+    found = json.loads((run.layout.artifacts / "comm_check.json").read_text())
+    assert (found["world_size"], found["backend"], found["not_in_backend"]) == (ranks, "gloo", {})
+    names = ["world"] if ranks == 2 else ["world", "lower half", "upper half", "even ranks", "odd ranks"]
+    assert list(found["groups"]) == names
+    told = {(row["operation"], row["group"], row["size_bytes"]) for row in found["operations"]}
+    sizes = SIZES["cpu"]
+    timed = {(o, g, s) for o in OPERATIONS for g in names for s in sizes if o != "barrier"}
+    assert told == timed | {("barrier", name, 0) for name in names}
+    assert all(row["seconds"] > 0 for row in found["operations"] + found["pairs"])
+    assert len(found["pairs"]) == 2 * ranks * (ranks - 1) / 2
+    (event,) = [event for event in service.events.values() if event["type"] == "comm_check"]
+    assert event["data"]["slowest_pair"] == found["slowest_pair"]
+    assert {row["group"] for row in event["data"]["operations"]} == {"world"}
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (
+            {"operation": "all_reduce_max", "rank": 1},
+            "all_reduce_max in world: rank 1 got 7 instead of 6 at element 17",
+        ),
+        ({"operation": "scatter", "rank": 2, "group": "even ranks"}, "scatter in even ranks: rank 2 got"),
+        (
+            {"operation": "send", "rank": 3, "from": 1},
+            "send and recv in pair 1-3: rank 3 got 5 instead of 4 at element 17",
+        ),
+        ({"operation": "all_gather", "rank": 0, "group": "lower half"}, "all_gather in lower half: rank 0 got"),
+    ],
+)
+def test_a_wrong_value_fails_the_job_with_operation_group_and_rank(tmp_path, fault, message):
+    _, attempt, service = checked(tmp_path, 4, [{"kind": "corrupt", **fault}])
+    (record,) = service.finishes
+    assert (record.reason, record.failure.type, record.restarts) == ("error", "TrainingError", 0)
+    assert record.failure.message.startswith(message)
+    assert not (attempt.root.parents[1] / "artifacts").exists()
+
+
+def test_what_the_backend_does_not_have_is_told_and_not_failed(tmp_path):
+    run, attempt, service = checked(tmp_path, 2, [{"kind": "absent", "operation": "reduce_scatter"}])
+    assert finish_of(attempt, 1).reason == "completed"
+    found = json.loads((run.layout.artifacts / "comm_check.json").read_text())
+    assert found["not_in_backend"] == {"world": ["reduce_scatter"]}
+    assert "reduce_scatter" not in {row["operation"] for row in found["operations"]}
+    (event,) = [event for event in service.events.values() if event["type"] == "comm_check"]
+    assert event["message"].endswith("the backend gloo has no reduce_scatter")

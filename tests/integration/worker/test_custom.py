@@ -1,0 +1,117 @@
+"""A task of the user's own is trained like ours: the same updates on any layout, exact resume, one verdict a scaler."""
+
+import traceback
+
+import pytest
+
+from tests.integration.worker.harness import run_layout
+from trainyard.contract.resolve import Site, resolve
+from trainyard.contract.spec import parse_spec
+from worker.engine.optim import task_optimizers
+from worker.errors import RefusedError
+from worker.tasks.select import select_task
+
+HERE = "tests.integration.worker.custom_tasks"
+
+
+def spec(target, **changes):
+    plain = {"task": "custom", "target": f"{HERE}:{target}", "steps": 12, "batch": {"size": 12}, "seed": 3}
+    return plain | {"optimizer": {"lr": 0.05}, "log": {"every_steps": 1}} | changes
+
+
+def resumed(**changes):
+    """The run in one go, and the same in two parts."""
+    document = spec("TwoOptimizers", schedule={"name": "cosine", "warmup_steps": 2}, **changes)
+    return {
+        "whole": {"spec": document},
+        "part": {"spec": document, "run": "r", "until": 5},
+        "rest": {"spec": document, "run": "r"},
+    }
+
+
+FP16 = {"precision": "fp16", "amp": {"init_scale": 1024}}
+
+CASES = {
+    "plain": {"spec": spec("Plain", evaluation={"every_steps": 4})},
+    "fsdp": {"spec": spec("TwoOptimizers", strategy="fsdp")},
+    "ddp": {"spec": spec("TwoOptimizers")},
+    "clipped": {"spec": spec("TwoOptimizers", optimizer={"lr": 0.05, "clip_norm": 0.5})},
+    "fp16": {"spec": spec("TwoOptimizers", **FP16, steps=1)},
+    "burst": {"spec": spec("two_optimizers_with_a_burst", **FP16, steps=1)},
+    "burst, later": {"spec": spec("two_optimizers_with_a_burst", **FP16, steps=2)},
+    "start": {"spec": spec("TwoOptimizers", **FP16, steps=1, optimizer={"lr": 1e-30})},
+    **resumed(),
+}
+
+
+@pytest.fixture(scope="module")
+def layouts(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("custom")
+    return {world: run_layout(world, CASES, folder / str(world) / "out") for world in (1, 2)}
+
+
+def series(layouts, world, case, key="train/loss"):
+    return [float(value) for value in layouts[world][0][case]["series"][key].values()]
+
+
+@pytest.mark.parametrize("case", ["plain", "ddp", "fsdp", "clipped"])
+def test_one_and_two_ranks_make_the_same_updates(layouts, case):
+    assert series(layouts, 2, case) == pytest.approx(series(layouts, 1, case), rel=1e-5)
+
+
+def test_each_loss_has_its_curve_and_they_add_up(layouts):
+    a, b = (series(layouts, 2, "ddp", f"train/loss/{name}") for name in "ab")
+    assert [one + other for one, other in zip(a, b, strict=True)] == pytest.approx(series(layouts, 2, "ddp"))
+    assert series(layouts, 2, "plain", "eval/loss")
+
+
+def test_each_optimizer_follows_the_schedule_from_its_own_rate(layouts):
+    a, b = (series(layouts, 2, "whole", f"train/lr/{name}") for name in "ab")
+    assert b == pytest.approx([0.1 * rate for rate in a])
+    assert max(a) == pytest.approx(0.05)
+    assert a[0] < a[1] > a[-1]
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_an_infinity_of_one_optimizer_skips_it_alone_and_halves_the_scale_once(layouts, world):
+    start, plain, burst = (layouts[world][0][case] for case in ("start", "fp16", "burst"))
+    for name in ("a.weight", "a.bias"):
+        assert burst["parameters"][name] == plain["parameters"][name] != start["parameters"][name]
+    for name in ("b.weight", "b.bias"):
+        assert burst["parameters"][name] == start["parameters"][name] != plain["parameters"][name]
+    assert (plain["scales"]["1"], burst["scales"]["1"]) == (1024.0, 512.0)
+    assert layouts[world][0]["burst, later"]["scales"] == {"1": 512.0, "2": 512.0}
+    assert burst["series"]["train/skipped_steps"] == {"1": "1.0"}
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_resume_restores_the_state_of_every_optimizer(layouts, world):
+    whole, part, rest = (layouts[world][0][case]["series"]["train/loss"] for case in ("whole", "part", "rest"))
+    assert list(part) == ["1", "2", "3", "4", "5"]
+    assert part | rest == whole
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("absent", "has no `absent`"),
+        ("BURST", "is a float, not a function"),
+        ("raises", "LookupError: the data went away"),
+        ("returns_nothing", "is no task: it has no build_model, weight, loss_sum, evaluation_sums"),
+        ("NoModel", "does not define build_model"),
+        ("LeavesOut", "parameter `b.weight` is in no optimizer of optimizers()"),
+    ],
+)
+def test_a_target_that_is_no_task_is_refused_with_its_name(target, message):
+    found = resolve(parse_spec(spec(target)), Site())
+
+    def begin():
+        task = select_task(found)
+        task_optimizers(task, found, task.build_model(), sharded=False)
+
+    with pytest.raises(RefusedError) as refused:
+        begin()
+    assert message in str(refused.value)
+    assert target in str(refused.value)
+    if target == "raises":
+        assert 'raise LookupError("the data went away")' in "".join(traceback.format_exception(refused.value))

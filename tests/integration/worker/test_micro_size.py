@@ -1,0 +1,31 @@
+"""`micro_size: auto` on real ranks: what does not fit is halved, and nothing else about the run changes."""
+
+import json
+
+from tests.integration.worker.harness import FakeService, Run, spooled
+
+SPEC = {"batch.size": 20, "batch.micro_size": "auto", "optimizer.momentum": 0.9, "epochs": 2}
+
+
+class TestASizeThatDoesNotFit:
+    def test_is_halved_on_all_ranks_recorded_kept_and_changes_no_digit(self, tmp_path):
+        # One rank alone runs out, above 3 examples: all go down with it.
+        faults = [{"kind": "memory_above", "examples": 3, "rank": 1}]
+        with FakeService() as service:
+            run = Run(tmp_path / "job", service.url, SPEC | {"steps": 6, "epochs": None})
+            attempt = run.run(1, faults=faults)
+            (settled,) = service.said("micro_size_settled")
+            again = Run(tmp_path / "job", service.url, SPEC | {"steps": 9, "epochs": None})
+            second = again.run(2, faults=faults)
+            assert len(service.said("micro_size_settled")) == 1
+            explicit = Run(tmp_path / "other", service.url, SPEC | {"steps": 6, "epochs": None, "batch.micro_size": 3})
+            reference = explicit.run(1)
+        assert settled["data"]["tried"] == [10, 5, 3]
+        assert settled["data"]["micro_size"] == 3
+        assert "an update takes 4 micro-batch(es) a rank" in settled["message"]
+        assert json.loads(run.layout.micro_size.read_text())["micro_size"] == 3
+        assert spooled(attempt, 1) == spooled(reference, 1)
+        assert "rehearsed" in attempt.rank_log(1).read_text()
+        log = second.rank_log(1).read_text()
+        assert "rehearsed" not in log
+        assert sorted(spooled(second, 11)) == [7, 8, 9]

@@ -1,0 +1,103 @@
+"""Promise 2 at moments that nobody chose: SIGKILL for one rank or for the whole node, again and again."""
+
+import os
+import random
+import signal
+import time
+
+import pytest
+
+from tests.integration.worker.harness import FakeService, Run, processes_of, run_layout, spooled, wait_for
+from trainyard.contract.spec import dump_spec
+
+SPEC = {
+    "epochs": None,
+    "seed": 5,
+    "gpus": 2,
+    "strategy": "fsdp",
+    "batch.micro_size": 2,
+    "optimizer": {"name": "adamw", "lr": 0.01, "weight_decay": 0.1, "clip_norm": 1.0},
+    "checkpoint.every_steps": 4,
+}
+SLOW_STEPS = [{"kind": "sleep", "seconds": 0.05}]
+
+
+@pytest.mark.parametrize(
+    "kills",
+    [
+        pytest.param(2, marks=pytest.mark.timeout(200)),
+        pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
+    ],
+)
+def test_the_curve_is_that_of_a_run_that_nobody_killed(tmp_path, kills):
+    chance = random.Random(kills)
+    with FakeService() as service:
+        run = Run(tmp_path / "job", service.url, SPEC | {"steps": 60 + 15 * kills}, max_restarts=100)
+        number = done = 0
+        while done < kills:
+            number += 1
+            attempt = run.start(number, SLOW_STEPS)
+            done += strike_until_gone(run, attempt, chance, kills - done)
+            assert run.manifest(run.spec.steps) not in map(str, run.layout.checkpoints.glob("*/manifest.json"))
+        last = run.run(number + 1, seconds=300)
+    expected = {
+        int(step): value
+        for step, value in run_layout(2, {"case": {"spec": dump_spec(run.spec)}}, tmp_path / "reference")[0]["case"][
+            "series"
+        ]["train/loss"].items()
+    }
+    told = {}
+    for file in sorted(run.layout.root.glob("attempts/*/spool/execution-*.jsonl")):
+        execution = int(file.name.split("-")[1].split(".")[0])
+        attempt = run.layout.attempt(int(file.parent.parent.name))
+        for step, value in spooled(attempt, execution).items():
+            assert value == expected[step], (execution, step)
+            told[step] = value
+    assert told == expected
+    assert processes_of(last) == []
+
+
+def strike_until_gone(run, attempt, chance, most):
+    """Kill single ranks, which torchrun starts again, until the whole node is killed; returns the number of kills."""
+    done = 0
+    while done < most and run.process.poll() is None:
+        time.sleep(chance.uniform(0.0, 1.0) ** 2 * 8)
+        whole = chance.random() < 0.5
+        victims = processes_of(attempt) if whole else ranks_of(attempt)
+        if not victims:
+            continue
+        for pid in victims if whole else [chance.choice(victims)]:
+            kill(pid)
+        done += 1
+        if whole:
+            kill(run.process.pid)
+            run.process.wait(10)
+            wait_for(lambda: processes_of(attempt) == [], "the end of every process")
+            return done
+    kill(run.process.pid)
+    run.process.wait(10)
+    for pid in processes_of(attempt):
+        kill(pid)
+    wait_for(lambda: processes_of(attempt) == [], "the end of every process")
+    return done
+
+
+def ranks_of(attempt):
+    """The processes that train."""
+    found = []
+    for pid in processes_of(attempt):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                words = file.read().split(b"\0")
+        except OSError:
+            continue
+        if b"worker" in words and b"-m" in words:
+            found.append(pid)
+    return found
+
+
+def kill(pid):
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return

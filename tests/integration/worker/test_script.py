@@ -1,0 +1,124 @@
+"""A program of the user's own under torchrun: its reports, its restarts, its stop and its end."""
+
+import signal
+
+import pytest
+
+from tests.integration.worker.harness import FakeService, Run, finish_of, processes_of, spooled, wait_for
+from trainyard.client.packing import pack
+from trainyard.contract.code import code_archive
+from worker.errors import read_errors
+
+PROGRAM = """
+import os, sys, time
+import torch.distributed as dist
+from trainyard.script import report, checkpoint_dir, should_stop
+
+dist.init_process_group("gloo")
+rank, path = dist.get_rank(), checkpoint_dir() / "step"
+step = int(path.read_text()) if path.exists() else 0
+print("begins at", step, "in", os.getcwd(), flush=True)
+mode = sys.argv[1]
+while step < 40:
+    step += 1
+    report(step, {"loss": 1.0 / step, "eval/score": step}, total_steps=40)
+    if step == 5 and mode == "raise" and rank == 1:
+        raise ValueError("rank 1 has had enough")
+    if step == 5 and mode == "die once" and rank == 0 and not os.environ["TORCHELASTIC_RESTART_COUNT"] != "0":
+        path.write_text("4")
+        os._exit(3)
+    if mode == "slow":
+        time.sleep(0.1)
+    if should_stop():
+        if rank == 0:
+            path.write_text(str(step))
+        break
+dist.barrier()
+print("ends at", step, flush=True)
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "train.py").write_text(PROGRAM)
+    # Names that the launcher, the ranks and torch import too: a program's own folder never shadows theirs.
+    (folder / "worker.py").write_text("raise SystemExit('the wrong worker')\n")
+    archive = pack(folder)
+    place = code_archive(tmp_path, archive.digest)
+    place.parent.mkdir()
+    place.write_bytes(archive.data)
+
+    def made(service, mode, **changes):
+        document = {"task": "script", "argv": ["train.py", mode], "code": archive.digest, "gpus": 2, **changes}
+        return Run(tmp_path / "job", service.url, document, template="script_line", max_restarts=1)
+
+    return made
+
+
+def test_a_program_reports_and_completes(script):
+    with FakeService() as service:
+        attempt = script(service, "run").run()
+    assert finish_of(attempt, 1).reason == "completed", attempt.launch_log.read_text()[-2000:]
+    assert finish_of(attempt, 1).step == 40
+    assert list(spooled(attempt, 1)) == list(range(1, 41))
+    assert len(service.series("train/loss")) == len(service.series("eval/score")) == 40
+    for rank in (0, 1):
+        log = attempt.rank_log(rank).read_text()
+        assert f"begins at 0 in {attempt.code}" in log
+        assert "ends at 40" in log
+    assert b"ends at 40" in service.logs["a1", "1"]
+    assert service.heartbeats
+
+
+def test_a_warned_program_saves_and_the_next_attempt_goes_on_from_there(script):
+    with FakeService() as service:
+        run = script(service, "slow")
+        first = run.start()
+        wait_for(lambda: len(service.series("train/loss")) >= 5, "five steps")
+        run.process.send_signal(signal.SIGTERM)
+        run.wait()
+        record = finish_of(first, 1)
+        assert (record.reason, record.failure) == ("preempted", None)
+        assert 5 <= record.step < 40
+        second = run.run(2)
+    assert finish_of(second, 11).reason == "completed"
+    assert list(spooled(second, 11)) == list(range(record.step + 1, 41))
+    events = {event["type"]: event for event in service.events.values()}
+    assert events["training_resumed"]["data"]["step"] == record.step
+
+
+def test_the_rank_that_raised_is_named_with_its_words(script):
+    with FakeService() as service:
+        run = script(service, "raise")
+        run.max_restarts = 0
+        attempt = run.run()
+    (record,) = service.finishes
+    assert record.reason == "error"
+    assert (record.failure.rank, record.failure.type) == (1, "ValueError")
+    assert record.failure.message == "rank 1 has had enough"
+    assert 'raise ValueError("rank 1 has had enough")' in record.failure.traceback
+    assert read_errors(attempt.errors, 1)
+    assert not processes_of(attempt)
+
+
+def test_a_program_that_dies_is_started_again_in_place(script):
+    with FakeService() as service:
+        attempt = script(service, "die once").run()
+    record = finish_of(attempt, 2)
+    assert (record.reason, record.step, record.restarts) == ("completed", 40, 1)
+    assert list(spooled(attempt, 1)) == [1, 2, 3, 4, 5]
+    assert list(spooled(attempt, 2)) == list(range(5, 41))
+    assert len(service.series("train/loss")) == 5 + 36
+
+
+def test_code_that_is_gone_ends_the_job_before_any_rank(script):
+    with FakeService() as service:
+        run = script(service, "run")
+        code_archive(run.layout.root.parent, run.spec.code).unlink()
+        attempt = run.run()
+    (record,) = service.finishes
+    assert record.reason == "rejected"
+    assert "is gone" in record.failure.message
+    assert not attempt.rank_log(0).exists()

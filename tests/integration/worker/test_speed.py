@@ -1,0 +1,100 @@
+"""What makes a run quicker changes nothing about it, and a step that does not log waits for nothing."""
+
+from functools import cache
+
+import pytest
+
+from tests.integration.worker.harness import run_layout
+from tests.integration.worker.sharding_cases import ADAMW, SGD, gpt
+
+PLAIN = gpt(steps=12, batch={"size": 7, "micro_size": 2}, optimizer=SGD | {"clip_norm": 0.5}, log={"every_steps": 5})
+EVERY = {**PLAIN, "log": {"every_steps": 1}}
+DDP = {"strategy": "ddp"}
+FSDP = {"strategy": "fsdp"}
+
+CASES = {
+    "ddp": {"spec": EVERY | DDP},
+    "find_unused_parameters": {"spec": EVERY | DDP | {"ddp": {"find_unused_parameters": True}}},
+    "static_graph": {"spec": EVERY | DDP | {"ddp": {"static_graph": True}}},
+    "gradient_as_bucket_view": {"spec": EVERY | DDP | {"ddp": {"gradient_as_bucket_view": False}}},
+    "small_buckets": {"spec": EVERY | DDP | {"ddp": {"bucket_cap_mb": 1}}},
+    "fsdp": {"spec": EVERY | FSDP},
+    "prefetch": {"spec": EVERY | FSDP | {"fsdp": {"prefetch": 2}}},
+    "reads_ddp": {"spec": PLAIN | DDP, "count_reads": True},
+    "reads_fsdp": {"spec": PLAIN | FSDP | {"optimizer": ADAMW}, "count_reads": True},
+    "reads_fp16": {"spec": PLAIN | DDP | {"precision": "fp16", "optimizer": ADAMW}, "count_reads": True},
+    "reads_skip": {"spec": PLAIN | DDP | {"health": {"on_nan": "skip"}}, "count_reads": True},
+    "inf_ddp": {
+        "spec": EVERY | DDP | {"precision": "fp16", "amp": {"init_scale": 1024.0}},
+        "plant": {"rank": 1, "step": 5, "value": "inf"},
+    },
+}
+COMPILED = {
+    name: {"spec": EVERY | strategy | {"compile": True, "activation_checkpointing": "full"}}
+    for name, strategy in (("ddp", DDP), ("fsdp", FSDP))
+}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("speed")
+    return cache(lambda: run_layout(2, CASES, folder / "2"))
+
+
+def losses(results, name):
+    return results[0][name]["series"]["train/loss"]
+
+
+class TestOptions:
+    @pytest.mark.parametrize(
+        ("option", "plain"),
+        [
+            ("find_unused_parameters", "ddp"),
+            ("static_graph", "ddp"),
+            ("gradient_as_bucket_view", "ddp"),
+            ("small_buckets", "ddp"),
+            ("prefetch", "fsdp"),
+        ],
+    )
+    def test_change_nothing(self, found, option, plain):
+        expected, got = losses(found(), plain), losses(found(), option)
+        assert len(expected) == 12
+        assert {step: float(value) for step, value in got.items()} == pytest.approx(
+            {step: float(value) for step, value in expected.items()}, rel=1e-6
+        )
+
+    def test_an_infinity_on_one_rank_skips_the_update_on_all(self, found):
+        for rank in found():
+            assert rank["inf_ddp"]["scales"]["5"] == 512.0
+            assert rank["inf_ddp"]["scales"]["4"] == 1024.0
+        assert found()[0]["inf_ddp"]["series"]["train/skipped_steps"]["12"] == "1.0"
+
+
+class TestMemory:
+    def test_what_the_host_held_at_most_is_told_beside_what_it_holds(self, found):
+        series = found()[0]["ddp"]["series"]
+        held = {step: float(value) for step, value in series["memory/host_rss_bytes"].items()}
+        most = {step: float(value) for step, value in series["memory/host_peak_bytes"].items()}
+        assert len(held) == 12
+        # The kernel counts resident pages in batches, so the two may differ by a few.
+        assert all(most[step] >= 0.98 * held[step] for step in held)
+
+
+class TestAStep:
+    @pytest.mark.parametrize("case", ["reads_ddp", "reads_fsdp", "reads_fp16"])
+    def test_never_reads_a_value(self, found, case):
+        for rank in found():
+            assert rank[case]["reads"] == {str(step): 0 for step in range(1, 13)}
+
+    def test_that_may_have_to_be_skipped_does(self, found):
+        assert min(found()[0]["reads_skip"]["reads"].values()) >= 1
+
+
+@pytest.mark.slow
+class TestCompiledBlocks:
+    def test_losses_are_those_of_the_plain_ones(self, found, tmp_path):
+        compiled = run_layout(2, COMPILED, tmp_path / "compiled", seconds=600)
+        for name in COMPILED:
+            expected, got = losses(found(), name), losses(compiled, name)
+            for step, value in expected.items():
+                assert float(got[step]) == pytest.approx(float(value), rel=1e-4), (name, step)

@@ -1,0 +1,178 @@
+"""Code that goes with a spec: found, packed, uploaded once; and artifacts, fetched whole."""
+
+import asyncio
+import json
+
+import httpx
+import pytest
+import yaml
+
+from tests.unit.trainyard.fake_service import TIME, error, job, page
+from trainyard.client import NotFoundError, PermissionDeniedError
+from trainyard.client.packing import pack
+from trainyard.contract.templates import code_folder
+
+SCRIPT = {"task": "script", "argv": ["train.py", "--lr", "1"]}
+CUSTOM = {"task": "custom", "target": "my.task:build", "steps": 3}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = tmp_path / "mine"
+    (made / "my").mkdir(parents=True)
+    (made / "train.py").write_text("print(1)")
+    (made / "my" / "task.py").write_text("def build(spec): ...")
+    return made
+
+
+@pytest.fixture
+def code(folder):
+    return f"/v1/code/{pack(folder).digest}"
+
+
+def sent_spec(service):
+    return json.loads(service.requests[-1].content)
+
+
+class TestClient:
+    def test_code_is_uploaded_before_the_spec_that_names_it(self, service, folder, code):
+        service.on("HEAD", code, httpx.Response(404)).on("PUT", code, {}).on("POST", "/v1/jobs", job())
+        service.client().submit(SCRIPT, code=folder)
+        assert [request.method for request in service.requests] == ["HEAD", "PUT", "POST"]
+        assert service.requests[1].content == pack(folder).data
+        assert sent_spec(service) == {**SCRIPT, "code": pack(folder).digest}
+
+    def test_code_that_is_there_is_not_sent_again(self, service, folder, code):
+        service.on("HEAD", code, {}).on("POST", "/v1/jobs", job())
+        asyncio.run(service.async_client().submit(yaml.safe_dump(SCRIPT), code=folder))
+        assert [request.method for request in service.requests] == ["HEAD", "POST"]
+        assert sent_spec(service)["code"] == pack(folder).digest
+
+    def test_a_role_that_is_not_enough_is_said_and_nothing_is_submitted(self, service, folder, code):
+        refused = error(403, "takes a token with the role admin", "permission_error", "code_role_required")
+        service.on("HEAD", code, httpx.Response(404)).on("PUT", code, refused)
+        with pytest.raises(PermissionDeniedError, match="role admin"):
+            service.client().submit(SCRIPT, code=folder)
+
+    def test_an_artifact_appears_whole_or_not_at_all(self, service, tmp_path):
+        url = "/v1/jobs/a1/artifacts/traces/rank 0.json"
+        broken = httpx.ReadError("cut off")
+        service.on("GET", url, httpx.Response(200, content=b"{}"), broken, error(404, "no artifact", "not_found_error"))
+        place = service.client().download_artifact("a1", "traces/rank 0.json", tmp_path / "deep" / "trace")
+        assert place.read_bytes() == b"{}"
+        for _ in range(2):
+            with pytest.raises(Exception, match=r"cut off|no artifact"):
+                service.client().download_artifact("a1", "traces/rank 0.json", tmp_path / "other")
+        assert not (tmp_path / "other").exists()
+        assert [path.name for path in tmp_path.iterdir()] == ["deep"]
+
+
+class TestSubmitCommand:
+    @pytest.mark.parametrize("spec", [SCRIPT, CUSTOM], ids=["script", "custom"])
+    def test_the_spec_files_folder_is_the_code_if_the_program_is_there(self, service, run, folder, spec):
+        (folder / "spec.yaml").write_text(yaml.safe_dump(spec))
+        digest = pack(folder).digest
+        service.on("HEAD", f"/v1/code/{digest}", {}).on("POST", "/v1/jobs", job())
+        assert run("submit", str(folder / "spec.yaml")).exit_code == 0
+        assert sent_spec(service)["code"] == digest
+
+    def test_elsewhere_it_has_to_be_named(self, service, run, folder, code, tmp_path):
+        (tmp_path / "spec.yaml").write_text(yaml.safe_dump(SCRIPT))
+        service.on("HEAD", code, {}).on("POST", "/v1/jobs", job())
+        assert run("submit", "spec.yaml").exit_code == 0
+        assert "code" not in sent_spec(service)
+        assert run("submit", "spec.yaml", "--code", str(folder)).exit_code == 0
+        assert sent_spec(service)["code"] == pack(folder).digest
+
+    def test_a_presets_code_comes_from_the_presets(self, service, run):
+        preset = {"object": "template", "name": "p", "description": "", "spec": {**SCRIPT, "argv": ["train_line.py"]}}
+        digest = pack(code_folder()).digest
+        service.on("GET", "/v1/templates/p", preset).on("HEAD", f"/v1/code/{digest}", {})
+        service.on("POST", "/v1/jobs", job())
+        assert run("submit", "p").exit_code == 0
+        assert sent_spec(service)["code"] == digest
+
+    def test_what_cannot_be_packed_is_said_in_one_line(self, run, folder):
+        (folder / "spec.yaml").write_text(yaml.safe_dump(SCRIPT))
+        (folder / "out").symlink_to("/etc")
+        done = run("submit", str(folder / "spec.yaml"))
+        assert (done.exit_code, done.stderr) == (
+            2,
+            "code: 'out' is a link that leads out of the folder; leave it out with .trainyardignore\n",
+        )
+
+
+class TestArtifactsCommand:
+    FOUND = page(
+        {"object": "artifact", "path": "table.json", "size_bytes": 1500, "modified_at": TIME},
+        {"object": "artifact", "path": "traces/0.json", "size_bytes": 2, "modified_at": TIME},
+    )
+
+    def prepare(self, service):
+        service.on("GET", "/v1/jobs/a1", job("a1")).on("GET", "/v1/jobs/a1/artifacts", self.FOUND)
+        for path, content in (("table.json", b"[]"), ("traces/0.json", b"{}")):
+            service.on("GET", f"/v1/jobs/a1/artifacts/{path}", httpx.Response(200, content=content))
+
+    def test_they_are_listed(self, service, run):
+        self.prepare(service)
+        assert [line.split()[:3] for line in run("artifacts", "a1").stdout.splitlines()[1:]] == [
+            ["table.json", "1.5", "kB"],
+            ["traces/0.json", "2", "B"],
+        ]
+        first = json.loads(run("artifacts", "a1", "--json").stdout.splitlines()[0])
+        assert (first["path"], first["size_bytes"]) == ("table.json", 1500)
+
+    def test_they_are_fetched_with_their_folders(self, service, run, tmp_path):
+        self.prepare(service)
+        assert run("artifacts", "a1", "--all", "--to", "got").stdout.splitlines() == [
+            "got/table.json",
+            "got/traces/0.json",
+        ]
+        assert (tmp_path / "got" / "traces" / "0.json").read_bytes() == b"{}"
+        assert run("artifacts", "a1", "--download", "table.json").exit_code == 0
+        assert (tmp_path / "table.json").read_bytes() == b"[]"
+
+    @pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x"])
+    def test_a_path_that_leads_out_is_refused_whoever_names_it(self, service, run, path):
+        self.prepare(service)
+        evil = page({"object": "artifact", "path": path, "size_bytes": 1, "modified_at": TIME})
+        service.answers["GET", "/v1/jobs/a1/artifacts"].clear()
+        service.on("GET", "/v1/jobs/a1/artifacts", evil)
+        for words in (["--download", path], ["--all"]):
+            done = run("artifacts", "a1", *words)
+            assert (done.exit_code, done.stderr) == (2, f"error: {path!r} is not the path of an artifact\n")
+
+    def test_an_unknown_one_is_not_found(self, service, run):
+        self.prepare(service)
+        assert run("artifacts", "a1", "--download", "nope").exit_code == 6
+        with pytest.raises(NotFoundError):
+            service.client().download_artifact("a1", "nope", "nope")
+
+
+COMM = {
+    "id": "e1",
+    "job_id": "a1",
+    "type": "comm_check",
+    "level": "info",
+    "message": "",
+    "created_at": TIME,
+    "data": {
+        "backend": "gloo",
+        "operations": [
+            {"operation": "barrier", "size_bytes": 0, "seconds": 2e-5, "bus_bytes_per_second": None},
+            {"operation": "broadcast", "size_bytes": 16777216, "seconds": 0.02, "bus_bytes_per_second": 8.4e8},
+        ],
+        "slowest_pair": {"group": "0-3", "size_bytes": 16777216, "bus_bytes_per_second": 5e8},
+        "not_in_backend": {"world": ["reduce_scatter"]},
+    },
+}
+
+
+def test_show_prints_what_a_comm_check_found(service, run):
+    service.on("GET", "/v1/jobs/a1", job("a1", spec={"task": "comm_check"}))
+    service.on("GET", "/v1/jobs/a1/events", page(COMM))
+    shown = [line.split() for line in run("show", "a1").stdout.splitlines()]
+    assert ["barrier", "-", "20.0", "us", "-"] in shown
+    assert ["broadcast", "16.8", "MB", "20.00", "ms", "0.84", "GB/s"] in shown
+    assert ["slowest", "pair:", "0-3,", "0.5", "GB/s", "at", "16.8", "MB"] in shown
+    assert ["not", "in", "backend", "gloo", "(world):", "reduce_scatter"] in shown

@@ -1,0 +1,72 @@
+"""A folder becomes the same archive wherever it lies, without what is no code, and never with what lies elsewhere."""
+
+import os
+import tarfile
+from io import BytesIO
+
+import pytest
+
+from trainyard.client.packing import pack
+from trainyard.contract.problems import SpecError
+
+
+def fill(folder, **files):
+    for name, text in files.items():
+        path = folder / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def names(archive):
+    with tarfile.open(fileobj=BytesIO(archive.data)) as tar:
+        return tar.getnames()
+
+
+def test_the_same_files_give_the_same_bytes(tmp_path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    fill(one, a="1", b="2", sub__c="3")
+    fill(other, sub__c="3", b="2", a="1")
+    os.utime(other / "a", (1, 1))
+    assert pack(one) == pack(other)
+    assert names(pack(one)) == ["a", "b", "sub/c"]
+    fill(other, a="4")
+    assert pack(one).digest != pack(other).digest
+
+
+def test_what_is_never_code_stays_behind(tmp_path):
+    fill(tmp_path, train="x")
+    for name in (".git/config", "__pycache__/train.pyc", "env/pyvenv.cfg", "env/lib/big", "node_modules/x", "a.pyc"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    assert names(pack(tmp_path)) == ["train"]
+
+
+def test_the_ignore_file_is_heeded(tmp_path):
+    fill(tmp_path, **{"a.py": "", "b.csv": "", "data__c.py": "", "runs__old__d": "", "runs__new__d": "", "out": ""})
+    (tmp_path / ".trainyardignore").write_text("# no data\n*.csv\ndata/\nruns/old\nout/\n")
+    assert names(pack(tmp_path)) == [".trainyardignore", "a.py", "out", "runs/new/d"]
+
+
+def test_more_than_the_limit_names_the_largest(tmp_path):
+    fill(tmp_path, small="x", large="x" * 3000, sub__larger="x" * 4000)
+    with pytest.raises(SpecError, match=r"code: .*The largest: sub/larger .*, large .*, small"):
+        pack(tmp_path, limit=5000)
+
+
+def test_a_link_out_of_the_folder_is_refused_and_one_inside_is_its_file(tmp_path):
+    inside = fill(tmp_path / "mine", a="text")
+    (inside / "b").symlink_to("a")
+    assert names(pack(inside)) == ["a", "b"]
+    (inside / "c").symlink_to("/etc/passwd")
+    with pytest.raises(SpecError, match="'c' is a link that leads out of the folder"):
+        pack(inside)
+    (inside / "c").unlink()
+    (inside / "c").symlink_to(".")
+    with pytest.raises(SpecError, match="'c' is a link to a folder"):
+        pack(inside)
+
+
+def test_what_is_no_folder_is_refused(tmp_path):
+    with pytest.raises(SpecError, match="is not a folder"):
+        pack(tmp_path / "nope")

@@ -1,0 +1,109 @@
+"""All ranks stop at the same step, whoever was asked and whenever; short steps do not agree each time."""
+
+import threading
+
+import pytest
+import torch
+
+from worker import boundary
+from worker.boundary import MOST_STEPS, Boundary, steps_between
+
+
+class Stop:
+    wanted = False
+
+
+class World:
+    """Ranks in threads, and a reduction that ends when all have begun it."""
+
+    def __init__(self, size):
+        self.size = size
+        self.gate = threading.Barrier(size)
+        self.begun = {}
+        self.reductions = 0
+
+    def ranks(self, rank):
+        return type("Ranks", (), {"world": self.size, "rank": rank, "bookkeeping": (self, rank)})()
+
+    def all_reduce(self, tensor, op, *, group):
+        _, rank = group
+        self.begun[rank] = tensor.clone()
+        self.gate.wait(10)
+        tensor.copy_(torch.stack(list(self.begun.values())).amax(0))
+        self.gate.wait(10)
+        self.reductions += rank == 0
+
+
+class Clock:
+    """The ranks' steps take different times."""
+
+    def __init__(self, step):
+        self.now, self.step = 0.0, step
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """What each rank is told at each boundary; rank 1 is asked to stop before boundary `asked`."""
+
+    def run(seconds, asked, steps=60):
+        world = World(len(seconds))
+        monkeypatch.setattr(boundary.dist, "all_reduce", world.all_reduce)
+        found = [[] for _ in seconds]
+
+        def rank(number):
+            stop, clock = Stop(), Clock(seconds[number])
+            own = Boundary(world.ranks(number), stop, now=clock)
+            for place in range(steps):
+                clock.now += clock.step
+                stop.wanted = number == 1 and place >= asked
+                found[number].append(own.agreed())
+                if found[number][-1]:
+                    return
+
+        threads = [threading.Thread(target=rank, args=(number,)) for number in range(len(seconds))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        return found, world
+
+    return run
+
+
+class TestAgreement:
+    def test_short_steps_agree_seldom_and_stop_together(self, told):
+        (first, second), world = told((0.001, 0.001), asked=25)
+        assert first == second
+        assert first[-1]
+        assert 25 < len(first) <= 25 + MOST_STEPS
+        assert world.reductions == 4
+
+    def test_the_slowest_rank_sets_the_pace(self, told):
+        (first, second), world = told((0.001, 0.02), asked=9)
+        assert first == second
+        assert len(first) == 11
+        assert world.reductions == 6
+
+    def test_long_steps_hear_of_it_at_once(self, told):
+        (first, second), _ = told((1.0, 1.0), asked=3)
+        assert first == second == [False] * 3 + [True]
+
+    def test_a_wish_from_before_the_first_step_is_heard_at_once(self, told):
+        (first, _), _ = told((0.001, 0.001), asked=0)
+        assert first == [True]
+
+    def test_one_rank_alone_talks_to_nobody(self):
+        stop = Stop()
+        alone = Boundary(World(1).ranks(0), stop, lambda: 4, now=Clock(1.0))
+        stop.wanted = True
+        assert alone.agreed()
+        assert alone.profile_request == 4
+
+
+class TestPace:
+    @pytest.mark.parametrize(("seconds", "steps"), [(1e-6, MOST_STEPS), (0.02, 2), (0.05, 1), (3600.0, 1)])
+    def test_follows_the_time_of_a_step(self, seconds, steps):
+        assert steps_between(seconds) == steps

@@ -1,0 +1,91 @@
+"""Out of memory: recognised, and answered with the settings that help this spec."""
+
+import pytest
+
+from trainyard.contract.spec import parse_spec
+from worker.cgroup import oom_kills
+from worker.elastic import watching
+from worker.memory_hints import memory_hint
+
+BASE = {
+    "task": "causal_lm",
+    "steps": 1,
+    "model": {"source": "builtin", "name": "gpt"},
+    "data": {"source": "builtin", "name": "stdlib"},
+    "batch": {"size": 64},
+    "precision": "fp32",
+    "strategy": "ddp",
+    "gpus": 4,
+}
+
+
+def settings(on_device=True, **changes):
+    hint = memory_hint(parse_spec({**BASE, **changes}), on_device=on_device)
+    return [part.split(") ", 1)[1].split(":")[0] for part in hint.removesuffix(".").split("; ")]
+
+
+class TestHint:
+    @pytest.mark.parametrize(
+        ("changes", "expected"),
+        [
+            ({}, ["batch.micro_size", "activation_checkpointing", "precision"]),
+            ({"batch": {"size": 64, "micro_size": 1}}, ["activation_checkpointing", "precision", "strategy"]),
+            (
+                {"activation_checkpointing": "full", "precision": "bf16"},
+                ["batch.micro_size", "strategy", "lora_rank"],
+            ),
+            (
+                {
+                    "batch": {"size": 4, "micro_size": 1},
+                    "activation_checkpointing": "full",
+                    "precision": "bf16",
+                    "strategy": "fsdp",
+                },
+                ["lora_rank", "fsdp.cpu_offload", "gpus"],
+            ),
+            ({"on_device": False}, ["batch.micro_size", "activation_checkpointing", "strategy"]),
+        ],
+    )
+    def test_names_three_settings_that_would_change_something(self, changes, expected):
+        assert settings(**changes)[:3] == expected
+
+    def test_the_micro_size_it_proposes_is_half(self):
+        assert "batch.micro_size: 8 " in memory_hint(parse_spec(BASE), on_device=True)
+        assert "batch.micro_size: 2 " in memory_hint(
+            parse_spec({**BASE, "batch": {"size": 64, "micro_size": 4}}), on_device=True
+        )
+
+
+class TestKillsOfTheKernel:
+    @pytest.mark.parametrize(
+        ("membership", "file"),
+        [
+            ("0::/slurm/job_1\n", "slurm/job_1/memory.events"),
+            ("4:cpu,memory:/job\n0::/\n", "memory/job/memory.oom_control"),
+            ("4:memory:/elsewhere\n", "memory/memory.oom_control"),
+        ],
+    )
+    def test_are_counted_in_either_version_of_cgroups(self, tmp_path, membership, file):
+        (tmp_path / "cgroup").write_text(membership)
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).write_text("oom 7\noom_kill_disable 0\noom_kill 3\n")
+        assert oom_kills(tmp_path / "cgroup", tmp_path) == 3
+
+    def test_none_where_the_kernel_does_not_tell(self, tmp_path):
+        assert oom_kills(tmp_path / "nothing", tmp_path) == 0
+
+
+class TestEveryFailedStart:
+    def test_is_written_down_with_its_ranks(self, tmp_path):
+        class Thing:
+            def __init__(self, **fields):
+                self.__dict__ |= fields
+
+        failure = Thing(exitcode=-11, pid=5, timestamp=9, error_file="<N/A>")
+        results = iter([Thing(failures={}), Thing(failures={3: failure})])
+        monitor = watching(lambda agent, group: next(results), lambda restart: tmp_path / f"{restart}.json")
+        agent, group = Thing(_remaining_restarts=1), Thing(spec=Thing(max_restarts=2))
+        monitor(agent, group)
+        assert list(tmp_path.iterdir()) == []
+        monitor(agent, group)
+        assert '"rank": 3, "exitcode": -11' in (tmp_path / "1.json").read_text()

@@ -1,0 +1,47 @@
+"""`micro_size: auto`: the largest halving of a rank's share that fits."""
+
+import pytest
+import torch
+from torch import nn
+
+from worker.engine.micro_size import estimate, halvings, try_down, unchanged
+
+
+class TestHalvings:
+    @pytest.mark.parametrize(("share", "sizes"), [(1, [1]), (5, [5, 3, 2, 1]), (16, [16, 8, 4, 2, 1])])
+    def test_down_to_one(self, share, sizes):
+        assert halvings(share) == sizes
+
+
+class TestTries:
+    @pytest.mark.parametrize(
+        ("most", "chosen", "tried"), [(16, 16, (16,)), (7, 4, (16, 8, 4)), (0, 1, (16, 8, 4, 2, 1))]
+    )
+    def test_the_first_that_fits(self, most, chosen, tried):
+        settled = try_down(16, lambda size: size <= most)
+        assert (settled.micro_size, settled.tried) == (chosen, tried)
+
+    def test_one_is_not_tried_since_there_is_no_less(self):
+        asked = []
+        try_down(4, lambda size: asked.append(size))
+        assert asked == [4, 2]
+
+
+class TestEstimate:
+    @pytest.mark.parametrize(("room", "chosen"), [(100 + 15 * 10, 16), (100 + 15 * 10 - 1, 8), (50, 1)])
+    def test_follows_the_line_through_two_peaks(self, room, chosen):
+        assert estimate(16, (100, 110), room).micro_size == chosen
+
+    def test_a_share_that_costs_nothing_more_fits(self):
+        assert estimate(16, (100, 100), 101).micro_size == 16
+
+
+class TestBuffers:
+    def test_batch_statistics_forget_the_try(self):
+        model = nn.BatchNorm1d(3)
+        before = {name: value.clone() for name, value in model.named_buffers()}
+        with unchanged(model):
+            model(torch.randn(8, 3))
+            assert model.num_batches_tracked == 1
+        for name, value in model.named_buffers():
+            assert torch.equal(value, before[name])

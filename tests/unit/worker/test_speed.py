@@ -1,0 +1,120 @@
+"""The parts that keep a step short: loading ahead, the collector, and what is known of devices."""
+
+import gc
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from trainyard.contract.sections import GptModel
+from worker.data.prefetch import Loader
+from worker.engine import compilation
+from worker.engine.compilation import compile_blocks
+from worker.errors import RefusedError
+from worker.flops import flops_per_example, peak_flops
+from worker.garbage import EVERY_STEPS, Garbage
+from worker.tasks.base import Examples
+from worker.tasks.gpt import Gpt
+
+
+class Counted(Examples):
+    loads = 0
+
+    def train_batch(self, indices, device):
+        type(self).loads += 1
+        return super().train_batch(indices, device)
+
+
+class TestLoader:
+    @pytest.fixture
+    def loader(self):
+        Counted.loads = 0
+        rows = torch.arange(20)
+        return Loader(Counted((rows,), train=20, held_out=0), torch.device("cpu"), enabled=True)
+
+    def test_what_was_loaded_ahead_is_used_in_order_and_not_loaded_again(self, loader):
+        pieces = [np.array([3, 1]), np.array([2])]
+        loader.ahead(pieces)
+        assert [loader.load(piece)[0].tolist() for piece in pieces] == [[3, 1], [2]]
+        assert Counted.loads == 2
+
+    def test_what_was_not_foreseen_is_loaded(self, loader):
+        loader.ahead([np.array([3, 1]), np.array([2])])
+        assert loader.load(np.array([7]))[0].tolist() == [7]
+        assert loader.load(np.array([2]))[0].tolist() == [2]
+
+    def test_nothing_is_loaded_ahead_where_the_host_computes(self):
+        assert not Loader(Examples((torch.arange(2),), 2, 0), torch.device("cpu")).enabled
+
+
+class TestGarbage:
+    def test_is_collected_at_chosen_steps_only(self, monkeypatch):
+        collected = []
+        monkeypatch.setattr(gc, "collect", lambda *_: collected.append(len(collected)))
+        garbage = Garbage()
+        try:
+            for step in range(1, EVERY_STEPS + 1):
+                garbage.after_step(step)
+                assert not gc.isenabled()
+        finally:
+            garbage.close()
+        assert len(collected) == 2
+        assert gc.isenabled()
+
+
+class TestPeak:
+    @pytest.mark.parametrize(
+        ("name", "precision", "tf32", "expected"),
+        [
+            ("NVIDIA H200", "bf16", False, 989.4e12),
+            ("NVIDIA H100 80GB HBM3", "fp32", True, 494.7e12),
+            ("NVIDIA H100 PCIe", "bf16", False, 756e12),
+            ("NVIDIA A100-SXM4-80GB", "fp32", False, 19.5e12),
+            ("Tesla V100-SXM2-16GB", "bf16", False, None),
+            ("NVIDIA A10G", "bf16", False, None),
+            ("Something new", "bf16", False, None),
+        ],
+    )
+    def test_by_the_name_that_the_device_has(self, name, precision, tf32, expected):
+        assert peak_flops(name, precision, tf32=tf32) == expected
+
+
+class TestFlops:
+    class Text:
+        tokens_per_example = 8
+
+    @pytest.mark.parametrize("tied", [True, False])
+    def test_of_a_transformer(self, tied):
+        size = GptModel(layers=2, width=16, heads=2, context=8, vocab=32, tied=tied)
+        model = Gpt(size)
+        # Row selections do not multiply: positions never, token rows only where the head has its own weight.
+        looked_up = 8 * 16 + (0 if tied else 32 * 16)
+        n = sum(p.numel() for p in model.parameters()) - looked_up
+        assert flops_per_example(self.Text(), model, size) == 6 * n * 8 + 12 * 2 * 16 * 8**2
+
+    def test_a_frozen_parameter_has_no_gradient_to_compute(self):
+        model = nn.Linear(4, 4, bias=False).requires_grad_(False)
+        assert flops_per_example(self.Text(), model, None) == 4 * 16 * 8
+
+    def test_a_task_knows_better(self):
+        class Own(self.Text):
+            def flops_per_example(self, model):
+                return 7
+
+        assert flops_per_example(Own(), nn.Identity(), None) == 7.0
+
+
+class TestCompile:
+    def test_without_a_compiler_it_is_refused_before_the_first_step(self, monkeypatch):
+        monkeypatch.delenv("CXX", raising=False)
+        monkeypatch.setattr(compilation.shutil, "which", lambda name: None)
+        with pytest.raises(RefusedError, match="compile needs a C\\+\\+ compiler"):
+            compile_blocks(nn.Linear(1, 1))
+
+    def test_names_stay_as_they_are(self):
+        model = Gpt(GptModel(layers=2, width=8, heads=2, context=4))
+        names = [name for name, _ in model.named_parameters()]
+        compile_blocks(model)
+        assert [name for name, _ in model.named_parameters()] == names
+        assert all(block._compiled_call_impl is not None for block in model.blocks)

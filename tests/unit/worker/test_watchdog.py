@@ -1,0 +1,102 @@
+"""A run that stands still: found by its beats alone, and the rank that holds it up named."""
+
+from trainyard.contract.layout import AttemptLayout
+from worker.beats import Beat, Pulse, PulseWriter, interval, location, read_beats
+from worker.launcher.watchdog import START_GRACE_SECONDS, Watchdog, behind, judge
+
+
+def beat(rank, marks, **changes):
+    return Beat(**{"rank": rank, "execution": 1, "marks": marks, "step": 3, "phase": "forward", **changes})
+
+
+def beats(*found):
+    return {one.rank: one for one in found}
+
+
+class TestBehind:
+    def test_who_passed_the_fewest_places(self):
+        assert behind(beats(beat(0, 9), beat(1, 7), beat(2, 9)), 3) == [1]
+
+    def test_who_never_came_up(self):
+        assert behind(beats(beat(0, 9), beat(2, 1)), 4) == [1, 3]
+
+    def test_at_the_same_place_who_is_in_code_of_their_own(self):
+        assert behind(beats(beat(0, 9, in_torch=True), beat(1, 9, in_torch=False)), 2) == [1]
+
+    def test_nobody_where_nothing_tells_them_apart(self):
+        assert behind(beats(beat(0, 9, in_torch=True), beat(1, 9, in_torch=True)), 2) == []
+
+
+class TestJudge:
+    def test_names_the_rank_the_place_and_what_the_others_do(self):
+        found = beats(beat(0, 9, phase="backward"), beat(1, 7, phase="between", where="a.py:3 in load"))
+        stall = judge(found, 61.0, 60.0, 2)
+        assert stall.behind == (1,)
+        assert stall.message == (
+            "no rank made progress for 61 seconds: rank 1 is behind, in step 3 (between), at a.py:3 in load; "
+            "the others wait in step 3 (backward)"
+        )
+
+    def test_nothing_before_the_time(self):
+        assert judge(beats(beat(0, 9)), 60.0, 60.0, 1) is None
+
+    def test_nothing_without_any_beat(self):
+        assert judge({}, 1e9, 60.0, 2) is None
+
+    def test_a_start_has_longer(self):
+        found = beats(beat(0, 2, phase="starting", step=0))
+        assert judge(found, 61.0, 60.0, 1) is None
+        assert judge(found, START_GRACE_SECONDS + 61.0, 60.0, 1) is not None
+
+
+class TestWatchdog:
+    def test_any_rank_that_moves_starts_the_time_anew(self, tmp_path):
+        layout, clock = AttemptLayout(tmp_path), [0.0]
+        layout.beats.mkdir()
+        watchdog = Watchdog(layout, 2, 60.0, lambda: 1, now=lambda: clock[0])
+
+        def at(time, *found):
+            clock[0] = time
+            for one in found:
+                layout.beat(one.rank).write_text(one.model_dump_json())
+            return watchdog.look()
+
+        assert at(10.0, beat(0, 1), beat(1, 1)) is None
+        assert at(60.0, beat(1, 2)) is None
+        assert at(115.0) is None
+        assert at(125.0).behind == (0,)
+
+    def test_an_execution_that_is_over_says_nothing_of_the_next(self, tmp_path):
+        layout = AttemptLayout(tmp_path)
+        layout.beats.mkdir()
+        layout.beat(0).write_text(beat(0, 1).model_dump_json())
+        assert read_beats(layout.beats, 2) == {}
+
+
+class TestPulse:
+    def test_it_is_starting_until_the_first_update_is_done(self):
+        pulse = Pulse()
+        pulse.mark("forward", 1)
+        assert pulse.phase == "starting"
+        pulse.underway = True
+        pulse.mark("forward", 2)
+        assert (pulse.phase, pulse.step, pulse.marks) == ("forward", 2, 2)
+
+    def test_what_is_written_says_where_the_thread_is(self, tmp_path):
+        pulse, layout = Pulse(), AttemptLayout(tmp_path)
+        PulseWriter(pulse, layout.beat(3), rank=3, execution=7, interval=3600).start()
+        found = read_beats(layout.beats, 7)[3]
+        assert (found.marks, found.phase) == (0, "starting")
+        assert "beats.py" in found.where
+
+    def test_torch_is_told_from_the_program_that_called_it(self):
+        # A frame of a file under a folder named torch, as the compiler would name it.
+        program = compile("def inner(look): return look()", "/x/torch/f.py", "exec")
+        names = {}
+        exec(program, names)
+        where, inside = names["inner"](lambda: location(__import__("sys")._getframe(1)))
+        assert inside
+        assert "test_watchdog.py" in where
+
+    def test_beats_come_often_enough_for_the_timeout_and_no_oftener(self):
+        assert (interval(1.0), interval(60.0), interval(900.0)) == (0.1, 3.0, 5.0)

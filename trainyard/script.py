@@ -1,0 +1,166 @@
+"""For the program of a `script` job: report its numbers, find its folder, and learn that it is to stop.
+
+Run by hand, outside of a job, `report` prints, `checkpoint_dir` is a folder `checkpoints` where one stands, and
+`should_stop` is False.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import IO, Any, SupportsFloat
+
+from trainyard.contract.layout import AttemptLayout
+from trainyard.contract.reports import EventsBatch, MetricsBatch, Point, Progress, SpoolKind, WorkerEvent
+from trainyard.contract.spool import SpoolBody, format_record
+
+FOLDER = "TRAINYARD_ATTEMPT_FOLDER"
+"""The variable that says where the attempt's folder is; set in a job only."""
+
+
+def report(step: int, values: Mapping[str, SupportsFloat], *, total_steps: int | None = None) -> None:
+    """Add points to the job's curves. On disk when it returns; sent from another process. Only rank 0's counts.
+
+    The first step reported says where the program went on from: `report(s, ...)` means that it resumed at s - 1, and
+    hides what earlier starts of the job reported after that.
+
+    Args:
+        step: updates done, counted from 1.
+        values: a name without a slash is one of `train/`, so that `loss` is `train/loss`.
+        total_steps: of the whole run; for the progress and the time left.
+
+    Raises:
+        ValueError: a name or a value that no curve can have.
+    """
+    if _rank() != 0:
+        return
+    named = {key if "/" in key else f"train/{key}": float(value) for key, value in values.items()}
+    job = _job()
+    if job is None:
+        of = f"/{total_steps}" if total_steps else ""
+        print(f"step {step}{of}  " + "  ".join(f"{key} {value:.6g}" for key, value in named.items()), flush=True)
+        return
+    job.report(step, named, total_steps)
+
+
+def checkpoint_dir() -> Path:
+    """The job's own folder for checkpoints. It outlives attempts: what is in it is there when the program starts again.
+
+    What is written there, when, and how it is found again is the program's affair; write aside and rename.
+    """
+    folder = Path(os.environ[FOLDER]).parent.parent / "checkpoints" if FOLDER in os.environ else Path("checkpoints")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def should_stop() -> bool:
+    """Whether the job is to end soon: preempted, cancelled, paused, or near its time limit.
+
+    Save, then exit with 0: the job is continued, or ended, as was asked. With a process group it is a small collective
+    that gives the same answer on every rank, so call it on all of them, once a step. Without one each rank looks for
+    itself, and two may learn of it at different steps.
+    """
+    job = _job()
+    if job is None or not _any_rank(job.stop_asked()):
+        return False
+    job.note_stop()
+    return True
+
+
+class _Job:
+    """The job that this process is a rank of."""
+
+    def __init__(self, layout: AttemptLayout, execution: int) -> None:
+        self._layout = layout
+        self._execution = execution
+        self._file: IO[bytes] | None = None
+        self._seq = 0
+        self._resumed_from = 0
+        self._last: tuple[int, float] | None = None
+        self._done = False
+
+    def stop_asked(self) -> bool:
+        return self._layout.stop_request.exists()
+
+    def note_stop(self) -> None:
+        """What ends now does so because it was asked, unless all its steps are done."""
+        if not self._done:
+            self._layout.yielded(self._execution).touch()
+
+    def report(self, step: int, values: Mapping[str, float], total: int | None) -> None:
+        now = datetime.now(UTC)
+        if self._file is None:
+            self._begin(step, total, now)
+        self._done = total is not None and step >= total
+        if self._done:
+            self._layout.yielded(self._execution).unlink(missing_ok=True)
+        body = MetricsBatch(
+            execution=self._execution,
+            resumed_from_step=self._resumed_from,
+            points=tuple(Point(key=key, step=step, value=value, time=now) for key, value in values.items()),
+            progress=Progress(step=step, total_steps=total or step, seconds_per_step=self._pace(step)),
+        )
+        self._write("metrics", body)
+
+    def _begin(self, step: int, total: int | None, now: datetime) -> None:
+        path = self._layout.spool_file(self._execution)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._seq = path.read_bytes().count(b"\n") if path.exists() else 0
+        self._file = path.open("ab")
+        # The job's very first start has nothing to go on from, however seldom it reports.
+        self._resumed_from = max(0, step - 1) if self._execution > 1 else 0
+        resumed = self._resumed_from > 0
+        where = f"goes on at step {self._resumed_from}" if resumed else "starts"
+        event = WorkerEvent(
+            sequence=self._seq,
+            type="training_resumed" if resumed else "training_started",
+            message=f"the program {where}{f' of {total}' if resumed and total else ''}",
+            data={"step": self._resumed_from, "total_steps": total},
+            time=now,
+        )
+        self._write("events", EventsBatch(execution=self._execution, events=(event,)))
+
+    def _pace(self, step: int) -> float | None:
+        before, self._last = self._last, (step, time.monotonic())
+        if before is None or step <= before[0]:
+            return None
+        return (self._last[1] - before[1]) / (step - before[0])
+
+    def _write(self, kind: SpoolKind, body: SpoolBody) -> None:
+        assert self._file is not None
+        self._file.write(format_record(self._seq, kind, body))
+        self._file.flush()
+        self._seq += 1
+
+
+@cache
+def _job() -> _Job | None:
+    if FOLDER not in os.environ:
+        return None
+    execution = int(os.environ["TRAINYARD_EXECUTION"]) + int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    return _Job(AttemptLayout(Path(os.environ[FOLDER])), execution)
+
+
+def _rank() -> int:
+    return int(os.environ.get("RANK", "0"))
+
+
+def _any_rank(flag: bool) -> bool:
+    """The same answer on every rank of the program's process group, if it has one."""
+    dist: Any = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+        return flag
+    import torch
+
+    verdict = torch.tensor([int(flag)], dtype=torch.int32)
+    dist.all_reduce(verdict, dist.ReduceOp.MAX, group=_flags(dist.group.WORLD))
+    return bool(verdict.item())
+
+
+@cache
+def _flags(world: Any) -> Any:
+    """A gloo group of our own beside this process group: no device is waited for, and nobody's order is disturbed."""
+    return sys.modules["torch.distributed"].new_group(backend="gloo")

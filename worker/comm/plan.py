@@ -1,0 +1,96 @@
+"""What is checked, as data: the groups of ranks, the operations, the message sizes. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Operation = Literal[
+    "broadcast",
+    "reduce",
+    "all_reduce_sum",
+    "all_reduce_product",
+    "all_reduce_min",
+    "all_reduce_max",
+    "scatter",
+    "gather",
+    "all_gather",
+    "reduce_scatter",
+    "barrier",
+]
+
+OPERATIONS: tuple[Operation, ...] = (
+    *("broadcast", "reduce", "all_reduce_sum", "all_reduce_product", "all_reduce_min", "all_reduce_max"),
+    *("scatter", "gather", "all_gather", "reduce_scatter", "barrier"),
+)
+
+KB, MB = 1024, 1024 * 1024
+SIZES = {
+    "cpu": (KB, 64 * KB, MB, 16 * MB),
+    "cuda": (KB, 64 * KB, MB, 16 * MB, 64 * MB, 256 * MB),
+}
+"""Bytes of a message, by the device's kind."""
+
+
+ALONE_UP_TO = 16
+"""Ranks up to which each pair is timed alone."""
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class RankGroup:
+    """Ranks that talk among themselves."""
+
+    name: str
+    ranks: tuple[int, ...]
+
+
+def groups_of(world: int) -> list[RankGroup]:
+    """The world, its halves, and its even and odd ranks; none of one rank alone, and none twice."""
+    half = world // 2
+    candidates = [
+        RankGroup("world", tuple(range(world))),
+        RankGroup("lower half", tuple(range(half))),
+        RankGroup("upper half", tuple(range(half, world))),
+        RankGroup("even ranks", tuple(range(0, world, 2))),
+        RankGroup("odd ranks", tuple(range(1, world, 2))),
+    ]
+    found: dict[tuple[int, ...], RankGroup] = {}
+    for group in candidates:
+        if len(group.ranks) > 1:
+            found.setdefault(group.ranks, group)
+    return list(found.values())
+
+
+def rounds_of(world: int) -> list[list[Pair]]:
+    """Every pair of ranks once, the lower first, in rounds in which nobody is in two pairs: a tournament's schedule."""
+    players = [*range(world), *([-1] if world % 2 else [])]
+    rounds = []
+    for _ in range(len(players) - 1):
+        half = len(players) // 2
+        met = zip(players[:half], reversed(players[half:]), strict=True)
+        rounds.append(sorted((min(pair), max(pair)) for pair in met if -1 not in pair))
+        players = [players[0], players[-1], *players[1:-1]]
+    return rounds
+
+
+def timed_rounds_of(world: int) -> list[list[Pair]]:
+    """Each pair alone on the network where there are few; rounds, whose pairs share it, where that would take hours."""
+    rounds = rounds_of(world)
+    return rounds if world > ALONE_UP_TO else [[pair] for pair in sorted(pair for found in rounds for pair in found)]
+
+
+def bus_factor(operation: str, ranks: int) -> float:
+    """What the bytes over the time are multiplied by to get the bus bandwidth, which does not depend on the number of
+    ranks and can be held against the hardware's. From nccl-tests, doc/PERFORMANCE.md. The bytes are those of the whole
+    message: for all_gather and gather of all that is received, for reduce_scatter and scatter of all that is sent."""
+    if operation.startswith("all_reduce"):
+        return 2.0 * (ranks - 1) / ranks
+    if operation in ("all_gather", "reduce_scatter", "gather", "scatter"):
+        return (ranks - 1) / ranks
+    return 1.0
+
+
+def partner(rank: int, pairs: Sequence[Pair]) -> int | None:
+    """With whom this rank is paired, where it is."""
+    return next((pair[1] if rank == pair[0] else pair[0] for pair in pairs if rank in pair), None)

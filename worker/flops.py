@@ -1,0 +1,78 @@
+"""How much arithmetic an example takes, and how much a device can do: together, the share of it that is used.
+
+Peaks are the dense ones (no sparsity) of NVIDIA's data sheets, in FLOP/s. fp32 products run in TF32 where asked for.
+"""
+
+from torch import nn
+
+from trainyard.contract.sections import GptModel, Model
+from worker.tasks.base import Task
+
+_TERA = 1e12
+
+# name in the device's, {precision: TFLOP/s}; the first that matches counts.
+_PEAKS: tuple[tuple[str, dict[str, float]], ...] = (
+    ("B200", {"bf16": 2250, "fp16": 2250, "tf32": 1125, "fp32": 75}),
+    ("H200", {"bf16": 989.4, "fp16": 989.4, "tf32": 494.7, "fp32": 66.9}),
+    ("GH200", {"bf16": 989.4, "fp16": 989.4, "tf32": 494.7, "fp32": 66.9}),
+    ("H100 PCIe", {"bf16": 756, "fp16": 756, "tf32": 378, "fp32": 51}),
+    ("H100 NVL", {"bf16": 835, "fp16": 835, "tf32": 417, "fp32": 60}),
+    ("H100", {"bf16": 989.4, "fp16": 989.4, "tf32": 494.7, "fp32": 66.9}),
+    ("A100", {"bf16": 312, "fp16": 312, "tf32": 156, "fp32": 19.5}),
+    ("A40", {"bf16": 149.7, "fp16": 149.7, "tf32": 74.8, "fp32": 37.4}),
+    ("A30", {"bf16": 165, "fp16": 165, "tf32": 82, "fp32": 10.3}),
+    ("A10", {"bf16": 125, "fp16": 125, "tf32": 62.5, "fp32": 31.2}),
+    ("L40S", {"bf16": 362, "fp16": 362, "tf32": 183, "fp32": 91.6}),
+    ("L4", {"bf16": 121, "fp16": 121, "tf32": 60, "fp32": 30.3}),
+    ("V100", {"fp16": 125, "fp32": 15.7}),
+    ("T4", {"fp16": 65, "fp32": 8.1}),
+)
+
+
+def peak_flops(device_name: str, precision: str, *, tf32: bool = False) -> float | None:
+    """FLOP/s of one device at most; None where the device or the precision on it is not known."""
+    words = device_name.replace("-", " ").split()
+    for name, peaks in _PEAKS:
+        if all(part in words for part in name.split()):
+            found = peaks.get("tf32" if precision == "fp32" and tf32 else precision)
+            return found * _TERA if found else None
+    return None
+
+
+def flops_per_example(task: Task, model: nn.Module, described: Model | None) -> float | None:
+    """FLOPs of one example in forward and backward; recomputed activations are not counted. None: not known.
+
+    A task that knows better says it in `flops_per_example(model)`. For text it is 6 N T: each of the N parameters that
+    multiplies is used twice a token forward and four times backward (a frozen one twice there), and 12 L W T^2 for the
+    products of tokens with tokens in L layers of width W.
+    """
+    own = getattr(task, "flops_per_example", None)
+    if own is not None:
+        return float(own(model))
+    tokens = task.tokens_per_example
+    if not tokens:
+        return None
+    looked_up = _looked_up(model)
+    uses = sum(p.numel() * (6 if p.requires_grad else 4) for p in model.parameters() if id(p) not in looked_up)
+    layers, width = _attention(model, described)
+    return float(uses) * tokens + 12.0 * layers * width * tokens**2
+
+
+def _looked_up(model: nn.Module) -> set[int]:
+    """Embeddings that only select rows. The largest multiplies too where no head of its own stands beside it."""
+    embeddings = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    found = {id(module.weight) for module in embeddings}
+    if embeddings:
+        largest = max(embeddings, key=lambda module: module.num_embeddings)
+        heads = [m for m in model.modules() if isinstance(m, nn.Linear) and m.out_features == largest.num_embeddings]
+        if all(head.weight is largest.weight for head in heads):
+            found.discard(id(largest.weight))
+    return found
+
+
+def _attention(model: nn.Module, described: Model | None) -> tuple[int, int]:
+    """Layers and width; 0 where unknown."""
+    if isinstance(described, GptModel):
+        return described.layers, described.width
+    config = getattr(model, "config", None)
+    return int(getattr(config, "num_hidden_layers", 0) or 0), int(getattr(config, "hidden_size", 0) or 0)
