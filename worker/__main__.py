@@ -24,6 +24,7 @@ from worker.signals import StopSignal
 
 if TYPE_CHECKING:
     from worker.distributed import Ranks
+    from worker.engine.trainer import Trainer
     from worker.reporter import SilentReporter, SpoolReporter
 
 log = logging.getLogger("worker")
@@ -165,7 +166,7 @@ def _train(
         record=run.micro_size,
         profiler=StepProfiler(launch.spec.profile, run.profiles, ranks, reporter, requests),
     )
-    _announce(layout, execution, reporter, launch, ranks, start=checkpoints.start_step, total=trainer.total_steps)
+    _announce(layout, execution, reporter, launch, ranks, start=checkpoints.start_step, trainer=trainer)
     outcome = trainer.run()
     if outcome.completed and launch.spec.checkpoint.export:
         from worker.checkpoint.export import export_weights
@@ -218,10 +219,12 @@ def _announce(
     ranks: "Ranks",
     *,
     start: int,
-    total: int,
+    trainer: "Trainer",
 ) -> None:
     """The first events of an execution: where it begins, after what, and what its user should know."""
-    spec = launch.spec
+    from worker.engine.model import draws_dropout
+
+    spec, total = launch.spec, trainer.total_steps
     where = f"at step {start} of {total}" if start else f"for {total} steps"
     reporter.event(
         "training_resumed" if start else "training_started",
@@ -234,7 +237,7 @@ def _announce(
         who = f"rank {lost.failure.rank}: " if lost.failure.rank is not None else ""
         message = f"torchrun started the ranks again, after {who}{lost.failure.message}"
         reporter.event("restarted_in_place", message, level="warning", data=data)
-    if ranks.world > 1 and (getattr(spec.model, "dropout", None) or spec.lora.dropout):
+    if ranks.world > 1 and draws_dropout(trainer.module):
         message = "dropout draws differ with the number of ranks: this run's updates are this layout's own"
         reporter.event("layout_dependent", message, level="warning")
     if spec.strategy == "zero1" and not _accumulates(launch, ranks):

@@ -9,6 +9,7 @@ from pydantic_core import ErrorDetails
 _UNION_TAGS = {
     "model": {"hf", "gpt", "convnet", "mlp"},
     "data": {"builtin", "jsonl"},
+    "targets": {"auto", "names"},
     "micro_size": {"int", "literal['auto']", "constrained-int"},
 }
 
@@ -64,6 +65,8 @@ def _message(detail: ErrorDetails, model: type[BaseModel] | None) -> str:
             return "is required"
         case "model_type" | "model_attributes_type" | "dataclass_type":
             return "must be a section of fields"
+        case "tuple_type":
+            return "must be a list"
         case "string_pattern_mismatch":
             return "holds a character that is not allowed here"
     message = detail["msg"].removeprefix("Value error, ")

@@ -174,13 +174,23 @@ class Ddp(Strict):
     """Batch statistics over all ranks' examples instead of each rank's own; GPUs only."""
 
 
+def _targets_tag(value: Any) -> str:
+    return "auto" if value == "auto" else "names"
+
+
+Targets = Annotated[
+    Annotated[Literal["auto"], Tag("auto")] | Annotated[tuple[ShortText, ...], Field(min_length=1), Tag("names")],
+    Discriminator(_targets_tag),
+]
+
+
 class Lora(Strict):
     """Low-rank adapters; used when `lora_rank` is set. A layer computes W0 x + (alpha / lora_rank) B A x."""
 
     alpha: PositiveFloat = 32.0
     """Divided by `lora_rank`: with alpha equal to the rank a layer computes W0 + B A."""
     dropout: Fraction = 0.0
-    targets: Literal["auto"] | Annotated[tuple[ShortText, ...], Field(min_length=1)] = "auto"
+    targets: Targets = "auto"
     """Layers by name, last part of a name, or glob pattern of either; `auto`: every layer but the output's."""
     merge: bool = False
     """Export the whole model with the adapters added to its weights, instead of the adapters alone."""
@@ -208,7 +218,7 @@ class Checkpoint(Strict):
     keep_best: KeepBest | None = None
     asynchronous: Annotated[bool, Field(alias="async")] = True
     export: bool = True
-    """Write the trained weights as safetensors to the run's `export` folder at the end."""
+    """Write what was trained as safetensors to the run's `export` folder at the end: a model, or adapters."""
 
 
 class Amp(Strict):

@@ -3,9 +3,21 @@
 import contextlib
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
+
+
+def draws_dropout(module: nn.Module) -> bool:
+    """Whether training draws at random what to leave out; models of transformers say so in their configuration."""
+    if any(isinstance(inner, nn.Dropout) and inner.p > 0 for inner in module.modules()):
+        return True
+    config: Any = getattr(module, "config", None)
+    told = config.to_dict() if hasattr(config, "to_dict") else {}
+    return any(
+        value for name, value in told.items() if name.endswith(("dropout", "pdrop")) and isinstance(value, float)
+    )
 
 
 @dataclass(frozen=True)

@@ -99,6 +99,11 @@ class Trainer:
         self._latest: dict[str, float] = {}
         """The metrics of the current step that a checkpoint carries."""
 
+    @property
+    def module(self) -> nn.Module:
+        """The model as it stands, shards and all."""
+        return self._model.module
+
     def run(self) -> Outcome:
         """Train from the latest checkpoint to the last step, or to the step at which all agree to stop."""
         step = self._resume()

@@ -1,10 +1,12 @@
 """Bad input: the exact answer."""
 
 import json
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
+from service.settings import Settings
 from tests.support.world import SPEC, World
 
 
@@ -279,3 +281,35 @@ def test_a_bad_event_id(world: World) -> None:
     job = world.submit()
     answer = world.client.get(f"/v1/jobs/{job}/stream", headers={"Last-Event-ID": "x"})
     assert (answer.status_code, answer.json()["error"]["param"]) == (422, "Last-Event-ID")
+
+
+class TestPathsOfModelsAndData:
+    HF: ClassVar[dict[str, Any]] = {
+        "task": "causal_lm",
+        "steps": 1,
+        "model": {"source": "hf", "path": "/etc/model"},
+        "data": {"source": "jsonl", "path": "/srv/../data.jsonl"},
+    }
+
+    def test_those_outside_of_the_allowed_folders_are_named_with_them(self, world: World) -> None:
+        answer = world.client.post("/v1/jobs", json=self.HF)
+        assert answer.status_code == 422
+        roots = f"{Path.home()}, {world.settings.runs}"
+        outside = f"lies outside of the folders that this service allows (TRAINYARD_ALLOWED_ROOTS): {roots}"
+        assert answer.json()["problems"] == [
+            {"param": "model.path", "message": outside},
+            {"param": "data.path", "message": "holds `..`; write the path that it stands for"},
+        ]
+
+    def test_an_earlier_jobs_export_is_a_model_to_start_from(self, world: World) -> None:
+        export = str(world.settings.runs / "job_1" / "export")
+        data = {"source": "jsonl", "path": f"{world.settings.runs}/data.jsonl"}
+        spec = {**self.HF, "model": {"source": "hf", "path": export}, "data": data}
+        assert world.client.post("/v1/jobs", json=spec).status_code == 201
+
+    def test_the_folders_are_the_administrators(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TRAINYARD_ALLOWED_ROOTS", "/shared/models, /shared/data")
+        assert Settings().site.roots == ("/shared/models", "/shared/data")
+        monkeypatch.setenv("TRAINYARD_ALLOWED_ROOTS", "models")
+        with pytest.raises(ValueError, match="`models` is not an absolute path"):
+            Settings()

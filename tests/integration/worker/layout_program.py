@@ -191,7 +191,7 @@ def train(case, ranks, folder):
     logits = None
     if "export" in case:
         export_weights(Path(case["export"]), module, spec, task, trainer.total_steps, ranks)
-        logits = logits_of(module, trainer)
+        logits = logits_of(module, trainer) if spec.task == "causal_lm" else None
     return {
         "logits": logits,
         "series": reporter.said,

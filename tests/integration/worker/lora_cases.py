@@ -20,6 +20,17 @@ LAYOUTS = [(2, name) for name in VARIANTS if name != "hsdp"] + [(4, "hsdp")]
 EXPORTED = ("ddp", "layer")
 
 
+BUILTIN = {
+    "gpt": (
+        "causal_lm",
+        {"name": "gpt", "layers": 2, "width": 16, "heads": 2, "context": 16, "vocab": 257},
+        {"name": "stdlib", "eval_fraction": 0.00002},
+    ),
+    "mlp": ("regression", {"name": "mlp", "sizes": [4, 8, 5, 3]}, {"name": "parity", "eval_fraction": 0}),
+    "convnet": ("image_classification", {"name": "convnet", "channels": 4}, {"name": "digits"}),
+}
+
+
 class Cases:
     """All runs of one folder of models and data."""
 
@@ -72,11 +83,21 @@ class Cases:
         if world == 2:
             for variant in EXPORTED:
                 found |= self._resumed(variant)
+                again = {"activation_checkpointing": "full" if variant == "ddp" else "selective"}
+                found[f"again/{variant}"] = {"spec": self.problems["lora"] | VARIANTS[variant] | again}
                 found[f"merged/{variant}"] = self._exported(
                     "merged", LORA | {"lora": {"alpha": 16, "merge": True}}, variant
                 )
                 found[f"bf16/{variant}"] = self._exported("bf16", LORA | {"precision": "bf16"}, variant)
+            found |= {f"builtin-{name}": self._builtin(name) for name in BUILTIN}
         return found
+
+    def _builtin(self, name):
+        """Adapters on one of our own models, sharded."""
+        task, model, data = BUILTIN[name]
+        spec = self.problems["lora"] | {"task": task, "strategy": "fsdp", "lora_rank": 2}
+        spec |= {"model": {"source": "builtin", **model}, "data": {"source": "builtin", **data}}
+        return {"spec": spec, "export": str(self.folder / f"builtin-{name}")}
 
     def _exported(self, name, trained, variant):
         spec = self.spec("plain", "chat", trained) | VARIANTS[variant]

@@ -6,7 +6,10 @@ import pytest
 import torch
 
 from tests.integration.worker.harness import FakeService, Run, finish_of, run_layout
-from tests.integration.worker.lora_cases import EXPORTED, LAYOUTS, LORA, PARTIAL, Cases
+from tests.integration.worker.lora_cases import BUILTIN, EXPORTED, LAYOUTS, LORA, PARTIAL, Cases
+from trainyard.contract.spec import parse_spec
+from worker.engine.state import seed_generators
+from worker.tasks.select import select_task
 
 pytestmark = pytest.mark.timeout(600)
 """The first test waits for all the runs: more than a minute on two busy cores."""
@@ -83,6 +86,13 @@ class TestWhatIsTrained:
         adapted = {name.split(".lora_")[0] for name in tensors(layouts[1], "named") if ".lora_" in name}
         assert {name.rpartition(".")[2] for name in adapted} == {"q_proj", "v_proj", "down_proj"}
         assert len(adapted) == 6
+
+
+@pytest.mark.parametrize("variant", EXPORTED)
+def test_activation_checkpointing_changes_no_digit(layouts, variant):
+    again, kept = (layouts[2][0][f"{case}/{variant}"] for case in ("again", "lora"))
+    assert again["series"]["train/loss"] == kept["series"]["train/loss"]
+    assert again["parameters"] == kept["parameters"]
 
 
 class TestCheckpoints:
@@ -196,6 +206,29 @@ class TestExports:
             found = logits_of(loaded).float()
         expected = logits(layouts, f"bf16/{variant}")
         assert torch.linalg.norm(found - expected) <= 1e-2 * torch.linalg.norm(expected)
+
+
+class TestExportsOfBuiltinModels:
+    def loaded(self, cases, name):
+        """The base made again from the seed, with the exported adapters on it."""
+        from peft import PeftModel
+
+        spec = parse_spec(cases.on(2)[f"builtin-{name}"]["spec"])
+        task = select_task(spec)
+        seed_generators(spec.seed)
+        return PeftModel.from_pretrained(task.build_model(), cases.folder / f"builtin-{name}").eval()
+
+    @pytest.mark.parametrize("name", BUILTIN)
+    def test_adapters_load_with_peft(self, cases, layouts, name):
+        state = self.loaded(cases, name).get_base_model().state_dict()
+        trained = tensors(layouts[2], f"builtin-{name}")
+        assert any(".lora_" in name for name in trained)
+        assert all(torch.equal(state[name].flatten(), value) for name, value in trained.items())
+
+    def test_a_transformer_computes_what_was_trained(self, cases, layouts):
+        with torch.no_grad():
+            found = self.loaded(cases, "gpt")(TOKENS)
+        assert torch.equal(found, logits(layouts, "builtin-gpt"))
 
 
 class TestARunThatIsRefused:

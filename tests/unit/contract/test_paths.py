@@ -44,17 +44,3 @@ def test_none_climbs(path):
 @pytest.mark.parametrize("path", ["m", "~/m", "./m"])
 def test_none_is_relative(path):
     assert next(iter(problems(model=path).values())).startswith("is not an absolute path")
-
-
-def test_adapters_and_patterns_do_not_stand_together():
-    with pytest.raises(SpecError, match="trainable: cannot stand beside `lora_rank`"):
-        parse_spec(
-            {
-                "task": "regression",
-                "steps": 1,
-                "model": {"source": "builtin", "name": "mlp"},
-                "data": {"source": "builtin", "name": "parity"},
-                "lora_rank": 1,
-                "trainable": ["*"],
-            }
-        )
