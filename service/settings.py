@@ -34,8 +34,9 @@ class Settings(BaseSettings):
     allowed_roots: Annotated[tuple[str, ...], NoDecode] = ()
     """Folders under which the models and data of specs must lie, comma-separated, as the nodes see them; absent: the
     home folder of the service's account and the runs."""
-    local_slots: Annotated[int, Field(ge=1)] = os.cpu_count() or 1
-    """Worker processes at once on the local backend; the rest wait."""
+    local_slots: Annotated[int, Field(ge=1)] = max(4, os.cpu_count() or 1)
+    """Worker processes at once on the local backend; the rest wait. Four on a small machine too: that is what it takes
+    to try every strategy."""
     instance: Annotated[str, Field(pattern=r"^[a-z0-9]{1,12}$")] = "main"
     """Part of every scheduler tag, so that two services on one cluster never mistake each other's jobs."""
     tick_seconds: Annotated[float, Field(gt=0)] = 1.0
