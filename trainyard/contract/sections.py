@@ -35,13 +35,18 @@ class GptModel(Strict):
     source: Literal["builtin"] = "builtin"
     name: Literal["gpt"] = "gpt"
     layers: PositiveInt = 4
+    """Blocks."""
     width: PositiveInt = 128
+    """Of the residual stream; a multiple of `heads`."""
     heads: PositiveInt = 4
+    """Of attention."""
     context: PositiveInt = 128
     """Tokens per example."""
     vocab: PositiveInt = 256
+    """At least 256: tokens are bytes."""
     dropout: Fraction = 0.0
     tied: bool = True
+    """One weight for embedding and output head."""
 
 
 class ConvnetModel(Strict):
@@ -50,7 +55,9 @@ class ConvnetModel(Strict):
     source: Literal["builtin"] = "builtin"
     name: Literal["convnet"] = "convnet"
     channels: PositiveInt = 32
+    """Of the first two layers; the third has twice as many."""
     classes: PositiveInt = 10
+    """Outputs."""
     dropout: Fraction = 0.0
 
 
@@ -60,7 +67,9 @@ class MlpModel(Strict):
     source: Literal["builtin"] = "builtin"
     name: Literal["mlp"] = "mlp"
     sizes: Annotated[tuple[PositiveInt, ...], Field(min_length=2, max_length=64)] = (2, 2, 2, 3)
+    """Width of each layer, input and output included."""
     activation: Literal["tanh", "relu", "none"] = "tanh"
+    """Between the layers."""
 
 
 def _model_tag(value: Any) -> str | None:
@@ -89,11 +98,13 @@ class BuiltinData(Strict):
 
     source: Literal["builtin"] = "builtin"
     name: Literal["digits", "stdlib", "parity"]
+    """`digits`: 1,797 images of 8 x 8. `stdlib`: the source of Python's standard library, in bytes. `parity`: made up."""
     eval_fraction: Annotated[Float, Field(ge=0, lt=1)] = 0.2
     """The share held out for evaluation; 0 turns evaluation off."""
     examples: PositiveInt = 120
     """How many examples `parity` has; the others have what they have."""
     shuffle: bool = True
+    """Draw each epoch's order from the seed; else the order of the data."""
 
 
 class JsonlData(Strict):
@@ -112,6 +123,7 @@ class JsonlData(Strict):
     max_length: PositiveInt | None = None
     """Tokens of a row at most; absent: as many as the model sees, up to 2048."""
     shuffle: bool = True
+    """Draw each epoch's order from the seed; else the order of the file."""
 
 
 Data = Annotated[BuiltinData | JsonlData, Field(discriminator="source")]
@@ -133,11 +145,15 @@ class Optimizer(Strict):
 
     name: Literal["sgd", "adam", "adamw"] = "adamw"
     lr: PositiveFloat = 1e-3
+    """The peak of the schedule. It needs no change when the number of ranks does."""
     weight_decay: NonNegativeFloat = 0.0
+    """Decoupled for `adamw`; added to the gradient for `sgd` and `adam`."""
     momentum: Fraction = 0.0
     """SGD only."""
     betas: tuple[Fraction, Fraction] = (0.9, 0.999)
+    """`adam` and `adamw` only."""
     eps: NonNegativeFloat = 1e-8
+    """`adam` and `adamw` only."""
     clip_norm: PositiveFloat | None = None
     """Largest 2-norm of the whole gradient; absent: no clipping."""
 
@@ -146,18 +162,24 @@ class Schedule(Strict):
     """The learning rate over the steps: linear warm-up from zero, then constant, or down to `final` times the rate."""
 
     name: Literal["constant", "linear", "cosine"] = "constant"
+    """After the warm-up."""
     warmup_steps: NonNegativeInt = 0
+    """Updates over which the rate rises from zero."""
     final: Fraction = 0.0
+    """What the rate ends at, as a part of its peak."""
 
 
 class Fsdp(Strict):
     """Sharded data parallelism."""
 
     wrap: Literal["naive", "layer", "size"] = "layer"
+    """Which parameters are gathered together: all, those of a layer, or of a module of at least `min_params`."""
     min_params: PositiveInt | None = None
+    """For wrap `size`."""
     cpu_offload: bool = False
     """Keep parameters, gradients and optimizer state in the host's memory; GPUs only."""
     replicas: PositiveInt = 1
+    """For `hsdp`: copies of the model, each sharded over its part of the ranks."""
     prefetch: NonNegativeInt = 0
     """How many units ahead are gathered while one computes; 0 leaves it to torch, which gathers one."""
 
@@ -166,8 +188,11 @@ class Ddp(Strict):
     """Replicated data parallelism."""
 
     find_unused_parameters: bool = False
+    """For models whose forward does not use every parameter."""
     static_graph: bool = False
+    """The same parameters are used in every step: torch may plan for it."""
     bucket_cap_mb: PositiveInt = 25
+    """Gradients are summed in buckets of this size, while the backward goes on."""
     gradient_as_bucket_view: bool = True
     """Gradients live in the buckets that are communicated, so they are held once and not twice."""
     sync_batchnorm: bool = False
@@ -190,6 +215,7 @@ class Lora(Strict):
     alpha: PositiveFloat = 32.0
     """Divided by `lora_rank`: with alpha equal to the rank a layer computes W0 + B A."""
     dropout: Fraction = 0.0
+    """In front of the adapters."""
     targets: Targets = "auto"
     """Layers by name, last part of a name, or glob pattern of either; `auto`: every layer but the output's."""
     merge: bool = False
@@ -207,16 +233,22 @@ class KeepBest(Strict):
     """Keep the checkpoint with the best value of a metric."""
 
     metric: ShortText = "eval/loss"
+    """One of the evaluation's, or `train/loss`."""
     mode: Literal["min", "max"] = "min"
+    """Whether less or more is better."""
 
 
 class Checkpoint(Strict):
     """When checkpoints are written and which ones stay. One is always written at the end."""
 
     every_steps: PositiveInt | None = None
+    """Absent: only at the end, and whenever the run is asked to stop."""
     keep_last: PositiveInt = 2
+    """How many of the newest stay."""
     keep_best: KeepBest | None = None
+    """One more that stays: the best by a metric."""
     asynchronous: Annotated[bool, Field(alias="async")] = True
+    """Write beside the training, which waits only for a copy."""
     export: bool = True
     """Write what was trained as safetensors to the run's `export` folder at the end: a model, or adapters."""
 
@@ -225,22 +257,33 @@ class Amp(Strict):
     """Loss scaling; fp16 only."""
 
     init_scale: PositiveFloat = 65536.0
+    """The first loss scale."""
     growth_interval: PositiveInt = 2000
+    """Updates without an infinity after which the scale doubles."""
 
 
 class Resources(Strict):
     """What is asked of the scheduler."""
 
     partition: SchedulerName | None = None
+    """Absent: the cluster's default."""
     gpus_per_node: PositiveInt | None = None
+    """Ranks on a node; it divides `gpus`."""
     gpu_type: SchedulerName | None = None
+    """As Slurm names it."""
     cpus_per_gpu: PositiveInt | None = None
+    """Cores for each rank."""
     memory_gb_per_gpu: PositiveInt | None = None
+    """Host memory for each rank, in GiB."""
     time_limit_minutes: PositiveInt | None = None
+    """Of one attempt; see `restart.on_time_limit`."""
     account: SchedulerName | None = None
+    """Whom it is charged to."""
     qos: SchedulerName | None = None
     constraint: ConstraintName | None = None
+    """Features that the nodes must have, as sbatch takes them."""
     exclude: SchedulerName | None = None
+    """Nodes not to use."""
 
 
 EnvironmentName = Annotated[str, StringConstraints(max_length=128, pattern=r"^[A-Z_][A-Z0-9_]*$")]
@@ -254,6 +297,7 @@ class Environment(Strict):
     venv: Path | None = None
     container: Path | None = None
     variables: dict[EnvironmentName, ShortText] = Field(default_factory=dict, max_length=64)
+    """Set for the ranks."""
 
 
 class Restart(Strict):
@@ -262,6 +306,7 @@ class Restart(Strict):
     max_retries: Annotated[NonNegativeInt, Field(le=100)] = 2
     """Errors of the program that are forgiven, in all; preemptions and node failures do not count."""
     on_time_limit: Literal["continue", "fail"] = "continue"
+    """`continue`: save, give the place back and go on as a next attempt. `fail`: end as `time_limit`."""
 
 
 class Health(Strict):
@@ -270,6 +315,7 @@ class Health(Strict):
     stall_timeout_minutes: PositiveFloat = 15
     """A run in which no rank makes progress for so long is ended as `stalled`; start-up and export get ten more."""
     on_nan: Literal["stop", "skip", "ignore"] = "stop"
+    """A loss or gradient that is not finite: `stop` ends the run, `skip` leaves the update out, `ignore` goes on."""
 
 
 class Profile(Strict):
@@ -278,7 +324,9 @@ class Profile(Strict):
     start_step: PositiveInt
     """The first update that is traced, counted from 1."""
     steps: PositiveInt = 3
+    """How many."""
     ranks: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] = (0,)
+    """Which ranks write one."""
     nsys: bool = False
     """Have NVIDIA's `nsys` record them instead; the nodes must have it."""
 
@@ -287,3 +335,4 @@ class Log(Strict):
     """How often points are written."""
 
     every_steps: PositiveInt = 10
+    """Updates between two points; the first and the last always have one."""

@@ -44,14 +44,20 @@ class TrainingSpec(Strict):
     name: DisplayName = "untitled"
     """For people; the scheduler never sees it."""
     task: Task
+    """What is trained. `causal_lm`, `image_classification` and `regression` are built in; `custom` is a task of yours in
+    our loop, `script` a program of yours under torchrun, `comm_check` a check of the ranks' communication."""
     strategy: Strategy = "auto"
+    """How the model is spread over the ranks; see `docs/engine.md`. `auto`: `single` on one rank, else `ddp`."""
     precision: Precision = "auto"
+    """What forward and backward compute in; weights stay in fp32. `auto`: `bf16` on GPUs, else `fp32`."""
     lora_rank: PositiveInt | None = None
     """Absent: every parameter is trained."""
     gpus: Annotated[PositiveInt, Field(le=100_000)] = 1
     """World size; on a machine without GPUs, CPU worker processes."""
     model: Model | None = None
+    """Required for the built-in tasks."""
     data: Data | None = None
+    """Required for the built-in tasks."""
     target: ShortText | None = None
     """`module:function`; `custom` tasks only."""
     argv: Annotated[tuple[Argument, ...], Field(max_length=256)] | None = None
@@ -60,7 +66,9 @@ class TrainingSpec(Strict):
     code: CodeDigest | None = None
     """The uploaded folder, by its digest; `custom` and `script` tasks only."""
     steps: PositiveInt | None = None
+    """Length of the run in updates; either this or `epochs`."""
     epochs: PositiveInt | None = None
+    """Length of the run in passes over the data; either this or `steps`."""
     batch: Batch = Batch()
     optimizer: Optimizer = Optimizer()
     schedule: Schedule = Schedule()
@@ -70,6 +78,7 @@ class TrainingSpec(Strict):
     trainable: Annotated[tuple[ShortText, ...], Field(min_length=1)] | None = None
     """Glob patterns of parameter names; absent: all."""
     activation_checkpointing: Literal["none", "selective", "full"] = "none"
+    """What of the forward is computed again in the backward, to save memory. It changes no digit."""
     compile: bool = False
     """Compile each block with torch.compile; the nodes need a C++ compiler."""
     tf32: bool = False
@@ -77,17 +86,21 @@ class TrainingSpec(Strict):
     evaluation: Evaluation = Evaluation()
     checkpoint: Checkpoint = Checkpoint()
     resume_from: ShortText | None = None
-    """`<job id>` or `<job id>:<step>`: start from another job's checkpoint."""
+    """`<job id>` or `<job id>:<step>`: start from another job's checkpoint. Not built yet: refused."""
     backend: Backend = "auto"
+    """Of the process group. `auto`: `nccl` on GPUs, else `gloo`."""
     amp: Amp = Amp()
     resources: Resources = Resources()
     environment: Environment = Environment()
     restart: Restart = Restart()
     health: Health = Health()
     profile: Profile | None = None
+    """Absent: no trace, but one can be asked of the running job."""
     log: Log = Log()
     seed: NonNegativeInt = 0
+    """Of initial weights, the order of examples and dropout."""
     metadata: Annotated[dict[ShortText, ShortText], Field(max_length=16)] = Field(default_factory=dict)
+    """For finding jobs again: `GET /v1/jobs?metadata[team]=nlp`."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "TrainingSpec":
