@@ -98,7 +98,7 @@ class BuiltinData(Strict):
 
     source: Literal["builtin"] = "builtin"
     name: Literal["digits", "stdlib", "parity"]
-    """`digits`: 1,797 images of 8 x 8. `stdlib`: the source of Python's standard library, in bytes. `parity`: made up."""
+    """`digits`: 1,797 images of 8 x 8. `stdlib`: Python's standard library as bytes. `parity`: made up."""
     eval_fraction: Annotated[Float, Field(ge=0, lt=1)] = 0.2
     """The share held out for evaluation; 0 turns evaluation off."""
     examples: PositiveInt = 120

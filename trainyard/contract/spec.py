@@ -44,8 +44,8 @@ class TrainingSpec(Strict):
     name: DisplayName = "untitled"
     """For people; the scheduler never sees it."""
     task: Task
-    """What is trained. `causal_lm`, `image_classification` and `regression` are built in; `custom` is a task of yours in
-    our loop, `script` a program of yours under torchrun, `comm_check` a check of the ranks' communication."""
+    """What is trained. `causal_lm`, `image_classification` and `regression` are built in; `custom` is a task of yours
+    in our loop, `script` a program of yours under torchrun, `comm_check` a check of the ranks' communication."""
     strategy: Strategy = "auto"
     """How the model is spread over the ranks; see `docs/engine.md`. `auto`: `single` on one rank, else `ddp`."""
     precision: Precision = "auto"
