@@ -13,7 +13,7 @@ from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.reports import Claim, ExitReason, FinishRecord
 from worker import processes
-from worker.launcher import torchrun, verdict
+from worker.launcher import presence, torchrun, verdict
 from worker.launcher.claim import Claimed, claim_attempt
 from worker.launcher.heartbeat import Heart
 from worker.launcher.logs import LogShipper, LogStream
@@ -47,6 +47,7 @@ def run(attempt_folder: str) -> None:
         return
     _log_to(layout.node_log(node.index))
     log.info("attempt %d of job %s, execution %d", launch.attempt, launch.job_id, rendezvous.execution)
+    presence.say_present(layout, node)
     try:
         process = torchrun.start(layout, launch, node, rendezvous)
     except OSError as error:
@@ -112,6 +113,7 @@ class Supervisor:
             self._supervise()
         finally:
             self._leave_nothing_behind()
+        presence.say_ended(self._layout, self._node)
         if self._node.first:
             self._conclude()
         else:
@@ -120,7 +122,13 @@ class Supervisor:
 
     def _conclude(self) -> None:
         """Node 0 speaks for all: torchrun ends there only when it has ended on every node."""
-        record = verdict.settle(self._layout, self._first, self._process.returncode, killed_for=self._killed_for)
+        record = verdict.settle(
+            self._layout,
+            self._first,
+            self._process.returncode,
+            killed_for=self._killed_for,
+            vanished=partial(presence.await_others, self._layout, self._node),
+        )
         failure = f": {record.failure.message}" if record.failure else ""
         log.info("ended: %s after %d steps%s", record.reason, record.step, failure)
         self._heart.close()

@@ -91,7 +91,6 @@ def _vanished(facts: Facts) -> Verdict:
 
 
 def _after_end(facts: Facts) -> Verdict:
-    finish = facts.finish
     why = _why(facts)
     if why == "completed":
         return Verdict(
@@ -99,10 +98,8 @@ def _after_end(facts: Facts) -> Verdict:
         )
     if facts.desired == "cancelled" or facts.status == "cancelling":
         return _cancelled(facts)
-    if finish is not None and finish.reason in ("error", "out_of_memory", "stalled", "rejected"):
-        return _after_error(facts, finish.reason, finish.failure)
-    if why == "out_of_memory":
-        return _after_error(facts, why, _OUT_OF_MEMORY)
+    if why in ("error", "out_of_memory", "stalled", "rejected"):
+        return _after_error(facts, why, facts.finish.failure if facts.finish else _OUT_OF_MEMORY)
     if facts.desired == "paused" or facts.status == "pausing":
         return _paused(facts, why)
     if why == "user_cancelled":
@@ -114,13 +111,14 @@ def _after_end(facts: Facts) -> Verdict:
     return _continued(facts, why)
 
 
-def _why(facts: Facts) -> ExitReason | Literal["node_failure"]:
-    """The worker's last word, or the scheduler's where there is none.
+def _why(facts: Facts) -> ExitReason:
+    """The worker's last word, or the scheduler's where there is none or it knows better.
 
-    A worker that is asked to end cannot tell a preemption from somebody's cancel; the scheduler can.
+    A worker that is asked to end cannot tell a preemption from somebody's cancel or a dying node; and ranks that only
+    complain of a peer do not know that its node died. The scheduler does.
     """
     told = facts.observation.ended_as if facts.observation else None
-    if facts.finish is not None and (facts.finish.reason, told) != ("preempted", "cancelled"):
+    if facts.finish is not None and not _knows_better(told, facts.finish):
         return facts.finish.reason
     words: dict[EndedAs | None, ExitReason] = {
         "cancelled": "user_cancelled",
@@ -129,6 +127,12 @@ def _why(facts: Facts) -> ExitReason | Literal["node_failure"]:
         "out_of_memory": "out_of_memory",
     }
     return words.get(told, "node_failure")
+
+
+def _knows_better(told: EndedAs | None, finish: FinishRecord) -> bool:
+    if finish.reason == "preempted":
+        return told in ("cancelled", "node_failure")
+    return told == "node_failure" and finish.failure is not None and finish.failure.consequence
 
 
 _OUT_OF_MEMORY = Failure(
@@ -181,10 +185,19 @@ _WHY = {
 }
 
 
-def _continued(facts: Facts, why: str) -> Verdict:
+def _words(facts: Facts, why: ExitReason) -> str:
+    finish, seen = facts.finish, facts.observation
     words = _WHY[why]
-    if facts.finish is None and facts.observation is not None and facts.observation.message:
-        words = f"{words} ({facts.observation.message})"
+    if finish is not None and finish.reason == "node_failure" and finish.failure is not None:
+        words = finish.failure.message
+    elif seen is not None and seen.ended_as == "node_failure":
+        words = "a node failed"
+    said = f" ({seen.message})" if seen is not None and seen.message else ""
+    return words if finish is not None and finish.reason == why else words + said
+
+
+def _continued(facts: Facts, why: ExitReason) -> Verdict:
+    words = _words(facts, why)
     if facts.barren >= MAX_BARREN:
         message = f"{words}, {facts.barren} times in a row without a newer checkpoint; write checkpoints more often"
         return Verdict(status="failed", reason="retries_exhausted", message=message, ended=True, exit_reason=why)

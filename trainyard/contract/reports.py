@@ -22,9 +22,10 @@ ExitReason = Literal[
     "preempted",
     "time_limit",
     "user_cancelled",
+    "node_failure",
 ]
 """How an execution ended, as the worker knows it. `preempted`, and `time_limit` where the spec says continue, mean:
-a checkpoint is there, continue me."""
+a checkpoint is there, continue me. `node_failure`: no rank is to blame, a node vanished."""
 
 CONTINUE_REASONS: frozenset[str] = frozenset({"preempted", "time_limit"})
 
@@ -133,6 +134,8 @@ class Failure(Strict):
     """What to try."""
     final: bool = False
     """Trying again would end the same way."""
+    consequence: bool = False
+    """Its cause lies with a peer that left no word of its own."""
 
 
 class FinishRecord(Strict):

@@ -4,6 +4,7 @@ import json
 import re
 import signal
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -42,18 +43,27 @@ def last_execution(layout: AttemptLayout, first: int) -> int:
     return max([first, *numbers, *(error.execution for error in read_errors(layout.errors))])
 
 
-def settle(layout: AttemptLayout, first: int, returncode: int, *, killed_for: ExitReason | None) -> FinishRecord:
+def settle(
+    layout: AttemptLayout,
+    first: int,
+    returncode: int,
+    *,
+    killed_for: ExitReason | None,
+    vanished: Callable[[], list[str]] = list,
+) -> FinishRecord:
     """Read the last execution's finish record, or write it.
 
     Args:
         returncode: torchrun's.
         killed_for: why the launcher itself killed the ranks, where it did.
+        vanished: waits for the other nodes and names those that ended without a word; asked only where no rank here
+            is to blame.
     """
     execution = last_execution(layout, first)
     path = layout.finish(execution)
     if path.is_file():
         return FinishRecord.model_validate_json(path.read_bytes())
-    reason, failure = (killed_for, None) if killed_for else _failure(layout, execution, returncode)
+    reason, failure = (killed_for, None) if killed_for else _failure(layout, execution, returncode, vanished)
     record = FinishRecord(
         execution=execution,
         reason=reason,
@@ -74,11 +84,20 @@ def not_started(layout: AttemptLayout, execution: int, error: OSError) -> Finish
     return record
 
 
-def _failure(layout: AttemptLayout, execution: int, returncode: int) -> tuple[ExitReason, Failure]:
+def _failure(
+    layout: AttemptLayout, execution: int, returncode: int, vanished: Callable[[], list[str]]
+) -> tuple[ExitReason, Failure]:
+    gone: list[str] = []
+    if all(error.consequence for error in read_errors(layout.errors, execution)):
+        gone = vanished()
+    # The other nodes may have left their traces only by now.
     errors = read_errors(layout.errors, execution)
     own = next((error for error in errors if not error.consequence), None)
     if own:
         return own.reason, failure_of(own)
+    if gone:
+        message = f"{', '.join(gone)} vanished: the node's processes ended without a word, and its peers with them"
+        return "node_failure", Failure(host=gone[0], type="NodeVanished", message=message, consequence=True)
     told = {error.rank for error in errors}
     first = min((error.time for error in errors), default=float("inf"))
     ended = [end for end in _ended(layout) if end.rank not in told and end.time <= first + _NOTICED_WITHIN]
