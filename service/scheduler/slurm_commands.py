@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from service.scheduler.base import SchedulerUnavailableError
 
-_SECONDS = 60.0
+_SECONDS = 20.0
+"""Slurm's own commands give up after ten by default."""
 _NO_ACCOUNTING = "accounting storage is disabled"
 _SEPARATOR = "|"
 

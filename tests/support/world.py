@@ -15,8 +15,10 @@ from service.db.engine import Database
 from service.db.models import Token
 from service.dependencies import Services
 from service.observability import ServiceMetrics
+from service.reconcile.handover import HandOvers
 from service.reconcile.lease import LeaderLease
 from service.reconcile.loop import Reconciler
+from service.reconcile.prepare import Preparation
 from service.reconcile.submit import Submitter
 from service.scheduler.base import (
     Accepted,
@@ -98,6 +100,8 @@ class World:
         self.clock = FakeClock()
         self.database = Database(self.settings.url)
         self.scheduler = FakeScheduler()
+        self.passed: list[str] = []
+        """Labels of the places that the reconcilers have passed."""
         self.services = Services(settings=self.settings, database=self.database, clock=self.clock)
         self.reconciler = self.new_reconciler("one")
         ensure_admin_token(self.database, self.settings.state / "admin_token", self.clock())
@@ -109,10 +113,20 @@ class World:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         return TestClient(self.app, base_url="http://localhost", headers=headers, raise_server_exceptions=False)
 
-    def new_reconciler(self, owner: str) -> Reconciler:
-        """What a restarted or a second service has."""
-        submitter = Submitter(self.services, self.scheduler)
-        return Reconciler(self.services, self.scheduler, submitter, LeaderLease(self.database, owner))
+    def new_reconciler(
+        self, owner: str, hand_overs: HandOvers | None = None, *, crash_at: str | None = None
+    ) -> Reconciler:
+        """What a restarted or a second service has; it ends at the place of that label."""
+
+        def crash(label: str) -> None:
+            self.passed.append(label)
+            if label == crash_at:
+                raise SystemExit(label)
+
+        lease = LeaderLease(self.database, owner)
+        preparation = Preparation(self.services, slurm=self.scheduler.name == "slurm", crash=crash)
+        submitter = Submitter(self.services, self.scheduler, lease, preparation, hand_overs or HandOvers(), crash=crash)
+        return Reconciler(self.services, self.scheduler, submitter, lease, crash=crash)
 
     def person(self, role: Role, name: str) -> TestClient:
         """A client with a token of its own."""

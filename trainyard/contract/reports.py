@@ -134,6 +134,8 @@ class Failure(Strict):
     """What to try."""
     final: bool = False
     """Trying again would end the same way."""
+    node: str | None = None
+    """The node to blame, by the scheduler's name: the next attempt is kept away from it."""
     consequence: bool = False
     """Its cause lies with a peer that left no word of its own."""
 

@@ -97,7 +97,7 @@ def _failure(
         return own.reason, failure_of(own)
     if gone:
         message = f"{', '.join(gone)} vanished: the node's processes ended without a word, and its peers with them"
-        return "node_failure", Failure(host=gone[0], type="NodeVanished", message=message, consequence=True)
+        return "node_failure", Failure(type="NodeVanished", message=message, node=gone[0], consequence=True)
     told = {error.rank for error in errors}
     first = min((error.time for error in errors), default=float("inf"))
     ended = [end for end in _ended(layout) if end.rank not in told and end.time <= first + _NOTICED_WITHIN]

@@ -98,7 +98,7 @@ class TestSettle:
     def test_a_vanished_node_is_to_blame_where_every_rank_only_complains(self, layout):
         self.error(layout, 0, RuntimeError("Connection reset by peer"), 10.0)
         record = self.settle(layout, vanished=lambda: ["node2"])
-        assert (record.reason, record.failure.host, record.failure.consequence) == ("node_failure", "node2", True)
+        assert (record.reason, record.failure.node, record.failure.consequence) == ("node_failure", "node2", True)
         assert "node2 vanished" in record.failure.message
 
     def test_an_error_of_its_own_is_to_blame_whoever_vanished(self, layout):
