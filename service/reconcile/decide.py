@@ -81,10 +81,10 @@ def _alive(facts: Facts, seen: Observation) -> Verdict:
 
 
 def _vanished(facts: Facts) -> Verdict:
-    if facts.status == "lost":
-        return NOTHING
     if facts.desired == "cancelled":
         return _cancelled(facts)
+    if facts.status == "lost":
+        return NOTHING
     return Verdict(
         status="lost", message="the scheduler no longer knows it and it left no last word; nothing is assumed"
     )

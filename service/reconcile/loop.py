@@ -9,7 +9,6 @@ import structlog
 
 from service.db.models import Attempt, Job
 from service.dependencies import Services
-from service.faults import Crash, no_crash
 from service.jobs.repository import JobRepository
 from service.jobs.states import ACTIVE
 from service.reconcile.blame import blamed
@@ -40,19 +39,11 @@ class Pair:
 class Reconciler:
     """One tick is one call of `run_once`; nothing is remembered between ticks that the database does not hold."""
 
-    def __init__(
-        self,
-        services: Services,
-        scheduler: Scheduler,
-        submitter: Submitter,
-        lease: LeaderLease,
-        crash: Crash = no_crash,
-    ):
+    def __init__(self, services: Services, scheduler: Scheduler, submitter: Submitter, lease: LeaderLease):
         self._services = services
         self._scheduler = scheduler
         self._submitter = submitter
         self._lease = lease
-        self._crash = crash
         self._patience = _PATIENCE_SECONDS
         self.changed = False
         """Whether the last tick wrote anything, or has a question under way."""
@@ -66,7 +57,7 @@ class Reconciler:
         self.changed = False
         if not self._lease.hold(self._services.clock()):
             return False
-        self._crash("tick.after-lease")
+        self._services.crash("tick.after-lease")
         before = self._lease.writes
         try:
             return self._tick()
@@ -87,14 +78,15 @@ class Reconciler:
             self._submitter.collect()
         except LeaseLostError:
             return
+        self._services.crash("close.before-release")
         self._lease.release(self._services.clock())
 
     def _tick(self) -> bool:
         self._submitter.collect()
         pairs = self._load()
-        self._crash("tick.after-load")
+        self._services.crash("tick.after-load")
         observed = self._observe(pairs)
-        self._crash("tick.after-observation")
+        self._services.crash("tick.after-observation")
         names = {pair.attempt.tag: f"{pair.job.name} ({pair.job.id})" for pair in pairs if pair.attempt}
         self._patience = _PATIENCE_SECONDS
         for pair in pairs:
@@ -165,15 +157,17 @@ class Reconciler:
         finish = _finish_of(attempt) or (read_finish(folder) if over else None)
         if over:
             limit = self._services.settings.log_limit
+            self._services.crash("tick.before-drain")
             Drain(self._services.database, attempt.id, folder, self._services.clock(), limit).run()
+            self._services.crash("tick.after-drain")
         verdict = decide(self._facts(job, attempt, seen, finish, over=over))
-        self._crash("tick.after-verdict")
+        self._services.crash("tick.after-verdict")
         if verdict.cancel:
             self._ask(lambda: self._scheduler.cancel(self._known(job, attempt)), job)
-            self._crash("tick.after-cancel")
+            self._services.crash("tick.after-cancel")
         if verdict != NOTHING and not _known_already(job, verdict):
             self._apply(job, attempt, verdict, finish, blamed(finish, seen))
-            self._crash("tick.after-apply")
+            self._services.crash("tick.after-apply")
 
     def _facts(
         self, job: Job, attempt: Attempt, seen: Observation, finish: FinishRecord | None, *, over: bool
@@ -224,6 +218,7 @@ class Reconciler:
                     fresh.finished_at = _finished_at(fresh, finish, now)
             elif verdict.message is not None:
                 jobs.say(fresh, verdict.message)
+            self._services.crash("apply.before-commit")
 
 
 def _finished_at(job: Job, finish: FinishRecord | None, now: datetime) -> datetime:

@@ -12,7 +12,6 @@ from service.access.tokens import hash_token, new_worker_token
 from service.db.models import Attempt, Job
 from service.dependencies import Services
 from service.errors import UnavailableError
-from service.faults import Crash, no_crash
 from service.jobs.repository import JobRepository
 from service.reconcile.handover import NotAsked, Superseded
 from service.reconcile.lease import LeaderLease, LeaseLostError
@@ -36,7 +35,6 @@ class Preparation:
     search_path: Sequence[Path] = ()
     batch_script: Callable[[LaunchDocument, LaunchPlan], str] | None = None
     """What is submitted, where the scheduler takes a script of its own kind."""
-    crash: Crash = no_crash
 
     def prepare(
         self, lease: LeaderLease, job_id: str, attempt_id: str, seen: datetime | None, asking: timedelta
@@ -53,12 +51,13 @@ class Preparation:
             folder = self.services.run(job.id).attempt(attempt.number)
             document = self._document(job, attempt)
             plan = self._plan(document, folder.root)
+            self.services.crash("prepare.before-announcement")
             said = self.services.clock()
             if not self._announce(lease, job, attempt_id, seen, said + asking, hash_token(token), plan.script):
                 return Superseded()
-            self.crash("prepare.after-announcement")
+            self.services.crash("prepare.after-announcement")
             _write_files(self.services.run(job.id), folder, document, token)
-            self.crash("prepare.after-files")
+            self.services.crash("prepare.after-files")
         except ValueError as error:
             return Rejected(str(error))
         except LeaseLostError:
@@ -92,6 +91,8 @@ class Preparation:
             if row.handed_over_at != seen or row.scheduler_id is not None or row.ended_at is not None:
                 return False
             row.handed_over_at, row.token_hash, row.script = until, token_hash, script
+            session.flush()
+            self.services.crash("prepare.before-commit")
         return True
 
     def _plan(self, document: LaunchDocument, folder: Path) -> LaunchPlan:

@@ -13,7 +13,6 @@ import structlog
 
 from service.db.models import Attempt, Job
 from service.dependencies import Services
-from service.faults import Crash, no_crash
 from service.ids import new_attempt_id, scheduler_tag
 from service.jobs.repository import JobRepository
 from service.reconcile.blame import next_excluded
@@ -58,7 +57,6 @@ class Submitter:
     lease: LeaderLease
     preparation: Preparation
     hand_overs: HandOvers = field(default_factory=HandOvers)
-    crash: Crash = no_crash
     looked: dict[str, datetime] = field(default_factory=dict)
     """When each unanswered attempt was last looked for. Forgotten at a restart, which looks at once."""
 
@@ -75,8 +73,8 @@ class Submitter:
             attempt = self._new_attempt(jobs, job, now)
             session.add(attempt)
             jobs.move(job, "submitting", f"being handed to the scheduler ({self.scheduler.name})")
-            self.crash("submit.before-intent")
-        self.crash("submit.after-intent")
+            self.services.crash("submit.before-intent")
+        self.services.crash("submit.after-intent")
         self._begin(job, attempt)
 
     def resolve(self, job: Job, attempt: Attempt) -> None:
@@ -96,27 +94,28 @@ class Submitter:
         folder = self.services.run(job.id).attempt(attempt.number).root
         found = self.scheduler.find(attempt.tag, folder)
         self.looked[attempt.id] = now
-        self.crash("resolve.after-look")
+        self.services.crash("resolve.after-look")
         if found:
             self._record(job.no, attempt.id, Accepted(found[0]), note="found again by its tag")
-            self.crash("resolve.after-adoption")
+            self.services.crash("resolve.after-adoption")
             for double in found[1:]:
                 # The claim keeps it from running; this gives back its place in the queue.
                 self.scheduler.cancel(Known(attempt.tag, double, folder))
+                self.services.crash("resolve.after-double")
         elif self._surely_absent(job, attempt, policy, now):
             self._begin(job, attempt)
 
     def collect(self) -> None:
         """Record what the questions that were under way have brought."""
         for answer in self.hand_overs.collect():
-            self.crash("collect.before-record")
+            self.services.crash("collect.before-record")
             if isinstance(answer.outcome, Superseded):
                 log.warning("another service has taken it up", attempt=answer.attempt_id)
             elif isinstance(answer.outcome, NotAsked):
                 self._not_asked(answer, answer.outcome.message)
             else:
                 self._record(answer.job_no, answer.attempt_id, answer.outcome)
-            self.crash("collect.after-record")
+            self.services.crash("collect.after-record")
 
     def _never_asked(self, job: Job, attempt: Attempt) -> None:
         """Nothing of it can be anywhere: it is handed over now, or given up at once."""
@@ -133,11 +132,12 @@ class Submitter:
             fresh = jobs.attempt(attempt.id)
             fresh.lookups += 1
             asked = fresh.handed_over_at or fresh.created_at
+            self.services.crash("resolve.before-count")
             sure = fresh.lookups >= policy.times and now - asked >= policy.after
             if sure and jobs.locked(job.no).desired == "cancelled":
                 self._give_up(jobs, job, attempt)
                 return False
-        self.crash("resolve.after-count")
+        self.services.crash("resolve.after-count")
         return sure and self.hand_overs.room
 
     def _give_up(self, jobs: JobRepository, job: Job, attempt: Attempt) -> None:
@@ -148,6 +148,7 @@ class Submitter:
         if row.status == "submitting":
             jobs.move(row, "cancelling", "asked to stop")
         jobs.finish(row, "user_cancelled", "cancelled before the scheduler had it")
+        self.services.crash("give-up.before-commit")
 
     def _new_attempt(self, jobs: JobRepository, job: Job, now: datetime) -> Attempt:
         spec = parse_spec(job.spec)
@@ -188,7 +189,11 @@ class Submitter:
 
         def hand_over() -> SubmitOutcome | NotAsked | Superseded:
             plan = self.preparation.prepare(self.lease, job_id, attempt_id, seen, asking)
-            return plan if isinstance(plan, Rejected | NotAsked | Superseded) else self.scheduler.submit(plan)
+            if isinstance(plan, Rejected | NotAsked | Superseded):
+                return plan
+            outcome = self.scheduler.submit(plan)
+            self.services.crash("submit.after-answer")
+            return outcome
 
         self.hand_overs.begin(job.no, attempt_id, hand_over)
 
@@ -199,6 +204,7 @@ class Submitter:
             if attempt.scheduler_id is None:
                 attempt.handed_over_at = None
             jobs.say(job, f"not handed over yet, and tried again: {message}")
+            self.services.crash("not-asked.before-commit")
 
     def _record(self, job_no: int, attempt_id: str, outcome: SubmitOutcome, note: str = "") -> None:
         """Keep the scheduler's answer, whatever the job's status has become meanwhile."""
@@ -226,3 +232,4 @@ class Submitter:
                     attempt.lookups, attempt.handed_over_at = 0, now
                     log.warning("submission without a clear answer", tag=attempt.tag, message=message)
                     jobs.say(job, f"handed over without a clear answer ({message}); looking for it")
+            self.services.crash("record.before-commit")

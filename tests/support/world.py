@@ -14,6 +14,7 @@ from service.app import create_app
 from service.db.engine import Database
 from service.db.models import Token
 from service.dependencies import Services
+from service.faults import no_crash
 from service.observability import ServiceMetrics
 from service.reconcile.handover import HandOvers
 from service.reconcile.lease import LeaderLease
@@ -100,8 +101,6 @@ class World:
         self.clock = FakeClock()
         self.database = Database(self.settings.url)
         self.scheduler = FakeScheduler()
-        self.passed: list[str] = []
-        """Labels of the places that the reconcilers have passed."""
         self.services = Services(settings=self.settings, database=self.database, clock=self.clock)
         self.reconciler = self.new_reconciler("one")
         ensure_admin_token(self.database, self.settings.state / "admin_token", self.clock())
@@ -113,20 +112,22 @@ class World:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         return TestClient(self.app, base_url="http://localhost", headers=headers, raise_server_exceptions=False)
 
-    def new_reconciler(
-        self, owner: str, hand_overs: HandOvers | None = None, *, crash_at: str | None = None
-    ) -> Reconciler:
-        """What a restarted or a second service has; it ends at the place of that label."""
+    def new_reconciler(self, owner: str, hand_overs: HandOvers | None = None) -> Reconciler:
+        """What a restarted or a second service has."""
+        lease = LeaderLease(self.database, owner)
+        preparation = Preparation(self.services, slurm=self.scheduler.name == "slurm")
+        submitter = Submitter(self.services, self.scheduler, lease, preparation, hand_overs or HandOvers())
+        return Reconciler(self.services, self.scheduler, submitter, lease)
 
-        def crash(label: str) -> None:
-            self.passed.append(label)
-            if label == crash_at:
+    def crash_at(self, label: str) -> None:
+        """Leave the tick by an exception that nothing catches, the next time that it passes this place."""
+
+        def crash(passed: str) -> None:
+            if passed == label:
+                self.services.crash = no_crash
                 raise SystemExit(label)
 
-        lease = LeaderLease(self.database, owner)
-        preparation = Preparation(self.services, slurm=self.scheduler.name == "slurm", crash=crash)
-        submitter = Submitter(self.services, self.scheduler, lease, preparation, hand_overs or HandOvers(), crash=crash)
-        return Reconciler(self.services, self.scheduler, submitter, lease, crash=crash)
+        self.services.crash = crash
 
     def person(self, role: Role, name: str) -> TestClient:
         """A client with a token of its own."""

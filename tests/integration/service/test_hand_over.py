@@ -86,7 +86,7 @@ def test_a_shutdown_records_what_is_answered_in_time_and_hands_the_lease_over(
 def test_a_crash_between_the_intention_and_the_question_costs_no_waiting(world: World) -> None:
     world.scheduler.name = "slurm"
     job = world.submit()
-    world.reconciler = world.new_reconciler("one", crash_at="submit.after-intent")
+    world.crash_at("submit.after-intent")
     with pytest.raises(SystemExit):
         world.tick()
     world.reconciler = world.new_reconciler("one")
@@ -98,7 +98,7 @@ def test_a_question_whose_end_was_not_heard_is_waited_for_to_its_limit(world: Wo
     """The submitter outlives a service that was killed: sbatch may still be asked while the next service looks."""
     world.scheduler.name = "slurm"
     world.submit()
-    world.reconciler = world.new_reconciler("one", crash_at="prepare.after-files")
+    world.crash_at("prepare.after-files")
     with pytest.raises(SystemExit):
         world.tick()
     world.reconciler = world.new_reconciler("one")
