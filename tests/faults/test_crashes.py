@@ -219,7 +219,7 @@ def _check(stage: Stage, script: Script) -> None:
         runs = [sim for sim in stage.slurm.jobs if sim.tag == attempt and sim.granted]
         assert len(runs) <= 1, "an attempt ran twice"
     granted = [sim for sim in stage.slurm.jobs if sim.granted]
-    assert len(granted) == {cancelled: 1, cancelled_in_doubt: 0, preempted: 2}.get(script, 1)
+    assert len(granted) == {cancelled_in_doubt.__name__: 0, preempted.__name__: 2}.get(script.__name__, 1)
     assert len(stage.slurm.jobs) == len(granted) + (1 if script is doubled else 0), "nothing was submitted twice"
     events = stage.world.client.get(f"/v1/jobs/{job['id']}/events?order=asc&limit=200").json()["data"]
     assert [event["type"] for event in events].count("created") == 1

@@ -10,7 +10,7 @@ from service.scheduler.slurm import SlurmScheduler
 from tests.slurm.conftest import slurm_service
 from tests.slurm.specs import long_run, parity
 from tests.slurm.test_first_path import scheduler_id
-from tests.support.live import losses, wait_for_status, wait_for_step
+from tests.support.live import losses, run_of, wait_for_status, wait_for_step
 from tests.support.slurm_lab import SlurmLab
 from tests.support.wait import wait_until
 from trainyard.client import Client
@@ -123,6 +123,9 @@ class TestWithoutAccounting:
             service.kill()
             kill(forgetful, number)
             forgotten(forgetful, number=number)
+            for record in run_of(service.runs_dir, job_id).attempt(1).root.glob("finish-*.json"):
+                # Slurm may kill the ranks a moment before their launcher, which then still writes.
+                record.unlink()
             service.start()
             with service.client() as client:
                 lost = wait_for_status(client, job_id, "lost", "failed", "cancelled", "queued", seconds=60)
