@@ -13,7 +13,7 @@ from service.jobs.repository import JobRepository
 from service.jobs.states import ACTIVE
 from service.reconcile.blame import blamed
 from service.reconcile.decide import NOTHING, Facts, Verdict, decide
-from service.reconcile.drain import Drain, read_finish
+from service.reconcile.drain import Drain, read_claimant, read_finish
 from service.reconcile.lease import LeaderLease, LeaseLostError
 from service.reconcile.submit import Submitter
 from service.scheduler.base import Known, Observation, Scheduler, SchedulerUnavailableError
@@ -155,6 +155,10 @@ class Reconciler:
         folder = self._services.run(job.id).attempt(attempt.number)
         over = seen.state in ("ended", "absent")
         finish = _finish_of(attempt) or (read_finish(folder) if over else None)
+        if over and attempt.scheduler == "slurm" and read_claimant(folder) not in (None, attempt.scheduler_id):
+            # What is over is a double that found the attempt taken; the one that has it may still run.
+            self._submitter.adopt(job, attempt, str(read_claimant(folder)))
+            return
         if over:
             limit = self._services.settings.log_limit
             self._services.crash("tick.before-drain")

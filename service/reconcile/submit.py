@@ -105,6 +105,14 @@ class Submitter:
         elif self._surely_absent(job, attempt, policy, now):
             self._begin(job, attempt)
 
+    def adopt(self, job: Job, attempt: Attempt, scheduler_id: str) -> None:
+        """Watch the job that has claimed the attempt, and no other of its name."""
+        with self.lease.write() as session:
+            jobs = JobRepository(session, self.services.clock())
+            row, fresh = jobs.locked(job.no), jobs.attempt(attempt.id)
+            fresh.scheduler_id = scheduler_id
+            jobs.event(row, "submitted", f"the scheduler has it as {scheduler_id}, says the claim in its folder")
+
     def collect(self) -> None:
         """Record what the questions that were under way have brought."""
         for answer in self.hand_overs.collect():
@@ -215,6 +223,10 @@ class Submitter:
             if not isinstance(outcome, Ambiguous):
                 self.looked.pop(attempt_id, None)
             match outcome:
+                case Accepted(scheduler_id) if attempt.scheduler_id not in (None, scheduler_id):
+                    jobs.event(job, "submitted", f"the scheduler has it a second time, as {scheduler_id}")
+                case _ if attempt.scheduler_id is not None:
+                    log.info("an answer after its worker's claim", attempt=attempt_id, outcome=str(outcome))
                 case Accepted(scheduler_id):
                     attempt.scheduler_id, attempt.submitted_at = scheduler_id, now
                     jobs.event(job, "submitted", note or f"the scheduler has it as {scheduler_id}")

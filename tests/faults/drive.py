@@ -57,7 +57,7 @@ class Stage:
             self.slurm.end(sim, "completed")
 
     def _claim(self, sim: SimJob) -> None:
-        answer = self.worker(sim).claim(f"nonce-of-job-{sim.id}")
+        answer = self.worker(sim).claim(f"nonce-of-job-{sim.id}", sim.id)
         sim.granted = answer.status_code == 200
         if not sim.granted:
             sim.state, sim.ended_as = "ended", "completed"

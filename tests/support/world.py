@@ -189,8 +189,8 @@ class FakeWorker:
     def post(self, what: str, body: Any) -> Any:
         return self.client.post(f"/v1/attempts/{self.attempt_id}/{what}", json=body)
 
-    def claim(self, nonce: str = "nonce-0001") -> Any:
-        return self.post("claim", {"nonce": nonce, "host": "node1", "pid": 7})
+    def claim(self, nonce: str = "nonce-0001", scheduler_id: str | None = None) -> Any:
+        return self.post("claim", {"nonce": nonce, "host": "node1", "pid": 7, "scheduler_id": scheduler_id})
 
     def metrics(self, points: Sequence[tuple[str, int, Any]], *, resumed: int = 0, **extra: Any) -> Any:
         told = [{"key": k, "step": s, "value": v, "time": self._world.clock().isoformat()} for k, s, v in points]

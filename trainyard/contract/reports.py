@@ -37,7 +37,8 @@ class Claim(Strict):
     """Chosen once by the claimant, so that its repeated request is granted again and another's is not."""
     host: str
     pid: PositiveInt
-    scheduler_id: str | None = None
+    scheduler_id: Annotated[str, StringConstraints(pattern=r"^[0-9]{1,20}$")] | None = None
+    """The job of the scheduler in which the claimant runs, where it has a number."""
 
 
 class ClaimGrant(Strict):

@@ -1,5 +1,6 @@
 """Asking the scheduler beside the tick: nothing waits for sbatch, and late answers are fenced."""
 
+import json
 import threading
 from datetime import timedelta
 
@@ -10,6 +11,7 @@ from service.reconcile.lease import LeaderLease, LeaseLostError
 from service.scheduler.base import Ambiguous, LaunchPlan, Rejected, SubmitOutcome
 from tests.support.wait import wait_until
 from tests.support.world import FakeScheduler, World
+from trainyard.contract.layout import write_atomic
 
 
 class HangingScheduler(FakeScheduler):
@@ -226,3 +228,40 @@ def test_asking_takes_no_longer_than_its_limit_says() -> None:
 
     assert LOOKUPS["slurm"].asking >= timedelta(seconds=slurm._SUBMITTER_SECONDS)
     assert slurm._SUBMITTER_SECONDS > slurm_submit.LIMIT_SECONDS
+
+
+def test_of_two_entries_the_one_that_claimed_is_watched(world: World) -> None:
+    """The first was accepted without an answer and stayed unseen; the second is the one whose id came back."""
+    world.scheduler.name = "slurm"
+    job = world.submit()
+    world.tick()
+    world.worker(job).claim("nonce-of-the-first", "17")
+    assert world.job(job)["attempt"]["scheduler_id"] == "17"
+    kinds = [event["message"] for event in world.client.get(f"/v1/jobs/{job}/events?limit=200").json()["data"]]
+    assert "the scheduler has it as 17, says its worker" in kinds
+
+
+def test_the_end_of_a_refused_double_is_not_the_end_of_the_attempt(world: World) -> None:
+    """Its claim was decided by files while the service was away."""
+    world.scheduler.name = "slurm"
+    job = world.submit()
+    world.tick()
+    claim = {"nonce": "nonce-of-the-first", "host": "n1", "pid": 7, "scheduler_id": "17"}
+    write_atomic(world.folder(job).claim, json.dumps(claim))
+    world.scheduler.say("ended")
+    world.tick()
+    assert (world.status(job), world.job(job)["attempt"]["scheduler_id"]) == ("pending", "17")
+
+
+@pytest.mark.parametrize("outcome", [Rejected("no"), Ambiguous("who knows")])
+def test_a_late_answer_changes_nothing_for_a_job_that_runs(
+    outcome: SubmitOutcome, world: World, hanging: HangingScheduler
+) -> None:
+    job = world.submit()
+    world.tick()
+    assert hanging.asked.wait(10)
+    hanging.outcome = outcome
+    world.worker(job).claim("nonce-of-the-first", "17")
+    hanging.go.set()
+    world.reconciler.close()
+    assert (world.status(job), world.job(job)["attempt"]["scheduler_id"]) == ("running", "17")
