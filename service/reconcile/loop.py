@@ -155,6 +155,8 @@ class Reconciler:
         folder = self._services.run(job.id).attempt(attempt.number)
         over = seen.state in ("ended", "absent")
         finish = _finish_of(attempt) or (read_finish(folder) if over else None)
+        if job.status == "lost" and seen.state == "absent" and finish is None and job.desired != "cancelled":
+            return
         if over and attempt.scheduler == "slurm" and read_claimant(folder) not in (None, attempt.scheduler_id):
             # What is over is a double that found the attempt taken; the one that has it may still run.
             self._submitter.adopt(job, attempt, str(read_claimant(folder)))
