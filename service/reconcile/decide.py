@@ -12,6 +12,10 @@ MAX_BARREN = 3
 """Continuations in a row without a newer checkpoint: one more would do the same again."""
 
 
+SILENCE_SECONDS = 600.0
+"""A run that the scheduler does not know, that was told to stop and that has said nothing for so long is gone."""
+
+
 @dataclass(frozen=True)
 class Facts:
     """What is known about a job whose attempt the scheduler has."""
@@ -27,6 +31,8 @@ class Facts:
     barren: int
     """Continuations in a row that began without a newer checkpoint, the one that would follow now counted in."""
     on_time_limit: Literal["continue", "fail"]
+    silent_seconds: float = 0.0
+    """Since the last sign of life of its worker."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +87,12 @@ def _alive(facts: Facts, seen: Observation) -> Verdict:
 
 
 def _vanished(facts: Facts) -> Verdict:
-    if facts.desired == "cancelled":
+    if facts.desired == "cancelled" and (not facts.claimed or facts.silent_seconds >= SILENCE_SECONDS):
+        # A claim after the cancellation is refused: what was never claimed can not begin any more.
         return _cancelled(facts)
+    if facts.desired == "cancelled":
+        message = "asked to stop; the scheduler no longer knows it: over when ten minutes have passed without a sign"
+        return Verdict(status=_unless(facts.status, "cancelling"), message=message)
     if facts.status == "lost":
         return NOTHING
     return Verdict(

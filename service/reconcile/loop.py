@@ -196,6 +196,7 @@ class Reconciler:
             retries_left=retries_left,
             barren=barren,
             on_time_limit=on_time_limit,  # type: ignore[arg-type]
+            silent_seconds=_silence(attempt, self._services.clock()),
         )
 
     def _apply(
@@ -250,6 +251,11 @@ def _barren(job: Job, attempt: Attempt) -> int:
 
 def _finish_of(attempt: Attempt) -> FinishRecord | None:
     return FinishRecord.model_validate(attempt.finish) if attempt.finish else None
+
+
+def _silence(attempt: Attempt, now: datetime) -> float:
+    signs = [at for at in (attempt.submitted_at, attempt.claimed_at, attempt.heartbeat_at) if at is not None]
+    return (now - max(signs, default=now)).total_seconds()
 
 
 def _known_already(job: Job, verdict: Verdict) -> bool:

@@ -132,7 +132,8 @@ class TestWithoutAccounting:
                 assert lost.status == "lost"
                 assert "nothing is assumed" in lost.status_message
                 client.cancel(job_id)
-                assert wait_for_status(client, job_id, "cancelled", seconds=60).status_reason == "user_cancelled"
+                stopping = wait_for_status(client, job_id, "cancelling", "cancelled", seconds=60)
+                assert stopping.status == "cancelling", "nor is its end, when it is told to stop"
 
 
 def _submitted(client: Client, spec: dict[str, object]) -> tuple[str, str]:

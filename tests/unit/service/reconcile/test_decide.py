@@ -234,3 +234,20 @@ def test_an_error_of_the_program_stays_one_on_a_node_that_fails_later() -> None:
 def test_a_lost_connection_between_healthy_nodes_is_an_error_of_the_program() -> None:
     verdict = decide(facts(finish=finish("error", failure=LOST_PEER), retries_left=0))
     assert (verdict.status, verdict.reason) == ("failed", "error")
+
+
+ABSENT = Observation("absent")
+
+
+@pytest.mark.parametrize("status", ["running", "lost", "pending"])
+def test_a_cancelled_run_that_nobody_knows_is_over_after_a_silence(status: Any) -> None:
+    asked = facts(status=status, desired="cancelled", observation=ABSENT, silent_seconds=599)
+    assert decide(asked).status == "cancelling"
+    gone = facts(status="cancelling", desired="cancelled", observation=ABSENT, silent_seconds=600)
+    assert (decide(gone).status, decide(gone).reason) == ("cancelled", "user_cancelled")
+
+
+@pytest.mark.parametrize("status", ["lost", "pending"])
+def test_a_cancelled_job_that_never_began_is_over_at_once(status: Any) -> None:
+    verdict = decide(facts(status=status, desired="cancelled", observation=ABSENT, claimed=False))
+    assert (verdict.status, verdict.reason) == ("cancelled", "user_cancelled")
