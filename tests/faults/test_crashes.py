@@ -32,8 +32,11 @@ def plain(stage: Stage) -> None:
 
 
 def answer_lost(stage: Stage) -> None:
-    """Slurm has it, and nobody heard so."""
+    """Slurm has it, nobody heard so, and it is looked for before it starts."""
     stage.slurm.mode = "lose-answer"
+    stage.submit()
+    stage.tick()
+    stage.tick()
     plain(stage)
 
 

@@ -197,11 +197,13 @@ class Campaign(RuleBasedStateMachine):
         assert not self._ours("running"), "something of ours still runs"
 
 
-def test_any_order_of_faults(tmp_path_factory: pytest.TempPathFactory) -> None:
+@pytest.mark.parametrize("examples", [15, pytest.param(250, marks=pytest.mark.slow)])
+def test_any_order_of_faults(examples: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("campaign") / "migrated.sqlite"
     upgrade(f"sqlite:///{path}")
     Campaign.template = path
     health = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
-    chosen = settings(max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=health)
-    run_state_machine_as_test(Campaign, settings=chosen)
+    chosen = settings(
+        max_examples=examples, stateful_step_count=30, deadline=None, database=None, suppress_health_check=health
+    )
     run_state_machine_as_test(Campaign, settings=chosen)
