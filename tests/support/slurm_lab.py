@@ -110,8 +110,10 @@ class SlurmLab:
     def cancel_all(self) -> None:
         """End every job, and wait until nothing of them runs."""
         for number, _, _ in self.jobs(states="PENDING,RUNNING,SUSPENDED"):
-            self.run("scancel", "--signal=KILL", "--full", number)
-            self.run("scancel", number)
+            # One that ends meanwhile cannot be cancelled.
+            with suppress(RuntimeError):
+                self.run("scancel", "--signal=KILL", "--full", number)
+                self.run("scancel", number)
         wait_until(lambda: not self.jobs(states="PENDING,RUNNING,COMPLETING,SUSPENDED"), 60, "all jobs to be gone")
 
     def stop(self) -> None:
