@@ -25,9 +25,12 @@ from service.db.migrate import upgrade
 from service.dependencies import Services
 from service.errors import ServiceError
 from service.observability import ServiceMetrics, configure_logging
+from service.reconcile.handover import HandOvers
 from service.reconcile.lease import LeaderLease, owner_of
-from service.reconcile.loop import ReconcileLoop, Reconciler
+from service.reconcile.loop import Reconciler
+from service.reconcile.prepare import Preparation
 from service.reconcile.submit import Submitter
+from service.reconcile.ticking import ReconcileLoop
 from service.scheduler.base import Scheduler
 from service.scheduler.local import LocalScheduler
 from service.scheduler.local_policy import visible_gpus
@@ -36,6 +39,8 @@ from service.scheduler.slurm_plan import SlurmSite, batch_script, is_plain_path
 from service.settings import Settings
 from trainyard.contract.layout import write_atomic
 from trainyard.contract.places import service_url_file
+
+_SUBMISSIONS_AT_ONCE = 4
 
 
 class StartError(Exception):
@@ -98,7 +103,6 @@ def serve(settings: Settings) -> int:
         try:
             _run(config, settings, loop)
         finally:
-            LeaderLease(database, owner_of(settings.state)).release(utc_now())
             database.dispose()
     return 0
 
@@ -123,10 +127,16 @@ def make_scheduler(settings: Settings) -> Scheduler:
 def make_loop(services: Services, scheduler: Scheduler, metrics: ServiceMetrics) -> ReconcileLoop:
     """The reconciler on the given parts."""
     batch = partial(batch_script, _slurm_site(services.settings)) if scheduler.name == "slurm" else None
-    submitter = Submitter(services, scheduler, search_path=_source_tree(), batch_script=batch)
+    slurm, settings = scheduler.name == "slurm", services.settings
     lease = LeaderLease(services.database, owner_of(services.state))
-    reconciler = Reconciler(services, scheduler, submitter, lease)
-    return ReconcileLoop(reconciler, metrics, services.settings.tick_seconds)
+    preparation = Preparation(services, slurm=slurm, search_path=_source_tree(), batch_script=batch)
+    # The local queue answers at once; sbatch may hang for minutes.
+    hand_overs = HandOvers(threads=_SUBMISSIONS_AT_ONCE if slurm else 0)
+    submitter = Submitter(services, scheduler, lease, preparation, hand_overs)
+    slowest = settings.slurm_slowest_poll_seconds if slurm else settings.tick_seconds
+    loop = ReconcileLoop(Reconciler(services, scheduler, submitter, lease), metrics, settings.tick_seconds, slowest)
+    hand_overs.done = loop.hint
+    return loop
 
 
 def _slurm_site(settings: Settings) -> SlurmSite:

@@ -13,6 +13,7 @@ from service.access.actions import Principal, authenticate
 from service.clock import Clock
 from service.db.engine import Database
 from service.errors import PermissionDeniedError
+from service.faults import Crash, no_crash
 from service.jobs.repository import Window
 from service.settings import Settings
 from trainyard.contract.layout import RunLayout
@@ -31,6 +32,8 @@ class Services:
     clock: Clock
     hint: Callable[[], None] = field(default=_ignore)
     """Tells the reconciler that there is something to do; losing it only costs time."""
+    crash: Crash = no_crash
+    """Where tests end the process."""
 
     def run(self, job_id: str) -> RunLayout:
         return RunLayout(self.settings.runs / job_id)

@@ -43,6 +43,8 @@ class Settings(BaseSettings):
     """Pause between two looks at the scheduler while something is under way."""
     slurm_poll_seconds: Annotated[float, Field(gt=0)] = 5.0
     """Least time between two questions to Slurm; each costs it one squeue and at most one sacct."""
+    slurm_slowest_poll_seconds: Annotated[float, Field(gt=0)] = 60.0
+    """While nothing changes the pause between two questions doubles up to this; anything new starts it over."""
     slurm_lead_seconds: Annotated[int, Field(ge=1, le=3600)] = 180
     """How long before a job's time limit Slurm is to warn it; longer than a checkpoint takes."""
     slurm_time_limit_minutes: Annotated[int | None, Field(ge=1)] = None

@@ -1,5 +1,6 @@
 """The demo: a service of its own, one distributed job through its REST API, watched to the end, and what it left."""
 
+import ctypes
 import os
 import shutil
 import signal
@@ -7,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ PRESET = "digits_ddp"
 START_SECONDS = 60.0
 STOP_SECONDS = 15.0
 LOG_LINES = 40
+_PR_SET_PDEATHSIG = 1
 
 NEXT_STEPS = """
 What to type next
@@ -63,6 +65,7 @@ class ServiceProcess:
                 stderr=subprocess.STDOUT,
                 # Ctrl-C is for the demo, which then stops the service in good order.
                 start_new_session=True,
+                preexec_fn=_end_with(os.getpid()),
             )
 
     def client(self) -> Client:
@@ -106,8 +109,14 @@ class ServiceProcess:
         return "\n".join(clean(self.log.read_text(errors="replace")).splitlines()[-LOG_LINES:])
 
     def _environment(self) -> dict[str, str]:
-        """The caller's, without settings of another service."""
-        inherited = {key: value for key, value in os.environ.items() if not key.startswith("TRAINYARD_")}
+        """The caller's, without settings of another service, and of a cluster only where it is to be used."""
+        slurm = self._settings.get("TRAINYARD_BACKEND") == "slurm"
+        others = ("TRAINYARD_", "SLURM_", "SBATCH_", "SQUEUE_", "SACCT_")
+        inherited = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(others) or (slurm and key.startswith("SLURM_"))
+        }
         return inherited | {
             "TRAINYARD_HOST": "127.0.0.1",
             "TRAINYARD_PORT": str(self.port),
@@ -191,6 +200,20 @@ def _stopped_at_the_end(service: ServiceProcess) -> Iterator[None]:
         yield
     finally:
         service.stop()
+
+
+def _end_with(parent: int) -> Callable[[], None] | None:
+    """Run in the child before exec: a service whose owner was killed ends as if it had been told to."""
+    if sys.platform != "linux":
+        return None
+    libc = ctypes.CDLL(None)
+
+    def before_exec() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return before_exec
 
 
 def _free_port() -> int:

@@ -117,6 +117,7 @@ def failure_of(error: RankError) -> Failure:
         traceback=error.traceback,
         hint=error.hint,
         final=error.final,
+        consequence=error.consequence,
     )
 
 

@@ -14,7 +14,7 @@ from trainyard.contract.layout import AttemptLayout, write_atomic
 from trainyard.contract.reports import Claim, ExitReason, Failure, FinishRecord, HeartbeatReply
 from trainyard.contract.spec import LOOP_TASKS
 from worker import processes
-from worker.launcher import script, torchrun, verdict, watchdog
+from worker.launcher import presence, script, torchrun, verdict, watchdog
 from worker.launcher.claim import Claimed, claim_attempt
 from worker.launcher.code import prepare_code
 from worker.launcher.heartbeat import Heart
@@ -62,6 +62,7 @@ def run(attempt_folder: str) -> None:
         log.error("%s", why)
         _post_finish(connect, verdict.refused(layout, rendezvous.execution, why))
         return
+    presence.say_present(layout, node)
     try:
         process = torchrun.start(layout, launch, node, rendezvous)
     except OSError as error:
@@ -137,6 +138,7 @@ class Supervisor:
             self._supervise()
         finally:
             self._leave_nothing_behind()
+        presence.say_ended(self._layout, self._node)
         if self._node.first:
             self._conclude()
         else:
@@ -156,6 +158,7 @@ class Supervisor:
             killed_for=self._killed_for,
             failure=self._failure,
             spec=self._launch.spec,
+            vanished=partial(presence.await_others, self._layout, self._node),
         )
         failure = f": {record.failure.message}" if record.failure else ""
         log.info("ended: %s after %d steps%s", record.reason, record.step, failure)

@@ -79,6 +79,9 @@ class Attempt(Base):
     """Its first; an in-place restart has the next one."""
     max_restarts: Mapped[int]
     created_at: Mapped[datetime]
+    handed_over_at: Mapped[datetime | None]
+    """The latest time at which the scheduler may have been asked: while the question is under way, when that is given
+    up at the latest. None: it was not asked."""
     submitted_at: Mapped[datetime | None]
     lookups: Mapped[int] = mapped_column(default=0)
     """Successful look-ups that found nothing since the ambiguous submission."""
@@ -94,6 +97,10 @@ class Attempt(Base):
     finish: Mapped[dict[str, Any] | None] = mapped_column(Json)
     ended_at: Mapped[datetime | None]
     exit_reason: Mapped[str | None] = mapped_column(String(32))
+    blamed_node: Mapped[str | None] = mapped_column(String(64))
+    """The node that failed it, by the scheduler's name."""
+    excluded_nodes: Mapped[list[Any]] = mapped_column(default=list, server_default="[]")
+    """Nodes that failed earlier attempts and are not to run this one."""
 
 
 class Execution(Base):

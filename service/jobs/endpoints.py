@@ -59,6 +59,7 @@ async def submit(
         idempotency_key=idempotency_key,
         now=now,
     )
+    services.crash("accept.after-commit")
     if accepted.replayed:
         response.headers["Idempotent-Replayed"] = "true"
     else:

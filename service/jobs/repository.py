@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, cast
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, defer
 
 from service.db.engine import Database
 from service.db.models import Attempt, Checkpoint, Event, IdempotencyKey, Job
@@ -84,10 +84,21 @@ class JobRepository:
         rows = list(self._session.scalars(query))
         return rows[: window.limit], len(rows) > window.limit
 
-    def unfinished(self) -> list[Job]:
-        """Every job that the reconciler may have to do something about, oldest first."""
+    def unfinished(self) -> list[tuple[Job, Attempt | None]]:
+        """Every job that the reconciler may have to do something about, oldest first, and its current attempt.
+
+        Only what a tick needs of every job: the wide columns are not loaded, and reading one is an error.
+        """
         wanted = [*ACTIVE, "queued", "paused"]
-        return list(self._session.scalars(sa.select(Job).where(Job.status.in_(wanted)).order_by(Job.no)))
+        wide = (Job.spec, Job.labels, Job.progress, Job.latest, Job.failure)
+        query = (
+            sa.select(Job, Attempt)
+            .outerjoin(Attempt, Attempt.id == Job.attempt_id)
+            .where(Job.status.in_(wanted))
+            .order_by(Job.no)
+            .options(*(defer(column, raiseload=True) for column in wide), defer(Attempt.script, raiseload=True))
+        )
+        return [(job, attempt) for job, attempt in self._session.execute(query)]
 
     def count_by_status(self) -> dict[str, int]:
         rows = self._session.execute(sa.select(Job.status, sa.func.count()).group_by(Job.status))

@@ -12,6 +12,10 @@ MAX_BARREN = 3
 """Continuations in a row without a newer checkpoint: one more would do the same again."""
 
 
+SILENCE_SECONDS = 600.0
+"""A run that the scheduler does not know, that was told to stop and that has said nothing for so long is gone."""
+
+
 @dataclass(frozen=True)
 class Facts:
     """What is known about a job whose attempt the scheduler has."""
@@ -27,6 +31,8 @@ class Facts:
     barren: int
     """Continuations in a row that began without a newer checkpoint, the one that would follow now counted in."""
     on_time_limit: Literal["continue", "fail"]
+    silent_seconds: float = 0.0
+    """Since the last sign of life of its worker."""
 
 
 @dataclass(frozen=True)
@@ -81,17 +87,20 @@ def _alive(facts: Facts, seen: Observation) -> Verdict:
 
 
 def _vanished(facts: Facts) -> Verdict:
+    if facts.desired == "cancelled" and (not facts.claimed or facts.silent_seconds >= SILENCE_SECONDS):
+        # A claim after the cancellation is refused: what was never claimed can not begin any more.
+        return _cancelled(facts)
+    if facts.desired == "cancelled":
+        message = "asked to stop; the scheduler no longer knows it: over when ten minutes have passed without a sign"
+        return Verdict(status=_unless(facts.status, "cancelling"), message=message)
     if facts.status == "lost":
         return NOTHING
-    if facts.desired == "cancelled":
-        return _cancelled(facts)
     return Verdict(
         status="lost", message="the scheduler no longer knows it and it left no last word; nothing is assumed"
     )
 
 
 def _after_end(facts: Facts) -> Verdict:
-    finish = facts.finish
     why = _why(facts)
     if why == "completed":
         return Verdict(
@@ -99,10 +108,8 @@ def _after_end(facts: Facts) -> Verdict:
         )
     if facts.desired == "cancelled" or facts.status == "cancelling":
         return _cancelled(facts)
-    if finish is not None and finish.reason in ("error", "out_of_memory", "stalled", "rejected"):
-        return _after_error(facts, finish.reason, finish.failure)
-    if why == "out_of_memory":
-        return _after_error(facts, why, _OUT_OF_MEMORY)
+    if why in ("error", "out_of_memory", "stalled", "rejected"):
+        return _after_error(facts, why, facts.finish.failure if facts.finish else _OUT_OF_MEMORY)
     if facts.desired == "paused" or facts.status == "pausing":
         return _paused(facts, why)
     if why == "user_cancelled":
@@ -114,13 +121,14 @@ def _after_end(facts: Facts) -> Verdict:
     return _continued(facts, why)
 
 
-def _why(facts: Facts) -> ExitReason | Literal["node_failure"]:
-    """The worker's last word, or the scheduler's where there is none.
+def _why(facts: Facts) -> ExitReason:
+    """The worker's last word, or the scheduler's where there is none or it knows better.
 
-    A worker that is asked to end cannot tell a preemption from somebody's cancel; the scheduler can.
+    A worker that is asked to end cannot tell a preemption from somebody's cancel or a dying node; and ranks that only
+    complain of a peer do not know that its node died. The scheduler does.
     """
     told = facts.observation.ended_as if facts.observation else None
-    if facts.finish is not None and (facts.finish.reason, told) != ("preempted", "cancelled"):
+    if facts.finish is not None and not _knows_better(told, facts.finish):
         return facts.finish.reason
     words: dict[EndedAs | None, ExitReason] = {
         "cancelled": "user_cancelled",
@@ -129,6 +137,12 @@ def _why(facts: Facts) -> ExitReason | Literal["node_failure"]:
         "out_of_memory": "out_of_memory",
     }
     return words.get(told, "node_failure")
+
+
+def _knows_better(told: EndedAs | None, finish: FinishRecord) -> bool:
+    if finish.reason == "preempted":
+        return told in ("cancelled", "node_failure")
+    return told == "node_failure" and finish.failure is not None and finish.failure.consequence
 
 
 _OUT_OF_MEMORY = Failure(
@@ -181,10 +195,19 @@ _WHY = {
 }
 
 
-def _continued(facts: Facts, why: str) -> Verdict:
+def _words(facts: Facts, why: ExitReason) -> str:
+    finish, seen = facts.finish, facts.observation
     words = _WHY[why]
-    if facts.finish is None and facts.observation is not None and facts.observation.message:
-        words = f"{words} ({facts.observation.message})"
+    if finish is not None and finish.reason == "node_failure" and finish.failure is not None:
+        words = finish.failure.message
+    elif seen is not None and seen.ended_as == "node_failure":
+        words = "a node failed"
+    said = f" ({seen.message})" if seen is not None and seen.message else ""
+    return words if finish is not None and finish.reason == why else words + said
+
+
+def _continued(facts: Facts, why: ExitReason) -> Verdict:
+    words = _words(facts, why)
     if facts.barren >= MAX_BARREN:
         message = f"{words}, {facts.barren} times in a row without a newer checkpoint; write checkpoints more often"
         return Verdict(status="failed", reason="retries_exhausted", message=message, ended=True, exit_reason=why)

@@ -18,7 +18,7 @@ from service.db.engine import Database
 from service.errors import ConflictError
 from service.reports.actions import Ingest
 from trainyard.contract.layout import AttemptLayout
-from trainyard.contract.reports import MAX_LOG_CHUNK, CheckpointReport, EventsBatch, FinishRecord, MetricsBatch
+from trainyard.contract.reports import MAX_LOG_CHUNK, CheckpointReport, Claim, EventsBatch, FinishRecord, MetricsBatch
 from trainyard.contract.spool import SpoolCorruptError, SpoolRecord, parse_spool, read_acknowledged
 
 MAX_FINISH = 1024 * 1024
@@ -35,6 +35,14 @@ def read_finish(folder: AttemptLayout) -> FinishRecord | None:
         except (OSError, ValidationError) as error:
             log.warning("finish record cannot be read", path=str(path), error=str(error))
     return None
+
+
+def read_claimant(folder: AttemptLayout) -> str | None:
+    """The scheduler's id of the job that claimed the attempt, if it wrote one down."""
+    try:
+        return Claim.model_validate_json(_read_regular(folder.claim, 0, MAX_FINISH)).scheduler_id
+    except (OSError, ValidationError):
+        return None
 
 
 @dataclass(frozen=True)

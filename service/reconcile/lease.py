@@ -1,33 +1,61 @@
-"""Who reconciles: one holder at a time, by a row that expires."""
+"""Who reconciles: one holder at a time, by a row that expires, and whose term fences what a former holder writes."""
 
 import hashlib
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+
+from sqlalchemy.orm import Session
 
 from service.db.engine import Database
 from service.reconcile.repository import LeaseRepository
 
 TTL = timedelta(seconds=15)
+_NAME = "reconciler"
+
+
+class LeaseLostError(Exception):
+    """Another has taken over; what was to be written was decided on what is no longer so."""
 
 
 @dataclass
 class LeaderLease:
-    """A claim on leadership, renewed at every tick."""
+    """A claim on leadership, renewed at every tick and between."""
 
     database: Database
     owner: str
+    term: int | None = None
+    """Of the last claim that was granted."""
+    writes: int = 0
+    """Fenced transactions so far: a tick without one has changed nothing."""
 
     def hold(self, now: datetime) -> bool:
         """Take or renew the lease; False while another holds it."""
         with self.database.write() as session:
-            return LeaseRepository(session, self.database).take("reconciler", self.owner, now, now + TTL)
+            self.term = LeaseRepository(session, self.database).take(_NAME, self.owner, now, now + TTL)
+        return self.term is not None
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        """A transaction that another holder's beginning makes impossible.
+
+        Raises:
+            LeaseLostError: the lease is another's; nothing was written.
+            UnavailableError: as `Database.write`.
+        """
+        with self.database.write() as session:
+            if self.term is None or not LeaseRepository(session, self.database).holds(_NAME, self.owner, self.term):
+                raise LeaseLostError("another service reconciles now")
+            self.writes += 1
+            yield session
 
     def release(self, now: datetime) -> None:
         """Let the next one start at once."""
         with self.database.write() as session:
-            LeaseRepository(session, self.database).expire("reconciler", self.owner, now)
+            LeaseRepository(session, self.database).expire(_NAME, self.owner, now)
 
 
 def owner_of(state: Path) -> str:

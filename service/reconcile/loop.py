@@ -1,8 +1,7 @@
-"""The reconciler: load, decide, apply, once a tick; and the thread that ticks."""
+"""The reconciler: load, decide, apply, once a tick."""
 
-import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -10,13 +9,12 @@ import structlog
 
 from service.db.models import Attempt, Job
 from service.dependencies import Services
-from service.errors import UnavailableError
 from service.jobs.repository import JobRepository
 from service.jobs.states import ACTIVE
-from service.observability import ServiceMetrics
+from service.reconcile.blame import blamed
 from service.reconcile.decide import NOTHING, Facts, Verdict, decide
-from service.reconcile.drain import Drain, read_finish
-from service.reconcile.lease import LeaderLease
+from service.reconcile.drain import Drain, read_claimant, read_finish
+from service.reconcile.lease import LeaderLease, LeaseLostError
 from service.reconcile.submit import Submitter, newest_step
 from service.scheduler.base import Known, Observation, Scheduler, SchedulerUnavailableError
 from trainyard.contract.reports import FinishRecord
@@ -24,6 +22,10 @@ from trainyard.contract.resources import TERMINAL
 from trainyard.contract.spec import parse_spec
 
 log = structlog.get_logger("reconcile")
+
+_PATIENCE_SECONDS = 30.0
+"""What a tick spends on questions that fail, before it leaves the others for the next one."""
+_LAST_ANSWERS_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,9 @@ class Reconciler:
         self._scheduler = scheduler
         self._submitter = submitter
         self._lease = lease
+        self._patience = _PATIENCE_SECONDS
+        self.changed = False
+        """Whether the last tick wrote anything, or has a question under way."""
 
     def run_once(self) -> bool:
         """Look at every unfinished job once; True while anything is under way.
@@ -49,23 +54,49 @@ class Reconciler:
         Raises:
             UnavailableError: the database does not answer.
         """
+        self.changed = False
         if not self._lease.hold(self._services.clock()):
             return False
+        self._services.crash("tick.after-lease")
+        before = self._lease.writes
+        try:
+            return self._tick()
+        except LeaseLostError:
+            log.warning("another service reconciles now; what this tick had decided is dropped")
+            return False
+        finally:
+            self.changed = self._lease.writes != before or self._submitter.hand_overs.busy
+
+    def renew(self) -> None:
+        """Keep the lease during a long tick."""
+        self._lease.hold(self._services.clock())
+
+    def close(self) -> None:
+        """Record what is still answered within seconds, and let the next one start at once."""
+        self._submitter.hand_overs.wait(_LAST_ANSWERS_SECONDS)
+        try:
+            self._submitter.collect()
+        except LeaseLostError:
+            return
+        self._services.crash("close.before-release")
+        self._lease.release(self._services.clock())
+
+    def _tick(self) -> bool:
+        self._submitter.collect()
         pairs = self._load()
+        self._services.crash("tick.after-load")
         observed = self._observe(pairs)
+        self._services.crash("tick.after-observation")
+        names = {pair.attempt.tag: f"{pair.job.name} ({pair.job.id})" for pair in pairs if pair.attempt}
+        self._patience = _PATIENCE_SECONDS
         for pair in pairs:
-            try:
-                self._step(pair, observed, pairs)
-            except SchedulerUnavailableError as error:
-                log.warning("scheduler unavailable", job=pair.job.id, error=str(error))
+            self._step(pair, observed, names)
+        self._submitter.collect()
         return any(pair.job.status in ACTIVE or pair.job.status == "queued" for pair in pairs)
 
     def _load(self) -> list[Pair]:
         with self._services.database.read() as session:
-            repository = JobRepository(session, self._services.clock())
-            jobs = repository.unfinished()
-            attempts = repository.current_attempts(jobs)
-        return [Pair(job, attempts.get(job.id)) for job in jobs]
+            return [Pair(job, attempt) for job, attempt in JobRepository(session, self._services.clock()).unfinished()]
 
     def _observe(self, pairs: Sequence[Pair]) -> Mapping[str, Observation] | None:
         """One question for all of them; None when there was no answer."""
@@ -84,16 +115,29 @@ class Reconciler:
         folder = self._services.run(job.id).attempt(attempt.number).root
         return Known(tag=attempt.tag, scheduler_id=str(attempt.scheduler_id), folder=folder)
 
-    def _step(self, pair: Pair, observed: Mapping[str, Observation] | None, pairs: Sequence[Pair]) -> None:
+    def _step(self, pair: Pair, observed: Mapping[str, Observation] | None, names: Mapping[str, str]) -> None:
         job, attempt = pair.job, pair.attempt
         if job.status in ("queued", "paused"):
-            self._waiting(job)
+            # While the scheduler is silent a submission could only end without an answer.
+            if observed is not None or job.desired != "run":
+                self._waiting(job)
         elif attempt is None:
             raise AssertionError(f"job {job.id} is {job.status} without an attempt")
         elif attempt.scheduler_id is None:
-            self._submitter.resolve(job, attempt)
+            self._ask(lambda: self._submitter.resolve(job, attempt), job)
         elif observed is not None:
-            self._underway(job, attempt, _named(observed[attempt.tag], pairs))
+            self._underway(job, attempt, _named(observed[attempt.tag], names))
+
+    def _ask(self, question: Callable[[], None], job: Job) -> None:
+        """A question about one job; those that fail slowly do not hold up all others."""
+        if self._patience <= 0:
+            return
+        started = time.monotonic()
+        try:
+            question()
+        except SchedulerUnavailableError as error:
+            self._patience -= time.monotonic() - started
+            log.warning("scheduler unavailable", job=job.id, error=str(error))
 
     def _waiting(self, job: Job) -> None:
         """A job that the scheduler does not have."""
@@ -111,42 +155,69 @@ class Reconciler:
         folder = self._services.run(job.id).attempt(attempt.number)
         over = seen.state in ("ended", "absent")
         finish = _finish_of(attempt) or (read_finish(folder) if over else None)
+        if job.status == "lost" and seen.state == "absent" and finish is None and job.desired != "cancelled":
+            return
+        if over and attempt.scheduler == "slurm" and read_claimant(folder) not in (None, attempt.scheduler_id):
+            # What is over is a double that found the attempt taken; the one that has it may still run.
+            self._submitter.adopt(job, attempt, str(read_claimant(folder)))
+            return
         if over:
             limit = self._services.settings.log_limit
+            self._services.crash("tick.before-drain")
             Drain(self._services.database, attempt.id, folder, self._services.clock(), limit).run()
-        verdict = decide(self._facts(job, attempt, seen, finish))
+            self._services.crash("tick.after-drain")
+        verdict = decide(self._facts(job, attempt, seen, finish, over=over))
+        self._services.crash("tick.after-verdict")
         if verdict.cancel:
-            self._scheduler.cancel(self._known(job, attempt))
-        if verdict != NOTHING:
-            self._apply(job, attempt, verdict, finish)
+            self._ask(lambda: self._scheduler.cancel(self._known(job, attempt)), job)
+            self._services.crash("tick.after-cancel")
+        if verdict != NOTHING and not _known_already(job, verdict):
+            self._apply(job, attempt, verdict, finish, blamed(finish, seen))
+            self._services.crash("tick.after-apply")
 
-    def _facts(self, job: Job, attempt: Attempt, seen: Observation, finish: FinishRecord | None) -> Facts:
-        # Points drained a moment ago may have brought a checkpoint that the loaded row does not know.
-        with self._services.database.read() as session:
-            fresh = JobRepository(session, self._services.clock()).get(job.id)
-        restart = parse_spec(fresh.spec).restart
-        used = fresh.retries_used + (finish.restarts if finish else 0)
+    def _facts(
+        self, job: Job, attempt: Attempt, seen: Observation, finish: FinishRecord | None, *, over: bool
+    ) -> Facts:
+        retries_left, barren, on_time_limit = 0, 0, "continue"
+        if over:
+            # Points drained a moment ago may have brought a checkpoint that the loaded row does not know.
+            with self._services.database.read() as session:
+                fresh = JobRepository(session, self._services.clock()).get(job.id)
+            restart = parse_spec(fresh.spec).restart
+            used = fresh.retries_used + (finish.restarts if finish else 0)
+            retries_left, barren = restart.max_retries - used, _barren(fresh, attempt)
+            on_time_limit = restart.on_time_limit
         return Facts(
             status=job.status,  # type: ignore[arg-type]
-            desired=fresh.desired,  # type: ignore[arg-type]
+            desired=job.desired,  # type: ignore[arg-type]
             claimed=attempt.claimed_at is not None,
             observation=seen,
             finish=finish,
-            retries_left=restart.max_retries - used,
-            barren=_barren(fresh, attempt),
-            on_time_limit=restart.on_time_limit,
+            retries_left=retries_left,
+            barren=barren,
+            on_time_limit=on_time_limit,  # type: ignore[arg-type]
+            silent_seconds=_silence(attempt, self._services.clock()),
         )
 
-    def _apply(self, job: Job, attempt: Attempt | None, verdict: Verdict, finish: FinishRecord | None = None) -> None:
+    def _apply(
+        self,
+        job: Job,
+        attempt: Attempt | None,
+        verdict: Verdict,
+        finish: FinishRecord | None = None,
+        blamed_node: str | None = None,
+    ) -> None:
         """Write a verdict, unless the job moved on since it was made."""
         now = self._services.clock()
-        with self._services.database.write() as session:
+        with self._lease.write() as session:
             jobs = JobRepository(session, now)
             fresh = jobs.locked(job.no)
             if fresh.status != job.status or fresh.attempt_id != job.attempt_id:
                 return
             if verdict.ended and attempt is not None:
-                _end(fresh, jobs.attempt(attempt.id), verdict, finish, now)
+                row = jobs.attempt(attempt.id)
+                _end(fresh, row, verdict, finish, now)
+                row.blamed_node = blamed_node
             session.flush()
             if verdict.status is not None:
                 jobs.move(fresh, verdict.status, verdict.message or "", reason=verdict.reason)
@@ -154,6 +225,7 @@ class Reconciler:
                     fresh.finished_at = _finished_at(fresh, finish, now)
             elif verdict.message is not None:
                 jobs.say(fresh, verdict.message)
+            self._services.crash("apply.before-commit")
 
 
 def _finished_at(job: Job, finish: FinishRecord | None, now: datetime) -> datetime:
@@ -181,59 +253,19 @@ def _finish_of(attempt: Attempt) -> FinishRecord | None:
     return FinishRecord.model_validate(attempt.finish) if attempt.finish else None
 
 
-def _named(seen: Observation, pairs: Sequence[Pair]) -> Observation:
+def _silence(attempt: Attempt, now: datetime) -> float:
+    signs = [at for at in (attempt.submitted_at, attempt.claimed_at, attempt.heartbeat_at) if at is not None]
+    return (now - max(signs, default=now)).total_seconds()
+
+
+def _known_already(job: Job, verdict: Verdict) -> bool:
+    """Whether it only says what the job's row says."""
+    return verdict.status is None and not verdict.ended and verdict.message in (None, job.status_message)
+
+
+def _named(seen: Observation, names: Mapping[str, str]) -> Observation:
     """Jobs by the names that people gave them, where the scheduler knows only tags."""
     message = seen.message
-    for pair in pairs:
-        if pair.attempt and pair.attempt.tag in seen.behind:
-            message = message.replace(pair.attempt.tag, f"{pair.job.name} ({pair.job.id})")
-    return replace(seen, message=message)
-
-
-class ReconcileLoop:
-    """Ticks in a thread: soon after a hint, often while something is under way, seldom otherwise."""
-
-    IDLE_SECONDS = 5.0
-
-    def __init__(self, reconciler: Reconciler, metrics: ServiceMetrics, tick_seconds: float):
-        self._reconciler = reconciler
-        self._metrics = metrics
-        self._tick_seconds = tick_seconds
-        self._wake = threading.Event()
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="reconciler", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def hint(self) -> None:
-        """There is something to do. Never blocks; a lost hint only costs the idle interval."""
-        self._wake.set()
-
-    def stop(self) -> None:
-        """End after the tick in progress."""
-        self._stopping = True
-        self._wake.set()
-        self._thread.join(timeout=30)
-
-    def _run(self) -> None:
-        errors = 0
-        while not self._stopping:
-            self._wake.clear()
-            started = time.monotonic()
-            busy = True
-            try:
-                busy = self._reconciler.run_once()
-                errors = 0
-            except UnavailableError as error:
-                errors += 1
-                log.warning("tick failed", error=error.message)
-            except Exception:
-                # The loop must outlive a bug in one decision; it is counted, logged and seen in Prometheus.
-                errors += 1
-                log.exception("tick failed")
-            self._metrics.tick(time.monotonic() - started)
-            if errors:
-                self._metrics.tick_failed()
-            pause = self._tick_seconds if busy else self.IDLE_SECONDS
-            self._wake.wait(min(pause * 2 ** min(errors, 8), 60.0))
+    for tag in seen.behind:
+        message = message.replace(tag, names.get(tag, tag))
+    return replace(seen, message=message) if message != seen.message else seen

@@ -17,19 +17,23 @@ class LeaseRepository:
         self._session = session
         self._database = database
 
-    def take(self, name: str, owner: str, now: datetime, expires_at: datetime) -> bool:
-        """Compare and set: ours already, or free; a change of hands raises the term."""
+    def take(self, name: str, owner: str, now: datetime, expires_at: datetime) -> int | None:
+        """Compare and set: ours already, or free; the term, which every change of hands raises, or None."""
         row = {"name": name, "owner": owner, "term": 1, "expires_at": expires_at}
-        made = self._run(self._database.insert(Lease).values(row).on_conflict_do_nothing())
-        if made:
-            return True
-        renewed = self._run(
-            sa.update(Lease).where(Lease.name == name, Lease.owner == owner).values(expires_at=expires_at)
-        )
-        if renewed:
-            return True
-        expired = sa.update(Lease).where(Lease.name == name, Lease.expires_at < now)
-        return self._run(expired.values(owner=owner, term=Lease.term + 1, expires_at=expires_at))
+        mine = sa.update(Lease).where(Lease.name == name, Lease.owner == owner).values(expires_at=expires_at)
+        expired = sa.update(Lease).where(Lease.name == name, Lease.expires_at <= now)
+        taken = expired.values(owner=owner, term=Lease.term + 1, expires_at=expires_at)
+        if not (self._run(mine) or self._run(taken)):
+            # The very first time there is no row; who inserts it then renews it.
+            self._session.execute(self._database.insert(Lease).values(row).on_conflict_do_nothing())
+            if not self._run(mine):
+                return None
+        return self._session.scalar(sa.select(Lease.term).where(Lease.name == name))
+
+    def holds(self, name: str, owner: str, term: int) -> bool:
+        """Whether the lease is still that of this term; it stays so until the transaction ends."""
+        query = sa.select(Lease.term).where(Lease.name == name, Lease.owner == owner, Lease.term == term)
+        return self._session.scalar(query.with_for_update(read=True)) is not None
 
     def expire(self, name: str, owner: str, now: datetime) -> None:
         self._run(sa.update(Lease).where(Lease.name == name, Lease.owner == owner).values(expires_at=now))

@@ -1,29 +1,26 @@
 """Handing an attempt to the scheduler so that it runs once, whatever is lost on the way.
 
-The intention is committed first; then the scheduler is asked; then the answer is recorded. An attempt without an
-answer is never submitted again before look-ups have shown that the scheduler does not have it.
+The intention is committed first; then that the scheduler is about to be asked; then it is asked, beside the tick; then
+the answer is recorded. An attempt without an answer is never submitted again before look-ups have shown that the
+scheduler does not have it.
 """
 
-import json
-import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import structlog
 
-from service.access.tokens import hash_token, new_worker_token
 from service.db.models import Attempt, Job
 from service.dependencies import Services
 from service.ids import new_attempt_id, scheduler_tag
 from service.jobs.repository import JobRepository
-from service.scheduler.base import Accepted, Ambiguous, Known, LaunchPlan, Rejected, Scheduler, SubmitOutcome
-from service.scheduler.launch_plan import allowed, plan_launch
-from trainyard.contract.launch import LaunchDocument
-from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
-from trainyard.contract.spec import dump_spec, parse_spec
+from service.reconcile.blame import next_excluded
+from service.reconcile.handover import Answer, HandOvers, NotAsked, Superseded
+from service.reconcile.lease import LeaderLease
+from service.reconcile.prepare import Preparation
+from service.scheduler.base import Accepted, Ambiguous, Known, Rejected, Scheduler, SubmitOutcome
+from trainyard.contract.spec import parse_spec
 
 log = structlog.get_logger("submit")
 
@@ -34,15 +31,20 @@ class LookupPolicy:
 
     times: int
     after: timedelta
+    """Since it was last asked."""
     apart: timedelta = timedelta(0)
     """Between two look-ups: each costs the scheduler an answer, and two in one breath are as good as one."""
+    asking: timedelta = timedelta(0)
+    """The longest that a question may be under way, in a child that outlives a killed service."""
 
 
 LOOKUPS: Mapping[str, LookupPolicy] = {
     # The local queue is this service's own and is read under its lock: one clean look tells.
     "local": LookupPolicy(times=1, after=timedelta(0)),
     # sbatch may still be retrying by itself for two minutes, and slurmctld may list a job late.
-    "slurm": LookupPolicy(times=3, after=timedelta(seconds=180), apart=timedelta(seconds=60)),
+    "slurm": LookupPolicy(
+        times=3, after=timedelta(seconds=180), apart=timedelta(seconds=60), asking=timedelta(seconds=310)
+    ),
 }
 
 
@@ -52,25 +54,28 @@ class Submitter:
 
     services: Services
     scheduler: Scheduler
-    python: str = sys.executable
-    search_path: Sequence[Path] = ()
+    lease: LeaderLease
+    preparation: Preparation
+    hand_overs: HandOvers = field(default_factory=HandOvers)
     looked: dict[str, datetime] = field(default_factory=dict)
     """When each unanswered attempt was last looked for. Forgotten at a restart, which looks at once."""
-    batch_script: Callable[[LaunchDocument, LaunchPlan], str] | None = None
-    """What is submitted, where the scheduler takes a script of its own kind."""
 
     def submit(self, job_no: int) -> None:
-        """The next attempt of a queued job."""
+        """Begin the next attempt of a queued job, where there is room for one more question."""
+        if not self.hand_overs.room:
+            return
         now = self.services.clock()
-        with self.services.database.write() as session:
+        with self.lease.write() as session:
             jobs = JobRepository(session, now)
             job = jobs.locked(job_no)
             if job.status != "queued" or job.desired != "run":
                 return
-            attempt = self._new_attempt(job, now)
+            attempt = self._new_attempt(jobs, job, now)
             session.add(attempt)
             jobs.move(job, "submitting", f"being handed to the scheduler ({self.scheduler.name})")
-        self._hand_over(job, attempt)
+            self.services.crash("submit.before-intent")
+        self.services.crash("submit.after-intent")
+        self._begin(job, attempt)
 
     def resolve(self, job: Job, attempt: Attempt) -> None:
         """Find out what became of a submission without an answer.
@@ -78,36 +83,86 @@ class Submitter:
         Raises:
             SchedulerUnavailableError: nothing was learned.
         """
-        folder, now, policy = self._folder(job, attempt), self.services.clock(), LOOKUPS[self.scheduler.name]
+        if self.hand_overs.under_way(attempt.id):
+            return
+        if attempt.handed_over_at is None:
+            self._never_asked(job, attempt)
+            return
+        now, policy = self.services.clock(), LOOKUPS[self.scheduler.name]
         if attempt.id in self.looked and now - self.looked[attempt.id] < policy.apart:
             return
-        found = self.scheduler.find(attempt.tag, folder.root)
+        folder = self.services.run(job.id).attempt(attempt.number).root
+        found = self.scheduler.find(attempt.tag, folder)
         self.looked[attempt.id] = now
+        self.services.crash("resolve.after-look")
         if found:
             self._record(job.no, attempt.id, Accepted(found[0]), note="found again by its tag")
+            self.services.crash("resolve.after-adoption")
             for double in found[1:]:
                 # The claim keeps it from running; this gives back its place in the queue.
-                self.scheduler.cancel(Known(attempt.tag, double, folder.root))
-            return
-        with self.services.database.write() as session:
+                self.scheduler.cancel(Known(attempt.tag, double, folder))
+                self.services.crash("resolve.after-double")
+        elif self._surely_absent(job, attempt, policy, now):
+            self._begin(job, attempt)
+
+    def adopt(self, job: Job, attempt: Attempt, scheduler_id: str) -> None:
+        """Watch the job that has claimed the attempt, and no other of its name."""
+        with self.lease.write() as session:
+            jobs = JobRepository(session, self.services.clock())
+            row, fresh = jobs.locked(job.no), jobs.attempt(attempt.id)
+            fresh.scheduler_id = scheduler_id
+            jobs.event(row, "submitted", f"the scheduler has it as {scheduler_id}, says the claim in its folder")
+
+    def collect(self) -> None:
+        """Record what the questions that were under way have brought."""
+        for answer in self.hand_overs.collect():
+            self.services.crash("collect.before-record")
+            if isinstance(answer.outcome, Superseded):
+                log.warning("another service has taken it up", attempt=answer.attempt_id)
+            elif isinstance(answer.outcome, NotAsked):
+                self._not_asked(answer, answer.outcome.message)
+            else:
+                self._record(answer.job_no, answer.attempt_id, answer.outcome)
+            self.services.crash("collect.after-record")
+
+    def _never_asked(self, job: Job, attempt: Attempt) -> None:
+        """Nothing of it can be anywhere: it is handed over now, or given up at once."""
+        if job.desired == "cancelled":
+            with self.lease.write() as session:
+                self._give_up(JobRepository(session, self.services.clock()), job, attempt)
+        elif self.hand_overs.room:
+            self._begin(job, attempt)
+
+    def _surely_absent(self, job: Job, attempt: Attempt, policy: LookupPolicy, now: datetime) -> bool:
+        """Count one more clean look; True when it is to be submitted again."""
+        with self.lease.write() as session:
             jobs = JobRepository(session, now)
             fresh = jobs.attempt(attempt.id)
             fresh.lookups += 1
-            sure = fresh.lookups >= policy.times and now - fresh.created_at >= policy.after
-            row = jobs.locked(job.no)
-            if sure and row.desired == "cancelled" and row.status in ("submitting", "cancelling"):
-                fresh.ended_at, fresh.exit_reason = now, "user_cancelled"
-                if row.status == "submitting":
-                    jobs.move(row, "cancelling", "asked to stop")
-                jobs.finish(row, "user_cancelled", "cancelled before the scheduler had it")
-                return
-        if sure:
-            self._hand_over(job, attempt)
+            asked = fresh.handed_over_at or fresh.created_at
+            self.services.crash("resolve.before-count")
+            sure = fresh.lookups >= policy.times and now - asked >= policy.after
+            if sure and jobs.locked(job.no).desired == "cancelled":
+                self._give_up(jobs, job, attempt)
+                return False
+        self.services.crash("resolve.after-count")
+        return sure and self.hand_overs.room
 
-    def _new_attempt(self, job: Job, now: datetime) -> Attempt:
+    def _give_up(self, jobs: JobRepository, job: Job, attempt: Attempt) -> None:
+        row, fresh = jobs.locked(job.no), jobs.attempt(attempt.id)
+        if row.status not in ("submitting", "cancelling", "lost") or fresh.scheduler_id is not None:
+            return
+        fresh.ended_at, fresh.exit_reason = self.services.clock(), "user_cancelled"
+        if row.status == "submitting":
+            jobs.move(row, "cancelling", "asked to stop")
+        jobs.finish(row, "user_cancelled", "cancelled before the scheduler had it")
+        self.services.crash("give-up.before-commit")
+
+    def _new_attempt(self, jobs: JobRepository, job: Job, now: datetime) -> Attempt:
         spec = parse_spec(job.spec)
         restarts = max(0, spec.restart.max_retries - job.retries_used)
         attempt_id = new_attempt_id()
+        before = jobs.attempt(job.attempt_id) if job.attempt_id else None
         attempt = Attempt(
             id=attempt_id,
             job_no=job.no,
@@ -119,89 +174,77 @@ class Submitter:
             max_restarts=restarts,
             created_at=now,
             nodes=[],
+            lookups=0,
             checkpoint_step=newest_step(job),
+            excluded_nodes=next_excluded(before.excluded_nodes, before.blamed_node) if before else [],
         )
+        if before is not None and before.blamed_node in attempt.excluded_nodes:
+            jobs.event(
+                job,
+                "node_excluded",
+                f"{before.blamed_node} failed attempt {before.number} and is left out of the next one",
+                level="warning",
+                data={"node": before.blamed_node, "attempt": before.number},
+            )
         job.attempts += 1
         job.next_execution += restarts + 1
         job.attempt_id = attempt_id
         return attempt
 
-    def _hand_over(self, job: Job, attempt: Attempt) -> None:
-        try:
-            plan = self._prepare(job, attempt)
-            outcome: SubmitOutcome = self.scheduler.submit(plan)
-        except ValueError as error:
-            outcome = Rejected(str(error))
-        except OSError as error:
-            outcome = Ambiguous(f"the run directory cannot be written: {error}")
-        self._record(job.no, attempt.id, outcome)
+    def _begin(self, job: Job, attempt: Attempt) -> None:
+        job_id, attempt_id, seen = job.id, attempt.id, attempt.handed_over_at
+        asking = LOOKUPS[self.scheduler.name].asking
 
-    def _prepare(self, job: Job, attempt: Attempt) -> LaunchPlan:
-        """Everything that the worker will need, on disk, and the plan in the database."""
-        run, folder = self.services.run(job.id), self._folder(job, attempt)
-        document = self._document(job, attempt)
-        plan = plan_launch(
-            document,
-            folder=folder.root,
-            python=self.python,
-            allowed_environment=allowed(os.environ),
-            search_path=self.search_path,
-        )
-        if self.batch_script is not None:
-            plan = replace(plan, script=self.batch_script(document, plan))
-        token = new_worker_token(attempt.id)
-        with self.services.database.write() as session:
-            row = JobRepository(session, self.services.clock()).attempt(attempt.id)
-            row.token_hash, row.script = hash_token(token), plan.script
-        _write_files(run, folder, document, token)
-        return plan
+        def hand_over() -> SubmitOutcome | NotAsked | Superseded:
+            plan = self.preparation.prepare(self.lease, job_id, attempt_id, seen, asking)
+            if isinstance(plan, Rejected | NotAsked | Superseded):
+                return plan
+            outcome = self.scheduler.submit(plan)
+            self.services.crash("submit.after-answer")
+            return outcome
 
-    def _document(self, job: Job, attempt: Attempt) -> LaunchDocument:
-        spec = parse_spec(job.spec)
-        ranks = min(spec.gpus, spec.resources.gpus_per_node or spec.gpus)
-        return LaunchDocument(
-            job_id=job.id,
-            attempt_id=attempt.id,
-            attempt=attempt.number,
-            tag=attempt.tag,
-            service_url=self.services.settings.service_url,
-            execution=attempt.execution,
-            max_restarts=attempt.max_restarts,
-            nodes=spec.gpus // ranks,
-            ranks_per_node=ranks,
-            host_suffix=self.services.settings.slurm_host_suffix,
-            time_limit_minutes=spec.resources.time_limit_minutes or self._default_limit(),
-            lead_seconds=self.services.settings.slurm_lead_seconds,
-            spec=spec,
-        )
+        self.hand_overs.begin(job.no, attempt_id, hand_over)
 
-    def _default_limit(self) -> int | None:
-        return self.services.settings.slurm_time_limit_minutes if self.scheduler.name == "slurm" else None
+    def _not_asked(self, answer: Answer, message: str) -> None:
+        with self.lease.write() as session:
+            jobs = JobRepository(session, self.services.clock())
+            job, attempt = jobs.locked(answer.job_no), jobs.attempt(answer.attempt_id)
+            if attempt.scheduler_id is None:
+                attempt.handed_over_at = None
+            jobs.say(job, f"not handed over yet, and tried again: {message}")
+            self.services.crash("not-asked.before-commit")
 
     def _record(self, job_no: int, attempt_id: str, outcome: SubmitOutcome, note: str = "") -> None:
         """Keep the scheduler's answer, whatever the job's status has become meanwhile."""
         now = self.services.clock()
-        with self.services.database.write() as session:
+        with self.lease.write() as session:
             jobs = JobRepository(session, now)
             job, attempt = jobs.locked(job_no), jobs.attempt(attempt_id)
             if not isinstance(outcome, Ambiguous):
                 self.looked.pop(attempt_id, None)
             match outcome:
+                case Accepted(scheduler_id) if attempt.scheduler_id not in (None, scheduler_id):
+                    jobs.event(job, "submitted", f"the scheduler has it a second time, as {scheduler_id}")
+                case _ if attempt.scheduler_id is not None:
+                    log.info("an answer after its worker's claim", attempt=attempt_id, outcome=str(outcome))
                 case Accepted(scheduler_id):
                     attempt.scheduler_id, attempt.submitted_at = scheduler_id, now
                     jobs.event(job, "submitted", note or f"the scheduler has it as {scheduler_id}")
                     if job.status == "submitting":
                         jobs.move(job, "pending", "waiting for the scheduler to start it")
+                case Rejected(message) if attempt.excluded_nodes:
+                    # Without these nodes it may be more than the cluster can ever give; better there than nowhere.
+                    names = ", ".join(attempt.excluded_nodes)
+                    attempt.excluded_nodes, attempt.handed_over_at = [], None
+                    jobs.event(job, "node_exclusion_lifted", f"{names} may run it again: {message}", level="warning")
                 case Rejected(message):
                     attempt.ended_at, attempt.exit_reason = now, "rejected"
                     jobs.finish(job, "rejected", message)
                 case Ambiguous(message):
-                    attempt.lookups = 0
+                    attempt.lookups, attempt.handed_over_at = 0, now
                     log.warning("submission without a clear answer", tag=attempt.tag, message=message)
                     jobs.say(job, f"handed over without a clear answer ({message}); looking for it")
-
-    def _folder(self, job: Job, attempt: Attempt) -> AttemptLayout:
-        return self.services.run(job.id).attempt(attempt.number)
+            self.services.crash("record.before-commit")
 
 
 def newest_step(job: Job) -> int | None:
@@ -210,17 +253,3 @@ def newest_step(job: Job) -> int | None:
     if job.spec["task"] == "script":
         return job.progress["step"] if job.progress else None
     return job.last_checkpoint_step
-
-
-def _write_files(run: RunLayout, folder: AttemptLayout, document: LaunchDocument, token: str) -> None:
-    """The launch document last: a folder with it is complete."""
-    write_atomic(run.spec, _json(dump_spec(document.spec)))
-    write_atomic(folder.token, token + "\n", mode=0o600)
-    for part in (folder.logs, folder.spool, folder.errors):
-        part.mkdir(parents=True, exist_ok=True)
-    write_atomic(folder.launch, document.model_dump_json(by_alias=True, indent=2))
-    write_atomic(run.current, _json({"attempt_id": document.attempt_id, "attempt": document.attempt}))
-
-
-def _json(data: object) -> str:
-    return json.dumps(data, indent=2) + "\n"

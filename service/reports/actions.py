@@ -45,6 +45,11 @@ class Ingest:
             nodes = sorted({*attempt.nodes, claim.host})
             if not wanted or not reports.claim(attempt.id, claim.nonce, self._now, nodes):
                 raise ConflictError(f"attempt {attempt.number} of job {job.id} is not to be run", code="claim_refused")
+            if attempt.scheduler == "slurm" and claim.scheduler_id not in (None, attempt.scheduler_id):
+                # Of two jobs of one attempt the claimant is the one to watch, whichever answer came back from sbatch.
+                attempt.scheduler_id = claim.scheduler_id
+                attempt.submitted_at = attempt.submitted_at or self._now
+                jobs.event(job, "submitted", f"the scheduler has it as {claim.scheduler_id}, says its worker")
             if job.status != "running":
                 jobs.move(job, "running", f"running on {', '.join(nodes)}")
             return ClaimGrant(execution=attempt.execution)

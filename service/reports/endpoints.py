@@ -44,7 +44,9 @@ def _ingest(services: Services, aid: str) -> Ingest:
 @worker_router.post("/claim", operation_id="claim_attempt")
 def claim(services: ServicesDep, _worker: WorkerDep, aid: AttemptId, body: Claim) -> ClaimGrant:
     """Be the one run of this attempt, or learn that another is."""
-    return _ingest(services, aid).claim(body)
+    granted = _ingest(services, aid).claim(body)
+    services.crash("claim.after-commit")
+    return granted
 
 
 @worker_router.post("/heartbeat", operation_id="send_heartbeat")
@@ -93,6 +95,7 @@ async def append_log(
 def finish(services: ServicesDep, _worker: WorkerDep, aid: AttemptId, body: FinishRecord) -> dict[str, int]:
     """The attempt's last word."""
     _ingest(services, aid).finish(body)
+    services.crash("finish.after-commit")
     services.hint()
     return {"accepted": 1}
 

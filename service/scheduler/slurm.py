@@ -1,10 +1,14 @@
 """The scheduler port on Slurm: submission by submitit in a child process, observation by one squeue and one sacct."""
 
 import json
+import os
 import re
+import signal
 import subprocess
+import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -47,13 +51,16 @@ class SlurmScheduler:
         self._asked = float("-inf")
         self._last: dict[str, Observation] | SchedulerUnavailableError = {}
         self._handed_over: dict[str, float] = {}
+        self._lock = threading.Lock()
+        """Of `_handed_over`: submissions run beside the tick."""
         self._cancelled: dict[str, float] = {}
 
     def submit(self, plan: LaunchPlan) -> SubmitOutcome:
         try:
             return self._submit(plan)
         finally:
-            self._handed_over[plan.tag] = time.monotonic()
+            with self._lock:
+                self._handed_over[plan.tag] = time.monotonic()
 
     def _submit(self, plan: LaunchPlan) -> SubmitOutcome:
         try:
@@ -99,8 +106,9 @@ class SlurmScheduler:
         before = time.monotonic()
         self._queue = squeue()
         self._queue_time = before
-        recent = {tag: at for tag, at in self._handed_over.items() if before - at < _REMEMBERED_SECONDS}
-        self._handed_over = recent
+        with self._lock:
+            recent = {tag: at for tag, at in self._handed_over.items() if before - at < _REMEMBERED_SECONDS}
+            self._handed_over = recent
 
     def find(self, tag: str, folder: Path) -> list[str]:
         # One look serves for all that were handed over before it.
@@ -160,7 +168,14 @@ def _run_submitter(plan: LaunchPlan, request: Path) -> bytes:
             try:
                 return child.communicate(timeout=_SUBMITTER_SECONDS)[0]
             finally:
-                child.kill()
+                _end_session(child)
+
+
+def _end_session(child: "subprocess.Popen[bytes]") -> None:
+    """The submitter and its sbatch: one that was given up must not be answered minutes later."""
+    if child.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
 
 
 def _submitted(folder: Path) -> list[str]:

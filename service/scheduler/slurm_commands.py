@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from service.scheduler.base import SchedulerUnavailableError
 
-_SECONDS = 60.0
+_SECONDS = 20.0
+"""Slurm's own commands give up after ten by default."""
 _NO_ACCOUNTING = "accounting storage is disabled"
 _SEPARATOR = "|"
 
@@ -38,7 +39,9 @@ def squeue() -> list[Row]:
 
 def sacct(*, ids: Sequence[str] = (), name: str = "") -> list[Row] | None:
     """What the accounting knows of these ids or of this name, older records first; None where there is none."""
-    what = [f"--jobs={','.join(ids)}"] if ids else [f"--name={name}", "--starttime=now-30days", "--endtime=now"]
+    # By name within a window, whose end lies ahead: what is not to begin before then would not be shown.
+    window = ["--starttime=now-30days", "--endtime=now+30days"]
+    what = [f"--jobs={','.join(ids)}"] if ids else [f"--name={name}", *window]
     columns = "--format=JobIDRaw,State,ExitCode,NodeList,JobName"
     try:
         return _rows(_run(["sacct", "--allocations", "--duplicates", "--noheader", "--parsable2", columns, *what]))

@@ -5,7 +5,7 @@ submitit's quoting is for a shell, and sbatch reads its options otherwise.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ def _options(site: SlurmSite, document: LaunchDocument, plan: LaunchPlan) -> dic
         "account": resources.account,
         "qos": resources.qos,
         "constraint": resources.constraint,
-        "exclude": resources.exclude,
+        "exclude": _excluded(resources, document.excluded_nodes),
         "wckey": None,
         "setup": _setup(plan.folder),
         # A rank's death must not leave its peers waiting. `--export` because srun would take sbatch's for its own.
@@ -99,6 +99,11 @@ def _warning(document: LaunchDocument) -> str:
 
 def _gres(resources: Resources, ranks: int) -> str:
     return f"gpu:{resources.gpu_type}:{ranks}" if resources.gpu_type else f"gpu:{ranks}"
+
+
+def _excluded(resources: Resources, failed: Sequence[str]) -> str | None:
+    parts = [*([] if resources.exclude is None else [resources.exclude]), *failed]
+    return ",".join(parts) if parts else None
 
 
 def _setup(folder: Path) -> list[str]:

@@ -42,7 +42,11 @@ class PlannedExecutor(SlurmExecutor):
         file = Path(self.folder) / "batch.sh"
         file.write_text(self._make_submission_file_text(command, ""))
         done = subprocess.run(
-            self._make_submission_command(file), stdin=subprocess.DEVNULL, capture_output=True, check=False
+            self._make_submission_command(file),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=LIMIT_SECONDS,
+            check=False,
         )
         stdout, stderr = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
         self.answer = {"returncode": done.returncode, "stdout": stdout, "stderr": stderr}
@@ -54,7 +58,7 @@ class PlannedExecutor(SlurmExecutor):
 
 def main(request_file: Path) -> None:
     """Submit the one attempt of the request."""
-    signal.alarm(LIMIT_SECONDS)
+    signal.alarm(LIMIT_SECONDS + 5)
     request = json.loads(request_file.read_text())
     with os.fdopen(os.dup(1), "w") as out:
         os.dup2(2, 1)

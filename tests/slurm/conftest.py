@@ -7,29 +7,60 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.slurm_lab import SlurmLab, SlurmMissingError, running_lab
+from tests.support.slurm_lab import SlurmLab, SlurmMissingError, Variant, running_lab
 from trainyard.demo import ServiceProcess
 
 
-@pytest.fixture(scope="session")
-def lab() -> Iterator[SlurmLab]:
+def cluster(variant: Variant | None = None) -> Iterator[SlurmLab]:
     """Two nodes. Without Slurm and without a way to install it: skipped with a hint, in CI an error."""
-    running = running_lab()
+    running = running_lab(variant)
     try:
-        cluster = running.__enter__()
+        made = running.__enter__()
     except SlurmMissingError as error:
         if os.environ.get("CI") == "true":
             pytest.fail(f"{error}; in CI nothing is skipped")
         pytest.skip(str(error))
     try:
-        yield cluster
+        yield made
     finally:
         running.__exit__(None, None, None)
+
+
+@pytest.fixture(scope="session")
+def lab() -> Iterator[SlurmLab]:
+    """The cluster that most tests share: no accounting, and a controller that remembers."""
+    yield from cluster()
+
+
+@pytest.fixture(scope="session")
+def accounted_lab() -> Iterator[SlurmLab]:
+    """Accounting, a controller that forgets within seconds, and preemption that would requeue."""
+    yield from cluster(Variant(accounting=True, min_job_age=2, preempt_mode="REQUEUE", grace_seconds=15))
+
+
+@pytest.fixture(scope="session")
+def forgetful_lab() -> Iterator[SlurmLab]:
+    """A controller that forgets within seconds, and no accounting to ask."""
+    yield from cluster(Variant(min_job_age=2))
 
 
 @pytest.fixture
 def slurm(lab: SlurmLab, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmLab]:
     """The cluster as this process's own, and empty at the end."""
+    yield from _ours(lab, monkeypatch)
+
+
+@pytest.fixture
+def accounted(accounted_lab: SlurmLab, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmLab]:
+    yield from _ours(accounted_lab, monkeypatch)
+
+
+@pytest.fixture
+def forgetful(forgetful_lab: SlurmLab, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmLab]:
+    yield from _ours(forgetful_lab, monkeypatch)
+
+
+def _ours(lab: SlurmLab, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmLab]:
     monkeypatch.setenv("SLURM_CONF", str(lab.conf))
     yield lab
     lab.cancel_all()
@@ -38,7 +69,7 @@ def slurm(lab: SlurmLab, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmLab]:
 @contextmanager
 def slurm_service(folder: Path, **settings: str) -> Iterator[ServiceProcess]:
     """A service on the cluster, in a process of its own; the environment names the cluster."""
-    quick = {"tick_seconds": "0.3", "slurm_poll_seconds": "0.5"}
+    quick = {"tick_seconds": "0.3", "slurm_poll_seconds": "0.5", "slurm_slowest_poll_seconds": "2"}
     service = ServiceProcess(folder, backend="slurm", accelerator="cpu", **(quick | settings))
     service.start()
     try:

@@ -16,10 +16,11 @@ from pathlib import Path
 
 import psutil
 
+from tests.support.slurm_accounting import Accounting
 from tests.support.wait import wait_until
 
-PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue")
-PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge")
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "slurmdbd", "mariadbd", "mariadb-install-db")
+PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge", "slurmdbd", "mariadb-server")
 HOW_TO_GET_IT = f"Slurm's programs are missing; install the packages {' '.join(PACKAGES)} (root can: the tests do it)"
 _SEARCH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
 _PR_SET_PDEATHSIG = 1
@@ -36,7 +37,10 @@ class Variant:
     preempt_mode: str = "CANCEL"
     grace_seconds: int = 20
     min_job_age: int = 300
+    """The controller forgets an ended job after so many seconds."""
     kill_wait: int = 30
+    accounting: bool = False
+    """With slurmdbd on a MariaDB of its own, which sacct asks."""
 
 
 class SlurmLab:
@@ -47,27 +51,30 @@ class SlurmLab:
         self.conf = root / "slurm.conf"
         self.environment = {**os.environ, "SLURM_CONF": str(self.conf), "PATH": _SEARCH}
         self._variant = variant
-        self._ports = _free_ports(4)
+        self._ports = _free_ports(5)
+        self._accounting = Accounting(self, self._ports[3], self._ports[4]) if variant.accounting else None
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self) -> None:
         """Bring it up; returns when both nodes are idle."""
         self._write_configuration()
         self._start_munge()
+        if self._accounting:
+            self._accounting.start()
         self.start_controller()
         for node in ("node1", "node2"):
             self.start_node(node)
         wait_until(self._both_idle, 60, f"both nodes to be idle; the logs are in {self.root}")
 
     def start_controller(self) -> None:
-        self._spawn("slurmctld", ["slurmctld", "-D"])
+        self.spawn("slurmctld", ["slurmctld", "-D"])
 
     def stop_controller(self) -> None:
         """As an outage: it comes back with what it had saved."""
         self._end("slurmctld")
 
     def start_node(self, node: str) -> None:
-        self._spawn(node, ["slurmd", "-D", "-N", node])
+        self.spawn(node, ["slurmd", "-D", "-N", node])
 
     def stop_node(self, node: str) -> None:
         """As a machine that loses its power: its daemon and everything that it started."""
@@ -76,6 +83,13 @@ class SlurmLab:
         daemon.kill()
         daemon.wait()
         _kill(below)
+
+    def start_accounting(self) -> None:
+        """As it comes back after an outage."""
+        self.spawn("slurmdbd", ["slurmdbd", "-D"])
+
+    def stop_accounting(self) -> None:
+        self._end("slurmdbd")
 
     def run(self, *command: str) -> str:
         """One of Slurm's commands; its output.
@@ -96,8 +110,10 @@ class SlurmLab:
     def cancel_all(self) -> None:
         """End every job, and wait until nothing of them runs."""
         for number, _, _ in self.jobs(states="PENDING,RUNNING,SUSPENDED"):
-            self.run("scancel", "--signal=KILL", "--full", number)
-            self.run("scancel", number)
+            # One that ends meanwhile cannot be cancelled.
+            with suppress(RuntimeError):
+                self.run("scancel", "--signal=KILL", "--full", number)
+                self.run("scancel", number)
         wait_until(lambda: not self.jobs(states="PENDING,RUNNING,COMPLETING,SUSPENDED"), 60, "all jobs to be gone")
 
     def stop(self) -> None:
@@ -115,7 +131,7 @@ class SlurmLab:
         key.write_bytes(secrets.token_bytes(128))
         key.chmod(0o400)
         files = [f"--{part}-file={folder / part}" for part in ("key", "log", "pid", "seed")]
-        self._spawn("munged", ["munged", "--foreground", *files, f"--socket={folder / 'socket'}", "--num-threads=2"])
+        self.spawn("munged", ["munged", "--foreground", *files, f"--socket={folder / 'socket'}", "--num-threads=2"])
         wait_until((folder / "socket").exists, 20, f"munged; its log is {folder / 'log'}")
 
     def _both_idle(self) -> bool:
@@ -127,7 +143,8 @@ class SlurmLab:
             return self.run("sinfo", "--noheader", "--Node", "-p", "gpu", "-o", "%T").split() == ["idle", "idle"]
         return False
 
-    def _spawn(self, name: str, command: list[str]) -> None:
+    def spawn(self, name: str, command: list[str]) -> None:
+        """Start a daemon, which ends with the lab."""
         libc, parent = ctypes.CDLL(None), os.getpid()
 
         def before_exec() -> None:
@@ -175,11 +192,16 @@ class SlurmLab:
             controller=self._ports[0],
             first=self._ports[1],
             second=self._ports[2],
-            **variant.__dict__,
+            accounting=self._accounting.configuration() if self._accounting else _NO_ACCOUNTING,
+            preempt_mode=variant.preempt_mode,
+            grace_seconds=variant.grace_seconds,
+            min_job_age=variant.min_job_age,
+            kill_wait=variant.kill_wait,
         )
         self.conf.write_text(text)
 
 
+_NO_ACCOUNTING = "AccountingStorageType=accounting_storage/none\nJobAcctGatherType=jobacct_gather/none"
 _CONFIGURATION = """\
 ClusterName=lab
 SlurmctldHost={host}(127.0.0.1)
@@ -202,8 +224,7 @@ SelectTypeParameters=CR_Core
 SchedulerParameters=batch_sched_delay=1,bf_interval=2,sched_interval=2
 JobRequeue=1
 GresTypes=gpu
-AccountingStorageType=accounting_storage/none
-JobAcctGatherType=jobacct_gather/none
+{accounting}
 MpiDefault=none
 SlurmdParameters=config_overrides
 SlurmdTimeout=10

@@ -14,9 +14,12 @@ from service.app import create_app
 from service.db.engine import Database
 from service.db.models import Token
 from service.dependencies import Services
+from service.faults import no_crash
 from service.observability import ServiceMetrics
+from service.reconcile.handover import HandOvers
 from service.reconcile.lease import LeaderLease
 from service.reconcile.loop import Reconciler
+from service.reconcile.prepare import Preparation
 from service.reconcile.submit import Submitter
 from service.scheduler.base import (
     Accepted,
@@ -109,10 +112,22 @@ class World:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         return TestClient(self.app, base_url="http://localhost", headers=headers, raise_server_exceptions=False)
 
-    def new_reconciler(self, owner: str) -> Reconciler:
+    def new_reconciler(self, owner: str, hand_overs: HandOvers | None = None) -> Reconciler:
         """What a restarted or a second service has."""
-        submitter = Submitter(self.services, self.scheduler)
-        return Reconciler(self.services, self.scheduler, submitter, LeaderLease(self.database, owner))
+        lease = LeaderLease(self.database, owner)
+        preparation = Preparation(self.services, slurm=self.scheduler.name == "slurm")
+        submitter = Submitter(self.services, self.scheduler, lease, preparation, hand_overs or HandOvers())
+        return Reconciler(self.services, self.scheduler, submitter, lease)
+
+    def crash_at(self, label: str) -> None:
+        """Leave the tick by an exception that nothing catches, the next time that it passes this place."""
+
+        def crash(passed: str) -> None:
+            if passed == label:
+                self.services.crash = no_crash
+                raise SystemExit(label)
+
+        self.services.crash = crash
 
     def person(self, role: Role, name: str) -> TestClient:
         """A client with a token of its own."""
@@ -174,8 +189,8 @@ class FakeWorker:
     def post(self, what: str, body: Any) -> Any:
         return self.client.post(f"/v1/attempts/{self.attempt_id}/{what}", json=body)
 
-    def claim(self, nonce: str = "nonce-0001") -> Any:
-        return self.post("claim", {"nonce": nonce, "host": "node1", "pid": 7})
+    def claim(self, nonce: str = "nonce-0001", scheduler_id: str | None = None) -> Any:
+        return self.post("claim", {"nonce": nonce, "host": "node1", "pid": 7, "scheduler_id": scheduler_id})
 
     def metrics(self, points: Sequence[tuple[str, int, Any]], *, resumed: int = 0, **extra: Any) -> Any:
         told = [{"key": k, "step": s, "value": v, "time": self._world.clock().isoformat()} for k, s, v in points]

@@ -26,6 +26,8 @@ class LaunchDocument(Strict):
     time_limit_minutes: PositiveInt | None = None
     lead_seconds: PositiveInt = 180
     """How long before the time limit the ranks are asked to save, where the limit leaves room for it."""
+    excluded_nodes: tuple[str, ...] = ()
+    """Nodes that failed earlier attempts, by the scheduler's names; the scheduler is asked for others."""
     spec: TrainingSpec
     """Resolved; the attempt's own copy."""
 

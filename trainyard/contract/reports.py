@@ -22,9 +22,10 @@ ExitReason = Literal[
     "preempted",
     "time_limit",
     "user_cancelled",
+    "node_failure",
 ]
 """How an execution ended, as the worker knows it. `preempted`, and `time_limit` where the spec says continue, mean:
-a checkpoint is there, continue me."""
+a checkpoint is there, continue me. `node_failure`: no rank is to blame, a node vanished."""
 
 CONTINUE_REASONS: frozenset[str] = frozenset({"preempted", "time_limit"})
 
@@ -36,7 +37,8 @@ class Claim(Strict):
     """Chosen once by the claimant, so that its repeated request is granted again and another's is not."""
     host: str
     pid: PositiveInt
-    scheduler_id: str | None = None
+    scheduler_id: Annotated[str, StringConstraints(pattern=r"^[0-9]{1,20}$")] | None = None
+    """The job of the scheduler in which the claimant runs, where it has a number."""
 
 
 class ClaimGrant(Strict):
@@ -144,6 +146,10 @@ class Failure(Strict):
     """What to try."""
     final: bool = False
     """Trying again would end the same way."""
+    node: str | None = None
+    """The node to blame, by the scheduler's name: the next attempt is kept away from it."""
+    consequence: bool = False
+    """Its cause lies with a peer that left no word of its own."""
 
 
 class FinishRecord(Strict):

@@ -28,6 +28,8 @@ class Node:
     """Under which the other nodes reach it."""
     job: str
     """The scheduler's id: two jobs of one attempt never read each other's files."""
+    name: str = ""
+    """As the scheduler calls it."""
 
     @property
     def first(self) -> bool:
@@ -53,7 +55,8 @@ def this_node(launch: LaunchDocument, environ: Mapping[str, str]) -> Node:
     job = environ.get("SLURM_JOB_ID", "local")
     if launch.nodes == 1:
         return Node(0, 1, "127.0.0.1", job)
-    return Node(int(environ["SLURM_PROCID"]), launch.nodes, _address(launch.host_suffix, environ), job)
+    name = environ.get("SLURMD_NODENAME", "")
+    return Node(int(environ["SLURM_PROCID"]), launch.nodes, _address(launch.host_suffix, environ), job, name)
 
 
 def publish(layout: AttemptLayout, node: Node, execution: int | None) -> Rendezvous | None:

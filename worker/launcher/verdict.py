@@ -4,6 +4,7 @@ import json
 import re
 import signal
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -56,6 +57,7 @@ def settle(
     killed_for: ExitReason | None,
     failure: Failure | None = None,
     spec: TrainingSpec | None = None,
+    vanished: Callable[[], list[str]] = list,
 ) -> FinishRecord:
     """Read the last execution's finish record, or write it.
 
@@ -64,6 +66,8 @@ def settle(
         killed_for: why the launcher itself killed the ranks, where it did.
         failure: what went wrong then, where that is known.
         spec: the run's, from which the hints come.
+        vanished: waits for the other nodes and names those that ended without a word; asked only where no rank here
+            is to blame.
     """
     execution = last_execution(layout, first)
     path = layout.finish(execution)
@@ -71,7 +75,7 @@ def settle(
         return FinishRecord.model_validate_json(path.read_bytes())
     reason = killed_for
     if reason is None:
-        wrong = what_went_wrong(layout, execution, spec, returncode)
+        wrong = what_went_wrong(layout, execution, spec, returncode, vanished)
         reason, failure = wrong.reason, wrong.failure
     record = FinishRecord(
         execution=execution,
@@ -104,13 +108,25 @@ def _written(layout: AttemptLayout, record: FinishRecord) -> FinishRecord:
 
 
 def what_went_wrong(
-    layout: AttemptLayout, execution: int, spec: TrainingSpec | None = None, returncode: int = 1
+    layout: AttemptLayout,
+    execution: int,
+    spec: TrainingSpec | None = None,
+    returncode: int = 1,
+    vanished: Callable[[], list[str]] = list,
 ) -> Wrong:
     """The first thing that did, from what the ranks and torchrun left behind."""
+    gone: list[str] = []
+    if all(error.consequence for error in read_errors(layout.errors, execution)):
+        gone = vanished()
+    # The other nodes may have left their traces only by now.
     errors = read_errors(layout.errors, execution)
     own = next((error for error in errors if not error.consequence), None)
     if own:
         return Wrong(own.reason, failure_of(own))
+    if gone:
+        message = f"{', '.join(gone)} vanished: the node's processes ended without a word, and its peers with them"
+        failure = Failure(type="NodeVanished", message=message, node=gone[0], consequence=True)
+        return Wrong("node_failure", failure)
     told = {error.rank for error in errors}
     first = min((error.time for error in errors), default=float("inf"))
     ended = [end for end in _ended(layout, execution) if end.rank not in told and end.time <= first + _NOTICED_WITHIN]

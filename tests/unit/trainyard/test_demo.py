@@ -1,8 +1,13 @@
 """The demo's course: what it shows of a good job, and that a bad end or an interruption leaves nothing running."""
 
+import subprocess
+import sys
+
 import httpx
+import psutil
 import pytest
 
+from tests.support.wait import wait_until
 from tests.unit.trainyard.fake_service import TIME, error, job, page, status, streamed
 from trainyard import demo
 
@@ -67,3 +72,21 @@ class TestServiceProcess:
         monkeypatch.setenv("TRAINYARD_DATABASE_URL", "postgresql://production")
         settings = {k for k in demo.ServiceProcess(tmp_path)._environment() if k.startswith("TRAINYARD_")}
         assert settings == {f"TRAINYARD_{name}" for name in ("HOST", "PORT", "STATE_DIR", "RUNS_DIR", "BACKEND")}
+
+    def test_a_cluster_is_inherited_only_by_a_service_that_is_for_it(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("SLURM_CONF", "/a/lab/slurm.conf")
+        assert "SLURM_CONF" not in demo.ServiceProcess(tmp_path)._environment()
+        assert demo.ServiceProcess(tmp_path, backend="slurm")._environment()["SLURM_CONF"] == "/a/lab/slurm.conf"
+
+    def test_dies_with_an_owner_that_was_killed(self, tmp_path):
+        program = (
+            "import sys, time; from pathlib import Path; from trainyard.demo import ServiceProcess\n"
+            "service = ServiceProcess(Path(sys.argv[1])); service.start()\n"
+            "print(service._process.pid, flush=True); time.sleep(60)"
+        )
+        owner = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        pid = int(owner.stdout.readline())
+        assert psutil.pid_exists(pid)
+        owner.kill()
+        owner.wait()
+        wait_until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie", 30, "its end")

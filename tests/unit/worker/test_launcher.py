@@ -53,8 +53,8 @@ class TestSettle:
         record = describe(error, rank=rank, execution=execution, spec=SPEC).model_copy(update={"time": at})
         write_error(layout.rank_error(rank), record)
 
-    def settle(self, layout, returncode=1, killed_for=None):
-        return settle(layout, 1, returncode, killed_for=killed_for, spec=SPEC)
+    def settle(self, layout, returncode=1, killed_for=None, vanished=list):
+        return settle(layout, 1, returncode, killed_for=killed_for, spec=SPEC, vanished=vanished)
 
     def test_a_ranks_own_record_stands(self, layout):
         record = FinishRecord(execution=1, reason="completed", step=5, time=datetime.now(UTC))
@@ -109,6 +109,25 @@ class TestSettle:
         failure = self.settle(layout, -9).failure
         assert (failure.rank, failure.type) == (None, "LaunchFailed")
         assert "SIGKILL" in failure.message
+
+    def test_a_vanished_node_is_to_blame_where_every_rank_only_complains(self, layout):
+        self.error(layout, 0, RuntimeError("Connection reset by peer"), 10.0)
+        record = self.settle(layout, vanished=lambda: ["node2"])
+        assert (record.reason, record.failure.node, record.failure.consequence) == ("node_failure", "node2", True)
+        assert "node2 vanished" in record.failure.message
+
+    def test_an_error_of_its_own_is_to_blame_whoever_vanished(self, layout):
+        self.error(layout, 0, ValueError("mine"), 10.0)
+        assert self.settle(layout, vanished=lambda: pytest.fail("not to be asked")).failure.message == "mine"
+
+    def test_a_trace_that_arrives_late_from_another_node_counts(self, layout):
+        self.error(layout, 0, RuntimeError("Connection reset by peer"), 10.0)
+
+        def arrive():
+            self.error(layout, 1, ValueError("the cause"), 9.0)
+            return []
+
+        assert self.settle(layout, vanished=arrive).failure.message == "the cause"
 
     def test_killed_by_the_launcher(self, layout):
         record = self.settle(layout, -9, killed_for="time_limit")

@@ -46,7 +46,7 @@ class TestThisNode:
 
     def test_goes_by_slurms_name_where_that_is_a_hosts(self):
         environ = {"SLURM_PROCID": "1", "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "localhost"}
-        assert this_node(document(), environ) == Node(1, 2, "localhost", "7")
+        assert this_node(document(), environ) == Node(1, 2, "localhost", "7", "localhost")
 
     def test_goes_by_the_hosts_own_name_otherwise(self):
         environ = {"SLURM_PROCID": "1", "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "no-such-host.invalid"}

@@ -205,3 +205,49 @@ def test_too_little_memory_without_a_word_says_what_to_do() -> None:
 def test_a_pause_that_takes_back_a_waiting_job_is_a_pause() -> None:
     seen = Observation("ended", ended_as="cancelled")
     assert decide(facts(status="pausing", desired="paused", claimed=False, observation=seen)).status == "paused"
+
+
+LOST_PEER = Failure(rank=0, type="RuntimeError", message="Connection reset by peer", consequence=True)
+
+
+def test_a_node_that_vanished_costs_no_retry_and_is_named() -> None:
+    gone = Failure(type="NodeVanished", message="node2 vanished", consequence=True)
+    verdict = decide(facts(finish=finish("node_failure", failure=gone), retries_left=0))
+    assert (verdict.status, verdict.spends_retry, verdict.exit_reason) == ("queued", False, "node_failure")
+    assert "node2 vanished" in str(verdict.message)
+
+
+@pytest.mark.parametrize("said", ["preempted", "error"])
+def test_the_scheduler_knows_of_a_dead_node_what_the_ranks_can_not(said: ExitReason) -> None:
+    seen = Observation("ended", "Slurm: NODE_FAIL", ended_as="node_failure")
+    verdict = decide(facts(finish=finish(said, failure=LOST_PEER), observation=seen, retries_left=0))
+    assert (verdict.status, verdict.spends_retry, verdict.exit_reason) == ("queued", False, "node_failure")
+    assert "a node failed (Slurm: NODE_FAIL)" in str(verdict.message)
+
+
+def test_an_error_of_the_program_stays_one_on_a_node_that_fails_later() -> None:
+    seen = Observation("ended", "Slurm: NODE_FAIL", ended_as="node_failure")
+    verdict = decide(facts(finish=finish("error", failure=FAILURE), observation=seen, retries_left=0))
+    assert (verdict.status, verdict.reason) == ("failed", "error")
+
+
+def test_a_lost_connection_between_healthy_nodes_is_an_error_of_the_program() -> None:
+    verdict = decide(facts(finish=finish("error", failure=LOST_PEER), retries_left=0))
+    assert (verdict.status, verdict.reason) == ("failed", "error")
+
+
+ABSENT = Observation("absent")
+
+
+@pytest.mark.parametrize("status", ["running", "lost", "pending"])
+def test_a_cancelled_run_that_nobody_knows_is_over_after_a_silence(status: Any) -> None:
+    asked = facts(status=status, desired="cancelled", observation=ABSENT, silent_seconds=599)
+    assert decide(asked).status == "cancelling"
+    gone = facts(status="cancelling", desired="cancelled", observation=ABSENT, silent_seconds=600)
+    assert (decide(gone).status, decide(gone).reason) == ("cancelled", "user_cancelled")
+
+
+@pytest.mark.parametrize("status", ["lost", "pending"])
+def test_a_cancelled_job_that_never_began_is_over_at_once(status: Any) -> None:
+    verdict = decide(facts(status=status, desired="cancelled", observation=ABSENT, claimed=False))
+    assert (verdict.status, verdict.reason) == ("cancelled", "user_cancelled")

@@ -1,0 +1,141 @@
+"""What must be durable before the scheduler is asked: the time and the token's hash, and the files on disk."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from service.access.tokens import hash_token, new_worker_token
+from service.db.models import Attempt, Job
+from service.dependencies import Services
+from service.errors import UnavailableError
+from service.jobs.repository import JobRepository
+from service.reconcile.handover import NotAsked, Superseded
+from service.reconcile.lease import LeaderLease, LeaseLostError
+from service.scheduler.base import LaunchPlan, Rejected
+from service.scheduler.launch_plan import allowed, plan_launch
+from trainyard.contract.launch import LaunchDocument
+from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
+from trainyard.contract.spec import dump_spec, parse_spec
+
+_STALE = timedelta(seconds=60)
+"""A process that was stopped for longer after it had said that it asks does not ask any more."""
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """Readies attempts for the scheduler."""
+
+    services: Services
+    slurm: bool = False
+    python: str = sys.executable
+    search_path: Sequence[Path] = ()
+    batch_script: Callable[[LaunchDocument, LaunchPlan], str] | None = None
+    """What is submitted, where the scheduler takes a script of its own kind."""
+
+    def prepare(
+        self, lease: LeaderLease, job_id: str, attempt_id: str, seen: datetime | None, asking: timedelta
+    ) -> LaunchPlan | Rejected | NotAsked | Superseded:
+        """Make everything ready; a plan means that the scheduler is to be asked now, by this caller alone.
+
+        Args:
+            seen: the attempt's `handed_over_at` on which the decision to ask was made.
+            asking: the longest that the question can be under way.
+        """
+        token = new_worker_token(attempt_id)
+        try:
+            job, attempt = self._load(job_id, attempt_id)
+            folder = self.services.run(job.id).attempt(attempt.number)
+            document = self._document(job, attempt)
+            plan = self._plan(document, folder.root)
+            self.services.crash("prepare.before-announcement")
+            said = self.services.clock()
+            if not self._announce(lease, job, attempt_id, seen, said + asking, hash_token(token), plan.script):
+                return Superseded()
+            self.services.crash("prepare.after-announcement")
+            _write_files(self.services.run(job.id), folder, document, token)
+            self.services.crash("prepare.after-files")
+        except ValueError as error:
+            return Rejected(str(error))
+        except LeaseLostError:
+            return Superseded()
+        except OSError as error:
+            return NotAsked(f"the run directory cannot be written: {error}")
+        except UnavailableError as error:
+            return NotAsked(error.message)
+        return Superseded() if self.services.clock() - said > _STALE else plan
+
+    def _load(self, job_id: str, attempt_id: str) -> tuple[Job, Attempt]:
+        with self.services.database.read() as session:
+            jobs = JobRepository(session, self.services.clock())
+            return jobs.get(job_id), jobs.attempt(attempt_id)
+
+    def _announce(
+        self,
+        lease: LeaderLease,
+        job: Job,
+        attempt_id: str,
+        seen: datetime | None,
+        until: datetime,
+        token_hash: str,
+        script: str,
+    ) -> bool:
+        """Commit that the scheduler is about to be asked; False where another has done so since."""
+        with lease.write() as session:
+            jobs = JobRepository(session, self.services.clock())
+            jobs.locked(job.no)
+            row = jobs.fresh_attempt(attempt_id)
+            if row.handed_over_at != seen or row.scheduler_id is not None or row.ended_at is not None:
+                return False
+            row.handed_over_at, row.token_hash, row.script = until, token_hash, script
+            session.flush()
+            self.services.crash("prepare.before-commit")
+        return True
+
+    def _plan(self, document: LaunchDocument, folder: Path) -> LaunchPlan:
+        plan = plan_launch(
+            document,
+            folder=folder,
+            python=self.python,
+            allowed_environment=allowed(os.environ),
+            search_path=self.search_path,
+        )
+        return replace(plan, script=self.batch_script(document, plan)) if self.batch_script else plan
+
+    def _document(self, job: Job, attempt: Attempt) -> LaunchDocument:
+        spec, settings = parse_spec(job.spec), self.services.settings
+        ranks = min(spec.gpus, spec.resources.gpus_per_node or spec.gpus)
+        default_limit = settings.slurm_time_limit_minutes if self.slurm else None
+        return LaunchDocument(
+            job_id=job.id,
+            attempt_id=attempt.id,
+            attempt=attempt.number,
+            tag=attempt.tag,
+            service_url=settings.service_url,
+            execution=attempt.execution,
+            max_restarts=attempt.max_restarts,
+            nodes=spec.gpus // ranks,
+            ranks_per_node=ranks,
+            host_suffix=settings.slurm_host_suffix,
+            time_limit_minutes=spec.resources.time_limit_minutes or default_limit,
+            lead_seconds=settings.slurm_lead_seconds,
+            excluded_nodes=tuple(attempt.excluded_nodes),
+            spec=spec,
+        )
+
+
+def _write_files(run: RunLayout, folder: AttemptLayout, document: LaunchDocument, token: str) -> None:
+    """The launch document last: a folder with it is complete."""
+    write_atomic(run.spec, _json(dump_spec(document.spec)))
+    write_atomic(folder.token, token + "\n", mode=0o600)
+    for part in (folder.logs, folder.spool, folder.errors):
+        part.mkdir(parents=True, exist_ok=True)
+    write_atomic(folder.launch, document.model_dump_json(by_alias=True, indent=2))
+    write_atomic(run.current, _json({"attempt_id": document.attempt_id, "attempt": document.attempt}))
+
+
+def _json(data: object) -> str:
+    return json.dumps(data, indent=2) + "\n"

@@ -1,0 +1,78 @@
+"""What goes on around the service while it is being killed: the cluster starts jobs, workers speak, people ask.
+
+Every act looks at what is so and does the next thing, so that the same script goes on after a crash.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.faults.sim_slurm import SimJob, SimSlurm
+from tests.support.world import SPEC, FakeClock, FakeWorker, World
+from trainyard.contract.layout import AttemptLayout
+
+
+class Stage:
+    """A service on a database and a cluster that both outlive it, and so does the time of day."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        clock = FakeClock()
+        self.began = clock.now
+        self._clock_file = folder / "clock"
+        if self._clock_file.exists():
+            clock.advance(float(self._clock_file.read_text()))
+        self.world = World(url, folder / "state", backend="slurm")
+        self.world.clock = self.world.services.clock = clock
+        self.slurm = SimSlurm(clock, folder / "slurm.pickle")
+        self.world.scheduler = self.slurm  # type: ignore[assignment]
+        self.world.reconciler = self.world.new_reconciler("one")
+
+    def submit(self, **changes: Any) -> str:
+        """The script's one job, submitted by a client that repeats itself until it has an answer."""
+        key = {"Idempotency-Key": "the-one"}
+        answer = self.world.client.post("/v1/jobs", json={**SPEC, **changes}, headers=key)
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["id"])
+
+    def tick(self, seconds: float = 1.0) -> None:
+        self.world.reconciler.run_once()
+        self.pass_time(seconds)
+
+    def pass_time(self, seconds: float) -> None:
+        self.world.clock.advance(seconds)
+        self._clock_file.write_text(str((self.world.clock.now - self.began).total_seconds()))
+
+    def start(self, sim: SimJob) -> None:
+        """The cluster starts it and its worker claims; a refused one is gone at once."""
+        sim.state = "running"
+        self.slurm.save()
+        self._claim(sim)
+
+    def finish(self, sim: SimJob, reason: str, **extra: Any) -> None:
+        """The worker's last word, and its end. One that had no answer to its claim repeats it first."""
+        if not sim.granted:
+            self._claim(sim)
+        if sim.granted:
+            self.worker(sim).finish(reason, **extra)
+            self.slurm.end(sim, "completed")
+
+    def _claim(self, sim: SimJob) -> None:
+        answer = self.worker(sim).claim(f"nonce-of-job-{sim.id}", sim.id)
+        sim.granted = answer.status_code == 200
+        if not sim.granted:
+            sim.state, sim.ended_as = "ended", "completed"
+        self.slurm.save()
+
+    def worker(self, sim: SimJob) -> FakeWorker:
+        """Of the attempt in whose folder the job runs, with the token that is there."""
+        layout = AttemptLayout(sim.folder)
+        launch = json.loads(layout.launch.read_text())
+        worker = FakeWorker(self.world.new_client(layout.token.read_text().strip()), launch["attempt_id"], self.world)
+        worker.execution = launch["execution"]
+        return worker
+
+    def in_state(self, state: str) -> list[SimJob]:
+        return [sim for sim in self.slurm.jobs if sim.state == state]
+
+    def close(self) -> None:
+        self.world.database.dispose()

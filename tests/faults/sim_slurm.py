@@ -1,0 +1,123 @@
+"""A Slurm that lags, forgets and loses answers, behind the scheduler port; its state outlives a crash."""
+
+import pickle
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from service.clock import Clock
+from service.scheduler.base import (
+    Accepted,
+    Ambiguous,
+    EndedAs,
+    Known,
+    LaunchPlan,
+    Observation,
+    Rejected,
+    SchedulerUnavailableError,
+    SubmitOutcome,
+)
+
+Mode = Literal["accept", "lose-answer", "drop", "reject", "die-after"]
+
+
+@dataclass
+class SimJob:
+    """One entry of the queue."""
+
+    id: str
+    tag: str
+    folder: Path
+    visible_at: float
+    state: Literal["pending", "running", "ended"] = "pending"
+    ended_as: EndedAs | None = None
+    granted: bool = False
+    """Its claim was granted: it is the one that trains."""
+    forgotten: bool = False
+    """By the controller; the accounting still has it."""
+    cancel_asked: bool = False
+
+
+@dataclass
+class SimSlurm:
+    """The scheduler port over a list of jobs. With a file, every change is on disk before the call returns."""
+
+    clock: Clock
+    file: Path | None = None
+    name: Literal["local", "slurm"] = "slurm"
+    mode: Mode = "accept"
+    lag_seconds: float = 0.0
+    down: bool = False
+    accounting: bool = True
+    jobs: list[SimJob] = field(default_factory=list)
+    next_id: int = 1
+
+    def __post_init__(self) -> None:
+        if self.file is not None and self.file.exists():
+            self.jobs, self.next_id = pickle.loads(self.file.read_bytes())
+
+    def save(self) -> None:
+        if self.file is not None:
+            self.file.write_bytes(pickle.dumps((self.jobs, self.next_id)))
+
+    def submit(self, plan: LaunchPlan) -> SubmitOutcome:
+        if self.down or self.mode == "drop":
+            return Ambiguous("Socket timed out on send/recv operation")
+        if self.mode == "reject":
+            return Rejected("Slurm refuses it: invalid partition name specified")
+        job = SimJob(str(self.next_id), plan.tag, plan.folder, self._time() + self.lag_seconds)
+        self.jobs.append(job)
+        self.next_id += 1
+        self.save()
+        if self.mode == "die-after":
+            raise SystemExit("the service dies before it has the answer")
+        return Ambiguous("Socket timed out on send/recv operation") if self.mode == "lose-answer" else Accepted(job.id)
+
+    def observe(self, known: Sequence[Known]) -> Mapping[str, Observation]:
+        self._check()
+        return {one.tag: self._observation(one) for one in known}
+
+    def find(self, tag: str, folder: Path) -> list[str]:
+        self._check()
+        found = [job for job in self.jobs if job.tag == tag and self._visible(job)]
+        return [job.id for job in sorted(found, key=lambda job: (not job.granted, job.state == "ended", int(job.id)))]
+
+    def cancel(self, known: Known) -> None:
+        self._check()
+        for job in self.jobs:
+            if (job.id, job.tag) == (known.scheduler_id, known.tag) and job.state != "ended":
+                job.cancel_asked = True
+                if job.state == "pending":
+                    job.state, job.ended_as = "ended", "cancelled"
+        self.save()
+
+    def double(self, job: SimJob) -> None:
+        """One more entry with the same name."""
+        self.jobs.append(SimJob(str(self.next_id), job.tag, job.folder, job.visible_at))
+        self.next_id += 1
+        self.save()
+
+    def end(self, job: SimJob, ended_as: EndedAs) -> None:
+        job.state, job.ended_as = "ended", ended_as
+        self.save()
+
+    def _observation(self, known: Known) -> Observation:
+        for job in self.jobs:
+            if (job.id, job.tag) == (known.scheduler_id, known.tag) and self._visible(job):
+                if job.state == "pending":
+                    return Observation("pending", "waiting for Slurm")
+                if job.state == "running":
+                    return Observation("running", nodes=("n1",))
+                return Observation("ended", f"Slurm: {job.ended_as}", ("n[1-2]",), ended_as=job.ended_as)
+        return Observation("absent")
+
+    def _visible(self, job: SimJob) -> bool:
+        return (not job.forgotten or self.accounting) and job.visible_at <= self._time()
+
+    def _time(self) -> float:
+        return self.clock().timestamp()
+
+    def _check(self) -> None:
+        if self.down:
+            raise SchedulerUnavailableError("slurmctld does not answer")

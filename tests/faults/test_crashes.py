@@ -1,0 +1,230 @@
+"""The service is ended with `os._exit` at each of these places and started again: one job, one run, a true end.
+
+Every case runs a script in a forked process that dies at its place, then the same script again until the job is over.
+"""
+
+import os
+import shutil
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.faults.drive import Stage
+from trainyard.contract.resources import TERMINAL
+
+KILLED = 137
+Script = Callable[[Stage], None]
+
+
+def plain(stage: Stage) -> None:
+    """Accepted, run, completed."""
+    job = stage.submit()
+    for _ in range(40):
+        stage.tick(30)
+        for sim in stage.in_state("running"):
+            stage.finish(sim, "completed", step=20)
+        for sim in stage.in_state("pending"):
+            stage.start(sim)
+        if stage.world.status(job) in TERMINAL:
+            return
+
+
+def answer_lost(stage: Stage) -> None:
+    """Slurm has it, nobody heard so, and it is looked for before it starts."""
+    stage.slurm.mode = "lose-answer"
+    stage.submit()
+    stage.tick()
+    stage.tick()
+    plain(stage)
+
+
+def never_arrived(stage: Stage) -> None:
+    """Slurm does not have it: it is looked for and handed over again."""
+    stage.slurm.mode = "drop" if stage.world.clock.now == stage.began else "accept"
+    job = stage.submit()
+    while stage.world.status(job) not in TERMINAL:
+        stage.tick(60)
+        stage.slurm.mode = "accept"
+        for sim in stage.in_state("running"):
+            stage.finish(sim, "completed", step=20)
+        for sim in stage.in_state("pending"):
+            stage.start(sim)
+
+
+def doubled(stage: Stage) -> None:
+    """Two entries of one attempt: one is adopted, the other cancelled."""
+    stage.slurm.mode = "lose-answer"
+    job = stage.submit()
+    stage.tick()
+    if len(stage.slurm.jobs) == 1:
+        stage.slurm.double(stage.slurm.jobs[0])
+    plain(stage)
+    assert stage.world.status(job) == "succeeded"
+
+
+def cancelled(stage: Stage) -> None:
+    """While it runs."""
+    job = stage.submit()
+    for _ in range(40):
+        stage.tick(30)
+        for sim in stage.in_state("running"):
+            stage.world.client.post(f"/v1/jobs/{job}/cancel")
+            if sim.cancel_asked:
+                stage.slurm.end(sim, "cancelled")
+        for sim in stage.in_state("pending"):
+            stage.start(sim)
+        if stage.world.status(job) in TERMINAL:
+            return
+
+
+def cancelled_in_doubt(stage: Stage) -> None:
+    """While nobody knows whether Slurm has it, and it does not."""
+    stage.slurm.mode = "drop"
+    job = stage.submit()
+    for _ in range(40):
+        stage.tick(60)
+        stage.world.client.post(f"/v1/jobs/{job}/cancel")
+        if stage.world.status(job) in TERMINAL:
+            return
+
+
+def preempted(stage: Stage) -> None:
+    """Once; the next attempt completes it."""
+    job = stage.submit()
+    for _ in range(40):
+        stage.tick(30)
+        for sim in stage.in_state("running"):
+            first = sim.folder.name == "1"
+            stage.finish(sim, "preempted" if first else "completed", step=10 if first else 20)
+        for sim in stage.in_state("pending"):
+            stage.start(sim)
+        if stage.world.status(job) in TERMINAL:
+            return
+
+
+def disk_full(stage: Stage) -> None:
+    """The run directory cannot be written at first."""
+    job = stage.submit()
+    blocked = stage.world.settings.runs / job
+    if stage.world.clock.now == stage.began:
+        blocked.write_text("a file where the folder should be")
+        stage.tick()
+    if blocked.is_file():
+        blocked.unlink()
+    plain(stage)
+
+
+def shut_down(stage: Stage) -> None:
+    """In good order, in the middle."""
+    stage.submit()
+    stage.tick()
+    stage.world.reconciler.close()
+    plain(stage)
+
+
+PLACES: list[tuple[str, Script]] = [
+    ("accept.after-commit", plain),
+    ("tick.after-lease", plain),
+    ("tick.after-load", plain),
+    ("tick.after-observation", plain),
+    ("submit.before-intent", plain),
+    ("submit.after-intent", plain),
+    ("prepare.before-announcement", plain),
+    ("prepare.before-commit", plain),
+    ("prepare.after-announcement", plain),
+    ("prepare.after-files", plain),
+    ("submit.after-answer", plain),
+    ("collect.before-record", plain),
+    ("record.before-commit", plain),
+    ("collect.after-record", plain),
+    ("claim.after-commit", plain),
+    ("finish.after-commit", plain),
+    ("tick.before-drain", plain),
+    ("tick.after-drain", plain),
+    ("tick.after-verdict", plain),
+    ("apply.before-commit", plain),
+    ("tick.after-apply", plain),
+    ("resolve.after-look", answer_lost),
+    ("resolve.after-adoption", answer_lost),
+    ("record.before-commit", answer_lost),
+    ("resolve.after-look", never_arrived),
+    ("resolve.before-count", never_arrived),
+    ("resolve.after-count", never_arrived),
+    ("prepare.before-commit", never_arrived),
+    ("resolve.after-double", doubled),
+    ("tick.after-cancel", cancelled),
+    ("apply.before-commit", cancelled),
+    ("resolve.after-count", cancelled_in_doubt),
+    ("give-up.before-commit", cancelled_in_doubt),
+    ("submit.after-intent", preempted),
+    ("apply.before-commit", preempted),
+    ("tick.after-apply", preempted),
+    ("not-asked.before-commit", disk_full),
+    ("close.before-release", shut_down),
+]
+
+
+@pytest.mark.parametrize(("label", "script"), PLACES, ids=[f"{script.__name__}-{label}" for label, script in PLACES])
+def test_killed_at(label: str, script: Script, tmp_path: Path, migrated_sqlite: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'test.sqlite'}"
+    shutil.copy(migrated_sqlite, tmp_path / "test.sqlite")
+    assert _in_a_fork(lambda: _play(tmp_path, url, script, label)) == KILLED, "the place was passed"
+    stage = Stage(tmp_path, url)
+    try:
+        script(stage)
+        _check(stage, script)
+    finally:
+        stage.close()
+
+
+def test_every_place_is_covered() -> None:
+    """A new place in the service without a case here is a gap in the campaign."""
+    root = Path(__file__).parents[2] / "service"
+    named = {
+        part.split('"')[1] for file in root.rglob("*.py") for part in file.read_text().split("services.crash(")[1:]
+    }
+    assert named == {label for label, _ in PLACES}
+    assert len(named) >= 25
+
+
+def _play(folder: Path, url: str, script: Script, label: str) -> None:
+    stage = Stage(folder, url)
+
+    def crash(passed: str) -> None:
+        if passed == label:
+            os._exit(KILLED)
+
+    stage.world.services.crash = crash
+    script(stage)
+
+
+def _in_a_fork(play: Callable[[], None]) -> int:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            play()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _check(stage: Stage, script: Script) -> None:
+    """What has to be true of the end, whatever happened on the way."""
+    (job,) = stage.world.client.get("/v1/jobs").json()["data"]
+    assert job["status"] == ("cancelled" if script in (cancelled, cancelled_in_doubt) else "succeeded"), job
+    assert not stage.in_state("running")
+    assert not stage.in_state("pending")
+    for attempt in {sim.tag for sim in stage.slurm.jobs}:
+        runs = [sim for sim in stage.slurm.jobs if sim.tag == attempt and sim.granted]
+        assert len(runs) <= 1, "an attempt ran twice"
+    granted = [sim for sim in stage.slurm.jobs if sim.granted]
+    assert len(granted) == {cancelled_in_doubt.__name__: 0, preempted.__name__: 2}.get(script.__name__, 1)
+    assert len(stage.slurm.jobs) == len(granted) + (1 if script is doubled else 0), "nothing was submitted twice"
+    events = stage.world.client.get(f"/v1/jobs/{job['id']}/events?order=asc&limit=200").json()["data"]
+    assert [event["type"] for event in events].count("created") == 1
+    terminal = [event for event in events if event["type"] == "status" and event["data"]["status"] in TERMINAL]
+    assert len(terminal) == 1, "it ended once"

@@ -1,0 +1,209 @@
+"""Any order of faults: a cluster that lags, forgets, loses answers and gives ids to strangers, and a service that dies.
+
+Hypothesis chooses what happens; after every step, and at the end when everything works again, the promises must hold.
+"""
+
+import shutil
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from service.db.migrate import upgrade
+from service.faults import no_crash
+from service.reconcile.loop import Reconciler
+from service.scheduler.base import EndedAs
+from tests.faults.drive import Stage
+from tests.faults.sim_slurm import Mode, SimJob
+from tests.faults.test_crashes import PLACES
+from tests.support.world import SPEC
+from trainyard.contract.resources import TERMINAL
+
+LABELS = sorted({label for label, _ in PLACES if not label.startswith(("accept", "claim", "finish", "close"))})
+MODES: list[Mode] = ["accept", "lose-answer", "drop", "die-after"]
+LAGS = [0.0, 100.0, 500.0]
+ENDS: list[EndedAs] = ["node_failure", "preempted", "cancelled", "failed", "time_limit", "out_of_memory"]
+
+
+class Campaign(RuleBasedStateMachine):
+    """One service, its cluster, and a few jobs."""
+
+    template: ClassVar[Path]
+
+    @initialize(mode=st.sampled_from(MODES), lag=st.sampled_from(LAGS))
+    def begin(self, mode: Mode, lag: float) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="trainyard-campaign-"))
+        shutil.copy(self.template, self.folder / "test.sqlite")
+        self.stage = Stage(self.folder, f"sqlite:///{self.folder / 'test.sqlite'}")
+        self.slurm = self.stage.slurm
+        self.jobs: list[str] = []
+        self.ended: dict[str, str] = {}
+        self.former: list[Reconciler] = []
+        self.slurm.mode, self.slurm.lag_seconds = mode, lag
+        self.submit(now=True)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "stage"):
+            return
+        try:
+            self._everything_works_again()
+        finally:
+            self.stage.close()
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    @precondition(lambda self: len(self.jobs) < 4)
+    @rule(now=st.booleans())
+    def submit(self, now: bool) -> None:
+        answer = self.stage.world.client.post("/v1/jobs", json={**SPEC, "restart": {"max_retries": 1}})
+        self.jobs.append(answer.json()["id"])
+        if now:
+            self.tick(1)
+
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        if self.jobs:
+            job = data.draw(st.sampled_from(self.jobs))
+            assert self.stage.world.client.post(f"/v1/jobs/{job}/cancel").status_code in (202, 409)
+
+    @rule(seconds=st.sampled_from([1, 20, 61, 200, 700]))
+    def tick(self, seconds: int) -> None:
+        try:
+            self.stage.tick(seconds)
+        except SystemExit:
+            self._restart()
+
+    @rule(label=st.sampled_from(LABELS))
+    def tick_and_die(self, label: str) -> None:
+        def crash(passed: str) -> None:
+            if passed == label:
+                raise SystemExit(label)
+
+        self.stage.world.services.crash = crash
+        self.tick(1)
+        self.stage.world.services.crash = no_crash
+
+    @rule(seconds=st.sampled_from([5, 20]))
+    def another_service_takes_over(self, seconds: int) -> None:
+        self.stage.pass_time(seconds)
+        self.former.append(self.stage.world.reconciler)
+        owner = f"owner-{self.stage.world.clock().timestamp()}"
+        self.stage.world.reconciler = self.stage.world.new_reconciler(owner)
+
+    @rule()
+    def a_former_one_goes_on(self) -> None:
+        for reconciler in self.former[-1:]:
+            with suppress(SystemExit):
+                reconciler.run_once()
+
+    @rule(mode=st.sampled_from(MODES), lag=st.sampled_from(LAGS))
+    def sbatch_behaves(self, mode: Mode, lag: float) -> None:
+        self.slurm.mode, self.slurm.lag_seconds = mode, lag
+
+    @rule(down=st.booleans(), accounting=st.booleans())
+    def slurm_is(self, down: bool, accounting: bool) -> None:
+        self.slurm.down, self.slurm.accounting = down, accounting
+
+    @rule()
+    def slurm_starts_what_waits(self) -> None:
+        for sim in self.stage.in_state("pending"):
+            self.stage.start(sim)
+
+    @rule(reason=st.sampled_from(["completed", "completed", "preempted", "error", "node_failure"]))
+    def a_worker_ends(self, reason: str) -> None:
+        for sim in self._ours("running")[:1]:
+            self.stage.finish(sim, reason, step=20)
+
+    @rule(ended_as=st.sampled_from(ENDS))
+    def one_ends_without_a_word(self, ended_as: EndedAs) -> None:
+        for sim in self._ours("running")[:1]:
+            self.slurm.end(sim, ended_as)
+
+    @rule()
+    def what_was_cancelled_ends(self) -> None:
+        for sim in self._ours("running"):
+            if sim.cancel_asked:
+                self.slurm.end(sim, "cancelled")
+
+    @rule()
+    def slurm_forgets(self) -> None:
+        for sim in self.stage.in_state("ended"):
+            sim.forgotten = True
+
+    @rule()
+    def an_id_is_given_to_a_stranger(self) -> None:
+        forgotten = [sim for sim in self.stage.in_state("ended") if sim.forgotten]
+        if forgotten:
+            stranger = SimJob(forgotten[0].id, "somebody-elses", self.folder, 0.0, state="running", granted=True)
+            self.slurm.jobs.append(stranger)
+
+    @invariant()
+    def promises(self) -> None:
+        if not hasattr(self, "stage"):
+            return
+        ours = [sim for sim in self.slurm.jobs if sim.tag.startswith("ty-")]
+        strangers = [sim for sim in self.slurm.jobs if not sim.tag.startswith("ty-")]
+        assert not [sim for sim in strangers if sim.cancel_asked], "somebody else's job was cancelled"
+        for tag in {sim.tag for sim in ours}:
+            assert len([sim for sim in ours if sim.tag == tag and sim.granted]) <= 1, "an attempt ran twice"
+        for job in self.jobs:
+            running = [sim for sim in self._of(job) if sim.state == "running" and sim.granted]
+            assert len(running) <= 1, "two attempts of one job run at once"
+            shown = self.stage.world.job(job)
+            if shown["status"] in TERMINAL:
+                assert not running, "it is called over and still runs"
+                assert self.ended.setdefault(job, shown["status"]) == shown["status"], "it ended twice"
+            else:
+                assert job not in self.ended, "it came back by itself"
+                assert shown["status_message"], "nobody can tell what it waits for"
+
+    def _ours(self, state: str) -> list[SimJob]:
+        return [sim for sim in self.stage.in_state(state) if sim.tag.startswith("ty-")]
+
+    def _of(self, job: str) -> list[SimJob]:
+        return [sim for sim in self.slurm.jobs if job in sim.folder.parts]
+
+    def _restart(self) -> None:
+        world = self.stage.world
+        world.services.crash = no_crash
+        world.reconciler = world.new_reconciler("one")
+        self.stage.pass_time(20)
+
+    def _everything_works_again(self) -> None:
+        self.slurm.mode, self.slurm.lag_seconds, self.slurm.down, self.slurm.accounting = "accept", 0.0, False, True
+        self.stage.world.services.crash = no_crash
+        for _ in range(60):
+            self.tick(61)
+            self.what_was_cancelled_ends()
+            for sim in self._ours("running"):
+                self.stage.finish(sim, "completed", step=20)
+            self.slurm_starts_what_waits()
+            self.promises()
+            if all(self.stage.world.status(job) in TERMINAL for job in self.jobs):
+                break
+        stories: dict[str, Any] = {job: self.stage.world.job(job)["status"] for job in self.jobs}
+        assert set(stories.values()) <= TERMINAL, stories
+        assert not self._ours("running"), "something of ours still runs"
+
+
+@pytest.mark.parametrize("examples", [15, pytest.param(250, marks=pytest.mark.slow)])
+def test_any_order_of_faults(examples: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("campaign") / "migrated.sqlite"
+    upgrade(f"sqlite:///{path}")
+    Campaign.template = path
+    health = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+    chosen = settings(
+        max_examples=examples, stateful_step_count=30, deadline=None, database=None, suppress_health_check=health
+    )
+    run_state_machine_as_test(Campaign, settings=chosen)

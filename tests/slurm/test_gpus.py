@@ -1,0 +1,48 @@
+"""GPUs are asked for as Slurm's generic resources, a number on each node."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from service.scheduler.base import Accepted
+from service.scheduler.launch_plan import plan_launch
+from service.scheduler.slurm import SlurmScheduler
+from service.scheduler.slurm_plan import SlurmSite, batch_script
+from tests.slurm.specs import parity
+from tests.support.slurm_lab import SlurmLab
+from tests.support.wait import wait_until
+from trainyard.contract.launch import LaunchDocument
+from trainyard.contract.spec import parse_spec
+
+pytestmark = pytest.mark.slurm
+
+
+def test_a_job_is_given_the_gpus_that_it_asks_for(slurm: SlurmLab, tmp_path: Path) -> None:
+    spec = parse_spec(parity(gpus=2, resources__gpus_per_node=2))
+    folder = tmp_path / "attempt"
+    folder.mkdir()
+    document = LaunchDocument(
+        job_id="job-1",
+        attempt_id="a1",
+        attempt=1,
+        tag="ty-main-a1",
+        service_url="http://127.0.0.1:1",
+        execution=1,
+        max_restarts=0,
+        ranks_per_node=2,
+        spec=spec,
+    )
+    root = Path(__file__).parents[2]
+    plan = plan_launch(document, folder=folder, allowed_environment={"PATH": os.environ["PATH"]}, search_path=[root])
+    script = batch_script(SlurmSite("cuda"), document, plan)
+    outcome = SlurmScheduler(target="tests.support.jobs:environment").submit(replace(plan, script=script))
+    assert isinstance(outcome, Accepted)
+    assert slurm.run("squeue", "--noheader", "--states=all", "-j", outcome.scheduler_id, "-o", "%b").strip() in (
+        "gres:gpu:2",
+        "gpu:2",
+    )
+    wait_until((folder / "began").exists, 60, "the job to run")
+    assert json.loads((folder / "environment.json").read_text())["SLURM_GPUS_ON_NODE"] == "2"

@@ -1,0 +1,29 @@
+"""A node that dies under a job: a continuation, never an error of the program."""
+
+import pytest
+
+from tests.slurm.specs import long_run
+from tests.support.live import losses, wait_for_status, wait_for_step
+from tests.support.slurm_lab import SlurmLab
+from tests.support.wait import wait_until
+from trainyard.demo import ServiceProcess
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.mark.parametrize("dead", ["node1", "node2"])
+def test_a_dead_node_is_a_continuation_that_costs_no_retry(dead: str, service: ServiceProcess, slurm: SlurmLab) -> None:
+    with service.client() as client:
+        job = client.submit(long_run(steps=120, restart__max_retries=0))
+        wait_for_step(client, job.id, 45)
+        slurm.stop_node(dead)
+        try:
+            wait_until(lambda: len(list(client.attempts(job.id))) == 2, 150, "a next attempt")
+        finally:
+            slurm.start_node(dead)
+        done = wait_for_status(client, job.id, "succeeded", "failed", seconds=200)
+        assert done.status == "succeeded", done.status_message
+        first, second = sorted(client.attempts(job.id), key=lambda attempt: attempt.number)
+        assert first.exit_reason == "node_failure"
+        assert (second.resumed_from_step or 0) >= 40
+        assert sorted(losses(client, job.id)) == list(range(1, 121))

@@ -1,0 +1,142 @@
+"""How a job ended that the controller has forgotten: the accounting says it, else its own last word, else nobody."""
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from service.scheduler.base import Known, SchedulerUnavailableError
+from service.scheduler.slurm import SlurmScheduler
+from tests.slurm.conftest import slurm_service
+from tests.slurm.specs import long_run, parity
+from tests.slurm.test_first_path import scheduler_id
+from tests.support.live import losses, run_of, wait_for_status, wait_for_step
+from tests.support.slurm_lab import SlurmLab
+from tests.support.wait import wait_until
+from trainyard.client import Client
+
+pytestmark = pytest.mark.slurm
+
+
+def forgotten(slurm: SlurmLab, *, number: str = "", name: str = "") -> None:
+    """Wait until the controller no longer knows it."""
+    wait_until(lambda: not [1 for n, tag, _ in slurm.jobs() if number == n or name == tag], 90, "it to be forgotten")
+
+
+def kill(slurm: SlurmLab, number: str) -> None:
+    """End a job so that it says no last word."""
+    slurm.run("scancel", "--signal=KILL", "--full", number)
+    slurm.run("scancel", number)
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "expected"),
+    [
+        ("exit 3", [], ("failed", "exit code 3:0")),
+        ("true", [], ("completed", "exit code 0:0")),
+        ("sleep 300", ["--begin=now+1hour"], ("cancelled", "CANCELLED")),
+    ],
+)
+def test_the_accounting_says_how_a_forgotten_job_ended(
+    command: str, options: list[str], expected: tuple[str, str], accounted: SlurmLab
+) -> None:
+    name = f"ty-{expected[0]}"
+    arguments = ["sbatch", "--parsable", "--output=/dev/null", "-J", name, *options, "--wrap", command]
+    number = accounted.run(*arguments).strip()
+    if options:
+        accounted.run("scancel", number)
+    known = Known(name, number, Path("/nowhere"))
+    forgotten(accounted, number=number)
+    scheduler = SlurmScheduler(poll_seconds=0)
+    seen = wait_until(lambda: _ended(scheduler, known), 30, "the record")
+    assert seen.ended_as == expected[0]
+    assert expected[1] in seen.message
+    assert SlurmScheduler().find(name, Path("/nowhere")) == [number], "an ambiguous submission would find it too"
+
+
+def _ended(scheduler: SlurmScheduler, known: Known):  # type: ignore[no-untyped-def]
+    seen = scheduler.observe([known])[known.tag]
+    return seen if seen.state == "ended" else None
+
+
+def test_without_an_answer_from_the_accounting_nothing_is_concluded(accounted: SlurmLab) -> None:
+    accounted.stop_accounting()
+    try:
+        with pytest.raises(SchedulerUnavailableError, match="sacct"):
+            SlurmScheduler().observe([Known("ty-gone", "999999", Path("/nowhere"))])
+    finally:
+        accounted.start_accounting()
+    wait_until(lambda: _answers(accounted), 30, "slurmdbd")
+
+
+def _answers(slurm: SlurmLab) -> bool:
+    with suppress(RuntimeError):
+        slurm.run("sacct", "--noheader")
+        return True
+    return False
+
+
+def test_a_job_that_was_killed_and_forgotten_while_the_service_was_away(accounted: SlurmLab, tmp_path: Path) -> None:
+    with slurm_service(tmp_path) as service:
+        with service.client() as client:
+            job = client.submit(long_run(steps=100_000))
+            wait_for_step(client, job.id, 3)
+            number = scheduler_id(client, job.id)
+        service.kill()
+        kill(accounted, number)
+        forgotten(accounted, number=number)
+        service.start()
+        with service.client() as client:
+            done = wait_for_status(client, job.id, "cancelled", "failed", "lost", "succeeded", seconds=60)
+            assert (done.status, done.status_reason) == ("cancelled", "cancelled_outside")
+
+
+def test_where_preemption_would_requeue_the_service_continues_it(accounted: SlurmLab, tmp_path: Path) -> None:
+    with slurm_service(tmp_path) as service, service.client() as client:
+        job = client.submit(long_run(steps=120))
+        wait_for_step(client, job.id, 25)
+        accounted.run("sbatch", "-p", "high", "-N2", "--exclusive", "--output=/dev/null", "--wrap", "sleep 2")
+        done = wait_for_status(client, job.id, "succeeded", "failed", "cancelled", "lost", seconds=200)
+        assert done.status == "succeeded", done.status_message
+        first, second = sorted(client.attempts(job.id), key=lambda attempt: attempt.number)
+        assert (first.exit_reason, first.scheduler_id != second.scheduler_id) == ("preempted", True)
+        assert sorted(losses(client, job.id)) == list(range(1, 121))
+
+
+class TestWithoutAccounting:
+    def test_the_last_word_on_disk_counts(self, forgetful: SlurmLab, tmp_path: Path) -> None:
+        with slurm_service(tmp_path) as service:
+            job_id, number = _submitted(service.client(), parity())
+            service.kill()
+            forgotten(forgetful, number=number)
+            service.start()
+            with service.client() as client:
+                done = wait_for_status(client, job_id, "succeeded", "failed", "lost", seconds=60)
+                assert done.status == "succeeded", done.status_message
+                assert sorted(losses(client, job_id)) == list(range(1, 31))
+
+    def test_without_a_last_word_either_nothing_is_guessed(self, forgetful: SlurmLab, tmp_path: Path) -> None:
+        with slurm_service(tmp_path) as service:
+            job_id, number = _submitted(service.client(), long_run(steps=100_000))
+            with service.client() as client:
+                wait_for_step(client, job_id, 3)
+            service.kill()
+            kill(forgetful, number)
+            forgotten(forgetful, number=number)
+            for record in run_of(service.runs_dir, job_id).attempt(1).root.glob("finish-*.json"):
+                # Slurm may kill the ranks a moment before their launcher, which then still writes.
+                record.unlink()
+            service.start()
+            with service.client() as client:
+                lost = wait_for_status(client, job_id, "lost", "failed", "cancelled", "queued", seconds=60)
+                assert lost.status == "lost"
+                assert "nothing is assumed" in lost.status_message
+                client.cancel(job_id)
+                stopping = wait_for_status(client, job_id, "cancelling", "cancelled", seconds=60)
+                assert stopping.status == "cancelling", "nor is its end, when it is told to stop"
+
+
+def _submitted(client: Client, spec: dict[str, object]) -> tuple[str, str]:
+    with client:
+        job = client.submit(spec)
+        return job.id, scheduler_id(client, job.id)

@@ -1,0 +1,45 @@
+"""Which node an end is laid at."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from service.reconcile.blame import MAX_EXCLUDED, blamed, next_excluded
+from service.scheduler.base import Observation
+from trainyard.contract.reports import Failure, FinishRecord
+
+
+def finish(node: str | None) -> FinishRecord:
+    failure = Failure(type="NodeVanished", message="gone", node=node)
+    return FinishRecord(execution=1, reason="node_failure", failure=failure, time=datetime(2026, 1, 1, tzinfo=UTC))
+
+
+def ended(**changes: Any) -> Observation:
+    return Observation("ended", "Slurm: NODE_FAIL", **({"nodes": ("n1",), "ended_as": "node_failure"} | changes))
+
+
+def test_the_worker_names_it() -> None:
+    assert blamed(finish("n2"), ended()) == "n2"
+    assert blamed(finish(None), ended()) is None
+
+
+def test_without_its_word_a_failure_on_one_node_is_that_nodes() -> None:
+    assert blamed(None, ended()) == "n1"
+    assert blamed(None, ended(ended_as="failed")) == "n1"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"nodes": ("n[1-2]",)}, {"nodes": ()}, {"ended_as": "preempted"}, {"ended_as": "cancelled"}, {"ended_as": None}],
+)
+def test_otherwise_no_node_is_to_blame(changes: dict[str, Any]) -> None:
+    assert blamed(None, ended(**changes)) is None
+    assert blamed(None, None) is None
+
+
+def test_the_list_grows_by_the_last_one_and_forgets_the_oldest() -> None:
+    assert next_excluded(["a", "b"], "c") == ["a", "b", "c"]
+    assert next_excluded(["a", "b"], "a") == ["b", "a"]
+    assert next_excluded(["a"], None) == ["a"]
+    assert next_excluded([str(n) for n in range(MAX_EXCLUDED)], "new") == ["1", "2", "3", "4", "5", "6", "7", "new"]
