@@ -78,8 +78,7 @@ class Trainer:
         choose_trainable(spec, model)
         flops = flops_per_example(task, model, spec.model)
         self._model = parallelise(spec, model, ranks)
-        sharded = spec.strategy in SHARDED
-        optimizers = task_optimizers(task, spec, self._model.module, sharded=sharded)
+        optimizers = task_optimizers(task, spec, self._model.module, sharded=spec.strategy in SHARDED)
         self._rates = Rates(spec.schedule, optimizers, self.total_steps)
         self._precision = Precision(spec.precision, spec.amp, ranks.device, autocast=spec.strategy not in OWN_TYPES)
         self._health = NonFinite(spec.health.on_nan, self._precision, ranks)
