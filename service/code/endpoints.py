@@ -38,8 +38,9 @@ async def put(
 
 @router.head("/{digest}", operation_id="has_code", response_class=FileResponse)
 @router.get("/{digest}", operation_id="get_code", response_class=FileResponse)
-def get(services: ServicesDep, _person: PersonDep, digest: Digest) -> FileResponse:
+def get(services: ServicesDep, person: PersonDep, digest: Digest) -> FileResponse:
     """The archive, or by HEAD whether it is there."""
+    require_code_role(person, services.settings.code_roles, "uploaded code")
     place = code_archive(services.settings.runs, digest)
     if not place.is_file():
         raise NotFoundError("there is no code of that digest", code="code_not_found", param="digest")

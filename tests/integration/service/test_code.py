@@ -74,6 +74,7 @@ def test_running_ones_own_code_takes_a_role_that_was_granted(world: World, spec:
     assert answer.json()["error"]["message"].startswith(f"the code of task `{spec['task']}` runs as")
     assert "role admin; yours has user" in answer.json()["error"]["message"]
     assert user.put(f"/v1/code/{DIGEST}", content=CODE).status_code == 403
+    assert user.get(f"/v1/code/{DIGEST}").status_code == 403
     assert world.client.post("/v1/jobs", json=spec).status_code == 201
     world.services.settings = world.settings.model_copy(update={"code_roles": ("admin", "user")})
     assert user.post("/v1/jobs", json=spec).status_code == 201
