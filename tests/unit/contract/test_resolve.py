@@ -180,6 +180,14 @@ class TestNodes:
         assert params(CUDA, **uneven) == ["resources.gpus_per_node"]
         assert params(Site("cuda", "slurm", gpus_per_node=4), gpus=6) == ["resources.gpus_per_node"]
 
+    def test_dp_stays_on_one(self):
+        with pytest.raises(SpecError) as caught:
+            resolve(parse_spec({**BASE, "strategy": "dp", "gpus": 8}), Site("cuda", "slurm", gpus_per_node=4))
+        (problem,) = caught.value.problems
+        way_out = "take `ddp`, or set `resources.gpus_per_node` to `gpus`"
+        assert problem.param == "strategy"
+        assert problem.message == f"`dp` is one process and cannot span nodes; {way_out}"
+
     def test_a_gpu_type_is_one_name(self):
         assert params(CUDA, resources={"gpu_type": "a100:8,license:3"}) == ["resources.gpu_type"]
 
