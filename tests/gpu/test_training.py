@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.integration.worker.harness import run_layout
-from tests.integration.worker.sharding_cases import ADAMW, SGD, gpt
+from tests.integration.worker.parity_matrix import ADAMW, SGD, gpt
 
 BASE = gpt(steps=20, batch={"size": 16}, optimizer=SGD | {"clip_norm": 0.5}, precision="fp32", log={"every_steps": 1})
 STRATEGIES = {

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from trainyard.contract.paths import outside
 from trainyard.contract.problems import Problem, SpecError
 from trainyard.contract.sections import ConvnetModel, HfModel, JsonlData
+from trainyard.contract.sizes import size_problems
 from trainyard.contract.spec import LOOP_TASKS, TrainingSpec
 from trainyard.contract.unused import unused_fields
 
@@ -92,7 +93,7 @@ def unsupported(spec: TrainingSpec, site: Site) -> list[Problem]:
     if site.scheduler == "slurm":
         rules += _cluster_rules(spec, site)
     found = [Problem(param=param, message=message) for refused, param, message in rules if refused]
-    return found + _mismatched(spec) + outside(spec, site.roots) + _oversized(spec, site)
+    return found + _mismatched(spec) + size_problems(spec) + outside(spec, site.roots) + _oversized(spec, site)
 
 
 def _oversized(spec: TrainingSpec, site: Site) -> list[Problem]:

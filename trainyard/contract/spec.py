@@ -147,7 +147,9 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
             refuse("profile.start_step", f"is {spec.profile.start_step}, after the last of the {spec.steps} steps")
     if spec.lora_rank is not None and spec.trainable is not None:
         refuse("trainable", "cannot stand beside `lora_rank`, which trains adapters alone; leave one of them out")
-    if spec.strategy == "hsdp" and spec.gpus % spec.fsdp.replicas:
+    if spec.strategy == "hsdp" and spec.gpus < spec.fsdp.replicas:
+        refuse("gpus", f"is {spec.gpus}, fewer than the {spec.fsdp.replicas} of `fsdp.replicas`; each needs a rank")
+    elif spec.strategy == "hsdp" and spec.gpus % spec.fsdp.replicas:
         refuse("fsdp.replicas", f"is {spec.fsdp.replicas}, which does not divide `gpus` {spec.gpus}")
     return found
 

@@ -16,6 +16,7 @@ from worker.engine.optim import parameters_of
 from worker.engine.precision import Precision
 from worker.health import NonFinite
 from worker.tasks.base import Task, Tensors
+from worker.tasks.checks import check_losses
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class Stepper:
         batch = self._task.examples.train_batch(indices[:1], self._ranks.device)
         with self._precision.autocast():
             losses = named_losses(self._task, self._model.forward, batch)
+        check_losses(losses)
         (_sum(losses) * 0.0).backward()  # type: ignore[no-untyped-call]
         self._forget_gradients()
 

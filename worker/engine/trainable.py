@@ -14,7 +14,7 @@ def choose_trainable(spec: TrainingSpec, model: nn.Module) -> None:
     """Freeze what the spec does not train, and add its adapters. Before the model is placed or sharded.
 
     Raises:
-        RefusedError: a pattern matches nothing, or the adapters do not fit the model.
+        RefusedError: a pattern matches nothing, the adapters do not fit the model, or nothing is left to train.
     """
     if spec.lora_rank is not None:
         from worker.engine.adapters import add_adapters
@@ -22,6 +22,10 @@ def choose_trainable(spec: TrainingSpec, model: nn.Module) -> None:
         add_adapters(model, spec)
     elif spec.trainable is not None:
         train_only(model, spec.trainable)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise RefusedError(
+            "the model has no parameter to train", "Set requires_grad on what is to be trained, or say `trainable`."
+        )
 
 
 def train_only(model: nn.Module, patterns: Collection[str]) -> None:

@@ -31,6 +31,7 @@ from worker.metrics import Performance
 from worker.profiling import StepProfiler
 from worker.reporter import Reporter
 from worker.tasks.base import Task
+from worker.tasks.checks import check_model
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +76,7 @@ class Trainer:
         _check_lengths(spec, self.total_steps)
         seed_generators(spec.seed)
         model = task.build_model()
+        check_model(spec, model)
         choose_trainable(spec, model)
         flops = flops_per_example(task, model, spec.model)
         self._model = parallelise(spec, model, ranks)

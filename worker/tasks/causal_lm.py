@@ -51,7 +51,6 @@ class CausalLm:
 
 def gpt_on_stdlib(model: GptModel, data: BuiltinData) -> CausalLm:
     """Windows of bytes, each as long as the model's context."""
-    _check_gpt(model)
     rows = windows(load_stdlib(), model.context + 1)
     held_out = round(len(rows) * data.eval_fraction)
     examples = Examples((rows,), train=len(rows) - held_out, held_out=held_out)
@@ -60,7 +59,6 @@ def gpt_on_stdlib(model: GptModel, data: BuiltinData) -> CausalLm:
 
 
 def gpt_on_jsonl(model: GptModel, data: JsonlData) -> CausalLm:
-    _check_gpt(model)
     return _on_jsonl(lambda: Gpt(model), data, ByteTokenizer(), model.context)
 
 
@@ -69,13 +67,6 @@ def hf_on_jsonl(model: HfModel, data: JsonlData) -> CausalLm:
 
     folder = HfFolder(model.path)
     return _on_jsonl(lambda: folder.load(packed=data.packing), data, HfTokenizer(folder.tokenizer), folder.context)
-
-
-def _check_gpt(model: GptModel) -> None:
-    if model.vocab < 256:
-        raise RefusedError(f"model.vocab is {model.vocab}, but the data are bytes", "Set model.vocab to 256.")
-    if model.width % model.heads:
-        raise RefusedError(f"model.width {model.width} is not a multiple of model.heads {model.heads}")
 
 
 def _on_jsonl(build: Callable[[], nn.Module], data: JsonlData, tokenizer: Tokenizer, context: int | None) -> CausalLm:

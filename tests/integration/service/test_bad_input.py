@@ -56,6 +56,26 @@ def without(field: str) -> dict[str, Any]:
             "is 64, but this service runs at most 2 ranks at once (TRAINYARD_LOCAL_SLOTS)",
         ),
         (
+            {**SPEC, "strategy": "hsdp", "gpus": 2, "fsdp": {"replicas": 4}},
+            "gpus",
+            "is 2, fewer than the 4 of `fsdp.replicas`; each needs a rank",
+        ),
+        (
+            {**SPEC, "model": {"source": "builtin", "name": "mlp", "sizes": [8, 4, 3]}, "lora_rank": 5},
+            "lora_rank",
+            "is 5, larger than the smallest side of its targets; take 4 or less",
+        ),
+        (
+            {
+                **SPEC,
+                "task": "causal_lm",
+                "model": {"source": "builtin", "name": "gpt", "vocab": 100},
+                "data": {"source": "builtin", "name": "stdlib"},
+            },
+            "model.vocab",
+            "is 100, but the data are bytes; set it to 256 or more",
+        ),
+        (
             {**SPEC, "environment": {"variables": {"LD_PRELOAD": "x"}}},
             "environment.variables.LD_PRELOAD",
             "changes which code is run; a spec may not set it",

@@ -78,3 +78,9 @@ def returns_nothing(spec):
 class NoModel(CustomTask):
     def __init__(self, spec):
         self.examples = Examples((torch.zeros(4),), train=4, held_out=0)
+
+
+class LossOfEach(Plain):
+    def loss_sum(self, model, batch):
+        x, y = batch
+        return (model(x) - y).square()

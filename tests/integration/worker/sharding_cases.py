@@ -1,77 +1,21 @@
 """The runs that test_sharding compares: problems, and the ways to spread them over ranks."""
 
-from trainyard.contract.templates import load_template
+from tests.integration.worker.parity_matrix import (
+    ADAMW,
+    MATRIX,
+    SGD,
+    VARIANTS,
+    case_name,
+    gpt,
+    mlp,
+    problem_name,
+    specs,
+)
 
 STAGES = (2, 1, 3, 4)
 """Numbers of ranks, in the order of the resharding chain."""
 
-SGD = {"name": "sgd", "lr": 0.1, "momentum": 0.9}
-ADAMW = {"name": "adamw", "lr": 0.003, "weight_decay": 0.1}
-
-
-def mlp(**changes):
-    document = {
-        **load_template("mlp_parity").spec,
-        "seed": 3,
-        "epochs": None,
-        "steps": 20,
-        "model": {"source": "builtin", "name": "mlp", "sizes": [3, 8, 5, 3]},
-    } | changes
-    if document["data"].get("eval_fraction"):
-        document["evaluation"] = {"every_steps": 7}
-    return document
-
-
-def gpt(*, layers=2, tied=True, **changes):
-    size = {"layers": layers, "width": 16, "heads": 2, "context": 16, "vocab": 257, "tied": tied}
-    return mlp(
-        task="causal_lm",
-        model={"source": "builtin", "name": "gpt", **size},
-        data={"source": "builtin", "name": "stdlib", "eval_fraction": 0.00002},
-        **changes,
-    )
-
-
-PROBLEMS = {
-    # 47 examples in tens: the last batch has seven, which no number of ranks divides.
-    "uneven": mlp(
-        data={"source": "builtin", "name": "parity", "examples": 60, "eval_fraction": 0.2167},
-        optimizer=SGD | {"clip_norm": 0.3},
-    ),
-    # 41 examples: the last batch has one, so that some ranks have none; micro-batches of two.
-    "starved": mlp(
-        data={"source": "builtin", "name": "parity", "examples": 52, "eval_fraction": 0.2115},
-        batch={"size": 10, "micro_size": 2},
-        optimizer=ADAMW,
-    ),
-    "tied": gpt(batch={"size": 16, "micro_size": 2}, optimizer=SGD | {"clip_norm": 0.5}),
-    "untied": gpt(batch={"size": 7}, optimizer=ADAMW | {"clip_norm": 0.5}, tied=False),
-    # Adapters begin at nothing: Adam would turn the rounding of their first gradients into steps.
-    "lora": gpt(batch={"size": 16, "micro_size": 2}, optimizer=SGD | {"lr": 0.05}, lora_rank=4, lora={"alpha": 16}),
-    "partial": gpt(
-        batch={"size": 7}, optimizer=ADAMW | {"clip_norm": 0.5}, tied=False, trainable=["blocks.1.*", "head.*"]
-    ),
-}
-TRAINED_IN_PART = {"lora": (".lora_",), "partial": ("blocks.1.", "head.")}
-"""Parts of the names of what these train."""
-
-VARIANTS = {
-    "ddp": {"strategy": "ddp"},
-    "zero1": {"strategy": "zero1"},
-    "zero2": {"strategy": "zero2"},
-    "naive": {"strategy": "fsdp", "fsdp": {"wrap": "naive"}},
-    "layer": {"strategy": "fsdp"},
-    "size": {"strategy": "fsdp", "fsdp": {"wrap": "size", "min_params": 40}},
-    "hsdp": {"strategy": "hsdp", "fsdp": {"replicas": 2}},
-}
 LAYOUTS = [(world, name) for world in (2, 3) for name in VARIANTS if name != "hsdp"] + [(4, "hsdp")]
-MATRIX = [
-    (world, name, problem)
-    for world, name in LAYOUTS
-    for problem in PROBLEMS
-    if not (world == 3 and name in {"naive", "size"} and PROBLEMS[problem]["task"] == "causal_lm")
-    and not (world == 3 and problem in TRAINED_IN_PART and name != "layer")
-]
 LOW_PRECISION = [
     (2, "zero1", "bf16"),
     (2, "zero2", "fp16"),
@@ -81,6 +25,10 @@ LOW_PRECISION = [
 ]
 
 RECOMPUTED = [("full", "zero1"), ("selective", "zero2"), ("full", "layer"), ("selective", "layer"), ("full", "ddp")]
+COUNTED = [(2, "ddp"), (2, "zero1"), (2, "zero2"), (2, "layer"), (4, "hsdp")]
+"""Runs whose collectives are counted; those on two ranks are what is compared with what was computed again."""
+
+_KEPT = gpt(steps=4, batch={"size": 16, "micro_size": 2}, optimizer=SGD | {"clip_norm": 0.5})
 _LOW = gpt(layers=1, steps=50, batch={"size": 8}, optimizer=ADAMW | {"clip_norm": 1.0})
 _INF = mlp(precision="fp16", amp={"init_scale": 1024}, steps=12)
 _PLANT = {"rank": 1, "step": 5, "value": "inf"}
@@ -100,16 +48,22 @@ _CHAINED = {
 }
 
 
-def cases_on(world):
-    """Everything that runs in the one process group of so many ranks."""
-    return (_alone() if world == 1 else _together(world)) | {
+def cases_on(world, texts):
+    """Everything that runs in the one process group of so many ranks. `texts` is the folder of `write_texts`."""
+    chain = {
         f"chain-{name}": {"spec": _CHAIN | how, "run": "chain", "until": until} for name, how, until in _CHAINED[world]
     }
+    parity = {
+        case_name(case): {"spec": specs(case, texts)[1], "single": case["variant"] == "single"}
+        for case in MATRIX
+        if case["ranks"] == world
+    }
+    return (_alone(texts) if world == 1 else _together(world)) | parity | chain
 
 
-def _alone():
+def _alone(texts):
     return {
-        **{name: {"spec": problem} for name, problem in PROBLEMS.items()},
+        **{problem_name(case): {"spec": specs(case, texts)[0]} for case in MATRIX},
         "fp32": {"spec": _LOW},
         "inf": {"spec": _INF, "plant": _PLANT},
         "chain whole": {"spec": _CHAIN},
@@ -124,13 +78,14 @@ def _together(world):
         found[f"whole/{name}"] = {"spec": _RESUMED | VARIANTS[name]}
         found[f"first/{name}"] = {"spec": _RESUMED | VARIANTS[name], "run": run, "until": 7}
         found[f"rest/{name}"] = {"spec": _RESUMED | VARIANTS[name], "run": run}
-    for name, problem in ((name, problem) for ranks, name, problem in MATRIX if ranks == world):
-        found[f"{problem}/{name}"] = {"spec": PROBLEMS[problem] | _spread(name, problem)}
     for name, precision in ((name, precision) for ranks, name, precision in LOW_PRECISION if ranks == world):
         found[f"{precision}/{name}"] = {"spec": _LOW | VARIANTS[name] | {"precision": precision} | _scaled(precision)}
+    for name in (name for ranks, name in COUNTED if ranks == world):
+        found[f"kept/{name}"] = {"spec": _KEPT | VARIANTS[name]}
     if world == 2:
         found |= {
-            f"{how}/{name}": {"spec": PROBLEMS["tied"] | VARIANTS[name] | _again(how)} for how, name in RECOMPUTED
+            f"{how}/{name}": {"spec": _KEPT | VARIANTS[name] | {"activation_checkpointing": how}}
+            for how, name in RECOMPUTED
         }
         found |= {
             f"small/{wrap}": {"spec": _small(wrap), "watch_gathered": True} for wrap in ("naive", "layer", "size")
@@ -138,19 +93,8 @@ def _together(world):
     return found
 
 
-def _spread(name, problem):
-    """Units of the size that suits the model."""
-    if name == "size" and PROBLEMS[problem]["task"] == "causal_lm":
-        return {"strategy": "fsdp", "fsdp": {"wrap": "size", "min_params": 1050}}
-    return VARIANTS[name]
-
-
 def _scaled(precision):
     return {"amp": {"init_scale": 1024}} if precision == "fp16" else {}
-
-
-def _again(how):
-    return {"activation_checkpointing": how}
 
 
 def _small(wrap):

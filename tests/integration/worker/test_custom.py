@@ -4,7 +4,7 @@ import traceback
 
 import pytest
 
-from tests.integration.worker.harness import run_layout
+from tests.integration.worker.harness import FakeService, Run, finish_of, run_layout
 from trainyard.contract.resolve import Site, resolve
 from trainyard.contract.spec import parse_spec
 from worker.engine.optim import task_optimizers
@@ -115,3 +115,12 @@ def test_a_target_that_is_no_task_is_refused_with_its_name(target, message):
     assert target in str(refused.value)
     if target == "raises":
         assert 'raise LookupError("the data went away")' in "".join(traceback.format_exception(refused.value))
+
+
+def test_what_a_task_returns_is_looked_at_before_the_first_step(tmp_path):
+    overrides = {"task": "custom", "target": f"{HERE}:LossOfEach", "model": None, "data": None, "gpus": 2}
+    with FakeService() as service:
+        attempt = Run(tmp_path / "job", service.url, overrides).run()
+    finish = finish_of(attempt, 1)
+    assert (finish.reason, finish.step, finish.restarts) == ("rejected", 0, 0)
+    assert finish.failure.message == "loss_sum() returned a tensor of shape [1, 1], not one number"

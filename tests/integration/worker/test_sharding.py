@@ -1,18 +1,13 @@
 """Promises 1 and 2 for the sharded strategies: the updates of one process, and resumption on any layout."""
 
+from fnmatch import fnmatchcase
+
 import pytest
 import torch
 
 from tests.integration.worker.harness import run_layout
-from tests.integration.worker.sharding_cases import (
-    LAYOUTS,
-    LOW_PRECISION,
-    MATRIX,
-    RECOMPUTED,
-    STAGES,
-    TRAINED_IN_PART,
-    cases_on,
-)
+from tests.integration.worker.parity_matrix import CLIP, MATRIX, PARTS, case_name, problem_name, write_texts
+from tests.integration.worker.sharding_cases import LAYOUTS, LOW_PRECISION, RECOMPUTED, STAGES, cases_on
 
 pytestmark = pytest.mark.timeout(600)
 """The first test waits for all the runs: some two minutes on two busy cores."""
@@ -22,7 +17,9 @@ pytestmark = pytest.mark.timeout(600)
 def layouts(tmp_path_factory):
     """Every stage in order: the resharding chain goes through them all."""
     folder = tmp_path_factory.mktemp("sharding")
-    return {world: run_layout(world, cases_on(world), folder / str(world), seconds=300) for world in STAGES}
+    texts = folder / "texts"
+    write_texts(texts)
+    return {world: run_layout(world, cases_on(world, texts), folder / str(world), seconds=300) for world in STAGES}
 
 
 def series(result, case, key):
@@ -33,34 +30,39 @@ def tensors(result, case):
     return {name: torch.tensor(values) for name, values in result[0][case]["parameters"].items()}
 
 
-@pytest.mark.parametrize(("world", "variant", "problem"), MATRIX)
+@pytest.mark.parametrize("case", MATRIX, ids=case_name)
 class TestTheUpdatesOfOneProcess:
-    def test_parameters(self, layouts, world, variant, problem):
-        alone = tensors(layouts[1], problem)
-        together = tensors(layouts[world], f"{problem}/{variant}")
+    def test_parameters(self, layouts, case):
+        alone = tensors(layouts[1], problem_name(case))
+        together = tensors(layouts[case["ranks"]], case_name(case))
         assert alone.keys() == together.keys()
         for name, expected in alone.items():
             assert torch.linalg.norm(together[name] - expected) <= 1e-5 * torch.linalg.norm(expected), name
         flat, expected = (torch.cat(list(found.values())) for found in (together, alone))
         assert torch.linalg.norm(flat - expected) <= 1e-6 * torch.linalg.norm(expected)
 
-    def test_the_export_is_all_that_was_trained_in_the_first_ranks_hands(self, layouts, world, variant, problem):
-        first, *others = (rank[f"{problem}/{variant}"] for rank in layouts[world])
-        marks = TRAINED_IN_PART.get(problem, ("",))
-        expected = {name: value for name, value in first["parameters"].items() if any(mark in name for mark in marks)}
-        assert first["exported"] == expected
-        assert variant == "ddp" or all(rank["exported"] == {} for rank in others)
+    def test_the_export_is_all_that_was_trained_in_the_first_ranks_hands(self, layouts, case):
+        first, *others = (rank[case_name(case)] for rank in layouts[case["ranks"]])
+        patterns = {"all": ("*",), "lora": ("*.lora_*",), "partial": PARTS[case["model"]]}[case["trained"]]
+        trained = {name for name in first["parameters"] if any(fnmatchcase(name, p) for p in patterns)}
+        assert trained
+        assert first["exported"] == {name: first["parameters"][name] for name in trained}
+        assert case["variant"] == "ddp" or all(rank["exported"] == {} for rank in others)
 
     @pytest.mark.parametrize("key", ["train/loss", "train/grad_norm"])
-    def test_every_step(self, layouts, world, variant, problem, key):
-        alone = series(layouts[1], problem, key)
-        together = series(layouts[world], f"{problem}/{variant}", key)
+    def test_every_step(self, layouts, case, key):
+        alone = series(layouts[1], problem_name(case), key)
+        together = series(layouts[case["ranks"]], case_name(case), key)
         assert len(alone) == 20
         assert together == pytest.approx(alone, rel=1e-5)
 
-    def test_evaluation(self, layouts, world, variant, problem):
-        alone = series(layouts[1], problem, "eval/loss")
-        assert series(layouts[world], f"{problem}/{variant}", "eval/loss") == pytest.approx(alone, rel=1e-5)
+    def test_evaluation(self, layouts, case):
+        alone = series(layouts[1], problem_name(case), "eval/loss")
+        assert series(layouts[case["ranks"]], case_name(case), "eval/loss") == pytest.approx(alone, rel=1e-5)
+
+    def test_what_is_to_be_clipped_is(self, layouts, case):
+        norms = series(layouts[1], problem_name(case), "train/grad_norm")
+        assert not case["clipped"] or sum(norm > CLIP[case["trained"]] for norm in norms.values()) >= 5
 
 
 class TestLowPrecision:
@@ -83,14 +85,14 @@ class TestLowPrecision:
 
 
 class TestWhatIsCommunicated:
-    """The "tied" problem has three units: two blocks and the root. Four micro-batches on two ranks, two on four."""
+    """Three units: two blocks and the root. Four micro-batches on two ranks, two on four."""
 
     @pytest.mark.parametrize(
         ("world", "variant", "scatters", "gathers", "sums"),
         [(2, "zero1", 3, 3, 0), (2, "zero2", 12, 12, 0), (2, "layer", 12, 24, 0), (4, "hsdp", 6, 12, 3)],
     )
     def test_in_a_step(self, layouts, world, variant, scatters, gathers, sums):
-        counts = layouts[world][0][f"tied/{variant}"]["collectives"]["2"]
+        counts = layouts[world][0][f"kept/{variant}"]["collectives"]["2"]
         assert counts == {"scatters": scatters, "gathers": gathers, "sums": sums}
 
 
@@ -107,7 +109,7 @@ class TestTheSmallNetwork:
 class TestActivationCheckpointing:
     @pytest.mark.parametrize(("how", "variant"), RECOMPUTED)
     def test_changes_no_digit(self, layouts, how, variant):
-        again, kept = (layouts[2][0][f"{case}/{variant}"] for case in (how, "tied"))
+        again, kept = (layouts[2][0][f"{case}/{variant}"] for case in (how, "kept"))
         for key in ("train/loss", "train/grad_norm", "eval/loss"):
             assert again["series"][key] == kept["series"][key]
         assert again["parameters"] == kept["parameters"]

@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 
 from tests.integration.worker.harness import run_layout
-from tests.integration.worker.sharding_cases import ADAMW, SGD, gpt
+from tests.integration.worker.parity_matrix import ADAMW, SGD, gpt
 
 PLAIN = gpt(steps=12, batch={"size": 7, "micro_size": 2}, optimizer=SGD | {"clip_norm": 0.5}, log={"every_steps": 5})
 EVERY = {**PLAIN, "log": {"every_steps": 1}}

@@ -128,6 +128,45 @@ class TestUnsupported:
         assert resolve(parse_spec({**BASE, "resources": {"time_limit_minutes": 5}}), CPU)
 
 
+class TestSizes:
+    GPT: ClassVar = {"task": "causal_lm", "data": {"source": "builtin", "name": "stdlib"}}
+    LINES: ClassVar = {"source": "jsonl", "path": "/d", "max_length": 65}
+
+    @pytest.mark.parametrize(
+        ("model", "changes", "expected"),
+        [
+            ({"vocab": 255}, {}, "model.vocab: is 255, but the data are bytes; set it to 256 or more"),
+            ({"width": 30, "heads": 4}, {}, "model.width: is 30, not a multiple of the 4 of `model.heads`"),
+            (
+                {"context": 64},
+                {"data": LINES},
+                "data.max_length: is 65, longer than the 64 tokens of `model.context`",
+            ),
+            (
+                {"width": 16},
+                {"lora_rank": 17},
+                "lora_rank: is 17, larger than the smallest side of its targets; take 16 or less",
+            ),
+        ],
+    )
+    def test_of_a_gpt_that_cannot_stand_together(self, model, changes, expected):
+        assert self.refusal(**{**self.GPT, "model": {"name": "gpt", **model}, **changes}) == expected
+
+    def test_of_the_layers_that_auto_adapts(self):
+        model = {"name": "mlp", "sizes": [8, 4, 2]}
+        message = "lora_rank: is 5, larger than the smallest side of its targets; take 4 or less"
+        assert self.refusal(model=model, lora_rank=5) == message
+        assert resolve(parse_spec({**BASE, "model": model, "lora_rank": 4}), CPU)
+        named = {"lora": {"targets": ["0"]}, "lora_rank": 5}
+        assert resolve(parse_spec({**BASE, "model": model, **named}), CPU), "named ones are the worker's to judge"
+
+    def refusal(self, **changes):
+        with pytest.raises(SpecError) as caught:
+            resolve(parse_spec(BASE | changes), CPU)
+        (problem,) = caught.value.problems
+        return f"{problem.param}: {problem.message}"
+
+
 class TestNodes:
     def test_a_site_says_how_many_ranks_a_node_takes(self):
         site = Site("cuda", "slurm", gpus_per_node=4)
@@ -140,6 +179,14 @@ class TestNodes:
         uneven = {"gpus": 6, "resources": {"gpus_per_node": 4}}
         assert params(CUDA, **uneven) == ["resources.gpus_per_node"]
         assert params(Site("cuda", "slurm", gpus_per_node=4), gpus=6) == ["resources.gpus_per_node"]
+
+    def test_dp_stays_on_one(self):
+        with pytest.raises(SpecError) as caught:
+            resolve(parse_spec({**BASE, "strategy": "dp", "gpus": 8}), Site("cuda", "slurm", gpus_per_node=4))
+        (problem,) = caught.value.problems
+        way_out = "take `ddp`, or set `resources.gpus_per_node` to `gpus`"
+        assert problem.param == "strategy"
+        assert problem.message == f"`dp` is one process and cannot span nodes; {way_out}"
 
     def test_a_gpu_type_is_one_name(self):
         assert params(CUDA, resources={"gpu_type": "a100:8,license:3"}) == ["resources.gpu_type"]

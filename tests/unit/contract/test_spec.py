@@ -59,6 +59,10 @@ class TestConflicts:
                 {"strategy": "hsdp", "gpus": 4, "fsdp": {"replicas": 3}},
                 "fsdp.replicas: is 3, which does not divide `gpus` 4",
             ),
+            (
+                {"strategy": "hsdp", "gpus": 2, "fsdp": {"replicas": 4}},
+                "gpus: is 2, fewer than the 4 of `fsdp.replicas`; each needs a rank",
+            ),
         ],
     )
     def test_each_names_the_field_and_the_way_out(self, changes, expected):

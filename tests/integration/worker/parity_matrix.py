@@ -1,0 +1,131 @@
+"""Which runs show that every strategy makes the updates of one process: what is trained how, on how many ranks."""
+
+from tests.support.hf import write_lines
+from tests.support.pairwise import pairwise, possible_cases
+from trainyard.contract.templates import load_template
+
+BATCH = 48
+"""Examples of an update: so many that 1, 2, 3 and 4 ranks can each cut their share into four."""
+
+VARIANTS = {
+    "ddp": {"strategy": "ddp"},
+    "zero1": {"strategy": "zero1"},
+    "zero2": {"strategy": "zero2"},
+    "naive": {"strategy": "fsdp", "fsdp": {"wrap": "naive"}},
+    "layer": {"strategy": "fsdp"},
+    "size": {"strategy": "fsdp", "fsdp": {"wrap": "size", "min_params": 40}},
+    "hsdp": {"strategy": "hsdp", "fsdp": {"replicas": 2}},
+}
+CHOICES = {
+    "variant": ("single", *VARIANTS),
+    "ranks": (1, 2, 3, 4),
+    "model": ("mlp", "tied", "untied"),
+    "trained": ("all", "lora", "partial"),
+    "last": ("even", "uneven", "starved"),
+    "optimizer": ("sgd", "adamw"),
+    "pieces": (1, 4),
+    "clipped": (False, True),
+}
+PROBLEM = ("model", "trained", "last", "optimizer", "clipped")
+"""The choices that decide what is computed; the others only where."""
+
+EXAMPLES = {"even": 3 * BATCH, "uneven": 3 * BATCH + 7, "starved": 3 * BATCH + 1}
+"""The last batch of an epoch: whole; seven, which no number of ranks divides; one, so that other ranks have none."""
+HELD_OUT = 13
+
+SGD = {"name": "sgd", "lr": 0.1, "momentum": 0.9}
+ADAMW = {"name": "adamw", "lr": 0.003, "weight_decay": 0.1}
+CLIP = {"all": 0.3, "lora": 0.02, "partial": 0.1}
+"""Small enough to be reached."""
+PARTS = {"mlp": ("2.*", "4.bias"), "tied": ("blocks.1.*", "embedding.weight"), "untied": ("blocks.1.*", "head.*")}
+
+
+def possible(case):
+    """`single` is one process, and with one piece it would be compared with itself; two replicas of two make four."""
+    if case["variant"] == "single":
+        return (case["ranks"], case["pieces"]) == (1, 4)
+    return case["variant"] != "hsdp" or case["ranks"] == 4
+
+
+def problem_name(case):
+    clipped = ("clipped",) if case["clipped"] else ()
+    return "-".join((case["model"], case["trained"], case["last"], case["optimizer"], *clipped))
+
+
+def _solved(case, chosen):
+    """Whether the one process that it is compared with computes this problem already."""
+    return any(all(case[choice] == other[choice] for choice in PROBLEM) for other in chosen)
+
+
+POSSIBLE = possible_cases(CHOICES, possible)
+MATRIX = pairwise(POSSIBLE, _solved)
+
+
+def case_name(case):
+    return f"{case['variant']}-{case['ranks']}/{problem_name(case)}-in-{case['pieces']}"
+
+
+def mlp(**changes):
+    document = {
+        **load_template("mlp_parity").spec,
+        "seed": 3,
+        "epochs": None,
+        "steps": 20,
+        "model": {"source": "builtin", "name": "mlp", "sizes": [3, 8, 5, 3]},
+    } | changes
+    data = document["data"]
+    if data.get("eval_fraction") or data.get("eval_path"):
+        document["evaluation"] = {"every_steps": 7}
+    return document
+
+
+def gpt(*, layers=2, tied=True, **changes):
+    size = {"layers": layers, "width": 16, "heads": 2, "context": 16, "vocab": 257, "tied": tied}
+    data = {"source": "builtin", "name": "stdlib", "eval_fraction": 0.00002}
+    model = {"source": "builtin", "name": "gpt", **size}
+    return mlp(**({"task": "causal_lm", "model": model, "data": data} | changes))
+
+
+def write_texts(folder):
+    """Short texts of different lengths, so that ranks differ in their number of targets too."""
+    folder.mkdir()
+    for name, count in (*EXAMPLES.items(), ("held-out", HELD_OUT)):
+        write_lines(folder / f"{name}.jsonl", [{"text": f"{n} x {n} = {n * n}"} for n in range(count)])
+
+
+def specs(case, texts):
+    """What the one process computes, and what the ranks of the case do. `texts` is the folder of `write_texts`."""
+    optimizer = ADAMW if case["optimizer"] == "adamw" else SGD
+    if case["clipped"]:
+        optimizer = optimizer | {"clip_norm": CLIP[case["trained"]]}
+    problem = _base(case, texts) | _trained(case) | {"optimizer": optimizer}
+    share = BATCH // case["ranks"] // case["pieces"]
+    return problem | _pieces(BATCH), problem | _pieces(share) | _spread(case)
+
+
+def _base(case, texts):
+    if case["model"] == "mlp":
+        total = EXAMPLES[case["last"]] + HELD_OUT
+        data = {"source": "builtin", "name": "parity", "examples": total, "eval_fraction": HELD_OUT / total}
+        return mlp(data=data)
+    files = {"path": str(texts / f"{case['last']}.jsonl"), "eval_path": str(texts / "held-out.jsonl")}
+    return gpt(tied=case["model"] == "tied", data={"source": "jsonl", "packing": False, **files})
+
+
+def _trained(case):
+    if case["trained"] == "lora":
+        return {"lora_rank": 2, "lora": {"alpha": 8}}
+    return {"trainable": PARTS[case["model"]]} if case["trained"] == "partial" else {}
+
+
+def _pieces(size):
+    return {"batch": {"size": BATCH, "micro_size": size}}
+
+
+def _spread(case):
+    """The strategy, with units of the size that suits the model."""
+    if case["variant"] == "single":
+        return {"strategy": "single"}
+    if case["variant"] == "size" and case["model"] != "mlp":
+        return {"strategy": "fsdp", "fsdp": {"wrap": "size", "min_params": 1050}}
+    return VARIANTS[case["variant"]]

@@ -1,0 +1,34 @@
+"""Few combinations of many choices, so that any two choices meet in one of them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations, product
+
+Pair = frozenset[tuple[str, object]]
+Case = Mapping[str, object]
+
+
+def pairs_of(case: Case) -> set[Pair]:
+    """Every two of a case's choices."""
+    return {frozenset(two) for two in combinations(case.items(), 2)}
+
+
+def possible_cases(choices: Mapping[str, Sequence[object]], allowed: Callable[[Case], bool]) -> list[dict[str, object]]:
+    """The whole product, without what is not allowed."""
+    every = (dict(zip(choices, values, strict=True)) for values in product(*choices.values()))
+    return [case for case in every if allowed(case)]
+
+
+def pairwise(cases: Sequence[dict[str, object]], cheap: Callable[[Case, list[dict[str, object]]], bool]) -> list:
+    """Some of the cases, in which every pair is that is in any: each time one with the most pairs that are missing,
+    and among those a cheap one beside what is chosen already. The same ones in the same order every time."""
+    places: dict[Pair, int] = {}
+    masks = [sum(1 << places.setdefault(pair, len(places)) for pair in pairs_of(case)) for case in cases]
+    missing, chosen = (1 << len(places)) - 1, []
+    while missing:
+        gains = [(mask & missing).bit_count() for mask in masks]
+        most = max(gains)
+        best = [place for place, gain in enumerate(gains) if gain == most]
+        place = next((place for place in best if cheap(cases[place], chosen)), best[0])
+        chosen.append(cases[place])
+        missing &= ~masks[place]
+    return chosen
