@@ -19,10 +19,12 @@ from torch.utils.data.distributed import DistributedSampler
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.resolve import Site, resolve
 from trainyard.contract.spec import TrainingSpec, parse_spec
+from worker.boundary import Boundary
 from worker.distributed import Ranks
 from worker.engine.trainer import Trainer
 from worker.reporter import SilentReporter, SpoolReporter
 from worker.service_client import ServiceClient
+from worker.signals import StopSignal
 from worker.spool_sender import SpoolSender
 from worker.tasks.base import Task
 from worker.tasks.select import select_task
@@ -193,19 +195,16 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-class _Ticking:
-    """The engine asks before each step whether to stop: the same collective as in a real run, and the clock."""
+class _Ticking(Boundary):
+    """What the ranks agree on between steps, as in a real run, and the clock."""
 
-    def __init__(self, tick: Tick, ranks: Ranks) -> None:
+    def __init__(self, tick: Tick, ranks: Ranks, stop: StopSignal) -> None:
+        super().__init__(ranks, stop)
         self._tick = tick
-        self._ranks = ranks
 
     def agreed(self) -> bool:
         self._tick()
-        return self._ranks.any(False)
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"the bench's stop signal has no {name}")
+        return super().agreed()
 
 
 def trainyard(bench: Bench, tick: Tick) -> None:
@@ -222,7 +221,7 @@ def trainyard(bench: Bench, tick: Tick) -> None:
             bench.task,
             bench.ranks,
             reporter=reporter,
-            stop=_Ticking(tick, bench.ranks),  # type: ignore[arg-type]
+            boundary=_Ticking(tick, bench.ranks, StopSignal(attempt.stop_request)),
             checkpoints=checkpoints,  # type: ignore[arg-type]
         )
         trainer.run()
@@ -257,6 +256,11 @@ CONTENDERS: dict[str, Callable[[Bench, Tick], None]] = {
 }
 
 
+def spec_of(document: dict[str, Any]) -> TrainingSpec:
+    """The spec as one process on a machine without GPUs has it."""
+    return resolve(parse_spec({**document, "steps": 1, "gpus": 1, "strategy": "single"}), Site())
+
+
 def task_of(document: dict[str, Any]) -> Task:
     """The task with its data, loaded once for all."""
-    return select_task(resolve(parse_spec({**document, "steps": 1, "gpus": 1, "strategy": "single"}), Site()))
+    return select_task(spec_of(document))

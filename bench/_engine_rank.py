@@ -10,7 +10,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from bench._contenders import CONTENDERS, Bench, task_of
+from bench._contenders import CONTENDERS, Bench, spec_of, task_of
 from worker import distributed
 
 WARM_STEPS = 3
@@ -21,7 +21,7 @@ def main(plan_path: str, result_path: str) -> None:
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     plan: dict[str, Any] = json.loads(Path(plan_path).read_text())
-    ranks = distributed.join("gloo")
+    ranks = distributed.join(spec_of(plan["document"]))
     if ranks.world == 1:
         # accelerate and Trainer take these variables for a distributed run and would wrap the model.
         for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"):
