@@ -6,102 +6,28 @@ A contender trains `steps` updates from a fresh model and calls `tick` at the st
 import contextlib
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, TensorDataset
-from torch.utils.data.distributed import DistributedSampler
 
-from trainyard.contract.layout import AttemptLayout, RunLayout
-from trainyard.contract.resolve import Site, resolve
-from trainyard.contract.spec import TrainingSpec, parse_spec
-from worker.distributed import Ranks
-from worker.engine.trainer import Trainer
-from worker.reporter import SilentReporter, SpoolReporter
-from worker.service_client import ServiceClient
-from worker.spool_sender import SpoolSender
-from worker.tasks.base import Task
-from worker.tasks.select import select_task
-
-LOG_EVERY = 10
-CLIP = 1.0
-RATE = 1e-3
-
-Tick = Callable[[], None]
-
-
-@dataclass(frozen=True)
-class Bench:
-    """What every contender gets."""
-
-    document: dict[str, Any]
-    task: Task
-    ranks: Ranks
-    steps: int
-    service_url: str
-
-    @property
-    def batch(self) -> int:
-        """Examples of one update, over all ranks."""
-        return int(self.document["batch"]["size"])
-
-    @property
-    def share(self) -> int:
-        return self.batch // self.ranks.world
-
-    @property
-    def together(self) -> bool:
-        return self.ranks.world > 1
-
-    def spec(self) -> TrainingSpec:
-        return resolve(parse_spec({**self.document, "steps": self.steps, "gpus": self.ranks.world}), Site())
-
-    def loader(self) -> Iterator[tuple[torch.Tensor, ...]]:
-        """Endless batches of this rank, as people load them."""
-        rows = TensorDataset(*(tensor[: self.task.examples.train] for tensor in self.task.examples.tensors))
-        sampler = DistributedSampler(rows, self.ranks.world, self.ranks.rank)
-        while True:
-            yield from map(tuple, DataLoader(rows, self.share, sampler=sampler, drop_last=True))
-
-
-class LossModule(nn.Module):
-    """Model and loss in one module, as Trainer wants them; the loss is the mean over the rank's tokens."""
-
-    def __init__(self, bench: Bench) -> None:
-        super().__init__()
-        self.inner = bench.task.build_model()
-        self._bench = bench
-        self._divisor = bench.task.weight(_first(bench.share))
-
-    def forward(self, batch: torch.Tensor, target: torch.Tensor | None = None, **_: Any) -> dict[str, torch.Tensor]:
-        tensors = (batch,) if target is None else (batch, target)
-        return {"loss": self._bench.task.loss_sum(self.inner, tensors) / self._divisor}
-
-
-def _first(count: int) -> Any:
-    import numpy as np
-
-    return np.arange(count)
-
-
-def _optimizer(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0, fused=True)
+from bench._bench import CLIP, LOG_EVERY, RATE, Bench, Tick, optimizer_of
+from bench._ours import trainyard
 
 
 def bare(bench: Bench, tick: Tick) -> None:
     """A loop of ten lines with torch alone."""
-    model: nn.Module = LossModule(bench)
+    model = bench.model().to(bench.device)
+    if bench.compiled:
+        model.compile()
     if bench.together:
         model = DistributedDataParallel(model, gradient_as_bucket_view=True)
-    optimizer = _optimizer(model)
-    for step, batch in zip(range(1, bench.steps + 1), bench.loader(), strict=False):
+    optimizer = optimizer_of(model)
+    for step, batch in zip(range(1, bench.steps + 1), bench.batches(), strict=False):
         tick()
         optimizer.zero_grad(set_to_none=True)
-        loss = model(*batch)["loss"]
+        with bench.autocast():
+            loss = model(*batch)["loss"]
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
@@ -114,9 +40,9 @@ def with_accelerate(bench: Bench, tick: Tick) -> None:
     from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=True)
-    model = LossModule(bench)
-    model, optimizer = accelerator.prepare(model, _optimizer(model))
-    for step, batch in zip(range(1, bench.steps + 1), bench.loader(), strict=False):
+    model = bench.model()
+    model, optimizer = accelerator.prepare(model, optimizer_of(model))
+    for step, batch in zip(range(1, bench.steps + 1), bench.batches(), strict=False):
         tick()
         loss = model(*batch)["loss"]
         accelerator.backward(loss)
@@ -135,9 +61,9 @@ def with_fabric(bench: Bench, tick: Tick) -> None:
     strategy = "ddp" if bench.together else "auto"
     fabric = Fabric(accelerator="cpu", devices=bench.ranks.world, strategy=strategy)
     fabric.launch()
-    model = LossModule(bench)
-    model, optimizer = fabric.setup(model, _optimizer(model))
-    for step, batch in zip(range(1, bench.steps + 1), bench.loader(), strict=False):
+    model = bench.model()
+    model, optimizer = fabric.setup(model, optimizer_of(model))
+    for step, batch in zip(range(1, bench.steps + 1), bench.batches(), strict=False):
         tick()
         optimizer.zero_grad(set_to_none=True)
         loss = model(*batch)["loss"]
@@ -157,14 +83,12 @@ def with_trainer(bench: Bench, tick: Tick) -> None:
         def on_step_begin(self, *_: Any, **__: Any) -> None:
             tick()
 
-    rows = [
-        dict(zip(("batch", "target"), row, strict=False))
-        for row in TensorDataset(*(tensor[:2048] for tensor in bench.task.examples.tensors))
-    ]
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             output_dir=folder,
-            use_cpu=True,
+            use_cpu=bench.device.type == "cpu",
+            bf16=bench.low,
+            torch_compile=bench.compiled,
             max_steps=bench.steps,
             per_device_train_batch_size=bench.share,
             learning_rate=RATE,
@@ -180,9 +104,10 @@ def with_trainer(bench: Bench, tick: Tick) -> None:
             ddp_backend="gloo" if bench.together else None,
             ddp_find_unused_parameters=False,
             dataloader_drop_last=True,
-            dataloader_pin_memory=False,
+            dataloader_pin_memory=bench.device.type == "cuda",
         )
-        trainer = HfTrainer(LossModule(bench), arguments, train_dataset=rows, callbacks=[Ticks()])
+        rows = [{"batch": tokens} for (tokens,) in (bench.rows[place] for place in range(min(2048, len(bench.rows))))]
+        trainer = HfTrainer(bench.model(), arguments, train_dataset=rows, callbacks=[Ticks()])
         with _quiet():
             trainer.train()
 
@@ -193,70 +118,11 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-class _Ticking:
-    """The engine asks before each step whether to stop: the same collective as in a real run, and the clock."""
-
-    def __init__(self, tick: Tick, ranks: Ranks) -> None:
-        self._tick = tick
-        self._ranks = ranks
-
-    def agreed(self) -> bool:
-        self._tick()
-        return self._ranks.any(False)
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"the bench's stop signal has no {name}")
-
-
-def trainyard(bench: Bench, tick: Tick) -> None:
-    """Our engine as a job runs it: spool on disk, sender thread, stop flag, metrics every ten steps."""
-    spec = bench.spec()
-    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
-        run = RunLayout(Path(folder) / "job")
-        attempt = run.attempt(1)
-        attempt.root.mkdir(parents=True)
-        reporter = _reporter(bench, attempt)
-        checkpoints = _NoCheckpoints()
-        trainer = Trainer(
-            spec,
-            bench.task,
-            bench.ranks,
-            reporter=reporter,
-            stop=_Ticking(tick, bench.ranks),  # type: ignore[arg-type]
-            checkpoints=checkpoints,  # type: ignore[arg-type]
-        )
-        trainer.run()
-        reporter.close(0.5)
-
-
-class _NoCheckpoints:
-    """No contender writes any."""
-
-    start_step = last_step = saved_ranks = 0
-
-    def due(self, step: int, total_steps: int) -> bool:
-        return False
-
-    def finish(self) -> None:
-        return
-
-
-def _reporter(bench: Bench, attempt: AttemptLayout) -> SilentReporter | SpoolReporter:
-    if not bench.ranks.first:
-        return SilentReporter()
-    sender = SpoolSender(attempt, 1, lambda: ServiceClient(bench.service_url, "a1", "token"))
-    return SpoolReporter(attempt, 1, 0, sender)
-
-
 CONTENDERS: dict[str, Callable[[Bench, Tick], None]] = {
     "trainyard": trainyard,
     "bare loop": bare,
+    "bare, again": bare,
     "accelerate": with_accelerate,
     "Fabric": with_fabric,
     "Trainer": with_trainer,
 }
-
-
-def task_of(document: dict[str, Any]) -> Task:
-    """The task with its data, loaded once for all."""
-    return select_task(resolve(parse_spec({**document, "steps": 1, "gpus": 1, "strategy": "single"}), Site()))

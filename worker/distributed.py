@@ -31,14 +31,12 @@ class Ranks:
 
     def gather(self, values: Sequence[float]) -> list[list[float]]:
         """Every rank's values, by rank, in double precision. A collective."""
-        rows = torch.zeros(self.world, len(values), dtype=torch.float64)
-        rows[self.rank] = torch.tensor(values, dtype=torch.float64)
-        if self.world > 1:
-            parts = [torch.empty_like(rows[0]) for _ in range(self.world)]
-            dist.all_gather(parts, rows[self.rank], group=self.bookkeeping)
-            rows = torch.stack(parts)
-        listed: list[list[float]] = rows.tolist()
-        return listed
+        if self.world == 1:
+            return [list(values)]
+        own = torch.tensor(values, dtype=torch.float64)
+        rows = [torch.empty_like(own) for _ in range(self.world)]
+        dist.all_gather(rows, own, group=self.bookkeeping)
+        return [row.tolist() for row in rows]
 
     def any(self, flag: bool) -> bool:
         """Whether it is so on any rank. A collective."""

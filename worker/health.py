@@ -1,5 +1,6 @@
 """Losses and gradients that are not numbers: found without waiting for the device, and dealt with as the spec says."""
 
+import math
 from typing import Literal
 
 import torch
@@ -9,6 +10,8 @@ from worker.engine.precision import Precision
 from worker.errors import TrainingError
 
 _NEVER = 2**62
+_AT_ONCE = 64
+"""Updates whose losses are looked at together."""
 _HINT = (
     "Lower optimizer.lr, lengthen schedule.warmup_steps, set optimizer.clip_norm, or look at the data of that step. "
     "health.on_nan: skip leaves such steps out."
@@ -29,6 +32,8 @@ class NonFinite:
         self._scaled = precision.scaler
         self._ranks = ranks
         self._first_bad = torch.tensor(_NEVER, dtype=torch.int64, device=ranks.device)
+        self._unseen: list[torch.Tensor] = []
+        """One for each of the latest updates, not finite where its loss or norm was not."""
         self._skipped = torch.zeros((), dtype=torch.int64, device=ranks.device)
         self.needs_norm = policy == "skip" or self._scaled is not None
 
@@ -46,21 +51,29 @@ class NonFinite:
 
     def allows(self, step: int, loss: torch.Tensor, norm: torch.Tensor | None) -> bool:
         """Whether the optimizer may make this step; takes note of what it saw. A collective under `skip`."""
-        bad = ~torch.isfinite(loss)
-        if norm is not None:
-            bad = bad | ~torch.isfinite(norm).to(bad.device, non_blocking=True)
+        both = loss if norm is None else loss + norm.to(loss.device, non_blocking=True)
         if self._scaled is not None:
-            self._skipped += bad
-            return True
-        if self._policy == "skip":
-            refused = self._ranks.any(bool(bad.item()))
+            self._skipped += ~torch.isfinite(both)
+        elif self._policy == "skip":
+            refused = self._ranks.any(not math.isfinite(both.item()))
             self._skipped += refused
             return not refused
-        self._first_bad = torch.where(bad, self._first_bad.clamp(max=step), self._first_bad)
+        elif self._policy == "stop":
+            self._unseen.append(both)
+            if len(self._unseen) == _AT_ONCE:
+                self._look(step)
         return True
 
-    def check(self) -> None:
-        """End the run where the policy says so, on all ranks alike. Waits for the device; a collective.
+    def _look(self, step: int) -> None:
+        """At the updates up to this one, all at once: one by one it would cost a small step a fiftieth of its time."""
+        first = step + 1 - len(self._unseen)
+        steps = torch.arange(first, step + 1, device=self._first_bad.device)
+        finite = torch.isfinite(torch.stack(self._unseen))
+        self._first_bad = torch.minimum(self._first_bad, steps.masked_fill(finite, _NEVER).min())
+        self._unseen.clear()
+
+    def check(self, step: int) -> None:
+        """After this update: end the run where the policy says so, on all ranks alike. Waits for the device; a collective.
 
         Raises:
             TrainingError: naming the step where it began.
@@ -72,6 +85,8 @@ class NonFinite:
                 message = f"the loss is not finite at any scale ({self.skipped} steps were skipped)"
                 raise TrainingError(message, _HINT)
             return
+        if self._unseen:
+            self._look(step)
         first = int(min(row[0] for row in self._ranks.gather([float(self._first_bad.item())])))
         if first < _NEVER:
             raise TrainingError(f"the loss became NaN or infinite at step {first}", _HINT)

@@ -179,7 +179,7 @@ class Trainer:
         if self._ranks.first:
             speed = values["perf/examples_per_second"]
             log.info("step %d/%d  loss %.6f  %.0f examples/s", step, self.total_steps, loss, speed)
-        self._health.check()
+        self._health.check(step)
 
     def _global_losses(self) -> dict[str, float]:
         """Over all ranks: the loss, and each of several by its name. A collective; waits for the device."""
@@ -198,7 +198,7 @@ class Trainer:
     def _save(self, step: int) -> None:
         if step == self._checkpoints.last_step:
             return
-        self._health.check()
+        self._health.check(step)
         started = time.perf_counter()
         self._pulse.mark("saving")
         self._checkpoints.save(step, self._state.capture(step, self._health.skipped), self._latest)

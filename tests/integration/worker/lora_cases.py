@@ -90,7 +90,12 @@ class Cases:
                 )
                 found[f"bf16/{variant}"] = self._exported("bf16", LORA | {"precision": "bf16"}, variant)
             found |= {f"builtin-{name}": self._builtin(name) for name in BUILTIN}
+            found["reads/lora"] = self._reads("lora", "layer")
+            found["reads/full"] = self._reads("full", "ddp")
         return found
+
+    def _reads(self, name, variant):
+        return {"spec": self.problems[name] | VARIANTS[variant] | {"log": {"every_steps": 5}}, "count_reads": True}
 
     def _builtin(self, name):
         """Adapters on one of our own models, sharded."""

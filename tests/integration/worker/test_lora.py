@@ -245,3 +245,11 @@ class TestARunThatIsRefused:
         assert finish.failure.message == (
             f"data.path: {broken}, line 2 is not JSON: expected one JSON object with `text`, a string"
         )
+
+
+@pytest.mark.parametrize("case", ["reads/lora", "reads/full"])
+def test_a_step_waits_only_where_transformers_looks_at_the_positions(layouts, case):
+    # Once a forward, in find_packed_sequence_indices; a rank's five examples are two forwards.
+    for rank in layouts[2]:
+        assert len(rank[case]["reads"]) == 6
+        assert max(rank[case]["reads"].values()) <= 2

@@ -1,0 +1,69 @@
+"""The step at which a run stopped being one is named exactly, and no step waits to find out."""
+
+import math
+
+import pytest
+import torch
+
+from trainyard.contract.sections import Amp
+from worker.distributed import Ranks
+from worker.engine.precision import Precision
+from worker.errors import TrainingError
+from worker.health import NonFinite
+
+CPU = torch.device("cpu")
+FINE = torch.tensor(1.0)
+ALONE = Ranks(rank=0, world=1, local_rank=0, device=CPU, bookkeeping=None, checkpoints=None)
+
+
+def watch(policy, precision="fp32"):
+    return NonFinite(policy, Precision(precision, Amp(), CPU), ALONE)
+
+
+def after(health, steps, bad):
+    """So many updates; `bad` says what the loss and the norm were at some."""
+    for step in range(1, steps + 1):
+        assert health.allows(step, *bad.get(step, (FINE, FINE)))
+    return health
+
+
+def tensors(loss, norm):
+    return torch.tensor(loss), None if norm is None else torch.tensor(norm)
+
+
+class TestStop:
+    @pytest.mark.parametrize("step", [1, 63, 64, 65, 128, 150])
+    @pytest.mark.parametrize("values", [(math.nan, 1.0), (1.0, math.inf), (-math.inf, math.inf), (math.nan, None)])
+    def test_names_the_first_step_that_was_not_finite(self, step, values):
+        health = after(watch("stop"), 150, {step: tensors(*values), 150: tensors(math.nan, 1.0)})
+        with pytest.raises(TrainingError, match=f"at step {step}$"):
+            health.check(150)
+
+    def test_goes_on_where_all_was_finite(self):
+        health = after(watch("stop"), 150, {})
+        health.check(150)
+        health.check(150)
+
+    def test_finds_what_came_after_a_look(self):
+        health = after(watch("stop"), 70, {})
+        health.check(70)
+        health.allows(71, *tensors(math.inf, 1.0))
+        with pytest.raises(TrainingError, match="at step 71$"):
+            health.check(71)
+
+
+def test_skip_refuses_the_step_and_counts_it():
+    health = watch("skip")
+    assert health.allows(1, FINE, FINE)
+    assert not health.allows(2, *tensors(math.nan, 1.0))
+    assert not health.allows(3, *tensors(1.0, math.inf))
+    assert health.skipped == 2
+
+
+def test_ignore_looks_at_nothing():
+    after(watch("ignore"), 3, {2: tensors(math.nan, math.nan)}).check(3)
+
+
+def test_a_scaler_skips_by_itself_and_the_steps_are_counted():
+    health = after(watch("stop", "fp16"), 4, {2: tensors(1.0, math.inf)})
+    assert health.skipped == 1
