@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from service.artifacts import endpoints as artifacts
+from service.cluster import endpoints as cluster
 from service.code import endpoints as code
 from service.dependencies import Services
 from service.errors import InvalidRequestError, ServiceError
@@ -54,6 +55,7 @@ def create_app(services: Services, metrics: ServiceMetrics) -> FastAPI:
         reports.router,
         reports.worker_router,
         presets,
+        cluster.router,
         code.router,
         artifacts.router,
         health_router(metrics),

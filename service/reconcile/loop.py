@@ -16,6 +16,7 @@ from service.reconcile.decide import NOTHING, Facts, Verdict, decide
 from service.reconcile.drain import Drain, read_claimant, read_finish
 from service.reconcile.lease import LeaderLease, LeaseLostError
 from service.reconcile.submit import Submitter, newest_step
+from service.reconcile.survey import Survey
 from service.scheduler.base import Known, Observation, Scheduler, SchedulerUnavailableError
 from trainyard.contract.reports import FinishRecord
 from trainyard.contract.resources import TERMINAL
@@ -44,6 +45,7 @@ class Reconciler:
         self._scheduler = scheduler
         self._submitter = submitter
         self._lease = lease
+        self._survey = Survey(services, scheduler, lease)
         self._patience = _PATIENCE_SECONDS
         self.changed = False
         """Whether the last tick wrote anything, or has a question under way."""
@@ -83,6 +85,7 @@ class Reconciler:
 
     def _tick(self) -> bool:
         self._submitter.collect()
+        self._survey.take()
         pairs = self._load()
         self._services.crash("tick.after-load")
         observed = self._observe(pairs)
@@ -171,7 +174,7 @@ class Reconciler:
         if verdict.cancel:
             self._ask(lambda: self._scheduler.cancel(self._known(job, attempt)), job)
             self._services.crash("tick.after-cancel")
-        if verdict != NOTHING and not _known_already(job, verdict):
+        if verdict != NOTHING and not _known_already(job, attempt, verdict):
             self._apply(job, attempt, verdict, finish, blamed(finish, seen))
             self._services.crash("tick.after-apply")
 
@@ -218,6 +221,8 @@ class Reconciler:
                 row = jobs.attempt(attempt.id)
                 _end(fresh, row, verdict, finish, now)
                 row.blamed_node = blamed_node
+            elif attempt is not None:
+                jobs.attempt(attempt.id).estimated_start = verdict.estimated_start
             session.flush()
             if verdict.status is not None:
                 jobs.move(fresh, verdict.status, verdict.message or "", reason=verdict.reason)
@@ -258,9 +263,11 @@ def _silence(attempt: Attempt, now: datetime) -> float:
     return (now - max(signs, default=now)).total_seconds()
 
 
-def _known_already(job: Job, verdict: Verdict) -> bool:
-    """Whether it only says what the job's row says."""
-    return verdict.status is None and not verdict.ended and verdict.message in (None, job.status_message)
+def _known_already(job: Job, attempt: Attempt, verdict: Verdict) -> bool:
+    """Whether it only says what the rows say."""
+    if verdict.status is not None or verdict.ended or verdict.estimated_start != attempt.estimated_start:
+        return False
+    return verdict.message in (None, job.status_message)
 
 
 def _named(seen: Observation, names: Mapping[str, str]) -> Observation:

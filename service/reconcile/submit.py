@@ -5,7 +5,7 @@ the answer is recorded. An attempt without an answer is never submitted again be
 scheduler does not have it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -20,6 +20,8 @@ from service.reconcile.handover import Answer, HandOvers, NotAsked, Superseded
 from service.reconcile.lease import LeaderLease
 from service.reconcile.prepare import Preparation
 from service.scheduler.base import Accepted, Ambiguous, Known, Rejected, Scheduler, SubmitOutcome
+from trainyard.contract.problems import Problem
+from trainyard.contract.reports import Failure
 from trainyard.contract.spec import parse_spec
 
 log = structlog.get_logger("submit")
@@ -69,6 +71,9 @@ class Submitter:
             jobs = JobRepository(session, now)
             job = jobs.locked(job_no)
             if job.status != "queued" or job.desired != "run":
+                return
+            if problems := self.preparation.refusals(session, job):
+                _refuse(jobs, job, problems)
                 return
             attempt = self._new_attempt(jobs, job, now)
             session.add(attempt)
@@ -245,6 +250,13 @@ class Submitter:
                     log.warning("submission without a clear answer", tag=attempt.tag, message=message)
                     jobs.say(job, f"handed over without a clear answer ({message}); looking for it")
             self.services.crash("record.before-commit")
+
+
+def _refuse(jobs: JobRepository, job: Job, problems: Sequence[Problem]) -> None:
+    words = "; ".join(map(str, problems))
+    hint = "Submit it again with these fields changed; `trainyard cluster` shows what there is."
+    job.failure = Failure(type="SpecError", message=words, hint=hint, final=True).model_dump(mode="json")
+    jobs.finish(job, "rejected", words)
 
 
 def newest_step(job: Job) -> int | None:

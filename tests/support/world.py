@@ -30,6 +30,7 @@ from service.scheduler.base import (
     SubmitOutcome,
 )
 from service.settings import Settings
+from trainyard.contract.cluster import ClusterSnapshot
 from trainyard.contract.layout import AttemptLayout, RunLayout
 
 
@@ -60,6 +61,9 @@ class FakeScheduler:
     states: dict[str, Observation] = field(default_factory=dict)
     cancelled: list[str] = field(default_factory=list)
     observations: int = 0
+    nodes: ClusterSnapshot = field(default_factory=ClusterSnapshot)
+    """What it says that there is."""
+    surveys: int = 0
 
     def submit(self, plan: LaunchPlan) -> SubmitOutcome:
         if self.outcome is not None:
@@ -82,6 +86,11 @@ class FakeScheduler:
     def cancel(self, known: Known) -> None:
         self._check()
         self.cancelled.append(known.tag)
+
+    def cluster(self) -> ClusterSnapshot:
+        self.surveys += 1
+        self._check()
+        return self.nodes
 
     def _check(self) -> None:
         if self.unavailable:

@@ -19,6 +19,7 @@ from trainyard.client.retry import retry_delay
 from trainyard.client.settings import connection
 from trainyard.client.stream import StreamCursor, StreamEvent
 from trainyard.client.waiting import POLL_TIMEOUT, STREAM_TIMEOUT, Wait
+from trainyard.contract.cluster import ClusterResource
 from trainyard.contract.resources import (
     ArtifactResource,
     AttemptResource,
@@ -179,6 +180,10 @@ class AsyncClient:
 
     async def templates(self) -> list[Template]:
         return [item async for item in self._items(requests.templates())]
+
+    async def cluster(self) -> ClusterResource:
+        """What there is to run on, from the service's snapshot."""
+        return await self._send(requests.cluster())
 
     async def template(self, name: str) -> Template:
         return await self._send(requests.template(name))

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from trainyard.client.errors import InvalidRequestError, NotFoundError, not_trainyard
 from trainyard.client.packing import CodeArchive, pack
+from trainyard.contract.cluster import ClusterResource
 from trainyard.contract.resources import (
     ArtifactResource,
     AttemptResource,
@@ -182,6 +183,10 @@ def templates() -> Request[Page[Template]]:
 
 def template(name: str) -> Request[Template]:
     return Request("GET", f"/v1/templates/{_segment(name, 'template')}", _model(Template))
+
+
+def cluster() -> Request[ClusterResource]:
+    return Request("GET", "/v1/cluster", _model(ClusterResource))
 
 
 def ready() -> Request[bool]:

@@ -111,6 +111,8 @@ class JobResource(Resource):
     created_by: str
     created_at: Timestamp
     updated_at: Timestamp
+    estimated_start: Timestamp | None = None
+    """While pending: when the scheduler expects to start it, where it says so."""
     started_at: Timestamp | None = None
     finished_at: Timestamp | None = None
     progress: JobProgress | None = None
