@@ -93,7 +93,8 @@ class Reconciler:
         names = {pair.attempt.tag: f"{pair.job.name} ({pair.job.id})" for pair in pairs if pair.attempt}
         self._patience = _PATIENCE_SECONDS
         for pair in pairs:
-            self._step(pair, observed, names)
+            with structlog.contextvars.bound_contextvars(**_about(pair.job, pair.attempt)):
+                self._step(pair, observed, names)
         self._submitter.collect()
         return any(pair.job.status in ACTIVE or pair.job.status == "queued" for pair in pairs)
 
@@ -140,7 +141,7 @@ class Reconciler:
             question()
         except SchedulerUnavailableError as error:
             self._patience -= time.monotonic() - started
-            log.warning("scheduler unavailable", job=job.id, error=str(error))
+            log.warning("scheduler unavailable", error=str(error))
 
     def _waiting(self, job: Job) -> None:
         """A job that the scheduler does not have."""
@@ -165,9 +166,9 @@ class Reconciler:
             self._submitter.adopt(job, attempt, str(read_claimant(folder)))
             return
         if over:
-            limit = self._services.settings.log_limit
+            limit, count = self._services.settings.log_limit, self._services.metrics.ingested
             self._services.crash("tick.before-drain")
-            Drain(self._services.database, attempt.id, folder, self._services.clock(), limit).run()
+            Drain(self._services.database, attempt.id, folder, self._services.clock(), limit, count).run()
             self._services.crash("tick.after-drain")
         verdict = decide(self._facts(job, attempt, seen, finish, over=over))
         self._services.crash("tick.after-verdict")
@@ -225,12 +226,20 @@ class Reconciler:
                 jobs.attempt(attempt.id).estimated_start = verdict.estimated_start
             session.flush()
             if verdict.status is not None:
+                log.info("moved", source=fresh.status, target=verdict.status, reason=verdict.reason)
                 jobs.move(fresh, verdict.status, verdict.message or "", reason=verdict.reason)
                 if fresh.status in TERMINAL:
                     fresh.finished_at = _finished_at(fresh, finish, now)
             elif verdict.message is not None:
                 jobs.say(fresh, verdict.message)
             self._services.crash("apply.before-commit")
+
+
+def _about(job: Job, attempt: Attempt | None) -> dict[str, str | None]:
+    """What every line of the log about a job carries."""
+    if attempt is None:
+        return {"job": job.id}
+    return {"job": job.id, "attempt": attempt.id, "scheduler_id": attempt.scheduler_id}
 
 
 def _finished_at(job: Job, finish: FinishRecord | None, now: datetime) -> datetime:

@@ -36,8 +36,7 @@ def words_for(known: Known, part: str) -> Observation:
 def test_resources_with_an_estimated_start(slurm: SlurmLab) -> None:
     sbatch(slurm, "ty-first", *_FULL)
     second = sbatch(slurm, "ty-second", *_FULL)
-    seen = words_for(second, "Slurm expects it to start by")
-    assert "waits until enough nodes are free (Resources)" in seen.message
+    seen = words_for(second, "waits until enough nodes are free (Resources); Slurm expects it to start by")
     assert seen.estimated_start is not None
 
 
@@ -56,17 +55,18 @@ def test_priority_with_how_many_are_ahead(slurm: SlurmLab) -> None:
         (("-N3",), "take another partition (PartitionNodeLimit)"),
         (("-p", "minute", "--time=5"), "lower resources.time_limit_minutes (PartitionTimeLimit)"),
         (("--begin=now+1hour",), "begin time is still to come"),
-        (("-w", "node2"), "down, drained or kept for jobs of higher priority"),
     ],
 )
 def test_what_is_not_a_matter_of_room(options: tuple[str, ...], part: str, slurm: SlurmLab) -> None:
-    if "-w" in options:
-        slurm.run("scontrol", "update", "nodename=node2", "state=drain", "reason=a test")
+    words_for(sbatch(slurm, "ty-odd", *options), part)
+
+
+def test_nodes_that_are_drained(slurm: SlurmLab) -> None:
+    slurm.run("scontrol", "update", "nodename=node2", "state=drain", "reason=a test")
     try:
-        words_for(sbatch(slurm, "ty-odd", *options), part)
+        words_for(sbatch(slurm, "ty-both", "-N2"), "down, drained or kept for jobs of higher priority")
     finally:
-        if "-w" in options:
-            slurm.run("scontrol", "update", "nodename=node2", "state=resume")
+        slurm.run("scontrol", "update", "nodename=node2", "state=resume")
 
 
 def test_partitions_nodes_and_gpus(slurm: SlurmLab) -> None:

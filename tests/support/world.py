@@ -15,7 +15,6 @@ from service.db.engine import Database
 from service.db.models import Token
 from service.dependencies import Services
 from service.faults import no_crash
-from service.observability import ServiceMetrics
 from service.reconcile.handover import HandOvers
 from service.reconcile.lease import LeaderLease
 from service.reconcile.loop import Reconciler
@@ -114,7 +113,7 @@ class World:
         self.reconciler = self.new_reconciler("one")
         ensure_admin_token(self.database, self.settings.state / "admin_token", self.clock())
         self.token = (self.settings.state / "admin_token").read_text().strip()
-        self.app = create_app(self.services, ServiceMetrics())
+        self.app = create_app(self.services)
         self.client = self.new_client(self.token)
 
     def new_client(self, token: str | None) -> TestClient:

@@ -185,6 +185,14 @@ class AsyncClient:
         """What there is to run on, from the service's snapshot."""
         return await self._send(requests.cluster())
 
+    async def resolve(self, job_id: str, action: str, scheduler_id: str | None = None) -> JobResource:
+        """As an administrator, say what became of a job that is lost or whose submission had no clear answer.
+
+        Args:
+            action: `adopt` with the scheduler's id of it, `resubmit` or `give_up`.
+        """
+        return await self._send(requests.resolve(job_id, action, scheduler_id))
+
     async def template(self, name: str) -> Template:
         return await self._send(requests.template(name))
 

@@ -186,6 +186,14 @@ class Client:
         """What there is to run on, from the service's snapshot."""
         return self._send(requests.cluster())
 
+    def resolve(self, job_id: str, action: str, scheduler_id: str | None = None) -> JobResource:
+        """As an administrator, say what became of a job that is lost or whose submission had no clear answer.
+
+        Args:
+            action: `adopt` with the scheduler's id of it, `resubmit` or `give_up`.
+        """
+        return self._send(requests.resolve(job_id, action, scheduler_id))
+
     def template(self, name: str) -> Template:
         return self._send(requests.template(name))
 
