@@ -24,7 +24,7 @@ from service.db.engine import Database
 from service.db.migrate import upgrade
 from service.dependencies import Services
 from service.errors import ServiceError
-from service.observability import ServiceMetrics, configure_logging
+from service.observability import configure_logging
 from service.reconcile.handover import HandOvers
 from service.reconcile.lease import LeaderLease, owner_of
 from service.reconcile.loop import Reconciler
@@ -87,11 +87,10 @@ def serve(settings: Settings) -> int:
         database = Database(settings.url)
         services = Services(settings=settings, database=database, clock=utc_now)
         ensure_admin_token(database, settings.state / "admin_token", utc_now())
-        metrics = ServiceMetrics()
-        loop = make_loop(services, make_scheduler(settings), metrics)
+        loop = make_loop(services, make_scheduler(services))
         services.hint = loop.hint
         config = uvicorn.Config(
-            create_app(services, metrics),
+            create_app(services),
             host=settings.host,
             port=settings.port,
             log_level="warning",
@@ -107,24 +106,27 @@ def serve(settings: Settings) -> int:
     return 0
 
 
-def make_scheduler(settings: Settings) -> Scheduler:
+def make_scheduler(services: Services) -> Scheduler:
     """The adapter for the configured backend.
 
     Raises:
         StartError: this machine cannot reach a scheduler of that kind.
     """
+    settings = services.settings
     if settings.backend == "slurm":
-        missing = [name for name in ("sbatch", "srun", "squeue", "sacct", "scancel") if shutil.which(name) is None]
+        missing = [
+            name for name in ("sbatch", "srun", "squeue", "sacct", "scancel", "sinfo") if shutil.which(name) is None
+        ]
         if missing:
             raise StartError(f"TRAINYARD_BACKEND=slurm needs Slurm's commands; not on the PATH: {', '.join(missing)}")
         if not is_plain_path(settings.runs):
             raise StartError(f"TRAINYARD_RUNS_DIR={settings.runs}: on Slurm only letters, digits and _./+@=,- in it")
-        return SlurmScheduler(poll_seconds=settings.slurm_poll_seconds)
+        return SlurmScheduler(poll_seconds=settings.slurm_poll_seconds, count=services.metrics.command)
     gpus = visible_gpus(os.environ, os.listdir("/dev")) if settings.site.accelerator == "cuda" else ()
     return LocalScheduler(settings.state, settings.local_slots, utc_now, gpus=gpus)
 
 
-def make_loop(services: Services, scheduler: Scheduler, metrics: ServiceMetrics) -> ReconcileLoop:
+def make_loop(services: Services, scheduler: Scheduler) -> ReconcileLoop:
     """The reconciler on the given parts."""
     batch = partial(batch_script, _slurm_site(services.settings)) if scheduler.name == "slurm" else None
     slurm, settings = scheduler.name == "slurm", services.settings
@@ -134,7 +136,8 @@ def make_loop(services: Services, scheduler: Scheduler, metrics: ServiceMetrics)
     hand_overs = HandOvers(threads=_SUBMISSIONS_AT_ONCE if slurm else 0)
     submitter = Submitter(services, scheduler, lease, preparation, hand_overs)
     slowest = settings.slurm_slowest_poll_seconds if slurm else settings.tick_seconds
-    loop = ReconcileLoop(Reconciler(services, scheduler, submitter, lease), metrics, settings.tick_seconds, slowest)
+    reconciler = Reconciler(services, scheduler, submitter, lease)
+    loop = ReconcileLoop(reconciler, services.metrics, settings.tick_seconds, slowest)
     hand_overs.done = loop.hint
     return loop
 

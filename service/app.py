@@ -12,13 +12,13 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from service.artifacts import endpoints as artifacts
+from service.cluster import endpoints as cluster
 from service.code import endpoints as code
 from service.dependencies import Services
 from service.errors import InvalidRequestError, ServiceError
 from service.health import health_router
 from service.jobs import endpoints as jobs
 from service.middleware import Gate
-from service.observability import ServiceMetrics
 from service.presets import router as presets
 from service.reports import endpoints as reports
 from service.settings import Settings
@@ -36,7 +36,7 @@ _TYPES = {
 }
 
 
-def create_app(services: Services, metrics: ServiceMetrics) -> FastAPI:
+def create_app(services: Services) -> FastAPI:
     """The application on the given parts; nothing is started."""
     errors: dict[int | str, dict[str, Any]] = {
         status: {"model": ErrorEnvelope} for status in (400, 401, 403, 404, 409, 422, 503)
@@ -54,9 +54,10 @@ def create_app(services: Services, metrics: ServiceMetrics) -> FastAPI:
         reports.router,
         reports.worker_router,
         presets,
+        cluster.router,
         code.router,
         artifacts.router,
-        health_router(metrics),
+        health_router(services.metrics),
     ):
         app.include_router(router)
     app.add_exception_handler(ServiceError, _service_error)
@@ -64,7 +65,7 @@ def create_app(services: Services, metrics: ServiceMetrics) -> FastAPI:
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _unexpected)
     settings = services.settings
-    app.add_middleware(Gate, hosts=known_hosts(settings), body_limit=settings.body_limit, metrics=metrics)
+    app.add_middleware(Gate, hosts=known_hosts(settings), body_limit=settings.body_limit, metrics=services.metrics)
     return app
 
 

@@ -15,6 +15,7 @@ from service.db.engine import Database
 from service.errors import PermissionDeniedError
 from service.faults import Crash, no_crash
 from service.jobs.repository import Window
+from service.observability import ServiceMetrics
 from service.settings import Settings
 from trainyard.contract.layout import RunLayout
 
@@ -32,6 +33,8 @@ class Services:
     clock: Clock
     hint: Callable[[], None] = field(default=_ignore)
     """Tells the reconciler that there is something to do; losing it only costs time."""
+    metrics: ServiceMetrics = field(default_factory=ServiceMetrics)
+    """What this process counts."""
     crash: Crash = no_crash
     """Where tests end the process."""
 

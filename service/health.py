@@ -7,6 +7,7 @@ from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from service.cluster.repository import ClusterRepository
 from service.dependencies import Services, ServicesDep
 from service.errors import ServiceError
 from service.jobs.repository import JobRepository
@@ -33,9 +34,12 @@ def health_router(metrics: ServiceMetrics) -> APIRouter:
     @router.get("/metrics", operation_id="prometheus", response_class=Response)
     def prometheus(services: ServicesDep) -> Response:
         """Prometheus' text format."""
+        now, backend = services.clock(), services.settings.backend
         with services.database.read() as session:
-            jobs = JobRepository(session, services.clock()).count_by_status()
-        return Response(metrics.render(jobs), media_type=CONTENT_TYPE_LATEST)
+            jobs = JobRepository(session, now).count_by_status()
+            unanswered = JobRepository(session, now).count_unanswered()
+            cluster = ClusterRepository(session).resource(backend, now)
+        return Response(metrics.render(jobs, unanswered, cluster.age_seconds), media_type=CONTENT_TYPE_LATEST)
 
     return router
 

@@ -46,6 +46,22 @@ class ServiceMetrics:
         self._tick_errors = Counter(
             "trainyard_reconcile_errors_total", "Reconcile ticks that failed.", registry=self.registry
         )
+        self._commands = self._counter("scheduler_commands", "Commands to Slurm.", "command", "outcome")
+        self._submissions = self._counter("submissions", "Answers to submissions.", "outcome")
+        self._adoptions = self._counter("adoptions", "Submissions that were found again.", "how")
+        self._ingested = self._counter("ingested", "What workers have reported, repeated deliveries included.", "kind")
+        self._under_way = Gauge("trainyard_hand_overs", "Submissions under way.", registry=self.registry)
+        self._unanswered = Gauge(
+            "trainyard_submissions_unanswered",
+            "Attempts that the scheduler may or may not have.",
+            registry=self.registry,
+        )
+        self._cluster_age = Gauge(
+            "trainyard_cluster_age_seconds", "Age of the cluster's snapshot.", registry=self.registry
+        )
+
+    def _counter(self, name: str, help_: str, *labels: str) -> Counter:
+        return Counter(f"trainyard_{name}_total", help_, labels, registry=self.registry)
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
         self._requests.labels(method, route, str(status)).observe(seconds)
@@ -56,9 +72,30 @@ class ServiceMetrics:
     def tick_failed(self) -> None:
         self._tick_errors.inc()
 
-    def render(self, jobs: dict[str, int]) -> bytes:
+    def command(self, command: str, outcome: str) -> None:
+        """One command to Slurm: `ok`, `failed` or `timeout`; for sbatch, no clear answer is `failed`."""
+        self._commands.labels(command, outcome).inc()
+
+    def submission(self, outcome: str) -> None:
+        """One answer: `accepted`, `rejected`, `ambiguous`, `not_asked`, or `refused` before it was asked."""
+        self._submissions.labels(outcome).inc()
+
+    def adoption(self, how: str) -> None:
+        """One submission whose entry was found again: by its `name`, by its `claim`, or by an `operator`."""
+        self._adoptions.labels(how).inc()
+
+    def ingested(self, kind: str, amount: int) -> None:
+        """Taken in from workers: `points`, `log_bytes`, `events`, `checkpoints`."""
+        self._ingested.labels(kind).inc(amount)
+
+    def handing_over(self, count: int) -> None:
+        self._under_way.set(count)
+
+    def render(self, jobs: dict[str, int], unanswered: int, cluster_age: float | None) -> bytes:
         """The exposition text, with the jobs as they are now."""
         self._jobs.clear()
         for status, count in jobs.items():
             self._jobs.labels(status).set(count)
+        self._unanswered.set(unanswered)
+        self._cluster_age.set(float("nan") if cluster_age is None else cluster_age)
         return generate_latest(self.registry)

@@ -51,6 +51,9 @@ class Settings(BaseSettings):
     """The time limit of jobs that name none; absent: their partition's."""
     slurm_gpus_per_node: Annotated[int | None, Field(ge=1)] = None
     """Ranks on a node for jobs that do not say; absent: all ranks on one node."""
+    slurm_preflight: bool = True
+    """Whether a job that asks for more than the cluster's snapshot has is refused before it is submitted; off where a
+    plugin of the site's changes what is asked."""
     slurm_host_suffix: Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]{0,128}$")] = ""
     """Appended to a node's name to get its name on the network between the nodes, such as `-ib0`."""
     code_roles: Annotated[tuple[Literal["admin", "user"], ...], NoDecode] = ("admin",)

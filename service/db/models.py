@@ -85,6 +85,8 @@ class Attempt(Base):
     submitted_at: Mapped[datetime | None]
     lookups: Mapped[int] = mapped_column(default=0)
     """Successful look-ups that found nothing since the ambiguous submission."""
+    estimated_start: Mapped[datetime | None]
+    """While it waits: the scheduler's guess."""
     claim_nonce: Mapped[str | None] = mapped_column(String(64))
     claimed_at: Mapped[datetime | None]
     nodes: Mapped[list[Any]] = mapped_column(default=list)
@@ -237,3 +239,17 @@ class Lease(Base):
     owner: Mapped[str] = mapped_column(String(64))
     term: Mapped[int]
     expires_at: Mapped[datetime]
+
+
+class Cluster(Base):
+    """What the scheduler of a backend had to run on when it was last asked."""
+
+    __tablename__ = "clusters"
+
+    backend: Mapped[str] = mapped_column(String(16), primary_key=True)
+    asked_at: Mapped[datetime]
+    taken_at: Mapped[datetime | None]
+    """Of the newest answer."""
+    snapshot: Mapped[dict[str, Any]]
+    error: Mapped[str | None] = mapped_column(Text)
+    """Why there was no answer when it was last asked."""

@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from service.code.actions import admit
 from service.dependencies import NowDep, PersonDep, ServicesDep, WindowDep
 from service.errors import InvalidRequestError, MalformedRequestError, NotFoundError
-from service.jobs import actions, profiles
+from service.jobs import actions, profiles, resolving
 from service.jobs.repository import JobFilter, JobRepository
 from service.jobs.schemas import attempt_resource, checkpoint_resource, event_resource, job_resource, page_of
 from trainyard.contract.problems import SpecError
@@ -22,6 +22,7 @@ from trainyard.contract.resources import (
     JobStatus,
     Page,
     ProfileRequest,
+    ResolveRequest,
     ScriptResource,
 )
 from trainyard.contract.yaml_text import load_yaml
@@ -154,6 +155,16 @@ def cancel(services: ServicesDep, person: PersonDep, now: NowDep, job_id: str) -
 def profile(services: ServicesDep, person: PersonDep, now: NowDep, job_id: str, body: ProfileRequest) -> JobResource:
     """Ask a running job for a trace of its next steps; an event tells when it is written, and where."""
     return profiles.ask(services.database, person, job_id, body, run_root=services.run_root, now=now)
+
+
+@router.post("/{job_id}/resolve", status_code=202, operation_id="resolve_job")
+def resolve(services: ServicesDep, person: PersonDep, now: NowDep, job_id: str, body: ResolveRequest) -> JobResource:
+    """Say what became of a job that is lost or whose submission had no clear answer; for administrators."""
+    job = resolving.resolve(services.database, person, job_id, body, run_root=services.run_root, now=now)
+    if body.action == "adopt":
+        services.metrics.adoption("operator")
+    services.hint()
+    return job
 
 
 @router.get("/{job_id}/events", operation_id="list_events")

@@ -104,6 +104,12 @@ class JobRepository:
         rows = self._session.execute(sa.select(Job.status, sa.func.count()).group_by(Job.status))
         return {key: value for key, value in rows}
 
+    def count_unanswered(self) -> int:
+        """Attempts that the scheduler was asked to take, without an answer so far."""
+        query = sa.select(sa.func.count()).select_from(Job).join(Attempt, Attempt.id == Job.attempt_id)
+        asked = (Attempt.scheduler_id.is_(None), Attempt.handed_over_at.is_not(None))
+        return self._session.scalar(query.where(Job.status.in_(("submitting", "cancelling")), *asked)) or 0
+
     def current_attempts(self, jobs: Sequence[Job]) -> dict[str, Attempt]:
         """The current attempt of each job that has one, by job id; one query."""
         by_attempt = {job.attempt_id: job.id for job in jobs if job.attempt_id}

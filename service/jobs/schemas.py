@@ -35,6 +35,7 @@ def job_resource(job: Job, attempt: Attempt | None, run: RunLayout, now: datetim
         updated_at=job.updated_at,
         started_at=job.started_at,
         finished_at=job.finished_at,
+        estimated_start=attempt.estimated_start if attempt and job.status == "pending" else None,
         progress=progress_resource(job, now),
         attempt=attempt_resource(attempt) if attempt else None,
         metrics=job.latest,

@@ -1,6 +1,7 @@
 """What follows from what is known about one job. Pure: no clock, no database, no scheduler."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal
 
 from service.jobs.states import MOVES
@@ -49,6 +50,8 @@ class Verdict:
     """The attempt is over: nothing of it runs any more."""
     spends_retry: bool = False
     exit_reason: str | None = None
+    estimated_start: datetime | None = None
+    """When the scheduler expects to start it, while it waits."""
 
 
 NOTHING = Verdict()
@@ -82,7 +85,7 @@ def _alive(facts: Facts, seen: Observation) -> Verdict:
         return Verdict(status=revived, message="contact is back")
     if facts.status == "pending" and not facts.claimed:
         words = seen.message if seen.state == "pending" else "started; the worker is coming up"
-        return Verdict(message=words or None)
+        return Verdict(message=words or None, estimated_start=seen.estimated_start)
     return NOTHING
 
 

@@ -6,7 +6,7 @@ out of the folder, and nothing in it is ever executed or unpickled.
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -54,6 +54,8 @@ class Drain:
     folder: AttemptLayout
     now: datetime
     log_limit: int
+    count: Callable[[str, int], None]
+    """Told what was taken in: its kind and how much."""
 
     def run(self) -> None:
         """Spool first, then logs. Repeating it changes nothing.
@@ -61,7 +63,7 @@ class Drain:
         Raises:
             UnavailableError: the database does not answer; try again later.
         """
-        ingest = Ingest(self.database, self.attempt_id, self.now)
+        ingest = Ingest(self.database, self.attempt_id, self.now, self.count)
         for spool in sorted(self.folder.spool.glob("execution-*.jsonl")):
             if _is_regular(spool):
                 self._spool(ingest, spool)

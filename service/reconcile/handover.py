@@ -59,6 +59,11 @@ class HandOvers:
         return self.threads == 0 or len(self._under_way) < self.threads
 
     @property
+    def count(self) -> int:
+        """How many are under way."""
+        return len(self._under_way)
+
+    @property
     def busy(self) -> bool:
         return bool(self._under_way)
 

@@ -39,8 +39,11 @@ class LeaderLease:
         return self.term is not None
 
     @contextmanager
-    def write(self) -> Iterator[Session]:
+    def write(self, *, counts: bool = True) -> Iterator[Session]:
         """A transaction that another holder's beginning makes impossible.
+
+        Args:
+            counts: among `writes`; what is written every minute anyway is no change.
 
         Raises:
             LeaseLostError: the lease is another's; nothing was written.
@@ -49,7 +52,7 @@ class LeaderLease:
         with self.database.write() as session:
             if self.term is None or not LeaseRepository(session, self.database).holds(_NAME, self.owner, self.term):
                 raise LeaseLostError("another service reconciles now")
-            self.writes += 1
+            self.writes += counts
             yield session
 
     def release(self, now: datetime) -> None:

@@ -16,6 +16,7 @@ from service.reconcile.decide import NOTHING, Facts, Verdict, decide
 from service.reconcile.drain import Drain, read_claimant, read_finish
 from service.reconcile.lease import LeaderLease, LeaseLostError
 from service.reconcile.submit import Submitter, newest_step
+from service.reconcile.survey import Survey
 from service.scheduler.base import Known, Observation, Scheduler, SchedulerUnavailableError
 from trainyard.contract.reports import FinishRecord
 from trainyard.contract.resources import TERMINAL
@@ -44,6 +45,7 @@ class Reconciler:
         self._scheduler = scheduler
         self._submitter = submitter
         self._lease = lease
+        self._survey = Survey(services, scheduler, lease)
         self._patience = _PATIENCE_SECONDS
         self.changed = False
         """Whether the last tick wrote anything, or has a question under way."""
@@ -83,6 +85,7 @@ class Reconciler:
 
     def _tick(self) -> bool:
         self._submitter.collect()
+        self._survey.take()
         pairs = self._load()
         self._services.crash("tick.after-load")
         observed = self._observe(pairs)
@@ -90,7 +93,8 @@ class Reconciler:
         names = {pair.attempt.tag: f"{pair.job.name} ({pair.job.id})" for pair in pairs if pair.attempt}
         self._patience = _PATIENCE_SECONDS
         for pair in pairs:
-            self._step(pair, observed, names)
+            with structlog.contextvars.bound_contextvars(**_about(pair.job, pair.attempt)):
+                self._step(pair, observed, names)
         self._submitter.collect()
         return any(pair.job.status in ACTIVE or pair.job.status == "queued" for pair in pairs)
 
@@ -137,7 +141,7 @@ class Reconciler:
             question()
         except SchedulerUnavailableError as error:
             self._patience -= time.monotonic() - started
-            log.warning("scheduler unavailable", job=job.id, error=str(error))
+            log.warning("scheduler unavailable", error=str(error))
 
     def _waiting(self, job: Job) -> None:
         """A job that the scheduler does not have."""
@@ -162,16 +166,16 @@ class Reconciler:
             self._submitter.adopt(job, attempt, str(read_claimant(folder)))
             return
         if over:
-            limit = self._services.settings.log_limit
+            limit, count = self._services.settings.log_limit, self._services.metrics.ingested
             self._services.crash("tick.before-drain")
-            Drain(self._services.database, attempt.id, folder, self._services.clock(), limit).run()
+            Drain(self._services.database, attempt.id, folder, self._services.clock(), limit, count).run()
             self._services.crash("tick.after-drain")
         verdict = decide(self._facts(job, attempt, seen, finish, over=over))
         self._services.crash("tick.after-verdict")
         if verdict.cancel:
             self._ask(lambda: self._scheduler.cancel(self._known(job, attempt)), job)
             self._services.crash("tick.after-cancel")
-        if verdict != NOTHING and not _known_already(job, verdict):
+        if verdict != NOTHING and not _known_already(job, attempt, verdict):
             self._apply(job, attempt, verdict, finish, blamed(finish, seen))
             self._services.crash("tick.after-apply")
 
@@ -218,14 +222,24 @@ class Reconciler:
                 row = jobs.attempt(attempt.id)
                 _end(fresh, row, verdict, finish, now)
                 row.blamed_node = blamed_node
+            elif attempt is not None:
+                jobs.attempt(attempt.id).estimated_start = verdict.estimated_start
             session.flush()
             if verdict.status is not None:
+                log.info("moved", source=fresh.status, target=verdict.status, reason=verdict.reason)
                 jobs.move(fresh, verdict.status, verdict.message or "", reason=verdict.reason)
                 if fresh.status in TERMINAL:
                     fresh.finished_at = _finished_at(fresh, finish, now)
             elif verdict.message is not None:
                 jobs.say(fresh, verdict.message)
             self._services.crash("apply.before-commit")
+
+
+def _about(job: Job, attempt: Attempt | None) -> dict[str, str | None]:
+    """What every line of the log about a job carries."""
+    if attempt is None:
+        return {"job": job.id}
+    return {"job": job.id, "attempt": attempt.id, "scheduler_id": attempt.scheduler_id}
 
 
 def _finished_at(job: Job, finish: FinishRecord | None, now: datetime) -> datetime:
@@ -258,9 +272,11 @@ def _silence(attempt: Attempt, now: datetime) -> float:
     return (now - max(signs, default=now)).total_seconds()
 
 
-def _known_already(job: Job, verdict: Verdict) -> bool:
-    """Whether it only says what the job's row says."""
-    return verdict.status is None and not verdict.ended and verdict.message in (None, job.status_message)
+def _known_already(job: Job, attempt: Attempt, verdict: Verdict) -> bool:
+    """Whether it only says what the rows say."""
+    if verdict.status is not None or verdict.ended or verdict.estimated_start != attempt.estimated_start:
+        return False
+    return verdict.message in (None, job.status_message)
 
 
 def _named(seen: Observation, names: Mapping[str, str]) -> Observation:

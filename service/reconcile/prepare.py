@@ -8,7 +8,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from sqlalchemy.orm import Session
+
 from service.access.tokens import hash_token, new_worker_token
+from service.cluster.preflight import refusals
+from service.cluster.repository import ClusterRepository
 from service.db.models import Attempt, Job
 from service.dependencies import Services
 from service.errors import UnavailableError
@@ -19,7 +23,8 @@ from service.scheduler.base import LaunchPlan, Rejected
 from service.scheduler.launch_plan import allowed, plan_launch
 from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
-from trainyard.contract.spec import dump_spec, parse_spec
+from trainyard.contract.problems import Problem
+from trainyard.contract.spec import TrainingSpec, dump_spec, parse_spec
 
 _STALE = timedelta(seconds=60)
 """A process that was stopped for longer after it had said that it asks does not ask any more."""
@@ -68,6 +73,17 @@ class Preparation:
             return NotAsked(error.message)
         return Superseded() if self.services.clock() - said > _STALE else plan
 
+    def refusals(self, session: Session, job: Job) -> list[Problem]:
+        """What of a new job this cluster can never give. A job that has run before is left to the scheduler."""
+        settings = self.services.settings
+        if not self.slurm or not settings.slurm_preflight or job.attempts:
+            return []
+        spec = parse_spec(job.spec)
+        cluster = ClusterRepository(session).resource("slurm", self.services.clock())
+        ranks, limit = _ranks_per_node(spec), spec.resources.time_limit_minutes or settings.slurm_time_limit_minutes
+        gpus = ranks if settings.site.accelerator == "cuda" else 0
+        return refusals(spec.resources, spec.gpus // ranks, gpus, limit, cluster)
+
     def _load(self, job_id: str, attempt_id: str) -> tuple[Job, Attempt]:
         with self.services.database.read() as session:
             jobs = JobRepository(session, self.services.clock())
@@ -107,7 +123,7 @@ class Preparation:
 
     def _document(self, job: Job, attempt: Attempt) -> LaunchDocument:
         spec, settings = parse_spec(job.spec), self.services.settings
-        ranks = min(spec.gpus, spec.resources.gpus_per_node or spec.gpus)
+        ranks = _ranks_per_node(spec)
         default_limit = settings.slurm_time_limit_minutes if self.slurm else None
         return LaunchDocument(
             job_id=job.id,
@@ -125,6 +141,10 @@ class Preparation:
             excluded_nodes=tuple(attempt.excluded_nodes),
             spec=spec,
         )
+
+
+def _ranks_per_node(spec: TrainingSpec) -> int:
+    return min(spec.gpus, spec.resources.gpus_per_node or spec.gpus)
 
 
 def _write_files(run: RunLayout, folder: AttemptLayout, document: LaunchDocument, token: str) -> None:

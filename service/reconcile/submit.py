@@ -5,7 +5,7 @@ the answer is recorded. An attempt without an answer is never submitted again be
 scheduler does not have it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -20,6 +20,8 @@ from service.reconcile.handover import Answer, HandOvers, NotAsked, Superseded
 from service.reconcile.lease import LeaderLease
 from service.reconcile.prepare import Preparation
 from service.scheduler.base import Accepted, Ambiguous, Known, Rejected, Scheduler, SubmitOutcome
+from trainyard.contract.problems import Problem
+from trainyard.contract.reports import Failure
 from trainyard.contract.spec import parse_spec
 
 log = structlog.get_logger("submit")
@@ -70,6 +72,10 @@ class Submitter:
             job = jobs.locked(job_no)
             if job.status != "queued" or job.desired != "run":
                 return
+            if problems := self.preparation.refusals(session, job):
+                _refuse(jobs, job, problems)
+                self.services.metrics.submission("refused")
+                return
             attempt = self._new_attempt(jobs, job, now)
             session.add(attempt)
             jobs.move(job, "submitting", f"being handed to the scheduler ({self.scheduler.name})")
@@ -97,6 +103,7 @@ class Submitter:
         self.services.crash("resolve.after-look")
         if found:
             self._record(job.no, attempt.id, Accepted(found[0]), note="found again by its tag")
+            self.services.metrics.adoption("name")
             self.services.crash("resolve.after-adoption")
             for double in found[1:]:
                 # The claim keeps it from running; this gives back its place in the queue.
@@ -112,11 +119,14 @@ class Submitter:
             row, fresh = jobs.locked(job.no), jobs.attempt(attempt.id)
             fresh.scheduler_id = scheduler_id
             jobs.event(row, "submitted", f"the scheduler has it as {scheduler_id}, says the claim in its folder")
+        self.services.metrics.adoption("claim")
+        log.info("adopted", scheduler_id=scheduler_id)
 
     def collect(self) -> None:
         """Record what the questions that were under way have brought."""
         for answer in self.hand_overs.collect():
             self.services.crash("collect.before-record")
+            self.services.metrics.submission(_word(answer.outcome))
             if isinstance(answer.outcome, Superseded):
                 log.warning("another service has taken it up", attempt=answer.attempt_id)
             elif isinstance(answer.outcome, NotAsked):
@@ -124,6 +134,7 @@ class Submitter:
             else:
                 self._record(answer.job_no, answer.attempt_id, answer.outcome)
             self.services.crash("collect.after-record")
+        self.services.metrics.handing_over(self.hand_overs.count)
 
     def _never_asked(self, job: Job, attempt: Attempt) -> None:
         """Nothing of it can be anywhere: it is handed over now, or given up at once."""
@@ -222,7 +233,12 @@ class Submitter:
             job, attempt = jobs.locked(job_no), jobs.attempt(attempt_id)
             if not isinstance(outcome, Ambiguous):
                 self.looked.pop(attempt_id, None)
+            id_ = outcome.scheduler_id if isinstance(outcome, Accepted) else None
+            log.info("answer", job=job.id, attempt=attempt_id, scheduler_id=id_, outcome=_word(outcome))
             match outcome:
+                case _ if job.attempt_id != attempt_id:
+                    # An operator has settled it meanwhile; its worker would be refused.
+                    log.warning("an answer about an attempt that is over", attempt=attempt_id, outcome=str(outcome))
                 case Accepted(scheduler_id) if attempt.scheduler_id not in (None, scheduler_id):
                     jobs.event(job, "submitted", f"the scheduler has it a second time, as {scheduler_id}")
                 case _ if attempt.scheduler_id is not None:
@@ -242,9 +258,21 @@ class Submitter:
                     jobs.finish(job, "rejected", message)
                 case Ambiguous(message):
                     attempt.lookups, attempt.handed_over_at = 0, now
-                    log.warning("submission without a clear answer", tag=attempt.tag, message=message)
+                    log.warning("no clear answer", job=job.id, attempt=attempt_id, tag=attempt.tag, message=message)
                     jobs.say(job, f"handed over without a clear answer ({message}); looking for it")
             self.services.crash("record.before-commit")
+
+
+def _refuse(jobs: JobRepository, job: Job, problems: Sequence[Problem]) -> None:
+    words = "; ".join(map(str, problems))
+    hint = "Submit it again with these fields changed; `trainyard cluster` shows what there is."
+    job.failure = Failure(type="SpecError", message=words, hint=hint, final=True).model_dump(mode="json")
+    jobs.finish(job, "rejected", words)
+
+
+def _word(outcome: SubmitOutcome | NotAsked | Superseded) -> str:
+    names = {NotAsked: "not_asked", Superseded: "superseded", Accepted: "accepted", Rejected: "rejected"}
+    return names.get(type(outcome), "ambiguous")
 
 
 def newest_step(job: Job) -> int | None:

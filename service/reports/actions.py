@@ -1,5 +1,6 @@
 """Taking in what a worker reports: each call one transaction, all or nothing, harmless when repeated."""
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Literal
 
@@ -21,13 +22,20 @@ from trainyard.contract.reports import (
     Progress,
 )
 
+
+def _ignore(_kind: str, _amount: int) -> None:
+    """Nobody counts."""
+
+
 CLAIMABLE = frozenset({"submitting", "pending", "running", "lost"})
 
 
 class Ingest:
     """Reports of one attempt, from its worker or, once that is gone, from what it left on disk."""
 
-    def __init__(self, database: Database, attempt_id: str, now: datetime):
+    def __init__(self, database: Database, attempt_id: str, now: datetime, count: Callable[[str, int], None] = _ignore):
+        """`count` is told what was taken in: its kind and how much."""
+        self._count = count
         self._database = database
         self._attempt_id = attempt_id
         self._now = now
@@ -79,6 +87,7 @@ class Ingest:
                 attempt.resumed_from_step = batch.resumed_from_step
                 self._refresh(job, batch)
             reports.add_points(job.no, batch.execution, sequence, batch.points)
+        self._count("points", len(batch.points))
         return len(batch.points)
 
     def _refresh(self, job: Job, batch: MetricsBatch) -> None:
@@ -113,6 +122,7 @@ class Ingest:
                         worker_sequence=event.sequence,
                     ),
                 )
+        self._count("events", len(batch.events))
         return len(batch.events)
 
     def checkpoint(self, report: CheckpointReport) -> None:
@@ -131,6 +141,7 @@ class Ingest:
                 job.last_checkpoint_step = report.step
             session.flush()
             reports.forget_checkpoints(job.no, report.removed_steps, self._now)
+        self._count("checkpoints", 1)
 
     def log(self, rank: str, offset: int, data: bytes, limit: int) -> int:
         """Append to a rank's log; what was sent before is not stored twice.
@@ -161,7 +172,9 @@ class Ingest:
                     ),
                 )
             stream.size += len(fresh)
-            return stream.size
+            end = stream.size
+        self._count("log_bytes", len(fresh))
+        return end
 
     def finish(self, record: FinishRecord) -> None:
         """Keep the last word of the attempt; the reconciler draws the conclusion."""

@@ -38,7 +38,7 @@ Rank = Annotated[str, Query(pattern=r"^(launch|\d{1,6})$", description="`0`, `1`
 
 
 def _ingest(services: Services, aid: str) -> Ingest:
-    return Ingest(services.database, aid, services.clock())
+    return Ingest(services.database, aid, services.clock(), services.metrics.ingested)
 
 
 @worker_router.post("/claim", operation_id="claim_attempt")

@@ -1,10 +1,13 @@
-"""The scheduler port: the plan of a launch, and the four questions the reconciler asks of a scheduler."""
+"""The scheduler port: the plan of a launch, and the questions the reconciler asks of a scheduler."""
 
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Literal, Protocol
+
+from trainyard.contract.cluster import ClusterSnapshot
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,8 @@ class Observation:
     behind: tuple[str, ...] = ()
     """While pending: the tags before it, those that run first. `message` may hold these tags; a caller that knows
     better names puts them in their place."""
+    estimated_start: datetime | None = None
+    """While pending: the scheduler's guess."""
     ended_as: EndedAs | None = None
     """Once ended: how, where the scheduler knows. The worker's own last word says more."""
 
@@ -112,5 +117,13 @@ class Scheduler(Protocol):
 
         Raises:
             SchedulerUnavailableError: the request may not have arrived.
+        """
+        ...
+
+    def cluster(self) -> ClusterSnapshot:
+        """What there is to run on, and how much of it is free; one scheduler call.
+
+        Raises:
+            SchedulerUnavailableError: nothing was learned.
         """
         ...

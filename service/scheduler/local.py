@@ -22,8 +22,9 @@ from service.scheduler.base import (
     SubmitOutcome,
 )
 from service.scheduler.launch_plan import MARKER
-from service.scheduler.local_policy import free_gpus, startable, waiting
+from service.scheduler.local_policy import free_gpus, startable, taken, waiting
 from service.scheduler.local_queue import Entry, Queue
+from trainyard.contract.cluster import ClusterSnapshot, SlotCount
 
 GRACE = timedelta(seconds=5)
 """Between the polite request to end and SIGKILL."""
@@ -93,6 +94,11 @@ class LocalScheduler:
                 # Recorded first: the launcher gets its SIGTERM at most once, and a lost one is followed by SIGKILL.
                 self._queue.save(entry.model_copy(update={"cancel_requested_at": self._clock()}))
                 self._terminate(entry)
+
+    def cluster(self) -> ClusterSnapshot:
+        with self._decide():
+            held = taken(self._queue.entries())
+        return ClusterSnapshot(slots=SlotCount(total=self._slots, free=max(0, self._slots - held)))
 
     def _terminate(self, entry: Entry) -> None:
         if entry.pid and processes.is_alive(entry.pid, entry.create_time, entry.marker):

@@ -12,7 +12,7 @@ def startable(entries: Sequence[Entry], slots: int) -> list[Entry]:
 
     An entry that can never fit (the service came back with fewer slots) holds nobody up.
     """
-    free = slots - _taken(entries)
+    free = slots - taken(entries)
     chosen = []
     for entry in _queued(entries):
         if entry.ranks > slots:
@@ -34,10 +34,15 @@ def waiting(entry: Entry, entries: Sequence[Entry], slots: int) -> Observation:
     running = [other.tag for other in entries if not other.waiting]
     queued = [other.tag for other in _queued(entries) if other.sequence < entry.sequence]
     behind = (*running, *queued)
-    message = f"waiting for {entry.ranks} of {slots} local slots, {_taken(entries)} taken" + _behind(running, queued)
+    message = f"waiting for {entry.ranks} of {slots} local slots, {taken(entries)} taken" + _behind(running, queued)
     if entry.message:
         message = f"{entry.message}; trying again"
     return Observation("pending", message, behind=behind)
+
+
+def taken(entries: Sequence[Entry]) -> int:
+    """The slots that running entries hold."""
+    return sum(entry.ranks for entry in entries if not entry.waiting)
 
 
 def free_gpus(entries: Sequence[Entry], gpus: Sequence[int]) -> list[int]:
@@ -53,10 +58,6 @@ def visible_gpus(environ: Mapping[str, str], devices: Sequence[str]) -> tuple[in
         return tuple(int(part) for part in listed.split(",") if part.strip().isdecimal())
     found = (re.fullmatch(r"nvidia(\d+)", name) for name in devices)
     return tuple(sorted(int(match[1]) for match in found if match))
-
-
-def _taken(entries: Sequence[Entry]) -> int:
-    return sum(entry.ranks for entry in entries if not entry.waiting)
 
 
 def _queued(entries: Sequence[Entry]) -> list[Entry]:

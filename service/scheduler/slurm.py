@@ -9,9 +9,11 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
+from service.clock import Clock, utc_now
 from service.scheduler.base import (
     Accepted,
     Ambiguous,
@@ -22,10 +24,11 @@ from service.scheduler.base import (
     SubmitOutcome,
 )
 from service.scheduler.slurm_answer import read_answer
-from service.scheduler.slurm_commands import Row, clean_environment, sacct, scancel, squeue
+from service.scheduler.slurm_commands import CommandCounter, Row, SlurmCommands, clean_environment, ignore
 from service.scheduler.slurm_plan import submitit_folder
-from service.scheduler.slurm_reasons import explain
 from service.scheduler.slurm_states import meaning, word
+from service.scheduler.slurm_waiting import count_ahead, waiting, waits_behind_others
+from trainyard.contract.cluster import ClusterSnapshot
 from trainyard.contract.layout import AttemptLayout, write_atomic
 
 _SUBMITTER = "service.scheduler.slurm_submit"
@@ -41,11 +44,23 @@ class SlurmScheduler:
 
     name: Literal["local", "slurm"] = "slurm"
 
-    def __init__(self, *, poll_seconds: float = 5.0, target: str = "worker.launch:run") -> None:
+    def __init__(
+        self,
+        *,
+        poll_seconds: float = 5.0,
+        target: str = "worker.launch:run",
+        clock: Clock = utc_now,
+        count: CommandCounter = ignore,
+    ) -> None:
         """Slurm is asked once in `poll_seconds`, however often `observe` is called."""
         self._poll_seconds = poll_seconds
         self._target = target
+        self._clock = clock
+        self._count = count
+        self._commands = SlurmCommands(count)
         self._queue: list[Row] = []
+        self._others: list[Row] = []
+        """Jobs of other accounts, asked for only while one of ours waits behind them."""
         self._queue_time = float("-inf")
         """Before the question to which the queue is the answer."""
         self._asked = float("-inf")
@@ -57,7 +72,9 @@ class SlurmScheduler:
 
     def submit(self, plan: LaunchPlan) -> SubmitOutcome:
         try:
-            return self._submit(plan)
+            outcome = self._submit(plan)
+            self._count("sbatch", "failed" if isinstance(outcome, Ambiguous) else "ok")
+            return outcome
         finally:
             with self._lock:
                 self._handed_over[plan.tag] = time.monotonic()
@@ -94,21 +111,29 @@ class SlurmScheduler:
     def _ask(self, known: Sequence[Known]) -> dict[str, Observation]:
         """One squeue, and one sacct for what the controller has forgotten."""
         self._look()
-        observed = _matching(known, self._queue)
+        observed = self._matching(known, self._queue)
         missing = [one for one in known if one.tag not in observed]
         if missing:
-            past = _matching(missing, sacct(ids=[one.scheduler_id for one in missing]) or [])
+            past = self._matching(missing, self._commands.sacct(ids=[one.scheduler_id for one in missing]) or [])
             # The controller alone knows what runs: an unfinished record that it does not list is out of date.
             observed |= {tag: seen for tag, seen in past.items() if seen.state == "ended"}
         return {one.tag: observed.get(one.tag, Observation("absent")) for one in known}
 
     def _look(self) -> None:
         before = time.monotonic()
-        self._queue = squeue()
+        self._queue, self._others = self._commands.squeue(everyone=waits_behind_others(self._queue))
         self._queue_time = before
         with self._lock:
             recent = {tag: at for tag, at in self._handed_over.items() if before - at < _REMEMBERED_SECONDS}
             self._handed_over = recent
+
+    def _matching(self, known: Sequence[Known], rows: Sequence[Row]) -> dict[str, Observation]:
+        """Identity is id and name: an id that Slurm gave to another job says nothing of ours."""
+        listed = {(row.id, row.name): row for row in rows}
+        found = [(one, listed.get((one.scheduler_id, one.tag))) for one in known]
+        ahead = count_ahead(self._queue, self._others) if waits_behind_others(rows) else {}
+        now = self._clock()
+        return {one.tag: _observation(row, ahead, now) for one, row in found if row is not None}
 
     def find(self, tag: str, folder: Path) -> list[str]:
         # One look serves for all that were handed over before it.
@@ -116,7 +141,7 @@ class SlurmScheduler:
             self._look()
         rows = [row for row in self._queue if row.name == tag]
         if not rows:
-            rows = [row for row in sacct(name=tag) or [] if row.name == tag]
+            rows = [row for row in self._commands.sacct(name=tag) or [] if row.name == tag]
         ended = {row.id for row in rows if meaning(row.state)[0] == "ended"}
         found = {row.id for row in rows} | set(_submitted(folder))
         claimant = _claimant(folder)
@@ -127,23 +152,19 @@ class SlurmScheduler:
         now = time.monotonic()
         if now - self._cancelled.get(known.scheduler_id, float("-inf")) < _CANCEL_AGAIN_SECONDS:
             return
-        scancel(known.scheduler_id, known.tag)
+        self._commands.scancel(known.scheduler_id, known.tag)
         recent = {job: at for job, at in self._cancelled.items() if now - at < _CANCEL_AGAIN_SECONDS}
         self._cancelled = {**recent, known.scheduler_id: now}
 
-
-def _matching(known: Sequence[Known], rows: Sequence[Row]) -> dict[str, Observation]:
-    """Identity is id and name: an id that Slurm gave to another job says nothing of ours."""
-    listed = {(row.id, row.name): row for row in rows}
-    found = ((one, listed.get((one.scheduler_id, one.tag))) for one in known)
-    return {one.tag: _observation(row) for one, row in found if row is not None}
+    def cluster(self) -> ClusterSnapshot:
+        return self._commands.sinfo()
 
 
-def _observation(row: Row) -> Observation:
+def _observation(row: Row, ahead: Mapping[str, int], now: datetime) -> Observation:
     state, ended_as = meaning(row.state)
     nodes = (row.nodes,) if row.nodes else ()
     if state == "pending":
-        return Observation("pending", f"waiting for Slurm: {explain(row.detail)}")
+        return waiting(row, ahead, now)
     if state == "ended":
         code = f", exit code {row.detail}" if re.fullmatch(r"\d+:\d+", row.detail) else ""
         return Observation("ended", f"Slurm: {word(row.state)}{code}", nodes, ended_as=ended_as)

@@ -1,16 +1,29 @@
 """Slurm's commands: run with a time limit and a clean environment, and their output as rows."""
 
 import os
+import secrets
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
 
+from service.cluster.sinfo import SHORT, WIDE, parse_short, parse_wide, snapshot
 from service.scheduler.base import SchedulerUnavailableError
+from trainyard.contract.cluster import ClusterSnapshot
 
 _SECONDS = 20.0
 """Slurm's own commands give up after ten by default."""
 _NO_ACCOUNTING = "accounting storage is disabled"
+_UNKNOWN_COLUMN = "invalid"
 _SEPARATOR = "|"
+
+CommandCounter = Callable[[str, Literal["ok", "failed", "timeout"]], None]
+"""Told of every command: its name, and how it went."""
+
+
+def ignore(_command: str, _outcome: str) -> None:
+    """Nobody counts."""
 
 
 @dataclass(frozen=True)
@@ -23,37 +36,84 @@ class Row:
     detail: str
     """squeue: why it waits; sacct: its exit code."""
     nodes: str
+    partition: str = ""
+    priority: int = 0
+    estimated_start: datetime | None = None
 
 
-def squeue() -> list[Row]:
-    """Every job of this account that the controller knows, ended ones included until it forgets them.
+@dataclass
+class SlurmCommands:
+    """The four that look or cancel; submission is a process of its own."""
 
-    One question for all: asked by account and not by id, its cost does not grow with the jobs that we follow, and an
-    id that the controller has forgotten is no error.
-    """
-    columns = "%i|%T|%r|%N|%j"
-    return _rows(
-        _run(["squeue", f"--user={os.getuid()}", "--states=all", "--noheader", "--array", f"--format={columns}"])
-    )
+    count: CommandCounter = ignore
+    _tells_used_gpus: bool = True
+    """Until `sinfo` has refused that column."""
 
+    def squeue(self, *, everyone: bool = False) -> tuple[list[Row], list[Row]]:
+        """Every job of this account that the controller knows, ended ones included until it forgets them; and those
+        of others, which are asked for only on request.
 
-def sacct(*, ids: Sequence[str] = (), name: str = "") -> list[Row] | None:
-    """What the accounting knows of these ids or of this name, older records first; None where there is none."""
-    # By name within a window, whose end lies ahead: what is not to begin before then would not be shown.
-    window = ["--starttime=now-30days", "--endtime=now+30days"]
-    what = [f"--jobs={','.join(ids)}"] if ids else [f"--name={name}", *window]
-    columns = "--format=JobIDRaw,State,ExitCode,NodeList,JobName"
-    try:
-        return _rows(_run(["sacct", "--allocations", "--duplicates", "--noheader", "--parsable2", columns, *what]))
-    except SchedulerUnavailableError as error:
-        if _NO_ACCOUNTING in str(error):
-            return None
-        raise
+        One question for all: asked by account and not by id, its cost does not grow with the jobs that we follow, and
+        an id that the controller has forgotten is no error.
+        """
+        # Any account may give its jobs any name, line breaks included; none can know what a true line begins with.
+        mark = secrets.token_hex(8)
+        columns = f"--format={mark}|%i|%T|%S|%P|%Q|%U|%N|%r|%j"
+        whose = [] if everyone else [f"--user={os.getuid()}", "--array"]
+        output = self._run(["squeue", *whose, "--states=all", "--noheader", columns])
+        return read_queue(output, mark, os.getuid())
 
+    def sacct(self, *, ids: Sequence[str] = (), name: str = "") -> list[Row] | None:
+        """What the accounting knows of these ids or of this name, older records first; None where there is none."""
+        # By name within a window, whose end lies ahead: what is not to begin before then would not be shown.
+        window = ["--starttime=now-30days", "--endtime=now+30days"]
+        what = [f"--jobs={','.join(ids)}"] if ids else [f"--name={name}", *window]
+        columns = "--format=JobIDRaw,State,ExitCode,NodeList,JobName"
+        try:
+            return _records(
+                self._run(["sacct", "--allocations", "--duplicates", "--noheader", "--parsable2", columns, *what])
+            )
+        except SchedulerUnavailableError as error:
+            if _NO_ACCOUNTING in str(error):
+                return None
+            raise
 
-def scancel(job: str, name: str) -> None:
-    """Cancel the job if it has this name: Slurm itself compares, so a reused id is never hit."""
-    _run(["scancel", f"--name={name}", job])
+    def sinfo(self) -> ClusterSnapshot:
+        """Partitions and nodes: one question, whatever their number."""
+        common = ["sinfo", "--all", "--Node", "--noheader"]
+        if not self._tells_used_gpus:
+            return snapshot(parse_short(self._run([*common, SHORT])))
+        try:
+            return snapshot(parse_wide(self._run([*common, WIDE])))
+        except SchedulerUnavailableError as error:
+            # An old release: the next question is put so that it understands.
+            self._tells_used_gpus = not (_UNKNOWN_COLUMN in str(error).lower() and "format" in str(error).lower())
+            raise
+
+    def scancel(self, job: str, name: str) -> None:
+        """Cancel the job if it has this name: Slurm itself compares, so a reused id is never hit."""
+        self._run(["scancel", f"--name={name}", job])
+
+    def _run(self, command: list[str]) -> str:
+        try:
+            done = subprocess.run(
+                command,
+                # Times without a zone, and local ones twice a year ambiguous, are what the commands print.
+                env=clean_environment() | {"TZ": "UTC0"},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_SECONDS,
+                start_new_session=True,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            self.count(command[0], "timeout" if isinstance(error, subprocess.TimeoutExpired) else "failed")
+            raise SchedulerUnavailableError(f"{command[0]}: {error}") from None
+        self.count(command[0], "failed" if done.returncode else "ok")
+        if done.returncode != 0:
+            words = done.stderr.decode(errors="replace").strip()
+            raise SchedulerUnavailableError(f"{command[0]} ended with {done.returncode}: {words}")
+        return done.stdout.decode(errors="replace")
 
 
 def clean_environment() -> dict[str, str]:
@@ -62,26 +122,31 @@ def clean_environment() -> dict[str, str]:
     return {name: os.environ[name] for name in kept if name in os.environ} | {"LC_ALL": "C"}
 
 
-def _run(command: list[str]) -> str:
+def read_queue(output: str, mark: str, uid: int) -> tuple[list[Row], list[Row]]:
+    """squeue's lines as this account's jobs and the jobs of others. Pure."""
+    mine, others = [], []
+    for line in output.splitlines():
+        cells = line.split(_SEPARATOR, 9)
+        if len(cells) != 10 or cells[0] != mark:
+            continue
+        _, number, state, start, partition, priority, owner, nodes, reason, name = cells
+        rank = int(priority) if priority.isdigit() else 0
+        row = Row(number, name, state, reason, nodes, partition, rank, _time(start))
+        if owner != str(uid):
+            others.append(row)
+        elif number.isdigit():
+            mine.append(row)
+    return mine, others
+
+
+def _time(text: str) -> datetime | None:
     try:
-        done = subprocess.run(
-            command,
-            env=clean_environment(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_SECONDS,
-            start_new_session=True,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise SchedulerUnavailableError(f"{command[0]}: {error}") from None
-    if done.returncode != 0:
-        words = done.stderr.decode(errors="replace").strip()
-        raise SchedulerUnavailableError(f"{command[0]} ended with {done.returncode}: {words}")
-    return done.stdout.decode(errors="replace")
+        return datetime.fromisoformat(text).replace(tzinfo=UTC)
+    except ValueError:
+        return None
 
 
-def _rows(output: str) -> list[Row]:
+def _records(output: str) -> list[Row]:
     """The name is last: another program's job may have any name, and is not ours."""
     found = []
     for line in output.splitlines():

@@ -18,6 +18,7 @@ from service.scheduler.base import (
     SchedulerUnavailableError,
     SubmitOutcome,
 )
+from trainyard.contract.cluster import ClusterSnapshot
 
 Mode = Literal["accept", "lose-answer", "drop", "reject", "die-after"]
 
@@ -91,6 +92,10 @@ class SimSlurm:
                 if job.state == "pending":
                     job.state, job.ended_as = "ended", "cancelled"
         self.save()
+
+    def cluster(self) -> ClusterSnapshot:
+        self._check()
+        return ClusterSnapshot()
 
     def double(self, job: SimJob) -> None:
         """One more entry with the same name."""

@@ -15,7 +15,6 @@ from service.db.engine import Database
 from service.db.models import Token
 from service.dependencies import Services
 from service.faults import no_crash
-from service.observability import ServiceMetrics
 from service.reconcile.handover import HandOvers
 from service.reconcile.lease import LeaderLease
 from service.reconcile.loop import Reconciler
@@ -30,6 +29,7 @@ from service.scheduler.base import (
     SubmitOutcome,
 )
 from service.settings import Settings
+from trainyard.contract.cluster import ClusterSnapshot
 from trainyard.contract.layout import AttemptLayout, RunLayout
 
 
@@ -60,6 +60,9 @@ class FakeScheduler:
     states: dict[str, Observation] = field(default_factory=dict)
     cancelled: list[str] = field(default_factory=list)
     observations: int = 0
+    nodes: ClusterSnapshot = field(default_factory=ClusterSnapshot)
+    """What it says that there is."""
+    surveys: int = 0
 
     def submit(self, plan: LaunchPlan) -> SubmitOutcome:
         if self.outcome is not None:
@@ -83,6 +86,11 @@ class FakeScheduler:
         self._check()
         self.cancelled.append(known.tag)
 
+    def cluster(self) -> ClusterSnapshot:
+        self.surveys += 1
+        self._check()
+        return self.nodes
+
     def _check(self) -> None:
         if self.unavailable:
             raise SchedulerUnavailableError("it does not answer")
@@ -105,7 +113,7 @@ class World:
         self.reconciler = self.new_reconciler("one")
         ensure_admin_token(self.database, self.settings.state / "admin_token", self.clock())
         self.token = (self.settings.state / "admin_token").read_text().strip()
-        self.app = create_app(self.services, ServiceMetrics())
+        self.app = create_app(self.services)
         self.client = self.new_client(self.token)
 
     def new_client(self, token: str | None) -> TestClient:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from trainyard import __version__
-from trainyard.cli import artifacts, history, jobs, logs, metrics, presets, serve, submit
+from trainyard.cli import artifacts, cluster, history, jobs, logs, metrics, presets, resolve, serve, submit
 from trainyard.cli.failures import EXIT_CODES, USAGE, Commands
 
 app = typer.Typer(
@@ -51,11 +51,13 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "metrics": metrics.metrics,
     "cancel": jobs.cancel,
     "profile": jobs.profile,
+    "resolve": resolve.resolve,
     "events": history.events,
     "checkpoints": history.checkpoints,
     "artifacts": artifacts.artifacts,
     "script": history.script,
     "templates": presets.templates,
+    "cluster": cluster.cluster,
 }
 for name, command in _COMMANDS.items():
     app.command(name)(command)

@@ -19,6 +19,7 @@ from trainyard.client.retry import retry_delay
 from trainyard.client.settings import connection
 from trainyard.client.stream import StreamCursor, StreamEvent
 from trainyard.client.waiting import POLL_TIMEOUT, STREAM_TIMEOUT, Wait
+from trainyard.contract.cluster import ClusterResource
 from trainyard.contract.resources import (
     ArtifactResource,
     AttemptResource,
@@ -179,6 +180,18 @@ class AsyncClient:
 
     async def templates(self) -> list[Template]:
         return [item async for item in self._items(requests.templates())]
+
+    async def cluster(self) -> ClusterResource:
+        """What there is to run on, from the service's snapshot."""
+        return await self._send(requests.cluster())
+
+    async def resolve(self, job_id: str, action: str, scheduler_id: str | None = None) -> JobResource:
+        """As an administrator, say what became of a job that is lost or whose submission had no clear answer.
+
+        Args:
+            action: `adopt` with the scheduler's id of it, `resubmit` or `give_up`.
+        """
+        return await self._send(requests.resolve(job_id, action, scheduler_id))
 
     async def template(self, name: str) -> Template:
         return await self._send(requests.template(name))

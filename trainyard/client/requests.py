@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from trainyard.client.errors import InvalidRequestError, NotFoundError, not_trainyard
 from trainyard.client.packing import CodeArchive, pack
+from trainyard.contract.cluster import ClusterResource
 from trainyard.contract.resources import (
     ArtifactResource,
     AttemptResource,
@@ -135,6 +136,12 @@ def profile(job_id: str, steps: int, ranks: Sequence[int]) -> Request[JobResourc
     return Request("POST", _job_path(job_id, "profile"), _model(JobResource), headers=headers, content=body)
 
 
+def resolve(job_id: str, action: str, scheduler_id: str | None) -> Request[JobResource]:
+    body = json.dumps(_given(action=action, scheduler_id=scheduler_id)).encode()
+    headers = {"Content-Type": "application/json"}
+    return Request("POST", _job_path(job_id, "resolve"), _model(JobResource), headers=headers, content=body)
+
+
 def events(job_id: str, after: str | None) -> Request[Page[EventResource]]:
     return _page(_job_path(job_id, "events"), EventResource, after=after, order="asc")
 
@@ -182,6 +189,10 @@ def templates() -> Request[Page[Template]]:
 
 def template(name: str) -> Request[Template]:
     return Request("GET", f"/v1/templates/{_segment(name, 'template')}", _model(Template))
+
+
+def cluster() -> Request[ClusterResource]:
+    return Request("GET", "/v1/cluster", _model(ClusterResource))
 
 
 def ready() -> Request[bool]:

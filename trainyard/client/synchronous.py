@@ -18,6 +18,7 @@ from trainyard.client.retry import retry_delay
 from trainyard.client.settings import connection
 from trainyard.client.stream import StreamCursor, StreamEvent
 from trainyard.client.waiting import POLL_TIMEOUT, STREAM_TIMEOUT, Wait
+from trainyard.contract.cluster import ClusterResource
 from trainyard.contract.resources import (
     ArtifactResource,
     AttemptResource,
@@ -180,6 +181,18 @@ class Client:
 
     def templates(self) -> list[Template]:
         return list(self._items(requests.templates()))
+
+    def cluster(self) -> ClusterResource:
+        """What there is to run on, from the service's snapshot."""
+        return self._send(requests.cluster())
+
+    def resolve(self, job_id: str, action: str, scheduler_id: str | None = None) -> JobResource:
+        """As an administrator, say what became of a job that is lost or whose submission had no clear answer.
+
+        Args:
+            action: `adopt` with the scheduler's id of it, `resubmit` or `give_up`.
+        """
+        return self._send(requests.resolve(job_id, action, scheduler_id))
 
     def template(self, name: str) -> Template:
         return self._send(requests.template(name))

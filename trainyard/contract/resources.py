@@ -1,8 +1,8 @@
 """What the service answers: one model a resource, shared by the service and its clients."""
 
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 
 from trainyard.contract.base import AnyFloat, NonNegativeInt, PositiveInt, Resource, Strict, Timestamp
 from trainyard.contract.reports import Failure, Point, Progress
@@ -111,6 +111,8 @@ class JobResource(Resource):
     created_by: str
     created_at: Timestamp
     updated_at: Timestamp
+    estimated_start: Timestamp | None = None
+    """While pending: when the scheduler expects to start it, where it says so."""
     started_at: Timestamp | None = None
     finished_at: Timestamp | None = None
     progress: JobProgress | None = None
@@ -132,6 +134,20 @@ class ProfileRequest(Strict):
     steps: Annotated[PositiveInt, Field(le=1000)] = 3
     """How many updates are traced, beginning with the next one that all ranks agree on."""
     ranks: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1, max_length=64)] = (0,)
+
+
+class ResolveRequest(Strict):
+    """The body of `POST /v1/jobs/{id}/resolve`: what an operator has found out about the job."""
+
+    action: Literal["adopt", "resubmit", "give_up"]
+    """`adopt`: the scheduler has it under `scheduler_id`; `resubmit` and `give_up`: nothing of it runs any more."""
+    scheduler_id: Annotated[str, Field(pattern=r"^[1-9][0-9]{0,9}$")] | None = None
+
+    @model_validator(mode="after")
+    def _id_goes_with_adopt(self) -> Self:
+        if (self.action == "adopt") != (self.scheduler_id is not None):
+            raise ValueError("`scheduler_id` goes with the action `adopt`, and with no other")
+        return self
 
 
 class EventResource(Resource):

@@ -56,20 +56,77 @@ class TestReasons:
     @pytest.mark.parametrize(
         ("reason", "part"),
         [
+            ("None", "has not looked at it yet"),
+            ("", "has not looked at it yet"),
+            ("SchedDefer", "plans in rounds"),
             ("Resources", "until enough nodes are free"),
             ("Priority", "higher priority"),
-            ("(JobHeldAdmin)", "administrator"),
+            ("Dependency", "waits for another job"),
+            ("DependencyNeverSatisfied", "cancel it and submit it anew"),
+            ("(JobHeldAdmin)", "administrator, who alone can release it"),
+            ("JobHeldUser", "`scontrol release`"),
+            ("JobHoldMaxRequeue", "too many restarts"),
+            ("BeginTime", "begin time is still to come"),
+            ("DeadLine", "before its deadline"),
+            ("Reservation", "waits for its reservation"),
+            ("ReservationDeleted", "reservation was deleted"),
+            ("ReservationMaxFlex", "cannot be used as it stands"),
+            ("Licenses", "licence"),
+            ("PartitionTimeLimit", "lower resources.time_limit_minutes"),
+            ("PartitionNodeLimit", "lower gpus"),
+            ("PartitionConfig", "more than the partition can ever give"),
+            ("PartitionDown", "the partition is closed"),
+            ("PartitionInactive", "takes no jobs"),
+            ("BadConstraints", "no node can ever satisfy"),
             ("ReqNodeNotAvail, UnavailableNodes:node1", "down or reserved"),
-            ("QOSMaxGRESPerUser", "limit of its qos"),
+            ("ReqNodeNotAvail, May be reserved for other job", "`scontrol show reservation`"),
+            ("NodeDown", "is down"),
+            (
+                "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
+                "are down, drained or kept for jobs of higher priority",
+            ),
+            ("TimeLimit", "used up its time limit"),
+            ("AccountNotAllowed", "change resources.account"),
+            ("AccountingPolicy", "limit of the account"),
+            ("InvalidAccount", "change resources.account"),
             ("AssocGrpGRES", "limit of the account"),
+            ("AssocGrpCpuLimit", "limit of the account"),
+            ("AssocMaxJobsLimit", "limit of the account"),
+            ("AssocMaxNodePerJobLimit", "never starts"),
+            ("MaxJobsPerAccount", "limit of the account"),
+            ("InvalidQOS", "change resources.qos"),
+            ("QOSNotAllowed", "change resources.qos"),
+            ("QOSJobLimit", "as many jobs at once as it may"),
+            ("QOSMaxGRESPerUser", "limit of its qos"),
+            ("QOSGrpGRES", "limit of its qos"),
+            ("QOSMaxJobsPerUserLimit", "limit of its qos"),
             ("QOSMaxCpuPerJobLimit", "never starts"),
+            ("QOSMaxWallDurationPerJobLimit", "never starts"),
+            ("QOSMinGRES", "asks for less than its qos demands"),
+            ("QOSTimeLimit", "more time than its qos allows"),
+            ("QOSUsageThreshold", "larger share"),
+            ("JobArrayTaskLimit", "run at once"),
+            ("MaxMemPerLimit", "lower resources.memory_gb_per_gpu"),
+            ("InactiveLimit", "idle"),
+            ("Cleaning", "cleaned up"),
+            ("Prolog", "being prepared"),
+            ("BurstBufferResources", "burst-buffer space"),
+            ("BurstBufferStageIn", "copied to the burst buffer"),
+            ("BurstBufferOperation", "operation failed"),
+            ("BurstBufferSomethingNew", "its burst buffer"),
+            ("FrontEndDown", "front-end"),
+            ("FedJobLock", "federation"),
+            ("JobLaunchFailure", "could not be started"),
+            ("NonZeroExitCode", "ended with an error"),
+            ("RaisedSignal", "ended by a signal"),
+            ("OutOfMemory", "out of memory"),
+            ("SystemFailure", "ask an administrator"),
             ("SomethingNew", "Slurm gives this reason (SomethingNew)"),
-            ("", "has not looked at it yet (None)"),
         ],
     )
-    def test_is_plain_and_keeps_slurms_word(self, reason: str, part: str) -> None:
+    def test_is_plain_and_keeps_slurms_words(self, reason: str, part: str) -> None:
         assert part in explain(reason)
-        assert (reason.split(",")[0].strip("()") or "None") in explain(reason)
+        assert explain(reason).endswith(f"({reason.strip('()') or 'None'})")
 
 
 class TestAnswers:
@@ -91,7 +148,13 @@ class TestAnswers:
     )
     def test_a_clear_refusal_keeps_slurms_words(self, words: str) -> None:
         outcome = read_answer(1, "", f"sbatch: error: {words}\n")
-        assert outcome == Rejected(f"Slurm refuses it: {words}")
+        assert isinstance(outcome, Rejected)
+        assert outcome.message.startswith(f"Slurm refuses it: {words} (")
+
+    def test_a_refusal_names_the_field_to_change(self) -> None:
+        outcome = read_answer(1, "", "sbatch: error: Batch job submission failed: Invalid qos specification\n")
+        assert isinstance(outcome, Rejected)
+        assert outcome.message.endswith("(change resources.qos)")
 
     @pytest.mark.parametrize(
         ("code", "stdout", "stderr"),

@@ -1,0 +1,43 @@
+"""All SQL about the cluster's snapshot."""
+
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from service.db.engine import Database
+from service.db.models import Cluster
+from trainyard.contract.cluster import ClusterResource, ClusterSnapshot
+
+
+class ClusterRepository:
+    """Snapshots within one session."""
+
+    def __init__(self, session: Session):
+        self._session = session
+
+    def asked_at(self, backend: str) -> datetime | None:
+        """When the scheduler was last asked, by whichever service."""
+        return self._session.scalar(sa.select(Cluster.asked_at).where(Cluster.backend == backend))
+
+    def keep(self, database: Database, backend: str, now: datetime, answer: ClusterSnapshot | str) -> None:
+        """Store an answer; where there was none but an error, the newest answer stays."""
+        if isinstance(answer, str):
+            row: dict[str, Any] = {"asked_at": now, "error": answer}
+            first = row | {"backend": backend, "snapshot": {}}
+        else:
+            row = {"asked_at": now, "taken_at": now, "snapshot": answer.model_dump(mode="json"), "error": None}
+            first = row | {"backend": backend}
+        statement = database.insert(Cluster).values(first)
+        self._session.execute(statement.on_conflict_do_update(index_elements=[Cluster.backend], set_=row))
+
+    def resource(self, backend: str, now: datetime) -> ClusterResource:
+        """The newest snapshot and its age; an empty one while there is none."""
+        row = self._session.get(Cluster, backend)
+        if row is None:
+            return ClusterResource(backend=backend)
+        age = None if row.taken_at is None else (now - row.taken_at).total_seconds()
+        return ClusterResource.model_validate(
+            {**row.snapshot, "backend": backend, "taken_at": row.taken_at, "age_seconds": age, "error": row.error}
+        )

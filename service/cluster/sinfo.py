@@ -1,0 +1,169 @@
+"""What `sinfo` prints, as a snapshot of the cluster. Pure.
+
+One line a node and partition. The wide form has columns of fixed width, which every release understands alike; the
+short one is for releases that do not tell which GPUs are taken.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from trainyard.contract.cluster import ClusterSnapshot, GpuCount, NodeShape, PartitionResource
+
+_WIDE = {
+    "Partition": 80,
+    "Available": 12,
+    "Time": 24,
+    "NodeList": 80,
+    "StateLong": 32,
+    "Size": 24,
+    "Groups": 160,
+    "Gres": 240,
+    "GresUsed": 320,
+}
+WIDE = "--Format=" + ",".join(f"{name}:{width}" for name, width in _WIDE.items())
+SHORT = "--format=%P|%a|%l|%N|%T|%s|%g|%G"
+
+_FREE_STATES = frozenset({"idle", "mixed", "allocated", "completing", "planned"})
+"""States in which a node takes jobs, or will as soon as there is room on it."""
+_GPU = re.compile(r"gpu(?::([A-Za-z][^:(]*))?:(\d+)(?:\(.*)?")
+
+
+@dataclass(frozen=True)
+class NodeLine:
+    """One node in one partition."""
+
+    partition: str
+    default: bool
+    available: str
+    time_limit_minutes: int | None
+    node: str
+    state: str
+    takes_jobs: bool
+    max_nodes: int | None
+    groups: tuple[str, ...] | None
+    gpus: Mapping[str, int]
+    used: Mapping[str, int] | None = field(default=None)
+    """None: not told."""
+
+
+def parse_wide(text: str) -> list[NodeLine]:
+    """The output of `sinfo --Node --noheader` with `WIDE`."""
+    return [line for row in text.splitlines() if (line := _node_line(_slices(row))) is not None]
+
+
+def parse_short(text: str) -> list[NodeLine]:
+    """The output of `sinfo --Node --noheader` with `SHORT`."""
+    rows = (row.split("|", len(_WIDE) - 2) for row in text.splitlines())
+    return [line for row in rows if len(row) == len(_WIDE) - 1 and (line := _node_line(row)) is not None]
+
+
+def _slices(row: str) -> list[str]:
+    found, start = [], 0
+    for width in _WIDE.values():
+        found.append(row[start : start + width].strip())
+        start += width
+    return found
+
+
+def _node_line(cells: Sequence[str]) -> NodeLine | None:
+    name, available, limit, node, state, size, groups, gres = cells[:8]
+    if not name:
+        return None
+    word = state.rstrip("*~#!%$@^+-").lower()
+    used = parse_gpus(cells[8]) if len(cells) > 8 else None
+    return NodeLine(
+        partition=name.removesuffix("*"),
+        default=name.endswith("*"),
+        available=available.lower(),
+        time_limit_minutes=parse_minutes(limit),
+        node=node,
+        state=word,
+        # `*`: the node does not answer; `!`, `%`, `$`, `@`, `^`: it goes down, is reserved or reboots.
+        takes_jobs=word in _FREE_STATES and not set(state) & set("*!%$@^"),
+        max_nodes=_largest(size),
+        groups=None if groups.lower() in ("all", "", "(null)") else tuple(groups.split(",")),
+        gpus=parse_gpus(gres),
+        used=used,
+    )
+
+
+def parse_gpus(gres: str) -> dict[str, int]:
+    """`gpu:a100:4(S:0-1),gpu:2` as {"a100": 4, "": 2}; other resources and what is not understood are left out."""
+    found: Counter[str] = Counter()
+    for part in re.split(r",(?![^(]*\))", gres):
+        if match := _GPU.fullmatch(part.strip()):
+            found[match[1] or ""] += int(match[2])
+    return dict(found)
+
+
+def parse_minutes(limit: str) -> int | None:
+    """`2-00:00:00`, `1:00:00`, `30:00` (minutes and seconds) as minutes; None for no limit."""
+    days, _, rest = limit.rpartition("-")
+    parts = rest.split(":")
+    if not all(part.isdigit() for part in [*parts, days or "0"]):
+        return None
+    seconds = 0
+    for part in parts:
+        seconds = seconds * 60 + int(part)
+    return int(days or 0) * 1440 + seconds // 60
+
+
+def _largest(size: str) -> int | None:
+    """`1-8` and `8` as 8; `1-infinite` as None."""
+    last = size.rpartition("-")[2]
+    return int(last) if last.isdigit() else None
+
+
+def snapshot(lines: Sequence[NodeLine]) -> ClusterSnapshot:
+    """Partitions in the scheduler's order of names; the cluster's own counts take each node once."""
+    partitions: dict[str, list[NodeLine]] = {}
+    for line in lines:
+        partitions.setdefault(line.partition, []).append(line)
+    nodes = {line.node: line for line in lines if line.node}
+    return ClusterSnapshot(
+        partitions=[_partition(partitions[name]) for name in sorted(partitions)],
+        nodes=dict(sorted(Counter(line.state for line in nodes.values()).items())),
+        gpus=_gpus(nodes.values()),
+    )
+
+
+def _partition(lines: Sequence[NodeLine]) -> PartitionResource:
+    first, nodes = lines[0], [line for line in lines if line.node]
+    shapes = Counter(tuple(sorted(line.gpus.items())) for line in nodes)
+    return PartitionResource(
+        name=first.partition,
+        default=first.default,
+        state=first.available,
+        time_limit_minutes=first.time_limit_minutes,
+        max_nodes=first.max_nodes,
+        groups=list(first.groups) if first.groups is not None else None,
+        nodes=dict(sorted(Counter(line.state for line in nodes).items())),
+        gpus=_gpus(nodes),
+        shapes=[NodeShape(nodes=count, gpus=dict(gpus)) for gpus, count in sorted(shapes.items())],
+    )
+
+
+def _gpus(lines: Iterable[NodeLine]) -> list[GpuCount]:
+    total: Counter[str] = Counter()
+    free: dict[str, int | None] = {}
+    for line in lines:
+        for type_, count in line.gpus.items():
+            total[type_] += count
+            known, here = free.get(type_, 0), _free(line, type_)
+            free[type_] = None if known is None or here is None else known + here
+    return [GpuCount(type=type_ or None, total=total[type_], free=free[type_]) for type_ in sorted(total)]
+
+
+def _free(line: NodeLine, type_: str) -> int | None:
+    """On one node; None where it cannot be told which type the taken ones are of."""
+    if not line.takes_jobs:
+        return 0
+    if line.used is None:
+        return None
+    used = dict(line.used)
+    untyped = used.pop("", 0) if type_ else 0
+    if untyped and len(line.gpus) > 1:
+        return None
+    return max(0, line.gpus[type_] - used.get(type_, 0) - untyped)

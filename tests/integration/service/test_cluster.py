@@ -1,0 +1,169 @@
+"""The cluster's snapshot: asked for seldom, read by everyone, and compared with what new jobs ask for."""
+
+from datetime import timedelta
+
+from service.scheduler.base import Observation
+from tests.support.world import World
+from trainyard.contract.cluster import ClusterSnapshot, GpuCount, NodeShape, PartitionResource, SlotCount
+
+TWO_NODES = ClusterSnapshot(
+    partitions=[
+        PartitionResource(
+            name="gpu",
+            default=True,
+            time_limit_minutes=60,
+            nodes={"idle": 2},
+            shapes=[NodeShape(nodes=2, gpus={"": 2})],
+        )
+    ],
+    nodes={"idle": 2},
+    gpus=[GpuCount(total=4, free=3)],
+)
+
+
+def on_slurm(world: World, nodes: ClusterSnapshot = TWO_NODES) -> None:
+    world.settings.backend = "slurm"
+    world.scheduler.name = "slurm"
+    world.scheduler.nodes = nodes
+    world.reconciler = world.new_reconciler("one")
+
+
+def cluster(world: World) -> dict:
+    answer = world.client.get("/v1/cluster")
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_before_the_first_look_nothing_is_claimed(world: World) -> None:
+    found = cluster(world)
+    assert (found["object"], found["taken_at"], found["age_seconds"], found["partitions"]) == (
+        "cluster",
+        None,
+        None,
+        [],
+    )
+
+
+def test_the_snapshot_and_its_age(world: World) -> None:
+    on_slurm(world)
+    world.tick()
+    world.clock.advance(9)
+    found = cluster(world)
+    assert (found["backend"], found["age_seconds"], found["nodes"]) == ("slurm", 10.0, {"idle": 2})
+    assert found["gpus"] == [{"type": None, "total": 4, "free": 3}]
+    assert found["partitions"][0]["time_limit_minutes"] == 60
+
+
+def test_slurm_is_asked_once_a_minute_whoever_reads_and_whoever_reconciles(world: World) -> None:
+    on_slurm(world)
+    for _ in range(100):
+        world.tick()
+        cluster(world)
+        if world.scheduler.surveys == 1:
+            world.reconciler = world.new_reconciler("one")
+    assert world.scheduler.surveys == 2
+
+
+def test_a_new_snapshot_is_no_change_that_would_hurry_the_next_tick(world: World) -> None:
+    on_slurm(world)
+    world.tick()
+    assert world.scheduler.surveys == 1
+    assert not world.reconciler.changed
+
+
+def test_an_answer_that_does_not_come_leaves_the_last_one_with_its_age(world: World) -> None:
+    on_slurm(world)
+    world.tick()
+    world.scheduler.unavailable = True
+    world.clock.advance(60)
+    world.tick()
+    found = cluster(world)
+    assert (found["error"], found["age_seconds"], found["nodes"]) == ("it does not answer", 62.0, {"idle": 2})
+    world.scheduler.unavailable = False
+    world.clock.advance(60)
+    world.tick()
+    assert cluster(world)["error"] is None
+
+
+def test_a_first_answer_that_does_not_come(world: World) -> None:
+    on_slurm(world)
+    world.scheduler.unavailable = True
+    world.tick()
+    found = cluster(world)
+    assert (found["error"], found["taken_at"]) == ("it does not answer", None)
+
+
+def test_local_slots(world: World) -> None:
+    world.scheduler.nodes = ClusterSnapshot(slots=SlotCount(total=2, free=1))
+    world.tick()
+    assert cluster(world)["slots"] == {"total": 2, "free": 1}
+
+
+def test_reading_takes_a_token(world: World) -> None:
+    assert world.new_client(None).get("/v1/cluster").status_code == 401
+
+
+class TestPreflight:
+    def test_a_job_that_can_never_run_is_refused_before_it_is_submitted(self, world: World) -> None:
+        on_slurm(world)
+        job = world.submit(resources={"partition": "gpus"})
+        world.tick()
+        shown = world.job(job)
+        words = (
+            "resources.partition: there is no partition `gpus` (did you mean `gpu`?); this cluster has: gpu (default)"
+        )
+        assert (shown["status"], shown["status_reason"], shown["status_message"]) == ("failed", "rejected", words)
+        assert "trainyard cluster" in shown["error"]["hint"]
+        assert (world.scheduler.submitted, shown["attempt"]) == ([], None)
+
+    def test_the_default_time_limit_counts(self, world: World) -> None:
+        on_slurm(world)
+        world.settings.slurm_time_limit_minutes = 61
+        job = world.submit()
+        world.tick()
+        assert world.job(job)["status_message"].startswith("resources.time_limit_minutes: 61 is more than")
+
+    def test_on_a_stale_snapshot_slurm_decides(self, world: World) -> None:
+        on_slurm(world)
+        world.tick()
+        world.reconciler._survey.asked_at = world.clock() + timedelta(hours=2)
+        world.clock.advance(600)
+        job = world.submit(resources={"partition": "gpus"})
+        world.tick()
+        assert world.status(job) == "pending"
+
+    def test_a_site_can_turn_it_off(self, world: World) -> None:
+        on_slurm(world)
+        world.settings.slurm_preflight = False
+        job = world.submit(resources={"partition": "gpus"})
+        world.tick()
+        assert world.status(job) == "pending"
+
+    def test_a_job_that_has_run_is_left_to_slurm(self, world: World) -> None:
+        on_slurm(world)
+        job = world.submit(resources={"partition": "gpu"})
+        worker = world.start(job)
+        world.scheduler.nodes = ClusterSnapshot(partitions=[PartitionResource(name="other")])
+        world.clock.advance(60)
+        worker.end("preempted")
+        world.tick(2)
+        assert world.job(job)["attempt"]["number"] == 2
+
+
+def test_the_estimated_start_is_the_jobs_while_it_waits(world: World) -> None:
+    job = world.submit()
+    world.tick()
+    start = world.clock() + timedelta(minutes=30)
+    world.scheduler.states = {
+        tag: Observation("pending", "soon", estimated_start=start) for tag in world.scheduler.states
+    }
+    world.tick()
+    assert world.job(job)["estimated_start"] == "2026-01-01T00:30:01.000Z"
+    world.tick()
+    assert not world.reconciler.changed
+    world.scheduler.say("pending", "soon")
+    world.tick()
+    assert world.job(job)["estimated_start"] is None
+    world.scheduler.say("running")
+    world.worker(job).claim()
+    assert world.job(job)["estimated_start"] is None

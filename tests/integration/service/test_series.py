@@ -1,0 +1,68 @@
+"""What the service counts, and what its log lines carry."""
+
+import pytest
+import structlog
+
+from service.scheduler.base import Ambiguous, Rejected
+from tests.support.world import World
+from trainyard.contract.cluster import ClusterSnapshot, SlotCount
+
+
+def series(world: World) -> dict[str, float]:
+    lines = world.new_client(None).get("/metrics").text.splitlines()
+    pairs = (line.rsplit(" ", 1) for line in lines if line.startswith("trainyard_"))
+    return {name: float(value) for name, value in pairs}
+
+
+def test_answers_to_submissions(world: World) -> None:
+    for outcome in (None, None, Rejected("no"), Ambiguous("perhaps")):
+        world.scheduler.outcome = outcome
+        world.submit()
+        world.tick()
+    found = series(world)
+    assert found['trainyard_submissions_total{outcome="accepted"}'] == 2
+    assert found['trainyard_submissions_total{outcome="rejected"}'] == 1
+    assert found['trainyard_submissions_total{outcome="ambiguous"}'] == 1
+    assert found["trainyard_submissions_unanswered"] == 1
+    assert found["trainyard_hand_overs"] == 0
+
+
+def test_adoptions(world: World) -> None:
+    world.submit()
+    world.scheduler.lose_answers = True
+    with pytest.raises(KeyboardInterrupt):
+        world.tick()
+    world.reconciler = world.new_reconciler("one")
+    world.tick()
+    found = series(world)
+    assert found['trainyard_adoptions_total{how="name"}'] == 1
+    assert found["trainyard_submissions_unanswered"] == 0
+
+
+def test_what_workers_report(world: World) -> None:
+    worker = world.start(world.submit())
+    worker.metrics([("train/loss", 1, 2.0), ("train/loss", 2, 1.0)])
+    worker.log("0", 0, b"hello")
+    worker.checkpoint(2)
+    found = series(world)
+    assert [found[f'trainyard_ingested_total{{kind="{kind}"}}'] for kind in ("points", "log_bytes", "checkpoints")] == [
+        *(2, 5, 1)
+    ]
+
+
+def test_the_age_of_the_snapshot(world: World) -> None:
+    world.scheduler.nodes = ClusterSnapshot(slots=SlotCount(total=2, free=1))
+    world.tick()
+    assert series(world)["trainyard_cluster_age_seconds"] == 1
+
+
+def test_lines_about_a_job_name_it_its_attempt_and_the_schedulers_id(world: World) -> None:
+    job = world.submit()
+    world.start(job)
+    with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
+        world.scheduler.say("absent")
+        world.tick()
+    (moved,) = [line for line in lines if line["event"] == "moved"]
+    attempt = world.job(job)["attempt"]
+    assert (moved["target"], moved["job"], moved["attempt"]) == ("lost", job, attempt["id"])
+    assert moved["scheduler_id"] == attempt["scheduler_id"]

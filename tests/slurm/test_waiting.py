@@ -1,0 +1,103 @@
+"""Why a job waits and what there is to run on, as a real Slurm says it."""
+
+from pathlib import Path
+
+import pytest
+
+from service.scheduler.base import Known, Observation
+from service.scheduler.slurm import SlurmScheduler
+from tests.slurm.specs import parity
+from tests.support.live import wait_for_status
+from tests.support.slurm_lab import SlurmLab
+from tests.support.wait import wait_until
+from trainyard.demo import ServiceProcess
+
+pytestmark = pytest.mark.slurm
+
+_FULL = ("-N2", "--exclusive", "--time=30")
+
+
+def sbatch(slurm: SlurmLab, name: str, *options: str) -> Known:
+    arguments = ["sbatch", "--parsable", "--output=/dev/null", "-p", "gpu", "-J", name, *options, "--wrap", "sleep 300"]
+    return Known(name, slurm.run(*arguments).strip(), Path("/nowhere"))
+
+
+def words_for(known: Known, part: str) -> Observation:
+    """Wait until Slurm gives a reason that we tell so."""
+    scheduler = SlurmScheduler(poll_seconds=0)
+
+    def seen() -> Observation | None:
+        found = scheduler.observe([known])[known.tag]
+        return found if found.state == "pending" and part in found.message else None
+
+    return wait_until(seen, 30, f"{known.tag} to wait with {part!r}")
+
+
+def test_resources_with_an_estimated_start(slurm: SlurmLab) -> None:
+    sbatch(slurm, "ty-first", *_FULL)
+    second = sbatch(slurm, "ty-second", *_FULL)
+    seen = words_for(second, "waits until enough nodes are free (Resources); Slurm expects it to start by")
+    assert seen.estimated_start is not None
+
+
+def test_priority_with_how_many_are_ahead(slurm: SlurmLab) -> None:
+    for name in ("ty-first", "ty-second", "ty-third"):
+        sbatch(slurm, name, *_FULL)
+    held = sbatch(slurm, "ty-held", "--hold", *_FULL)
+    last = sbatch(slurm, "ty-last", *_FULL)
+    assert "(Priority); 2 jobs are before it in partition gpu" in words_for(last, "2 jobs").message
+    assert "`scontrol release` lets it go (JobHeldUser)" in words_for(held, "JobHeldUser").message
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        (("-N3",), "take another partition (PartitionNodeLimit)"),
+        (("-p", "minute", "--time=5"), "lower resources.time_limit_minutes (PartitionTimeLimit)"),
+        (("--begin=now+1hour",), "begin time is still to come"),
+    ],
+)
+def test_what_is_not_a_matter_of_room(options: tuple[str, ...], part: str, slurm: SlurmLab) -> None:
+    words_for(sbatch(slurm, "ty-odd", *options), part)
+
+
+def test_nodes_that_are_drained(slurm: SlurmLab) -> None:
+    slurm.run("scontrol", "update", "nodename=node2", "state=drain", "reason=a test")
+    try:
+        words_for(sbatch(slurm, "ty-both", "-N2"), "down, drained or kept for jobs of higher priority")
+    finally:
+        slurm.run("scontrol", "update", "nodename=node2", "state=resume")
+
+
+def test_partitions_nodes_and_gpus(slurm: SlurmLab) -> None:
+    sbatch(slurm, "ty-gpu", "-N1", "--gres=gpu:1", "-w", "node1")
+    scheduler = SlurmScheduler()
+    found = wait_until(lambda: (seen := scheduler.cluster()).gpus[0].free == 3 and seen, 30, "a GPU to be taken")
+    assert [(gpu.type, gpu.total) for gpu in found.gpus] == [(None, 4)]
+    assert sum(found.nodes.values()) == 2
+    partitions = {partition.name: partition for partition in found.partitions}
+    assert set(partitions) == {"gpu", "high", "minute"}
+    assert [name for name, partition in partitions.items() if partition.default] == ["gpu"]
+    assert (partitions["minute"].time_limit_minutes, partitions["gpu"].time_limit_minutes) == (1, None)
+
+
+def test_the_service_tells_it_all(service: ServiceProcess, slurm: SlurmLab) -> None:
+    with service.client() as client:
+        found = wait_until(lambda: (seen := client.cluster()).taken_at and seen, 30, "the first snapshot")
+        assert sorted(partition.name for partition in found.partitions) == ["gpu", "high", "minute"]
+        for changes, part in (
+            ({"resources__partition": "gqu"}, "there is no partition `gqu` (did you mean `gpu`?)"),
+            ({"resources__partition": "minute", "resources__time_limit_minutes": 9}, "9 is more than partition minute"),
+            ({"resources__gpus_per_node": 1}, "asks for 4 nodes, but in partition gpu a job can have 2"),
+        ):
+            refused = wait_for_status(client, client.submit(parity(**changes)).id, "failed", seconds=30)
+            assert part in refused.status_message
+            assert refused.status_reason == "rejected"
+            assert refused.attempt is None
+        sbatch(slurm, "ty-first", *_FULL)
+        wait_until(lambda: slurm.jobs(states="RUNNING"), 30, "the nodes to be taken")
+        waiting = client.submit(parity())
+        shown = wait_until(lambda: (job := client.job(waiting.id)).estimated_start and job, 60, "an estimated start")
+        assert "(Resources); Slurm expects it to start by" in shown.status_message
+        client.cancel(waiting.id)
+        wait_for_status(client, waiting.id, "cancelled", seconds=60)

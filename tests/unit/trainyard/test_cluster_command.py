@@ -1,0 +1,66 @@
+"""`trainyard cluster`."""
+
+import json
+
+ANSWER = {
+    "object": "cluster",
+    "backend": "slurm",
+    "taken_at": "2026-01-02T03:04:05.000Z",
+    "age_seconds": 12.0,
+    "error": None,
+    "nodes": {"idle": 1, "drained": 1},
+    "gpus": [{"type": "a100", "total": 8, "free": 3}, {"type": None, "total": 2, "free": None}],
+    "slots": None,
+    "partitions": [
+        {
+            "name": "gpu",
+            "default": True,
+            "state": "up",
+            "time_limit_minutes": 2880,
+            "max_nodes": 4,
+            "groups": ["ml"],
+            "nodes": {"idle": 1, "drained": 1},
+            "gpus": [{"type": "a100", "total": 8, "free": 3}],
+        },
+        {"name": "cpu", "state": "drain", "nodes": {"idle": 1}},
+    ],
+}
+
+
+def test_what_there_is_and_what_is_free(service, run):
+    done = run_with(service, run, ANSWER)
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert lines == [
+        "backend slurm, as of 12 s ago",
+        "nodes: 1 idle, 1 drained",
+        "GPUs free: 3 of 8 a100, ? of 2",
+        "PARTITION STATE TIME LIMIT NODES A JOB NODES GPUS FREE GROUPS",
+        "gpu* up 2 d up to 4 1 idle, 1 drained 3 of 8 a100 ml",
+        "cpu drain none any 1 idle - all",
+    ]
+
+
+def test_the_local_backend_has_slots(service, run):
+    answer = {"backend": "local", "age_seconds": 1.0, "slots": {"total": 4, "free": 3}}
+    assert "3 of 4 worker processes are free" in run_with(service, run, answer).stdout
+
+
+def test_before_the_first_answer(service, run):
+    assert "has not heard from its scheduler (slurm) yet" in run_with(service, run, {"backend": "slurm"}).stdout
+
+
+def test_an_old_answer_comes_with_the_reason(service, run):
+    done = run_with(service, run, ANSWER | {"error": "sinfo ended with 1"})
+    assert done.stderr == "the last attempt to ask again failed: sinfo ended with 1\n"
+
+
+def test_json(service, run):
+    service.on("GET", "/v1/cluster", ANSWER)
+    assert json.loads(run("cluster", "--json").stdout)["partitions"][0]["name"] == "gpu"
+
+
+def run_with(service, run, answer):
+    service.on("GET", "/v1/cluster", answer)
+    done = run("cluster")
+    assert done.exit_code == 0, done.stderr
+    return done
