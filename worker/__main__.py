@@ -18,7 +18,7 @@ from trainyard.contract.spec import TrainingSpec
 from worker.beats import Pulse, PulseWriter, interval
 from worker.errors import TrainingError, describe, write_error
 from worker.launcher import torchrun
-from worker.launcher.verdict import what_went_wrong
+from worker.launcher.verdict import restart_after
 from worker.processes import PARENT, die_with_parent
 from worker.signals import StopSignal
 
@@ -117,7 +117,7 @@ def _run(
         case "script":
             from worker.script import become
 
-            become(layout, launch)
+            become(layout, launch, execution)
         case "comm_check":
             _check_communication(layout, launch, execution, stop, closing)
         case _:
@@ -232,10 +232,7 @@ def _announce(
         data={"step": start, "total_steps": total, "world_size": ranks.world, "device": ranks.device.type},
     )
     if _restarts():
-        lost = what_went_wrong(layout, execution - 1, spec)
-        data = {"rank": lost.failure.rank, "type": lost.failure.type, "reason": lost.reason}
-        who = f"rank {lost.failure.rank}: " if lost.failure.rank is not None else ""
-        message = f"torchrun started the ranks again, after {who}{lost.failure.message}"
+        message, data = restart_after(layout, execution, spec)
         reporter.event("restarted_in_place", message, level="warning", data=data)
     if ranks.world > 1 and draws_dropout(trainer.module):
         message = "dropout draws differ with the number of ranks: this run's updates are this layout's own"

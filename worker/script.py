@@ -4,17 +4,23 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
 
 from trainyard.contract.code import needs_code
 from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import AttemptLayout
+from trainyard.contract.reports import EventsBatch, WorkerEvent
+from trainyard.contract.spool import format_record
 from trainyard.script import FOLDER
+from worker.launcher.verdict import restart_after
 
 
-def become(layout: AttemptLayout, launch: LaunchDocument) -> NoReturn:
+def become(layout: AttemptLayout, launch: LaunchDocument, execution: int) -> NoReturn:
     """Run the spec's program in this process's place."""
+    if os.environ["RANK"] == "0" and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")):
+        tell_of_restart(layout, launch, execution)
     folder = layout.code if launch.spec.code else layout.root
     os.chdir(folder)
     # Slurm signals every process of a job that is to end: the program is asked by `should_stop`, and not killed.
@@ -24,6 +30,16 @@ def become(layout: AttemptLayout, launch: LaunchDocument) -> NoReturn:
     sys.stderr.flush()
     words = command(launch.spec.argv or (), folder)
     os.execve(words[0], words, environment(os.environ, layout))  # noqa: S606 (no shell on the way)
+
+
+def tell_of_restart(layout: AttemptLayout, launch: LaunchDocument, execution: int) -> None:
+    """The execution's first record: the program itself knows nothing of what came before it."""
+    message, data = restart_after(layout, execution, launch.spec)
+    event = WorkerEvent(
+        sequence=0, type="restarted_in_place", level="warning", message=message, data=data, time=datetime.now(UTC)
+    )
+    record = format_record(0, "events", EventsBatch(execution=execution, events=(event,)))
+    layout.spool_file(execution).write_bytes(record)
 
 
 def command(argv: Sequence[str], folder: Path) -> list[str]:

@@ -9,6 +9,8 @@ from torch import nn
 from trainyard.contract.spec import TrainingSpec
 from worker.errors import RefusedError
 
+_FEW = 20
+
 
 def choose_trainable(spec: TrainingSpec, model: nn.Module) -> None:
     """Freeze what the spec does not train, and add its adapters. Before the model is placed or sharded.
@@ -51,8 +53,10 @@ def frozen_names(module: nn.Module) -> frozenset[str]:
 
 
 def closest(wanted: str, names: Collection[str], count: int = 5) -> str:
-    """The names most like the wanted one, or the first ones, for a message."""
+    """All the names where they are few; else those most like the wanted one, or the first ones. For a message."""
     ordered = list(names)
+    if len(ordered) <= _FEW:
+        return ", ".join(ordered)
     near = get_close_matches(wanted, ordered, n=count, cutoff=0.3) or ordered[:count]
     more = f" and {len(ordered) - len(near)} more" if len(ordered) > len(near) else ""
     return ", ".join(near) + more

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
 from trainyard.contract.reports import ExitReason, Failure, FinishRecord, MetricsBatch
@@ -138,6 +139,14 @@ def what_went_wrong(
     what = _signal_name(-returncode) if returncode < 0 else f"exit code {returncode}"
     message = f"torchrun ended with {what}, and no rank left a word; launch.log has its output"
     return Wrong("error", Failure(host=socket.gethostname(), type="LaunchFailed", message=message))
+
+
+def restart_after(layout: AttemptLayout, execution: int, spec: TrainingSpec) -> tuple[str, dict[str, Any]]:
+    """Why torchrun made this execution out of the one before: a line and its data, for the job's history."""
+    lost = what_went_wrong(layout, execution - 1, spec)
+    who = f"rank {lost.failure.rank}: " if lost.failure.rank is not None else ""
+    data = {"rank": lost.failure.rank, "type": lost.failure.type, "reason": lost.reason}
+    return f"torchrun started the ranks again, after {who}{lost.failure.message}", data
 
 
 def _from_exit(end: Ended, spec: TrainingSpec | None) -> Wrong:
