@@ -41,7 +41,7 @@ class Setup:
             spec.optimizer, self.model.module.parameters(), sharded=spec.strategy in SHARDED
         )
         precision = Precision("fp32", spec.amp, ranks.device)
-        self.state = TrainingState(self.model.module, self.optimizer, precision, ranks, 0)
+        self.state = TrainingState(self.model.module, [self.optimizer], precision, ranks, 0)
         self.manager = CheckpointManager(RunLayout(folder / strategy), _launch(spec), 1, ranks)
         self.manager.bind(SilentReporter())
         self.batch = torch.randn(4, WIDTH)
@@ -70,7 +70,7 @@ def main(plan_path: str, result_path: str) -> None:
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     plan: dict[str, Any] = json.loads(Path(plan_path).read_text())
-    ranks = distributed.join("gloo")
+    ranks = distributed.join(parse_spec(_document("ddp", int(os.environ["WORLD_SIZE"])) | {"backend": "gloo"}))
     folder = Path(plan["folder"])
     result = {name: rounds(Setup(name, folder, ranks), plan, folder) for name in plan["strategies"]}
     if ranks.first:

@@ -1,7 +1,7 @@
 """What it costs two ranks to agree between steps whether to stop: at every step, and as often as the worker does it.
 
-`python -m bench.boundary` prints microseconds a step: of the quickest of interleaved rounds, since other work on the machine
-only adds, and the median of what was added within each round, which agrees with it on a quiet machine alone.
+`python -m bench.boundary` prints microseconds a step: of the quickest of interleaved rounds, as other work only adds,
+and the median of what was added within each round. The two agree on a quiet machine alone.
 """
 
 import os

@@ -73,7 +73,9 @@ class NonFinite:
         self._unseen.clear()
 
     def check(self, step: int) -> None:
-        """After this update: end the run where the policy says so, on all ranks alike. Waits for the device; a collective.
+        """After this update: end the run where the policy says so, on all ranks alike.
+
+        Waits for the device; a collective.
 
         Raises:
             TrainingError: naming the step where it began.

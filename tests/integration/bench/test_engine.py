@@ -1,4 +1,4 @@
-"""What the engine's benchmark does on a GPU works: with a tiny model on the CPU, since no other machine may be there."""
+"""What the engine's benchmark does on a GPU works: with a tiny model on the CPU."""
 
 import os
 import subprocess

@@ -48,7 +48,7 @@ class TestStop:
         health = after(watch("stop"), 70, {})
         health.check(70)
         health.allows(71, *tensors(math.inf, 1.0))
-        with pytest.raises(TrainingError, match="at step 71$"):
+        with pytest.raises(TrainingError, match=r"at step 71$"):
             health.check(71)
 
 
