@@ -58,7 +58,7 @@ def test_the_curve_is_that_of_a_run_that_nobody_killed(tmp_path, kills):
 
 
 def strike_until_gone(run, attempt, chance, most):
-    """Kill single ranks, which torchrun starts again, until torchrun or the whole node is; returns the number of kills."""
+    """Kill ranks, which torchrun starts again, until torchrun or the whole node is killed; returns how many kills."""
     done = 0
     while done < most and run.process.poll() is None:
         let_it_run(run, attempt, chance)
