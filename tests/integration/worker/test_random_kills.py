@@ -1,4 +1,4 @@
-"""Promise 2 at moments that nobody chose: SIGKILL for one rank or for the whole node, again and again."""
+"""Promise 2 at moments that nobody chose: SIGKILL for one rank, torchrun or the whole node, again and again."""
 
 import os
 import random
@@ -58,7 +58,7 @@ def test_the_curve_is_that_of_a_run_that_nobody_killed(tmp_path, kills):
 
 
 def strike_until_gone(run, attempt, chance, most):
-    """Kill single ranks, which torchrun starts again, until the whole node is killed; returns the number of kills."""
+    """Kill ranks, which torchrun starts again, until torchrun or the whole node is killed; returns how many kills."""
     done = 0
     while done < most and run.process.poll() is None:
         let_it_run(run, attempt, chance)
@@ -104,7 +104,7 @@ def told_by(attempt):
 
 
 def ranks_of(attempt):
-    """The processes that train."""
+    """The processes that train, and torchrun above them, which ends with all of them."""
     found = []
     for pid in processes_of(attempt):
         try:
