@@ -72,6 +72,18 @@ class NonFinite:
         self._first_bad = torch.minimum(self._first_bad, steps.masked_fill(finite, _NEVER).min())
         self._unseen.clear()
 
+    def check_trained(self, steps: int) -> None:
+        """At the end of a run of so many steps. Waits for the device.
+
+        Raises:
+            TrainingError: every single update was skipped, so that nothing was trained.
+        """
+        if self.counts_skips and 0 < steps <= self.skipped:
+            raise TrainingError(
+                f"every one of the {steps} updates was skipped: no gradient was finite, and nothing was trained",
+                "Lower amp.init_scale for fp16, or look for what makes the loss infinite.",
+            )
+
     def check(self, step: int) -> None:
         """After this update: end the run where the policy says so, on all ranks alike.
 

@@ -39,7 +39,11 @@ def find_code(document: dict[str, Any], source: str) -> Path | None:
         return None
     spec = Path(source)
     folder = spec.resolve().parent if spec.is_file() else code_folder() if source != "-" else Path.cwd()
-    return folder if any((folder / file).is_file() for file in wanted) else None
+    if any((folder / file).is_file() for file in wanted):
+        return folder
+    if document.get("task") == "script" and wanted and document["argv"][0] != "-m":
+        raise UsageError(f"argv: there is no file {wanted[0]!r} in {folder}; name its folder with --code")
+    return None
 
 
 def _load(client: Client, source: str) -> Any:

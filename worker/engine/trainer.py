@@ -74,10 +74,7 @@ class Trainer:
         self._batches = _global_batches(spec, task)
         self.total_steps = spec.steps or (spec.epochs or 0) * self._batches.steps_per_epoch
         _check_lengths(spec, self.total_steps)
-        seed_generators(spec.seed)
-        model = task.build_model()
-        check_model(spec, model)
-        choose_trainable(spec, model)
+        model = _built(spec, task)
         flops = flops_per_example(task, model, spec.model)
         self._model = parallelise(spec, model, ranks)
         optimizers = task_optimizers(task, spec, self._model.module, sharded=spec.strategy in SHARDED)
@@ -126,6 +123,8 @@ class Trainer:
             self._save(step)
         self._pulse.mark("saving")
         self._checkpoints.finish()
+        if step == self.total_steps:
+            self._health.check_trained(step)
         return Outcome(step, completed=step == self.total_steps, module=self._model.module)
 
     def _resume(self) -> int:
@@ -211,6 +210,15 @@ class Trainer:
             epoch=self._batches.epoch_of(step - 1),
             seconds_per_step=self._performance.seconds_per_step,
         )
+
+
+def _built(spec: TrainingSpec, task: Task) -> nn.Module:
+    """The task's model, from the spec's seed alone, with what is trained chosen."""
+    seed_generators(spec.seed)
+    model = task.build_model()
+    check_model(spec, model)
+    choose_trainable(spec, model)
+    return model
 
 
 def _global_batches(spec: TrainingSpec, task: Task) -> GlobalBatches:

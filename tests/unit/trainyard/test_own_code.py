@@ -79,8 +79,9 @@ class TestSubmitCommand:
     def test_elsewhere_it_has_to_be_named(self, service, run, folder, code, tmp_path):
         (tmp_path / "spec.yaml").write_text(yaml.safe_dump(SCRIPT))
         service.on("HEAD", code, {}).on("POST", "/v1/jobs", job())
-        assert run("submit", "spec.yaml").exit_code == 0
-        assert "code" not in sent_spec(service)
+        refused = run("submit", "spec.yaml")
+        assert refused.exit_code == 2
+        assert "argv: there is no file 'train.py' in" in refused.output
         assert run("submit", "spec.yaml", "--code", str(folder)).exit_code == 0
         assert sent_spec(service)["code"] == pack(folder).digest
 

@@ -48,3 +48,18 @@ def test_an_inner_activation_is_not_kept_and_products_are_computed_again_only_in
     assert products_now - products == computed_again
     assert all(torch.equal(gradients[name], same[name]) for name in gradients)
     assert list(gradients) == list(same)
+
+
+@pytest.mark.parametrize("how", ["full", "selective"])
+def test_a_checkpointed_layer_is_still_compiled(how):
+    model = Gpt(GptModel(layers=1, width=16, heads=2, context=8))
+    checkpoint_activations(model, how)
+    graphs = []
+
+    def backend(graph, _inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    model.blocks[0].compile(backend=backend)
+    model(torch.arange(8)[None]).square().sum().backward()
+    assert len(graphs) == 1
