@@ -64,6 +64,7 @@ def job(job_id: str = "01JOBAAAA", **changes: Any) -> dict[str, Any]:
         "name": "digits-ddp",
         "status": "queued",
         "status_message": "waits for the reconciler",
+        "estimated_start": None,
         "desired": "run",
         "created_by": "admin",
         "created_at": TIME,
