@@ -55,11 +55,13 @@ class JobRepository:
         self._now = now
 
     def add(self, job: Job) -> None:
-        """A new job, with the first line of its history."""
+        """A new job, with the first lines of its history. Nobody else can write to it yet."""
+        job.sequence = 2
         self._session.add(job)
         self._session.flush()
-        self.event(job, "created", f"accepted from {job.created_by}")
-        self._status_event(job)
+        created = self._event(job, 1, "created", f"accepted from {job.created_by}")
+        status = self._event(job, 2, "status", job.status_message, data={"status": job.status, "reason": None})
+        self._session.add_all([created, status])
 
     def get(self, job_id: str) -> Job:
         """Raises NotFoundError."""
@@ -185,16 +187,26 @@ class JobRepository:
         data: dict[str, Any] | None = None,
     ) -> None:
         """One more line of the job's history."""
-        self._session.add(
-            Event(
-                job_no=job.no,
-                sequence=self.next_sequence(job),
-                type=type_,
-                level=level,
-                message=message,
-                data=data or {},
-                created_at=self._now,
-            ),
+        self._session.add(self._event(job, self.next_sequence(job), type_, message, level=level, data=data))
+
+    def _event(
+        self,
+        job: Job,
+        sequence: int,
+        type_: str,
+        message: str,
+        *,
+        level: str = "info",
+        data: dict[str, Any] | None = None,
+    ) -> Event:
+        return Event(
+            job_no=job.no,
+            sequence=sequence,
+            type=type_,
+            level=level,
+            message=message,
+            data=data or {},
+            created_at=self._now,
         )
 
     def _status_event(self, job: Job) -> None:

@@ -1,0 +1,175 @@
+"""`python -m bench.submit`: how long a submission takes, and what accepting costs, on a real Slurm of this machine.
+
+First, idle: from the 201 to sbatch's start, one job at a time, beside submitit's own `submit` (from its call to
+sbatch's start) and bare sbatch (the command alone), in turns. Then `POST /v1/jobs` at a fixed rate on SQLite and on
+Postgres, while the service hands over what it has accepted; a request that waits for its turn to be sent has waited.
+The nodes are taken from the start, so that no job runs beside the measurement.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+
+import httpx
+import submitit
+
+from tests.support.postgres import running_server
+from tests.support.slurm_lab import SlurmLab, running_lab
+from trainyard.client import Client
+from trainyard.contract.templates import fill_template
+from trainyard.demo import ServiceProcess
+
+HAND_OVER_SECONDS = 1.0
+ACCEPT_SECONDS = 0.060
+SPEC = fill_template("mlp_parity", {"gpus": 2, "resources.partition": "gpu", "resources.gpus_per_node": 1})
+
+
+def main() -> int:
+    """Print the tables; 0 where the targets are met."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--jobs", type=int, default=20, help="submissions one at a time")
+    parser.add_argument("--rate", type=float, default=50.0, help="requests a second")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of requests at that rate")
+    options = parser.parse_args()
+    load = os.getloadavg()[0]
+    print(f"{os.cpu_count()} cores, load average before: {load:.1f}")
+    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as made, running_lab() as lab:
+        folder = Path(made)
+        calls = stamped_sbatch(folder / "bin", lab)
+        lab.run("sbatch", "-N2", "--exclusive", "--output=/dev/null", "--wrap", "sleep 3600")
+        good = hand_overs(folder, calls, options.jobs)
+        with running_server() as server:
+            for name, url in (("SQLite", ""), ("Postgres", server.create_database())):
+                good &= accepting(folder / name, name, url, options.rate, options.seconds)
+        lab.cancel_all()
+    return 0 if good else 1
+
+
+def stamped_sbatch(folder: Path, lab: SlurmLab) -> Path:
+    """Put before sbatch, for everything below this process, a program that notes the time; the file of times."""
+    folder.mkdir()
+    calls, program = folder / "calls", shutil.which("sbatch")
+    calls.touch()
+    (folder / "sbatch").write_text(f'#!/bin/sh\ndate +%s.%N >> {calls}\nexec {program} "$@"\n')
+    (folder / "sbatch").chmod(0o755)
+    os.environ.update(lab.environment | {"PATH": f"{folder}{os.pathsep}{lab.environment['PATH']}"})
+    return calls
+
+
+@contextmanager
+def service(folder: Path, **settings: str) -> Iterator[Client]:
+    """A service on the lab, with its default pace."""
+    process = ServiceProcess(folder, backend="slurm", accelerator="cpu", **settings)
+    process.start()
+    try:
+        with process.client() as client:
+            yield client
+    finally:
+        process.stop()
+
+
+def hand_overs(folder: Path, calls: Path, jobs: int) -> bool:
+    """One at a time, in turns; returns whether ours meets its target."""
+    executor = submitit.SlurmExecutor(folder / "submitit")
+    executor.update_parameters(partition="gpu")
+    with service(folder / "idle") as client:
+        ways: dict[str, Callable[[], float]] = {
+            "201 to sbatch": lambda: until_sbatch(calls, lambda: client.submit(SPEC), from_return=True),
+            "submitit submit": lambda: until_sbatch(calls, lambda: executor.submit(print, 1), from_return=False),
+            "bare sbatch": bare_sbatch,
+        }
+        seconds: dict[str, list[float]] = {name: [] for name in ways}
+        for _ in range(jobs):
+            for name, way in ways.items():
+                seconds[name].append(way())
+    print(f"\nhanding over, {jobs} one at a time, seconds")
+    print(f"{'':18}{'p50':>8}{'p95':>8}{'most':>8}")
+    for name, values in seconds.items():
+        print(f"{name:18}{median(values):8.3f}{quantile(values, 0.95):8.3f}{max(values):8.3f}")
+    return verdict("p95 of 201 to sbatch", quantile(seconds["201 to sbatch"], 0.95), HAND_OVER_SECONDS)
+
+
+def until_sbatch(calls: Path, submit: Callable[[], object], *, from_return: bool) -> float:
+    """Seconds from the submission (its beginning, or its answer) until sbatch begins; never less than nothing."""
+    before = len(calls.read_text().split())
+    began = time.time()
+    submit()
+    began = time.time() if from_return else began
+    deadline = time.monotonic() + 60
+    while len(stamps := calls.read_text().split()) == before:
+        if time.monotonic() > deadline:
+            raise TimeoutError("sbatch was not called within 60 s")
+        time.sleep(0.002)
+    time.sleep(0.2)  # what follows the call is no part of the next one
+    return max(0.0, float(stamps[before]) - began)
+
+
+def bare_sbatch() -> float:
+    """The command from its start to its end."""
+    began = time.monotonic()
+    command = ["sbatch", "-p", "gpu", "--output=/dev/null", "--wrap", "true"]
+    subprocess.run(command, check=True, capture_output=True)
+    return time.monotonic() - began
+
+
+def accepting(folder: Path, name: str, url: str, rate: float, seconds: float) -> bool:
+    """Requests at a fixed rate, answered in time or not; returns whether they meet their target."""
+    count = int(rate * seconds)
+    settings = {"database_url": url} if url else {}
+    with service(folder, **settings) as client, httpx.Client(base_url=client.url, timeout=30) as http:
+        token = (folder / "state" / "admin_token").read_text().strip()
+        http.headers["Authorization"] = f"Bearer {token}"
+        for _ in range(10):
+            http.post("/v1/jobs", json=SPEC).raise_for_status()
+        took = paced(lambda: http.post("/v1/jobs", json=SPEC).raise_for_status(), count, rate)
+    values = " ".join(f"p{int(100 * q)} {1000 * quantile(took, q):.1f}" for q in (0.5, 0.95, 0.99))
+    print(f"\nPOST /v1/jobs on {name}, {rate:g} a second, {count} requests, ms: {values} most {1000 * max(took):.1f}")
+    return verdict("p99", quantile(took, 0.99), ACCEPT_SECONDS)
+
+
+def paced(request: Callable[[], object], count: int, rate: float) -> list[float]:
+    """Seconds from when each was due to its answer."""
+    took: list[float] = []
+    lock = threading.Lock()
+
+    def one(due: float) -> None:
+        request()
+        with lock:
+            took.append(time.monotonic() - due)
+
+    with ThreadPoolExecutor(32) as pool:
+        began = time.monotonic()
+        futures = []
+        for number in range(count):
+            due = began + number / rate
+            time.sleep(max(0.0, due - time.monotonic()))
+            futures.append(pool.submit(one, due))
+        for future in futures:
+            future.result()
+    return took
+
+
+def quantile(values: list[float], share: float) -> float:
+    """The smallest value that is not exceeded by that share of them."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, max(0, -(-int(share * 1000) * len(ordered) // 1000) - 1))]
+
+
+def verdict(what: str, seconds: float, allowed: float) -> bool:
+    good = seconds <= allowed
+    print(f"{what}: {seconds:.3f} s, {'within' if good else 'MORE THAN'} the allowed {allowed:g} s")
+    return good
+
+
+if __name__ == "__main__":
+    sys.exit(main())
