@@ -34,7 +34,8 @@ def _beside_the_loop(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     fields = (*TRAINING_FIELDS, "backend") if spec.task == "script" else TRAINING_FIELDS
     for field in fields:
         if _changed(spec, field):
-            yield field, f"means nothing to task `{spec.task}`; {meant}"
+            unwatched = "nothing watches it for stalls; set `resources.time_limit_minutes` to bound it"
+            yield field, f"means nothing to task `{spec.task}`; {unwatched if field == 'health' else meant}"
 
 
 def _unused(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
