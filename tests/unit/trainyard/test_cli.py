@@ -183,11 +183,11 @@ class TestJobs:
     def test_show_as_json_is_the_whole_resource(self, service, run):
         service.on("GET", "/v1/jobs/a1", job("a1", metrics={"train/loss": "Infinity"}))
         (found,) = lines(run("show", "a1", "--json"))
-        empty = ("status_reason", "started_at", "finished_at", "progress", "attempt", "last_checkpoint_step", "error")
+        empty = ("status_reason", "estimated_start", "started_at", "finished_at", "progress", "attempt")
         assert found == {
             **job("a1", metrics={"train/loss": "Infinity"}),
             "metadata": {},
-            **dict.fromkeys(empty),
+            **dict.fromkeys((*empty, "last_checkpoint_step", "error")),
         }
 
     def test_show_a_failed_one(self, service, run):
