@@ -53,7 +53,7 @@ def without(field: str) -> dict[str, Any]:
         (
             {**SPEC, "gpus": 64, "batch": {"size": 64}},
             "gpus",
-            "is 64, but this service runs at most 2 ranks at once (TRAINYARD_LOCAL_SLOTS)",
+            "is 64, but this service runs at most 4 ranks at once (TRAINYARD_LOCAL_SLOTS)",
         ),
         (
             {**SPEC, "strategy": "hsdp", "gpus": 2, "fsdp": {"replicas": 4}},

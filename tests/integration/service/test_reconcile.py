@@ -137,7 +137,7 @@ def test_a_cancelled_job_ends_only_when_nothing_of_it_runs(world: World) -> None
     job = world.submit()
     worker = world.start(job)
     world.client.post(f"/v1/jobs/{job}/cancel")
-    assert worker.post("heartbeat", {"execution": 1}).json() == {"stop": "cancel"}
+    assert worker.post("heartbeat", {"execution": 1}).json()["stop"] == "cancel"
     world.tick(2)
     assert world.status(job) == "cancelling"
     assert len(world.scheduler.cancelled) == 2
@@ -177,7 +177,7 @@ def test_a_preempted_job_goes_on_in_a_next_attempt_with_higher_executions(world:
     assert second.claim().json()["execution"] == 4, "1 and two possible restarts belong to the first attempt"
     assert world.job(job)["attempt"]["number"] == 2
     late = first.post("heartbeat", {"execution": 1})
-    assert late.json() == {"stop": "cancel"}, "a zombie of an old attempt is told to go"
+    assert late.json()["stop"] == "cancel", "a zombie of an old attempt is told to go"
 
 
 def test_errors_use_up_one_budget_with_in_place_restarts(world: World) -> None:

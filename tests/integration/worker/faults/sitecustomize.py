@@ -109,7 +109,7 @@ def _strike(fault, stepper, step):
             # Asynchronous saves are complete at a time of their own; a test that kills needs to know.
             stepper_wait(fault["path"])
         case "nan":
-            stepper._parameters[0].data.mul_(float("nan"))
+            stepper._parameters[0][0].data.mul_(float("nan"))
 
 
 def stepper_wait(path):
