@@ -13,7 +13,7 @@ import torch.distributed as dist
 from worker.distributed import Ranks
 from worker.signals import StopSignal
 
-PERIOD_SECONDS = 0.05
+PERIOD_SECONDS = 0.5
 """A wish is heard of within about this time, or one step where steps take longer."""
 MOST_STEPS = 10
 """But never so many steps apart that a sudden change of pace would make it long."""

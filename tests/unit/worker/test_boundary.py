@@ -82,7 +82,7 @@ class TestAgreement:
         assert world.reductions == 4
 
     def test_the_slowest_rank_sets_the_pace(self, told):
-        (first, second), world = told((0.001, 0.02), asked=9)
+        (first, second), world = told((0.001, 0.2), asked=9)
         assert first == second
         assert len(first) == 11
         assert world.reductions == 6
@@ -104,6 +104,6 @@ class TestAgreement:
 
 
 class TestPace:
-    @pytest.mark.parametrize(("seconds", "steps"), [(1e-6, MOST_STEPS), (0.02, 2), (0.05, 1), (3600.0, 1)])
+    @pytest.mark.parametrize(("seconds", "steps"), [(1e-6, MOST_STEPS), (0.2, 2), (0.5, 1), (3600.0, 1)])
     def test_follows_the_time_of_a_step(self, seconds, steps):
         assert steps_between(seconds) == steps
