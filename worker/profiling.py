@@ -98,15 +98,22 @@ class StepProfiler:
 
     def before(self, step: int, request: int) -> None:
         """Before the update number `step`; `request` is the number all ranks agreed on. Sometimes a collective."""
-        if self._open is not None and step > self._open.last:
-            self._close()
         if self._open is None and (wanted := self._due(step, request)):
             self._open = _Trace(wanted, step, self._ranks, nsys=bool(self._options and self._options.nsys))
 
-    def finish(self) -> None:
-        """After the last step."""
+    def after(self, step: int) -> None:
+        """After the update number `step`, before what is logged, evaluated or saved. Sometimes a collective."""
+        if self._open is not None and step >= self._open.last:
+            self._close(step)
+
+    def finish(self, step: int) -> None:
+        """After the last step of this execution: a trace that is open ends early, one not begun is called off."""
         if self._open is not None:
-            self._close()
+            self._close(step)
+        asked = self._requests.latest() if self._requests else None
+        if asked is not None and asked.request > self._handled:
+            message = f"the trace asked for was not taken: no step came after step {step}"
+            self._reporter.event("profile_dropped", message, level="warning", data={"request": asked.request})
 
     def _due(self, step: int, request: int) -> Wanted | None:
         options = self._options
@@ -119,21 +126,21 @@ class StepProfiler:
         found: Wanted | None = from_rank(self._ranks, 0, wanted)
         return found
 
-    def _close(self) -> None:
+    def _close(self, last: int) -> None:
         assert self._open is not None
         trace, self._open = self._open, None
         wanted = trace.wanted
-        told = trace.close(self._folder)
+        told = trace.close(self._folder, last)
         costliest = from_rank(self._ranks, wanted.ranks[0], told)
         if wanted.request and self._requests:
             self._requests.done(wanted.request)
         if costliest is None:
             return
-        where = f"steps {trace.first} to {trace.last}, rank(s) {', '.join(map(str, wanted.ranks))}"
+        where = f"steps {trace.first} to {last}, rank(s) {', '.join(map(str, wanted.ranks))}"
         most = f"; the costliest operations: {', '.join(costliest)}" if costliest else ""
         data = {
             "first_step": trace.first,
-            "steps": wanted.steps,
+            "steps": last - trace.first + 1,
             "ranks": list(wanted.ranks),
             "folder": f"artifacts/{self._folder.name}",
             "costliest": costliest,
@@ -168,7 +175,7 @@ class _Trace:
         self._profile = profile(activities=activities, profile_memory=True)
         self._profile.start()
 
-    def close(self, folder: Path) -> list[str] | None:
+    def close(self, folder: Path, last: int) -> list[str] | None:
         """Write what was recorded; the names of the costliest operations, None on a rank without a trace."""
         if self._rank not in self.wanted.ranks:
             return None
@@ -187,7 +194,7 @@ class _Trace:
         averages = self._profile.key_averages()
         cost = "self_device_time_total" if self._cuda else "self_cpu_time_total"
         write_atomic(folder / f"{name}.txt", averages.table(sort_by=cost, row_limit=COSTLIEST))
-        log.info("trace of steps %d to %d: %s.json.gz", self.first, self.last, name)
+        log.info("trace of steps %d to %d: %s.json.gz", self.first, last, name)
         return costliest(averages, cost)
 
 

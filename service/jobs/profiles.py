@@ -14,7 +14,8 @@ from trainyard.contract.reports import ProfileWanted
 from trainyard.contract.resources import JobResource, ProfileRequest
 from trainyard.contract.spec import LOOP_TASKS
 
-REQUESTED, WRITTEN = "profile_requested", "profile_written"
+REQUESTED = "profile_requested"
+ANSWERS = ("profile_written", "profile_dropped")
 
 
 def ask(
@@ -55,16 +56,16 @@ def ask(
 
 
 def pending_request(jobs: JobRepository, job: Job, attempt: Attempt) -> ProfileWanted | None:
-    """The last trace asked for since the attempt was claimed, unless it is written."""
+    """The last trace asked for since the attempt was claimed, unless it was answered."""
     asked = jobs.last_event(job, REQUESTED, since=attempt.claimed_at)
     if asked is None:
         return None
-    written = jobs.last_event(job, WRITTEN, since=asked.created_at)
-    if written is not None and _number(written) >= asked.sequence:
+    answers = (jobs.last_event(job, kind, since=asked.created_at) for kind in ANSWERS)
+    if any(answer is not None and _number(answer) >= asked.sequence for answer in answers):
         return None
     return ProfileWanted(request=asked.sequence, steps=asked.data["steps"], ranks=tuple(asked.data["ranks"]))
 
 
-def _number(written: Event) -> int:
-    number = written.data.get("request")
+def _number(answer: Event) -> int:
+    number = answer.data.get("request")
     return number if isinstance(number, int) else 0

@@ -110,6 +110,8 @@ class Trainer:
                 self._profiler.before(step + 1, self._boundary.profile_request)
             self._step(step + 1)
             step += 1
+            if self._profiler:
+                self._profiler.after(step)
             if self._log_due(step):
                 self._log(step)
             if self._evaluation_due(step):
@@ -118,7 +120,7 @@ class Trainer:
                 self._save(step)
         self._garbage.close()
         if self._profiler:
-            self._profiler.finish()
+            self._profiler.finish(step)
         if 0 < step < self.total_steps:
             self._save(step)
         self._pulse.mark("saving")

@@ -15,7 +15,8 @@ def told(worker: FakeWorker) -> Any:
     return worker.post("heartbeat", {"execution": worker.execution}).json()["profile"]
 
 
-def test_the_worker_hears_of_it_until_it_is_written(world: World) -> None:
+@pytest.mark.parametrize("answer_type", ["profile_written", "profile_dropped"])
+def test_the_worker_hears_of_it_until_it_is_answered(world: World, answer_type: str) -> None:
     job = world.submit()
     worker = world.start(job)
     assert told(worker) is None
@@ -24,7 +25,7 @@ def test_the_worker_hears_of_it_until_it_is_written(world: World) -> None:
     wanted = told(worker)
     assert (wanted["steps"], wanted["ranks"]) == (2, [1])
     assert told(worker) == wanted
-    event = {"sequence": 0, "type": "profile_written", "message": "x", "data": {"request": wanted["request"]}}
+    event = {"sequence": 0, "type": answer_type, "message": "x", "data": {"request": wanted["request"]}}
     body = {"execution": 1, "events": [{**event, "time": world.clock().isoformat()}]}
     assert worker.post("events", body).status_code == 200
     assert told(worker) is None
