@@ -33,10 +33,10 @@ def _rank(rank: int) -> None:
     import torch.distributed as dist
     from torch import nn
 
+    from trainyard.beats import Pulse
     from trainyard.contract.spec import parse_spec
     from trainyard.contract.templates import load_template
     from worker import distributed
-    from worker.beats import Pulse
     from worker.boundary import Boundary
     from worker.signals import StopSignal
 

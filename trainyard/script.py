@@ -4,7 +4,9 @@ Run by hand, outside of a job, `report` prints, `checkpoint_dir` is a folder `ch
 `should_stop` is False.
 """
 
+import faulthandler
 import os
+import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -13,16 +15,19 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any, SupportsFloat
 
+from trainyard.beats import Pulse, PulseWriter
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.reports import EventsBatch, MetricsBatch, Point, Progress, SpoolKind, WorkerEvent
 from trainyard.contract.spool import SpoolBody, format_record
 
 FOLDER = "TRAINYARD_ATTEMPT_FOLDER"
 """The variable that says where the attempt's folder is; set in a job only."""
+BEATS = "TRAINYARD_BEAT_SECONDS"
+"""The variable that says how often a rank that is watched for stalls shows its progress."""
 
 
 def report(step: int, values: Mapping[str, SupportsFloat], *, total_steps: int | None = None) -> None:
-    """Add points to the job's curves. On disk when it returns; sent from another process. Only rank 0's counts.
+    """Add points to the job's curves. On disk when it returns; sent from another process. Only rank 0's points count.
 
     The first step reported says where the program went on from: `report(s, ...)` means that it resumed at s - 1, and
     hides what earlier starts of the job reported after that.
@@ -35,10 +40,12 @@ def report(step: int, values: Mapping[str, SupportsFloat], *, total_steps: int |
     Raises:
         ValueError: a name or a value that no curve can have.
     """
+    job = _job()
+    if job is not None:
+        job.progressed(step)
     if _rank() != 0:
         return
     named = {key if "/" in key else f"train/{key}": float(value) for key, value in values.items()}
-    job = _job()
     if job is None:
         of = f"/{total_steps}" if total_steps else ""
         print(f"step {step}{of}  " + "  ".join(f"{key} {value:.6g}" for key, value in named.items()), flush=True)
@@ -64,6 +71,8 @@ def should_stop() -> bool:
     itself, and two may learn of it at different steps.
     """
     job = _job()
+    if job is not None:
+        job.passed_boundary()
     if job is None or not _any_rank(job.stop_asked()):
         return False
     job.note_stop()
@@ -81,6 +90,32 @@ class _Job:
         self._resumed_from = 0
         self._last: tuple[int, float] | None = None
         self._done = False
+        self._boundaries = 0
+        self._pulse = Pulse()
+        if BEATS in os.environ:
+            self._show_progress(float(os.environ[BEATS]))
+
+    def _show_progress(self, interval: float) -> None:
+        """To the launcher, which ends a run that stands still; asked by a signal, every thread's stack is written."""
+        if signal.getsignal(signal.SIGUSR1) == signal.SIG_IGN:
+            faulthandler.register(signal.SIGUSR1)
+        path = self._layout.beat(_rank())
+        PulseWriter(self._pulse, path, rank=_rank(), execution=self._execution, interval=interval).start()
+
+    def progressed(self, step: int) -> None:
+        self._pulse.step = step
+        if not self._boundaries:
+            self._mark(self._pulse.marks + 1)
+
+    def passed_boundary(self) -> None:
+        """All ranks pass the same ones, so that from now on they alone tell who is behind."""
+        self._boundaries += 1
+        self._mark(self._boundaries)
+
+    def _mark(self, count: int) -> None:
+        """The first comes early: what is compiled or set up lazily comes with the step after it."""
+        self._pulse.phase = "between" if count > 1 else "starting"
+        self._pulse.marks = count
 
     def stop_asked(self) -> bool:
         return self._layout.stop_request.exists()

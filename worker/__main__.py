@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainyard.beats import Pulse, PulseWriter, interval
 from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
 from trainyard.contract.reports import FinishRecord
 from trainyard.contract.spec import TrainingSpec
-from worker.beats import Pulse, PulseWriter, interval
 from worker.errors import TrainingError, describe, write_error
 from worker.launcher import torchrun
 from worker.launcher.verdict import restart_after
@@ -83,8 +83,10 @@ def execution_number(layout: AttemptLayout) -> int:
 
 def _beat(layout: AttemptLayout, launch: LaunchDocument, rank: int, execution: int) -> Pulse:
     pulse = Pulse()
-    every = interval(launch.spec.health.stall_timeout_minutes * 60.0)
-    PulseWriter(pulse, layout.beat(rank), rank=rank, execution=execution, interval=every).start()
+    minutes = launch.spec.health.stall_timeout_minutes
+    if minutes is not None:
+        every = interval(minutes * 60.0)
+        PulseWriter(pulse, layout.beat(rank), rank=rank, execution=execution, interval=every).start()
     return pulse
 
 

@@ -61,7 +61,7 @@ class Ranks:
 def join(spec: TrainingSpec) -> Ranks:
     """Join the process group that torchrun describes in the environment."""
     # The watchdog names the rank that is behind; a collective that gives up by itself would only blame its peers.
-    patience = timedelta(minutes=2 * spec.health.stall_timeout_minutes + 60)
+    patience = timedelta(minutes=2 * (spec.health.stall_timeout_minutes or 0) + 60)
     local_rank = int(os.environ["LOCAL_RANK"])
     device = torch.device("cpu")
     if spec.backend == "nccl":

@@ -109,9 +109,14 @@ class Supervisor:
         self._killed_for: ExitReason | None = None
         self._failure: Failure | None = None
         world = node.count * launch.processes_per_node
-        timeout = launch.spec.health.stall_timeout_minutes * 60.0
-        self._watchdog = watchdog.Watchdog(layout, world, timeout, lambda: verdict.last_execution(layout, self._first))
-        self._watched = launch.spec.task in LOOP_TASKS
+        minutes = launch.spec.health.stall_timeout_minutes
+        self._watchdog = None
+        if minutes is not None:
+            # Which ranks of a script ever show their progress is the script's affair.
+            expected = world if launch.spec.task in LOOP_TASKS else 0
+            self._watchdog = watchdog.Watchdog(
+                layout, expected, minutes * 60.0, lambda: verdict.last_execution(layout, self._first)
+            )
         self._known: set[tuple[int, int]] = set()
         self._launch = launch
         self._process = process
@@ -211,17 +216,17 @@ class Supervisor:
             self._kill("time_limit")
         elif self._stop.reason == "user_cancelled" and too_long:
             self._kill("user_cancelled")
-        elif self._watched:
-            self._watch()
+        elif self._watchdog:
+            self._watch(self._watchdog)
 
-    def _watch(self) -> None:
+    def _watch(self, dog: watchdog.Watchdog) -> None:
         """Node 0 decides that the run stands still; the others find its word. Each has its own ranks write stacks."""
         if not self._node.first:
             if self._layout.stalled.exists():
                 self._write_stacks()
                 self._kill("stalled")
             return
-        stall = self._watchdog.look()
+        stall = dog.look()
         if stall is None:
             return
         log.error("%s", stall.message)

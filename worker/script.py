@@ -8,12 +8,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
 
+from trainyard.beats import interval
 from trainyard.contract.code import needs_code
 from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.reports import EventsBatch, WorkerEvent
 from trainyard.contract.spool import format_record
-from trainyard.script import FOLDER
+from trainyard.script import BEATS, FOLDER
 from worker.launcher.verdict import restart_after
 
 
@@ -24,12 +25,13 @@ def become(layout: AttemptLayout, launch: LaunchDocument, execution: int) -> NoR
     folder = layout.code if launch.spec.code else layout.root
     os.chdir(folder)
     # Slurm signals every process of a job that is to end: the program is asked by `should_stop`, and not killed.
-    for number in (signal.SIGTERM, signal.SIGUSR2):
+    # SIGUSR1 asks for stacks, which `trainyard.script` writes once it is in use.
+    for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     sys.stdout.flush()
     sys.stderr.flush()
     words = command(launch.spec.argv or (), folder)
-    os.execve(words[0], words, environment(os.environ, layout))  # noqa: S606 (no shell on the way)
+    os.execve(words[0], words, environment(os.environ, layout, launch.spec.health.stall_timeout_minutes))  # noqa: S606 (no shell on the way)
 
 
 def tell_of_restart(layout: AttemptLayout, launch: LaunchDocument, execution: int) -> None:
@@ -48,7 +50,8 @@ def command(argv: Sequence[str], folder: Path) -> list[str]:
     return [sys.executable, first, *argv[1:]]
 
 
-def environment(base: Mapping[str, str], layout: AttemptLayout) -> dict[str, str]:
+def environment(base: Mapping[str, str], layout: AttemptLayout, stall_minutes: float | None) -> dict[str, str]:
     """The rank's own, with what `trainyard.script` needs. The program sees its own folder, as usual for Python."""
     kept = {name: value for name, value in base.items() if name != "PYTHONSAFEPATH"}
-    return {**kept, FOLDER: str(layout.root), "PYTHONUNBUFFERED": "1"}
+    watched = {} if stall_minutes is None else {BEATS: str(interval(stall_minutes * 60.0))}
+    return {**kept, **watched, FOLDER: str(layout.root), "PYTHONUNBUFFERED": "1"}

@@ -11,6 +11,8 @@ from trainyard.contract.sizes import size_problems
 from trainyard.contract.spec import LOOP_TASKS, TrainingSpec
 from trainyard.contract.unused import unused_fields
 
+STALL_MINUTES = 15.0
+"""Without progress, where a spec of one of our own tasks does not say."""
 DIGITS = 10
 """Classes of the one builtin data set that is classified."""
 
@@ -46,6 +48,8 @@ def resolve(spec: TrainingSpec, site: Site) -> TrainingSpec:
         auto["strategy"] = "single" if spec.gpus == 1 else "ddp"
     if trains and spec.precision == "auto":
         auto["precision"] = "bf16" if site.accelerator == "cuda" else "fp32"
+    if trains and spec.health.stall_timeout_minutes is None:
+        auto["health"] = spec.health.model_copy(update={"stall_timeout_minutes": STALL_MINUTES})
     if spec.task != "script" and spec.backend == "auto":
         auto["backend"] = "nccl" if site.accelerator == "cuda" else "gloo"
     if site.scheduler == "slurm" and site.gpus_per_node and spec.resources.gpus_per_node is None:

@@ -312,8 +312,9 @@ class Restart(Strict):
 class Health(Strict):
     """When a run that does not die by itself is ended."""
 
-    stall_timeout_minutes: PositiveFloat = 15
-    """A run in which no rank makes progress for so long is ended as `stalled`; start-up and export get ten more."""
+    stall_timeout_minutes: PositiveFloat | None = None
+    """A run in which no rank makes progress for so long is ended as `stalled`; start-up and export get ten more.
+    Absent: 15, and a `script`, whose pace only its author knows, is not watched."""
     on_nan: Literal["stop", "skip", "ignore"] = "stop"
     """A loss or gradient that is not finite: `stop` ends the run, `skip` leaves the update out, `ignore` goes on."""
 

@@ -31,11 +31,12 @@ def unused_fields(spec: TrainingSpec) -> list[Problem]:
 
 def _beside_the_loop(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
     meant = "pass it to your program in `argv`" if spec.task == "script" else "leave it out"
-    fields = (*TRAINING_FIELDS, "backend") if spec.task == "script" else TRAINING_FIELDS
-    for field in fields:
-        if _changed(spec, field):
-            unwatched = "nothing watches it for stalls; set `resources.time_limit_minutes` to bound it"
-            yield field, f"means nothing to task `{spec.task}`; {unwatched if field == 'health' else meant}"
+    script = spec.task == "script"
+    for field in (*TRAINING_FIELDS, "backend") if script else TRAINING_FIELDS:
+        if _changed(spec, field) and not (script and field == "health"):
+            yield field, f"means nothing to task `{spec.task}`; {meant}"
+    if script and _changed(spec.health, "on_nan"):
+        yield "health.on_nan", f"means nothing to task `script`; {meant}"
 
 
 def _unused(spec: TrainingSpec) -> Iterator[tuple[str, str]]:

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from worker.beats import Pulse
+from trainyard.beats import Pulse
 from worker.data.sampler import micro_batches
 from worker.distributed import Ranks
 from worker.engine.model import ParallelModel

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from worker.beats import Pulse
+from trainyard.beats import Pulse
 from worker.data.prefetch import Loader
 from worker.data.sampler import Indices, micro_batches
 from worker.distributed import Ranks

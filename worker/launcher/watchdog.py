@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from trainyard.beats import Beat, Phase, interval, read_beats
 from trainyard.contract.layout import AttemptLayout, write_atomic
 from trainyard.contract.reports import Failure
-from worker.beats import Beat, Phase, interval, read_beats
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ def judge(beats: Mapping[int, Beat], still_for: float, timeout: float, world: in
         beats: The latest of each rank that has beaten, by rank.
         still_for: Seconds since any of them last moved.
         timeout: Seconds that a run may stand still.
-        world: How many ranks there are.
+        world: How many ranks are to beat; 0 where nobody knows.
     """
     if not beats or still_for <= allowance(beats, timeout):
         return None
@@ -72,7 +72,7 @@ def _message(beats: Mapping[int, Beat], last: list[int], still_for: float, world
     head = f"no rank made progress for {still_for:.0f} seconds"
     if not last:
         any_beat = beats[min(beats)]
-        return f"{head}; all {world} are {_place(any_beat)}"
+        return f"{head}; all {len(beats)} are {_place(any_beat)}"
     told = "; ".join(f"rank {rank} is behind, {_place(beats.get(rank))}" for rank in last[:8])
     others = [rank for rank in sorted(beats) if rank not in last]
     waiting = f"; the others wait {_place(beats[others[0]])}" if others else ""

@@ -29,6 +29,8 @@ while step < 40:
         os._exit(3)
     if mode == "slow":
         time.sleep(0.1)
+    if mode == "stall" and step == 5 and rank == 1:
+        time.sleep(600)
     if should_stop():
         if rank == 0:
             path.write_text(str(step))
@@ -122,3 +124,15 @@ def test_code_that_is_gone_ends_the_job_before_any_rank(script):
     assert record.reason == "rejected"
     assert "is gone" in record.failure.message
     assert not attempt.rank_log(0).exists()
+
+
+def test_a_program_that_stands_still_is_ended_where_the_spec_says_after_how_long(script):
+    with FakeService() as service:
+        attempt = script(service, "stall", **{"health.stall_timeout_minutes": 0.05}).run(seconds=60)
+    record = finish_of(attempt, 1)
+    assert (record.reason, record.failure.rank, record.failure.type) == ("stalled", 1, "Stalled")
+    assert "rank 1 is behind, in step 5" in record.failure.message
+    assert "train.py" in record.failure.message
+    assert "train.py" in record.failure.traceback
+    assert "most recent call first" in attempt.rank_log(0).read_text()
+    assert processes_of(attempt) == []

@@ -38,7 +38,8 @@ class TestAuto:
         assert (found.strategy, found.precision, found.backend) == expected
 
     def test_what_was_said_stays(self):
-        chosen = {"strategy": "ddp", "precision": "fp16", "backend": "gloo", "gpus": 1}
+        health = {"stall_timeout_minutes": 30}
+        chosen = {"strategy": "ddp", "precision": "fp16", "backend": "gloo", "gpus": 1, "health": health}
         found = resolve(parse_spec({**BASE, **chosen}), CUDA)
         assert found == parse_spec({**BASE, **chosen})
 
@@ -92,7 +93,18 @@ class TestUnsupported:
 
     def test_what_a_cluster_has_is_not_refused_there(self):
         spec = parse_spec({**BASE, "backend": "nccl", "resources": {"partition": "gpu"}})
-        assert resolve(spec, CUDA) == spec.model_copy(update={"strategy": "single", "precision": "bf16"})
+        found = resolve(spec, CUDA)
+        assert (found.backend, found.resources) == (spec.backend, spec.resources)
+
+    def test_our_own_tasks_are_watched_for_stalls_and_a_script_only_where_it_says_so(self):
+        assert resolve(parse_spec(BASE), CPU).health.stall_timeout_minutes == 15
+        script = {"task": "script", "argv": ["-m", "mine"], "gpus": 1}
+        assert resolve(parse_spec(script), CPU).health.stall_timeout_minutes is None
+        watched = {**script, "health": {"stall_timeout_minutes": 5}}
+        assert resolve(parse_spec(watched), CPU).health.stall_timeout_minutes == 5
+        with pytest.raises(SpecError) as caught:
+            resolve(parse_spec({**script, "health": {"on_nan": "skip"}}), CPU)
+        assert [problem.param for problem in caught.value.problems] == ["health.on_nan"]
 
     @pytest.mark.parametrize(
         ("changes", "param"),

@@ -1,7 +1,7 @@
 """A run that stands still: found by its beats alone, and the rank that holds it up named."""
 
+from trainyard.beats import Beat, Pulse, PulseWriter, interval, location, read_beats
 from trainyard.contract.layout import AttemptLayout
-from worker.beats import Beat, Pulse, PulseWriter, interval, location, read_beats
 from worker.launcher.watchdog import START_GRACE_SECONDS, Watchdog, behind, judge
 
 
