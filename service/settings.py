@@ -56,6 +56,8 @@ class Settings(BaseSettings):
     plugin of the site's changes what is asked."""
     slurm_host_suffix: Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]{0,128}$")] = ""
     """Appended to a node's name to get its name on the network between the nodes, such as `-ib0`."""
+    pause_patience_seconds: Annotated[float, Field(gt=0)] = 600.0
+    """How long a job that is to pause may take to save and leave before the scheduler is asked to end it."""
     code_roles: Annotated[tuple[Literal["admin", "user"], ...], NoDecode] = ("admin",)
     """Roles that may run code of their own (`custom` and `script` jobs), comma-separated: it runs as the service's
     account, so whoever may can do what that account can."""

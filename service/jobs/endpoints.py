@@ -2,15 +2,17 @@
 
 import json
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from service.code.actions import admit
-from service.dependencies import NowDep, PersonDep, ServicesDep, WindowDep
+from service.access.actions import Principal
+from service.dependencies import NowDep, PersonDep, Services, ServicesDep, WindowDep
 from service.errors import InvalidRequestError, MalformedRequestError, NotFoundError
-from service.jobs import actions, profiles, resolving
+from service.jobs import actions, profiles, resolving, steering
 from service.jobs.repository import JobFilter, JobRepository
 from service.jobs.schemas import attempt_resource, checkpoint_resource, event_resource, job_resource, page_of
 from trainyard.contract.problems import SpecError
@@ -23,6 +25,7 @@ from trainyard.contract.resources import (
     Page,
     ProfileRequest,
     ResolveRequest,
+    RetryRequest,
     ScriptResource,
 )
 from trainyard.contract.yaml_text import load_yaml
@@ -147,6 +150,35 @@ def get(services: ServicesDep, _person: PersonDep, now: NowDep, job_id: str) -> 
 def cancel(services: ServicesDep, person: PersonDep, now: NowDep, job_id: str) -> JobResource:
     """Ask for the job's end; its status says when nothing of it runs any more."""
     job = actions.cancel(services.database, person, job_id, run_root=services.run_root, now=now)
+    services.hint()
+    return job
+
+
+@router.post("/{job_id}/pause", status_code=202, operation_id="pause_job")
+def pause(services: ServicesDep, person: PersonDep, now: NowDep, job_id: str) -> JobResource:
+    """Have the job save a checkpoint and give its place back; `resume` goes on from there."""
+    return _steer(services, person, job_id, steering.pause, now)
+
+
+@router.post("/{job_id}/resume", status_code=202, operation_id="resume_job")
+def resume(services: ServicesDep, person: PersonDep, now: NowDep, job_id: str) -> JobResource:
+    """Go on with a paused job, from its last checkpoint."""
+    return _steer(services, person, job_id, steering.resume, now)
+
+
+@router.post("/{job_id}/retry", status_code=202, operation_id="retry_job")
+def retry(
+    services: ServicesDep, person: PersonDep, now: NowDep, job_id: str, body: RetryRequest | None = None
+) -> JobResource:
+    """Run a failed or cancelled job again with all its retries, from its last checkpoint or from scratch."""
+    return _steer(services, person, job_id, steering.retry((body or RetryRequest()).start), now)
+
+
+def _steer(
+    services: Services, person: Principal, job_id: str, change: steering.Change, now: datetime
+) -> JobResource:
+    job = steering.steer(services.database, person, job_id, change, run_root=services.run_root, now=now)
+    services.crash("steer.after-commit")
     services.hint()
     return job
 

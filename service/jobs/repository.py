@@ -52,7 +52,8 @@ class JobRepository:
 
     def __init__(self, session: Session, now: datetime):
         self._session = session
-        self._now = now
+        self.now = now
+        """The time of this transaction."""
 
     def add(self, job: Job) -> None:
         """A new job, with the first lines of its history. Nobody else can write to it yet."""
@@ -164,12 +165,17 @@ class JobRepository:
         query = sa.select(Checkpoint).where(Checkpoint.job_no == job.no, Checkpoint.deleted_at.is_(None))
         return list(self._session.scalars(query.order_by(Checkpoint.step)))
 
+    def forget_checkpoints(self, job: Job) -> None:
+        """None of them is one any more; who next runs the job removes the files."""
+        kept = sa.update(Checkpoint).where(Checkpoint.job_no == job.no, Checkpoint.deleted_at.is_(None))
+        self._session.execute(kept.values(deleted_at=self.now).execution_options(synchronize_session=False))
+
     def next_sequence(self, job: Job) -> int:
         """The next place in the job's stream. Other writers of the job wait until this transaction ends."""
         statement = (
             sa.update(Job)
             .where(Job.no == job.no)
-            .values(sequence=Job.sequence + 1, updated_at=self._now)
+            .values(sequence=Job.sequence + 1, updated_at=self.now)
             .returning(Job.sequence)
             .execution_options(synchronize_session=False)
         )
@@ -206,7 +212,7 @@ class JobRepository:
             level=level,
             message=message,
             data=data or {},
-            created_at=self._now,
+            created_at=self.now,
         )
 
     def _status_event(self, job: Job) -> None:
@@ -234,9 +240,9 @@ class JobRepository:
         check_move(source, target, reason)
         values: dict[str, Any] = {"status": target, "status_reason": reason, "status_message": message}
         if target in TERMINAL:
-            values["finished_at"] = self._now
+            values["finished_at"] = self.now
         if target == "running" and job.started_at is None:
-            values["started_at"] = self._now
+            values["started_at"] = self.now
         statement = sa.update(Job).where(Job.no == job.no, Job.status == source).values(**values)
         result = self._session.execute(statement.execution_options(synchronize_session=False))
         if cast(sa.CursorResult[Any], result).rowcount == 0:
@@ -254,7 +260,7 @@ class JobRepository:
 
         A concurrent request with the same key waits here until that one's transaction ends.
         """
-        row = {"principal": principal, "key": key, "digest": digest, "response": {}, "created_at": self._now}
+        row = {"principal": principal, "key": key, "digest": digest, "response": {}, "created_at": self.now}
         claim = database.insert(IdempotencyKey).values(row).on_conflict_do_nothing().returning(IdempotencyKey.key)
         if self._session.execute(claim).first() is not None:
             return None

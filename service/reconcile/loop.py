@@ -47,6 +47,7 @@ class Reconciler:
         self._lease = lease
         self._survey = Survey(services, scheduler, lease)
         self._patience = _PATIENCE_SECONDS
+        self._watching_since = services.clock()
         self.changed = False
         """Whether the last tick wrote anything, or has a question under way."""
 
@@ -148,11 +149,12 @@ class Reconciler:
         if job.desired == "run" and job.status == "queued":
             self._submitter.submit(job.no)
         elif job.desired == "cancelled":
-            self._apply(job, None, Verdict("cancelled", "cancelled before it was started", "user_cancelled"))
+            words = "cancelled while it was paused" if job.status == "paused" else "cancelled before it was started"
+            self._apply(job, None, Verdict("cancelled", words, "user_cancelled"))
         elif job.desired == "run":
-            self._apply(job, None, Verdict("queued", "to be continued from the last checkpoint"))
+            self._apply(job, None, Verdict("queued", "resumed; to be continued from the last checkpoint"))
         elif job.status == "queued":
-            self._apply(job, None, Verdict("paused", "paused"))
+            self._apply(job, None, Verdict("paused", "paused before it was started"))
 
     def _underway(self, job: Job, attempt: Attempt, seen: Observation) -> None:
         """A job that the scheduler has, or had."""
@@ -201,7 +203,15 @@ class Reconciler:
             barren=barren,
             on_time_limit=on_time_limit,  # type: ignore[arg-type]
             silent_seconds=_silence(attempt, self._services.clock()),
+            pause_seconds=self._pause_seconds(job),
+            pause_patience=self._services.settings.pause_patience_seconds,
         )
+
+    def _pause_seconds(self, job: Job) -> float:
+        """Since the worker could first hear of the pause: not while this service was away."""
+        now = self._services.clock()
+        asked = max(job.pause_asked_at or now, self._watching_since)
+        return max(0.0, (now - asked).total_seconds())
 
     def _apply(
         self,
@@ -252,7 +262,9 @@ def _finished_at(job: Job, finish: FinishRecord | None, now: datetime) -> dateti
 def _end(job: Job, attempt: Attempt, verdict: Verdict, finish: FinishRecord | None, now: datetime) -> None:
     """Close an attempt's books."""
     restarts = finish.restarts if finish else 0
-    job.barren_continuations = _barren(job, attempt)
+    # A pause is no failure to get on.
+    paused = verdict.status == "paused"
+    job.barren_continuations = min(job.barren_continuations, _barren(job, attempt)) if paused else _barren(job, attempt)
     job.retries_used += restarts + (1 if verdict.spends_retry else 0)
     job.failure = verdict.failure.model_dump(mode="json") if verdict.failure else None
     attempt.ended_at = now

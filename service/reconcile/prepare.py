@@ -133,6 +133,7 @@ class Preparation:
             service_url=settings.service_url,
             execution=attempt.execution,
             max_restarts=attempt.max_restarts,
+            first_execution=job.first_execution,
             nodes=spec.gpus // ranks,
             ranks_per_node=ranks,
             host_suffix=settings.slurm_host_suffix,

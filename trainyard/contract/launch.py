@@ -18,6 +18,8 @@ class LaunchDocument(Strict):
     """The first execution of this attempt. torchrun's n-th in-place restart is `execution + n`; the service leaves
     `max_restarts` numbers free before the next attempt's."""
     max_restarts: NonNegativeInt
+    first_execution: PositiveInt = 1
+    """Checkpoints of lower executions are from before a retry from scratch: they are removed, not gone on from."""
     nodes: PositiveInt = 1
     ranks_per_node: PositiveInt
     host_suffix: str = ""

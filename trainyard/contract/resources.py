@@ -136,6 +136,14 @@ class ProfileRequest(Strict):
     ranks: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1, max_length=64)] = (0,)
 
 
+class RetryRequest(Strict):
+    """The body of `POST /v1/jobs/{id}/retry`."""
+
+    start: Literal["checkpoint", "scratch"] = Field(default="checkpoint", alias="from")
+    """`checkpoint`: the job's last one, or its beginning where it has none; `scratch`: its beginning, and everything
+    that it has saved and reported is dropped."""
+
+
 class ResolveRequest(Strict):
     """The body of `POST /v1/jobs/{id}/resolve`: what an operator has found out about the job."""
 

@@ -25,13 +25,20 @@ class Discovery:
     """Steps of damaged checkpoints, and what is wrong with each."""
 
 
-def discover(run: RunLayout) -> Discovery:
-    """Find the latest valid checkpoint; set damaged newer ones aside and remove what a killed run left half-written."""
+def discover(run: RunLayout, first_execution: int = 1) -> Discovery:
+    """Find the latest valid checkpoint; set damaged newer ones aside and remove what a killed run left half-written.
+
+    Args:
+        first_execution: checkpoints of lower ones are from before a retry from scratch, and removed too.
+    """
     remove_incomplete(run)
     found = Discovery()
     for checkpoint in reversed(run.complete_checkpoints()):
         try:
             manifest = Manifest.model_validate_json(checkpoint.manifest.read_bytes())
+            if manifest.execution < first_execution:
+                remove(checkpoint)
+                continue
             if found.latest is None:
                 verify(checkpoint, manifest)
                 found.latest = manifest

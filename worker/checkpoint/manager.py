@@ -29,7 +29,7 @@ class CheckpointManager:
         self._ranks = ranks
         self._reporter: Reporter | None = None
         self._storage = CheckpointStorage(ranks.checkpoints, ranks.device, asynchronous=self._policy.asynchronous)
-        self._found = discover(run) if ranks.first else Discovery()
+        self._found = discover(run, launch.first_execution) if ranks.first else Discovery()
         latest = self._found.latest
         self.start_step = ranks.from_first(latest.step if latest else 0)
         """Updates done in the latest valid checkpoint; 0 for a fresh start."""
