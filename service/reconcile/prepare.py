@@ -21,7 +21,7 @@ from service.reconcile.handover import NotAsked, Superseded
 from service.reconcile.lease import LeaderLease, LeaseLostError
 from service.scheduler.base import LaunchPlan, Rejected
 from service.scheduler.launch_plan import allowed, plan_launch
-from trainyard.contract.launch import LaunchDocument
+from trainyard.contract.launch import LaunchDocument, Origin
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec import TrainingSpec, dump_spec, parse_spec
@@ -134,6 +134,7 @@ class Preparation:
             execution=attempt.execution,
             max_restarts=attempt.max_restarts,
             first_execution=job.first_execution,
+            origin=Origin.model_validate(job.origin) if job.origin else None,
             nodes=spec.gpus // ranks,
             ranks_per_node=ranks,
             host_suffix=settings.slurm_host_suffix,

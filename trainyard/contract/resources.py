@@ -5,6 +5,7 @@ from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 from pydantic import ConfigDict, Field, model_validator
 
 from trainyard.contract.base import AnyFloat, NonNegativeInt, PositiveInt, Resource, Strict, Timestamp
+from trainyard.contract.launch import Origin
 from trainyard.contract.reports import Failure, Point, Progress
 
 JobStatus = Literal[
@@ -121,6 +122,8 @@ class JobResource(Resource):
     metrics: dict[str, AnyFloat | None] = Field(default_factory=dict)
     """The latest value of each metric."""
     last_checkpoint_step: int | None = None
+    origin: Origin | None = None
+    """The checkpoint of another job from which it starts."""
     error: Failure | None = None
     metadata: dict[str, str] = Field(default_factory=dict)
     spec: dict[str, Any]

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from trainyard.contract.layout import CheckpointLayout, RunLayout
 from trainyard.contract.manifest import Manifest
+from worker.distributed import Ranks
+from worker.errors import RefusedError
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +65,25 @@ def verify(checkpoint: CheckpointLayout, manifest: Manifest) -> None:
             raise ValueError(f"{name} has {path.stat().st_size} bytes instead of {expected.size}")
         if file_sha256(path) != expected.sha256:
             raise ValueError(f"{name} does not have its digest")
+
+
+def require_whole(checkpoint: CheckpointLayout, ranks: Ranks) -> Manifest | None:
+    """The manifest of a checkpoint that the run cannot do without, on the first rank, which looks at every byte.
+
+    Raises:
+        RefusedError: on all ranks; it is not whole.
+    """
+    manifest, problem = None, None
+    if ranks.first:
+        try:
+            manifest = Manifest.model_validate_json(checkpoint.manifest.read_bytes())
+            verify(checkpoint, manifest)
+        except (ValueError, OSError) as error:
+            problem = str(error)
+    if ranks.from_first(int(problem is not None)):
+        message = f"the checkpoint that the run starts from ({checkpoint.root}) is damaged: {problem or 'see rank 0'}"
+        raise RefusedError(message, "Start from another one: resume_from: <job id>:<step>.")
+    return manifest
 
 
 def file_sha256(path: Path) -> str:
