@@ -29,14 +29,16 @@ def upgrade() -> None:
     for column in FILTERS:
         op.drop_index(op.f(f"ix_jobs_{column}"), table_name="jobs")
         op.create_index(op.f(f"ix_jobs_{column}_id"), "jobs", [column, "id"])
+    op.create_index(op.f("ix_jobs_created_by_disk_bytes"), "jobs", ["created_by", "disk_bytes"])
+    op.create_index(op.f("ix_jobs_measured_at"), "jobs", ["measured_at"])
+    op.create_index(op.f("ix_jobs_deleting_at"), "jobs", ["deleting_at"])
+    op.create_index(op.f("ix_checkpoints_removing"), "checkpoints", ["removing"])
     op.create_table(
         "job_labels",
         sa.Column("key", sa.String(length=512), nullable=False),
         sa.Column("value", sa.String(length=512), nullable=False),
         sa.Column("job_id", sa.String(length=40), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["job_id"], ["jobs.id"], name=op.f("fk_job_labels_job_id"), ondelete="CASCADE"
-        ),
+        sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_job_labels_job_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("key", "value", "job_id", name=op.f("pk_job_labels")),
     )
     op.create_index(op.f("ix_job_labels_job_id"), "job_labels", ["job_id"])
@@ -49,6 +51,9 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     op.drop_table("job_labels")
+    op.drop_index(op.f("ix_checkpoints_removing"), table_name="checkpoints")
+    for columns in ("created_by_disk_bytes", "measured_at", "deleting_at"):
+        op.drop_index(op.f(f"ix_jobs_{columns}"), table_name="jobs")
     for column in FILTERS:
         op.drop_index(op.f(f"ix_jobs_{column}_id"), table_name="jobs")
         op.create_index(op.f(f"ix_jobs_{column}"), "jobs", [column])

@@ -39,7 +39,14 @@ class Job(Base):
 
     __tablename__ = "jobs"
     # With the id, by which every list is ordered: a page is a few steps along one index, however many jobs there are.
-    __table_args__ = (Index(None, "status", "id"), Index(None, "name", "id"), Index(None, "created_by", "id"))
+    __table_args__ = (
+        Index(None, "status", "id"),
+        Index(None, "name", "id"),
+        Index(None, "created_by", "id"),
+        Index(None, "created_by", "disk_bytes"),
+        Index(None, "measured_at"),
+        Index(None, "deleting_at"),
+    )
 
     no: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     """Short key for the tables that have many rows a job."""
@@ -222,7 +229,7 @@ class Checkpoint(Base):
     """A complete checkpoint, for as long as its files are kept."""
 
     __tablename__ = "checkpoints"
-    __table_args__ = (UniqueConstraint("job_no", "step"), Index(None, "job_no", "sequence"))
+    __table_args__ = (UniqueConstraint("job_no", "step"), Index(None, "job_no", "sequence"), Index(None, "removing"))
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
     job_no: Mapped[int] = mapped_column(ForeignKey("jobs.no", ondelete="CASCADE"))

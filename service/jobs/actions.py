@@ -9,7 +9,14 @@ from typing import Any
 from service.access.actions import Principal
 from service.db.engine import Database
 from service.db.models import Job
-from service.errors import ConflictError, InvalidRequestError, InvalidSpecError, PermissionDeniedError
+from service.errors import (
+    ConflictError,
+    InvalidRequestError,
+    InvalidSpecError,
+    PermissionDeniedError,
+    QuotaExceededError,
+)
+from service.housekeeping.repository import HousekeepingRepository
 from service.ids import new_job_id
 from service.jobs.forks import find_origin, link_origin, unlink_origin
 from service.jobs.repository import JobRepository
@@ -58,12 +65,14 @@ def submit(
     run_root: RunLayout,
     idempotency_key: str | None,
     now: datetime,
+    quota: int | None = None,
 ) -> Accepted:
     """Make the job durable, once for each idempotency key.
 
     Raises:
         ConflictError: the key was used for another spec, or the checkpoint to start from is not there.
         InvalidRequestError: `resume_from` names what there is not.
+        QuotaExceededError: the person's jobs hold too much on disk.
     """
     require_change(principal)
     job_id = new_job_id(now)
@@ -77,11 +86,21 @@ def submit(
             link_origin(RunLayout(run_root.root / origin.job_id).checkpoint(origin.step), run.origin(origin.step))
             spec = spec.model_copy(update={"resume_from": f"{origin.job_id}:{origin.step}"})
         job = _new_job(job_id, spec, origin, principal, now)
-        accepted = _store(database, principal, job, digest, run_root=run_root, idempotency_key=idempotency_key, now=now)
+        accepted = _store(
+            database, principal, job, digest, run_root=run_root, idempotency_key=idempotency_key, now=now, quota=quota
+        )
     finally:
         if origin is not None and (accepted is None or accepted.replayed):
             unlink_origin(run)
     return accepted
+
+
+def _require_room(used: int, quota: int, principal: Principal) -> None:
+    if used >= quota:
+        raise QuotaExceededError(
+            f"the jobs of {principal.name} hold {used / 1e9:.2f} GB on disk, and {quota / 1e9:.2f} GB is what one "
+            "person's may; delete some (`trainyard delete JOB`, or `--checkpoints` alone)"
+        )
 
 
 def _new_job(job_id: str, spec: TrainingSpec, origin: Origin | None, principal: Principal, now: datetime) -> Job:
@@ -109,11 +128,14 @@ def _store(
     run_root: RunLayout,
     idempotency_key: str | None,
     now: datetime,
+    quota: int | None,
 ) -> Accepted:
     with database.write() as session:
         jobs = JobRepository(session, now)
         if idempotency_key is not None and (replay := _replay(database, jobs, principal, idempotency_key, digest)):
             return replay
+        if quota is not None:
+            _require_room(HousekeepingRepository(session).usage_of(principal.name), quota, principal)
         jobs.add(job)
         if job.origin is not None:
             jobs.event(job, "forked", _fork_words(Origin.model_validate(job.origin)), data=job.origin)

@@ -46,6 +46,7 @@ def job_resource(job: Job, attempt: Attempt | None, run: RunLayout, now: datetim
         metadata=job.labels,
         spec=job.spec,
         run_directory=str(run.root),
+        disk_bytes=job.disk_bytes,
     )
 
 

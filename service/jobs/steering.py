@@ -1,4 +1,4 @@
-"""Pausing, resuming and trying again. Each call is one transaction that records intent; asking again changes nothing."""
+"""Pausing, resuming and trying again: each records intent in one transaction, and asking again changes nothing."""
 
 from collections.abc import Callable
 from datetime import datetime

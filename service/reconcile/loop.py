@@ -44,7 +44,7 @@ class Reconciler:
         self._services = services
         self._scheduler = scheduler
         self._submitter = submitter
-        self._lease = lease
+        self.lease = lease
         self._survey = Survey(services, scheduler, lease)
         self._patience = _PATIENCE_SECONDS
         self._watching_since = services.clock()
@@ -58,21 +58,21 @@ class Reconciler:
             UnavailableError: the database does not answer.
         """
         self.changed = False
-        if not self._lease.hold(self._services.clock()):
+        if not self.lease.hold(self._services.clock()):
             return False
         self._services.crash("tick.after-lease")
-        before = self._lease.writes
+        before = self.lease.writes
         try:
             return self._tick()
         except LeaseLostError:
             log.warning("another service reconciles now; what this tick had decided is dropped")
             return False
         finally:
-            self.changed = self._lease.writes != before or self._submitter.hand_overs.busy
+            self.changed = self.lease.writes != before or self._submitter.hand_overs.busy
 
     def renew(self) -> None:
         """Keep the lease during a long tick."""
-        self._lease.hold(self._services.clock())
+        self.lease.hold(self._services.clock())
 
     def close(self) -> None:
         """Record what is still answered within seconds, and let the next one start at once."""
@@ -82,7 +82,7 @@ class Reconciler:
         except LeaseLostError:
             return
         self._services.crash("close.before-release")
-        self._lease.release(self._services.clock())
+        self.lease.release(self._services.clock())
 
     def _tick(self) -> bool:
         self._submitter.collect()
@@ -223,7 +223,7 @@ class Reconciler:
     ) -> None:
         """Write a verdict, unless the job moved on since it was made."""
         now = self._services.clock()
-        with self._lease.write() as session:
+        with self.lease.write() as session:
             jobs = JobRepository(session, now)
             fresh = jobs.locked(job.no)
             if fresh.status != job.status or fresh.attempt_id != job.attempt_id:

@@ -30,6 +30,11 @@ _STALE = timedelta(seconds=60)
 """A process that was stopped for longer after it had said that it asks does not ask any more."""
 
 
+_HEARTBEAT_SECONDS = 10
+_LOCAL_HEARTBEAT_SECONDS = 2
+"""Of the few jobs of one machine, which hear of a pause the sooner."""
+
+
 @dataclass(frozen=True)
 class Preparation:
     """Readies attempts for the scheduler."""
@@ -134,6 +139,7 @@ class Preparation:
             execution=attempt.execution,
             max_restarts=attempt.max_restarts,
             first_execution=job.first_execution,
+            heartbeat_seconds=_HEARTBEAT_SECONDS if self.slurm else _LOCAL_HEARTBEAT_SECONDS,
             origin=Origin.model_validate(job.origin) if job.origin else None,
             nodes=spec.gpus // ranks,
             ranks_per_node=ranks,

@@ -126,7 +126,7 @@ class Ingest:
         return len(batch.events)
 
     def checkpoint(self, report: CheckpointReport) -> None:
-        """Note a complete checkpoint, and those that retention removed; one from before a retry from scratch is gone."""
+        """Note a complete checkpoint, and those that retention removed; not one from before a retry from scratch."""
         with self._database.write() as session:
             jobs, reports = JobRepository(session, self._now), ReportRepository(session, self._database)
             attempt, job = self._rows(jobs, reports)

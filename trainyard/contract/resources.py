@@ -129,6 +129,28 @@ class JobResource(Resource):
     spec: dict[str, Any]
     """Resolved: what is run."""
     run_directory: str
+    disk_bytes: int | None = None
+    """Of the run directory, when it was last measured."""
+
+
+class UserUsage(Resource):
+    """What one person's jobs hold on disk."""
+
+    name: str
+    jobs: int
+    disk_bytes: int
+
+
+class UsageResource(Resource):
+    """Disk use, measured in the background: by person and in all."""
+
+    object: Literal["usage"] = "usage"
+    users: list[UserUsage]
+    disk_bytes: int
+    free_bytes: int
+    """Left on the filesystem of the runs."""
+    quota_bytes_per_user: int | None = None
+    """A person whose jobs hold as much can submit no more."""
 
 
 class ProfileRequest(Strict):
@@ -207,6 +229,20 @@ class CheckpointResource(Resource):
     metrics: dict[str, AnyFloat] = Field(default_factory=dict)
     path: str
     created_at: Timestamp
+    latest: bool = False
+    """The newest: what the job would go on from."""
+    best: bool = False
+    """By the spec's `checkpoint.keep_best`, else by `eval/loss`."""
+
+
+class FileResource(Resource):
+    """A file of a checkpoint or an export."""
+
+    object: Literal["file"] = "file"
+    path: str
+    """Below its folder; what `.../files/{path}` takes."""
+    size_bytes: int
+    modified_at: Timestamp
 
 
 class ArtifactResource(Resource):

@@ -11,6 +11,8 @@ from tests.support.world import SPEC, World
 from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import RunLayout
 
+WIDE = {"source": "builtin", "name": "mlp", "sizes": [2, 4, 3]}
+
 
 @pytest.fixture
 def source(world: World) -> str:
@@ -90,7 +92,13 @@ def test_what_makes_the_updates_decides_what_is_taken(
         ("{source}:7", {}, 422, "resume_from", "it has those of 5, 10"),
         ("../../etc", {}, 422, "resume_from", "is `<job id>` or"),
         ("{source}:x", {}, 422, "resume_from", "is `<job id>` or"),
-        ("{source}", {"model": {"source": "builtin", "name": "mlp", "sizes": [2, 4, 3]}}, 422, "model.sizes", "not fit"),
+        (
+            "{source}",
+            {"model": WIDE},
+            422,
+            "model.sizes",
+            "not fit",
+        ),
         ("{source}", {"trainable": ["*.weight"]}, 422, "trainable", "not fit"),
         ("{source}", {"steps": 10}, 422, "steps", "nothing is left to do"),
     ],

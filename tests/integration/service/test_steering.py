@@ -10,7 +10,7 @@ from trainyard.contract.layout import write_atomic
 
 
 def ask(world: World, job: str, verb: str, body: Any = None) -> Any:
-    return world.client.post(f"/v1/jobs/{job}/{verb}", json=body) if body else world.client.post(f"/v1/jobs/{job}/{verb}")
+    return world.client.post(f"/v1/jobs/{job}/{verb}", **({"json": body} if body else {}))
 
 
 def asked(world: World, job: str, type_: str) -> int:
@@ -149,7 +149,9 @@ def test_a_pausing_job_that_vanishes_is_paused_after_ten_silent_minutes(world: W
     assert world.status(job) == "paused"
 
 
-@pytest.mark.parametrize(("reason", "status"), [("completed", "succeeded"), ("error", "paused"), ("rejected", "failed")])
+@pytest.mark.parametrize(
+    ("reason", "status"), [("completed", "succeeded"), ("error", "paused"), ("rejected", "failed")]
+)
 def test_how_it_really_ended_counts_while_pausing(world: World, reason: str, status: str) -> None:
     job = world.submit()
     worker = world.start(job)
@@ -359,7 +361,9 @@ def test_a_run_that_ended_between_the_wish_and_the_tick_is_paused_all_the_same(w
     job = world.submit()
     world.start(job)
     ask(world, job, "pause")
-    write_atomic(world.folder(job).finish(1), '{"execution":1,"reason":"preempted","step":3,"time":"2026-01-01T00:00:00Z"}')
+    write_atomic(
+        world.folder(job).finish(1), '{"execution":1,"reason":"preempted","step":3,"time":"2026-01-01T00:00:00Z"}'
+    )
     world.scheduler.states = {tag: Observation("ended") for tag in world.scheduler.states}
     world.tick(2)
     assert world.status(job) == "paused"

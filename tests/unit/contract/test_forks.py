@@ -46,5 +46,7 @@ def test_other_parameters_do_not_fit(changes: dict[str, Any], params: list[str] 
 
 
 def test_how_it_is_laid_out_and_watched_changes_no_update() -> None:
-    other = spec(gpus=4, strategy="fsdp", name="x", log={"every_steps": 1}, checkpoint={"keep_last": 1}, metadata={"a": "b"})
+    other = spec(
+        gpus=4, strategy="fsdp", name="x", log={"every_steps": 1}, checkpoint={"keep_last": 1}, metadata={"a": "b"}
+    )
     assert differences(spec(), other) == []
