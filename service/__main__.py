@@ -24,6 +24,7 @@ from service.db.engine import Database
 from service.db.migrate import upgrade
 from service.dependencies import Services
 from service.errors import ServiceError
+from service.housekeeping.keeper import Housekeeper, HousekeepingLoop
 from service.observability import configure_logging
 from service.reconcile.handover import HandOvers
 from service.reconcile.lease import LeaderLease, owner_of
@@ -89,6 +90,8 @@ def serve(settings: Settings) -> int:
         ensure_admin_token(database, settings.state / "admin_token", utc_now())
         loop = make_loop(services, make_scheduler(services))
         services.hint = loop.hint
+        housekeeping = HousekeepingLoop(Housekeeper(services, loop.lease))
+        services.sweep = housekeeping.hint
         config = uvicorn.Config(
             create_app(services),
             host=settings.host,
@@ -100,7 +103,7 @@ def serve(settings: Settings) -> int:
             h11_max_incomplete_event_size=64 * 1024,
         )
         try:
-            _run(config, settings, loop)
+            _run(config, settings, loop, housekeeping)
         finally:
             database.dispose()
     return 0
@@ -152,19 +155,21 @@ def _source_tree() -> tuple[Path, ...]:
     return (root,) if str(root) in os.environ.get("PYTHONPATH", "").split(os.pathsep) else ()
 
 
-def _run(config: uvicorn.Config, settings: Settings, loop: ReconcileLoop) -> None:
+def _run(config: uvicorn.Config, settings: Settings, loop: ReconcileLoop, housekeeping: HousekeepingLoop) -> None:
     """Listen first: a service that cannot be reached must not act on jobs either."""
     log = structlog.get_logger("service")
     with _listening(settings) as listener:
         url_file = service_url_file(settings.state)
         write_atomic(url_file, settings.service_url + "\n")
         loop.start()
+        housekeeping.start()
         log.info("serving", url=settings.service_url, backend=settings.backend, runs=str(settings.runs))
         try:
             uvicorn.Server(config).run(sockets=[listener])
         except KeyboardInterrupt:
             pass
         finally:
+            housekeeping.stop()
             loop.stop()
             url_file.unlink(missing_ok=True)
             log.info("stopped; jobs that run go on, and the next start finds them")

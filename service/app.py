@@ -12,11 +12,13 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from service.artifacts import endpoints as artifacts
+from service.checkpoints import endpoints as checkpoints
 from service.cluster import endpoints as cluster
 from service.code import endpoints as code
 from service.dependencies import Services
 from service.errors import InvalidRequestError, ServiceError
 from service.health import health_router
+from service.housekeeping import endpoints as usage
 from service.jobs import endpoints as jobs
 from service.middleware import Gate
 from service.presets import router as presets
@@ -57,6 +59,8 @@ def create_app(services: Services) -> FastAPI:
         cluster.router,
         code.router,
         artifacts.router,
+        checkpoints.router,
+        usage.router,
         health_router(services.metrics),
     ):
         app.include_router(router)

@@ -33,6 +33,8 @@ class Services:
     clock: Clock
     hint: Callable[[], None] = field(default=_ignore)
     """Tells the reconciler that there is something to do; losing it only costs time."""
+    sweep: Callable[[], None] = field(default=_ignore)
+    """Tells the housekeeper that there is something to remove."""
     metrics: ServiceMetrics = field(default_factory=ServiceMetrics)
     """What this process counts."""
     crash: Crash = no_crash

@@ -85,6 +85,12 @@ class PermissionDeniedError(ServiceError):
     code = "forbidden"
 
 
+class QuotaExceededError(PermissionDeniedError):
+    """What this person may hold is held already."""
+
+    code = "quota_exceeded"
+
+
 class NotFoundError(ServiceError):
     """There is no such thing."""
 

@@ -1,6 +1,7 @@
 """Liveness, readiness with each dependency by name, and Prometheus."""
 
 import os
+import shutil
 from typing import Any
 
 from fastapi import APIRouter, Response
@@ -28,7 +29,7 @@ def health_router(metrics: ServiceMetrics) -> APIRouter:
         """Every dependency answers; each is named."""
         checks = {"database": _database(services), "runs_dir": _runs_dir(services)}
         ready = all(state == "ok" for state in checks.values())
-        body = {"status": "ok" if ready else "unavailable", "checks": checks}
+        body = {"status": "ok" if ready else "unavailable", "checks": checks, "notes": _notes(services)}
         return JSONResponse(body, status_code=200 if ready else 503)
 
     @router.get("/metrics", operation_id="prometheus", response_class=Response)
@@ -50,6 +51,18 @@ def _database(services: Services) -> str:
     except ServiceError as error:
         return error.message
     return "ok"
+
+
+def _notes(services: Services) -> list[str]:
+    """What works still, but not for long."""
+    settings = services.settings
+    try:
+        free = shutil.disk_usage(settings.runs).free
+    except OSError:
+        return []
+    if free >= settings.low_disk_bytes:
+        return []
+    return [f"only {free / 1e9:.1f} GB are free for runs (TRAINYARD_LOW_DISK_GB is {settings.low_disk_gb:g})"]
 
 
 def _runs_dir(services: Services) -> str:

@@ -11,6 +11,12 @@ def new_job_id(now: datetime) -> str:
     return "job_" + str(ULID.from_datetime(now)).lower()
 
 
+def first_job_id(moment: datetime) -> str:
+    """No job that was created then or later has a smaller one."""
+    milliseconds = max(0, int(moment.timestamp() * 1000))
+    return "job_" + str(ULID(milliseconds.to_bytes(6, "big") + bytes(10))).lower()
+
+
 def new_checkpoint_id(now: datetime) -> str:
     return "ckpt_" + str(ULID.from_datetime(now)).lower()
 

@@ -56,11 +56,17 @@ class Settings(BaseSettings):
     plugin of the site's changes what is asked."""
     slurm_host_suffix: Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]{0,128}$")] = ""
     """Appended to a node's name to get its name on the network between the nodes, such as `-ib0`."""
+    pause_patience_seconds: Annotated[float, Field(gt=0)] = 600.0
+    """How long a job that is to pause may take to save and leave before the scheduler is asked to end it."""
     code_roles: Annotated[tuple[Literal["admin", "user"], ...], NoDecode] = ("admin",)
     """Roles that may run code of their own (`custom` and `script` jobs), comma-separated: it runs as the service's
     account, so whoever may can do what that account can."""
     body_limit: int = 1024 * 1024
     """Largest request body in bytes; log appends have their own limit."""
+    low_disk_gb: Annotated[float, Field(ge=0)] = 5.0
+    """Free space for runs, in 10^9 bytes, below which running jobs are warned."""
+    quota_gb_per_user: Annotated[float | None, Field(gt=0)] = None
+    """What one person's jobs may hold on disk, in 10^9 bytes, before a new one is refused; absent: no limit."""
     log_limit: int = 64 * 1024 * 1024
     """Bytes of one rank's log kept in the database; the file in the run directory is whole."""
     log_format: Literal["console", "json"] = "console"
@@ -106,6 +112,15 @@ class Settings(BaseSettings):
             if self.database_url.startswith(short):
                 return "postgresql+psycopg://" + self.database_url.removeprefix(short)
         return self.database_url
+
+    @property
+    def low_disk_bytes(self) -> int:
+        return int(self.low_disk_gb * 1e9)
+
+    @property
+    def quota_bytes(self) -> int | None:
+        """Per person."""
+        return int(self.quota_gb_per_user * 1e9) if self.quota_gb_per_user is not None else None
 
     @property
     def service_url(self) -> str:

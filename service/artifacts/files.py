@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from trainyard.contract.resources import ArtifactResource
+from trainyard.contract.resources import ArtifactResource, FileResource
 
 MAX_LISTED = 10_000
 """Files of one job; what a job leaves beyond that is not listed, but can be downloaded by name."""
@@ -27,7 +27,12 @@ class Span:
 
 def list_artifacts(root: Path) -> list[ArtifactResource]:
     """Every regular file below the folder, by path."""
-    found: list[ArtifactResource] = []
+    return [ArtifactResource(**file.model_dump(exclude={"object"})) for file in list_files(root, hidden=False)]
+
+
+def list_files(root: Path, *, hidden: bool) -> list[FileResource]:
+    """Every regular file below the folder, by path; those whose names begin with a dot where they are wanted."""
+    found: list[FileResource] = []
     waiting = [] if root.is_symlink() else [root]
     while waiting and len(found) < MAX_LISTED:
         folder = waiting.pop()
@@ -38,14 +43,14 @@ def list_artifacts(root: Path) -> list[ArtifactResource]:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 waiting.append(Path(entry.path))
-            elif entry.is_file(follow_symlinks=False) and not entry.name.startswith("."):
+            elif entry.is_file(follow_symlinks=False) and (hidden or not entry.name.startswith(".")):
                 found.append(_resource(root, entry))
-    return sorted(found, key=lambda artifact: artifact.path)[:MAX_LISTED]
+    return sorted(found, key=lambda file: file.path)[:MAX_LISTED]
 
 
-def _resource(root: Path, entry: "os.DirEntry[str]") -> ArtifactResource:
+def _resource(root: Path, entry: "os.DirEntry[str]") -> FileResource:
     seen = entry.stat(follow_symlinks=False)
-    return ArtifactResource(
+    return FileResource(
         path=Path(entry.path).relative_to(root).as_posix(),
         size_bytes=seen.st_size,
         modified_at=datetime.fromtimestamp(seen.st_mtime, UTC),

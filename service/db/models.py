@@ -3,7 +3,18 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Double, ForeignKey, Index, LargeBinary, MetaData, SmallInteger, String, Text, UniqueConstraint
+from sqlalchemy import (
+    Double,
+    ForeignKey,
+    Index,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    String,
+    Text,
+    UniqueConstraint,
+    false,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from service.db.types import BigInt, Json, UtcTime
@@ -27,7 +38,15 @@ class Job(Base):
     """What a person asked for, and what became of it. Keeps its id for life."""
 
     __tablename__ = "jobs"
-    __table_args__ = (Index(None, "status"), Index(None, "name"), Index(None, "created_by"))
+    # With the id, by which every list is ordered: a page is a few steps along one index, however many jobs there are.
+    __table_args__ = (
+        Index(None, "status", "id"),
+        Index(None, "name", "id"),
+        Index(None, "created_by", "id"),
+        Index(None, "created_by", "disk_bytes"),
+        Index(None, "measured_at"),
+        Index(None, "deleting_at"),
+    )
 
     no: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     """Short key for the tables that have many rows a job."""
@@ -59,6 +78,27 @@ class Job(Base):
     failure: Mapped[dict[str, Any] | None] = mapped_column(Json)
     attempt_id: Mapped[str | None] = mapped_column(String(32))
     """The current attempt."""
+    first_execution: Mapped[int] = mapped_column(default=1, server_default="1")
+    """Since the last retry from scratch: what lower executions left is not gone on from."""
+    pause_asked_at: Mapped[datetime | None]
+    origin: Mapped[dict[str, Any] | None] = mapped_column(Json)
+    """The checkpoint of another job from which it starts, as `trainyard.contract.launch.Origin`."""
+    disk_bytes: Mapped[int | None]
+    """Of its run directory, when it was last measured."""
+    measured_at: Mapped[datetime | None]
+    deleting_at: Mapped[datetime | None]
+    """When its deletion was asked for: from then on nobody sees it."""
+
+
+class JobLabel(Base):
+    """A job's `metadata`, to find it by."""
+
+    __tablename__ = "job_labels"
+    __table_args__ = (Index(None, "job_id"),)
+
+    key: Mapped[str] = mapped_column(String(512), primary_key=True)
+    value: Mapped[str] = mapped_column(String(512), primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
 
 
 class Attempt(Base):
@@ -189,7 +229,7 @@ class Checkpoint(Base):
     """A complete checkpoint, for as long as its files are kept."""
 
     __tablename__ = "checkpoints"
-    __table_args__ = (UniqueConstraint("job_no", "step"), Index(None, "job_no", "sequence"))
+    __table_args__ = (UniqueConstraint("job_no", "step"), Index(None, "job_no", "sequence"), Index(None, "removing"))
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
     job_no: Mapped[int] = mapped_column(ForeignKey("jobs.no", ondelete="CASCADE"))
@@ -201,6 +241,8 @@ class Checkpoint(Base):
     metrics: Mapped[dict[str, Any]]
     created_at: Mapped[datetime]
     deleted_at: Mapped[datetime | None]
+    removing: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """Its deletion was asked for, and its files may still be there."""
     sequence: Mapped[int]
 
 

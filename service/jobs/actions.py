@@ -9,11 +9,20 @@ from typing import Any
 from service.access.actions import Principal
 from service.db.engine import Database
 from service.db.models import Job
-from service.errors import ConflictError, InvalidRequestError, InvalidSpecError, PermissionDeniedError
+from service.errors import (
+    ConflictError,
+    InvalidRequestError,
+    InvalidSpecError,
+    PermissionDeniedError,
+    QuotaExceededError,
+)
+from service.housekeeping.repository import HousekeepingRepository
 from service.ids import new_job_id
+from service.jobs.forks import find_origin, link_origin, unlink_origin
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import job_resource
 from service.scheduler.launch_plan import forbidden_variables
+from trainyard.contract.launch import Origin
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.problems import SpecError
 from trainyard.contract.resolve import Site, resolve
@@ -56,36 +65,91 @@ def submit(
     run_root: RunLayout,
     idempotency_key: str | None,
     now: datetime,
+    quota: int | None = None,
 ) -> Accepted:
     """Make the job durable, once for each idempotency key.
 
     Raises:
-        ConflictError: the key was used for another spec.
+        ConflictError: the key was used for another spec, or the checkpoint to start from is not there.
+        InvalidRequestError: `resume_from` names what there is not.
+        QuotaExceededError: the person's jobs hold too much on disk.
     """
     require_change(principal)
-    document = dump_spec(spec)
-    digest = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+    job_id = new_job_id(now)
+    run = RunLayout(run_root.root / job_id)
+    # Before the checkpoint is looked up: a newer one may be there when the request is repeated.
+    digest = hashlib.sha256(json.dumps(dump_spec(spec), sort_keys=True).encode()).hexdigest()
+    origin = find_origin(database, spec, now)
+    accepted = None
+    try:
+        if origin is not None:
+            link_origin(RunLayout(run_root.root / origin.job_id).checkpoint(origin.step), run.origin(origin.step))
+            spec = spec.model_copy(update={"resume_from": f"{origin.job_id}:{origin.step}"})
+        job = _new_job(job_id, spec, origin, principal, now)
+        accepted = _store(
+            database, principal, job, digest, run_root=run_root, idempotency_key=idempotency_key, now=now, quota=quota
+        )
+    finally:
+        if origin is not None and (accepted is None or accepted.replayed):
+            unlink_origin(run)
+    return accepted
+
+
+def _require_room(used: int, quota: int, principal: Principal) -> None:
+    if used >= quota:
+        raise QuotaExceededError(
+            f"the jobs of {principal.name} hold {used / 1e9:.2f} GB on disk, and {quota / 1e9:.2f} GB is what one "
+            "person's may; delete some (`trainyard delete JOB`, or `--checkpoints` alone)"
+        )
+
+
+def _new_job(job_id: str, spec: TrainingSpec, origin: Origin | None, principal: Principal, now: datetime) -> Job:
+    return Job(
+        id=job_id,
+        name=spec.name,
+        status="queued",
+        status_message="accepted; about to be handed to the scheduler",
+        spec=dump_spec(spec),
+        labels=dict(spec.metadata),
+        created_by=principal.name,
+        created_at=now,
+        updated_at=now,
+        latest={},
+        origin=origin.model_dump(mode="json") if origin else None,
+    )
+
+
+def _store(
+    database: Database,
+    principal: Principal,
+    job: Job,
+    digest: str,
+    *,
+    run_root: RunLayout,
+    idempotency_key: str | None,
+    now: datetime,
+    quota: int | None,
+) -> Accepted:
     with database.write() as session:
         jobs = JobRepository(session, now)
         if idempotency_key is not None and (replay := _replay(database, jobs, principal, idempotency_key, digest)):
             return replay
-        job = Job(
-            id=new_job_id(now),
-            name=spec.name,
-            status="queued",
-            status_message="accepted; about to be handed to the scheduler",
-            spec=document,
-            labels=dict(spec.metadata),
-            created_by=principal.name,
-            created_at=now,
-            updated_at=now,
-            latest={},
-        )
+        if quota is not None:
+            _require_room(HousekeepingRepository(session).usage_of(principal.name), quota, principal)
         jobs.add(job)
+        if job.origin is not None:
+            jobs.event(job, "forked", _fork_words(Origin.model_validate(job.origin)), data=job.origin)
         answer = _resource(job, run_root, now).model_dump(mode="json")
         if idempotency_key is not None:
             jobs.remember(principal.id, idempotency_key, answer)
     return Accepted(job=answer, replayed=False)
+
+
+def _fork_words(origin: Origin) -> str:
+    start = f"starts from the checkpoint of step {origin.step} of job {origin.job_id}"
+    if origin.continues:
+        return f"{start}, as its exact continuation"
+    return f"{start}, with its weights alone: {', '.join(origin.differs)} differ(s)"
 
 
 def _replay(database: Database, jobs: JobRepository, principal: Principal, key: str, digest: str) -> Accepted | None:

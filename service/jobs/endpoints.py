@@ -2,27 +2,30 @@
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any
+from datetime import datetime
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Request, Response
+from pydantic import AwareDatetime
 from starlette.concurrency import run_in_threadpool
 
+from service.access.actions import Principal
 from service.code.actions import admit
-from service.dependencies import NowDep, PersonDep, ServicesDep, WindowDep
+from service.dependencies import NowDep, PersonDep, Services, ServicesDep, WindowDep
 from service.errors import InvalidRequestError, MalformedRequestError, NotFoundError
-from service.jobs import actions, profiles, resolving
+from service.jobs import actions, deleting, profiles, resolving, steering
 from service.jobs.repository import JobFilter, JobRepository
-from service.jobs.schemas import attempt_resource, checkpoint_resource, event_resource, job_resource, page_of
+from service.jobs.schemas import attempt_resource, event_resource, job_resource, page_of
 from trainyard.contract.problems import SpecError
 from trainyard.contract.resources import (
     AttemptResource,
-    CheckpointResource,
     EventResource,
     JobResource,
     JobStatus,
     Page,
     ProfileRequest,
     ResolveRequest,
+    RetryRequest,
     ScriptResource,
 )
 from trainyard.contract.yaml_text import load_yaml
@@ -59,6 +62,7 @@ async def submit(
         run_root=services.run_root,
         idempotency_key=idempotency_key,
         now=now,
+        quota=services.settings.quota_bytes,
     )
     services.crash("accept.after-commit")
     if accepted.replayed:
@@ -95,13 +99,18 @@ def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+_LIST_PARAMETERS = frozenset(
+    {"limit", "after", "order", "status", "name", "created_by", "created_after", "created_before"}
+)
+
+
 def get_metadata_filter(request: Request) -> dict[str, str]:
     """`metadata[team]=nlp` as {"team": "nlp"}."""
     found = {}
     for name, value in request.query_params.items():
         if name.startswith("metadata[") and name.endswith("]"):
             found[name[len("metadata[") : -1]] = value
-        elif name not in {"limit", "after", "order", "status", "name", "created_by"}:
+        elif name not in _LIST_PARAMETERS:
             raise InvalidRequestError("unknown query parameter", param=name, code="unknown_parameter")
     return found
 
@@ -116,10 +125,17 @@ def list_jobs(
     status: Annotated[list[JobStatus] | None, Query()] = None,
     name: Annotated[str | None, Query(max_length=120)] = None,
     created_by: Annotated[str | None, Query(max_length=128)] = None,
+    created_after: Annotated[AwareDatetime | None, Query(description="At this moment or later, RFC 3339.")] = None,
+    created_before: Annotated[AwareDatetime | None, Query(description="Earlier than this moment.")] = None,
 ) -> Page[JobResource]:
-    """Jobs, newest first; filters by status, name, creator and `metadata[key]`."""
+    """Jobs, newest first; filters by status, name, creator, time of creation and `metadata[key]`."""
     wanted = JobFilter(
-        statuses=tuple(status or ()), name=name, created_by=created_by, metadata=get_metadata_filter(request)
+        statuses=tuple(status or ()),
+        name=name,
+        created_by=created_by,
+        metadata=get_metadata_filter(request),
+        created_after=created_after,
+        created_before=created_before,
     )
     with services.database.read() as session:
         repository = JobRepository(session, now)
@@ -143,10 +159,52 @@ def get(services: ServicesDep, _person: PersonDep, now: NowDep, job_id: str) -> 
     return job_resource(job, attempt, services.run(job.id), now)
 
 
+@router.delete("/{job_id}", status_code=204, operation_id="delete_job")
+def delete(
+    services: ServicesDep,
+    person: PersonDep,
+    now: NowDep,
+    job_id: str,
+    only: Annotated[Literal["checkpoints"] | None, Query(description="Keep the job, and what it reported.")] = None,
+) -> None:
+    """Delete a job that is over, with its run directory; or only its checkpoints."""
+    remove = deleting.delete_checkpoints if only else deleting.delete_job
+    remove(services.database, person, job_id, now)
+    services.crash("delete.after-commit")
+    services.sweep()
+
+
 @router.post("/{job_id}/cancel", status_code=202, operation_id="cancel_job")
 def cancel(services: ServicesDep, person: PersonDep, now: NowDep, job_id: str) -> JobResource:
     """Ask for the job's end; its status says when nothing of it runs any more."""
     job = actions.cancel(services.database, person, job_id, run_root=services.run_root, now=now)
+    services.hint()
+    return job
+
+
+@router.post("/{job_id}/pause", status_code=202, operation_id="pause_job")
+def pause(services: ServicesDep, person: PersonDep, now: NowDep, job_id: str) -> JobResource:
+    """Have the job save a checkpoint and give its place back; `resume` goes on from there."""
+    return _steer(services, person, job_id, steering.pause, now)
+
+
+@router.post("/{job_id}/resume", status_code=202, operation_id="resume_job")
+def resume(services: ServicesDep, person: PersonDep, now: NowDep, job_id: str) -> JobResource:
+    """Go on with a paused job, from its last checkpoint."""
+    return _steer(services, person, job_id, steering.resume, now)
+
+
+@router.post("/{job_id}/retry", status_code=202, operation_id="retry_job")
+def retry(
+    services: ServicesDep, person: PersonDep, now: NowDep, job_id: str, body: RetryRequest | None = None
+) -> JobResource:
+    """Run a failed or cancelled job again with all its retries, from its last checkpoint or from scratch."""
+    return _steer(services, person, job_id, steering.retry((body or RetryRequest()).start), now)
+
+
+def _steer(services: Services, person: Principal, job_id: str, change: steering.Change, now: datetime) -> JobResource:
+    job = steering.steer(services.database, person, job_id, change, run_root=services.run_root, now=now)
+    services.crash("steer.after-commit")
     services.hint()
     return job
 
@@ -186,16 +244,6 @@ def attempts(services: ServicesDep, _person: PersonDep, now: NowDep, job_id: str
         repository = JobRepository(session, now)
         rows = repository.attempts(repository.get(job_id))
     return page_of(rows, False, attempt_resource, lambda attempt: attempt.id)
-
-
-@router.get("/{job_id}/checkpoints", operation_id="list_checkpoints")
-def checkpoints(services: ServicesDep, _person: PersonDep, now: NowDep, job_id: str) -> Page[CheckpointResource]:
-    """The complete checkpoints that are kept, oldest first."""
-    with services.database.read() as session:
-        repository = JobRepository(session, now)
-        job = repository.get(job_id)
-        rows = repository.checkpoints(job)
-    return page_of(rows, False, lambda row: checkpoint_resource(job.id, row, services.run(job.id)), lambda c: c.id)
 
 
 @router.get("/{job_id}/script", operation_id="get_script")

@@ -3,15 +3,16 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, cast
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session, defer
 
 from service.db.engine import Database
-from service.db.models import Attempt, Checkpoint, Event, IdempotencyKey, Job
+from service.db.models import Attempt, Checkpoint, Event, IdempotencyKey, Job, JobLabel
 from service.errors import InvalidRequestError, NotFoundError
+from service.ids import first_job_id
 from service.jobs.states import ACTIVE, FINAL_STATUS, check_move
 from trainyard.contract.resources import TERMINAL, JobStatus, StatusReason
 
@@ -35,16 +36,24 @@ class JobFilter:
     name: str | None = None
     created_by: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
+    created_after: datetime | None = None
+    """At this moment or later."""
+    created_before: datetime | None = None
+    """Earlier than this moment."""
 
     def conditions(self) -> list[sa.ColumnElement[bool]]:
-        found: list[sa.ColumnElement[bool]] = []
-        if self.statuses:
-            found.append(Job.status.in_(self.statuses))
+        """All but the statuses. Times are also bounds on the id, along whose index a page is read."""
+        found: list[sa.ColumnElement[bool]] = [Job.deleting_at.is_(None)]
         if self.name is not None:
             found.append(Job.name == self.name)
         if self.created_by is not None:
             found.append(Job.created_by == self.created_by)
-        return found + [Job.labels[key].as_string() == value for key, value in self.metadata.items()]
+        if self.created_after is not None:
+            found += [Job.created_at >= self.created_after, Job.id >= first_job_id(self.created_after)]
+        if self.created_before is not None:
+            past = self.created_before + timedelta(milliseconds=1)
+            found += [Job.created_at < self.created_before, Job.id < first_job_id(past)]
+        return found
 
 
 class JobRepository:
@@ -52,20 +61,22 @@ class JobRepository:
 
     def __init__(self, session: Session, now: datetime):
         self._session = session
-        self._now = now
+        self.now = now
+        """The time of this transaction."""
 
     def add(self, job: Job) -> None:
         """A new job, with the first lines of its history. Nobody else can write to it yet."""
         job.sequence = 2
         self._session.add(job)
         self._session.flush()
+        self._session.add_all(JobLabel(key=key, value=value, job_id=job.id) for key, value in job.labels.items())
         created = self._event(job, 1, "created", f"accepted from {job.created_by}")
         status = self._event(job, 2, "status", job.status_message, data={"status": job.status, "reason": None})
         self._session.add_all([created, status])
 
     def get(self, job_id: str) -> Job:
-        """Raises NotFoundError."""
-        job = self._session.scalar(sa.select(Job).where(Job.id == job_id))
+        """Raises NotFoundError; one that is being deleted is there no more."""
+        job = self._session.scalar(sa.select(Job).where(Job.id == job_id, Job.deleting_at.is_(None)))
         if job is None:
             raise NotFoundError(f"there is no job {job_id!r}", code="job_not_found", param="job_id")
         return job
@@ -77,14 +88,31 @@ class JobRepository:
 
     def page(self, window: Window, wanted: JobFilter) -> tuple[list[Job], bool]:
         """One page by id, which is the order of creation, and whether there is more."""
-        query = sa.select(Job).where(*wanted.conditions())
+        conditions = wanted.conditions()
         if window.after is not None:
             if not _JOB_ID.fullmatch(window.after):
                 raise InvalidRequestError(f"{window.after!r} is not the id of a job", param="after")
-            query = query.where(Job.id < window.after if window.descending else Job.id > window.after)
-        query = query.order_by(Job.id.desc() if window.descending else Job.id.asc()).limit(window.limit + 1)
-        rows = list(self._session.scalars(query))
-        return rows[: window.limit], len(rows) > window.limit
+            conditions.append(Job.id < window.after if window.descending else Job.id > window.after)
+        # Each status has its own place in the index, where a page of it is read in order.
+        found = [self._page_of(window, [*conditions, *one], wanted) for one in _each_status(wanted.statuses)]
+        ids = sorted((id_ for page in found for id_ in page), reverse=window.descending)[: window.limit + 1]
+        order = Job.id.desc() if window.descending else Job.id.asc()
+        rows = list(self._session.scalars(sa.select(Job).where(Job.id.in_(ids[: window.limit])).order_by(order)))
+        return rows, len(ids) > window.limit
+
+    def _page_of(
+        self, window: Window, conditions: Sequence[sa.ColumnElement[bool]], wanted: JobFilter
+    ) -> Sequence[str]:
+        """Ids alone: rows are wide."""
+        query = sa.select(Job.id).where(*conditions)
+        order: sa.ColumnElement[str] = Job.id.expression
+        for key, value in wanted.metadata.items():
+            label = sa.orm.aliased(JobLabel)
+            query = query.join(label, sa.and_(label.job_id == Job.id, label.key == key, label.value == value))
+            order = label.job_id.expression
+        return self._session.scalars(
+            query.order_by(order.desc() if window.descending else order.asc()).limit(window.limit + 1)
+        ).all()
 
     def unfinished(self) -> list[tuple[Job, Attempt | None]]:
         """Every job that the reconciler may have to do something about, oldest first, and its current attempt.
@@ -96,7 +124,7 @@ class JobRepository:
         query = (
             sa.select(Job, Attempt)
             .outerjoin(Attempt, Attempt.id == Job.attempt_id)
-            .where(Job.status.in_(wanted))
+            .where(Job.status.in_(wanted), Job.deleting_at.is_(None))
             .order_by(Job.no)
             .options(*(defer(column, raiseload=True) for column in wide), defer(Attempt.script, raiseload=True))
         )
@@ -164,12 +192,26 @@ class JobRepository:
         query = sa.select(Checkpoint).where(Checkpoint.job_no == job.no, Checkpoint.deleted_at.is_(None))
         return list(self._session.scalars(query.order_by(Checkpoint.step)))
 
+    def checkpoint(self, job: Job, checkpoint_id: str) -> Checkpoint:
+        """Raises NotFoundError."""
+        row = self._session.get(Checkpoint, checkpoint_id)
+        if row is None or row.job_no != job.no or row.deleted_at is not None:
+            raise NotFoundError(
+                f"job {job.id} has no checkpoint {checkpoint_id!r}", code="checkpoint_not_found", param="checkpoint_id"
+            )
+        return row
+
+    def forget_checkpoints(self, job: Job) -> None:
+        """None of them is one any more; who next runs the job removes the files."""
+        kept = sa.update(Checkpoint).where(Checkpoint.job_no == job.no, Checkpoint.deleted_at.is_(None))
+        self._session.execute(kept.values(deleted_at=self.now).execution_options(synchronize_session=False))
+
     def next_sequence(self, job: Job) -> int:
         """The next place in the job's stream. Other writers of the job wait until this transaction ends."""
         statement = (
             sa.update(Job)
             .where(Job.no == job.no)
-            .values(sequence=Job.sequence + 1, updated_at=self._now)
+            .values(sequence=Job.sequence + 1, updated_at=self.now)
             .returning(Job.sequence)
             .execution_options(synchronize_session=False)
         )
@@ -206,7 +248,7 @@ class JobRepository:
             level=level,
             message=message,
             data=data or {},
-            created_at=self._now,
+            created_at=self.now,
         )
 
     def _status_event(self, job: Job) -> None:
@@ -234,9 +276,10 @@ class JobRepository:
         check_move(source, target, reason)
         values: dict[str, Any] = {"status": target, "status_reason": reason, "status_message": message}
         if target in TERMINAL:
-            values["finished_at"] = self._now
+            # What it left on disk is measured once more.
+            values |= {"finished_at": self.now, "measured_at": None}
         if target == "running" and job.started_at is None:
-            values["started_at"] = self._now
+            values["started_at"] = self.now
         statement = sa.update(Job).where(Job.no == job.no, Job.status == source).values(**values)
         result = self._session.execute(statement.execution_options(synchronize_session=False))
         if cast(sa.CursorResult[Any], result).rowcount == 0:
@@ -254,7 +297,7 @@ class JobRepository:
 
         A concurrent request with the same key waits here until that one's transaction ends.
         """
-        row = {"principal": principal, "key": key, "digest": digest, "response": {}, "created_at": self._now}
+        row = {"principal": principal, "key": key, "digest": digest, "response": {}, "created_at": self.now}
         claim = database.insert(IdempotencyKey).values(row).on_conflict_do_nothing().returning(IdempotencyKey.key)
         if self._session.execute(claim).first() is not None:
             return None
@@ -263,6 +306,10 @@ class JobRepository:
     def remember(self, principal: str, key: str, response: dict[str, Any]) -> None:
         """Keep the answer to the request that took the key."""
         self._session.get_one(IdempotencyKey, (principal, key)).response = response
+
+
+def _each_status(statuses: Sequence[str]) -> list[list[sa.ColumnElement[bool]]]:
+    return [[Job.status == status] for status in dict.fromkeys(statuses)] or [[]]
 
 
 def _cursor(after: str) -> int:

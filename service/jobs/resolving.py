@@ -71,7 +71,7 @@ def _settle(
     if wanted.action == "adopt":
         _adopt(jobs, job, attempt, str(wanted.scheduler_id), now)
         return
-    if wanted.action == "resubmit" and job.desired != "run":
+    if wanted.action == "resubmit" and job.desired == "cancelled":
         raise ConflictError(f"job {job.id} is to be {job.desired}; give it up instead", code="not_wanted")
     attempt.ended_at, attempt.exit_reason = now, _EXIT[wanted.action]
     if wanted.action == "resubmit":

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from service.db.models import Attempt, Checkpoint, Event, Job
+from trainyard.contract.launch import Origin
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.reports import Failure
 from trainyard.contract.resources import (
@@ -40,10 +41,12 @@ def job_resource(job: Job, attempt: Attempt | None, run: RunLayout, now: datetim
         attempt=attempt_resource(attempt) if attempt else None,
         metrics=job.latest,
         last_checkpoint_step=job.last_checkpoint_step,
+        origin=Origin.model_validate(job.origin) if job.origin else None,
         error=Failure.model_validate(job.failure) if job.failure else None,
         metadata=job.labels,
         spec=job.spec,
         run_directory=str(run.root),
+        disk_bytes=job.disk_bytes,
     )
 
 

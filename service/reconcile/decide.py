@@ -6,7 +6,7 @@ from typing import Literal
 
 from service.jobs.states import MOVES
 from service.scheduler.base import EndedAs, Observation
-from trainyard.contract.reports import ExitReason, Failure, FinishRecord
+from trainyard.contract.reports import CONTINUE_REASONS, ExitReason, Failure, FinishRecord
 from trainyard.contract.resources import Desired, JobStatus, StatusReason
 
 MAX_BARREN = 3
@@ -15,6 +15,9 @@ MAX_BARREN = 3
 
 SILENCE_SECONDS = 600.0
 """A run that the scheduler does not know, that was told to stop and that has said nothing for so long is gone."""
+
+UNHEARD_SECONDS = 60.0
+"""A worker beats every ten seconds: one that has not for so long does not hear of a pause by its heartbeat either."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,15 @@ class Facts:
     on_time_limit: Literal["continue", "fail"]
     silent_seconds: float = 0.0
     """Since the last sign of life of its worker."""
+    pause_seconds: float = 0.0
+    """Since it was asked to pause."""
+    pause_patience: float = SILENCE_SECONDS
+    """How long a worker that has been asked may take to save and leave."""
+
+    @property
+    def pausing(self) -> bool:
+        """A pause that was begun is carried out, whatever is wanted after it."""
+        return self.desired == "paused" or self.status == "pausing"
 
 
 @dataclass(frozen=True)
@@ -69,10 +81,21 @@ def decide(facts: Facts) -> Verdict:
     if facts.desired == "cancelled":
         message = None if facts.status == "cancelling" else "asked to stop; waiting until nothing of it runs any more"
         return Verdict(status=_unless(facts.status, "cancelling"), message=message, cancel=True)
-    if facts.desired == "paused" and facts.status in ("pending", "running"):
-        # A worker hears of it by its heartbeat and saves first; what has not begun is only taken back.
-        return Verdict(status="pausing", message="asked to save a checkpoint and stop", cancel=not facts.claimed)
+    if facts.pausing and facts.status in ("pending", "running", "pausing"):
+        return _to_pause(facts)
     return _alive(facts, seen)
+
+
+def _to_pause(facts: Facts) -> Verdict:
+    """A worker hears of it by its heartbeat and saves first; what has not begun, or does not hear, is taken back."""
+    unheard = min(facts.pause_seconds, facts.silent_seconds) >= UNHEARD_SECONDS
+    if not facts.claimed:
+        message, cancel = "its place in the queue is being given back", True
+    elif unheard or facts.pause_seconds >= facts.pause_patience:
+        message, cancel = "it did not stop by itself in time; the scheduler is asked to end it", True
+    else:
+        message, cancel = "asked to save a checkpoint and stop", False
+    return Verdict(status=_unless(facts.status, "pausing"), message=message, cancel=cancel)
 
 
 def _unless(status: JobStatus, target: JobStatus) -> JobStatus | None:
@@ -98,6 +121,12 @@ def _vanished(facts: Facts) -> Verdict:
         return Verdict(status=_unless(facts.status, "cancelling"), message=message)
     if facts.status == "lost":
         return NOTHING
+    if facts.pausing and (not facts.claimed or facts.silent_seconds >= SILENCE_SECONDS):
+        # As with a cancellation: a claim after the request is refused.
+        return _paused(facts, "node_failure" if facts.claimed else "preempted")
+    if facts.pausing:
+        message = "asked to stop; the scheduler no longer knows it: paused when ten minutes have passed without a sign"
+        return Verdict(status=_unless(facts.status, "pausing"), message=message)
     return Verdict(
         status="lost", message="the scheduler no longer knows it and it left no last word; nothing is assumed"
     )
@@ -113,7 +142,7 @@ def _after_end(facts: Facts) -> Verdict:
         return _cancelled(facts)
     if why in ("error", "out_of_memory", "stalled", "rejected"):
         return _after_error(facts, why, facts.finish.failure if facts.finish else _OUT_OF_MEMORY)
-    if facts.desired == "paused" or facts.status == "pausing":
+    if facts.pausing:
         return _paused(facts, why)
     if why == "user_cancelled":
         message = "stopped by a request that this service knows nothing of"
@@ -167,10 +196,17 @@ def _cancelled(facts: Facts) -> Verdict:
     )
 
 
-def _paused(facts: Facts, why: str) -> Verdict:
+def _paused(facts: Facts, why: ExitReason) -> Verdict:
     if "paused" not in MOVES[facts.status]:
         return Verdict(status="pausing", message="asked to save a checkpoint and stop")
-    return Verdict(status="paused", message="paused; its allocation is given back", ended=True, exit_reason=why)
+    if not facts.claimed:
+        message = "paused before it began; its place in the queue is given back"
+    elif facts.finish is not None and facts.finish.reason in CONTINUE_REASONS:
+        message = f"paused after step {facts.finish.step}; its allocation is given back"
+    else:
+        message = "paused without a last word: it goes on from its last checkpoint; its allocation is given back"
+    exit_reason = "paused" if not facts.claimed or why in ("preempted", "user_cancelled") else why
+    return Verdict(status="paused", message=message, ended=True, exit_reason=exit_reason)
 
 
 def _after_error(facts: Facts, why: ExitReason, told: Failure | None) -> Verdict:

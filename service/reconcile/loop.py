@@ -44,9 +44,10 @@ class Reconciler:
         self._services = services
         self._scheduler = scheduler
         self._submitter = submitter
-        self._lease = lease
+        self.lease = lease
         self._survey = Survey(services, scheduler, lease)
         self._patience = _PATIENCE_SECONDS
+        self._watching_since = services.clock()
         self.changed = False
         """Whether the last tick wrote anything, or has a question under way."""
 
@@ -57,21 +58,21 @@ class Reconciler:
             UnavailableError: the database does not answer.
         """
         self.changed = False
-        if not self._lease.hold(self._services.clock()):
+        if not self.lease.hold(self._services.clock()):
             return False
         self._services.crash("tick.after-lease")
-        before = self._lease.writes
+        before = self.lease.writes
         try:
             return self._tick()
         except LeaseLostError:
             log.warning("another service reconciles now; what this tick had decided is dropped")
             return False
         finally:
-            self.changed = self._lease.writes != before or self._submitter.hand_overs.busy
+            self.changed = self.lease.writes != before or self._submitter.hand_overs.busy
 
     def renew(self) -> None:
         """Keep the lease during a long tick."""
-        self._lease.hold(self._services.clock())
+        self.lease.hold(self._services.clock())
 
     def close(self) -> None:
         """Record what is still answered within seconds, and let the next one start at once."""
@@ -81,7 +82,7 @@ class Reconciler:
         except LeaseLostError:
             return
         self._services.crash("close.before-release")
-        self._lease.release(self._services.clock())
+        self.lease.release(self._services.clock())
 
     def _tick(self) -> bool:
         self._submitter.collect()
@@ -148,11 +149,12 @@ class Reconciler:
         if job.desired == "run" and job.status == "queued":
             self._submitter.submit(job.no)
         elif job.desired == "cancelled":
-            self._apply(job, None, Verdict("cancelled", "cancelled before it was started", "user_cancelled"))
+            words = "cancelled while it was paused" if job.status == "paused" else "cancelled before it was started"
+            self._apply(job, None, Verdict("cancelled", words, "user_cancelled"))
         elif job.desired == "run":
-            self._apply(job, None, Verdict("queued", "to be continued from the last checkpoint"))
+            self._apply(job, None, Verdict("queued", "resumed; to be continued from the last checkpoint"))
         elif job.status == "queued":
-            self._apply(job, None, Verdict("paused", "paused"))
+            self._apply(job, None, Verdict("paused", "paused before it was started"))
 
     def _underway(self, job: Job, attempt: Attempt, seen: Observation) -> None:
         """A job that the scheduler has, or had."""
@@ -201,7 +203,15 @@ class Reconciler:
             barren=barren,
             on_time_limit=on_time_limit,  # type: ignore[arg-type]
             silent_seconds=_silence(attempt, self._services.clock()),
+            pause_seconds=self._pause_seconds(job),
+            pause_patience=self._services.settings.pause_patience_seconds,
         )
+
+    def _pause_seconds(self, job: Job) -> float:
+        """Since the worker could first hear of the pause: not while this service was away."""
+        now = self._services.clock()
+        asked = max(job.pause_asked_at or now, self._watching_since)
+        return max(0.0, (now - asked).total_seconds())
 
     def _apply(
         self,
@@ -213,7 +223,7 @@ class Reconciler:
     ) -> None:
         """Write a verdict, unless the job moved on since it was made."""
         now = self._services.clock()
-        with self._lease.write() as session:
+        with self.lease.write() as session:
             jobs = JobRepository(session, now)
             fresh = jobs.locked(job.no)
             if fresh.status != job.status or fresh.attempt_id != job.attempt_id:
@@ -252,7 +262,9 @@ def _finished_at(job: Job, finish: FinishRecord | None, now: datetime) -> dateti
 def _end(job: Job, attempt: Attempt, verdict: Verdict, finish: FinishRecord | None, now: datetime) -> None:
     """Close an attempt's books."""
     restarts = finish.restarts if finish else 0
-    job.barren_continuations = _barren(job, attempt)
+    # A pause is no failure to get on.
+    paused = verdict.status == "paused"
+    job.barren_continuations = min(job.barren_continuations, _barren(job, attempt)) if paused else _barren(job, attempt)
     job.retries_used += restarts + (1 if verdict.spends_retry else 0)
     job.failure = verdict.failure.model_dump(mode="json") if verdict.failure else None
     attempt.ended_at = now

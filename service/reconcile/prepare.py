@@ -21,13 +21,18 @@ from service.reconcile.handover import NotAsked, Superseded
 from service.reconcile.lease import LeaderLease, LeaseLostError
 from service.scheduler.base import LaunchPlan, Rejected
 from service.scheduler.launch_plan import allowed, plan_launch
-from trainyard.contract.launch import LaunchDocument
+from trainyard.contract.launch import LaunchDocument, Origin
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec import TrainingSpec, dump_spec, parse_spec
 
 _STALE = timedelta(seconds=60)
 """A process that was stopped for longer after it had said that it asks does not ask any more."""
+
+
+_HEARTBEAT_SECONDS = 10
+_LOCAL_HEARTBEAT_SECONDS = 2
+"""Of the few jobs of one machine, which hear of a pause the sooner."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +138,9 @@ class Preparation:
             service_url=settings.service_url,
             execution=attempt.execution,
             max_restarts=attempt.max_restarts,
+            first_execution=job.first_execution,
+            heartbeat_seconds=_HEARTBEAT_SECONDS if self.slurm else _LOCAL_HEARTBEAT_SECONDS,
+            origin=Origin.model_validate(job.origin) if job.origin else None,
             nodes=spec.gpus // ranks,
             ranks_per_node=ranks,
             host_suffix=settings.slurm_host_suffix,

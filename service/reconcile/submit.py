@@ -138,7 +138,7 @@ class Submitter:
 
     def _never_asked(self, job: Job, attempt: Attempt) -> None:
         """Nothing of it can be anywhere: it is handed over now, or given up at once."""
-        if job.desired == "cancelled":
+        if job.desired != "run":
             with self.lease.write() as session:
                 self._give_up(JobRepository(session, self.services.clock()), job, attempt)
         elif self.hand_overs.room:
@@ -153,7 +153,7 @@ class Submitter:
             asked = fresh.handed_over_at or fresh.created_at
             self.services.crash("resolve.before-count")
             sure = fresh.lookups >= policy.times and now - asked >= policy.after
-            if sure and jobs.locked(job.no).desired == "cancelled":
+            if sure and jobs.locked(job.no).desired != "run":
                 self._give_up(jobs, job, attempt)
                 return False
         self.services.crash("resolve.after-count")
@@ -163,10 +163,15 @@ class Submitter:
         row, fresh = jobs.locked(job.no), jobs.attempt(attempt.id)
         if row.status not in ("submitting", "cancelling", "lost") or fresh.scheduler_id is not None:
             return
-        fresh.ended_at, fresh.exit_reason = self.services.clock(), "user_cancelled"
-        if row.status == "submitting":
-            jobs.move(row, "cancelling", "asked to stop")
-        jobs.finish(row, "user_cancelled", "cancelled before the scheduler had it")
+        fresh.ended_at = self.services.clock()
+        if row.desired == "cancelled":
+            fresh.exit_reason = "user_cancelled"
+            if row.status == "submitting":
+                jobs.move(row, "cancelling", "asked to stop")
+            jobs.finish(row, "user_cancelled", "cancelled before the scheduler had it")
+        else:
+            fresh.exit_reason = "paused"
+            jobs.move(row, "queued", "taken back before the scheduler had it")
         self.services.crash("give-up.before-commit")
 
     def _new_attempt(self, jobs: JobRepository, job: Job, now: datetime) -> Attempt:

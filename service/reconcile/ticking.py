@@ -7,6 +7,7 @@ import structlog
 
 from service.errors import UnavailableError
 from service.observability import ServiceMetrics
+from service.reconcile.lease import LeaderLease
 from service.reconcile.loop import Reconciler
 
 log = structlog.get_logger("reconcile")
@@ -46,6 +47,11 @@ class ReconcileLoop:
         self._tick_started: float | None = None
         self._thread = threading.Thread(target=self._run, name="reconciler", daemon=True)
         self._keeper = threading.Thread(target=self._keep, name="lease", daemon=True)
+
+    @property
+    def lease(self) -> LeaderLease:
+        """For what else only the one that reconciles may do."""
+        return self._reconciler.lease
 
     def start(self) -> None:
         self._thread.start()

@@ -71,7 +71,7 @@ class Ingest:
             replaced = job.attempt_id != attempt.id
             if job.desired == "cancelled" or replaced:
                 return HeartbeatReply(stop="cancel")
-            stop: Literal["pause"] | None = "pause" if job.desired == "paused" else None
+            stop: Literal["pause"] | None = "pause" if job.desired == "paused" or job.status == "pausing" else None
             return HeartbeatReply(stop=stop, profile=pending_request(jobs, job, attempt))
 
     def metrics(self, batch: MetricsBatch) -> int:
@@ -126,11 +126,13 @@ class Ingest:
         return len(batch.events)
 
     def checkpoint(self, report: CheckpointReport) -> None:
-        """Note a complete checkpoint, and those that retention removed."""
+        """Note a complete checkpoint, and those that retention removed; not one from before a retry from scratch."""
         with self._database.write() as session:
             jobs, reports = JobRepository(session, self._now), ReportRepository(session, self._database)
             attempt, job = self._rows(jobs, reports)
             _check_execution(attempt, report.execution)
+            if report.execution < job.first_execution:
+                return
             sequence = jobs.next_sequence(job)
             row = reports.checkpoint(job.no, report.step)
             if row is None:
@@ -209,7 +211,7 @@ def _describe(row: Checkpoint, report: CheckpointReport, sequence: int) -> None:
     row.world_size = report.world_size
     row.metrics = report.model_dump(mode="json")["metrics"]
     row.created_at = report.time
-    row.deleted_at = None
+    row.deleted_at, row.removing = None, False
     row.sequence = sequence
 
 

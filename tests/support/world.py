@@ -15,6 +15,7 @@ from service.db.engine import Database
 from service.db.models import Token
 from service.dependencies import Services
 from service.faults import no_crash
+from service.housekeeping.keeper import Housekeeper
 from service.reconcile.handover import HandOvers
 from service.reconcile.lease import LeaderLease
 from service.reconcile.loop import Reconciler
@@ -157,6 +158,11 @@ class World:
         assert answer.status_code == 200, answer.text
         found: dict[str, Any] = answer.json()
         return found
+
+    def sweep(self) -> None:
+        """A round of the housekeeper, by the service that reconciles."""
+        self.reconciler.renew()
+        Housekeeper(self.services, self.reconciler.lease).run_once()
 
     def status(self, job_id: str) -> str:
         return str(self.job(job_id)["status"])

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from trainyard import __version__
-from trainyard.cli import artifacts, cluster, history, jobs, logs, metrics, presets, resolve, serve, submit
+from trainyard.cli import artifacts, cluster, history, jobs, logs, metrics, presets, resolve, serve, steering, submit
 from trainyard.cli.failures import EXIT_CODES, USAGE, Commands
 
 app = typer.Typer(
@@ -49,7 +49,10 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "watch": submit.watch_command,
     "logs": logs.logs,
     "metrics": metrics.metrics,
-    "cancel": jobs.cancel,
+    "cancel": steering.cancel,
+    "pause": steering.pause,
+    "resume": steering.resume,
+    "retry": steering.retry,
     "profile": jobs.profile,
     "resolve": resolve.resolve,
     "events": history.events,

@@ -1,4 +1,4 @@
-"""`list`, `show`, `cancel` and `profile`."""
+"""`list`, `show` and `profile`."""
 
 from collections.abc import Iterator
 from typing import Annotated
@@ -7,11 +7,9 @@ import typer
 from rich.text import Text
 
 from trainyard.cli.comm_check import comm_check_of, show_comm_check
-from trainyard.cli.failures import report
 from trainyard.cli.output import age, clean, complain, duration, emit, emit_all, number, say, status_text, table
 from trainyard.cli.session import JobArgument, JsonOption, client_of, find_job
 from trainyard.cli.watching import error_lines
-from trainyard.client import Client, TrainyardError
 from trainyard.contract.resources import JobResource
 
 
@@ -85,34 +83,6 @@ def _attempt(job: JobResource) -> str:
     assert attempt is not None
     where = f" on {', '.join(attempt.nodes)}" if attempt.nodes else ""
     return f"{attempt.number}, {attempt.scheduler} job {attempt.scheduler_id or 'not known yet'}{where}"
-
-
-def cancel(
-    ctx: typer.Context,
-    job_ids: Annotated[list[str], typer.Argument(metavar="JOB...", help="Ids, abbreviated ids, or `last`.")],
-    wait: Annotated[bool, typer.Option("--wait", help="Return when nothing of them runs any more.")] = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Cancel jobs. Each is tried; the exit code is that of the first that could not be."""
-    codes = []
-    with client_of(ctx) as client:
-        for job_id in job_ids:
-            try:
-                _cancel(client, job_id, wait=wait, as_json=as_json)
-            except TrainyardError as error:
-                codes.append(report(error))
-    raise typer.Exit(codes[0] if codes else 0)
-
-
-def _cancel(client: Client, job_id: str, *, wait: bool, as_json: bool) -> None:
-    job = client.cancel(find_job(client, job_id).id)
-    if wait:
-        job = client.wait(job.id)
-    if as_json:
-        emit(job)
-    else:
-        heard = "" if job.status == "cancelled" else "cancellation asked for; it is "
-        say(f"job {job.id}: {heard}{job.status}: {job.status_message}")
 
 
 def profile(

@@ -44,7 +44,7 @@ ALL_POINTS = 1_000_000
 
 @dataclass(frozen=True)
 class Request(Generic[T]):
-    """Harmless to repeat, every one of them: reads, cancel, and submissions, which carry an idempotency key."""
+    """Harmless to repeat, every one of them: reads, wishes about a job, and submissions, which carry a key."""
 
     method: str
     path: str
@@ -128,6 +128,20 @@ def jobs(
 
 def cancel(job_id: str) -> Request[JobResource]:
     return Request("POST", _job_path(job_id, "cancel"), _model(JobResource))
+
+
+def pause(job_id: str) -> Request[JobResource]:
+    return Request("POST", _job_path(job_id, "pause"), _model(JobResource))
+
+
+def resume(job_id: str) -> Request[JobResource]:
+    return Request("POST", _job_path(job_id, "resume"), _model(JobResource))
+
+
+def retry(job_id: str, start: str) -> Request[JobResource]:
+    body = json.dumps({"from": start}).encode()
+    headers = {"Content-Type": "application/json"}
+    return Request("POST", _job_path(job_id, "retry"), _model(JobResource), headers=headers, content=body)
 
 
 def profile(job_id: str, steps: int, ranks: Sequence[int]) -> Request[JobResource]:

@@ -119,6 +119,22 @@ class Client:
         """Ask for the job's end; `wait` tells when it is over."""
         return self._send(requests.cancel(job_id))
 
+    def pause(self, job_id: str) -> JobResource:
+        """Have the job save a checkpoint and give its place back, for `resume` to go on from."""
+        return self._send(requests.pause(job_id))
+
+    def resume(self, job_id: str) -> JobResource:
+        """Go on with a paused job."""
+        return self._send(requests.resume(job_id))
+
+    def retry(self, job_id: str, *, start: str = "checkpoint") -> JobResource:
+        """Run a failed or cancelled job again.
+
+        Args:
+            start: `checkpoint`, its last one, or `scratch`.
+        """
+        return self._send(requests.retry(job_id, start))
+
     def profile(self, job_id: str, *, steps: int = 3, ranks: Sequence[int] = (0,)) -> JobResource:
         """Ask a running job for a trace of its next steps; the event `profile_written` tells where it is."""
         return self._send(requests.profile(job_id, steps, ranks))

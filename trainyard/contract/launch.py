@@ -4,6 +4,18 @@ from trainyard.contract.base import NonNegativeInt, PositiveInt, Strict
 from trainyard.contract.spec import TrainingSpec
 
 
+class Origin(Strict):
+    """The checkpoint of another job from which a run starts; its files are linked into the run's `origin`."""
+
+    job_id: str
+    step: NonNegativeInt
+    continues: bool
+    """The specs make the same updates, so the run goes on after that step: optimizer, schedule and data too. Else it
+    takes the weights alone and begins at its own first step."""
+    differs: tuple[str, ...] = ()
+    """Why it does not continue: the fields that differ."""
+
+
 class LaunchDocument(Strict):
     """Written by the service into the attempt's folder before it submits; read by every node's launcher and rank."""
 
@@ -18,6 +30,9 @@ class LaunchDocument(Strict):
     """The first execution of this attempt. torchrun's n-th in-place restart is `execution + n`; the service leaves
     `max_restarts` numbers free before the next attempt's."""
     max_restarts: NonNegativeInt
+    origin: Origin | None = None
+    first_execution: PositiveInt = 1
+    """Checkpoints of lower executions are from before a retry from scratch: they are removed, not gone on from."""
     nodes: PositiveInt = 1
     ranks_per_node: PositiveInt
     host_suffix: str = ""

@@ -141,6 +141,14 @@ class RunLayout:
     def checkpoint(self, step: int) -> CheckpointLayout:
         return CheckpointLayout(self.checkpoints / f"step-{step:010d}")
 
+    @property
+    def origins(self) -> Path:
+        """Where a run that starts from another job's checkpoint has it."""
+        return self.root / "origin"
+
+    def origin(self, step: int) -> CheckpointLayout:
+        return CheckpointLayout(self.origins / f"step-{step:010d}")
+
     def complete_checkpoints(self) -> list[CheckpointLayout]:
         """Those with a manifest, oldest first."""
         if not self.checkpoints.is_dir():

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from trainyard.contract.forks import parse_origin
 from trainyard.contract.paths import outside
 from trainyard.contract.problems import Problem, SpecError
 from trainyard.contract.sections import ConvnetModel, HfModel, JsonlData
@@ -76,7 +77,11 @@ def unsupported(spec: TrainingSpec, site: Site) -> list[Problem]:
             "tf32",
             "needs GPUs, and this service's workers have none; take `false`",
         ),
-        (spec.resume_from is not None, "resume_from", "starting from another job is not built yet"),
+        (
+            spec.resume_from is not None and parse_origin(spec.resume_from) is None,
+            "resume_from",
+            "is `<job id>` or `<job id>:<step>`",
+        ),
         (
             isinstance(spec.model, ConvnetModel) and spec.model.classes < DIGITS,
             "model.classes",

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 from pydantic import ConfigDict, Field, model_validator
 
 from trainyard.contract.base import AnyFloat, NonNegativeInt, PositiveInt, Resource, Strict, Timestamp
+from trainyard.contract.launch import Origin
 from trainyard.contract.reports import Failure, Point, Progress
 
 JobStatus = Literal[
@@ -121,11 +122,35 @@ class JobResource(Resource):
     metrics: dict[str, AnyFloat | None] = Field(default_factory=dict)
     """The latest value of each metric."""
     last_checkpoint_step: int | None = None
+    origin: Origin | None = None
+    """The checkpoint of another job from which it starts."""
     error: Failure | None = None
     metadata: dict[str, str] = Field(default_factory=dict)
     spec: dict[str, Any]
     """Resolved: what is run."""
     run_directory: str
+    disk_bytes: int | None = None
+    """Of the run directory, when it was last measured."""
+
+
+class UserUsage(Resource):
+    """What one person's jobs hold on disk."""
+
+    name: str
+    jobs: int
+    disk_bytes: int
+
+
+class UsageResource(Resource):
+    """Disk use, measured in the background: by person and in all."""
+
+    object: Literal["usage"] = "usage"
+    users: list[UserUsage]
+    disk_bytes: int
+    free_bytes: int
+    """Left on the filesystem of the runs."""
+    quota_bytes_per_user: int | None = None
+    """A person whose jobs hold as much can submit no more."""
 
 
 class ProfileRequest(Strict):
@@ -134,6 +159,14 @@ class ProfileRequest(Strict):
     steps: Annotated[PositiveInt, Field(le=1000)] = 3
     """How many updates are traced, beginning with the next one that all ranks agree on."""
     ranks: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1, max_length=64)] = (0,)
+
+
+class RetryRequest(Strict):
+    """The body of `POST /v1/jobs/{id}/retry`."""
+
+    start: Literal["checkpoint", "scratch"] = Field(default="checkpoint", alias="from")
+    """`checkpoint`: the job's last one, or its beginning where it has none; `scratch`: its beginning, and everything
+    that it has saved and reported is dropped."""
 
 
 class ResolveRequest(Strict):
@@ -196,6 +229,20 @@ class CheckpointResource(Resource):
     metrics: dict[str, AnyFloat] = Field(default_factory=dict)
     path: str
     created_at: Timestamp
+    latest: bool = False
+    """The newest: what the job would go on from."""
+    best: bool = False
+    """By the spec's `checkpoint.keep_best`, else by `eval/loss`."""
+
+
+class FileResource(Resource):
+    """A file of a checkpoint or an export."""
+
+    object: Literal["file"] = "file"
+    path: str
+    """Below its folder; what `.../files/{path}` takes."""
+    size_bytes: int
+    modified_at: Timestamp
 
 
 class ArtifactResource(Resource):

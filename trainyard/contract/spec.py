@@ -86,7 +86,8 @@ class TrainingSpec(Strict):
     evaluation: Evaluation = Evaluation()
     checkpoint: Checkpoint = Checkpoint()
     resume_from: ShortText | None = None
-    """`<job id>` or `<job id>:<step>`: start from another job's checkpoint. Not built yet: refused."""
+    """`<job id>` or `<job id>:<step>`: start from another job's checkpoint, its newest or that of the step. Where the
+    specs make the same updates it is continued exactly, else it gives its weights alone."""
     backend: Backend = "auto"
     """Of the process group. `auto`: `nccl` on GPUs, else `gloo`."""
     amp: Amp = Amp()

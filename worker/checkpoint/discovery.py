@@ -8,6 +8,8 @@ from pathlib import Path
 
 from trainyard.contract.layout import CheckpointLayout, RunLayout
 from trainyard.contract.manifest import Manifest
+from worker.distributed import Ranks
+from worker.errors import RefusedError
 
 log = logging.getLogger(__name__)
 
@@ -25,13 +27,20 @@ class Discovery:
     """Steps of damaged checkpoints, and what is wrong with each."""
 
 
-def discover(run: RunLayout) -> Discovery:
-    """Find the latest valid checkpoint; set damaged newer ones aside and remove what a killed run left half-written."""
+def discover(run: RunLayout, first_execution: int = 1) -> Discovery:
+    """Find the latest valid checkpoint; set damaged newer ones aside and remove what a killed run left half-written.
+
+    Args:
+        first_execution: checkpoints of lower ones are from before a retry from scratch, and removed too.
+    """
     remove_incomplete(run)
     found = Discovery()
     for checkpoint in reversed(run.complete_checkpoints()):
         try:
             manifest = Manifest.model_validate_json(checkpoint.manifest.read_bytes())
+            if manifest.execution < first_execution:
+                remove(checkpoint)
+                continue
             if found.latest is None:
                 verify(checkpoint, manifest)
                 found.latest = manifest
@@ -56,6 +65,25 @@ def verify(checkpoint: CheckpointLayout, manifest: Manifest) -> None:
             raise ValueError(f"{name} has {path.stat().st_size} bytes instead of {expected.size}")
         if file_sha256(path) != expected.sha256:
             raise ValueError(f"{name} does not have its digest")
+
+
+def require_whole(checkpoint: CheckpointLayout, ranks: Ranks) -> Manifest | None:
+    """The manifest of a checkpoint that the run cannot do without, on the first rank, which looks at every byte.
+
+    Raises:
+        RefusedError: on all ranks; it is not whole.
+    """
+    manifest, problem = None, None
+    if ranks.first:
+        try:
+            manifest = Manifest.model_validate_json(checkpoint.manifest.read_bytes())
+            verify(checkpoint, manifest)
+        except (ValueError, OSError) as error:
+            problem = str(error)
+    if ranks.from_first(int(problem is not None)):
+        message = f"the checkpoint that the run starts from ({checkpoint.root}) is damaged: {problem or 'see rank 0'}"
+        raise RefusedError(message, "Start from another one: resume_from: <job id>:<step>.")
+    return manifest
 
 
 def file_sha256(path: Path) -> str:

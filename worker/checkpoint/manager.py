@@ -9,7 +9,7 @@ from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import CheckpointLayout, RunLayout, write_atomic
 from trainyard.contract.manifest import Manifest, ManifestFile
 from trainyard.contract.reports import CheckpointReport
-from worker.checkpoint.discovery import Discovery, discover, file_sha256, remove
+from worker.checkpoint.discovery import Discovery, discover, file_sha256, remove, require_whole
 from worker.checkpoint.retention import removable
 from worker.checkpoint.storage import CheckpointStorage, StateDict, sync_folder
 from worker.distributed import Ranks
@@ -29,10 +29,18 @@ class CheckpointManager:
         self._ranks = ranks
         self._reporter: Reporter | None = None
         self._storage = CheckpointStorage(ranks.checkpoints, ranks.device, asynchronous=self._policy.asynchronous)
-        self._found = discover(run) if ranks.first else Discovery()
+        self._found = discover(run, launch.first_execution) if ranks.first else Discovery()
         latest = self._found.latest
-        self.start_step = ranks.from_first(latest.step if latest else 0)
-        """Updates done in the latest valid checkpoint; 0 for a fresh start."""
+        own = ranks.from_first(latest.step if latest else 0)
+        self._origin = launch.origin if not own else None
+        self._source = run.checkpoint(own) if own else None
+        if self._origin:
+            self._source = run.origin(self._origin.step)
+            latest = require_whole(self._source, ranks)
+        self.weights_only = self._origin is not None and not self._origin.continues
+        """What the run starts from is another job's, and only its weights are taken."""
+        self.start_step = 0 if self._source is None or self.weights_only else self._source.step
+        """Updates done in what the run goes on from; 0 for a fresh start."""
         self.saved_ranks = ranks.from_first(latest.world_size if latest else 0)
         self.last_step = self.start_step
         self._manifests = self._found.manifests
@@ -43,6 +51,10 @@ class CheckpointManager:
         for step, problem in self._found.skipped.items():
             message = f"the checkpoint of step {step} is damaged and was not used: {problem}"
             reporter.event("checkpoint_damaged", message, level="warning", data={"step": step, "problem": problem})
+        if self._origin:
+            taken = "its weights" if self.weights_only else "all of its state"
+            message = f"begins with {taken}: the checkpoint of step {self._origin.step} of job {self._origin.job_id}"
+            reporter.event("origin_loaded", message, data=self._origin.model_dump(mode="json"))
 
     def due(self, step: int, total_steps: int) -> bool:
         every = self._policy.every_steps
@@ -50,7 +62,8 @@ class CheckpointManager:
 
     def load(self, state: StateDict) -> None:
         """Fill `state` from the checkpoint the run starts from. A collective."""
-        self._storage.load(self._run.checkpoint(self.start_step), state)
+        assert self._source is not None
+        self._storage.load(self._source, state)
 
     def save(self, step: int, state: StateDict, metrics: Mapping[str, float]) -> None:
         """Write a checkpoint, after the one before is complete. A collective; returns before it is on disk."""

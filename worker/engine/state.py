@@ -43,21 +43,27 @@ class TrainingState:
             del state["rng"]
         return state
 
+    def weights(self) -> StateDict:
+        """What of a template is the model."""
+        return {"model": trained_state(self.module)}
+
+    def restore_weights(self, state: StateDict) -> None:
+        """Put loaded weights in place, and nothing else."""
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+
+        partly = StateDictOptions(strict=not frozen_names(self.module))
+        set_model_state_dict(self.module, state["model"], options=partly)
+
     def restore(self, state: StateDict) -> int:
         """Put a loaded template in place; returns the steps that were skipped."""
-        from torch.distributed.checkpoint.state_dict import (
-            StateDictOptions,
-            set_model_state_dict,
-            set_optimizer_state_dict,
-        )
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimizer_state_dict
 
         # Rates, decay and fused are the spec's, not the checkpoint's: the optimizer's own groups are put back.
         _, groups = self._optimizer_state()
         flat = StateDictOptions(flatten_optimizer_state_dict=True)
         set_optimizer_state_dict(self.module, self.optimizers, {**state["optimizer"], **groups}, options=flat)
         # After the optimizer: asking a fresh one for its state makes it take a step.
-        partly = StateDictOptions(strict=not frozen_names(self.module))
-        set_model_state_dict(self.module, state["model"], options=partly)
+        self.restore_weights(state)
         progress = state["progress"]
         if self.precision.scaler:
             scale, growth = progress["scaler"].tolist()

@@ -142,6 +142,10 @@ class Trainer:
             state = self._state.template(self._checkpoints.saved_ranks)
             self._checkpoints.load(state)
             self._health.restore(self._state.restore(state))
+        elif self._checkpoints.weights_only:
+            weights = self._state.weights()
+            self._checkpoints.load(weights)
+            self._state.restore_weights(weights)
         return start
 
     def _step(self, step: int) -> None:

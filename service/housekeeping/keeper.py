@@ -1,0 +1,152 @@
+"""The housekeeper: a round every half minute, by the service that reconciles and no other."""
+
+import threading
+import time
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import structlog
+
+from service.dependencies import Services
+from service.errors import UnavailableError
+from service.housekeeping import disk
+from service.housekeeping.repository import HousekeepingRepository
+from service.jobs.repository import JobRepository
+from service.reconcile.lease import LeaderLease, LeaseLostError
+
+log = structlog.get_logger("housekeeping")
+
+_ROUND_SECONDS = 30.0
+_MEASURE_AGAIN = timedelta(seconds=60)
+_MEASURED_AT_ONCE = 200
+_MEASURING_SECONDS = 10.0
+_WARN_AGAIN = timedelta(hours=1)
+
+
+@dataclass
+class Housekeeper:
+    """One round is one call of `run_once`. Cut short anywhere, the next one goes on."""
+
+    services: Services
+    lease: LeaderLease
+    _trash_emptied: bool = field(default=False)
+
+    def run_once(self) -> None:
+        """Finish what was asked, then measure, then warn.
+
+        Raises:
+            LeaseLostError: another service does it now.
+            UnavailableError: the database does not answer.
+        """
+        if self.lease.term is None:
+            return
+        self._delete_jobs()
+        self._remove_checkpoints()
+        if not self._trash_emptied:
+            disk.empty(self.services.settings.runs)
+            self._trash_emptied = True
+        self._measure()
+        self._warn()
+
+    def _delete_jobs(self) -> None:
+        with self.services.database.read() as session:
+            deleted = [(job.no, job.id) for job in HousekeepingRepository(session).deleted_jobs()]
+        for no, job_id in deleted:
+            self.services.crash("delete.before-files")
+            try:
+                disk.discard(self.services.settings.runs, self.services.run(job_id).root, job_id)
+            except OSError as error:
+                log.warning("a run directory cannot be removed yet", job=job_id, error=str(error))
+                continue
+            self.services.crash("delete.after-files")
+            more = True
+            while more:
+                with self.lease.write(counts=False) as session:
+                    more = HousekeepingRepository(session).delete_piece(no)
+            with self.lease.write(counts=False) as session:
+                HousekeepingRepository(session).delete_job(no)
+            log.info("deleted", job=job_id)
+
+    def _remove_checkpoints(self) -> None:
+        with self.services.database.read() as session:
+            removed = HousekeepingRepository(session).removed_checkpoints()
+        for checkpoint_id, job_id, step in removed:
+            with self.services.database.read() as session:
+                if not HousekeepingRepository(session).is_to_be_removed(checkpoint_id):
+                    continue
+            try:
+                path = self.services.run(job_id).checkpoint(step).root
+                disk.discard(self.services.settings.runs, path, checkpoint_id)
+            except OSError as error:
+                log.warning("a checkpoint cannot be removed yet", job=job_id, step=step, error=str(error))
+                continue
+            self.services.crash("remove.after-files")
+            with self.lease.write(counts=False) as session:
+                HousekeepingRepository(session).checkpoint_removed(checkpoint_id)
+
+    def _measure(self) -> None:
+        before = self.services.clock() - _MEASURE_AGAIN
+        with self.services.database.read() as session:
+            due = HousekeepingRepository(session).to_measure(before, _MEASURED_AT_ONCE)
+        until = time.monotonic() + _MEASURING_SECONDS
+        sizes = []
+        for no, job_id in due:
+            sizes.append((no, disk.used_bytes(self.services.run(job_id).root)))
+            if time.monotonic() > until:
+                break
+        if sizes:
+            now = self.services.clock()
+            with self.lease.write(counts=False) as session:
+                for no, size in sizes:
+                    HousekeepingRepository(session).measured(no, size, now)
+
+    def _warn(self) -> None:
+        """In the history of every job that may fail for it, once an hour."""
+        free, least = disk.free_bytes(self.services.settings.runs), self.services.settings.low_disk_bytes
+        if free >= least:
+            return
+        now = self.services.clock()
+        words = f"only {free / 1e9:.1f} GB are free for runs; below that checkpoints cannot be written for long"
+        with self.lease.write(counts=False) as session:
+            jobs = JobRepository(session, now)
+            for job in HousekeepingRepository(session).running():
+                if jobs.last_event(job, "low_disk", since=now - _WARN_AGAIN) is None:
+                    jobs.event(job, "low_disk", words, level="warning", data={"free_bytes": free})
+
+
+class HousekeepingLoop:
+    """Rounds in a thread: a large folder takes long to remove, and no tick waits for it."""
+
+    def __init__(self, keeper: Housekeeper, seconds: float = _ROUND_SECONDS):
+        self._keeper = keeper
+        self._seconds = seconds
+        self._wake = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="housekeeping", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """What is under way may be left as it is: the next service goes on with it."""
+        self._stopping = True
+        self._wake.set()
+        self._thread.join(timeout=5.0)
+
+    def hint(self) -> None:
+        """Something was asked. Never blocks."""
+        self._wake.set()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            try:
+                self._keeper.run_once()
+            except LeaseLostError:
+                log.info("another service keeps house now")
+            except UnavailableError as error:
+                log.warning("round failed", error=error.message)
+            except Exception:
+                # The loop must outlive a bug in one part of it.
+                log.exception("round failed")
+            self._wake.wait(self._seconds)
+            self._wake.clear()

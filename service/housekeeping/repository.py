@@ -1,0 +1,86 @@
+"""All SQL about deletions and disk use."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from service.db.models import Checkpoint, Job, LogChunk, Point
+from service.jobs.states import ACTIVE
+
+_PIECE = 10_000
+"""Rows deleted in one transaction: other writers wait no longer than for that."""
+
+
+class HousekeepingRepository:
+    """Jobs and checkpoints as the housekeeper sees them, within one session."""
+
+    def __init__(self, session: Session):
+        self._session = session
+
+    def deleted_jobs(self) -> list[Job]:
+        """Those whose deletion was asked for."""
+        return list(self._session.scalars(sa.select(Job).where(Job.deleting_at.is_not(None)).order_by(Job.no)))
+
+    def delete_piece(self, job_no: int) -> bool:
+        """Delete some of the many rows of a job; False when only few are left."""
+        return any(self._delete_some(table, job_no) for table in (Point, LogChunk))
+
+    def _delete_some(self, table: type[Point] | type[LogChunk], job_no: int) -> bool:
+        place = table.sequence
+        newest = sa.select(place).where(table.job_no == job_no).order_by(place).offset(_PIECE).limit(1)
+        bound = self._session.scalar(newest)
+        if bound is None:
+            return False
+        # One delivery has one number and at most a thousand rows.
+        self._session.execute(sa.delete(table).where(table.job_no == job_no, place <= bound))
+        return True
+
+    def delete_job(self, job_no: int) -> None:
+        """The job, and with it every row that belongs to it."""
+        self._session.execute(sa.delete(Job).where(Job.no == job_no))
+
+    def removed_checkpoints(self) -> Sequence[tuple[str, str, int]]:
+        """Those whose removal was asked for: id, job, step."""
+        query = sa.select(Checkpoint.id, Job.id, Checkpoint.step).join(Job, Job.no == Checkpoint.job_no)
+        return [(id_, job, step) for id_, job, step in self._session.execute(query.where(Checkpoint.removing))]
+
+    def checkpoint_removed(self, checkpoint_id: str) -> None:
+        statement = sa.update(Checkpoint).where(Checkpoint.id == checkpoint_id).values(removing=False)
+        self._session.execute(statement)
+        owner = sa.select(Checkpoint.job_no).where(Checkpoint.id == checkpoint_id).scalar_subquery()
+        self._session.execute(sa.update(Job).where(Job.no == owner).values(measured_at=None))
+
+    def is_to_be_removed(self, checkpoint_id: str) -> bool:
+        """Asked again at the last moment: a run that went back may have written it anew."""
+        return bool(self._session.scalar(sa.select(Checkpoint.removing).where(Checkpoint.id == checkpoint_id)))
+
+    def to_measure(self, before: datetime, limit: int) -> Sequence[tuple[int, str]]:
+        """Jobs never measured since they changed for good, then those under way that were last measured before."""
+        fresh = sa.select(Job.no, Job.id).where(Job.measured_at.is_(None), Job.deleting_at.is_(None))
+        found = list(self._session.execute(fresh.order_by(Job.no).limit(limit)))
+        stale = sa.select(Job.no, Job.id).where(Job.status.in_(ACTIVE), Job.measured_at < before)
+        found += list(self._session.execute(stale.order_by(Job.measured_at).limit(limit - len(found))))
+        return [(no, id_) for no, id_ in found]
+
+    def measured(self, job_no: int, size: int, now: datetime) -> None:
+        self._session.execute(sa.update(Job).where(Job.no == job_no).values(disk_bytes=size, measured_at=now))
+
+    def usage(self) -> Sequence[tuple[str, int, int]]:
+        """What each person's jobs hold on disk: name, jobs, bytes."""
+        query = sa.select(Job.created_by, sa.func.count(), sa.func.coalesce(sa.func.sum(Job.disk_bytes), 0))
+        rows = self._session.execute(query.group_by(Job.created_by).order_by(Job.created_by))
+        return [(name, count, int(size or 0)) for name, count, size in rows]
+
+    def usage_of(self, name: str) -> int:
+        """Bytes that the jobs of one person hold on disk."""
+        query = sa.select(sa.func.coalesce(sa.func.sum(Job.disk_bytes), 0)).where(Job.created_by == name)
+        return int(self._session.scalar(query) or 0)
+
+    def running(self) -> list[Job]:
+        """Jobs that may write to the disk."""
+        return list(self._session.scalars(sa.select(Job).where(Job.status.in_(("running", "pausing")))))
+
+    def exists(self, job_id: str) -> bool:
+        return self._session.scalar(sa.select(Job.no).where(Job.id == job_id)) is not None

@@ -1,0 +1,66 @@
+"""Pause, resume and retry of real runs: the curve is that of a run nobody touched, to the last digit."""
+
+import pytest
+
+from tests.e2e.test_jobs_for_real import long_run
+from tests.support.live import losses, processes_of, run_of, wait_for_status, wait_for_step
+from trainyard.client import Client
+from trainyard.demo import ServiceProcess
+
+pytestmark = pytest.mark.e2e
+
+
+def test_a_paused_and_resumed_run_and_a_retried_one_keep_the_losses(client: Client, service: ServiceProcess) -> None:
+    spec = long_run(steps=300)
+    undisturbed = client.submit(spec)
+    wait_for_status(client, undisturbed.id, "succeeded")
+    expected = losses(client, undisturbed.id)
+
+    job = client.submit(spec)
+    wait_for_step(client, job.id, 30)
+    client.pause(job.id)
+    paused = wait_for_status(client, job.id, "paused")
+    assert paused.attempt is not None
+    assert not processes_of(paused.attempt.id), "its place is given back"
+    assert (paused.last_checkpoint_step or 0) >= 30
+    assert paused.status_message == f"paused after step {paused.last_checkpoint_step}; its allocation is given back"
+    client.resume(job.id)
+    wait_for_step(client, job.id, (paused.last_checkpoint_step or 0) + 10)
+    client.cancel(job.id)
+    wait_for_status(client, job.id, "cancelled")
+    client.retry(job.id)
+    done = wait_for_status(client, job.id, "succeeded", "failed")
+    assert done.status == "succeeded", done.status_message
+    assert [a.exit_reason for a in client.attempts(job.id)] == ["paused", "user_cancelled", "completed"]
+    assert losses(client, job.id) == expected
+
+
+def test_a_retry_from_scratch_begins_again(client: Client, service: ServiceProcess) -> None:
+    job = client.submit(long_run(steps=200))
+    wait_for_step(client, job.id, 50)
+    client.cancel(job.id)
+    wait_for_status(client, job.id, "cancelled")
+    client.retry(job.id, start="scratch")
+    assert list(client.checkpoints(job.id)) == []
+    done = wait_for_status(client, job.id, "succeeded", "failed")
+    assert done.attempt is not None
+    assert done.attempt.resumed_from_step == 0
+    assert sorted(losses(client, job.id)) == list(range(1, 201))
+    kept = [checkpoint.step for checkpoint in run_of(service.runs_dir, job.id).complete_checkpoints()]
+    assert kept == [checkpoint.step for checkpoint in client.checkpoints(job.id)]
+
+
+def test_a_fork_of_the_same_updates_continues_them_and_one_of_others_takes_the_weights(client: Client) -> None:
+    source = client.submit(long_run(steps=80, checkpoint__keep_last=10))
+    wait_for_status(client, source.id, "succeeded")
+    expected = losses(client, source.id)
+    same = client.submit(long_run(steps=80, checkpoint__keep_last=10, resume_from=f"{source.id}:40"))
+    other = client.submit(long_run(steps=80, optimizer__lr=1e-4, resume_from=f"{source.id}:80"))
+    done = wait_for_status(client, same.id, "succeeded", "failed")
+    assert done.status == "succeeded", done.status_message
+    assert losses(client, same.id) == {step: loss for step, loss in expected.items() if step > 40}
+    done = wait_for_status(client, other.id, "succeeded", "failed")
+    assert done.status == "succeeded", done.status_message
+    found = losses(client, other.id)
+    assert sorted(found) == list(range(1, 81))
+    assert float(found[1]) < float(expected[1]) / 2, "it begins with trained weights"

@@ -1,0 +1,162 @@
+"""Checkpoints and exports: listed with what they are, handed out byte by byte, and nothing else of the machine."""
+
+import io
+import pickle
+import tarfile
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.support.world import World
+
+
+class Bomb:
+    """Whoever unpickles it is found out."""
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (Path("/tmp/trainyard-bomb"),)
+
+
+@pytest.fixture
+def job(world: World) -> str:
+    return world.submit(checkpoint={"every_steps": 5, "keep_best": {"metric": "train/loss", "mode": "min"}})
+
+
+@pytest.fixture
+def folder(world: World, job: str) -> Path:
+    """The files of the checkpoint of step 10, the best of two."""
+    worker = world.start(job)
+    worker.checkpoint(5, metrics={"train/loss": "NaN"})
+    worker.checkpoint(10, metrics={"train/loss": 0.5})
+    worker.checkpoint(15, metrics={"train/loss": 0.75})
+    made = world.services.run(job).checkpoint(10).root
+    (made / "inner").mkdir(parents=True)
+    (made / ".metadata").write_bytes(pickle.dumps(Bomb()))
+    (made / "inner" / "0123").write_bytes(b"0123456789")
+    (made / "manifest.json").write_text("{}")
+    return made
+
+
+def url_of(world: World, job: str, step: int = 10) -> str:
+    found = world.client.get(f"/v1/jobs/{job}/checkpoints").json()["data"]
+    (id_,) = [one["id"] for one in found if one["step"] == step]
+    return f"/v1/jobs/{job}/checkpoints/{id_}"
+
+
+def test_the_best_and_the_latest_are_marked(world: World, job: str, folder: Path) -> None:
+    found = world.client.get(f"/v1/jobs/{job}/checkpoints").json()["data"]
+    assert [(one["step"], one["best"], one["latest"]) for one in found] == [
+        (5, False, False),
+        (10, True, False),
+        (15, False, True),
+    ]
+    assert world.client.get(url_of(world, job)).json() == found[1]
+
+
+def test_files_are_listed_hidden_ones_too(world: World, job: str, folder: Path) -> None:
+    url = url_of(world, job) + "/files"
+    found = world.client.get(url, params={"limit": 2}).json()
+    assert [(one["path"], one["object"]) for one in found["data"]] == [(".metadata", "file"), ("inner/0123", "file")]
+    rest = world.client.get(url, params={"after": found["last_id"]}).json()
+    assert [one["path"] for one in rest["data"]] == ["manifest.json"]
+
+
+def test_a_pickle_is_bytes_and_is_never_opened(world: World, job: str, folder: Path) -> None:
+    answer = world.client.get(url_of(world, job) + "/files/.metadata")
+    assert answer.content == pickle.dumps(Bomb())
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert not Path("/tmp/trainyard-bomb").exists()
+
+
+@pytest.mark.parametrize(
+    ("header", "status", "content"),
+    [
+        ("bytes=2-4", 206, b"234"),
+        ("bytes=10-", 416, b""),
+        ("bytes=" + ",".join("0-1" for _ in range(10_000)), 200, b"0123456789"),
+    ],
+)
+def test_one_range_and_a_hostile_header_costs_little(
+    world: World, job: str, folder: Path, header: str, status: int, content: bytes
+) -> None:
+    url = url_of(world, job) + "/files/inner/0123"
+    before = time.process_time()
+    answer = world.client.get(url, headers={"Range": header})
+    assert (answer.status_code, answer.content) == (status, content)
+    assert time.process_time() - before < 1.0
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../x",
+        "%2e%2e%2fspec.json",
+        "%252e%252e/spec.json",
+        "..%5cx",
+        "/etc/passwd",
+        "%2fetc/passwd",
+        "inner/../../x",
+        "a%00b",
+        "x" * 5000,
+    ],
+)
+def test_a_path_that_no_file_of_ours_has_is_refused(world: World, job: str, folder: Path, path: str) -> None:
+    answer = world.client.get(f"{url_of(world, job)}/files/{path}")
+    assert answer.status_code in (404, 422)
+    if path != "../x":  # the client itself resolves that one
+        assert answer.json()["error"]["code"] in ("invalid_path", "route_not_found")
+
+
+@pytest.mark.parametrize("name", ["..%2fx", "%2fetc%2fx", "..%5cx", "%2e%2e%2f", "CON", "x" * 300, "%252e"])
+def test_a_name_that_no_checkpoint_of_ours_has_is_refused(world: World, job: str, folder: Path, name: str) -> None:
+    before = sorted(world.settings.runs.rglob("*"))
+    for method in ("GET", "DELETE"):
+        answer = world.client.request(method, f"/v1/jobs/{job}/checkpoints/{name}")
+        assert answer.status_code in (404, 422, 405)
+    assert sorted(world.settings.runs.rglob("*")) == before
+
+
+def test_a_link_is_not_followed_and_not_listed(world: World, job: str, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret")
+    (folder / "planted").symlink_to(tmp_path / "secret")
+    (folder / "away").symlink_to(tmp_path)
+    url = url_of(world, job)
+    assert "planted" not in world.client.get(f"{url}/files").text
+    for path in ("planted", "away/secret"):
+        assert world.client.get(f"{url}/files/{path}").status_code == 404
+    assert b"secret" not in world.client.get(f"{url}/archive").content
+
+
+def test_the_archive_is_a_tar_of_known_length(world: World, job: str, folder: Path) -> None:
+    (folder / ("long" * 40)).write_bytes(b"x" * 1000)
+    answer = world.client.get(url_of(world, job) + "/archive")
+    assert int(answer.headers["content-length"]) == len(answer.content)
+    with tarfile.open(fileobj=io.BytesIO(answer.content)) as tar:
+        found = {Path(name).name: tar.extractfile(name).read() for name in tar.getnames()}  # type: ignore[union-attr]
+    assert found["0123"] == b"0123456789"
+    assert found["long" * 40] == b"x" * 1000
+    assert len(found) == 4
+
+
+def test_the_export_is_handed_out_alike(world: World, job: str) -> None:
+    url = f"/v1/jobs/{job}/export"
+    assert world.client.get(f"{url}/files").json()["data"] == []
+    assert world.client.get(f"{url}/archive").status_code == 404
+    export = world.services.run(job).export
+    export.mkdir(parents=True)
+    (export / "model.safetensors").write_bytes(b"weights")
+    assert world.client.get(f"{url}/files/{quote('model.safetensors')}").content == b"weights"
+    with tarfile.open(fileobj=io.BytesIO(world.client.get(f"{url}/archive").content)) as tar:
+        assert tar.getnames() == [f"{job}-export/model.safetensors"]
+
+
+def test_what_is_not_there_is_said(world: World, job: str, folder: Path) -> None:
+    unknown = f"/v1/jobs/{job}/checkpoints/ckpt_{'0' * 26}"
+    for path in ("", "/files", "/archive", "/files/x"):
+        answer = world.client.get(unknown + path)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "checkpoint_not_found")
+    assert world.client.get(url_of(world, job) + "/files/nope").json()["error"]["code"] == "file_not_found"

@@ -1,0 +1,142 @@
+"""Starting from another job's checkpoint: what is refused, what is kept, and what the worker is told."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.world import SPEC, World
+from trainyard.contract.launch import LaunchDocument
+from trainyard.contract.layout import RunLayout
+
+WIDE = {"source": "builtin", "name": "mlp", "sizes": [2, 4, 3]}
+
+
+@pytest.fixture
+def source(world: World) -> str:
+    """A running job with checkpoints of steps 5 and 10."""
+    job = world.submit()
+    worker = world.start(job)
+    for step in (5, 10):
+        folder = world.services.run(job).checkpoint(step).root
+        (folder / "inner").mkdir(parents=True)
+        (folder / "weights").write_bytes(b"w" * step)
+        (folder / "inner" / "moments").write_bytes(b"m")
+        (folder / "planted").symlink_to("/etc/passwd")
+        (folder / "manifest.json").write_text("{}")
+        worker.checkpoint(step)
+    return job
+
+
+def fork(world: World, origin: str, **changes: Any) -> Any:
+    return world.client.post("/v1/jobs", json={**SPEC, "resume_from": origin, **changes})
+
+
+def run_of(world: World, job: str) -> RunLayout:
+    return world.services.run(job)
+
+
+def test_the_newest_checkpoint_is_taken_and_its_step_is_stored(world: World, source: str) -> None:
+    made = fork(world, source).json()
+    assert made["spec"]["resume_from"] == f"{source}:10"
+    assert made["origin"] == {"job_id": source, "step": 10, "continues": True, "differs": []}
+    folder = run_of(world, made["id"]).origin(10).root
+    assert sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()) == [
+        "inner/moments",
+        "manifest.json",
+        "weights",
+    ]
+    assert os.path.samefile(folder / "weights", run_of(world, source).checkpoint(10).root / "weights")
+    events = world.client.get(f"/v1/jobs/{made['id']}/events").json()["data"]
+    assert "exact continuation" in next(event for event in events if event["type"] == "forked")["message"]
+
+
+def test_the_fork_keeps_it_when_the_source_is_gone(world: World, source: str) -> None:
+    made = fork(world, f"{source}:5").json()
+    shutil.rmtree(run_of(world, source).root)
+    assert (run_of(world, made["id"]).origin(5).root / "weights").read_bytes() == b"wwwww"
+
+
+def test_the_worker_is_told(world: World, source: str) -> None:
+    made = fork(world, f"{source}:5", optimizer={"lr": 0.5}).json()
+    world.tick()
+    launch = LaunchDocument.model_validate_json(world.folder(made["id"]).launch.read_bytes())
+    assert launch.origin is not None
+    assert (launch.origin.step, launch.origin.continues, launch.origin.differs) == (5, False, ("optimizer",))
+
+
+@pytest.mark.parametrize(
+    ("changes", "differs"),
+    [
+        ({"strategy": "ddp", "gpus": 4, "log": {"every_steps": 1}, "checkpoint": {"every_steps": 2}}, []),
+        ({"steps": 40}, []),
+        ({"steps": 40, "schedule": {"name": "cosine"}}, ["schedule", "steps"]),
+        ({"batch": {"size": 20}, "seed": 3}, ["batch.size", "seed"]),
+        ({"precision": "bf16"}, ["precision"]),
+    ],
+)
+def test_what_makes_the_updates_decides_what_is_taken(
+    world: World, source: str, changes: dict[str, Any], differs: list[str]
+) -> None:
+    made = fork(world, source, **changes).json()
+    assert made["origin"]["differs"] == differs, made
+    assert made["origin"]["continues"] is (not differs)
+
+
+@pytest.mark.parametrize(
+    ("named", "changes", "status", "param", "words"),
+    [
+        ("job_" + "0" * 26, {}, 422, "resume_from", "there is no job"),
+        ("{source}:7", {}, 422, "resume_from", "it has those of 5, 10"),
+        ("../../etc", {}, 422, "resume_from", "is `<job id>` or"),
+        ("{source}:x", {}, 422, "resume_from", "is `<job id>` or"),
+        (
+            "{source}",
+            {"model": WIDE},
+            422,
+            "model.sizes",
+            "not fit",
+        ),
+        ("{source}", {"trainable": ["*.weight"]}, 422, "trainable", "not fit"),
+        ("{source}", {"steps": 10}, 422, "steps", "nothing is left to do"),
+    ],
+)
+def test_what_cannot_be_is_refused_at_once(
+    world: World, source: str, named: str, changes: dict[str, Any], status: int, param: str, words: str
+) -> None:
+    refused = fork(world, named.format(source=source), **changes)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (status, param)
+    assert words in refused.json()["error"]["message"]
+    assert [path.name for path in world.settings.runs.iterdir()] == [source], "nothing is left behind"
+
+
+def test_a_job_without_a_checkpoint_is_none_to_start_from(world: World) -> None:
+    refused = fork(world, world.submit())
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "no_checkpoint")
+
+
+def test_a_checkpoint_that_is_gone_from_disk_is_a_conflict(world: World, source: str) -> None:
+    (run_of(world, source).checkpoint(10).manifest).unlink()
+    refused = fork(world, source)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "checkpoint_gone")
+    assert [path.name for path in world.settings.runs.iterdir()] == [source]
+
+
+def test_a_repeated_request_gives_the_same_fork_though_a_newer_checkpoint_is_there(world: World, source: str) -> None:
+    spec, key = {**SPEC, "resume_from": source}, {"Idempotency-Key": "one"}
+    first = world.client.post("/v1/jobs", json=spec, headers=key).json()
+    folder: Path = run_of(world, source).checkpoint(15).root
+    shutil.copytree(run_of(world, source).checkpoint(10).root, folder, symlinks=True)
+    world.worker(source).checkpoint(15)
+    again = world.client.post("/v1/jobs", json=spec, headers=key)
+    assert (again.status_code, again.json()["id"]) == (201, first["id"])
+    assert len(list(world.settings.runs.iterdir())) == 2
+
+
+def test_a_checkpoint_from_before_a_retry_from_scratch_is_none_any_more(world: World, source: str) -> None:
+    world.worker(source).end("rejected", failure={"type": "ValueError", "message": "bad"})
+    world.tick()
+    world.client.post(f"/v1/jobs/{source}/retry", json={"from": "scratch"})
+    assert fork(world, source).json()["error"]["code"] == "no_checkpoint"

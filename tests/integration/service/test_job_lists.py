@@ -1,0 +1,68 @@
+"""Lists of jobs: filtered, in pages that no new job shifts."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.world import World
+
+
+@pytest.fixture
+def jobs(world: World) -> list[str]:
+    """Five, a minute apart: two teams, two names."""
+    made = []
+    for number in range(5):
+        team = "nlp" if number % 2 else "vision"
+        made.append(world.submit(name=f"run {number % 2}", metadata={"team": team, "number": str(number)}))
+        world.clock.advance(60)
+    return made
+
+
+def listed(world: World, **params: Any) -> list[str]:
+    answer = world.client.get("/v1/jobs", params=params)
+    assert answer.status_code == 200, answer.text
+    return [job["id"] for job in answer.json()["data"]]
+
+
+def test_each_filter_and_all_together(world: World, jobs: list[str]) -> None:
+    world.client.post(f"/v1/jobs/{jobs[4]}/cancel")
+    world.reconciler.run_once()
+    odd = [jobs[3], jobs[1]]
+    assert listed(world, name="run 1") == odd
+    assert listed(world, **{"metadata[team]": "nlp"}) == odd
+    assert listed(world, **{"metadata[team]": "nlp", "metadata[number]": "3", "name": "run 1"}) == [jobs[3]]
+    assert listed(world, status=["cancelled", "pending"]) == jobs[::-1]
+    assert listed(world, status="cancelled") == [jobs[4]]
+    assert listed(world, status=["pending", "pending"], order="asc", **{"metadata[team]": "vision"}) == [
+        jobs[0],
+        jobs[2],
+    ]
+    assert listed(world, created_by="nobody") == []
+
+
+def test_times_of_creation_are_from_and_until(world: World, jobs: list[str]) -> None:
+    moments = [world.job(job)["created_at"] for job in jobs]
+    assert listed(world, created_after=moments[3]) == [jobs[4], jobs[3]]
+    assert listed(world, created_before=moments[2]) == [jobs[1], jobs[0]]
+    assert listed(world, created_after=moments[1], created_before=moments[3]) == [jobs[2], jobs[1]]
+    refused = world.client.get("/v1/jobs", params={"created_after": "yesterday"})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (422, "created_after")
+
+
+def test_pages_do_not_shift_under_inserts(world: World, jobs: list[str]) -> None:
+    for params in ({}, {"status": ["queued", "running"]}, {"metadata[team]": "vision"}):
+        page = world.client.get("/v1/jobs", params={**params, "limit": 2}).json()
+        world.submit(metadata={"team": "vision"})
+        world.clock.advance(1)
+        rest = world.client.get("/v1/jobs", params={**params, "limit": 2, "after": page["last_id"]}).json()
+        seen = [job["id"] for job in page["data"] + rest["data"]]
+        assert page["has_more"]
+        assert seen == sorted(set(seen), reverse=True)
+        assert len(seen) in (3, 4)
+
+
+@pytest.mark.parametrize("value", ["%", "run_1", "run%", "' OR 1=1 --", "run 1'"])
+def test_no_filter_knows_wildcards(world: World, jobs: list[str], value: str) -> None:
+    assert listed(world, name=value) == []
+    assert listed(world, **{"metadata[team]": value}) == []
+    assert listed(world, **{f"metadata[{value}]": "nlp"}) == []

@@ -1,0 +1,369 @@
+"""Pause, resume and retry, at each of the states in which they can be asked."""
+
+from typing import Any
+
+import pytest
+
+from service.scheduler.base import Ambiguous, Observation, Rejected
+from tests.support.world import World
+from trainyard.contract.layout import write_atomic
+
+
+def ask(world: World, job: str, verb: str, body: Any = None) -> Any:
+    return world.client.post(f"/v1/jobs/{job}/{verb}", **({"json": body} if body else {}))
+
+
+def asked(world: World, job: str, type_: str) -> int:
+    events = world.client.get(f"/v1/jobs/{job}/events?limit=200").json()["data"]
+    return sum(event["type"] == type_ for event in events)
+
+
+def test_a_queued_job_is_paused_and_never_handed_over(world: World) -> None:
+    job = world.submit()
+    for _ in range(2):
+        assert ask(world, job, "pause").status_code == 202
+    world.tick(2)
+    assert world.status(job) == "paused"
+    assert world.scheduler.submitted == []
+    assert asked(world, job, "pause_requested") == 1
+    for _ in range(2):
+        assert ask(world, job, "resume").status_code == 202
+    world.tick(2)
+    assert world.status(job) == "pending"
+    assert asked(world, job, "resume_requested") == 1
+
+
+def test_a_pending_job_gives_its_place_back(world: World) -> None:
+    job = world.submit()
+    world.tick()
+    worker = world.worker(job)
+    ask(world, job, "pause")
+    assert worker.claim().status_code == 409, "what is being taken back does not begin"
+    world.tick()
+    assert world.status(job) == "pausing"
+    world.scheduler.unavailable = True
+    world.tick()
+    world.scheduler.unavailable = False
+    world.tick()
+    assert len(world.scheduler.cancelled) == 2, "asked until it is gone"
+    world.scheduler.say("ended")
+    world.tick()
+    shown = world.job(job)
+    assert (shown["status"], shown["attempt"]["exit_reason"]) == ("paused", "paused")
+    ask(world, job, "resume")
+    world.tick(2)
+    assert len(world.scheduler.submitted) == 2
+
+
+def test_a_running_job_hears_of_it_by_its_heartbeat_and_leaves_after_a_checkpoint(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    assert worker.post("heartbeat", {"execution": 1}).json()["stop"] is None
+    ask(world, job, "pause")
+    assert worker.post("heartbeat", {"execution": 1}).json()["stop"] == "pause"
+    world.tick()
+    assert world.status(job) == "pausing"
+    assert world.scheduler.cancelled == [], "no call to the scheduler where a heartbeat tells"
+    worker.checkpoint(7)
+    worker.end("preempted", step=7)
+    world.tick()
+    shown = world.job(job)
+    assert (shown["status"], shown["status_reason"], shown["desired"]) == ("paused", None, "paused")
+    assert shown["status_message"] == "paused after step 7; its allocation is given back"
+    world.tick(5)
+    assert len(world.scheduler.submitted) == 1
+
+
+def test_pauses_use_up_neither_retries_nor_continuations(world: World) -> None:
+    job = world.submit(restart={"max_retries": 1})
+    for _ in range(5):
+        worker = world.start(job)
+        ask(world, job, "pause")
+        world.tick()
+        worker.end("preempted", step=0)
+        world.tick()
+        assert world.status(job) == "paused"
+        ask(world, job, "resume")
+        world.tick()
+    worker = world.start(job)
+    worker.end("error", failure={"type": "ValueError", "message": "bad"})
+    world.tick()
+    assert world.status(job) == "queued"
+    assert "1 left" in world.job(job)["status_message"]
+
+
+def test_a_hung_worker_is_ended_by_the_scheduler_when_time_is_up(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    ask(world, job, "pause")
+    world.tick()
+    for _ in range(58):
+        world.clock.advance(9)
+        worker.post("heartbeat", {"execution": 1})
+        world.tick()
+    assert world.scheduler.cancelled == []
+    world.clock.advance(30)
+    worker.post("heartbeat", {"execution": 1})
+    world.tick()
+    assert len(world.scheduler.cancelled) == 1
+    assert "asked to end it" in world.job(job)["status_message"]
+    world.scheduler.say("ended")
+    world.tick()
+    assert world.status(job) == "paused"
+    assert "last checkpoint" in world.job(job)["status_message"]
+
+
+def test_a_worker_that_does_not_hear_is_asked_through_the_scheduler_sooner(world: World) -> None:
+    job = world.submit()
+    world.start(job)
+    ask(world, job, "pause")
+    world.tick()
+    world.clock.advance(50)
+    world.tick()
+    assert world.scheduler.cancelled == []
+    world.clock.advance(15)
+    world.tick()
+    assert len(world.scheduler.cancelled) == 1
+
+
+def test_a_service_that_was_away_lets_its_workers_hear_first(world: World) -> None:
+    job = world.submit()
+    world.start(job)
+    ask(world, job, "pause")
+    world.clock.advance(7200)
+    world.reconciler = world.new_reconciler("one")
+    world.tick()
+    assert world.status(job) == "pausing"
+    assert world.scheduler.cancelled == []
+
+
+def test_a_pausing_job_that_vanishes_is_paused_after_ten_silent_minutes(world: World) -> None:
+    job = world.submit()
+    world.start(job)
+    ask(world, job, "pause")
+    world.scheduler.states.clear()
+    world.tick(2)
+    assert world.status(job) == "pausing"
+    world.clock.advance(600)
+    world.tick()
+    assert world.status(job) == "paused"
+
+
+@pytest.mark.parametrize(
+    ("reason", "status"), [("completed", "succeeded"), ("error", "paused"), ("rejected", "failed")]
+)
+def test_how_it_really_ended_counts_while_pausing(world: World, reason: str, status: str) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    ask(world, job, "pause")
+    world.tick()
+    worker.end(reason, step=20)
+    world.tick()
+    assert world.status(job) == status
+
+
+def test_a_resume_while_pausing_goes_on_as_a_next_attempt(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    ask(world, job, "pause")
+    world.tick()
+    ask(world, job, "resume")
+    assert worker.post("heartbeat", {"execution": 1}).json()["stop"] == "pause", "what was begun is carried out"
+    world.tick()
+    assert world.status(job) == "pausing"
+    worker.end("preempted", step=7)
+    world.tick(3)
+    assert world.status(job) == "pending"
+    assert world.job(job)["attempt"]["number"] == 2
+
+
+def test_a_resume_before_anybody_heard_of_the_pause_takes_it_back(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    ask(world, job, "pause")
+    ask(world, job, "resume")
+    assert worker.post("heartbeat", {"execution": 1}).json()["stop"] is None
+    world.tick()
+    assert world.status(job) == "running"
+
+
+def test_cancel_wins_while_pausing_and_while_paused(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    ask(world, job, "pause")
+    world.tick()
+    ask(world, job, "cancel")
+    assert worker.post("heartbeat", {"execution": 1}).json()["stop"] == "cancel"
+    world.tick()
+    assert (world.status(job), len(world.scheduler.cancelled)) == ("cancelling", 1)
+    world.scheduler.say("ended")
+    world.tick()
+    assert world.status(job) == "cancelled"
+    other = world.submit()
+    ask(world, other, "pause")
+    world.tick()
+    ask(world, other, "cancel")
+    world.tick()
+    shown = world.job(other)
+    assert (shown["status"], shown["status_message"]) == ("cancelled", "cancelled while it was paused")
+
+
+def test_a_submission_that_was_never_asked_is_taken_back(world: World) -> None:
+    job = world.submit()
+    blocked = world.settings.runs / job
+    blocked.write_text("a file where the folder should be")
+    world.tick()
+    assert world.status(job) == "submitting"
+    ask(world, job, "pause")
+    world.tick(2)
+    assert world.status(job) == "paused"
+    blocked.unlink()
+    ask(world, job, "resume")
+    world.tick(2)
+    assert world.status(job) == "pending"
+    assert [a["exit_reason"] for a in world.client.get(f"/v1/jobs/{job}/attempts").json()["data"]] == ["paused", None]
+
+
+def test_a_submission_without_an_answer_is_looked_for_before_it_is_paused(world: World) -> None:
+    world.scheduler.name = "slurm"
+    job = world.submit()
+    world.scheduler.outcome = Ambiguous("Socket timed out")
+    world.tick()
+    ask(world, job, "pause")
+    for _ in range(2):
+        world.clock.advance(60)
+        world.tick()
+        assert world.status(job) == "submitting"
+    world.clock.advance(120)
+    world.tick(2)
+    assert world.status(job) == "paused"
+    assert world.scheduler.submitted == []
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume"])
+def test_what_is_over_is_refused_in_words(world: World, verb: str) -> None:
+    job = world.submit()
+    ask(world, job, "cancel")
+    refused = ask(world, job, verb)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "job_cancelling")
+    world.tick()
+    refused = ask(world, job, verb)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "job_finished")
+    assert "cancelled already" in refused.json()["error"]["message"]
+
+
+def test_only_its_owner_steers_a_job(world: World) -> None:
+    job = world.submit()
+    for role in ("user", "viewer"):
+        client = world.person(role, "somebody")  # type: ignore[arg-type]
+        for verb in ("pause", "resume", "retry"):
+            assert client.post(f"/v1/jobs/{job}/{verb}").status_code == 403
+
+
+def failed(world: World) -> str:
+    job = world.submit(restart={"max_retries": 0})
+    worker = world.start(job)
+    worker.metrics([("train/loss", step, 1.0) for step in range(1, 9)])
+    worker.checkpoint(5)
+    worker.end("error", step=8, failure={"type": "ValueError", "message": "bad"})
+    world.tick()
+    assert world.status(job) == "failed"
+    return job
+
+
+def curve(world: World, job: str) -> dict[int, float]:
+    (series,) = world.client.get(f"/v1/jobs/{job}/metrics?keys=train/loss").json()["series"]
+    return dict(zip(series["steps"], series["values"], strict=True))
+
+
+def test_a_retry_goes_on_from_the_last_checkpoint_with_all_its_retries(world: World) -> None:
+    job = failed(world)
+    for _ in range(2):
+        shown = ask(world, job, "retry", {"from": "checkpoint"})
+        assert (shown.status_code, shown.json()["status"], shown.json()["error"]) == (202, "queued", None)
+    assert asked(world, job, "retry_requested") == 1
+    shown = world.job(job)
+    assert (shown["last_checkpoint_step"], shown["finished_at"], shown["status_reason"]) == (5, None, None)
+    worker = world.start(job)
+    worker.metrics([("train/loss", 6, 2.0)], resumed=5)
+    assert curve(world, job) == {1: 1, 2: 1, 3: 1, 4: 1, 5: 1, 6: 2}
+    worker.end("completed", step=20)
+    world.tick()
+    assert world.status(job) == "succeeded"
+
+
+def test_a_retry_from_scratch_forgets_what_was_saved_and_reported(world: World) -> None:
+    job = failed(world)
+    assert ask(world, job, "retry", {"from": "scratch"}).status_code == 202
+    shown = world.job(job)
+    assert (shown["last_checkpoint_step"], shown["progress"], shown["metrics"]) == (None, None, {})
+    assert world.client.get(f"/v1/jobs/{job}/checkpoints").json()["data"] == []
+    worker = world.start(job)
+    launch = world.folder(job, 2).launch.read_text()
+    assert '"first_execution": 2' in launch
+    worker.metrics([("train/loss", 1, 2.0)])
+    assert curve(world, job) == {1: 2.0}
+
+
+def test_a_late_word_about_a_checkpoint_from_before_brings_it_not_back(world: World) -> None:
+    job = failed(world)
+    old = world.worker(job)
+    ask(world, job, "retry", {"from": "scratch"})
+    assert old.checkpoint(5).status_code == 200
+    assert world.client.get(f"/v1/jobs/{job}/checkpoints").json()["data"] == []
+
+
+def test_a_retry_of_what_is_not_over_is_refused(world: World) -> None:
+    job = world.submit()
+    refused = ask(world, job, "retry")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "not_retryable")
+    refused = ask(world, job, "retry", {"from": "somewhere"})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (422, "from")
+    other = failed(world)
+    ask(world, other, "retry", {"from": "scratch"})
+    assert ask(world, other, "retry", {"from": "checkpoint"}).status_code == 409
+
+
+def test_a_retry_of_a_job_that_never_began(world: World) -> None:
+    job = world.submit()
+    ask(world, job, "cancel")
+    world.tick()
+    assert ask(world, job, "retry").json()["status_message"] == "to be tried again from its beginning"
+    world.start(job)
+
+
+def test_a_refused_submission_is_tried_again_by_a_retry(world: World) -> None:
+    job = world.submit()
+    world.scheduler.outcome = Rejected("invalid partition")
+    world.tick()
+    assert world.status(job) == "failed"
+    world.scheduler.outcome = None
+    ask(world, job, "retry")
+    world.tick()
+    assert world.status(job) == "pending"
+
+
+def test_a_lost_job_that_is_to_pause_is_paused_when_an_operator_says_that_nothing_runs(world: World) -> None:
+    job = world.submit()
+    world.start(job)
+    world.scheduler.states.clear()
+    world.tick()
+    assert world.status(job) == "lost"
+    ask(world, job, "pause")
+    world.tick()
+    assert world.status(job) == "lost"
+    assert ask(world, job, "resolve", {"action": "resubmit"}).status_code == 202
+    world.tick()
+    assert world.status(job) == "paused"
+
+
+def test_a_run_that_ended_between_the_wish_and_the_tick_is_paused_all_the_same(world: World) -> None:
+    job = world.submit()
+    world.start(job)
+    ask(world, job, "pause")
+    write_atomic(
+        world.folder(job).finish(1), '{"execution":1,"reason":"preempted","step":3,"time":"2026-01-01T00:00:00Z"}'
+    )
+    world.scheduler.states = {tag: Observation("ended") for tag in world.scheduler.states}
+    world.tick(2)
+    assert world.status(job) == "paused"

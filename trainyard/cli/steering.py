@@ -1,0 +1,92 @@
+"""`cancel`, `pause`, `resume` and `retry`: what a person wants of jobs that are there."""
+
+import time
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from trainyard.cli.failures import report
+from trainyard.cli.output import emit, say
+from trainyard.cli.session import JsonOption, client_of, find_job
+from trainyard.client import Client, TrainyardError
+from trainyard.contract.resources import TERMINAL, JobResource
+
+JobsArgument = Annotated[list[str], typer.Argument(metavar="JOB...", help="Ids, abbreviated ids, names, or `last`.")]
+_LOOK_SECONDS = 1.0
+
+
+def cancel(
+    ctx: typer.Context,
+    job_ids: JobsArgument,
+    wait: Annotated[bool, typer.Option("--wait", help="Return when nothing of them runs any more.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Cancel jobs. Each is tried; the exit code is that of the first that could not be."""
+
+    def ask(client: Client, job: JobResource) -> tuple[JobResource, str]:
+        job = client.cancel(job.id)
+        if wait:
+            job = client.wait(job.id)
+        return job, "" if job.status == "cancelled" else "cancellation asked for; it is "
+
+    _each(ctx, job_ids, ask, as_json=as_json)
+
+
+def pause(
+    ctx: typer.Context,
+    job_ids: JobsArgument,
+    wait: Annotated[bool, typer.Option("--wait", help="Return when their places are given back.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Have jobs save a checkpoint and give their places back; `resume` goes on from there."""
+
+    def ask(client: Client, job: JobResource) -> tuple[JobResource, str]:
+        job = client.pause(job.id)
+        while wait and job.status not in {"paused", *TERMINAL}:
+            time.sleep(_LOOK_SECONDS)
+            job = client.job(job.id)
+        return job, "" if job.status == "paused" else "a pause asked for; it is "
+
+    _each(ctx, job_ids, ask, as_json=as_json)
+
+
+def resume(ctx: typer.Context, job_ids: JobsArgument, as_json: JsonOption = False) -> None:
+    """Go on with paused jobs, from their last checkpoints."""
+    _each(ctx, job_ids, lambda client, job: (client.resume(job.id), "to go on; it is "), as_json=as_json)
+
+
+def retry(
+    ctx: typer.Context,
+    job_ids: JobsArgument,
+    scratch: Annotated[
+        bool, typer.Option("--from-scratch", help="Drop what they have saved and reported, and begin again.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run failed or cancelled jobs again, from their last checkpoints."""
+    start = "scratch" if scratch else "checkpoint"
+    _each(ctx, job_ids, lambda client, job: (client.retry(job.id, start=start), ""), as_json=as_json)
+
+
+def _each(
+    ctx: typer.Context,
+    job_ids: list[str],
+    ask: Callable[[Client, JobResource], tuple[JobResource, str]],
+    *,
+    as_json: bool,
+) -> None:
+    """Ask it of each job, and say what each is then."""
+    codes = []
+    with client_of(ctx) as client:
+        for job_id in job_ids:
+            try:
+                job, heard = ask(client, find_job(client, job_id))
+            except TrainyardError as error:
+                codes.append(report(error))
+                continue
+            if as_json:
+                emit(job)
+            else:
+                say(f"job {job.id}: {heard}{job.status}: {job.status_message}")
+    raise typer.Exit(codes[0] if codes else 0)
