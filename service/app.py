@@ -39,7 +39,7 @@ _TYPES = {
 def create_app(services: Services) -> FastAPI:
     """The application on the given parts; nothing is started."""
     errors: dict[int | str, dict[str, Any]] = {
-        status: {"model": ErrorEnvelope} for status in (400, 401, 403, 404, 409, 422, 503)
+        status: {"model": ErrorEnvelope} for status in (400, 401, 403, 404, 409, 413, 422, 429, 503)
     }
     app = FastAPI(
         title="Trainyard",

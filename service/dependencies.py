@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,9 @@ from service.errors import PermissionDeniedError
 from service.faults import Crash, no_crash
 from service.jobs.repository import Window
 from service.observability import ServiceMetrics
+from service.reports.points.admission import Admission
+from service.reports.points.queue import IngestQueue
+from service.reports.points.writing import PointWriter
 from service.settings import Settings
 from trainyard.contract.layout import RunLayout
 
@@ -38,6 +42,12 @@ class Services:
     crash: Crash = no_crash
     """Where tests end the process."""
 
+    def __post_init__(self) -> None:
+        self.points = IngestQueue(
+            PointWriter(self.database), lambda: self.clock(), limit_bytes=self.settings.ingest_limit
+        )
+        self.admission = Admission(partial(authenticate, self.database))
+
     def run(self, job_id: str) -> RunLayout:
         return RunLayout(self.settings.runs / job_id)
 
@@ -50,7 +60,7 @@ class Services:
         return self.settings.state
 
 
-def get_services(request: Request) -> Services:
+async def get_services(request: Request) -> Services:
     services: Services = request.app.state.services
     return services
 
@@ -58,7 +68,7 @@ def get_services(request: Request) -> Services:
 ServicesDep = Annotated[Services, Depends(get_services)]
 
 
-def get_now(services: ServicesDep) -> datetime:
+async def get_now(services: ServicesDep) -> datetime:
     return services.clock()
 
 

@@ -13,6 +13,8 @@ from service.dependencies import AttemptId, NowDep, PersonDep, Services, Service
 from service.errors import BodyTooLargeError, InvalidRequestError
 from service.jobs.repository import JobRepository
 from service.reports.actions import Ingest, read_log
+from service.reports.points.decoding import decode
+from service.reports.points.schema import METRICS_BODY
 from service.reports.repository import ReportRepository
 from service.reports.series import thin
 from service.reports.stream import follow, read_slice
@@ -26,7 +28,6 @@ from trainyard.contract.reports import (
     FinishRecord,
     Heartbeat,
     HeartbeatReply,
-    MetricsBatch,
 )
 from trainyard.contract.resources import MetricsResource, Series
 
@@ -55,10 +56,16 @@ def heartbeat(services: ServicesDep, _worker: WorkerDep, aid: AttemptId, body: H
     return _ingest(services, aid).heartbeat()
 
 
-@worker_router.post("/metrics", operation_id="report_metrics")
-def metrics(services: ServicesDep, _worker: WorkerDep, aid: AttemptId, body: MetricsBatch) -> dict[str, int]:
-    """Points, all or none; a repeated delivery changes nothing."""
-    return {"accepted": _ingest(services, aid).metrics(body)}
+@worker_router.post("/metrics", operation_id="report_metrics", openapi_extra=METRICS_BODY)
+async def metrics(request: Request, services: ServicesDep, aid: AttemptId) -> Response:
+    """Points, all or none; a repeated delivery changes nothing. Answered after the commit."""
+    await services.admission.check(request.headers.get("authorization"), aid, services.clock())
+    body = await request.body()
+    batch = decode(body, services.points.known_keys)
+    stored = await services.points.put(aid, batch, len(body))
+    services.metrics.ingested("points", len(batch.rows))
+    answer = b'{"accepted":%d,"duplicates":%d}' % (stored.fresh, stored.duplicates)
+    return Response(answer, media_type="application/json")
 
 
 @worker_router.post("/events", operation_id="report_events")
