@@ -42,7 +42,7 @@ def _batches(size: int) -> Iterator[list[Triple]]:
         batch = []
         while len(batch) < size:
             step += 1
-            batch += [(f"train/metric_{key}", step, random.random()) for key in range(KEYS)]  # noqa: S311
+            batch += [(f"train/metric_{key}", step, random.random()) for key in range(KEYS)]
         yield batch
 
 
@@ -99,7 +99,7 @@ def _sqlite(plan: dict[str, Any]) -> Send:
         connection.execute("BEGIN IMMEDIATE")
         insert = "INSERT INTO points (job_no, key_no, step, execution, value, special, time, sequence)"
         rows = _rows(plan, batch, number)
-        connection.executemany(f"{insert} VALUES (?,?,?,?,?,?,?,?) ON CONFLICT DO NOTHING", rows)  # noqa: S608
+        connection.executemany(f"{insert} VALUES (?,?,?,?,?,?,?,?) ON CONFLICT DO NOTHING", rows)
         connection.execute("COMMIT")
 
     return send

@@ -110,7 +110,9 @@ def _floor(url: str, size: int, seconds: float) -> Rate:
     jobs = seed_jobs(database, WRITERS)
     with database.write() as session:
         for key in range(10):
-            session.execute(sa.text("INSERT INTO metric_keys (no, name) VALUES (:no, :name)"), {"no": key + 1, "name": f"k{key}"})
+            session.execute(
+                sa.text("INSERT INTO metric_keys (no, name) VALUES (:no, :name)"), {"no": key + 1, "name": f"k{key}"}
+            )
     database.dispose()
     parsed = sa.make_url(url)
     if parsed.get_backend_name() == "sqlite":

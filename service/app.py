@@ -21,6 +21,7 @@ from service.jobs import endpoints as jobs
 from service.middleware import Gate
 from service.presets import router as presets
 from service.reports import endpoints as reports
+from service.reports.curves import endpoints as curves
 from service.settings import Settings
 from trainyard import __version__
 from trainyard.contract.resources import ErrorBody, ErrorEnvelope
@@ -53,6 +54,7 @@ def create_app(services: Services) -> FastAPI:
         jobs.router,
         reports.router,
         reports.worker_router,
+        curves.router,
         presets,
         cluster.router,
         code.router,

@@ -17,6 +17,7 @@ from service.errors import PermissionDeniedError
 from service.faults import Crash, no_crash
 from service.jobs.repository import Window
 from service.observability import ServiceMetrics
+from service.reports.curves.thinning import Thinner
 from service.reports.points.admission import Admission
 from service.reports.points.queue import IngestQueue
 from service.reports.points.writing import PointWriter
@@ -43,8 +44,11 @@ class Services:
     """Where tests end the process."""
 
     def __post_init__(self) -> None:
+        self.thinner = Thinner(self.database)
         self.points = IngestQueue(
-            PointWriter(self.database), lambda: self.clock(), limit_bytes=self.settings.ingest_limit
+            PointWriter(self.database, self.thinner.stored),
+            lambda: self.clock(),
+            limit_bytes=self.settings.ingest_limit,
         )
         self.admission = Admission(partial(authenticate, self.database))
 

@@ -43,21 +43,6 @@ class ReportRepository:
         query = sa.select(Execution.number, Execution.resumed_from_step).where(Execution.job_no == job_no)
         return {key: value for key, value in self._session.execute(query)}
 
-    def keys(self, job_no: int) -> list[str]:
-        """The names of the job's metrics."""
-        used = sa.select(Point.key_no).where(Point.job_no == job_no).distinct()
-        return list(self._session.scalars(sa.select(MetricKey.name).where(MetricKey.no.in_(used)).order_by("name")))
-
-    def visible_points(self, job_no: int, key: str, from_step: int) -> list[StoredPoint]:
-        """One curve by step, without what a later execution did again."""
-        later = sa.exists().where(
-            Execution.job_no == Point.job_no,
-            Execution.number > Point.execution,
-            Execution.resumed_from_step < Point.step,
-        )
-        query = _POINTS.where(Point.job_no == job_no, MetricKey.name == key, Point.step >= from_step, ~later)
-        return self._read(query.order_by(Point.step))
-
     def points_after(self, job_no: int, sequence: int, limit: int) -> list[StoredPoint]:
         """Points in order of arrival."""
         query = _POINTS.where(Point.job_no == job_no, Point.sequence > sequence)

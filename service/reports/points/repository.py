@@ -114,7 +114,7 @@ class PointsRepository:
             marks = ",".join("?" * len(some))
             found.update(
                 {name: no for name, no in self._run(f"SELECT name, no FROM metric_keys WHERE name IN ({marks})", some)}
-            )  # noqa: S608, E501
+            )
         return found
 
     def add_keys(self, names: Iterable[str]) -> None:
