@@ -72,7 +72,7 @@ class CurveRepository:
     def few(self, job_no: int, key_no: int, first: int, last: int, most: int) -> bool:
         """Whether a series has at most so many points within these steps."""
         query = "SELECT 1 FROM points WHERE job_no = ? AND key_no = ? AND step BETWEEN ? AND ? LIMIT ?"
-        count = self._run(f"SELECT COUNT(*) FROM ({query}) AS some", (job_no, key_no, first, last, most + 1)).scalar()  # noqa: S608
+        count = self._run(f"SELECT COUNT(*) FROM ({query}) AS found", (job_no, key_no, first, last, most + 1)).scalar()  # noqa: S608
         return cast(int, count) <= most
 
     def piece(self, job_no: int, key_no: int, piece: Piece) -> list[tuple[int, int, float | None, int, int]]:

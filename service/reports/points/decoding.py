@@ -1,4 +1,4 @@
-"""A metrics request's bytes as rows ready to be stored. The quick way first; the model speaks where that fails. Pure."""
+"""A metrics request's bytes as rows ready to be stored: the quick way, and where that fails the model. Pure."""
 
 from collections.abc import Container
 from dataclasses import dataclass, field

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -78,10 +79,8 @@ class IngestQueue:
             for waiting, outcome in zip(group, outcomes, strict=True):
                 by_loop.setdefault(waiting.loop, []).append((waiting.answer, outcome))
             for loop, answers in by_loop.items():
-                try:
+                with suppress(RuntimeError):  # a closed loop: nobody waits any more
                     loop.call_soon_threadsafe(_answer, answers)
-                except RuntimeError:
-                    pass  # that loop is closed, and nobody waits any more
 
     def _next_group(self) -> list[_Waiting]:
         """What waits, up to a size; nothing when it is time to end."""

@@ -112,9 +112,8 @@ class PointsRepository:
         for start in range(0, len(wanted), 500):
             some = wanted[start : start + 500]
             marks = ",".join("?" * len(some))
-            found.update(
-                {name: no for name, no in self._run(f"SELECT name, no FROM metric_keys WHERE name IN ({marks})", some)}
-            )
+            query = f"SELECT name, no FROM metric_keys WHERE name IN ({marks})"  # noqa: S608
+            found.update((name, no) for name, no in self._run(query, some))
         return found
 
     def add_keys(self, names: Iterable[str]) -> None:
