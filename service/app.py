@@ -23,6 +23,7 @@ from service.jobs import endpoints as jobs
 from service.middleware import Gate
 from service.presets import router as presets
 from service.reports import endpoints as reports
+from service.reports.curves import endpoints as curves
 from service.settings import Settings
 from trainyard import __version__
 from trainyard.contract.resources import ErrorBody, ErrorEnvelope
@@ -41,7 +42,7 @@ _TYPES = {
 def create_app(services: Services) -> FastAPI:
     """The application on the given parts; nothing is started."""
     errors: dict[int | str, dict[str, Any]] = {
-        status: {"model": ErrorEnvelope} for status in (400, 401, 403, 404, 409, 422, 503)
+        status: {"model": ErrorEnvelope} for status in (400, 401, 403, 404, 409, 413, 422, 429, 503)
     }
     app = FastAPI(
         title="Trainyard",
@@ -55,6 +56,7 @@ def create_app(services: Services) -> FastAPI:
         jobs.router,
         reports.router,
         reports.worker_router,
+        curves.router,
         presets,
         cluster.router,
         code.router,

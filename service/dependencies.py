@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,10 @@ from service.errors import PermissionDeniedError
 from service.faults import Crash, no_crash
 from service.jobs.repository import Window
 from service.observability import ServiceMetrics
+from service.reports.curves.thinning import Thinner
+from service.reports.points.admission import Admission
+from service.reports.points.queue import IngestQueue
+from service.reports.points.writing import PointWriter
 from service.settings import Settings
 from trainyard.contract.layout import RunLayout
 
@@ -40,6 +45,15 @@ class Services:
     crash: Crash = no_crash
     """Where tests end the process."""
 
+    def __post_init__(self) -> None:
+        self.thinner = Thinner(self.database)
+        self.points = IngestQueue(
+            PointWriter(self.database, self.thinner.stored),
+            lambda: self.clock(),
+            limit_bytes=self.settings.ingest_limit,
+        )
+        self.admission = Admission(partial(authenticate, self.database))
+
     def run(self, job_id: str) -> RunLayout:
         return RunLayout(self.settings.runs / job_id)
 
@@ -52,7 +66,7 @@ class Services:
         return self.settings.state
 
 
-def get_services(request: Request) -> Services:
+async def get_services(request: Request) -> Services:
     services: Services = request.app.state.services
     return services
 
@@ -60,7 +74,7 @@ def get_services(request: Request) -> Services:
 ServicesDep = Annotated[Services, Depends(get_services)]
 
 
-def get_now(services: ServicesDep) -> datetime:
+async def get_now(services: ServicesDep) -> datetime:
     return services.clock()
 
 

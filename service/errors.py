@@ -117,6 +117,15 @@ class LogOffsetError(ConflictError):
         self.next_offset = next_offset
 
 
+class TooManyRequestsError(ServiceError):
+    """More than the service takes on at once; the same request may succeed later."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "too_many_requests"
+    headers: ClassVar[dict[str, str]] = {"Retry-After": "1"}
+
+
 class UnavailableError(ServiceError):
     """Something behind the service does not answer now; the same request may succeed later."""
 

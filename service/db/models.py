@@ -200,6 +200,65 @@ class Point(Base):
     sequence: Mapped[int]
 
 
+class JobKey(Base):
+    """A metric that a job has. Without it, listing a job's metrics would read every point."""
+
+    __tablename__ = "job_keys"
+
+    job_no: Mapped[int] = mapped_column(ForeignKey("jobs.no", ondelete="CASCADE"), primary_key=True)
+    key_no: Mapped[int] = mapped_column(ForeignKey("metric_keys.no"), primary_key=True)
+
+
+class ThinnedPoint(Base):
+    """A point that stands out in its bucket of steps, at one of several widths: see service/reports/curves."""
+
+    __tablename__ = "thinned_points"
+    __table_args__ = ({"sqlite_with_rowid": False},)
+
+    job_no: Mapped[int] = mapped_column(ForeignKey("jobs.no", ondelete="CASCADE"), primary_key=True)
+    key_no: Mapped[int] = mapped_column(ForeignKey("metric_keys.no"), primary_key=True)
+    level: Mapped[int] = mapped_column(SmallInteger, primary_key=True)
+    step: Mapped[int] = mapped_column(primary_key=True)
+    execution: Mapped[int] = mapped_column(primary_key=True)
+    value: Mapped[float | None] = mapped_column(Double)
+    special: Mapped[int] = mapped_column(SmallInteger, default=0)
+    time: Mapped[datetime]
+
+
+class Thinning(Base):
+    """How far a job's points have been thinned."""
+
+    __tablename__ = "thinnings"
+
+    job_no: Mapped[int] = mapped_column(ForeignKey("jobs.no", ondelete="CASCADE"), primary_key=True)
+    sequence: Mapped[int]
+    """Everything up to this place of the job's sequence is in the buckets."""
+    shift: Mapped[int] = mapped_column(SmallInteger)
+    """The job's points are about two to the power of this many steps apart."""
+    raw_deleted: Mapped[bool] = mapped_column(default=False)
+    """Retention has taken the points themselves."""
+
+
+class FeedEntry(Base):
+    """A stretch of one job's sequence, in the order in which the stream of all jobs tells them."""
+
+    __tablename__ = "feed"
+
+    no: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    job_no: Mapped[int] = mapped_column(ForeignKey("jobs.no", ondelete="CASCADE"))
+    first: Mapped[int]
+    last: Mapped[int]
+
+
+class FeedMark(Base):
+    """How far of a job's sequence is in the feed."""
+
+    __tablename__ = "feed_marks"
+
+    job_no: Mapped[int] = mapped_column(ForeignKey("jobs.no", ondelete="CASCADE"), primary_key=True)
+    sequence: Mapped[int]
+
+
 class LogStream(Base):
     """How much of one rank's log has arrived."""
 

@@ -14,6 +14,18 @@ BigInt = BigInteger().with_variant(Integer(), "sqlite")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+def to_micros(value: datetime) -> int:
+    """An aware time as whole microseconds since 1970."""
+    delta = value - _EPOCH
+    return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
+
+
+def from_micros(value: int) -> datetime:
+    """The inverse of `to_micros`."""
+    seconds, micros = divmod(value, 1_000_000)
+    return datetime.fromtimestamp(seconds, UTC).replace(microsecond=micros)
+
+
 class UtcTime(TypeDecorator[datetime]):
     """An aware UTC time, stored as whole microseconds since 1970: sorts, compares and indexes alike everywhere."""
 
@@ -25,11 +37,7 @@ class UtcTime(TypeDecorator[datetime]):
             return None
         if value.tzinfo is None:
             raise ValueError("a time without a zone")
-        delta = value - _EPOCH
-        return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
+        return to_micros(value)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
-        if value is None:
-            return None
-        seconds, micros = divmod(int(value), 1_000_000)
-        return datetime.fromtimestamp(seconds, UTC).replace(microsecond=micros)
+        return None if value is None else from_micros(int(value))

@@ -2,14 +2,16 @@
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 from service.db.engine import Database
 from service.db.models import Attempt, Checkpoint, Event, Job, LogChunk
-from service.errors import ConflictError, LogOffsetError, NotFoundError
+from service.errors import ConflictError, LogOffsetError, NotFoundError, ServiceError
 from service.ids import new_checkpoint_id
 from service.jobs.profiles import pending_request
 from service.jobs.repository import JobRepository
+from service.reports.points.decoding import of_model
+from service.reports.points.writing import PointWriter
 from service.reports.repository import ReportRepository
 from trainyard.contract.reports import (
     CheckpointReport,
@@ -19,7 +21,6 @@ from trainyard.contract.reports import (
     FinishRecord,
     HeartbeatReply,
     MetricsBatch,
-    Progress,
 )
 
 
@@ -75,29 +76,16 @@ class Ingest:
             return HeartbeatReply(stop=stop, profile=pending_request(jobs, job, attempt))
 
     def metrics(self, batch: MetricsBatch) -> int:
-        """Store points; a point that is there already stays as it is."""
-        with self._database.write() as session:
-            jobs, reports = JobRepository(session, self._now), ReportRepository(session, self._database)
-            attempt, job = self._rows(jobs, reports)
-            _check_execution(attempt, batch.execution)
-            sequence = jobs.next_sequence(job)
-            reports.add_execution(job.no, batch.execution, attempt.id, batch.resumed_from_step, self._now)
-            if batch.execution >= (attempt.reported_execution or 0):
-                attempt.reported_execution = batch.execution
-                attempt.resumed_from_step = batch.resumed_from_step
-                self._refresh(job, batch)
-            reports.add_points(job.no, batch.execution, sequence, batch.points)
-        self._count("points", len(batch.points))
-        return len(batch.points)
+        """Store points; a point that is there already stays as it is.
 
-    def _refresh(self, job: Job, batch: MetricsBatch) -> None:
-        """The job's own copy of the newest values, which a list of jobs can show without a query for each."""
-        newest = {point.key: point for point in sorted(batch.points, key=lambda point: point.step)}
-        if newest:
-            values = {key: point.model_dump(mode="json")["value"] for key, point in newest.items()}
-            job.latest = {**job.latest, **values}
-        if batch.progress is not None and job.attempt_id == self._attempt_id:
-            job.progress = _progress(batch.progress, self._now)
+        Returns:
+            How many were new.
+        """
+        (outcome,) = PointWriter(self._database).write([(self._attempt_id, of_model(batch))], self._now)
+        if isinstance(outcome, ServiceError):
+            raise outcome
+        self._count("points", len(batch.points))
+        return outcome.fresh
 
     def events(self, batch: EventsBatch) -> int:
         """Add lines to the job's history, each once."""
@@ -198,10 +186,6 @@ def _check_execution(attempt: Attempt, execution: int) -> None:
         raise ConflictError(
             f"execution {execution} is not one of this attempt", code="stale_execution", param="execution"
         )
-
-
-def _progress(progress: Progress, now: datetime) -> dict[str, Any]:
-    return {**progress.model_dump(mode="json"), "reported_at": now.isoformat()}
 
 
 def _describe(row: Checkpoint, report: CheckpointReport, sequence: int) -> None:

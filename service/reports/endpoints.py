@@ -1,7 +1,5 @@
 """The worker's routes, and the reading of curves, logs and streams."""
 
-import csv
-import io
 from functools import partial
 from typing import Annotated, Any
 
@@ -11,12 +9,10 @@ from starlette.responses import StreamingResponse
 
 from service.dependencies import AttemptId, NowDep, PersonDep, Services, ServicesDep, WorkerDep
 from service.errors import BodyTooLargeError, InvalidRequestError
-from service.jobs.repository import JobRepository
 from service.reports.actions import Ingest, read_log
-from service.reports.repository import ReportRepository
-from service.reports.series import thin
+from service.reports.points.decoding import decode
+from service.reports.points.schema import METRICS_BODY
 from service.reports.stream import follow, read_slice
-from trainyard.contract.base import wire_time
 from trainyard.contract.reports import (
     MAX_LOG_CHUNK,
     CheckpointReport,
@@ -26,9 +22,7 @@ from trainyard.contract.reports import (
     FinishRecord,
     Heartbeat,
     HeartbeatReply,
-    MetricsBatch,
 )
-from trainyard.contract.resources import MetricsResource, Series
 
 worker_router = APIRouter(prefix="/v1/attempts/{aid}", tags=["worker"])
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["reports"])
@@ -55,10 +49,16 @@ def heartbeat(services: ServicesDep, _worker: WorkerDep, aid: AttemptId, body: H
     return _ingest(services, aid).heartbeat()
 
 
-@worker_router.post("/metrics", operation_id="report_metrics")
-def metrics(services: ServicesDep, _worker: WorkerDep, aid: AttemptId, body: MetricsBatch) -> dict[str, int]:
-    """Points, all or none; a repeated delivery changes nothing."""
-    return {"accepted": _ingest(services, aid).metrics(body)}
+@worker_router.post("/metrics", operation_id="report_metrics", openapi_extra=METRICS_BODY)
+async def metrics(request: Request, services: ServicesDep, aid: AttemptId) -> Response:
+    """Points, all or none; a repeated delivery changes nothing. Answered after the commit."""
+    await services.admission.check(request.headers.get("authorization"), aid, services.clock())
+    body = await request.body()
+    batch = decode(body, services.points.known_keys)
+    stored = await services.points.put(aid, batch, len(body))
+    services.metrics.ingested("points", len(batch.rows))
+    answer = b'{"accepted":%d,"duplicates":%d}' % (stored.fresh, stored.duplicates)
+    return Response(answer, media_type="application/json")
 
 
 @worker_router.post("/events", operation_id="report_events")
@@ -98,55 +98,6 @@ def finish(services: ServicesDep, _worker: WorkerDep, aid: AttemptId, body: Fini
     services.crash("finish.after-commit")
     services.hint()
     return {"accepted": 1}
-
-
-@router.get(
-    "/metrics",
-    operation_id="get_metrics",
-    response_model=MetricsResource,
-    responses={200: {"content": {"text/csv": {}}}},
-)
-def read_metrics(
-    services: ServicesDep,
-    _person: PersonDep,
-    now: NowDep,
-    job_id: str,
-    keys: Annotated[list[str] | None, Query(description="Which metrics; all if left out.")] = None,
-    from_step: Annotated[int, Query(ge=0, le=2**62)] = 0,
-    max_points: Annotated[int, Query(ge=10, le=1_000_000, description="At most so many a series.")] = 2000,
-    format: Annotated[str, Query(pattern="^(json|csv)$")] = "json",
-) -> Any:
-    """Curves, thinned to the extremes where there are more points than asked for."""
-    wanted = [part for key in keys or () for part in key.split(",") if part]
-    with services.database.read() as session:
-        job = JobRepository(session, now).get(job_id)
-        repository = ReportRepository(session, services.database)
-        series = [_series(repository, job.no, key, from_step, max_points) for key in wanted or repository.keys(job.no)]
-    if format == "csv":
-        return Response(_csv(series), media_type="text/csv")
-    return MetricsResource(job_id=job_id, series=series)
-
-
-def _series(repository: ReportRepository, job_no: int, key: str, from_step: int, max_points: int) -> Series:
-    points = repository.visible_points(job_no, key, from_step)
-    kept = thin(points, max_points)
-    return Series(
-        key=key,
-        steps=[point.step for point in kept],
-        values=[point.value for point in kept],
-        times=[point.time for point in kept],
-        truncated=len(kept) < len(points),
-    )
-
-
-def _csv(series: list[Series]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["key", "step", "value", "time"])
-    for one in series:
-        for step, value, time in zip(one.steps, one.values, one.times, strict=True):
-            writer.writerow([one.key, step, repr(value), wire_time(time)])
-    return text.getvalue()
 
 
 @router.get("/logs", operation_id="get_log", response_class=Response, responses={200: {"content": {"text/plain": {}}}})

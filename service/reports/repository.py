@@ -10,10 +10,7 @@ from sqlalchemy.orm import Session
 
 from service.db.engine import Database
 from service.db.models import Attempt, Checkpoint, Event, Execution, Job, LogChunk, LogStream, MetricKey, Point
-from trainyard.contract.reports import Point as ReportedPoint
-
-NAN, INFINITY, MINUS_INFINITY = 1, 2, 3
-
+from service.reports.points.values import decode_value
 
 _PointQuery = sa.Select[str, int, int, float | None, int, datetime, int]
 
@@ -34,22 +31,6 @@ class StoredPoint:
     sequence: int
 
 
-def encode_value(value: float) -> tuple[float | None, int]:
-    """A value as (number, special): SQLite stores NaN as NULL, so what is not finite is named instead."""
-    if value != value:
-        return None, NAN
-    if value in (float("inf"), float("-inf")):
-        return None, INFINITY if value > 0 else MINUS_INFINITY
-    return value, 0
-
-
-def decode_value(value: float | None, special: int) -> float:
-    """The inverse of `encode_value`."""
-    if special == 0 and value is not None:
-        return value
-    return {INFINITY: float("inf"), MINUS_INFINITY: float("-inf")}.get(special, float("nan"))
-
-
 class ReportRepository:
     """Reports within one session."""
 
@@ -57,71 +38,10 @@ class ReportRepository:
         self._session = session
         self._database = database
 
-    def intern(self, names: Iterable[str]) -> dict[str, int]:
-        """The number of each metric name; new names get one."""
-        wanted = sorted(set(names))
-        known = self._key_numbers(wanted)
-        missing = [{"name": name} for name in wanted if name not in known]
-        if missing:
-            self._session.execute(self._database.insert(MetricKey).on_conflict_do_nothing(), missing)
-            known = self._key_numbers(wanted)
-        return known
-
-    def _key_numbers(self, names: Sequence[str]) -> dict[str, int]:
-        rows = self._session.execute(sa.select(MetricKey.name, MetricKey.no).where(MetricKey.name.in_(names)))
-        return {key: value for key, value in rows}
-
-    def add_points(self, job_no: int, execution: int, sequence: int, points: Sequence[ReportedPoint]) -> None:
-        """Store what is new; a point that is there stays as it is."""
-        keys = self.intern(point.key for point in points)
-        rows = []
-        for point in points:
-            value, special = encode_value(point.value)
-            rows.append(
-                {
-                    "job_no": job_no,
-                    "key_no": keys[point.key],
-                    "step": point.step,
-                    "execution": execution,
-                    "value": value,
-                    "special": special,
-                    "time": point.time,
-                    "sequence": sequence,
-                },
-            )
-        if rows:
-            self._session.execute(self._database.insert(Point).on_conflict_do_nothing(), rows)
-
-    def add_execution(self, job_no: int, number: int, attempt_id: str, resumed: int, now: datetime) -> None:
-        """Note an execution's start; the first word about it stands."""
-        row = {
-            "job_no": job_no,
-            "number": number,
-            "attempt_id": attempt_id,
-            "resumed_from_step": resumed,
-            "created_at": now,
-        }
-        self._session.execute(self._database.insert(Execution).values(row).on_conflict_do_nothing())
-
     def executions(self, job_no: int) -> dict[int, int]:
         """The step that each execution resumed from."""
         query = sa.select(Execution.number, Execution.resumed_from_step).where(Execution.job_no == job_no)
         return {key: value for key, value in self._session.execute(query)}
-
-    def keys(self, job_no: int) -> list[str]:
-        """The names of the job's metrics."""
-        used = sa.select(Point.key_no).where(Point.job_no == job_no).distinct()
-        return list(self._session.scalars(sa.select(MetricKey.name).where(MetricKey.no.in_(used)).order_by("name")))
-
-    def visible_points(self, job_no: int, key: str, from_step: int) -> list[StoredPoint]:
-        """One curve by step, without what a later execution did again."""
-        later = sa.exists().where(
-            Execution.job_no == Point.job_no,
-            Execution.number > Point.execution,
-            Execution.resumed_from_step < Point.step,
-        )
-        query = _POINTS.where(Point.job_no == job_no, MetricKey.name == key, Point.step >= from_step, ~later)
-        return self._read(query.order_by(Point.step))
 
     def points_after(self, job_no: int, sequence: int, limit: int) -> list[StoredPoint]:
         """Points in order of arrival."""

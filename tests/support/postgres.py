@@ -61,8 +61,11 @@ class PostgresServer:
 
 
 @contextmanager
-def running_server() -> Iterator[PostgresServer]:
+def running_server(*, durable: bool = False) -> Iterator[PostgresServer]:
     """Start a server, and stop and remove it in any case.
+
+    Args:
+        durable: Commits reach the disk, as where they matter; what is measured needs that, tests do not.
 
     Raises:
         PostgresMissingError: says how to get it.
@@ -74,7 +77,9 @@ def running_server() -> Iterator[PostgresServer]:
     try:
         _run([programs / "initdb", "-D", data, "-U", "test", "-A", "trust", "-E", "UTF8", "--no-sync"], account)
         options = f"-c listen_addresses='' -c unix_socket_directories='{root}' -c max_connections=200"
-        options += " -c fsync=off -c synchronous_commit=off -c full_page_writes=off -c shared_buffers=32MB"
+        if not durable:
+            options += " -c fsync=off -c synchronous_commit=off -c full_page_writes=off"
+        options += " -c shared_buffers=32MB"
         _run([programs / "pg_ctl", "-D", data, "-w", "-l", root / "log", "-o", options, "start"], account)
         try:
             yield PostgresServer(root, "test")

@@ -207,6 +207,25 @@ class Series(Resource):
     """Thinned to the smallest and largest value of each bucket of steps."""
 
 
+class ComparisonResource(Resource):
+    """The series of several jobs, in the order in which they were asked for."""
+
+    object: Literal["list"] = "list"
+    data: list["MetricsResource"]
+
+
+class PointResource(Resource):
+    """One stored point as it is."""
+
+    object: Literal["point"] = "point"
+    id: str
+    key: str
+    step: int
+    execution: int
+    value: AnyFloat
+    time: Timestamp
+
+
 class MetricsResource(Resource):
     """The series of one job."""
 

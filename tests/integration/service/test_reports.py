@@ -16,7 +16,10 @@ def series(world: World, job: str, **query: Any) -> dict[str, list[Any]]:
 def test_points_come_back_as_curves(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
-    assert worker.metrics([("a", 1, 1.5), ("a", 2, 0.1 + 0.2), ("b", 1, 3.0)]).json() == {"accepted": 3}
+    assert worker.metrics([("a", 1, 1.5), ("a", 2, 0.1 + 0.2), ("b", 1, 3.0)]).json() == {
+        "accepted": 3,
+        "duplicates": 0,
+    }
     assert series(world, job) == {"a": [(1, 1.5), (2, 0.1 + 0.2)], "b": [(1, 3.0)]}
     assert series(world, job, keys="b") == {"b": [(1, 3.0)]}
     assert series(world, job, keys="a", from_step=2) == {"a": [(2, 0.1 + 0.2)]}

@@ -1,0 +1,130 @@
+"""`python -m bench._ingest_writer`: one writer of `bench.ingest`, a process of its own; prints what it got through.
+
+It reads a plan as JSON on standard input. Each batch is made and sent in turn; every tenth is sent twice, as a worker
+does whose answer was lost. The same program writes to Trainyard, to MLflow, and to a table without any service.
+"""
+
+import http.client
+import json
+import random
+import sqlite3
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+KEYS = 10
+DUPLICATE_EVERY = 10
+Triple = tuple[str, int, float]
+Send = Callable[[list[Triple]], None]
+
+
+def main() -> None:
+    """Write until the time is over; print points stored, requests and their times as JSON."""
+    plan = json.load(sys.stdin)
+    send = {"trainyard": _trainyard, "mlflow": _mlflow, "sqlite": _sqlite, "postgres": _postgres}[plan["kind"]](plan)
+    time.sleep(max(0.0, plan["start"] - time.time()))
+    begun, seconds, points, times = time.perf_counter(), plan["seconds"], 0, []
+    for number, batch in enumerate(_batches(plan["size"])):
+        for _ in range(2 if number % DUPLICATE_EVERY == 0 else 1):
+            sent = time.perf_counter()
+            send(batch)
+            times.append(time.perf_counter() - sent)
+        points += len(batch)
+        if time.perf_counter() - begun > seconds:
+            break
+    print(json.dumps({"points": points, "seconds": time.perf_counter() - begun, "times": times}))
+
+
+def _batches(size: int) -> Iterator[list[Triple]]:
+    step = 0
+    while True:
+        batch = []
+        while len(batch) < size:
+            step += 1
+            batch += [(f"train/metric_{key}", step, random.random()) for key in range(KEYS)]
+        yield batch
+
+
+def _poster(plan: dict[str, Any], headers: dict[str, str]) -> Callable[[bytes], None]:
+    connection = http.client.HTTPConnection(plan["host"], plan["port"], timeout=120)
+
+    def post(body: bytes) -> None:
+        while True:
+            connection.request("POST", plan["path"], body, headers)
+            answer = connection.getresponse()
+            answer.read()
+            if answer.status == 200:
+                return
+            if answer.status not in (429, 503):
+                raise SystemExit(f"{plan['kind']} answered {answer.status}")
+            time.sleep(float(answer.headers.get("Retry-After", "1")))
+
+    return post
+
+
+def _trainyard(plan: dict[str, Any]) -> Send:
+    post = _poster(plan, {"Authorization": f"Bearer {plan['token']}", "Content-Type": "application/json"})
+
+    def send(batch: list[Triple]) -> None:
+        time_ = '"2026-01-01T00:00:00.000Z"'
+        points = ",".join(f'{{"key":"{k}","step":{s},"value":{v!r},"time":{time_}}}' for k, s, v in batch)
+        post(f'{{"execution":1,"resumed_from_step":0,"points":[{points}],"progress":null}}'.encode())
+
+    return send
+
+
+def _mlflow(plan: dict[str, Any]) -> Send:
+    post = _poster(plan, {"Content-Type": "application/json"})
+
+    def send(batch: list[Triple]) -> None:
+        points = ",".join(f'{{"key":"{k}","value":{v!r},"timestamp":1767225600000,"step":{s}}}' for k, s, v in batch)
+        post(f'{{"run_id":"{plan["run"]}","metrics":[{points}]}}'.encode())
+
+    return send
+
+
+def _rows(plan: dict[str, Any], batch: list[Triple], number: int) -> list[tuple[Any, ...]]:
+    return [(plan["job"], int(k.rsplit("_", 1)[1]) + 1, s, 1, v, 0, 1767225600000000, number) for k, s, v in batch]
+
+
+def _sqlite(plan: dict[str, Any]) -> Send:
+    connection = sqlite3.connect(plan["path"], isolation_level=None, timeout=60)
+    connection.execute("PRAGMA synchronous=FULL")
+    number = 0
+
+    def send(batch: list[Triple]) -> None:
+        nonlocal number
+        number += 1
+        connection.execute("BEGIN IMMEDIATE")
+        insert = "INSERT INTO points (job_no, key_no, step, execution, value, special, time, sequence)"
+        rows = _rows(plan, batch, number)
+        connection.executemany(f"{insert} VALUES (?,?,?,?,?,?,?,?) ON CONFLICT DO NOTHING", rows)
+        connection.execute("COMMIT")
+
+    return send
+
+
+def _postgres(plan: dict[str, Any]) -> Send:
+    import psycopg
+
+    connection = psycopg.connect(plan["path"], autocommit=True)
+    types = ("bigint", "bigint", "bigint", "bigint", "float8", "smallint", "bigint", "bigint")
+    arrays = ",".join(f"%s::{type_}[]" for type_ in types)
+    insert = (
+        "INSERT INTO points (job_no, key_no, step, execution, value, special, time, sequence)"
+        f" SELECT * FROM unnest({arrays}) ON CONFLICT DO NOTHING"
+    )
+    number = 0
+
+    def send(batch: list[Triple]) -> None:
+        nonlocal number
+        number += 1
+        columns = zip(*_rows(plan, batch, number), strict=True)
+        connection.execute(insert, ["{" + ",".join(map(repr, column)) + "}" for column in columns])  # type: ignore[arg-type]
+
+    return send
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""Jobs that look started, made without a scheduler: their workers' tokens open the reporting routes."""
+
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from service.access.tokens import hash_token, new_worker_token
+from service.db.engine import Database
+from service.db.models import Attempt, Job
+from service.ids import new_attempt_id, new_job_id
+
+
+@dataclass(frozen=True)
+class SeededJob:
+    """A job and what its worker needs."""
+
+    no: int
+    id: str
+    attempt_id: str
+    token: str
+
+    @property
+    def metrics_path(self) -> str:
+        return f"/v1/attempts/{self.attempt_id}/metrics"
+
+
+def seed_jobs(database: Database, count: int, *, status: str = "paused") -> list[SeededJob]:
+    """Jobs at rest, so that no reconciler ends them, with an attempt that still may report."""
+    now = datetime.now(UTC)
+    made = []
+    for index in range(count):
+        attempt_id = new_attempt_id()
+        token = new_worker_token(attempt_id)
+        job_id = new_job_id(now)
+        with database.write() as session:
+            job = Job(
+                id=job_id, name=f"bench-{index}", status=status, status_message="", desired="paused", spec={},
+                labels={}, created_by="bench", created_at=now, updated_at=now, attempts=1, attempt_id=attempt_id,
+                latest={},
+            )  # fmt: skip
+            session.add(job)
+            session.flush()
+            session.add(
+                Attempt(
+                    id=attempt_id, job_no=job.no, number=1, tag=f"ty-bench-{secrets.token_hex(8)}", scheduler="local",
+                    token_hash=hash_token(token), execution=1, max_restarts=0, created_at=now, ended_at=now,
+                )
+            )  # fmt: skip
+            made.append(SeededJob(job.no, job_id, attempt_id, token))
+    return made

@@ -1,0 +1,198 @@
+"""`python -m bench.ingest`: points taken in a second, on SQLite and on Postgres, beside MLflow and beside the floor.
+
+Eight writers, each a process, send batches of 1000 and of 10 points; every tenth batch is sent twice. In turn they
+write to Trainyard over HTTP (the thinning of what is stored goes on beside it), to MLflow's tracking server over HTTP
+on the same kind of database, and into the same table without any service, which is the floor: one writer on SQLite,
+which has one at a time anyway, eight on Postgres. Commits reach the disk everywhere (SQLite: synchronous=FULL for ours,
+MLflow's own setting for it). Counted are points stored, not those sent twice.
+"""
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import sqlalchemy as sa
+
+from bench._seeded import seed_jobs
+from service.db.engine import Database
+from service.db.migrate import upgrade
+from tests.support.postgres import PostgresServer, running_server
+from trainyard.demo import ServiceProcess
+
+WRITERS = 8
+TIMES_PEER = 10.0
+OF_FLOOR = 1 / 3
+
+
+@dataclass(frozen=True)
+class Rate:
+    """What eight writers got through."""
+
+    points: float
+    """Stored a second."""
+    p50: float
+    p99: float
+    """Of a request, in milliseconds."""
+
+    def __str__(self) -> str:
+        return f"{self.points:10,.0f} points/s   p50 {self.p50:7.1f} ms   p99 {self.p99:7.1f} ms"
+
+
+def main() -> int:
+    """Print the table; 0 where the targets are met."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each measurement")
+    parser.add_argument("--mlflow", default=str(Path(sys.executable).with_name("mlflow")), help="its program")
+    parser.add_argument("--peer-workers", type=int, default=4, help="MLflow's own default")
+    parser.add_argument("--databases", nargs="*", default=["sqlite", "postgres"])
+    parser.add_argument("--sizes", nargs="*", type=int, default=[1000, 10])
+    options = parser.parse_args()
+    print(f"{os.cpu_count()} cores, load average before: {os.getloadavg()[0]:.1f}; {WRITERS} writers")
+    good = True
+    with running_server(durable=True) as server:
+        for database in options.databases:
+            for size in options.sizes:
+                with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
+                    good &= _compare(Path(folder), database, size, server, options)
+    return 0 if good else 1
+
+
+def _compare(folder: Path, database: str, size: int, server: PostgresServer, options: Any) -> bool:
+    print(f"\n{database}, batches of {size}")
+    ours = _ours(folder / "ours", _url(database, folder / "ours.sqlite", server), size, options.seconds)
+    print(f"  trainyard        {ours}")
+    floor = _floor(_url(database, folder / "floor.sqlite", server), size, options.seconds)
+    print(f"  floor            {floor}   trainyard is {ours.points / floor.points:.2f} of it")
+    good = ours.points >= OF_FLOOR * floor.points
+    if Path(options.mlflow).exists():
+        peer = _peer(folder / "peer", _url(database, folder / "peer.sqlite", server), size, options)
+        print(f"  mlflow           {peer}   trainyard is {ours.points / peer.points:.1f} times it")
+        good &= ours.points >= TIMES_PEER * peer.points
+    else:
+        print(f"  mlflow           not measured: there is no {options.mlflow}")
+    return good
+
+
+def _url(database: str, path: Path, server: PostgresServer) -> str:
+    return f"sqlite:///{path}" if database == "sqlite" else server.create_database()
+
+
+def _ours(folder: Path, url: str, size: int, seconds: float) -> Rate:
+    folder.mkdir()
+    upgrade(url)
+    database = Database(url)
+    jobs = seed_jobs(database, WRITERS)
+    service = ServiceProcess(folder, database_url=url)
+    service.start()
+    try:
+        service.client().close()
+        place = {"kind": "trainyard", "host": "127.0.0.1", "port": service.port}
+        return _measure([{**place, "path": job.metrics_path, "token": job.token} for job in jobs], size, seconds)
+    finally:
+        service.stop()
+        database.dispose()
+
+
+def _floor(url: str, size: int, seconds: float) -> Rate:
+    upgrade(url)
+    database = Database(url)
+    jobs = seed_jobs(database, WRITERS)
+    with database.write() as session:
+        for key in range(10):
+            session.execute(
+                sa.text("INSERT INTO metric_keys (no, name) VALUES (:no, :name)"), {"no": key + 1, "name": f"k{key}"}
+            )
+    database.dispose()
+    parsed = sa.make_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        return _measure([{"kind": "sqlite", "path": parsed.database, "job": jobs[0].no}], size, seconds)
+    path = f"host={parsed.query['host']} user={parsed.username} dbname={parsed.database}"
+    return _measure([{"kind": "postgres", "path": path, "job": job.no} for job in jobs], size, seconds)
+
+
+def _peer(folder: Path, url: str, size: int, options: Any) -> Rate:
+    folder.mkdir()
+    with _mlflow_server(folder, url.replace("+psycopg", ""), options) as base:
+        with httpx.Client(base_url=f"http://127.0.0.1:{base}/api/2.0/mlflow", timeout=120) as client:
+            made = client.post("/experiments/create", json={"name": "bench"}).raise_for_status().json()
+            runs = [
+                client.post("/runs/create", json={"experiment_id": made["experiment_id"], "start_time": 0}).json()
+                for _ in range(WRITERS)
+            ]
+        place = {"kind": "mlflow", "host": "127.0.0.1", "port": base, "path": "/api/2.0/mlflow/runs/log-batch"}
+        plans = [{**place, "run": run["run"]["info"]["run_id"]} for run in runs]
+        return _measure(plans, size, options.seconds)
+
+
+@contextmanager
+def _mlflow_server(folder: Path, url: str, options: Any) -> Iterator[int]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [options.mlflow, "server", "--backend-store-uri", url, "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--workers", str(options.peer_workers), "--default-artifact-root", str(folder)]
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=folder)
+    try:
+        _until(lambda: httpx.get(f"http://127.0.0.1:{port}/health", timeout=2).is_success, process, folder / "log")
+        yield port
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+
+def _until(ready: Callable[[], bool], process: "subprocess.Popen[bytes]", log: Path) -> None:
+    deadline = time.monotonic() + 180
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise SystemExit(f"MLflow ended: {log.read_text(errors='replace')[-500:]}")
+        try:
+            if ready():
+                return
+        except httpx.HTTPError:
+            pass
+        time.sleep(0.2)
+    raise SystemExit("MLflow did not start")
+
+
+def _measure(plans: Sequence[dict[str, Any]], size: int, seconds: float) -> Rate:
+    start = time.time() + 1.5
+    writers = []
+    for plan in plans:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "bench._ingest_writer"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert process.stdin is not None
+        process.stdin.write(json.dumps({**plan, "size": size, "seconds": seconds, "start": start}).encode())
+        process.stdin.close()
+        writers.append(process)
+    points, times = 0.0, []
+    for process in writers:
+        assert process.stdout is not None
+        told = json.loads(process.stdout.read() or b"{}")
+        process.wait()
+        if not told:
+            raise SystemExit("a writer failed")
+        points += told["points"] / told["seconds"]
+        times += told["times"]
+    times.sort()
+    return Rate(points, times[len(times) // 2] * 1000, times[int(len(times) * 0.99)] * 1000)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

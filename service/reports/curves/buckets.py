@@ -1,0 +1,64 @@
+"""The points of a bucket that must be kept for its picture: first, last, smallest, largest, and one odd one. Pure."""
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+_SHOWN_GAP = 1
+
+
+class Kept(NamedTuple):
+    """A point without its key and execution."""
+
+    step: int
+    value: float | None
+    special: int
+    time: int
+
+
+def keep(points: Sequence[Kept]) -> list[Kept]:
+    """Of one bucket's points by step, those that stand out; a value that is not finite does."""
+    if len(points) <= 2:
+        return list(points)
+    finite = [point for point in points if point.special == 0]
+    chosen = {points[0], points[-1]}
+    if finite:
+        chosen |= {min(finite, key=_value), max(finite, key=_value)}
+    if len(finite) < len(points):
+        chosen.add(next(point for point in points if point.special))
+    return sorted(chosen)
+
+
+def _value(point: Kept) -> float:
+    assert point.value is not None
+    return point.value
+
+
+def merge(before: Iterable[Kept], fresh: Iterable[Kept], bits: int) -> tuple[list[Kept], list[Kept]]:
+    """Fold fresh points into buckets of 2**bits steps.
+
+    Args:
+        before: What was kept so far, at least of the buckets that fresh points fall into.
+
+    Returns:
+        What is kept of the buckets that have fresh points, and what of `before` is kept no more.
+    """
+    by_step = {point.step: point for point in fresh}
+    touched = {step >> bits for step in by_step}
+    old = [point for point in before if point.step >> bits in touched]
+    # A point that is there stays as it is, here as in the table of all points.
+    by_step.update((point.step, point) for point in old)
+    points = sorted(by_step.values())
+    kept: list[Kept] = []
+    for _, bucket in groupby(points, key=lambda point: point.step >> bits):
+        kept += keep(list(bucket))
+    stays = set(kept)
+    return kept, [point for point in old if point not in stays]
+
+
+def spacing(steps: Iterable[int]) -> int:
+    """About how far apart a job's points are, as a power of two: of the densest series that was seen."""
+    distinct = sorted(set(steps))
+    gaps = sorted(later - earlier for earlier, later in zip(distinct, distinct[1:], strict=False))
+    gap = gaps[len(gaps) // 2] if gaps else _SHOWN_GAP
+    return min(gap.bit_length() - 1, 20)

@@ -1,0 +1,87 @@
+"""Points one page after the other, and curves as CSV, so that an answer's size does not matter."""
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from service.db.engine import Database
+from service.db.types import from_micros
+from service.errors import InvalidRequestError
+from service.jobs.repository import JobRepository
+from service.reports.curves.reading import Wanted, read_curves
+from service.reports.curves.repository import CurveRepository
+from service.reports.points.values import decode_value
+from trainyard.contract.base import wire_time
+from trainyard.contract.resources import Page, PointResource, Series
+
+
+def point_page(
+    database: Database, job_id: str, names: Sequence[str], after: str | None, limit: int, now: datetime
+) -> Page[PointResource]:
+    """The next visible points. Their ids are `<key>.<step>.<execution>` in numbers.
+
+    Raises:
+        InvalidRequestError: `after` is no such id.
+        NotFoundError: there is no such job.
+    """
+    place = _place(after)
+    with database.read() as session:
+        job = JobRepository(session, now).get(job_id)
+        curves = CurveRepository(session, database)
+        numbers = curves.keys(job.no)
+        wanted = {numbers[name]: name for name in names or numbers if name in numbers}
+        rows = curves.raw_page(job.no, sorted(wanted), place, limit + 1) if wanted else []
+    data = [
+        PointResource(
+            id=f"{row.key_no}.{row.step}.{row.execution}",
+            key=wanted[row.key_no],
+            step=row.step,
+            execution=row.execution,
+            value=decode_value(row.value, row.special),
+            time=from_micros(row.time),
+        )
+        for row in rows[:limit]
+    ]
+    ends = (data[0].id, data[-1].id) if data else (None, None)
+    return Page(data=data, first_id=ends[0], last_id=ends[1], has_more=len(rows) > limit)
+
+
+def _place(after: str | None) -> tuple[int, int, int]:
+    if after is None:
+        return -1, -1, -1
+    parts = after.split(".")
+    if len(parts) != 3 or not all(part.isascii() and part.isdigit() and len(part) < 20 for part in parts):
+        raise InvalidRequestError(f"{after!r} is not the id of a point", param="after")
+    key, step, execution = (min(int(part), 2**62) for part in parts)
+    return key, step, execution
+
+
+def csv_lines(database: Database, job_id: str, wanted: Wanted, now: datetime) -> Iterator[str]:
+    """The curves as text, one metric in memory at a time.
+
+    Raises:
+        NotFoundError: there is no such job; told before the first line.
+    """
+    with database.read() as session:
+        job = JobRepository(session, now).get(job_id)
+        names = list(wanted.keys or CurveRepository(session, database).keys(job.no))
+    return _csv(database, job_id, names, wanted, now)
+
+
+def _csv(database: Database, job_id: str, names: Sequence[str], wanted: Wanted, now: datetime) -> Iterator[str]:
+    yield "key,step,value,time\n"
+    for name in names:
+        (series,) = read_curves(database, job_id, replace(wanted, keys=(name,)), now).series
+        yield from _lines(series)
+
+
+def _lines(series: Series) -> Iterator[str]:
+    for start in range(0, len(series.steps), 1000):
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        part = slice(start, start + 1000)
+        for step, value, time in zip(series.steps[part], series.values[part], series.times[part], strict=True):
+            writer.writerow([series.key, step, repr(value), wire_time(time)])
+        yield text.getvalue()

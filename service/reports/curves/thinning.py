@@ -1,0 +1,127 @@
+"""Keeping curves thinned as their points arrive: a thread that folds what is new of a job into its buckets."""
+
+import threading
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+import structlog
+
+from service.db.engine import Database
+from service.errors import UnavailableError
+from service.reports.curves.buckets import Kept, merge, spacing
+from service.reports.curves.cover import LEVELS, width_shift
+from service.reports.curves.repository import CurveRepository, Mark, RawPoint
+from service.reports.points.writing import Stored
+
+FOLD_AT = 16_384
+"""Points of a job that may wait: a reader has to look through them."""
+_AT_ONCE = 40_000
+_IDLE_SECONDS = 5.0
+_PAUSE_SECONDS = 2.0
+"""After the database did not answer."""
+
+
+def fold(database: Database, job_no: int) -> int:
+    """Fold the next points of a job into its buckets.
+
+    Returns:
+        How many; 0 when nothing waits or another process was at it.
+    """
+    with database.read() as session:
+        curves = CurveRepository(session, database)
+        mark = curves.mark(job_no)
+        points = _whole(curves.pending(job_no, mark.sequence if mark else 0, _AT_ONCE))
+        if not points:
+            return 0
+        mark = mark or Mark(0, _spacing(points))
+        gone, kept = _changes(curves, job_no, mark.shift, points)
+    with database.write() as session:
+        curves = CurveRepository(session, database)
+        curves.start_mark(job_no, mark.shift)
+        if not curves.advance(job_no, mark.sequence, points[-1].sequence):
+            return 0
+        curves.replace(gone, kept)
+    return len(points)
+
+
+def _whole(points: list[RawPoint]) -> list[RawPoint]:
+    """Without a last batch that may go on beyond the limit."""
+    if len(points) < _AT_ONCE:
+        return points
+    last = points[-1].sequence
+    return [point for point in points if point.sequence < last] or points
+
+
+def _spacing(points: Sequence[RawPoint]) -> int:
+    by_key: dict[int, list[int]] = {}
+    for point in points:
+        by_key.setdefault(point.key_no, []).append(point.step)
+    return spacing(max(by_key.values(), key=len))
+
+
+def _changes(
+    curves: CurveRepository, job_no: int, shift: int, points: Sequence[RawPoint]
+) -> tuple[list[tuple[int, ...]], list[tuple[Any, ...]]]:
+    gone: list[tuple[int, ...]] = []
+    put: list[tuple[Any, ...]] = []
+    ordered = sorted(points, key=lambda point: point[:3])
+    for (key_no, execution), group in groupby(ordered, key=lambda point: point[:2]):
+        fresh = [Kept(*point[2:6]) for point in group]
+        for level in range(LEVELS):
+            bits = width_shift(level, shift)
+            around = fresh[0].step >> bits << bits, ((fresh[-1].step >> bits) + 1 << bits) - 1
+            before = curves.kept(job_no, key_no, level, execution, around)
+            fresh, lost = merge(before, fresh, bits)
+            there = {point.step for point in before}
+            gone += [(job_no, key_no, level, point.step, execution) for point in lost]
+            put += [
+                (job_no, key_no, level, point.step, execution, *point[1:]) for point in fresh if point.step not in there
+            ]
+    return gone, put
+
+
+class Thinner:
+    """Told of what was stored, it folds a job's points once enough of them wait. Its thread ends when idle."""
+
+    def __init__(self, database: Database, *, at: int = FOLD_AT):
+        """`at`: how many points of a job may wait."""
+        self._database = database
+        self._at = at
+        self._waiting: dict[int, int] = {}
+        self._due: dict[int, None] = {}
+        self._changed = threading.Condition()
+        self._running = False
+
+    def stored(self, batches: Sequence[Stored]) -> None:
+        """Points are in the database. A job's first word after a start may have left more waiting than was counted."""
+        with self._changed:
+            for batch in batches:
+                count = self._waiting.get(batch.job_no, self._at) + batch.fresh
+                self._waiting[batch.job_no] = count
+                if count >= self._at:
+                    self._waiting[batch.job_no] = 0
+                    self._due[batch.job_no] = None
+            if self._due and not self._running:
+                self._running = True
+                threading.Thread(target=self._run, name="thinner", daemon=True).start()
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while (job_no := self._next()) is not None:
+            try:
+                while fold(self._database, job_no) >= self._at:
+                    pass
+            except UnavailableError:
+                with self._changed:
+                    self._due[job_no] = None
+                    self._changed.wait(_PAUSE_SECONDS)
+            except Exception as error:
+                structlog.get_logger("curves").error("points were not thinned", job_no=job_no, exc_info=error)
+
+    def _next(self) -> int | None:
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._due, _IDLE_SECONDS):
+                self._running = False
+                return None
+            return self._due.popitem()[0]

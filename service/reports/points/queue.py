@@ -1,0 +1,112 @@
+"""Between the requests and the one thread that writes: a line of bounded size, emptied in groups."""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+
+import structlog
+
+from service.errors import ServiceError, TooManyRequestsError, UnavailableError
+from service.reports.points.decoding import PointBatch
+from service.reports.points.writing import Outcome, PointWriter, Stored
+
+GROUP_POINTS = 5000
+"""A group is written when it has so many, or when nothing else waits: what comes meanwhile is the next group."""
+IDLE_SECONDS = 5.0
+"""The thread ends when there was nothing to do for so long; the next batch starts another."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    attempt_id: str
+    batch: PointBatch
+    size: int
+    loop: asyncio.AbstractEventLoop
+    answer: asyncio.Future[Outcome]
+
+
+class IngestQueue:
+    """Takes batches from any event loop and answers each after its commit."""
+
+    def __init__(self, writer: PointWriter, clock: Callable[[], datetime], *, limit_bytes: int):
+        """`limit_bytes`: of request bodies that wait or are being written."""
+        self._writer = writer
+        self._clock = clock
+        self._limit = limit_bytes
+        self._line: deque[_Waiting] = deque()
+        self._bytes = 0
+        self._changed = threading.Condition()
+        self._running = False
+
+    @property
+    def known_keys(self) -> dict[str, int]:
+        return self._writer.known_keys
+
+    async def put(self, attempt_id: str, batch: PointBatch, size: int) -> Stored:
+        """Store a batch of `size` bytes; returns after the commit.
+
+        Raises:
+            TooManyRequestsError: too much waits already; nothing was stored.
+            UnavailableError: the database does not answer; nothing was stored.
+            ServiceError: the batch was refused.
+        """
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(attempt_id, batch, size, loop, loop.create_future())
+        with self._changed:
+            if self._bytes + size > self._limit and self._line:
+                raise TooManyRequestsError("more points wait to be written than the service holds; send them again")
+            self._bytes += size
+            self._line.append(waiting)
+            if not self._running:
+                self._running = True
+                threading.Thread(target=self._run, name="point-writer", daemon=True).start()
+            self._changed.notify()
+        outcome = await waiting.answer
+        if isinstance(outcome, ServiceError):
+            raise outcome
+        return outcome
+
+    def _run(self) -> None:
+        while group := self._next_group():
+            outcomes = self._write(group)
+            with self._changed:
+                self._bytes -= sum(waiting.size for waiting in group)
+            by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Outcome], Outcome]]] = {}
+            for waiting, outcome in zip(group, outcomes, strict=True):
+                by_loop.setdefault(waiting.loop, []).append((waiting.answer, outcome))
+            for loop, answers in by_loop.items():
+                with suppress(RuntimeError):  # a closed loop: nobody waits any more
+                    loop.call_soon_threadsafe(_answer, answers)
+
+    def _next_group(self) -> list[_Waiting]:
+        """What waits, up to a size; nothing when it is time to end."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._line, IDLE_SECONDS):
+                self._running = False
+                return []
+            group, points = [], 0
+            while self._line and points < GROUP_POINTS:
+                waiting = self._line.popleft()
+                group.append(waiting)
+                points += len(waiting.batch.rows)
+            return group
+
+    def _write(self, group: Sequence[_Waiting]) -> Sequence[Outcome]:
+        try:
+            return self._writer.write([(waiting.attempt_id, waiting.batch) for waiting in group], self._clock())
+        except ServiceError as error:
+            return [error] * len(group)
+        except Exception as error:
+            # The thread must live: without it every later batch would wait for ever.
+            structlog.get_logger("ingest").error("a group of points was not written", exc_info=error)
+            return [UnavailableError("the points could not be written", code="database")] * len(group)
+
+
+def _answer(answers: Sequence[tuple[asyncio.Future[Outcome], Outcome]]) -> None:
+    for future, outcome in answers:
+        if not future.done():
+            future.set_result(outcome)

@@ -1,0 +1,148 @@
+"""Storing batches of points: any number of them in one transaction, each whole or not at all."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from service.db.engine import Database
+from service.db.types import to_micros
+from service.errors import ConflictError, InvalidRequestError, NotFoundError, ServiceError
+from service.reports.points.decoding import PointBatch, Row
+from service.reports.points.repository import JobState, Known, NumberedRows, PointsRepository, Target
+from service.reports.points.values import decode_value
+
+MAX_KEYS = 10_000
+"""Names of metrics a job may use; more is a program that puts values into names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What became of a batch."""
+
+    fresh: int
+    """Points that were not there."""
+    duplicates: int
+    job_no: int
+    job_id: str
+    sequence: int
+
+
+Outcome = Stored | ServiceError
+
+
+class PointWriter:
+    """Writes groups of batches to one database. One thread at a time may use it."""
+
+    def __init__(self, database: Database, stored: Callable[[Sequence[Stored]], None] = lambda _stored: None):
+        """`stored` is told of every group after its commit."""
+        self._database = database
+        self._known = Known()
+        self._stored = stored
+
+    @property
+    def known_keys(self) -> dict[str, int]:
+        """Names that were stored before, and are therefore valid."""
+        return self._known.names
+
+    def write(self, group: Sequence[tuple[str, PointBatch]], now: datetime) -> list[Outcome]:
+        """Store the batches of these attempts in one transaction; an answer for each.
+
+        A batch that is refused leaves no trace, and the others do not suffer from it.
+
+        Raises:
+            UnavailableError: the database does not answer; nothing of any batch is stored.
+        """
+        try:
+            with self._database.write() as session:
+                outcomes = _Group(PointsRepository(session, self._database), self._known, now).write(group)
+        except BaseException:
+            self._known.forget()
+            raise
+        self._stored([outcome for outcome in outcomes if isinstance(outcome, Stored)])
+        return outcomes
+
+
+class _Group:
+    """One transaction's worth."""
+
+    def __init__(self, points: PointsRepository, known: Known, now: datetime):
+        self._points = points
+        self._known = known
+        self._now = now
+        self._micros = to_micros(now)
+
+    def write(self, group: Sequence[tuple[str, PointBatch]]) -> list[Outcome]:
+        targets = self._points.targets(sorted({attempt_id for attempt_id, _ in group}))
+        places = [self._prepare(targets.get(attempt_id), attempt_id, batch) for attempt_id, batch in group]
+        accepted = [place for place in places if isinstance(place, NumberedRows)]
+        counts = iter(self._points.add_points(accepted))
+        changed: dict[int, JobState] = {place.target.job.no: place.target.job for place in accepted}
+        for job in sorted(changed.values(), key=lambda one: one.no):
+            self._points.save(job, self._micros)
+        return [_outcome(place, next(counts)) if isinstance(place, NumberedRows) else place for place in places]
+
+    def _prepare(self, target: Target | None, attempt_id: str, batch: PointBatch) -> NumberedRows | ServiceError:
+        if target is None:
+            return NotFoundError(f"there is no attempt {attempt_id!r}", code="attempt_not_found")
+        if not target.first_execution <= batch.execution <= target.first_execution + target.max_restarts:
+            message = f"execution {batch.execution} is not one of this attempt"
+            return ConflictError(message, code="stale_execution", param="execution")
+        keys = self._keys(target, {row[0] for row in batch.rows})
+        if keys is None:
+            message = f"a job may use at most {MAX_KEYS} names of metrics; put what varies into the value or the step"
+            return InvalidRequestError(message, code="too_many_keys", param="points")
+        target.job.sequence += 1
+        self._refresh(target, batch)
+        return NumberedRows(target, batch.execution, target.job.sequence, batch.rows, keys)
+
+    def _keys(self, target: Target, names: set[str]) -> dict[str, int] | None:
+        """The numbers of the names, new ones included; None when the job would have too many."""
+        known = self._known.names
+        used = self._known.job_keys.get(target.attempt_id)
+        if used is not None and all(name in known and known[name] in used for name in names):
+            return known
+        used = self._known.job_keys[target.attempt_id] = self._points.job_keys(target.job.no)
+        known.update(self._points.key_numbers(name for name in names if name not in known))
+        new = {name for name in names if name not in known or known[name] not in used}
+        if len(used) + len(new) > MAX_KEYS:
+            return None
+        unnumbered = [name for name in new if name not in known]
+        self._points.add_keys(unnumbered)
+        known.update(self._points.key_numbers(unnumbered))
+        self._points.add_job_keys(target.job.no, {known[name] for name in new})
+        used.update(known[name] for name in new)
+        return known
+
+    def _refresh(self, target: Target, batch: PointBatch) -> None:
+        """The job's own copy of the newest values, which a list of jobs can show without a query for each."""
+        if (target.attempt_id, batch.execution) not in self._known.executions:
+            self._points.add_execution(target, batch.execution, batch.resumed_from_step, self._micros)
+            self._known.executions.add((target.attempt_id, batch.execution))
+        if batch.execution < (target.reported_execution or 0):
+            return
+        if (target.reported_execution, target.resumed_from_step) != (batch.execution, batch.resumed_from_step):
+            target.reported_execution, target.resumed_from_step = batch.execution, batch.resumed_from_step
+            self._points.note_execution(target)
+        target.job.latest.update(newest(batch.rows))
+        if batch.progress is not None and target.job.current_attempt == target.attempt_id:
+            target.job.progress = {**batch.progress, "reported_at": self._now.isoformat()}
+
+
+def newest(rows: Sequence[Row]) -> dict[str, Any]:
+    """The value of each key at its highest step, as JSON has it."""
+    found: dict[str, Row] = {}
+    for row in rows:
+        before = found.get(row[0])
+        if before is None or row[1] >= before[1]:
+            found[row[0]] = row
+    return {key: row[2] if row[3] == 0 else _word(decode_value(None, row[3])) for key, row in found.items()}
+
+
+def _word(value: float) -> str:
+    return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+
+
+def _outcome(place: NumberedRows, fresh: int) -> Stored:
+    job = place.target.job
+    return Stored(fresh, len(place.rows) - fresh, job.no, job.id, place.sequence)

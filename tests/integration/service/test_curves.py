@@ -1,0 +1,129 @@
+"""Long curves: read from buckets, exact where a later execution took over."""
+
+import csv
+import io
+from typing import Any
+
+from service.jobs.repository import JobRepository
+from service.reports.curves.repository import CurveRepository
+from service.reports.curves.thinning import fold
+from tests.support.wait import wait_until
+from tests.support.world import FakeWorker, World
+
+
+def report(worker: FakeWorker, first: int, last: int, value: float = 1.0, *, resumed: int = 0, key: str = "a") -> None:
+    odd = {5_000: 99.0, 7_777: -99.0}
+    for start in range(first, last + 1, 1000):
+        steps = range(start, min(start + 1000, last + 1))
+        assert worker.metrics([(key, s, odd.get(s, value)) for s in steps], resumed=resumed).status_code == 200
+
+
+def folded(world: World, job: str) -> None:
+    """Everything is in the buckets: what the service's own thread has not folded yet is folded here."""
+    with world.database.read() as session:
+        row = JobRepository(session, world.clock()).get(job)
+
+    def done() -> bool:
+        fold(world.database, row.no)
+        with world.database.read() as session:
+            mark = CurveRepository(session, world.database).mark(row.no)
+        return mark is not None and mark.sequence == row.sequence
+
+    wait_until(done)
+
+
+def curve(world: World, job: str, **query: Any) -> dict[str, Any]:
+    (one,) = world.client.get(f"/v1/jobs/{job}/metrics", params=query).json()["series"]
+    return one
+
+
+def test_extremes_and_ends_survive_and_the_rest_is_thinned(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    report(worker, 1, 12_000)
+    folded(world, job)
+    report(worker, 12_001, 12_100)
+    one = curve(world, job, max_points=100)
+    assert one["truncated"] is True
+    assert len(one["steps"]) <= 100
+    found = dict(zip(one["steps"], one["values"], strict=True))
+    assert (found[5_000], found[7_777]) == (99.0, -99.0)
+    assert (one["steps"][0], one["steps"][-1]) == (1, 12_100), "what is not folded yet is read as well"
+
+
+def test_few_points_are_read_as_they_are(world: World) -> None:
+    job = world.submit()
+    report(world.start(job), 1, 3_000)
+    folded(world, job)
+    one = curve(world, job, max_points=3_000)
+    assert (one["steps"], one["truncated"]) == (list(range(1, 3_001)), False)
+
+
+def test_folding_again_changes_nothing(world: World) -> None:
+    job = world.submit()
+    report(world.start(job), 1, 5_000)
+    folded(world, job)
+    before = curve(world, job, max_points=50)
+    folded(world, job)
+    assert curve(world, job, max_points=50) == before
+
+
+def test_at_the_cut_no_hidden_point_is_seen(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    report(worker, 1, 9_000)
+    folded(world, job)
+    worker.execution = 2
+    report(worker, 4_001, 12_000, 2.0, resumed=4_000)
+    folded(world, job)
+    one = curve(world, job, max_points=60)
+    assert all(value == 1.0 for step, value in zip(one["steps"], one["values"], strict=True) if step <= 4_000)
+    assert {2.0, 99.0, -99.0} == {v for s, v in zip(one["steps"], one["values"], strict=True) if s > 4_000}
+    near = curve(world, job, from_step=3_990, to_step=4_010)
+    assert list(zip(near["steps"], near["values"], strict=True)) == [
+        (step, 1.0 if step <= 4_000 else 2.0) for step in range(3_990, 4_011)
+    ]
+
+
+def test_several_jobs_in_one_answer(world: World) -> None:
+    jobs = [world.submit() for _ in range(2)]
+    for number, job in enumerate(jobs):
+        world.start(job).metrics([("a", 1, float(number)), ("b", 1, 5.0)])
+    answer = world.client.get("/v1/metrics", params={"job": jobs, "keys": "a"}).json()
+    assert [(one["job_id"], one["series"][0]["values"]) for one in answer["data"]] == [
+        (jobs[0], [0.0]),
+        (jobs[1], [1.0]),
+    ]
+    twice = world.client.get("/v1/metrics", params={"job": [jobs[0], jobs[0]]})
+    assert (twice.status_code, twice.json()["error"]["param"]) == (422, "job")
+    assert world.client.get("/v1/metrics", params={"job": ["job_x"] * 21}).status_code == 422
+
+
+def test_raw_pages_hold_every_visible_point_once(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    worker.metrics([(key, step, 1.0) for key in "ab" for step in range(1, 8)])
+    worker.execution = 2
+    worker.metrics([("a", 5, 2.0)], resumed=4)
+    found, after = [], None
+    while True:
+        page = world.client.get(
+            f"/v1/jobs/{job}/points", params={"limit": 3, **({"after": after} if after else {})}
+        ).json()
+        found += [(one["key"], one["step"], one["value"]) for one in page["data"]]
+        after = page["last_id"]
+        if not page["has_more"]:
+            break
+    assert found == [("a", s, 1.0) for s in range(1, 5)] + [("a", 5, 2.0)] + [("b", s, 1.0) for s in range(1, 5)]
+    bad = world.client.get(f"/v1/jobs/{job}/points?after=x")
+    assert (bad.status_code, bad.json()["error"]["param"]) == (422, "after")
+
+
+def test_csv_is_the_same_curve(world: World) -> None:
+    job = world.submit()
+    report(world.start(job), 1, 2_500)
+    rows = list(
+        csv.DictReader(io.StringIO(world.client.get(f"/v1/jobs/{job}/metrics?format=csv&max_points=5000").text))
+    )
+    assert [int(row["step"]) for row in rows] == list(range(1, 2_501))
+    assert world.client.get("/v1/jobs/job_nothing/metrics?format=csv").status_code == 404
