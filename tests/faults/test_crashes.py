@@ -5,13 +5,13 @@ Every case runs a script in a forked process that dies at its place, then the sa
 
 import os
 import shutil
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.faults.drive import Stage
+from tests.support.forks import in_a_fork
 from trainyard.contract.resources import TERMINAL
 
 KILLED = 137
@@ -170,7 +170,7 @@ PLACES: list[tuple[str, Script]] = [
 def test_killed_at(label: str, script: Script, tmp_path: Path, migrated_sqlite: Path) -> None:
     url = f"sqlite:///{tmp_path / 'test.sqlite'}"
     shutil.copy(migrated_sqlite, tmp_path / "test.sqlite")
-    assert _in_a_fork(lambda: _play(tmp_path, url, script, label)) == KILLED, "the place was passed"
+    assert in_a_fork(lambda: _play(tmp_path, url, script, label)) == KILLED, "the place was passed"
     stage = Stage(tmp_path, url)
     try:
         script(stage)
@@ -198,18 +198,6 @@ def _play(folder: Path, url: str, script: Script, label: str) -> None:
 
     stage.world.services.crash = crash
     script(stage)
-
-
-def _in_a_fork(play: Callable[[], None]) -> int:
-    pid = os.fork()
-    if pid == 0:
-        try:
-            play()
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def _check(stage: Stage, script: Script) -> None:
