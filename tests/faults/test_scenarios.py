@@ -163,8 +163,8 @@ SCENARIOS: dict[int, tuple[str, list[str]]] = {
 }
 
 IN_PART = {
-    21: "two hours are not waited for: the outage lasts seconds. The sender only appends to a file meanwhile, and its pause "
-    "between two attempts is bounded (`tests/unit/worker/test_reporting.py`), so that more of it is more of the same",
+    21: "two hours are not waited for: the outage lasts seconds. A run only appends to a file meanwhile, and the "
+    "sender's pause between two attempts is bounded, so that more of it is more of the same",
     24: "Postgres: its server's own disk is not filled; SQLite's limit on pages and a limit on the size of files stand "
     "for a full filesystem, which a test may not mount",
     29: "on Postgres no migration is interrupted: its DDL is part of the transaction by nature",
