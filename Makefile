@@ -22,7 +22,7 @@ test-slow: venv
 	$(BIN)/python -m pytest -m slow --timeout 1000
 
 test-slurm: venv
-	$(BIN)/python -m pytest -m slurm --durations 10
+	$(BIN)/python -m pytest -m "slurm and not slow" --durations 10
 
 test-gpu: venv
 	$(BIN)/python -m pytest -m gpu --timeout 1000 --durations 10

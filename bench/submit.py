@@ -2,20 +2,21 @@
 
 First, idle: from the 201 to sbatch's start, one job at a time, beside submitit's own `submit` (from its call to
 sbatch's start) and bare sbatch (the command alone), in turns. Then `POST /v1/jobs` at a fixed rate on SQLite and on
-Postgres, while the service hands over what it has accepted; a request that waits for its turn to be sent has waited.
+Postgres, from a process of its own, while the service hands over what it has accepted; in turns with the floor: a server
+whose route does nothing but commit one row. A request that waits for its turn to be sent has waited.
 The nodes are taken from the start, so that no job runs beside the measurement.
 """
 
 import argparse
+import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -25,18 +26,21 @@ import submitit
 
 from tests.support.postgres import running_server
 from tests.support.slurm_lab import SlurmLab, running_lab
+from tests.support.wait import wait_until
 from trainyard.client import Client
 from trainyard.contract.templates import fill_template
 from trainyard.demo import ServiceProcess
 
 HAND_OVER_SECONDS = 1.0
 ACCEPT_SECONDS = 0.060
+ROUNDS = 3
 SPEC = fill_template("mlp_parity", {"gpus": 2, "resources.partition": "gpu", "resources.gpus_per_node": 1})
 
 
 def main() -> int:
     """Print the tables; 0 where the targets are met."""
     parser = argparse.ArgumentParser()
+    parser.add_argument("--only", choices=["hand-over", "accept"], help="one of the two parts")
     parser.add_argument("--jobs", type=int, default=20, help="submissions one at a time")
     parser.add_argument("--rate", type=float, default=50.0, help="requests a second")
     parser.add_argument("--seconds", type=float, default=10.0, help="of requests at that rate")
@@ -47,10 +51,11 @@ def main() -> int:
         folder = Path(made)
         calls = stamped_sbatch(folder / "bin", lab)
         lab.run("sbatch", "-N2", "--exclusive", "--output=/dev/null", "--wrap", "sleep 3600")
-        good = hand_overs(folder, calls, options.jobs)
-        with running_server() as server:
-            for name, url in (("SQLite", ""), ("Postgres", server.create_database())):
-                good &= accepting(folder / name, name, url, options.rate, options.seconds)
+        good = options.only == "accept" or hand_overs(folder, calls, options.jobs)
+        if options.only != "hand-over":
+            with running_server() as server:
+                for name, url in (("SQLite", ""), ("Postgres", server.create_database())):
+                    good &= accepting(folder / name, name, url, options.rate, options.seconds)
         lab.cancel_all()
     return 0 if good else 1
 
@@ -123,40 +128,54 @@ def bare_sbatch() -> float:
 
 
 def accepting(folder: Path, name: str, url: str, rate: float, seconds: float) -> bool:
-    """Requests at a fixed rate, answered in time or not; returns whether they meet their target."""
+    """Requests at a fixed rate, beside the floor on the same database; returns whether they meet their target."""
+    folder.mkdir()
     count = int(rate * seconds)
-    settings = {"database_url": url} if url else {}
-    with service(folder, **settings) as client, httpx.Client(base_url=client.url, timeout=30) as http:
-        token = (folder / "state" / "admin_token").read_text().strip()
-        http.headers["Authorization"] = f"Bearer {token}"
-        for _ in range(10):
-            http.post("/v1/jobs", json=SPEC).raise_for_status()
-        took = paced(lambda: http.post("/v1/jobs", json=SPEC).raise_for_status(), count, rate)
-    values = " ".join(f"p{int(100 * q)} {1000 * quantile(took, q):.1f}" for q in (0.5, 0.95, 0.99))
-    print(f"\nPOST /v1/jobs on {name}, {rate:g} a second, {count} requests, ms: {values} most {1000 * max(took):.1f}")
-    return verdict("p99", quantile(took, 0.99), ACCEPT_SECONDS)
+    print(f"\nPOST on {name}, {rate:g} a second, {count} requests, {ROUNDS} rounds in turns, medians, ms")
+    print(f"{'':18}{'p50':>8}{'p95':>8}{'p99':>8}{'most':>8}")
+    took: dict[str, list[list[float]]] = {"/v1/jobs": [], "floor": []}
+    for number in range(ROUNDS):
+        own = folder / str(number)
+        with service(own, **({"database_url": url} if url else {})) as client:
+            token = (own / "state" / "admin_token").read_text().strip()
+            took["/v1/jobs"].append(load(f"{client.url}/v1/jobs", token, rate, count))
+        with floor(url or f"sqlite:///{own / 'floor.sqlite'}") as address:
+            took["floor"].append(load(f"{address}/floor", "", rate, count))
+    for what, rounds in took.items():
+        row = [median(quantile(values, share) for values in rounds) for share in (0.5, 0.95, 0.99, 1.0)]
+        print(f"{what:18}" + "".join(f"{1000 * value:8.1f}" for value in row))
+    return verdict("p99", median(quantile(values, 0.99) for values in took["/v1/jobs"]), ACCEPT_SECONDS)
 
 
-def paced(request: Callable[[], object], count: int, rate: float) -> list[float]:
-    """Seconds from when each was due to its answer."""
-    took: list[float] = []
-    lock = threading.Lock()
+def load(url: str, token: str, rate: float, count: int) -> list[float]:
+    """Seconds to each answer, as a process of its own sees them."""
+    command = [sys.executable, "-m", "bench._load", url, token, str(rate), str(count)]
+    done = subprocess.run(command, input=json.dumps(SPEC).encode(), check=True, stdout=subprocess.PIPE, timeout=600)
+    values: list[float] = json.loads(done.stdout)
+    return values
 
-    def one(due: float) -> None:
-        request()
-        with lock:
-            took.append(time.monotonic() - due)
 
-    with ThreadPoolExecutor(32) as pool:
-        began = time.monotonic()
-        futures = []
-        for number in range(count):
-            due = began + number / rate
-            time.sleep(max(0.0, due - time.monotonic()))
-            futures.append(pool.submit(one, due))
-        for future in futures:
-            future.result()
-    return took
+@contextmanager
+def floor(url: str) -> Iterator[str]:
+    """A server that does nothing but commit; its address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    process = subprocess.Popen([sys.executable, "-m", "bench._floor", url, str(port)])
+    try:
+        address = f"http://127.0.0.1:{port}"
+        wait_until(lambda: answers(address), 30, "the floor to serve")
+        yield address
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def answers(address: str) -> bool:
+    try:
+        return httpx.get(f"{address}/openapi.json", timeout=5).status_code == 200
+    except httpx.HTTPError:
+        return False
 
 
 def quantile(values: list[float], share: float) -> float:

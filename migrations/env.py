@@ -25,8 +25,22 @@ def _render(kind: str, item: Any, autogen: Any) -> str | Literal[False]:
     return False
 
 
+def _make_transactional(engine: sa.Engine) -> None:
+    """SQLite could take a whole migration back, but its driver begins no transaction before a CREATE TABLE."""
+
+    @sa.event.listens_for(engine, "connect")
+    def _prepare(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None
+
+    @sa.event.listens_for(engine, "begin")
+    def _begin(connection: sa.Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
 def run() -> None:
     engine = sa.create_engine(_url(), poolclass=sa.NullPool)
+    if engine.dialect.name == "sqlite":
+        _make_transactional(engine)
     with engine.connect() as connection:
         if connection.dialect.name == "postgresql":
             # Two services that start at once must not migrate at once; a busy table must not block for ever.

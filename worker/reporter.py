@@ -24,6 +24,10 @@ from worker.spool_sender import SpoolSender
 
 log = logging.getLogger(__name__)
 
+_MOST_WAITING = 50_000
+"""Reports of points that wait for the disk; what comes on top is dropped, and told of."""
+_AGAIN_SECONDS = 1.0
+
 Level = Literal["info", "warning", "error"]
 
 
@@ -89,13 +93,21 @@ class SpoolReporter:
         self._seq = 0
         path = layout.spool_file(execution)
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("ab")
+        # Without a buffer: what could not be written must not come later by itself.
+        self._file = path.open("ab", buffering=0)
+        self._stuck: OSError | None = None
+        self._dropped = 0
+        self._closing = threading.Event()
         self._writer = threading.Thread(target=self._write, name="spool-writer", daemon=True)
         self._writer.start()
         if sender:
             sender.start()
 
     def points(self, step: int, values: Mapping[str, float], progress: Progress | None = None) -> None:
+        if self._queue.qsize() >= _MOST_WAITING:
+            self._dropped += 1
+            return
+        self._tell_of_gaps()
         self._queue.put(_Said("metrics", _now(), step=step, values=dict(values), progress=progress))
 
     def event(self, type_: str, message: str, *, level: Level = "info", data: dict[str, Any] | None = None) -> None:
@@ -108,11 +120,13 @@ class SpoolReporter:
         done = threading.Event()
         self._queue.put(_Flush(done))
         while not done.wait(1.0):
-            if not self._writer.is_alive():
-                raise OSError("the spool cannot be written")
+            if self._stuck or not self._writer.is_alive():
+                raise OSError(f"the spool cannot be written: {self._stuck}")
 
     def close(self, timeout: float) -> None:
         """Write everything, and give the sender `timeout` seconds to get it through. The rest stays in the spool."""
+        self._closing.set()
+        self._tell_of_gaps()
         self._queue.put(None)
         self._writer.join()
         if self._sender:
@@ -124,13 +138,35 @@ class SpoolReporter:
                 if isinstance(said, _Flush):
                     os.fsync(self._file.fileno())
                     said.done.set()
-                    continue
-                self._file.write(format_record(self._seq, said.kind, self._body(said)))
-                self._file.flush()
-                self._seq += 1
-                if self._sender:
-                    self._sender.wake()
+                elif self._append(format_record(self._seq, said.kind, self._body(said))):
+                    self._seq += 1
+                    if self._sender:
+                        self._sender.wake()
             os.fsync(self._file.fileno())
+
+    def _append(self, record: bytes) -> bool:
+        """Whole or not at all. A full disk is waited for, beside the training; False when the run ends before."""
+        start = os.fstat(self._file.fileno()).st_size
+        while True:
+            try:
+                rest = memoryview(record)
+                while rest:
+                    rest = rest[self._file.write(rest) :]
+                self._stuck = None
+                return True
+            except OSError as error:
+                if self._stuck is None:
+                    log.error("the spool cannot be written, and is tried again: %s", error)
+                self._stuck = error
+                os.ftruncate(self._file.fileno(), start)
+                if self._closing.wait(_AGAIN_SECONDS):
+                    return False
+
+    def _tell_of_gaps(self) -> None:
+        if self._dropped:
+            count, self._dropped = self._dropped, 0
+            message = f"the points of {count} reports are lost: the spool could not be written for too long"
+            self.event("points_lost", message, level="warning", data={"reports": count})
 
     def _body(self, said: _Said) -> SpoolBody:
         if said.checkpoint:

@@ -1,10 +1,10 @@
 """What of a spec this cluster can never give, found before anything is submitted. Pure.
 
-Only what no waiting would change is refused: nodes count whatever their state. What the snapshot does not tell
-(accounts, qos, and what a qos lifts) is left to Slurm, whose refusal is told in the job.
+Only what no waiting would change is refused: nodes count whatever their state. Accounts and qos are refused where Slurm
+enforces them. What the snapshot does not tell (what a qos lifts) is left to Slurm, whose refusal is told in the job.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from difflib import get_close_matches
 
@@ -25,7 +25,43 @@ def refusals(
         gpus_per_node: 0 where the ranks use none.
         time_limit_minutes: the spec's, or the service's default.
     """
-    if cluster.age_seconds is None or cluster.age_seconds > STALE.total_seconds() or not cluster.partitions:
+    if cluster.age_seconds is None or cluster.age_seconds > STALE.total_seconds():
+        return []
+    account = _account_problem(resources, cluster)
+    places = _place_problems(resources, nodes, gpus_per_node, time_limit_minutes, cluster)
+    return [*([account] if account else []), *places]
+
+
+def _account_problem(resources: Resources, cluster: ClusterResource) -> Problem | None:
+    """An unknown account, or a qos that the account (by default, any of them) does not have."""
+    name, qos = resources.account, resources.qos
+    if not cluster.accounts:
+        # None at all is more likely an accounting that is not set up for this account yet than a rule.
+        return None
+    names = {account.name.lower() for account in cluster.accounts}
+    if name is not None and "account" in cluster.enforced and name.lower() not in names:
+        known = ", ".join(f"{one.name} (default)" if one.default else one.name for one in cluster.accounts)
+        message = f"this service may not use an account `{name}`{_meant(name, names)}; it may use: {known}"
+        return Problem(param="resources.account", message=message)
+    mine = [account for account in cluster.accounts if name is None or account.name.lower() == name.lower()]
+    known_qos = sorted({one for account in mine for one in account.qos})
+    if qos is not None and "qos" in cluster.enforced and known_qos and qos.lower() not in known_qos:
+        where = f"account {name}" if name else "the service's accounts"
+        message = f"{where} may not use a qos `{qos}`{_meant(qos, known_qos)}; there is: {', '.join(known_qos)}"
+        return Problem(param="resources.qos", message=message)
+    return None
+
+
+def _meant(name: str, names: Iterable[str]) -> str:
+    near = get_close_matches(name, list(names), n=1)
+    return f" (did you mean `{near[0]}`?)" if near else ""
+
+
+def _place_problems(
+    resources: Resources, nodes: int, gpus_per_node: int, time_limit_minutes: int | None, cluster: ClusterResource
+) -> list[Problem]:
+    """What the partitions cannot give."""
+    if not cluster.partitions:
         return []
     names = resources.partition.split(",") if resources.partition else [p.name for p in cluster.partitions if p.default]
     known = {partition.name: partition for partition in cluster.partitions}
@@ -49,9 +85,7 @@ def _no_partition(name: str, partitions: Sequence[PartitionResource]) -> str:
     shown = ", ".join(
         f"{partition.name} (default)" if partition.default else partition.name for partition in partitions
     )
-    near = get_close_matches(name, names, n=1)
-    meant = f" (did you mean `{near[0]}`?)" if near else ""
-    return f"there is no partition `{name}`{meant}; this cluster has: {shown}"
+    return f"there is no partition `{name}`{_meant(name, names)}; this cluster has: {shown}"
 
 
 def _time_problem(minutes: int | None, partitions: Sequence[PartitionResource]) -> Problem | None:

@@ -37,6 +37,22 @@ class Pair:
     attempt: Attempt | None
 
 
+@dataclass(frozen=True)
+class _Tags:
+    """What a tick says of the scheduler's names."""
+
+    names: Mapping[str, str]
+    """How people call each job, by tag."""
+    unanswered: Sequence[str]
+    """Of submissions whose outcome nobody knows."""
+
+    @classmethod
+    def of(cls, pairs: Sequence[Pair]) -> "_Tags":
+        known = [(pair.job, pair.attempt) for pair in pairs if pair.attempt]
+        asked = [a for _, a in known if a.scheduler_id is None and a.handed_over_at is not None and a.ended_at is None]
+        return cls({a.tag: f"{job.name} ({job.id})" for job, a in known}, [a.tag for a in asked])
+
+
 class Reconciler:
     """One tick is one call of `run_once`; nothing is remembered between ticks that the database does not hold."""
 
@@ -91,11 +107,11 @@ class Reconciler:
         self._services.crash("tick.after-load")
         observed = self._observe(pairs)
         self._services.crash("tick.after-observation")
-        names = {pair.attempt.tag: f"{pair.job.name} ({pair.job.id})" for pair in pairs if pair.attempt}
+        tags = _Tags.of(pairs)
         self._patience = _PATIENCE_SECONDS
         for pair in pairs:
             with structlog.contextvars.bound_contextvars(**_about(pair.job, pair.attempt)):
-                self._step(pair, observed, names)
+                self._step(pair, observed, tags)
         self._submitter.collect()
         return any(pair.job.status in ACTIVE or pair.job.status == "queued" for pair in pairs)
 
@@ -120,7 +136,7 @@ class Reconciler:
         folder = self._services.run(job.id).attempt(attempt.number).root
         return Known(tag=attempt.tag, scheduler_id=str(attempt.scheduler_id), folder=folder)
 
-    def _step(self, pair: Pair, observed: Mapping[str, Observation] | None, names: Mapping[str, str]) -> None:
+    def _step(self, pair: Pair, observed: Mapping[str, Observation] | None, tags: _Tags) -> None:
         job, attempt = pair.job, pair.attempt
         if job.status in ("queued", "paused"):
             # While the scheduler is silent a submission could only end without an answer.
@@ -129,9 +145,9 @@ class Reconciler:
         elif attempt is None:
             raise AssertionError(f"job {job.id} is {job.status} without an attempt")
         elif attempt.scheduler_id is None:
-            self._ask(lambda: self._submitter.resolve(job, attempt), job)
+            self._ask(lambda: self._submitter.resolve(job, attempt, tags.unanswered), job)
         elif observed is not None:
-            self._underway(job, attempt, _named(observed[attempt.tag], names))
+            self._underway(job, attempt, _named(observed[attempt.tag], tags.names))
 
     def _ask(self, question: Callable[[], None], job: Job) -> None:
         """A question about one job; those that fail slowly do not hold up all others."""

@@ -83,8 +83,11 @@ class Submitter:
         self.services.crash("submit.after-intent")
         self._begin(job, attempt)
 
-    def resolve(self, job: Job, attempt: Attempt) -> None:
+    def resolve(self, job: Job, attempt: Attempt, unanswered: Sequence[str] = ()) -> None:
         """Find out what became of a submission without an answer.
+
+        Args:
+            unanswered: the tags of all such submissions.
 
         Raises:
             SchedulerUnavailableError: nothing was learned.
@@ -98,7 +101,7 @@ class Submitter:
         if attempt.id in self.looked and now - self.looked[attempt.id] < policy.apart:
             return
         folder = self.services.run(job.id).attempt(attempt.number).root
-        found = self.scheduler.find(attempt.tag, folder)
+        found = self.scheduler.find(attempt.tag, folder, unanswered)
         self.looked[attempt.id] = now
         self.services.crash("resolve.after-look")
         if found:

@@ -104,8 +104,11 @@ class Scheduler(Protocol):
         """
         ...
 
-    def find(self, tag: str, folder: Path) -> list[str]:
+    def find(self, tag: str, folder: Path, beside: Sequence[str] = ()) -> list[str]:
         """The scheduler ids of everything queued or running under this tag; empty only after a successful look.
+
+        Args:
+            beside: tags that will be looked for in the same breath: one question may serve all of them.
 
         Raises:
             SchedulerUnavailableError: nothing was learned.
@@ -121,7 +124,7 @@ class Scheduler(Protocol):
         ...
 
     def cluster(self) -> ClusterSnapshot:
-        """What there is to run on, and how much of it is free; one scheduler call.
+        """What there is to run on, and how much of it is free; as many calls whatever its size.
 
         Raises:
             SchedulerUnavailableError: nothing was learned.

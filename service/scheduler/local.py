@@ -78,7 +78,7 @@ class LocalScheduler:
             entries = self._queue.entries()
             return {one.tag: self._observation(one.tag, entries) for one in known}
 
-    def find(self, tag: str, folder: Path) -> list[str]:
+    def find(self, tag: str, folder: Path, beside: Sequence[str] = ()) -> list[str]:
         with self._decide() as lock:
             self._advance(lock)
             return [entry.tag for entry in self._queue.entries() if entry.tag == tag]

@@ -23,6 +23,7 @@ from service.scheduler.base import (
     SchedulerUnavailableError,
     SubmitOutcome,
 )
+from service.scheduler.slurm_accounts import SlurmAccounts
 from service.scheduler.slurm_answer import read_answer
 from service.scheduler.slurm_commands import CommandCounter, Row, SlurmCommands, clean_environment, ignore
 from service.scheduler.slurm_plan import submitit_folder
@@ -36,6 +37,8 @@ _SUBMITTER_SECONDS = 310.0
 """Past the submitter's own limit."""
 _CANCEL_AGAIN_SECONDS = 60.0
 _REMEMBERED_SECONDS = 3600.0
+_NAMES_AT_ONCE = 500
+"""In one question to the accounting, whose length is bounded."""
 _HANDED_OVER = Observation("pending", "handed to Slurm")
 
 
@@ -58,11 +61,16 @@ class SlurmScheduler:
         self._clock = clock
         self._count = count
         self._commands = SlurmCommands(count)
+        self._accounts = SlurmAccounts(self._commands)
         self._queue: list[Row] = []
         self._others: list[Row] = []
         """Jobs of other accounts, asked for only while one of ours waits behind them."""
         self._queue_time = float("-inf")
         """Before the question to which the queue is the answer."""
+        self._past: list[Row] = []
+        self._searched: frozenset[str] = frozenset()
+        """The names to which `_past` is the accounting's answer."""
+        self._searched_at = float("-inf")
         self._asked = float("-inf")
         self._last: dict[str, Observation] | SchedulerUnavailableError = {}
         self._handed_over: dict[str, float] = {}
@@ -135,17 +143,29 @@ class SlurmScheduler:
         now = self._clock()
         return {one.tag: _observation(row, ahead, now) for one, row in found if row is not None}
 
-    def find(self, tag: str, folder: Path) -> list[str]:
-        # One look serves for all that were handed over before it.
-        if self._queue_time <= self._handed_over.get(tag, float("inf")):
+    def find(self, tag: str, folder: Path, beside: Sequence[str] = ()) -> list[str]:
+        # One look serves for all that were handed over before it, and only for this breath: the next must be a new one.
+        since = max(time.monotonic() - self._poll_seconds, self._handed_over.get(tag, float("-inf")))
+        if self._queue_time <= since:
             self._look()
         rows = [row for row in self._queue if row.name == tag]
         if not rows:
-            rows = [row for row in self._commands.sacct(name=tag) or [] if row.name == tag]
+            rows = [row for row in self._records(tag, beside, since) if row.name == tag]
         ended = {row.id for row in rows if meaning(row.state)[0] == "ended"}
         found = {row.id for row in rows} | set(_submitted(folder))
         claimant = _claimant(folder)
         return sorted(found, key=lambda job: (job != claimant, job in ended, int(job)))
+
+    def _records(self, tag: str, beside: Sequence[str], since: float) -> list[Row]:
+        """What the accounting knows of a name, asked together with the others'."""
+        answered = self._searched if self._searched_at > since else frozenset()
+        if tag not in answered:
+            others = (other for other in beside if other not in answered)
+            names = list(dict.fromkeys([tag, *others]))[:_NAMES_AT_ONCE]
+            before = time.monotonic()
+            self._past = self._commands.sacct(names=names) or []
+            self._searched, self._searched_at = frozenset(names), before
+        return self._past
 
     def cancel(self, known: Known) -> None:
         """Slurm sends SIGTERM and, after its KillWait, SIGKILL; asked again only after a while."""
@@ -157,7 +177,7 @@ class SlurmScheduler:
         self._cancelled = {**recent, known.scheduler_id: now}
 
     def cluster(self) -> ClusterSnapshot:
-        return self._commands.sinfo()
+        return self._accounts.beside(self._commands.sinfo())
 
 
 def _observation(row: Row, ahead: Mapping[str, int], now: datetime) -> Observation:

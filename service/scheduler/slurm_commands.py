@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
+from service.cluster.accounts import COLUMNS
 from service.cluster.sinfo import SHORT, WIDE, parse_short, parse_wide, snapshot
 from service.scheduler.base import SchedulerUnavailableError
 from trainyard.contract.cluster import ClusterSnapshot
@@ -63,11 +64,11 @@ class SlurmCommands:
         output = self._run(["squeue", *whose, "--states=all", "--noheader", columns])
         return read_queue(output, mark, os.getuid())
 
-    def sacct(self, *, ids: Sequence[str] = (), name: str = "") -> list[Row] | None:
-        """What the accounting knows of these ids or of this name, older records first; None where there is none."""
+    def sacct(self, *, ids: Sequence[str] = (), names: Sequence[str] = ()) -> list[Row] | None:
+        """What the accounting knows of these ids or of these names, older records first; None where there is none."""
         # By name within a window, whose end lies ahead: what is not to begin before then would not be shown.
         window = ["--starttime=now-30days", "--endtime=now+30days"]
-        what = [f"--jobs={','.join(ids)}"] if ids else [f"--name={name}", *window]
+        what = [f"--jobs={','.join(ids)}"] if ids else [f"--name={','.join(names)}", *window]
         columns = "--format=JobIDRaw,State,ExitCode,NodeList,JobName"
         try:
             return _records(
@@ -89,6 +90,15 @@ class SlurmCommands:
             # An old release: the next question is put so that it understands.
             self._tells_used_gpus = not (_UNKNOWN_COLUMN in str(error).lower() and "format" in str(error).lower())
             raise
+
+    def configuration(self) -> str:
+        """The controller's own configuration, as it prints it."""
+        return self._run(["scontrol", "show", "config"])
+
+    def associations(self, user: str) -> str:
+        """What the accounting allows a user: one line an association, `COLUMNS` of `service.cluster.accounts`."""
+        what = ["show", "user", "where", f"name={user}", "withassoc"]
+        return self._run(["sacctmgr", "--noheader", "--parsable2", *what, f"format={','.join(COLUMNS)}"])
 
     def scancel(self, job: str, name: str) -> None:
         """Cancel the job if it has this name: Slurm itself compares, so a reused id is never hit."""

@@ -79,7 +79,7 @@ class SimSlurm:
         self._check()
         return {one.tag: self._observation(one) for one in known}
 
-    def find(self, tag: str, folder: Path) -> list[str]:
+    def find(self, tag: str, folder: Path, beside: Sequence[str] = ()) -> list[str]:
         self._check()
         found = [job for job in self.jobs if job.tag == tag and self._visible(job)]
         return [job.id for job in sorted(found, key=lambda job: (not job.granted, job.state == "ended", int(job.id)))]

@@ -5,13 +5,13 @@ Every case runs a script in a forked process that dies at its place, then the sa
 
 import os
 import shutil
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.faults.drive import Stage
+from tests.support.forks import in_a_fork
 from trainyard.contract.resources import TERMINAL
 
 KILLED = 137
@@ -170,13 +170,50 @@ PLACES: list[tuple[str, Script]] = [
 def test_killed_at(label: str, script: Script, tmp_path: Path, migrated_sqlite: Path) -> None:
     url = f"sqlite:///{tmp_path / 'test.sqlite'}"
     shutil.copy(migrated_sqlite, tmp_path / "test.sqlite")
-    assert _in_a_fork(lambda: _play(tmp_path, url, script, label)) == KILLED, "the place was passed"
+    assert in_a_fork(lambda: _play(tmp_path, url, script, label)) == KILLED, "the place was passed"
     stage = Stage(tmp_path, url)
     try:
         script(stage)
         _check(stage, script)
     finally:
         stage.close()
+
+
+@pytest.mark.parametrize(("label", "script"), PLACES, ids=[f"{script.__name__}-{label}" for label, script in PLACES])
+def test_cancelled_at(label: str, script: Script, tmp_path: Path, migrated_sqlite: Path) -> None:
+    """Killed there, and the next that anybody hears of the job is that it is not wanted: nothing of it is left."""
+    url = f"sqlite:///{tmp_path / 'test.sqlite'}"
+    shutil.copy(migrated_sqlite, tmp_path / "test.sqlite")
+    assert in_a_fork(lambda: _play(tmp_path, url, script, label)) == KILLED, "the place was passed"
+    stage = Stage(tmp_path, url)
+    try:
+        if (blocked := stage.world.settings.runs).is_dir():
+            for file in [path for path in blocked.iterdir() if path.is_file()]:
+                file.unlink()
+        (job,) = stage.world.client.get("/v1/jobs").json()["data"]
+        over = job["status"] in TERMINAL
+        finished = any(sim.ended_as == "completed" for sim in stage.slurm.jobs) or label == "finish.after-commit"
+        assert stage.world.client.post(f"/v1/jobs/{job['id']}/cancel").status_code == (409 if over else 202)
+        _let_it_end(stage, job["id"])
+        status = stage.world.status(job["id"])
+        assert status == "cancelled" or (status == "succeeded" and (over or finished)), status
+        assert not stage.in_state("pending")
+        assert not stage.in_state("running")
+    finally:
+        stage.close()
+
+
+def _let_it_end(stage: Stage, job: str) -> None:
+    """Slurm starts what waits and ends what it was asked to; nobody else ends anything."""
+    for _ in range(40):
+        stage.tick(61)
+        for sim in stage.in_state("running"):
+            if sim.cancel_asked:
+                stage.slurm.end(sim, "cancelled")
+        for sim in stage.in_state("pending"):
+            stage.start(sim)
+        if stage.world.status(job) in TERMINAL and not stage.in_state("running"):
+            return
 
 
 def test_every_place_is_covered() -> None:
@@ -198,18 +235,6 @@ def _play(folder: Path, url: str, script: Script, label: str) -> None:
 
     stage.world.services.crash = crash
     script(stage)
-
-
-def _in_a_fork(play: Callable[[], None]) -> int:
-    pid = os.fork()
-    if pid == 0:
-        try:
-            play()
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def _check(stage: Stage, script: Script) -> None:

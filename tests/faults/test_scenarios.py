@@ -113,7 +113,14 @@ SCENARIOS: dict[int, tuple[str, list[str]]] = {
         "a worker's clock is wrong",
         [f"{FAULTS}/test_scenarios.py::test_23_a_node_whose_clock_is_an_hour_off"],
     ),
-    24: ("the disk is full", [f"{HAND_OVER}::test_a_full_disk_leaves_the_job_to_be_tried_again"]),
+    24: (
+        "the disk is full",
+        [
+            f"{HAND_OVER}::test_a_full_disk_leaves_the_job_to_be_tried_again",
+            f"{FAULTS}/test_limits.py::test_24_a_database_without_room_takes_nothing_by_halves",
+            "tests/unit/worker/test_reporting.py::test_the_run_goes_on_and_nothing_is_lost_or_torn",
+        ],
+    ),
     25: ("the database is away", [f"{FAULTS}/test_scenarios.py::test_25_a_database_that_does_not_answer"]),
     26: ("killed while a checkpoint is written", ["tests/unit/worker/test_checkpoint.py::test_one_without_a_manifest"]),
     27: (
@@ -124,11 +131,26 @@ SCENARIOS: dict[int, tuple[str, list[str]]] = {
         "the shared filesystem shows files late",
         [f"{FAULTS}/test_scenarios.py::test_28_a_last_word_that_shows_a_minute_late"],
     ),
-    29: ("a newer or half-migrated database", [f"{SERVICE}/test_migrations.py::test_a_database_of_a_newer_release"]),
-    30: ("slow and many streams", [f"{SERVICE}/test_reports.py::test_the_stream_replays_from_any_place_and_ends"]),
+    29: (
+        "a newer or half-migrated database",
+        [
+            f"{SERVICE}/test_migrations.py::test_a_database_of_a_newer_release",
+            f"{FAULTS}/test_limits.py::test_29_a_migration_that_is_interrupted_goes_on_at_the_next_start",
+        ],
+    ),
+    30: (
+        "slow and many streams",
+        [
+            f"{SERVICE}/test_reports.py::test_the_stream_replays_from_any_place_and_ends",
+            f"{FAULTS}/test_limits.py::test_30_five_hundred_streams_end_with_the_same_events",
+        ],
+    ),
     31: (
         "ten thousand jobs",
-        [f"{RECONCILE}::test_the_number_of_scheduler_calls_does_not_depend_on_the_number_of_jobs"],
+        [
+            f"{RECONCILE}::test_the_number_of_scheduler_calls_does_not_depend_on_the_number_of_jobs",
+            f"{FAULTS}/test_limits.py::test_31_a_tick_over_ten_thousand_jobs_stays_within_its_bounds",
+        ],
     ),
     32: (
         "cancelled in doubt or before sbatch",
@@ -141,11 +163,13 @@ SCENARIOS: dict[int, tuple[str, list[str]]] = {
 }
 
 IN_PART = {
-    21: "two hours are not waited for: the outage is seconds, and the length of the spool is not its concern",
-    24: "a full disk of the database or the spool needs a filesystem of its own, which a test may not mount",
-    29: "a migration that is interrupted is not tried; on both databases each one is a transaction",
-    30: "a storm of 500 streams belongs to a load test",
-    31: "`bench/reconcile.py` measures the tick over ten thousand jobs",
+    21: "two hours are not waited for: the outage lasts seconds. A run only appends to a file meanwhile, and the "
+    "sender's pause between two attempts is bounded, so that more of it is more of the same",
+    24: "Postgres: its server's own disk is not filled; SQLite's limit on pages and a limit on the size of files stand "
+    "for a full filesystem, which a test may not mount",
+    29: "on Postgres no migration is interrupted: its DDL is part of the transaction by nature",
+    30: "the 500 readers share one process with the service's code; no sockets, so the kernel's buffers are not in it",
+    31: "the API's response times meanwhile are measured by `bench/submit.py`, on fewer jobs",
 }
 """What of a scenario is not tried here, and why."""
 

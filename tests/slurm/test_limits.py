@@ -8,7 +8,7 @@ from tests.support.slurm_lab import SlurmLab
 from tests.support.wait import wait_until
 from trainyard.demo import ServiceProcess
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
 
 def test_a_time_limit_is_continued(service: ServiceProcess, slurm: SlurmLab) -> None:

@@ -11,7 +11,7 @@ from trainyard.demo import ServiceProcess
 pytestmark = pytest.mark.slurm
 
 
-@pytest.mark.parametrize("dead", ["node1", "node2"])
+@pytest.mark.parametrize("dead", ["node1", pytest.param("node2", marks=pytest.mark.slow)])
 def test_a_dead_node_is_a_continuation_that_costs_no_retry(dead: str, service: ServiceProcess, slurm: SlurmLab) -> None:
     with service.client() as client:
         job = client.submit(long_run(steps=120, restart__max_retries=0))

@@ -79,7 +79,7 @@ class FakeScheduler:
         self._check()
         return {k.tag: self.states.get(k.tag, Observation("absent")) for k in known}
 
-    def find(self, tag: str, folder: Path) -> list[str]:
+    def find(self, tag: str, folder: Path, beside: Sequence[str] = ()) -> list[str]:
         self._check()
         return [f"id-{tag}"] if tag in self.states else []
 

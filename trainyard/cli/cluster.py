@@ -6,7 +6,7 @@ import typer
 
 from trainyard.cli.output import complain, duration, emit, say, table
 from trainyard.cli.session import JsonOption, client_of
-from trainyard.contract.cluster import ClusterResource, GpuCount, PartitionResource
+from trainyard.contract.cluster import AccountResource, ClusterResource, GpuCount, PartitionResource
 
 
 def cluster(ctx: typer.Context, as_json: JsonOption = False) -> None:
@@ -36,6 +36,8 @@ def _summary(found: ClusterResource) -> Iterator[str]:
         yield f"nodes: {_nodes(found.nodes)}"
     if found.gpus:
         yield f"GPUs free: {_gpus(found.gpus)}"
+    if found.accounts:
+        yield f"accounts: {', '.join(_account(account) for account in found.accounts)}"
 
 
 def _row(partition: PartitionResource) -> tuple[str, ...]:
@@ -53,6 +55,12 @@ def _row(partition: PartitionResource) -> tuple[str, ...]:
 
 def _nodes(nodes: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {state}" for state, count in nodes.items()) or "none"
+
+
+def _account(account: AccountResource) -> str:
+    """`physics* (qos: long, normal)`; the default has a star."""
+    qos = f" (qos: {', '.join(account.qos)})" if account.qos else ""
+    return f"{account.name}{'*' if account.default else ''}{qos}"
 
 
 def _gpus(gpus: Sequence[GpuCount]) -> str:

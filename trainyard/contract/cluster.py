@@ -37,11 +37,21 @@ class PartitionResource(Resource):
     max_nodes: int | None = None
     """That one job may take; None: no limit."""
     groups: list[str] | None = None
-    """Unix groups that may use it; None: all. Slurm's `sinfo` does not tell which accounts and qos may."""
+    """Unix groups that may use it; None: all. Which accounts and qos may is another question."""
     nodes: dict[str, int] = Field(default_factory=dict)
     """By state."""
     gpus: list[GpuCount] = Field(default_factory=list)
     shapes: list[NodeShape] = Field(default_factory=list)
+
+
+class AccountResource(Resource):
+    """An account of Slurm's accounting that the service may use."""
+
+    name: str
+    default: bool = False
+    partitions: list[str] | None = None
+    """Where it may be used; None: everywhere."""
+    qos: list[str] = Field(default_factory=list)
 
 
 class SlotCount(Resource):
@@ -57,6 +67,10 @@ class ClusterSnapshot(Resource):
     partitions: list[PartitionResource] = Field(default_factory=list)
     nodes: dict[str, int] = Field(default_factory=dict)
     gpus: list[GpuCount] = Field(default_factory=list)
+    accounts: list[AccountResource] | None = None
+    """None: Slurm has no accounting, or it does not answer."""
+    enforced: list[Literal["account", "qos"]] = Field(default_factory=list)
+    """Which of the two Slurm refuses where it is not among `accounts`."""
     slots: SlotCount | None = None
     """On the local backend."""
 

@@ -1,4 +1,5 @@
 import json
+import resource
 import threading
 import time
 from datetime import UTC, datetime
@@ -6,6 +7,8 @@ from datetime import UTC, datetime
 import httpx
 import pytest
 
+from tests.support.forks import in_a_fork
+from tests.support.wait import wait_until
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.reports import MAX_POINTS, CheckpointReport
 from trainyard.contract.spool import parse_spool, read_acknowledged
@@ -81,6 +84,38 @@ class TestSpoolReporter:
         speaking.points(2, {"a": 1.0})
         speaking.close(5)
         assert [route for route, _ in service.requests] == ["metrics", "checkpoints", "metrics"]
+
+
+class TestADiskThatIsFull:
+    def test_the_run_goes_on_and_nothing_is_lost_or_torn_when_there_is_room_again(self, layout):
+        assert in_a_fork(lambda: self.fill_and_free(layout)) == 0
+        steps = [record.body().points[0].step for record in parse_spool(layout.spool_file(1))]
+        assert steps == list(range(1, 60))
+
+    def fill_and_free(self, layout):
+        """The limit on a file's size fails a write in its middle, as a full disk does."""
+        speaking = SpoolReporter(layout, 1, 0, None)
+        for step in range(1, 20):
+            speaking.points(step, {"train/loss": 1.0})
+        speaking.flush_to_disk()
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (layout.spool_file(1).stat().st_size + 50, hard))
+        for step in range(20, 60):
+            speaking.points(step, {"train/loss": 1.0})
+        with pytest.raises(OSError, match="the spool cannot be written"):
+            speaking.flush_to_disk()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        wait_until(lambda: layout.spool_file(1).read_text().count("\n") == 59, 10, "the rest to be written")
+        speaking.close(1)
+
+    def test_what_comes_while_too_much_waits_is_counted(self, layout, monkeypatch):
+        monkeypatch.setattr("worker.reporter._MOST_WAITING", 0)
+        speaking = SpoolReporter(layout, 1, 0, None)
+        speaking.points(1, {"train/loss": 1.0})
+        speaking.event("started", "here we go")
+        speaking.close(1)
+        lost = [record.body().events[0] for record in parse_spool(layout.spool_file(1))][-1]
+        assert (lost.type, lost.data) == ("points_lost", {"reports": 1})
 
 
 class TestSpoolSender:

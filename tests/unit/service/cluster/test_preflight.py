@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from service.cluster.preflight import refusals
-from trainyard.contract.cluster import ClusterResource, NodeShape, PartitionResource
+from trainyard.contract.cluster import AccountResource, ClusterResource, NodeShape, PartitionResource
 from trainyard.contract.sections import Resources
 
 GPU = PartitionResource(
@@ -105,3 +105,41 @@ def test_a_missing_or_stale_snapshot_refuses_nothing(change: dict[str, Any]) -> 
 def test_without_a_default_partition_a_plugin_of_the_site_may_choose() -> None:
     cluster = CLUSTER.model_copy(update={"partitions": [CPU]})
     assert told(cluster, gpus=4, nodes=99) == []
+
+
+ACCOUNTS = [
+    AccountResource(name="physics", default=True, qos=["long", "normal"]),
+    AccountResource(name="chemistry", qos=["normal"]),
+]
+BOTH = CLUSTER.model_copy(update={"accounts": ACCOUNTS, "enforced": ["account", "qos"]})
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (
+            {"account": "phisics"},
+            "resources.account: this service may not use an account `phisics` (did you mean `physics`?); "
+            "it may use: physics (default), chemistry",
+        ),
+        (
+            {"account": "chemistry", "qos": "long"},
+            "resources.qos: account chemistry may not use a qos `long`; there is: normal",
+        ),
+        ({"qos": "urgent"}, "resources.qos: the service's accounts may not use a qos `urgent`; there is: long, normal"),
+    ],
+)
+def test_an_account_or_qos_that_slurm_would_refuse(asked: dict[str, Any], expected: str) -> None:
+    assert told(BOTH, **asked) == [expected]
+
+
+def test_accounts_that_exist_or_are_not_enforced_are_left_to_slurm() -> None:
+    assert told(BOTH, account="Physics", qos="long") == []
+    for enforced, asked in (
+        ([], {"account": "x", "qos": "y"}),
+        (["account"], {"qos": "y"}),
+        (["qos"], {"account": "x"}),
+    ):
+        assert told(BOTH.model_copy(update={"enforced": enforced}), **asked) == []
+    assert told(BOTH.model_copy(update={"accounts": None}), account="x") == [], "the accounting does not answer"
+    assert told(BOTH.model_copy(update={"age_seconds": 400}), account="x") == [], "an old answer"

@@ -1,0 +1,35 @@
+"""The floor of accepting a job: `python -m bench._floor DATABASE_URL PORT` serves a POST that commits one row."""
+
+import sys
+from typing import Any
+
+import sqlalchemy as sa
+import uvicorn
+from fastapi import FastAPI, Request
+from starlette.concurrency import run_in_threadpool
+
+from service.db.engine import Database
+
+
+def make_app(database: Database) -> FastAPI:
+    """One route; the row holds the body."""
+    app = FastAPI()
+    text = sa.text("INSERT INTO floor (body) VALUES (:body)")
+    with database.write() as session:
+        session.execute(sa.text("CREATE TABLE IF NOT EXISTS floor (body TEXT)"))
+
+    def keep(body: str) -> None:
+        with database.write() as session:
+            session.execute(text, {"body": body})
+
+    @app.post("/floor", status_code=201)
+    async def floor(request: Request) -> Any:
+        body = (await request.body()).decode()
+        await run_in_threadpool(keep, body)
+        return {"kept": len(body)}
+
+    return app
+
+
+if __name__ == "__main__":
+    uvicorn.run(make_app(Database(sys.argv[1])), host="127.0.0.1", port=int(sys.argv[2]), log_level="warning")

@@ -1,0 +1,115 @@
+"""A person's cancel at each state of a job and each point of its submission: nothing of it runs or waits any more."""
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.slurm.conftest import slurm_service
+from tests.slurm.specs import long_run
+from tests.support.live import wait_for_status
+from tests.support.slurm_lab import SlurmLab
+from tests.support.slurm_wrappers import install
+from tests.support.wait import wait_until
+from trainyard.client import Client
+from trainyard.demo import ServiceProcess
+
+pytestmark = pytest.mark.slurm
+
+ALIVE = "PENDING,RUNNING,COMPLETING,SUSPENDED"
+
+
+def cancel_and_look(client: Client, job_id: str, service: ServiceProcess, slurm: SlurmLab, others: int = 0) -> None:
+    """Cancel twice, and look with squeue and among the processes once it is over."""
+    client.cancel(job_id)
+    client.cancel(job_id)
+    see_that_it_is_gone(client, job_id, service, slurm, others)
+
+
+def see_that_it_is_gone(client: Client, job_id: str, service: ServiceProcess, slurm: SlurmLab, others: int) -> None:
+    done = wait_for_status(client, job_id, "cancelled", "failed", "succeeded", seconds=90)
+    assert (done.status, done.status_reason) == ("cancelled", "user_cancelled")
+    wait_until(lambda: not processes_below(service.runs_dir), 30, "its processes to be gone")
+    wait_until(lambda: len(slurm.jobs(states=ALIVE)) == others, 30, "it to leave the queue")
+
+
+def processes_below(runs: Path) -> list[psutil.Process]:
+    """Every process that was started with a path among the runs."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        words = " ".join(process.info["cmdline"] or [])
+        if str(runs) in words and process.info["status"] != psutil.STATUS_ZOMBIE:
+            found.append(process)
+    return found
+
+
+def test_while_slurm_does_not_answer(service: ServiceProcess, slurm: SlurmLab) -> None:
+    slurm.stop_controller()
+    try:
+        with service.client() as client:
+            job = client.submit(long_run())
+            client.cancel(job.id)
+            assert wait_for_status(client, job.id, "cancelled", seconds=90).attempt is None
+    finally:
+        slurm.start_controller()
+    wait_until(lambda: not slurm.jobs(states=ALIVE), 30, "the controller to answer, with nothing in the queue")
+
+
+def test_while_it_waits(service: ServiceProcess, slurm: SlurmLab) -> None:
+    slurm.run("sbatch", "-N2", "--exclusive", "--output=/dev/null", "--wrap", "sleep 300")
+    wait_until(lambda: slurm.jobs(states="RUNNING"), 30, "the nodes to be taken")
+    with service.client() as client:
+        job = client.submit(long_run())
+        wait_for_status(client, job.id, "pending")
+        cancel_and_look(client, job.id, service, slurm, others=1)
+
+
+def test_between_its_start_and_its_claim(service: ServiceProcess, slurm: SlurmLab) -> None:
+    with service.client() as client:
+        job = client.submit(long_run(steps=100_000))
+        wait_until(lambda: slurm.jobs(states="RUNNING"), 30, "Slurm to start it")
+        cancel_and_look(client, job.id, service, slurm)
+
+
+POINTS = {
+    "before sbatch asks": 'touch {began}; sleep 3; exec $REAL "$@"',
+    "after the controller has it": '$REAL "$@" > {answer}; touch {began}; sleep 3; cat {answer}',
+    "an error although it was accepted": (
+        '$REAL "$@" > /dev/null; touch {began}; sleep 3; echo "Socket timed out on send/recv operation" >&2; exit 1'
+    ),
+    "the submitter dies": '$REAL "$@" > /dev/null; touch {began}; sleep 3; kill -9 $PPID',
+}
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_while_it_is_handed_over(point: str, slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    began, answer = tmp_path / "began", tmp_path / "answer"
+    install(tmp_path / "bin", "sbatch", POINTS[point].format(began=began, answer=answer), monkeypatch)
+    with slurm_service(tmp_path) as service, service.client() as client:
+        job = client.submit(long_run(steps=100_000))
+        wait_until(began.exists, 30, "sbatch to be called")
+        assert client.job(job.id).status == "submitting"
+        cancel_and_look(client, job.id, service, slurm)
+
+
+def test_while_nobody_can_tell_whether_slurm_has_it(
+    slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hidden = tmp_path / "hidden"
+    hidden.touch()
+    refusal = "Socket timed out on send/recv operation"
+    install(tmp_path / "bin", "sbatch", f'$REAL "$@" > /dev/null; echo "{refusal}" >&2; exit 1', monkeypatch)
+    install(tmp_path / "bin", "squeue", f'[ -e {hidden} ] && exit 0; exec $REAL "$@"', monkeypatch)
+    with slurm_service(tmp_path) as service:
+        with service.client() as client:
+            job = client.submit(long_run(steps=100_000))
+            words = "without a clear answer"
+            wait_until(lambda: words in client.job(job.id).status_message, 30, "the submission to be in doubt")
+            wait_until(lambda: len(slurm.jobs(states=ALIVE)) == 1, 30, "Slurm to have it all the same")
+            client.cancel(job.id)
+            assert client.job(job.id).status in ("submitting", "cancelling"), "nothing is concluded"
+        service.kill()
+        hidden.unlink()
+        service.start()
+        with service.client() as client:
+            see_that_it_is_gone(client, job.id, service, slurm, others=0)

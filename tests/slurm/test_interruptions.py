@@ -1,0 +1,141 @@
+"""One job, three interruptions of different kinds: its curve is that of a run that nobody disturbed."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+
+from tests.slurm.conftest import slurm_service
+from tests.support.live import losses, processes_of, wait_for_status, wait_for_step
+from tests.support.slurm_lab import SlurmLab
+from tests.support.wait import wait_until
+from trainyard.client import Client
+from trainyard.contract.resources import AttemptResource
+
+pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(900)]
+
+STEPS = 120
+PROGRAM = '''
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from trainyard.custom import CustomTask, Examples
+
+
+class Paced(CustomTask):
+    """A small network on fixed numbers; each step takes as long as a file says."""
+
+    def __init__(self, spec):
+        self.examples = Examples((torch.rand(480, 4), torch.rand(480, 3)), train=480, held_out=0)
+
+    def build_model(self):
+        return nn.Sequential(nn.Linear(4, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 3))
+
+    def loss_sum(self, model, batch):
+        time.sleep(float(Path({pace!r}).read_text()))
+        features, targets = batch
+        return functional.mse_loss(model(features), targets, reduction="none").mean(1).sum()
+'''
+
+
+class Pace:
+    """How long each step takes, of every job that was submitted with this code."""
+
+    def __init__(self, folder: Path) -> None:
+        self.code, self._file = folder / "code", folder / "pace"
+        self.code.mkdir()
+        (self.code / "paced.py").write_text(dedent(PROGRAM).format(pace=str(self._file)))
+
+    def set(self, seconds: float) -> None:
+        part = self._file.with_suffix(".part")
+        part.write_text(str(seconds))
+        part.rename(self._file)
+
+
+def spec(**changes: Any) -> dict[str, Any]:
+    """Two nodes with two ranks each, a minute at a time."""
+    return {
+        "name": "interrupted",
+        "task": "custom",
+        "target": "paced:Paced",
+        "strategy": "fsdp",
+        "gpus": 4,
+        "steps": STEPS,
+        "batch": {"size": 12},
+        "optimizer": {"name": "adamw", "lr": 0.01, "clip_norm": 1.0},
+        "schedule": {"name": "cosine", "warmup_steps": 10},
+        "checkpoint": {"every_steps": 5},
+        "log": {"every_steps": 1},
+        "restart": {"max_retries": 0},
+        "resources": {"partition": "gpu", "gpus_per_node": 2, "time_limit_minutes": 1, **changes},
+    }
+
+
+@pytest.fixture
+def pace(tmp_path: Path) -> Iterator[Pace]:
+    made = Pace(tmp_path)
+    yield made
+    made.set(0)
+
+
+def test_preempted_then_without_a_node_then_out_of_time(slurm: SlurmLab, tmp_path: Path, pace: Pace) -> None:
+    with slurm_service(tmp_path) as service, service.client() as client:
+        pace.set(0)
+        reference = client.submit(spec(), code=pace.code)
+        assert wait_for_status(client, reference.id, "succeeded", "failed").status == "succeeded"
+        expected = losses(client, reference.id)
+        assert sorted(expected) == list(range(1, STEPS + 1))
+
+        pace.set(1.0)
+        job = client.submit(spec(), code=pace.code)
+        wait_for_step(client, job.id, 7)
+        slurm.run("sbatch", "-p", "high", "-N2", "--exclusive", "--output=/dev/null", "--wrap", "sleep 1")
+        first_step = attempt_trains(client, job.id, 2)
+        wait_for_step(client, job.id, first_step + 7)
+        slurm.stop_node("node2")
+        try:
+            wait_until(lambda: len(list(client.attempts(job.id))) == 3, 150, "a third attempt")
+        finally:
+            slurm.start_node("node2")
+        attempt_trains(client, job.id, 3)
+        wait_until(lambda: len(list(client.attempts(job.id))) == 4, 120, "a fourth attempt, after the limit")
+        pace.set(0)
+        done = wait_for_status(client, job.id, "succeeded", "failed", "cancelled", "lost", seconds=200)
+        assert done.status == "succeeded", done.status_message
+
+        attempts = sorted(client.attempts(job.id), key=lambda attempt: attempt.number)
+        reasons = [attempt.exit_reason for attempt in attempts]
+        assert reasons == ["preempted", "node_failure", "time_limit", "completed"]
+        resumed = [attempt.resumed_from_step or 0 for attempt in attempts]
+        assert resumed == sorted(resumed)
+        assert len(set(resumed)) == 4, f"each went on from a newer checkpoint: {resumed}"
+        assert losses(client, job.id) == expected, "to the last digit"
+        assert_each_step_once(client, job.id)
+        for attempt in attempts:
+            assert not processes_of(attempt.id)
+
+
+def attempt_trains(client: Client, job_id: str, number: int) -> int:
+    """Wait until that attempt has resumed; the step from which it goes on."""
+
+    def resumed() -> AttemptResource | None:
+        attempt = client.job(job_id).attempt
+        return attempt if attempt and attempt.number == number and attempt.resumed_from_step else None
+
+    found = wait_until(resumed, 150, f"attempt {number} of {job_id}")
+    assert found is not None
+    return found.resumed_from_step or 0
+
+
+def assert_each_step_once(client: Client, job_id: str) -> None:
+    """In the raw export, which thins and merges nothing."""
+    rows = [line.split(",") for line in client.metrics_csv(job_id, ["train/loss"]).splitlines()]
+    head, body = rows[0], rows[1:]
+    steps = [int(row[head.index("step")]) for row in body]
+    assert sorted(steps) == list(range(1, STEPS + 1))
