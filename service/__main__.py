@@ -38,6 +38,8 @@ from service.scheduler.local_policy import visible_gpus
 from service.scheduler.slurm import SlurmScheduler
 from service.scheduler.slurm_plan import SlurmSite, batch_script, is_plain_path
 from service.settings import Settings
+from service.webhooks.loop import Post, PostLoop
+from service.webhooks.sending import Sender
 from trainyard.contract.layout import write_atomic
 from trainyard.contract.places import service_url_file
 
@@ -92,6 +94,9 @@ def serve(settings: Settings) -> int:
         services.hint = loop.hint
         housekeeping = HousekeepingLoop(Housekeeper(services, loop.lease))
         services.sweep = housekeeping.hint
+        sender = Sender(settings.webhook_allowed_hosts, services.resolver)
+        post = PostLoop(Post(services, loop.lease, sender))
+        services.post = post.hint
         config = uvicorn.Config(
             create_app(services),
             host=settings.host,
@@ -99,12 +104,15 @@ def serve(settings: Settings) -> int:
             log_level="warning",
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             timeout_graceful_shutdown=3,
             h11_max_incomplete_event_size=64 * 1024,
         )
         try:
+            post.start()
             _run(config, settings, loop, housekeeping)
         finally:
+            post.stop()
             database.dispose()
     return 0
 

@@ -11,6 +11,8 @@ from fastapi import Depends, Query, Request
 from fastapi import Path as PathParam
 
 from service.access.actions import Principal, authenticate
+from service.access.limits import Buckets, Rate
+from service.access.trail import CURRENT, Trail
 from service.clock import Clock
 from service.db.engine import Database
 from service.errors import PermissionDeniedError
@@ -22,6 +24,7 @@ from service.reports.points.admission import Admission
 from service.reports.points.queue import IngestQueue
 from service.reports.points.writing import PointWriter
 from service.settings import Settings
+from service.webhooks.actions import Resolver, resolve_host
 from trainyard.contract.layout import RunLayout
 
 
@@ -40,6 +43,10 @@ class Services:
     """Tells the reconciler that there is something to do; losing it only costs time."""
     sweep: Callable[[], None] = field(default=_ignore)
     """Tells the housekeeper that there is something to remove."""
+    post: Callable[[], None] = field(default=_ignore)
+    """Tells who sends to webhooks that there is a message."""
+    resolver: Resolver = resolve_host
+    """Of the names of webhooks' hosts."""
     metrics: ServiceMetrics = field(default_factory=ServiceMetrics)
     """What this process counts."""
     crash: Crash = no_crash
@@ -53,6 +60,11 @@ class Services:
             limit_bytes=self.settings.ingest_limit,
         )
         self.admission = Admission(partial(authenticate, self.database))
+        self.trail = Trail(self.database, lambda: self.clock())
+        self.database.before_commit = self.trail.join
+        rates = self.settings
+        self.buckets = Buckets(Rate(rates.rate_per_second, rates.rate_burst))
+        self.worker_buckets = Buckets(Rate(rates.worker_rate_per_second, rates.worker_rate_burst))
 
     def run(self, job_id: str) -> RunLayout:
         return RunLayout(self.settings.runs / job_id)
@@ -84,13 +96,33 @@ NowDep = Annotated[datetime, Depends(get_now)]
 def get_person(request: Request, services: ServicesDep, now: NowDep) -> Principal:
     """A person or program with an API token; a worker's token is for worker routes only."""
     principal = authenticate(services.database, request.headers.get("authorization"), now)
+    _sign(request, principal)
     if principal.kind != "person":
         raise PermissionDeniedError("a worker's token opens only the routes of its own attempt")
     request.state.principal = principal.name
     return principal
 
 
+def _sign(request: Request, principal: Principal) -> None:
+    """Say to the audit who asks, and for what."""
+    asked = CURRENT.get()
+    if asked is not None:
+        asked.actor, asked.token_id, asked.role = principal.name, principal.id, principal.role
+        asked.action = getattr(request.scope.get("route"), "operation_id", None) or request.method
+        asked.target = "/".join(str(value) for value in request.path_params.values()) or None
+
+
 PersonDep = Annotated[Principal, Depends(get_person)]
+
+
+def get_admin(person: PersonDep) -> Principal:
+    """An administrator."""
+    if person.role != "admin":
+        raise PermissionDeniedError("only an administrator may do this", code="admin_required")
+    return person
+
+
+AdminDep = Annotated[Principal, Depends(get_admin)]
 
 AttemptId = Annotated[str, PathParam(pattern=r"^[0-9a-f]{16}$")]
 

@@ -117,6 +117,14 @@ class LogOffsetError(ConflictError):
         self.next_offset = next_offset
 
 
+class RequestTimeoutError(ServiceError):
+    """The body comes too slowly."""
+
+    status = 408
+    type = "invalid_request_error"
+    code = "request_timeout"
+
+
 class TooManyRequestsError(ServiceError):
     """More than the service takes on at once; the same request may succeed later."""
 

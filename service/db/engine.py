@@ -1,6 +1,6 @@
 """One way to read and one way to write, on SQLite and Postgres alike."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,9 @@ class Database:
     On SQLite writers share a single connection, so that within the process they wait in line instead of
     meeting in SQLITE_BUSY; BEGIN IMMEDIATE does the same against other processes.
     """
+
+    before_commit: Callable[[Session], None] | None = None
+    """Called with every transaction that is about to commit; what it adds is committed too."""
 
     def __init__(self, url: str):
         self.url = sa.make_url(url)
@@ -52,6 +55,8 @@ class Database:
         """
         with _translated(), Session(self._writer, expire_on_commit=False) as session, session.begin():
             yield session
+            if self.before_commit is not None:
+                self.before_commit(session)
 
     def insert(self, table: Any) -> Any:
         """An INSERT that knows ON CONFLICT; the two dialects spell it alike."""

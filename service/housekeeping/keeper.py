@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import structlog
 
+from service.access.retention import forget
 from service.dependencies import Services
 from service.errors import UnavailableError
 from service.housekeeping import disk
@@ -47,6 +48,8 @@ class Housekeeper:
             self._trash_emptied = True
         self._measure()
         self._warn()
+        self.services.trail.flush()
+        forget(self.services)
 
     def _delete_jobs(self) -> None:
         with self.services.database.read() as session:

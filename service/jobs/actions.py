@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from service.access.actions import Principal
+from service.access.trail import about
 from service.db.engine import Database
 from service.db.models import Job
 from service.errors import (
@@ -112,6 +113,8 @@ def _new_job(job_id: str, spec: TrainingSpec, origin: Origin | None, principal: 
         spec=dump_spec(spec),
         labels=dict(spec.metadata),
         created_by=principal.name,
+        created_as=principal.role or "user",
+        gpus=spec.gpus,
         created_at=now,
         updated_at=now,
         latest={},
@@ -137,6 +140,7 @@ def _store(
         if quota is not None:
             _require_room(HousekeepingRepository(session).usage_of(principal.name), quota, principal)
         jobs.add(job)
+        about(job.id)
         if job.origin is not None:
             jobs.event(job, "forked", _fork_words(Origin.model_validate(job.origin)), data=job.origin)
         answer = _resource(job, run_root, now).model_dump(mode="json")

@@ -14,6 +14,7 @@ from service.db.models import Attempt, Checkpoint, Event, IdempotencyKey, Job, J
 from service.errors import InvalidRequestError, NotFoundError
 from service.ids import first_job_id
 from service.jobs.states import ACTIVE, FINAL_STATUS, check_move
+from service.webhooks.repository import WebhookRepository
 from trainyard.contract.resources import TERMINAL, JobStatus, StatusReason
 
 _JOB_ID = re.compile(r"job_[0-9a-z]{26}")
@@ -73,6 +74,7 @@ class JobRepository:
         created = self._event(job, 1, "created", f"accepted from {job.created_by}")
         status = self._event(job, 2, "status", job.status_message, data={"status": job.status, "reason": None})
         self._session.add_all([created, status])
+        WebhookRepository(self._session).tell(job, self.now)
 
     def get(self, job_id: str) -> Job:
         """Raises NotFoundError; one that is being deleted is there no more."""
@@ -286,6 +288,7 @@ class JobRepository:
             return False
         self._session.refresh(job)
         self._status_event(job)
+        WebhookRepository(self._session).tell(job, self.now)
         return True
 
     def finish(self, job: Job, reason: StatusReason, message: str) -> bool:
