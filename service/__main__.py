@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.access.actions import ensure_admin_token
+from service.access.private import keep_private
 from service.app import create_app
 from service.clock import utc_now
 from service.db.engine import Database
@@ -25,6 +26,7 @@ from service.db.migrate import upgrade
 from service.dependencies import Services
 from service.errors import ServiceError
 from service.housekeeping.keeper import Housekeeper, HousekeepingLoop
+from service.impatience import protocol
 from service.observability import configure_logging
 from service.reconcile.handover import HandOvers
 from service.reconcile.lease import LeaderLease, owner_of
@@ -77,6 +79,7 @@ def main(argv: list[str] | None = None) -> int:
 def migrate(settings: Settings) -> int:
     """Apply the migrations that are missing."""
     settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    keep_private(settings.state, settings.url)
     upgrade(settings.url)
     return 0
 
@@ -84,6 +87,7 @@ def migrate(settings: Settings) -> int:
 def serve(settings: Settings) -> int:
     """API and reconciler in one process, until a signal."""
     settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    keep_private(settings.state, settings.url)
     settings.runs.mkdir(parents=True, exist_ok=True)
     with _only_one(settings.state / "lock"):
         upgrade(settings.url)
@@ -105,6 +109,8 @@ def serve(settings: Settings) -> int:
             access_log=False,
             server_header=False,
             proxy_headers=False,
+            http=protocol(settings.max_connections),
+            ws="none",
             timeout_graceful_shutdown=3,
             h11_max_incomplete_event_size=64 * 1024,
         )

@@ -17,6 +17,7 @@ from service.clock import Clock
 from service.db.engine import Database
 from service.errors import PermissionDeniedError
 from service.faults import Crash, no_crash
+from service.jobs.limits import Limits
 from service.jobs.repository import Window
 from service.observability import ServiceMetrics
 from service.reports.curves.thinning import Thinner
@@ -65,6 +66,12 @@ class Services:
         rates = self.settings
         self.buckets = Buckets(Rate(rates.rate_per_second, rates.rate_burst))
         self.worker_buckets = Buckets(Rate(rates.worker_rate_per_second, rates.worker_rate_burst))
+
+    @property
+    def limits(self) -> Limits:
+        """Of one person's jobs."""
+        settings = self.settings
+        return Limits(settings.max_gpus_per_user, settings.max_gpus_per_admin, settings.max_queued_per_user)
 
     def run(self, job_id: str) -> RunLayout:
         return RunLayout(self.settings.runs / job_id)

@@ -20,9 +20,9 @@ from service.errors import (
     BodyTooLargeError,
     MalformedRequestError,
     PermissionDeniedError,
+    RateLimitedError,
     RequestTimeoutError,
     ServiceError,
-    TooManyRequestsError,
 )
 from trainyard.contract.code import MAX_CODE_BYTES
 from trainyard.contract.reports import MAX_LOG_CHUNK
@@ -99,12 +99,7 @@ class Gate:
         if scope["method"] not in _HARMLESS and b"cookie" in headers and not _same_origin(headers):
             raise PermissionDeniedError("this request comes from a page of another site", code="cross_site")
         if allowance is not None and not allowance.allowed:
-            error = TooManyRequestsError(
-                f"more requests than this token may make; come again in {allowance.retry_seconds} s",
-                code="rate_limited",
-            )
-            error.headers = {"Retry-After": str(allowance.retry_seconds)}  # type: ignore[misc]
-            raise error
+            raise RateLimitedError(allowance.retry_seconds)
         if headers.get(b"content-encoding", b"identity") != b"identity":
             raise MalformedRequestError("compressed bodies are not taken", code="content_encoding")
         limit, length = self._limit(scope), headers.get(b"content-length", b"0")

@@ -80,7 +80,7 @@ class Settings(BaseSettings):
     max_queued_per_user: Annotated[int | None, Field(ge=1)] = 10_000
     """Jobs of one person that may be `queued` before another one is refused."""
     webhook_allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
-    """Hosts (`name` or `name:port`) to which webhooks may go by plain http and at private addresses, comma-separated."""
+    """Hosts (`name` or `name:port`, comma-separated) to which webhooks may go by http and at private addresses."""
     audit_days: Annotated[int, Field(ge=1)] = 365
     """How long the audit is kept."""
     delivery_days: Annotated[int, Field(ge=1)] = 30

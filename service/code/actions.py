@@ -15,8 +15,8 @@ def require_code_role(principal: Principal, roles: Collection[str], what: str) -
     if principal.role not in roles and not principal.may_run_code:
         raise PermissionDeniedError(
             f"{what} runs as the service's account, which takes a token with the role "
-            f"{' or '.join(sorted(roles))}; yours has {principal.role} (an administrator sets TRAINYARD_CODE_ROLES, or makes a token that may: "
-            "`trainyard tokens create NAME --may-run-code`)",
+            f"{' or '.join(sorted(roles))}; yours has {principal.role} (an administrator sets TRAINYARD_CODE_ROLES, or "
+            "makes a token that may: `trainyard tokens create NAME --may-run-code`)",
             code="code_role_required",
         )
 

@@ -20,6 +20,7 @@ from service.errors import (
 from service.housekeeping.repository import HousekeepingRepository
 from service.ids import new_job_id
 from service.jobs.forks import find_origin, link_origin, unlink_origin
+from service.jobs.limits import NO_LIMITS, Limits, require_queue_room, require_share
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import job_resource
 from service.scheduler.launch_plan import forbidden_variables
@@ -67,6 +68,7 @@ def submit(
     idempotency_key: str | None,
     now: datetime,
     quota: int | None = None,
+    limits: Limits = NO_LIMITS,
 ) -> Accepted:
     """Make the job durable, once for each idempotency key.
 
@@ -74,8 +76,10 @@ def submit(
         ConflictError: the key was used for another spec, or the checkpoint to start from is not there.
         InvalidRequestError: `resume_from` names what there is not.
         QuotaExceededError: the person's jobs hold too much on disk.
+        InvalidSpecError: it asks for more GPUs than one person's jobs may ever have.
     """
     require_change(principal)
+    require_share(limits, principal.role, spec)
     job_id = new_job_id(now)
     run = RunLayout(run_root.root / job_id)
     # Before the checkpoint is looked up: a newer one may be there when the request is repeated.
@@ -88,7 +92,15 @@ def submit(
             spec = spec.model_copy(update={"resume_from": f"{origin.job_id}:{origin.step}"})
         job = _new_job(job_id, spec, origin, principal, now)
         accepted = _store(
-            database, principal, job, digest, run_root=run_root, idempotency_key=idempotency_key, now=now, quota=quota
+            database,
+            principal,
+            job,
+            digest,
+            run_root=run_root,
+            idempotency_key=idempotency_key,
+            now=now,
+            quota=quota,
+            limits=limits,
         )
     finally:
         if origin is not None and (accepted is None or accepted.replayed):
@@ -132,6 +144,7 @@ def _store(
     idempotency_key: str | None,
     now: datetime,
     quota: int | None,
+    limits: Limits,
 ) -> Accepted:
     with database.write() as session:
         jobs = JobRepository(session, now)
@@ -139,6 +152,7 @@ def _store(
             return replay
         if quota is not None:
             _require_room(HousekeepingRepository(session).usage_of(principal.name), quota, principal)
+        require_queue_room(limits, principal.name, jobs.count_queued(principal.name))
         jobs.add(job)
         about(job.id)
         if job.origin is not None:

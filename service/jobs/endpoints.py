@@ -63,6 +63,7 @@ async def submit(
         idempotency_key=idempotency_key,
         now=now,
         quota=services.settings.quota_bytes,
+        limits=services.limits,
     )
     services.crash("accept.after-commit")
     if accepted.replayed:

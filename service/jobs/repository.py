@@ -136,6 +136,11 @@ class JobRepository:
         rows = self._session.execute(sa.select(Job.status, sa.func.count()).group_by(Job.status))
         return {key: value for key, value in rows}
 
+    def count_queued(self, person: str) -> int:
+        """Of one person, what waits to be handed to the scheduler."""
+        query = sa.select(sa.func.count()).select_from(Job).where(Job.created_by == person, Job.status == "queued")
+        return self._session.scalar(query) or 0
+
     def count_unanswered(self) -> int:
         """Attempts that the scheduler was asked to take, without an answer so far."""
         query = sa.select(sa.func.count()).select_from(Job).join(Attempt, Attempt.id == Job.attempt_id)

@@ -72,7 +72,7 @@ def parse_target(url: str, allowed: Collection[str]) -> Target:
 
 
 def _check_host(host: str) -> None:
-    """Raises ForbiddenTargetError: neither a name nor an address in its usual form (`127.1` and `0x7f000001` are not)."""
+    """Raises ForbiddenTargetError: neither a name nor an address in its usual form, as `127.1` is not."""
     try:
         ip_address(host)
         return

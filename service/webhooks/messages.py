@@ -15,7 +15,7 @@ from typing import Any
 
 from trainyard.contract.base import wire_time
 
-_SECRET = "whsec_"
+_PREFIX = "whsec_"
 DELAYS = tuple(timedelta(seconds=s) for s in (10, 60, 300, 1800, 7200, 21_600, 43_200))
 """Between one attempt and the next; after the last one a message is given up."""
 DISABLE_AFTER, DISABLE_OVER = 20, timedelta(hours=1)
@@ -24,7 +24,7 @@ DISABLE_AFTER, DISABLE_OVER = 20, timedelta(hours=1)
 
 def new_secret() -> str:
     """256 bits."""
-    return _SECRET + base64.b64encode(secrets.token_bytes(32)).decode()
+    return _PREFIX + base64.b64encode(secrets.token_bytes(32)).decode()
 
 
 def message(kind: str, delivery_id: str, now: datetime, about: Mapping[str, Any]) -> str:
@@ -35,7 +35,7 @@ def message(kind: str, delivery_id: str, now: datetime, about: Mapping[str, Any]
 def signed_headers(secret: str, delivery_id: str, body: str, now: datetime) -> dict[str, str]:
     """The headers with which a message goes out now."""
     stamp = str(int(now.timestamp()))
-    key = base64.b64decode(secret.removeprefix(_SECRET))
+    key = base64.b64decode(secret.removeprefix(_PREFIX))
     digest = hmac.new(key, f"{delivery_id}.{stamp}.{body}".encode(), hashlib.sha256).digest()
     return {
         "content-type": "application/json",

@@ -12,6 +12,7 @@ from service.db.models import Job
 from service.errors import InvalidRequestError, NotFoundError
 from service.ids import new_id
 from service.webhooks.messages import message
+from trainyard.contract.secrets import hide
 
 
 class WebhookRepository:
@@ -125,6 +126,6 @@ def _about(job: Job) -> dict[str, Any]:
         "status_reason": job.status_reason,
         "status_message": job.status_message,
         "created_by": job.created_by,
-        "metadata": job.labels,
+        "metadata": hide(job.labels),
         "sequence": job.sequence,
     }
