@@ -60,7 +60,7 @@ class Gate:
             try:
                 answer.allowance = self._take(scope, headers, asked)
                 self._check(scope, headers, answer.allowance)
-                await self._app(scope, _bounded(receive, self._limit(scope)), answer.send)
+                await self._app(scope, _bounded(receive, self._limit(scope), answer), answer.send)
             except ServiceError as error:
                 await _refuse(error, answer)
             except Exception:
@@ -123,8 +123,17 @@ class _Answer:
         self.status: int | None = None
         """Once it has begun."""
         self.allowance: Allowance | None = None
+        self.refusal: ServiceError | None = None
+        """Why the body was not read to its end. A route that takes that for malformed JSON is not heard."""
 
     async def send(self, message: Message) -> None:
+        """What the application says."""
+        if self.refusal is None:
+            await self.say(message)
+        elif self.status is None:
+            await _refuse(self.refusal, self)
+
+    async def say(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             if self._asked.is_change or self.status == 401:
@@ -154,7 +163,7 @@ def _request_id(given: bytes) -> str:
     return "req_" + str(ULID()).lower()
 
 
-def _bounded(receive: Receive, limit: int) -> Receive:
+def _bounded(receive: Receive, limit: int, answer: _Answer) -> Receive:
     """A body of so many bytes at most, which does not take for ever."""
     seen, more, started = 0, True, time.monotonic()
 
@@ -167,11 +176,13 @@ def _bounded(receive: Receive, limit: int) -> Receive:
             async with asyncio.timeout(max(0.1, patience)):
                 message = await receive()
         except TimeoutError:
-            raise RequestTimeoutError("the body comes too slowly") from None
+            answer.refusal = RequestTimeoutError("the body comes too slowly")
+            raise answer.refusal from None
         seen += len(message.get("body", b""))
         more = bool(message.get("more_body", False))
         if seen > limit:
-            raise BodyTooLargeError(f"the body is larger than {limit} bytes")
+            answer.refusal = BodyTooLargeError(f"the body is larger than {limit} bytes")
+            raise answer.refusal
         return message
 
     return receive_bounded
@@ -183,5 +194,5 @@ async def _refuse(error: ServiceError, answer: _Answer) -> None:
     body = error.envelope().model_dump_json(exclude={"problems"}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     headers += [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
-    await answer.send({"type": "http.response.start", "status": error.status, "headers": headers})
-    await answer.send({"type": "http.response.body", "body": body})
+    await answer.say({"type": "http.response.start", "status": error.status, "headers": headers})
+    await answer.say({"type": "http.response.body", "body": body})

@@ -103,9 +103,9 @@ def test_case_06_every_bad_token_gets_one_answer(world: World, monkeypatch: pyte
 def test_case_08_a_workers_token_when_its_attempt_is_over(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
-    worker.execution += 1
+    worker.execution = 10_000
     refused(worker.metrics([("a", 1, 1.0)]), 409, "stale_execution")
-    worker.execution -= 1
+    worker.execution = 1
     worker.end("completed")
     world.tick()
     world.clock.advance(86_000)
@@ -344,9 +344,9 @@ class TestCase27:
                 if path.startswith("/v1/"):
                     digest = "sha256:" + "0" * 64
                     filled = path.replace("{digest}", digest).replace("{aid}", "0" * 16)
-                    answer = stranger.request(method, filled, headers=JSON)
-                    assert answer.status_code in (401, 422), (method, path, answer.status_code)
-                    assert answer.status_code == 401 or "{" not in filled or True
+                    filled += "?rank=0&offset=0" if filled.endswith("logs") else ""
+                    answer = stranger.request(method, filled)
+                    assert answer.status_code == 401, (method, path, answer.status_code, answer.text)
         world.database.dispose()
 
     def test_case_27_a_token_that_others_can_read(self, world: World) -> None:
