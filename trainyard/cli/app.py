@@ -6,7 +6,22 @@ from typing import Annotated
 import typer
 
 from trainyard import __version__
-from trainyard.cli import artifacts, cluster, history, jobs, logs, metrics, presets, resolve, serve, steering, submit
+from trainyard.cli import (
+    artifacts,
+    audit,
+    cluster,
+    history,
+    jobs,
+    logs,
+    metrics,
+    presets,
+    resolve,
+    serve,
+    steering,
+    submit,
+    tokens,
+    webhooks,
+)
 from trainyard.cli.failures import EXIT_CODES, USAGE, Commands
 
 app = typer.Typer(
@@ -61,6 +76,9 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "script": history.script,
     "templates": presets.templates,
     "cluster": cluster.cluster,
+    "audit": audit.audit,
 }
 for name, command in _COMMANDS.items():
     app.command(name)(command)
+app.add_typer(tokens.app, name="tokens")
+app.add_typer(webhooks.app, name="webhooks")

@@ -10,6 +10,7 @@ import httpx
 from pydantic import ValidationError
 
 from trainyard.client import requests
+from trainyard.client.access import AccessCalls
 from trainyard.client.download import whole_file
 from trainyard.client.errors import TrainyardError, connection_failed, error_of, not_trainyard
 from trainyard.client.packing import CodeArchive
@@ -34,7 +35,7 @@ from trainyard.contract.templates import Template
 T = TypeVar("T")
 
 
-class Client:
+class Client(AccessCalls):
     """One connection pool to one service. Close it, or use it in a `with` statement.
 
     Args:
@@ -302,7 +303,7 @@ class Client:
                 return self._once(request)
             except TrainyardError as error:
                 failures += 1
-                delay = retry_delay(error, failures)
+                delay = retry_delay(error, failures, repeatable=request.repeatable)
                 if delay is None:
                     raise
             self._sleep(delay)
