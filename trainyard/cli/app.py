@@ -6,7 +6,20 @@ from typing import Annotated
 import typer
 
 from trainyard import __version__
-from trainyard.cli import artifacts, cluster, history, jobs, logs, metrics, presets, resolve, serve, steering, submit
+from trainyard.cli import (
+    artifacts,
+    checkpoints,
+    cluster,
+    history,
+    jobs,
+    logs,
+    metrics,
+    presets,
+    resolve,
+    serve,
+    steering,
+    submit,
+)
 from trainyard.cli.failures import EXIT_CODES, USAGE, Commands
 
 app = typer.Typer(
@@ -56,7 +69,11 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "profile": jobs.profile,
     "resolve": resolve.resolve,
     "events": history.events,
-    "checkpoints": history.checkpoints,
+    "checkpoints": checkpoints.checkpoints,
+    "download": checkpoints.download,
+    "fork": checkpoints.fork,
+    "delete": checkpoints.delete,
+    "usage": checkpoints.usage,
     "artifacts": artifacts.artifacts,
     "script": history.script,
     "templates": presets.templates,

@@ -3,15 +3,16 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import httpx
 from pydantic import ValidationError
 
 from trainyard.client import requests
-from trainyard.client.download import whole_file
+from trainyard.client.download import MANIFEST, Download, Progress, digests_of, fetch_async, no_progress, whole_file
 from trainyard.client.errors import TrainyardError, connection_failed, error_of, not_trainyard
 from trainyard.client.packing import CodeArchive
 from trainyard.client.requests import LogChunk, Request, Spec
@@ -25,10 +26,12 @@ from trainyard.contract.resources import (
     AttemptResource,
     CheckpointResource,
     EventResource,
+    FileResource,
     JobResource,
     MetricsResource,
     Page,
     ScriptResource,
+    UsageResource,
 )
 from trainyard.contract.templates import Template
 
@@ -102,12 +105,21 @@ class AsyncClient:
         name: str | None = None,
         metadata: Mapping[str, str] | None = None,
         created_by: str | None = None,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
         order: str = "desc",
         limit: int | None = None,
     ) -> AsyncIterator[JobResource]:
         """Jobs, newest first; pages are fetched as they are needed. `limit` bounds how many there are in all."""
         request = requests.jobs(
-            status=status, name=name, metadata=metadata, created_by=created_by, order=order, limit=limit
+            status=status,
+            name=name,
+            metadata=metadata,
+            created_by=created_by,
+            created_after=created_after,
+            created_before=created_before,
+            order=order,
+            limit=limit,
         )
         count = 0
         async for job in self._items(request):
@@ -143,6 +155,59 @@ class AsyncClient:
     def events(self, job_id: str, *, after: str | None = None) -> AsyncIterator[EventResource]:
         """The job's history, oldest first; an event's id is the cursor to go on from."""
         return self._items(requests.events(job_id, after))
+
+    async def delete(self, job_id: str, *, only_checkpoints: bool = False) -> None:
+        """Delete a job that is over, with its run directory; or only its checkpoints."""
+        await self._send(requests.delete(job_id, only_checkpoints=only_checkpoints))
+
+    async def delete_checkpoint(self, job_id: str, checkpoint_id: str) -> None:
+        await self._send(requests.delete_checkpoint(job_id, checkpoint_id))
+
+    async def checkpoint(self, job_id: str, checkpoint_id: str) -> CheckpointResource:
+        return await self._send(requests.checkpoint(job_id, checkpoint_id))
+
+    async def fork(
+        self, job_id: str, *, step: int | None = None, changes: Mapping[str, Any] | None = None
+    ) -> JobResource:
+        """Submit the job's spec again, to start from its newest checkpoint or that of `step`.
+
+        Args:
+            changes: top-level fields of the spec to replace.
+        """
+        spec = requests.fork_spec(await self.job(job_id), step)
+        return await self.submit({**spec, **(changes or {})})
+
+    async def usage(self) -> UsageResource:
+        """Disk use by person and in all, as it was last measured."""
+        return await self._send(requests.usage())
+
+    async def files(self, job_id: str, folder: str = "export") -> list[FileResource]:
+        """The files of the `export`, or of `checkpoints/<id>`."""
+        return [item async for item in self._items(requests.files(job_id, folder))]
+
+    async def download(
+        self,
+        job_id: str,
+        to: str | Path,
+        *,
+        checkpoint: CheckpointResource | None = None,
+        progress: Progress = no_progress,
+    ) -> Path:
+        """Bring the export or a checkpoint into a folder. A repeated call goes on where one broke off.
+
+        A checkpoint's files are compared with its digests.
+        """
+        folder = f"checkpoints/{checkpoint.id}" if checkpoint else "export"
+        digests: dict[str, str] = {}
+        if checkpoint:
+            manifest = await self._send(requests.file_content(job_id, folder, MANIFEST))
+            digests = digests_of(manifest, checkpoint.digest)
+        for file in await self.files(job_id, folder):
+            download = Download(file, Path(to), digests.get(file.path), progress)
+            await fetch_async(
+                self._http, self.url, requests.file_path(job_id, folder, file.path), download, self._sleep
+            )
+        return Path(to)
 
     async def attempts(self, job_id: str) -> list[AttemptResource]:
         return [item async for item in self._items(requests.attempts(job_id))]

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
@@ -14,17 +15,20 @@ from pydantic import BaseModel, ValidationError
 
 from trainyard.client.errors import InvalidRequestError, NotFoundError, not_trainyard
 from trainyard.client.packing import CodeArchive, pack
+from trainyard.contract.base import wire_time
 from trainyard.contract.cluster import ClusterResource
 from trainyard.contract.resources import (
     ArtifactResource,
     AttemptResource,
     CheckpointResource,
     EventResource,
+    FileResource,
     JobResource,
     MetricsResource,
     Page,
     ProfileRequest,
     ScriptResource,
+    UsageResource,
 )
 from trainyard.contract.spec import TrainingSpec, dump_spec
 from trainyard.contract.templates import Template
@@ -118,10 +122,14 @@ def jobs(
     name: str | None,
     metadata: Mapping[str, str] | None,
     created_by: str | None,
+    created_after: datetime | None,
+    created_before: datetime | None,
     order: str,
     limit: int | None,
 ) -> Request[Page[JobResource]]:
     filters = {f"metadata[{key}]": value for key, value in (metadata or {}).items()}
+    times = {"created_after": created_after, "created_before": created_before}
+    filters |= {key: wire_time(moment) for key, moment in times.items() if moment is not None}
     params = {"status": status, "name": name, "created_by": created_by, "order": order, **filters}
     return _page("/v1/jobs", JobResource, min(limit or PAGE_SIZE, PAGE_SIZE), **params)
 
@@ -162,6 +170,43 @@ def events(job_id: str, after: str | None) -> Request[Page[EventResource]]:
 
 def attempts(job_id: str) -> Request[Page[AttemptResource]]:
     return _page(_job_path(job_id, "attempts"), AttemptResource)
+
+
+def delete(job_id: str, *, only_checkpoints: bool) -> Request[None]:
+    params = {"only": "checkpoints"} if only_checkpoints else {}
+    return Request("DELETE", _job_path(job_id), lambda _: None, params)
+
+
+def checkpoint(job_id: str, checkpoint_id: str) -> Request[CheckpointResource]:
+    path = _job_path(job_id, "checkpoints", _segment(checkpoint_id, "checkpoint"))
+    return Request("GET", path, _model(CheckpointResource))
+
+
+def delete_checkpoint(job_id: str, checkpoint_id: str) -> Request[None]:
+    path = _job_path(job_id, "checkpoints", _segment(checkpoint_id, "checkpoint"))
+    return Request("DELETE", path, lambda _: None)
+
+
+def files(job_id: str, folder: str) -> Request[Page[FileResource]]:
+    return _page(_job_path(job_id, *folder.split("/"), "files"), FileResource)
+
+
+def file_path(job_id: str, folder: str, path: str) -> str:
+    """Of one file of a checkpoint (`checkpoints/<id>`) or of the `export`."""
+    return _job_path(job_id, *folder.split("/"), "files", *map(quote, path.split("/")))
+
+
+def file_content(job_id: str, folder: str, path: str) -> Request[bytes]:
+    return Request("GET", file_path(job_id, folder, path), lambda response: response.content)
+
+
+def usage() -> Request[UsageResource]:
+    return Request("GET", "/v1/usage", _model(UsageResource))
+
+
+def fork_spec(source: JobResource, step: int | None) -> dict[str, Any]:
+    """The job's spec as one that starts from its checkpoint, to be changed and submitted."""
+    return {**source.spec, "resume_from": source.id if step is None else f"{source.id}:{step}"}
 
 
 def checkpoints(job_id: str) -> Request[Page[CheckpointResource]]:
