@@ -61,6 +61,8 @@ class Settings(BaseSettings):
     account, so whoever may can do what that account can."""
     body_limit: int = 1024 * 1024
     """Largest request body in bytes; log appends have their own limit."""
+    max_streams: Annotated[int, Field(ge=1)] = 1000
+    """Live streams open at once; beyond it a client is told to come again (429)."""
     ingest_limit: Annotated[int, Field(ge=1024 * 1024)] = 64 * 1024 * 1024
     """Bytes of reported points that may wait to be written; beyond it workers are told to come again (429)."""
     log_limit: int = 64 * 1024 * 1024

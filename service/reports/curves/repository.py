@@ -134,7 +134,8 @@ class CurveRepository:
         """Take (job, key, level, step, execution) out of the buckets, and put whole rows in."""
         if out := list(gone):
             self._many(
-                "DELETE FROM thinned_points WHERE job_no = ? AND key_no = ? AND level = ? AND step = ? AND execution = ?",
+                "DELETE FROM thinned_points WHERE job_no = ? AND key_no = ? AND level = ? AND step = ?"
+                " AND execution = ?",
                 out,
             )
         if put := list(kept):
