@@ -57,7 +57,7 @@ def _spacing(points: Sequence[RawPoint]) -> int:
     by_key: dict[int, list[int]] = {}
     for point in points:
         by_key.setdefault(point.key_no, []).append(point.step)
-    return spacing(max(by_key.values(), key=len))
+    return spacing(max(by_key.values(), key=lambda steps: len(steps)))
 
 
 def _changes(

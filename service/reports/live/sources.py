@@ -72,10 +72,11 @@ class FeedNews:
     def read(self, place: tuple[int, int], _logs: bool) -> News:
         extend_feed(self._database, self._due())
         piece = read_feed(self._database, Place(*place), runs=self._runs, now=self._clock())
-        items = [Item(tuple(at), message.encode()) for at, message in piece.messages]
+        reached = (piece.reached.no, piece.reached.within)
+        items = [Item((at.no, at.within), message.encode()) for at, message in piece.messages]
         if piece.gap:
-            items.insert(0, Item(items[0].place if items else tuple(piece.reached), RESET))
-        return News(items, tuple(piece.reached), over=False, more=piece.more)
+            items.insert(0, Item(items[0].place if items else reached, RESET))
+        return News(items, reached, over=False, more=piece.more)
 
     def _due(self) -> set[int] | None:
         with self._lock:

@@ -195,7 +195,7 @@ class PointsRepository:
             (target.reported_execution, target.resumed_from_step, target.attempt_id),
         )
 
-    def _run(self, statement: str, values: Sequence[Any]) -> sa.CursorResult[Any]:
+    def _run(self, statement: str, values: Sequence[Any]) -> sa.CursorResult[*tuple[Any, ...]]:
         return self._connection.exec_driver_sql(self._spelled(statement), tuple(values))
 
     def _many(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:

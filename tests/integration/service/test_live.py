@@ -106,7 +106,7 @@ def test_all_jobs_in_one_stream_with_ids_that_replay_exactly(world: World) -> No
             again = Following(services.hub, services.feed, logs=False)
             no, within = event[0].split("-")
             assert await again.start((int(no), int(within)))
-            replays.append(await take(again.events(), lambda found: found[-1][0] == live[-1][0]))
+            replays.append(await take(again.events(), lambda found: bool(found) and found[-1][0] == live[-1][0]))
         return live, replays
 
     live, replays = asyncio.run(watch())
