@@ -1,9 +1,9 @@
 """`python -m bench.submit`: how long a submission takes, and what accepting costs, on a real Slurm of this machine.
 
 First, idle: from the 201 to sbatch's start, one job at a time, beside submitit's own `submit` (from its call to
-sbatch's start) and bare sbatch (the command alone), in turns. Then `POST /v1/jobs` at a fixed rate on SQLite and on
-Postgres, from a process of its own, while the service hands over what it has accepted; in turns with the floor: a server
-whose route does nothing but commit one row. A request that waits for its turn to be sent has waited.
+sbatch's start) and bare sbatch (the command alone), in turns. Then `POST /v1/jobs` at a fixed rate on SQLite and
+on Postgres, from a process of its own, while the service hands over what it has accepted; in
+turns with the floor: a server whose route does nothing but commit one row. A request that waits for its turn to be sent has waited.
 The nodes are taken from the start, so that no job runs beside the measurement.
 """
 

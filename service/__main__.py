@@ -6,7 +6,7 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -103,7 +103,7 @@ def serve(settings: Settings) -> int:
             h11_max_incomplete_event_size=64 * 1024,
         )
         try:
-            _run(config, settings, loop, housekeeping)
+            _run(config, services, loop, housekeeping)
         finally:
             database.dispose()
     return 0
@@ -155,8 +155,21 @@ def _source_tree() -> tuple[Path, ...]:
     return (root,) if str(root) in os.environ.get("PYTHONPATH", "").split(os.pathsep) else ()
 
 
-def _run(config: uvicorn.Config, settings: Settings, loop: ReconcileLoop, housekeeping: HousekeepingLoop) -> None:
+class _Server(uvicorn.Server):
+    """Ends the live streams first: they would hold up a stop for as long as it waits for open requests."""
+
+    def __init__(self, config: uvicorn.Config, end_streams: Callable[[], None]):
+        super().__init__(config)
+        self._end_streams = end_streams
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._end_streams()
+        await super().shutdown(sockets)
+
+
+def _run(config: uvicorn.Config, services: Services, loop: ReconcileLoop, housekeeping: HousekeepingLoop) -> None:
     """Listen first: a service that cannot be reached must not act on jobs either."""
+    settings = services.settings
     log = structlog.get_logger("service")
     with _listening(settings) as listener:
         url_file = service_url_file(settings.state)
@@ -165,7 +178,7 @@ def _run(config: uvicorn.Config, settings: Settings, loop: ReconcileLoop, housek
         housekeeping.start()
         log.info("serving", url=settings.service_url, backend=settings.backend, runs=str(settings.runs))
         try:
-            uvicorn.Server(config).run(sockets=[listener])
+            _Server(config, services.hub.close).run(sockets=[listener])
         except KeyboardInterrupt:
             pass
         finally:

@@ -24,6 +24,7 @@ from service.middleware import Gate
 from service.presets import router as presets
 from service.reports import endpoints as reports
 from service.reports.curves import endpoints as curves
+from service.reports.live import endpoints as live
 from service.settings import Settings
 from trainyard import __version__
 from trainyard.contract.resources import ErrorBody, ErrorEnvelope
@@ -57,6 +58,7 @@ def create_app(services: Services) -> FastAPI:
         reports.router,
         reports.worker_router,
         curves.router,
+        live.router,
         presets,
         cluster.router,
         code.router,

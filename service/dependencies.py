@@ -18,6 +18,8 @@ from service.faults import Crash, no_crash
 from service.jobs.repository import Window
 from service.observability import ServiceMetrics
 from service.reports.curves.thinning import Thinner
+from service.reports.live.hub import Hub
+from service.reports.live.sources import FeedNews
 from service.reports.points.admission import Admission
 from service.reports.points.queue import IngestQueue
 from service.reports.points.writing import PointWriter
@@ -52,6 +54,9 @@ class Services:
             lambda: self.clock(),
             limit_bytes=self.settings.ingest_limit,
         )
+        self.feed = FeedNews(self.database, self.settings.runs, lambda: self.clock())
+        self.hub = Hub(limit=self.settings.max_streams)
+        self.database.committed += [self.feed.touched, self.hub.touched]
         self.admission = Admission(partial(authenticate, self.database))
 
     def run(self, job_id: str) -> RunLayout:

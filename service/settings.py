@@ -67,6 +67,8 @@ class Settings(BaseSettings):
     """Free space for runs, in 10^9 bytes, below which running jobs are warned."""
     quota_gb_per_user: Annotated[float | None, Field(gt=0)] = None
     """What one person's jobs may hold on disk, in 10^9 bytes, before a new one is refused; absent: no limit."""
+    max_streams: Annotated[int, Field(ge=1)] = 1000
+    """Live streams open at once; beyond it a client is told to come again (429)."""
     ingest_limit: Annotated[int, Field(ge=1024 * 1024)] = 64 * 1024 * 1024
     """Bytes of reported points that may wait to be written; beyond it workers are told to come again (429)."""
     log_limit: int = 64 * 1024 * 1024

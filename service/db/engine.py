@@ -1,6 +1,6 @@
 """One way to read and one way to write, on SQLite and Postgres alike."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ class Database:
     """
 
     def __init__(self, url: str):
+        self.committed: list[Callable[[set[int]], None]] = []
+        """Called after a commit with the numbers of the jobs whose sequence it raised; must return at once."""
         self.url = sa.make_url(url)
         self.dialect = self.url.get_backend_name()
         if self.dialect == "sqlite":
@@ -52,6 +54,10 @@ class Database:
         """
         with _translated(), Session(self._writer, expire_on_commit=False) as session, session.begin():
             yield session
+            touched: set[int] = session.info.get("touched", set())
+        if touched:
+            for tell in self.committed:
+                tell(touched)
 
     def insert(self, table: Any) -> Any:
         """An INSERT that knows ON CONFLICT; the two dialects spell it alike."""

@@ -70,6 +70,7 @@ class JobRepository:
         self._session.add(job)
         self._session.flush()
         self._session.add_all(JobLabel(key=key, value=value, job_id=job.id) for key, value in job.labels.items())
+        self._session.info.setdefault("touched", set()).add(job.no)
         created = self._event(job, 1, "created", f"accepted from {job.created_by}")
         status = self._event(job, 2, "status", job.status_message, data={"status": job.status, "reason": None})
         self._session.add_all([created, status])
@@ -217,6 +218,7 @@ class JobRepository:
         )
         sequence = self._session.execute(statement).scalar_one()
         sa.orm.attributes.set_committed_value(job, "sequence", sequence)
+        self._session.info.setdefault("touched", set()).add(job.no)
         return sequence
 
     def event(

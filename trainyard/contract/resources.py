@@ -306,6 +306,22 @@ class MetricsUpdate(Resource):
     """The job's, as of now."""
 
 
+class JobStatusUpdate(StatusUpdate):
+    """Data of a `status` event of the stream of all jobs."""
+
+    job_id: str
+    name: str
+
+
+class JobMetricsUpdate(Resource):
+    """Data of a `metrics` event of the stream of all jobs: a job's newest values, as of now."""
+
+    job_id: str
+    name: str
+    values: dict[str, AnyFloat]
+    progress: JobProgress | None = None
+
+
 class LogUpdate(Resource):
     """Data of a `log` event: the next bytes of one stream, decoded with replacement."""
 

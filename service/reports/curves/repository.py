@@ -134,7 +134,8 @@ class CurveRepository:
         """Take (job, key, level, step, execution) out of the buckets, and put whole rows in."""
         if out := list(gone):
             self._many(
-                "DELETE FROM thinned_points WHERE job_no = ? AND key_no = ? AND level = ? AND step = ? AND execution = ?",
+                "DELETE FROM thinned_points WHERE job_no = ? AND key_no = ? AND level = ? AND step = ?"
+                " AND execution = ?",
                 out,
             )
         if put := list(kept):
@@ -169,7 +170,7 @@ class CurveRepository:
         query = sa.select(Thinning.job_no, Thinning.sequence).where(Thinning.raw_deleted, left).limit(limit)
         return [(no, sequence) for no, sequence in self._session.execute(query)]
 
-    def _run(self, statement: str, values: Sequence[Any]) -> sa.CursorResult[Any]:
+    def _run(self, statement: str, values: Sequence[Any]) -> sa.CursorResult[*tuple[Any, ...]]:
         return self._connection.exec_driver_sql(self._spelled(statement), tuple(values))
 
     def _many(self, statement: str, rows: list[tuple[Any, ...]]) -> None:

@@ -57,7 +57,8 @@ def _spacing(points: Sequence[RawPoint]) -> int:
     by_key: dict[int, list[int]] = {}
     for point in points:
         by_key.setdefault(point.key_no, []).append(point.step)
-    return spacing(max(by_key.values(), key=len))
+    most = max(len(steps) for steps in by_key.values())
+    return spacing(next(steps for steps in by_key.values() if len(steps) == most))
 
 
 def _changes(

@@ -82,6 +82,7 @@ class PointsRepository:
 
     def __init__(self, session: Session, database: Database):
         self._connection = session.connection()
+        self._touched: set[int] = session.info.setdefault("touched", set())
         self._sqlite = database.dialect == "sqlite"
 
     def targets(self, attempt_ids: Sequence[str]) -> dict[str, Target]:
@@ -179,6 +180,7 @@ class PointsRepository:
 
     def save(self, job: JobState, now: int) -> None:
         """What a group changed of a job."""
+        self._touched.add(job.no)
         new = "" if job.progress is None else ", progress = ?"
         progress = () if job.progress is None else (json.dumps(job.progress),)
         self._run(
@@ -193,7 +195,7 @@ class PointsRepository:
             (target.reported_execution, target.resumed_from_step, target.attempt_id),
         )
 
-    def _run(self, statement: str, values: Sequence[Any]) -> sa.CursorResult[Any]:
+    def _run(self, statement: str, values: Sequence[Any]) -> sa.CursorResult[*tuple[Any, ...]]:
         return self._connection.exec_driver_sql(self._spelled(statement), tuple(values))
 
     def _many(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
