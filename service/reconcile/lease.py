@@ -35,8 +35,10 @@ class LeaderLease:
     """Fenced transactions so far: a tick without one has changed nothing."""
 
     def hold(self, now: datetime) -> bool:
-        """Take or renew the lease; False while another holds it. One that was renewed a moment ago is not renewed again:
-        each write looks at it anyway."""
+        """Take or renew the lease; False while another holds it.
+
+        One that was renewed a moment ago is not renewed again: each write looks at it anyway.
+        """
         if self.renewed_at is not None and timedelta(0) <= now - self.renewed_at < _FRESH:
             return True
         with self.database.write() as session:
