@@ -42,6 +42,7 @@ from trainyard.contract.layout import write_atomic
 from trainyard.contract.places import service_url_file
 
 _SUBMISSIONS_AT_ONCE = 4
+_SWITCH_SECONDS = 0.0005
 
 
 class StartError(Exception):
@@ -81,6 +82,8 @@ def migrate(settings: Settings) -> int:
 
 def serve(settings: Settings) -> int:
     """API and reconciler in one process, until a signal."""
+    # A request passes between threads several times, and each time may wait so long for a tick that computes.
+    sys.setswitchinterval(_SWITCH_SECONDS)
     settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     settings.runs.mkdir(parents=True, exist_ok=True)
     with _only_one(settings.state / "lock"):

@@ -71,6 +71,7 @@ class Services:
         return self.settings.state
 
 
+# What only looks something up is `async`: a plain function would go through a thread and back.
 async def get_services(request: Request) -> Services:
     services: Services = request.app.state.services
     return services
@@ -112,7 +113,7 @@ def get_worker(request: Request, services: ServicesDep, now: NowDep, aid: Attemp
 WorkerDep = Annotated[Principal, Depends(get_worker)]
 
 
-def get_window(
+async def get_window(
     limit: Annotated[int, Query(ge=1, le=200, description="How many at most.")] = 20,
     after: Annotated[str | None, Query(max_length=64, description="The `last_id` of the page before.")] = None,
     order: Annotated[str, Query(pattern="^(asc|desc)$", description="By time of creation.")] = "desc",

@@ -53,17 +53,21 @@ async def submit(
     """Accept a training spec. It is durable when this answers, and will be run once."""
     document = read_document(await request.body(), request.headers)
     spec = actions.accept_spec(document, services.settings.site)
-    await run_in_threadpool(admit, person, spec, roles=services.settings.code_roles, runs=services.settings.runs)
-    accepted = await run_in_threadpool(
-        actions.submit,
-        services.database,
-        person,
-        spec,
-        run_root=services.run_root,
-        idempotency_key=idempotency_key,
-        now=now,
-        quota=services.settings.quota_bytes,
-    )
+
+    def accept() -> actions.Accepted:
+        settings = services.settings
+        admit(person, spec, roles=settings.code_roles, runs=settings.runs)
+        return actions.submit(
+            services.database,
+            person,
+            spec,
+            run_root=services.run_root,
+            idempotency_key=idempotency_key,
+            now=now,
+            quota=settings.quota_bytes,
+        )
+
+    accepted = await run_in_threadpool(accept)
     services.crash("accept.after-commit")
     if accepted.replayed:
         response.headers["Idempotent-Replayed"] = "true"

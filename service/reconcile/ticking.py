@@ -15,6 +15,8 @@ log = structlog.get_logger("reconcile")
 _IDLE_SECONDS = 5.0
 """Between two looks at the database while there is nothing to ask the scheduler about."""
 _ERROR_SECONDS = 60.0
+_BREATH_SECONDS = 0.05
+_LONGEST_BREATH_SECONDS = 2.0
 _RENEW_SECONDS = 5.0
 _HUNG_SECONDS = 300.0
 """A tick that takes longer hangs: its lease is left to expire, so that another service can go on."""
@@ -32,6 +34,11 @@ def pause(busy: bool, quiet: int, errors: int, tick_seconds: float, slowest_seco
     if not busy:
         return _IDLE_SECONDS
     return max(tick_seconds, min(tick_seconds * 2.0 ** min(quiet, 16), slowest_seconds))
+
+
+def breath(cpu_seconds: float) -> float:
+    """Seconds after a tick before a hint is heeded: the process that ticks also answers requests."""
+    return min(max(_BREATH_SECONDS, 3.0 * cpu_seconds), _LONGEST_BREATH_SECONDS)
 
 
 class ReconcileLoop:
@@ -79,7 +86,8 @@ class ReconcileLoop:
         errors = quiet = 0
         while not self._stopping.is_set():
             self._wake.clear()
-            started = self._tick_started = time.monotonic()
+            started, cpu = time.monotonic(), time.thread_time()
+            self._tick_started = started
             busy = True
             try:
                 busy = self._reconciler.run_once()
@@ -96,6 +104,7 @@ class ReconcileLoop:
             if errors:
                 self._metrics.tick_failed()
             quiet = 0 if self._reconciler.changed else quiet + 1
+            self._stopping.wait(breath(time.thread_time() - cpu))
             if self._wake.wait(pause(busy, quiet, errors, self._tick_seconds, self._slowest_seconds)):
                 quiet = 0
 
