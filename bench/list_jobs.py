@@ -34,9 +34,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=100_000)
     parser.add_argument("--requests", type=int, default=100)
     options = parser.parse_args()
-    print(
-        f"{options.jobs} jobs, pages of 20, {options.requests} requests each, p95 below {LIMIT_SECONDS * 1000:g} ms"
-    )
+    print(f"{options.jobs} jobs, pages of 20, {options.requests} requests each, p95 below {LIMIT_SECONDS * 1000:g} ms")
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder, running_server() as server:
         urls = {"SQLite": f"sqlite:///{folder}/bench.sqlite", "Postgres": server.copy_of(lambda url: None)}
         slow = 0

@@ -68,7 +68,9 @@ class Settings(BaseSettings):
     quota_gb_per_user: Annotated[float | None, Field(gt=0)] = None
     """What one person's jobs may hold on disk, in 10^9 bytes, before a new one is refused; absent: no limit."""
     log_limit: int = 64 * 1024 * 1024
-    """Bytes of one rank's log kept in the database; the file in the run directory is whole."""
+    """Bytes of one rank's log kept in the database, the newest ones."""
+    log_disk_limit: Annotated[int, Field(ge=1024 * 1024)] = 1024 * 1024 * 1024
+    """Bytes that one rank's log file may take on disk, where its filesystem can give back the beginning of a file."""
     log_format: Literal["console", "json"] = "console"
 
     @model_validator(mode="before")

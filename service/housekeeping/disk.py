@@ -2,7 +2,10 @@
 
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+
+from trainyard.contract.layout import RunLayout
 
 _TRASH = ".trash"
 
@@ -43,6 +46,15 @@ def used_bytes(root: Path) -> int:
         except OSError:
             continue  # it went while it was being looked at
     return size
+
+
+def missing(run: RunLayout, steps: Sequence[int]) -> list[int]:
+    """Those whose folder is not among the checkpoints; none where the folder cannot be looked into."""
+    try:
+        there = {entry.name for entry in os.scandir(run.checkpoints)}
+    except OSError:
+        return []
+    return [step for step in steps if run.checkpoint(step).root.name not in there]
 
 
 def free_bytes(runs: Path) -> int:

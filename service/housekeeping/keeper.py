@@ -13,6 +13,7 @@ from service.housekeeping import disk
 from service.housekeeping.repository import HousekeepingRepository
 from service.jobs.repository import JobRepository
 from service.reconcile.lease import LeaderLease, LeaseLostError
+from trainyard.contract.layout import RunLayout
 
 log = structlog.get_logger("housekeeping")
 
@@ -91,6 +92,7 @@ class Housekeeper:
         until = time.monotonic() + _MEASURING_SECONDS
         sizes = []
         for no, job_id in due:
+            self._compare(no, self.services.run(job_id))
             sizes.append((no, disk.used_bytes(self.services.run(job_id).root)))
             if time.monotonic() > until:
                 break
@@ -99,6 +101,14 @@ class Housekeeper:
             with self.lease.write(counts=False) as session:
                 for no, size in sizes:
                     HousekeepingRepository(session).measured(no, size, now)
+
+    def _compare(self, no: int, run: RunLayout) -> None:
+        """What is told of checkpoints agrees with the disk."""
+        with self.services.database.read() as session:
+            told = HousekeepingRepository(session).kept_steps(no)
+        if told and (gone := disk.missing(run, told)):
+            with self.lease.write(counts=False) as session:
+                HousekeepingRepository(session).checkpoints_gone(no, gone, self.services.clock())
 
     def _warn(self) -> None:
         """In the history of every job that may fail for it, once an hour."""

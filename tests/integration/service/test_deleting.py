@@ -119,6 +119,13 @@ def test_a_checkpoint_that_was_written_anew_meanwhile_stays(world: World) -> Non
     assert folder.exists()
 
 
+def test_a_checkpoint_whose_folder_is_gone_is_not_listed_for_long(world: World, over: str) -> None:
+    run = world.services.run(over)
+    run.checkpoint(10).root.rename(run.checkpoints / "step-0000000010.damaged")
+    world.sweep()
+    assert [one["step"] for one in world.client.get(f"/v1/jobs/{over}/checkpoints").json()["data"]] == [20]
+
+
 def test_disk_use_is_measured_by_job_and_by_person_and_told(world: World, over: str) -> None:
     assert world.job(over)["disk_bytes"] is None
     world.sweep()
