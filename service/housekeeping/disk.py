@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 
 from trainyard.contract.layout import RunLayout
@@ -28,6 +28,17 @@ def empty(runs: Path) -> None:
     if trash.is_dir() and not trash.is_symlink():
         for left in trash.iterdir():
             shutil.rmtree(left, ignore_errors=True)
+
+
+def unaccepted_forks(runs: Path, known: Container[str], before: float) -> list[str]:
+    """Folders of jobs that nobody knows, with nothing in them but links made for a fork, and that not of late."""
+    found = []
+    with os.scandir(runs) as entries:
+        for entry in entries:
+            named = entry.name.startswith("job_") and entry.name not in known and entry.is_dir(follow_symlinks=False)
+            if named and entry.stat(follow_symlinks=False).st_mtime < before and os.listdir(entry.path) == ["origin"]:
+                found.append(entry.name)
+    return found
 
 
 def used_bytes(root: Path) -> int:

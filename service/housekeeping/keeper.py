@@ -21,6 +21,8 @@ _ROUND_SECONDS = 30.0
 _MEASURE_AGAIN = timedelta(seconds=60)
 _MEASURED_AT_ONCE = 200
 _MEASURING_SECONDS = 10.0
+_ORPHAN_SECONDS = 3600.0
+"""A request takes less."""
 _WARN_AGAIN = timedelta(hours=1)
 
 
@@ -30,7 +32,7 @@ class Housekeeper:
 
     services: Services
     lease: LeaderLease
-    _trash_emptied: bool = field(default=False)
+    _tidied: bool = field(default=False)
 
     def run_once(self) -> None:
         """Finish what was asked, then measure, then warn.
@@ -43,11 +45,21 @@ class Housekeeper:
             return
         self._delete_jobs()
         self._remove_checkpoints()
-        if not self._trash_emptied:
-            disk.empty(self.services.settings.runs)
-            self._trash_emptied = True
+        if not self._tidied:
+            self._tidy()
+            self._tidied = True
         self._measure()
         self._warn()
+
+    def _tidy(self) -> None:
+        """What an earlier service had begun: removals, and forks that it had no time to accept."""
+        runs = self.services.settings.runs
+        disk.empty(runs)
+        with self.services.database.read() as session:
+            known = HousekeepingRepository(session).job_ids()
+        for name in disk.unaccepted_forks(runs, known, time.time() - _ORPHAN_SECONDS):
+            log.info("a fork that was never accepted is removed", job=name)
+            disk.discard(runs, runs / name, name)
 
     def _delete_jobs(self) -> None:
         with self.services.database.read() as session:

@@ -92,5 +92,6 @@ class HousekeepingRepository:
         """Jobs that may write to the disk."""
         return list(self._session.scalars(sa.select(Job).where(Job.status.in_(("running", "pausing")))))
 
-    def exists(self, job_id: str) -> bool:
-        return self._session.scalar(sa.select(Job.no).where(Job.id == job_id)) is not None
+    def job_ids(self) -> set[str]:
+        """Of all jobs, those included whose deletion was asked for."""
+        return set(self._session.scalars(sa.select(Job.id)))

@@ -1,5 +1,6 @@
 """Jobs and checkpoints deleted: out of sight at once, off the disk soon, whatever dies on the way."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,20 @@ def test_what_an_earlier_service_left_in_the_trash_is_removed(world: World) -> N
     world.tick()
     world.sweep()
     assert not left.exists()
+
+
+def test_links_of_a_fork_that_was_never_accepted_are_removed_and_nothing_else(world: World) -> None:
+    runs = world.settings.runs
+    orphan, restored, fresh = (runs / f"job_{letter * 26}" for letter in "abc")
+    for folder in (orphan, restored, fresh):
+        (folder / "origin").mkdir(parents=True)
+    (restored / "checkpoints").mkdir()
+    for folder in (orphan, restored):
+        os.utime(folder, (0, 0))
+    world.submit()
+    world.tick()
+    world.sweep()
+    assert (orphan.exists(), restored.exists(), fresh.exists()) == (False, True, True)
 
 
 def test_a_job_that_is_not_over_is_not_deleted(world: World) -> None:
