@@ -72,7 +72,9 @@ class Settings(BaseSettings):
     ingest_limit: Annotated[int, Field(ge=1024 * 1024)] = 64 * 1024 * 1024
     """Bytes of reported points that may wait to be written; beyond it workers are told to come again (429)."""
     log_limit: int = 64 * 1024 * 1024
-    """Bytes of one rank's log kept in the database; the file in the run directory is whole."""
+    """Bytes of one rank's log kept in the database, the newest ones."""
+    log_disk_limit: Annotated[int, Field(ge=1024 * 1024)] = 1024 * 1024 * 1024
+    """Bytes that one rank's log file may take on disk, where its filesystem can give back the beginning of a file."""
     log_format: Literal["console", "json"] = "console"
 
     @model_validator(mode="before")

@@ -79,7 +79,7 @@ def submit(
     run = RunLayout(run_root.root / job_id)
     # Before the checkpoint is looked up: a newer one may be there when the request is repeated.
     digest = hashlib.sha256(json.dumps(dump_spec(spec), sort_keys=True).encode()).hexdigest()
-    origin = find_origin(database, spec, now)
+    origin = None if _is_repeated(database, principal, idempotency_key, now) else find_origin(database, spec, now)
     accepted = None
     try:
         if origin is not None:
@@ -93,6 +93,14 @@ def submit(
         if origin is not None and (accepted is None or accepted.replayed):
             unlink_origin(run)
     return accepted
+
+
+def _is_repeated(database: Database, principal: Principal, key: str | None, now: datetime) -> bool:
+    """Then the answer is known, and what it was made from may be gone by now."""
+    if key is None:
+        return False
+    with database.read() as session:
+        return JobRepository(session, now).answered(principal.id, key)
 
 
 def _require_room(used: int, quota: int, principal: Principal) -> None:

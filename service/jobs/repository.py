@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, cast
 
 import sqlalchemy as sa
@@ -51,8 +51,7 @@ class JobFilter:
         if self.created_after is not None:
             found += [Job.created_at >= self.created_after, Job.id >= first_job_id(self.created_after)]
         if self.created_before is not None:
-            past = self.created_before + timedelta(milliseconds=1)
-            found += [Job.created_at < self.created_before, Job.id < first_job_id(past)]
+            found += [Job.created_at < self.created_before, Job.id < first_job_id(self.created_before, after=True)]
         return found
 
 
@@ -304,6 +303,10 @@ class JobRepository:
         if self._session.execute(claim).first() is not None:
             return None
         return self._session.get_one(IdempotencyKey, (principal, key))
+
+    def answered(self, principal: str, key: str) -> bool:
+        """Whether a request with this key was answered before."""
+        return self._session.get(IdempotencyKey, (principal, key)) is not None
 
     def remember(self, principal: str, key: str, response: dict[str, Any]) -> None:
         """Keep the answer to the request that took the key."""

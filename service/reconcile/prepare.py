@@ -144,6 +144,7 @@ class Preparation:
             nodes=spec.gpus // ranks,
             ranks_per_node=ranks,
             host_suffix=settings.slurm_host_suffix,
+            log_bytes=settings.log_disk_limit,
             time_limit_minutes=spec.resources.time_limit_minutes or default_limit,
             lead_seconds=settings.slurm_lead_seconds,
             excluded_nodes=tuple(attempt.excluded_nodes),

@@ -22,6 +22,8 @@ CHECKPOINT = {
     "metrics": {"eval/loss": 0.25},
     "path": "/runs/a1/checkpoints/step-0000000092",
     "created_at": TIME,
+    "best": True,
+    "latest": True,
 }
 EVENT = {"id": "evt_1", "job_id": "a1", "type": "created", "level": "info", "message": "accepted", "created_at": TIME}
 
