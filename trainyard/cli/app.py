@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from trainyard import __version__
-from trainyard.cli import artifacts, cluster, history, jobs, logs, metrics, presets, resolve, serve, submit
+from trainyard.cli import artifacts, cluster, history, jobs, logs, metrics, presets, resolve, serve, submit, tensorboard
 from trainyard.cli.failures import EXIT_CODES, USAGE, Commands
 
 app = typer.Typer(
@@ -49,6 +49,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "watch": submit.watch_command,
     "logs": logs.logs,
     "metrics": metrics.metrics,
+    "tensorboard": tensorboard.tensorboard,
     "cancel": jobs.cancel,
     "profile": jobs.profile,
     "resolve": resolve.resolve,

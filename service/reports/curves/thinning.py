@@ -57,7 +57,8 @@ def _spacing(points: Sequence[RawPoint]) -> int:
     by_key: dict[int, list[int]] = {}
     for point in points:
         by_key.setdefault(point.key_no, []).append(point.step)
-    return spacing(max(by_key.values(), key=lambda steps: len(steps)))
+    _, longest = max((len(steps), key_no) for key_no, steps in by_key.items())
+    return spacing(by_key[longest])
 
 
 def _changes(
