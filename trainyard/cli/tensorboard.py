@@ -18,9 +18,7 @@ from trainyard.contract.resources import JobResource
 def tensorboard(
     ctx: typer.Context,
     job_ids: Annotated[list[str], typer.Argument(metavar="JOB...", help="As for other commands.")],
-    to: Annotated[Path, typer.Option(help="The folder for the files, one below it for each job.")] = Path(
-        "tensorboard"
-    ),
+    to: Annotated[Path, typer.Option(help="Where to put the files, a folder for each job.")] = Path("tensorboard"),
 ) -> None:
     """Write jobs' metrics as TensorBoard event files."""
     try:

@@ -169,9 +169,7 @@ def compare(
     job_ids: Sequence[str], keys: Sequence[str], from_step: int | None, max_points: int | None
 ) -> Request[list[MetricsResource]]:
     params = _given(job=list(job_ids), keys=list(keys), from_step=from_step, max_points=max_points)
-    return Request(
-        "GET", "/v1/metrics", lambda answer: ComparisonResource.model_validate_json(answer.content).data, params
-    )
+    return Request("GET", "/v1/metrics", lambda answer: _model(ComparisonResource)(answer).data, params)
 
 
 def points(job_id: str, keys: Sequence[str]) -> Request[Page[PointResource]]:
