@@ -1,7 +1,7 @@
 """`python -m bench.stream`: many clients on live streams: how late events come, what a client costs, and a restart.
 
-Clients follow jobs (50 a job by default) while each job gets two events a second, each a batch of one point that carries
-the time at which it was sent. Half way through the service is killed and started again on the same database: every
+Clients follow jobs (50 a job by default) while each job gets two events a second, each a batch of one point with the
+time at which it was sent. Half way through the service is killed and started again on the same database: every
 client comes back with the last id it saw. At the end each client must have seen each event of its job exactly once.
 """
 
