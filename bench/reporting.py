@@ -1,8 +1,9 @@
 """`python -m bench.reporting`: what reporting costs the thread that trains, whatever the service does.
 
 A loop of matrix products stands for training steps of about 10 ms. It runs without reporting and with a report of ten
-values after every ten steps (the default), to a real HTTP server that answers at once, answers each request after 30 seconds, or is not there; in turns, so
-that what else the machine does falls on all alike. Told are the time of one call and the change of the step's time.
+values after every ten steps (the default), to a real HTTP server that answers at once, answers each request after 30
+seconds, or is not there; in turns, so that what else the machine does falls on all alike. Told are the time of one call
+and the change of the step's time.
 """
 
 import argparse
@@ -59,8 +60,9 @@ def _compare(name: str, folder: Path, url: str, steps: int, turns: int) -> bool:
         # Step by step in turns: a machine that others use changes within seconds.
         for step in range(steps):
             silent.append(_step(work))
+            progress = Progress(step=step, total_steps=steps)
             begun = time.perf_counter()
-            reporter.points(turn * steps + step, VALUES, Progress(step=step, total_steps=steps))
+            reporter.points(turn * steps + step, VALUES, progress)
             calls.append(time.perf_counter() - begun)
             speaking.append(_step(work) + calls[-1])
         changes.append(median(speaking) / median(silent) - 1)
