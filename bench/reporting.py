@@ -99,6 +99,7 @@ def _service(delay: float | None) -> Iterator[str]:
     stopping = threading.Event()
     with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
         server.daemon_threads = True
+        server.handle_error = lambda *_: None  # type: ignore[method-assign]
         port = server.server_address[1]
         if delay is None:
             server.server_close()
