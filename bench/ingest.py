@@ -123,7 +123,7 @@ def _floor(url: str, size: int, seconds: float) -> Rate:
 
 def _peer(folder: Path, url: str, size: int, options: Any) -> Rate:
     folder.mkdir()
-    with _mlflow_server(folder, url.replace("+psycopg", ""), options) as base:
+    with _mlflow_server(folder, url, options) as base:
         with httpx.Client(base_url=f"http://127.0.0.1:{base}/api/2.0/mlflow", timeout=120) as client:
             runs = [_asked(client, "/runs/create", {"experiment_id": "0", "start_time": 0}) for _ in range(WRITERS)]
         place = {"kind": "mlflow", "host": "127.0.0.1", "port": base, "path": "/api/2.0/mlflow/runs/log-batch"}

@@ -32,6 +32,7 @@ from service.reconcile.loop import Reconciler
 from service.reconcile.prepare import Preparation
 from service.reconcile.submit import Submitter
 from service.reconcile.ticking import ReconcileLoop
+from service.reports.curves.retention import cutoff, trim
 from service.scheduler.base import Scheduler
 from service.scheduler.local import LocalScheduler
 from service.scheduler.local_policy import visible_gpus
@@ -145,7 +146,13 @@ def make_loop(services: Services, scheduler: Scheduler) -> ReconcileLoop:
     reconciler = Reconciler(services, scheduler, submitter, lease)
     loop = ReconcileLoop(reconciler, services.metrics, settings.tick_seconds, slowest)
     hand_overs.done = loop.hint
+    loop.spare = partial(_retain, services)
     return loop
+
+
+def _retain(services: Services) -> bool:
+    before = cutoff(services.clock(), services.settings.metrics_retention_days)
+    return before is not None and trim(services.database, before)
 
 
 def _slurm_site(settings: Settings) -> SlurmSite:

@@ -12,6 +12,7 @@ _EXAMPLES: dict[int, tuple[str, str, str, str | None, str]] = {
     409: ("Not now.", "conflict_error", "job_finished", None, "the job has succeeded already"),
     413: ("More bytes than the route takes.", "invalid_request_error", "body_too_large", None, "at most 1048576 bytes"),
     422: ("A value that cannot be.", "invalid_request_error", "invalid_value", "limit", "must be at most 200"),
+    429: ("More than the service takes at once.", "rate_limit_error", "rate_limited", None, "come again in 2 s"),
     503: ("Something behind the service does not answer.", "server_error", "database", None, "try again"),
 }
 
@@ -23,7 +24,7 @@ def common_errors() -> dict[int | str, dict[str, Any]]:
 
 def _response(description: str, type_: str, code: str, param: str | None, message: str) -> dict[str, Any]:
     example = {"error": {"message": message, "type": type_, "param": param, "code": code}}
-    again = " Send it again after `Retry-After` seconds." if type_ == "server_error" else ""
+    again = " Send it again after `Retry-After` seconds." if type_ in ("server_error", "rate_limit_error") else ""
     return {
         "model": ErrorEnvelope,
         "description": description + again,

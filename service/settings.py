@@ -69,6 +69,8 @@ class Settings(BaseSettings):
     """What one person's jobs may hold on disk, in 10^9 bytes, before a new one is refused; absent: no limit."""
     max_streams: Annotated[int, Field(ge=1)] = 1000
     """Live streams open at once; beyond it a client is told to come again (429)."""
+    metrics_retention_days: Annotated[int | None, Field(ge=1)] = None
+    """So long after its end a job keeps every point; then those that its curves are drawn from. Absent: for ever."""
     ingest_limit: Annotated[int, Field(ge=1024 * 1024)] = 64 * 1024 * 1024
     """Bytes of reported points that may wait to be written; beyond it workers are told to come again (429)."""
     log_limit: int = 64 * 1024 * 1024

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable
 
 import structlog
 
@@ -45,6 +46,8 @@ class ReconcileLoop:
     """Ticks in a thread, and keeps the lease in another while a tick waits for the scheduler."""
 
     def __init__(self, reconciler: Reconciler, metrics: ServiceMetrics, tick_seconds: float, slowest_seconds: float):
+        self.spare: Callable[[], bool] = lambda: False
+        """Something small to do while nothing else is; returns whether there is more of it."""
         self._reconciler = reconciler
         self._metrics = metrics
         self._tick_seconds = tick_seconds
@@ -104,9 +107,17 @@ class ReconcileLoop:
             if errors:
                 self._metrics.tick_failed()
             quiet = 0 if self._reconciler.changed else quiet + 1
+            self._use_spare_time(busy, errors)
             self._stopping.wait(breath(time.thread_time() - cpu))
             if self._wake.wait(pause(busy, quiet, errors, self._tick_seconds, self._slowest_seconds)):
                 quiet = 0
+
+    def _use_spare_time(self, busy: bool, errors: int) -> None:
+        try:
+            while not (busy or errors or self._wake.is_set()) and self.spare():
+                pass
+        except UnavailableError as error:
+            log.warning("spare work was left", error=error.message)
 
     def _keep(self) -> None:
         while not self._stopping.wait(_RENEW_SECONDS):

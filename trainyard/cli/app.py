@@ -19,6 +19,7 @@ from trainyard.cli import (
     serve,
     steering,
     submit,
+    tensorboard,
 )
 from trainyard.cli.failures import EXIT_CODES, USAGE, Commands
 
@@ -62,6 +63,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "watch": submit.watch_command,
     "logs": logs.logs,
     "metrics": metrics.metrics,
+    "tensorboard": tensorboard.tensorboard,
     "cancel": steering.cancel,
     "pause": steering.pause,
     "resume": steering.resume,

@@ -21,11 +21,13 @@ from trainyard.contract.resources import (
     ArtifactResource,
     AttemptResource,
     CheckpointResource,
+    ComparisonResource,
     EventResource,
     FileResource,
     JobResource,
     MetricsResource,
     Page,
+    PointResource,
     ProfileRequest,
     ScriptResource,
     UsageResource,
@@ -41,6 +43,8 @@ Spec = TrainingSpec | Mapping[str, Any] | str
 """What `submit` takes: a spec, plain data, or YAML text."""
 
 PAGE_SIZE = 100
+
+POINTS_PAGE = 10_000
 
 ALL_POINTS = 1_000_000
 """Of a series; the service thins what is longer than it is asked for, and by default to far less."""
@@ -218,6 +222,17 @@ def metrics(
 ) -> Request[MetricsResource]:
     params = _given(keys=list(keys), from_step=from_step, max_points=max_points or ALL_POINTS, format="json")
     return Request("GET", _job_path(job_id, "metrics"), _model(MetricsResource), params)
+
+
+def compare(
+    job_ids: Sequence[str], keys: Sequence[str], from_step: int | None, max_points: int | None
+) -> Request[list[MetricsResource]]:
+    params = _given(job=list(job_ids), keys=list(keys), from_step=from_step, max_points=max_points)
+    return Request("GET", "/v1/metrics", lambda answer: _model(ComparisonResource)(answer).data, params)
+
+
+def points(job_id: str, keys: Sequence[str]) -> Request[Page[PointResource]]:
+    return _page(_job_path(job_id, "points"), PointResource, POINTS_PAGE, keys=list(keys))
 
 
 def metrics_csv(job_id: str, keys: Sequence[str], from_step: int | None, max_points: int | None) -> Request[str]:

@@ -29,6 +29,7 @@ from trainyard.contract.resources import (
     JobResource,
     MetricsResource,
     Page,
+    PointResource,
     ScriptResource,
     UsageResource,
 )
@@ -215,6 +216,16 @@ class Client:
     ) -> MetricsResource:
         """Curves, whole unless `max_points` asks for each to be thinned to its extremes."""
         return self._send(requests.metrics(job_id, keys, from_step, max_points))
+
+    def metrics_of(
+        self, job_ids: Sequence[str], keys: Sequence[str] = (), *, from_step: int | None = None, max_points: int = 2000
+    ) -> list[MetricsResource]:
+        """The curves of several jobs in one answer, each thinned to `max_points`, in the order of the ids."""
+        return self._send(requests.compare(job_ids, keys, from_step, max_points))
+
+    def points(self, job_id: str, keys: Sequence[str] = ()) -> Iterator[PointResource]:
+        """Every point as it was reported, by metric and step, however many there are."""
+        return self._items(requests.points(job_id, keys))
 
     def metrics_csv(
         self, job_id: str, keys: Sequence[str] = (), *, from_step: int | None = None, max_points: int | None = None
