@@ -1,6 +1,7 @@
 """Bytes of live tensors on a host, counted as operations make and drop them: what `max_memory_allocated` is on a GPU.
 
-Only storages that tensors own are counted, each once, at the size it has; buffers inside of kernels and of gloo are not.
+Only storages that tensors own are counted, each once, at the size it has; buffers inside of kernels and of gloo are
+not.
 """
 
 import weakref

@@ -19,6 +19,7 @@ from service.errors import InvalidRequestError, ServiceError
 from service.health import health_router
 from service.jobs import endpoints as jobs
 from service.middleware import Gate
+from service.planner import endpoints as plans
 from service.presets import router as presets
 from service.reports import endpoints as reports
 from service.settings import Settings
@@ -55,6 +56,7 @@ def create_app(services: Services) -> FastAPI:
         reports.worker_router,
         presets,
         cluster.router,
+        plans.router,
         code.router,
         artifacts.router,
         health_router(services.metrics),

@@ -16,6 +16,7 @@ from service.errors import PermissionDeniedError
 from service.faults import Crash, no_crash
 from service.jobs.repository import Window
 from service.observability import ServiceMetrics
+from service.planner.models import Models
 from service.settings import Settings
 from trainyard.contract.layout import RunLayout
 
@@ -35,6 +36,8 @@ class Services:
     """Tells the reconciler that there is something to do; losing it only costs time."""
     metrics: ServiceMetrics = field(default_factory=ServiceMetrics)
     """What this process counts."""
+    models: Models = field(default_factory=Models)
+    """Reads what model folders say of themselves."""
     crash: Crash = no_crash
     """Where tests end the process."""
 

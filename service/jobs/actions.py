@@ -21,6 +21,8 @@ from trainyard.contract.resources import JobResource
 from trainyard.contract.spec import TrainingSpec, dump_spec, parse_spec
 
 MAX_KEY = 255
+FORCED = "preflight_overridden"
+"""The event of a job that is submitted however large it is."""
 
 
 @dataclass(frozen=True)
@@ -55,16 +57,23 @@ def submit(
     *,
     run_root: RunLayout,
     idempotency_key: str | None,
+    plain: TrainingSpec | None = None,
+    force: bool = False,
     now: datetime,
 ) -> Accepted:
     """Make the job durable, once for each idempotency key.
+
+    Args:
+        plain: The spec as an idempotency key stands for it, where that is not the one to store.
+        force: What is beyond doubt too large for the GPUs is submitted all the same.
 
     Raises:
         ConflictError: the key was used for another spec.
     """
     require_change(principal)
     document = dump_spec(spec)
-    digest = hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+    asked = dump_spec(plain or spec) | ({"force": True} if force else {})
+    digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
     with database.write() as session:
         jobs = JobRepository(session, now)
         if idempotency_key is not None and (replay := _replay(database, jobs, principal, idempotency_key, digest)):
@@ -82,6 +91,9 @@ def submit(
             latest={},
         )
         jobs.add(job)
+        if force:
+            said = f"{principal.name} has it submitted even if it cannot fit the GPUs' memory"
+            jobs.event(job, FORCED, said, level="warning")
         answer = _resource(job, run_root, now).model_dump(mode="json")
         if idempotency_key is not None:
             jobs.remember(principal.id, idempotency_key, answer)

@@ -1,11 +1,11 @@
 """The fullest moment of an update on one rank, in parts. Pure.
 
 An update is walked through as our engine makes it: the end of the forward, the loss's backward, each block's backward,
-the root's, and the optimizer's step. Parameters, gradients and optimizer state are in fp32 whatever the forward computes
-in (16 bytes a parameter with Adam), which is not the 2 + 2 + 12 of the ZeRO paper (Rajbhandari et al. 2020) with the
-same sum: the 2-byte copies come on top. Sharding divides as there: `zero1` and `zero2` keep gathered parameters until the
-backward, `fsdp` gathers two units at a time, and a unit's reduction needs its whole gradient twice (torch's
-`fully_shard`: the gradient, and the buffer that is scattered, which lives until the next unit's).
+the root's, and the optimizer's step. Parameters, gradients and optimizer state are in fp32 whatever the forward
+computes in: 16 bytes a parameter with Adam, the sum of the ZeRO paper's 2 + 2 + 12 (Rajbhandari et al. 2020), but the
+2-byte copies come on top. Sharding divides as there: `zero1` and `zero2` keep gathered parameters until the backward,
+`fsdp` gathers two units at a time, and a unit's reduction needs its whole gradient twice (torch's `fully_shard`: the
+gradient, and the buffer that is scattered, which lives until the next unit's).
 """
 
 from collections.abc import Iterator, Sequence
@@ -182,19 +182,29 @@ def _forward(walk: _Walk) -> Iterator[Moment]:
     layout, head = walk.layout, walk.work.head
     gathered = _gathered(walk, behind=_units(walk), here=0, ahead=0)
     kept = _all_kept(walk) + head.kept
-    yield "the loss's forward", _add(
-        walk.base,
-        gradients=_gradients(walk, 0),
-        gathered=gathered,
-        activations=kept,
-        logits=head.logits,
-        transient=head.forward,
+    yield (
+        "the loss's forward",
+        _add(
+            walk.base,
+            gradients=_gradients(walk, 0),
+            gathered=gathered,
+            activations=kept,
+            logits=head.logits,
+            transient=head.forward,
+        ),
     )
     if layout.sharded:
         largest = max((block.gathered for block in walk.work.blocks), default=0) or walk.work.root
         twice = layout.numbers.bytes * largest * (1 if layout.keeps_gathered else 2)
-        yield "the gathering of a unit", _add(
-            walk.base, gradients=_gradients(walk, 0), gathered=gathered, activations=_all_kept(walk), transient=twice
+        yield (
+            "the gathering of a unit",
+            _add(
+                walk.base,
+                gradients=_gradients(walk, 0),
+                gathered=gathered,
+                activations=_all_kept(walk),
+                transient=twice,
+            ),
         )
 
 
@@ -202,9 +212,7 @@ def _head(walk: _Walk) -> Iterator[Moment]:
     layout, head = walk.layout, walk.work.head
     last = walk.work.blocks[-1].gathered if walk.work.blocks else 0
     gathered = _gathered(walk, behind=_units(walk), here=0, ahead=last)
-    base = _add(
-        walk.base, gradients=_gradients(walk, 0), gathered=gathered, activations=_all_kept(walk) + head.kept
-    )
+    base = _add(walk.base, gradients=_gradients(walk, 0), gathered=gathered, activations=_all_kept(walk) + head.kept)
     yield "the loss's backward", _add(base, logits=head.logits, transient=head.backward)
     graded = head.weights if walk.work.root_trained >= head.weights else 0
     if graded and head.weights:
@@ -274,12 +282,15 @@ def _block(
             gradients, fresh = _gradients(walk, done), making
         else:
             gradients, fresh = _gradients(walk, done + whole), making
-        yield "a block's backward", _add(
-            walk.base,
-            gradients=gradients,
-            gathered=gathered,
-            activations=held,
-            transient=block.residual + op.out + op.into + fresh + waiting,
+        yield (
+            "a block's backward",
+            _add(
+                walk.base,
+                gradients=gradients,
+                gathered=gathered,
+                activations=held,
+                transient=block.residual + op.out + op.into + fresh + waiting,
+            ),
         )
         held -= op.saved + numbers.copy * op.weights
         whole += mine
@@ -287,12 +298,15 @@ def _block(
         # zero1's accumulated gradient is the unit's own; in half precision it is held once more than in fp32.
         own = 0 if layout.strategy == "zero1" and layout.accumulates else numbers.bytes
         reducing = (own + (2 if own == 2 else 0) + 4) * block.trained + 4 * block.trained // layout.shards
-        yield "a unit's reduction", _add(
-            walk.base,
-            gradients=_gradients(walk, units_done),
-            gathered=gathered - numbers.bytes * block.gathered,
-            activations=held,
-            transient=block.residual + reducing + numbers.bytes * root,
+        yield (
+            "a unit's reduction",
+            _add(
+                walk.base,
+                gradients=_gradients(walk, units_done),
+                gathered=gathered - numbers.bytes * block.gathered,
+                activations=held,
+                transient=block.residual + reducing + numbers.bytes * root,
+            ),
         )
 
 
@@ -303,8 +317,9 @@ def _root(walk: _Walk) -> Iterator[Moment]:
         done = walk.work.trained - root
         gathered = layout.numbers.bytes * walk.work.root
         transient = root * (layout.numbers.bytes + 4) + 4 * root // layout.shards
-        yield "the root's reduction", _add(
-            walk.base, gradients=_gradients(walk, done), gathered=gathered, transient=transient
+        yield (
+            "the root's reduction",
+            _add(walk.base, gradients=_gradients(walk, done), gathered=gathered, transient=transient),
         )
         return
     # Of a tied weight the head's gradient waits for the embedding's, and both are summed.

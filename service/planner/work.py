@@ -86,9 +86,7 @@ def _decoder(
         adapters = Adapters(spec.lora_rank, targets, spec.lora.dropout > 0)
     ops = block_ops(model, tokens, numbers, adapters)
     stream = numbers.stream * tokens * model.width
-    blocks = [
-        replace(block, ops=ops, stream=stream, residual=stream) for block in _plain_blocks(adapted, spec)
-    ]
+    blocks = [replace(block, ops=ops, stream=stream, residual=stream) for block in _plain_blocks(adapted, spec)]
     head = head_of(model, tokens, numbers, frozen=adapters is not None)
     rows = share_of(spec) * (length + 1)
     batch = 8 * tokens + (rows if isinstance(spec.data, BuiltinData) else 16 * rows)
@@ -141,5 +139,3 @@ def _merged(blocks: list[Block]) -> tuple[Block, ...]:
         else:
             found.append(block)
     return tuple(found)
-
-

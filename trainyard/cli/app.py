@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from trainyard import __version__
-from trainyard.cli import artifacts, cluster, history, jobs, logs, metrics, presets, resolve, serve, submit
+from trainyard.cli import artifacts, cluster, history, jobs, logs, metrics, plan, presets, resolve, serve, submit
 from trainyard.cli.failures import EXIT_CODES, USAGE, Commands
 
 app = typer.Typer(
@@ -44,6 +44,7 @@ def root(
 _COMMANDS: dict[str, Callable[..., None]] = {
     "serve": serve.serve,
     "submit": submit.submit,
+    "plan": plan.plan,
     "list": jobs.list_jobs,
     "show": jobs.show,
     "watch": submit.watch_command,
