@@ -6,7 +6,7 @@ from itertools import pairwise
 from service.planner.outline import Outline, Parameter, Transformer
 from trainyard.contract.sections import ConvnetModel, GptModel, MlpModel
 
-MOST_LAYERS = 4096
+MOST_LAYERS = 1024
 """A model with more is not counted: its list of parameters alone would be a burden."""
 
 

@@ -6,7 +6,7 @@ from service.planner.devices import Device
 from service.planner.fit import Estimate, Question, needs, proposals
 from service.planner.models import Found
 from service.planner.needs import disk_need, host_bytes
-from service.planner.trained import Adapted, adapt
+from service.planner.trained import Adapted
 from service.planner.work import SHARDED, share_of
 from trainyard.contract.plans import Change, GpuMemory, MemoryParts, ModelSize, PlanResource, StrategyPlan
 from trainyard.contract.problems import Problem
@@ -40,10 +40,11 @@ def compose(
     )
     if found.outline is None:
         return base
-    adapted = adapt(found.outline, spec)
-    if isinstance(adapted, Problem):
-        return base.model_copy(update={"fits": False, "verdict": str(adapted)})
     question = Question(found.outline, list(gpus), found.context)
+    model = question.model(spec)
+    if isinstance(model, Problem):
+        return base.model_copy(update={"verdict": str(model)})
+    adapted = model.adapted
     estimate = question.estimate(spec)
     assert isinstance(estimate, Estimate)
     fits = question.fits(estimate)

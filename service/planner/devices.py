@@ -24,7 +24,7 @@ _TABLE: Mapping[str, tuple[float, float]] = {
     "titanrtx": (24, 24), "v100": (15.7, 32), "v100s": (31, 32),
 }  # fmt: skip
 _MAKERS = re.compile(r"^(?:nvidia|amd|tesla|geforce|quadro|instinct)[-_ ]*")
-_SIZE = re.compile(r"(\d{1,3})g(?:b|ib)?$")
+_SIZE = re.compile(r"(?:^|[-_.])(\d{1,3})g(?:b|ib)(?=$|[-_])")
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,11 @@ def device_of(type_: str | None, sizes: Mapping[str, float]) -> Device:
     plain = name
     while (shorter := _MAKERS.sub("", plain)) != plain:
         plain = shorter
-    if (plain.endswith("gb") and "mig" in plain) or re.search(r"\dg\.\d+gb", plain):
-        size = re.search(r"(\d+)gb$", plain)
-        return _device(type_, float(size[1]) * 0.9, float(size[1])) if size else Device(type_)
     if told := _SIZE.search(plain):
-        return _device(type_, float(told[1]) * 0.95, float(told[1]))
-    model = re.split(r"[-_ ]", plain.replace("rtx_", "rtx").replace("gtx_", "gtx").replace("titan_", "titan"))[0]
-    known = _TABLE.get(plain.replace("_", "").replace("-", "")) or _TABLE.get(model)
+        # A slice of a GPU (`1g.10gb`) has somewhat less than its name says.
+        return _device(type_, float(told[1]) * (0.9 if "g." in plain else 0.95), float(told[1]))
+    model = re.split(r"[-_ ]", re.sub(r"^(rtx|gtx|titan)[-_ ]", r"\1", plain))[0]
+    known = _TABLE.get(model) or _TABLE.get(model.removeprefix("rtx"))
     return _device(type_, *known) if known else Device(type_)
 
 

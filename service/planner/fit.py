@@ -13,7 +13,7 @@ from service.planner.devices import GIB, Device, largest, smallest
 from service.planner.memory import Memory
 from service.planner.outline import Outline
 from service.planner.trained import adapt
-from service.planner.work import least_of, memory_of, share_of
+from service.planner.work import Sized, least_of, memory_of, share_of, sized
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec import Strategy, TrainingSpec
 
@@ -47,18 +47,27 @@ class Question:
     outline: Outline
     devices: list[Device] = field(default_factory=list)
     context: int | None = None
+    _sized: dict[object, Sized | Problem] = field(default_factory=dict, compare=False)
+
+    def model(self, spec: TrainingSpec) -> Sized | Problem:
+        """As the spec trains it; gone through once, however many strategies are asked about."""
+        key = (spec.lora_rank, spec.lora, spec.trainable, spec.fsdp.wrap, spec.fsdp.min_params)
+        if key not in self._sized:
+            adapted = adapt(self.outline, spec)
+            self._sized[key] = adapted if isinstance(adapted, Problem) else sized(spec, adapted)
+        return self._sized[key]
 
     def estimate(self, spec: TrainingSpec) -> Estimate | Problem:
         """For the spec's micro size; where that is `auto`, the largest halving of a rank's share that fits."""
-        adapted = adapt(self.outline, spec)
-        if isinstance(adapted, Problem):
-            return adapted
-        least = least_of(spec, adapted).peak
+        model = self.model(spec)
+        if isinstance(model, Problem):
+            return model
+        least = least_of(spec, model).peak
         asked = spec.batch.micro_size
         sizes = [asked] if isinstance(asked, int) else list(_halvings(share_of(spec)))
         found = None
         for size in sizes:
-            found = Estimate(size, least, memory_of(spec, adapted, size, self.context))
+            found = Estimate(size, least, memory_of(spec, model, size, self.context))
             if self.fits(found) is not False or found.memory is None:
                 break
         assert found is not None
@@ -117,6 +126,8 @@ def proposals(question: Question, spec: TrainingSpec, count: int = 3) -> list[Pr
     """Changes under which a spec that does not fit would, the cheapest in time first."""
     found: list[Proposal] = []
     for changes, words in _candidates(spec):
+        if any(changes == other.set for other in found):
+            continue
         changed = _changed(spec, changes)
         estimate = question.estimate(changed)
         if not isinstance(estimate, Problem) and estimate.memory is not None and question.fits(estimate):
@@ -170,11 +181,10 @@ def _changed(spec: TrainingSpec, changes: dict[str, Any]) -> TrainingSpec:
 
 
 def too_large(question: Question, spec: TrainingSpec) -> list[Problem]:
-    """Why a resolved spec can never run on these GPUs, with the numbers and the cheapest change."""
+    """Why a resolved spec can never run on these GPUs, with the numbers and the cheapest change. A model that the
+    adapters do not seem to fit is left to the worker, which has the model itself."""
     estimate = question.estimate(spec)
-    if isinstance(estimate, Problem):
-        return [estimate]
-    if not question.surely_not(estimate):
+    if isinstance(estimate, Problem) or not question.surely_not(estimate):
         return []
     ways = proposals(question, spec, count=1)
     way = f"; {ways[0].message} would fit" if ways else "; no change of strategy, checkpointing or GPUs would fit"
@@ -182,7 +192,7 @@ def too_large(question: Question, spec: TrainingSpec) -> list[Problem]:
 
 
 def needs(question: Question, estimate: Estimate) -> str:
-    """`needs about 38 GB of 24 GB per GPU: parameters 12, ...`."""
+    """`needs about 38 GiB of 24 GiB per GPU: parameters 12, ...`."""
     most = largest(question.devices)
     room = f" of {_gb(most)} per GPU" if most is not None else " per GPU"
     if estimate.memory is None:
@@ -193,4 +203,4 @@ def needs(question: Question, estimate: Estimate) -> str:
 
 
 def _gb(size: int) -> str:
-    return f"{size / GIB:.3g} GB"
+    return f"{size / GIB:.3g} GiB"

@@ -22,6 +22,7 @@ MOST_HEADERS = 128 * 2**20
 """Bytes of all headers together."""
 MOST_SHARDS = 2048
 MOST_ENTRIES = 10_000
+MOST_TENSORS = 50_000
 
 WIDTHS = {
     "F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2,
@@ -73,6 +74,8 @@ def read_folder(path: str, roots: Sequence[str]) -> FolderFacts:
         if twice := tensors.keys() & found.keys():
             raise FolderError(f"{name}: tensor `{min(twice)}` stands in another file too")
         tensors |= found
+        if len(tensors) > MOST_TENSORS:
+            raise FolderError(f"there are more than {MOST_TENSORS} tensors in the folder")
         total += size
     return FolderFacts(config, tensors, total)
 

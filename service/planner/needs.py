@@ -19,7 +19,7 @@ def host_bytes(spec: TrainingSpec, outline: Outline, adapted: Adapted, memory: M
 
 
 def disk_need(spec: TrainingSpec, adapted: Adapted) -> DiskNeed:
-    """Checkpoints hold what is trained and its moments in fp32; while one is written there is one more than are kept."""
+    """Checkpoints hold what is trained and its moments in fp32; while one is written there is one more than kept."""
     checkpoint, kept = spec.checkpoint, spec.checkpoint.keep_last + 1
     kept += int(checkpoint.keep_best is not None)
     merged = spec.lora_rank is None or spec.lora.merge

@@ -1,6 +1,6 @@
 """From a resolved spec and its model to what is walked through in `memory`: micro-batch, blocks, layout. Pure."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from service.planner.memory import Block, Layout, Memory, Work, peak_memory
 from service.planner.outline import Outline, Transformer
@@ -21,7 +21,22 @@ def share_of(spec: TrainingSpec) -> int:
     return -(-spec.batch.size // spec.gpus)
 
 
-def memory_of(spec: TrainingSpec, adapted: Adapted, micro_size: int, context: int | None = None) -> Memory | None:
+@dataclass(frozen=True)
+class Sized:
+    """A model as it is trained, cut into its blocks: what does not depend on strategy, precision or batch."""
+
+    adapted: Adapted
+    blocks: tuple[Block, ...]
+    """Elements alone. Of a decoder, alike neighbours are one."""
+
+
+def sized(spec: TrainingSpec, adapted: Adapted) -> Sized:
+    """Goes through every parameter: once for a model and its `lora`, `trainable` and `fsdp.wrap`."""
+    blocks = _plain_blocks(adapted, spec)
+    return Sized(adapted, tuple(blocks) if adapted.outline.sizes else _merged(blocks))
+
+
+def memory_of(spec: TrainingSpec, model: Sized, micro_size: int, context: int | None = None) -> Memory | None:
     """The peak on one rank; None where the model's activations are unknown.
 
     Args:
@@ -30,15 +45,15 @@ def memory_of(spec: TrainingSpec, adapted: Adapted, micro_size: int, context: in
     """
     micro = min(micro_size, share_of(spec))
     layout = layout_of(spec, micro)
-    work = work_of(spec, adapted, micro, layout.numbers, context)
+    work = work_of(spec, model, micro, layout.numbers, context)
     return None if work is None else peak_memory(work, layout)
 
 
-def least_of(spec: TrainingSpec, adapted: Adapted) -> Memory:
+def least_of(spec: TrainingSpec, model: Sized) -> Memory:
     """What parameters, gradients and optimizer alone take, whatever the activations are."""
-    layout = layout_of(spec, 1)
-    blocks = tuple(replace(block, ops=(), stream=0) for block in _plain_blocks(adapted, spec))
-    return peak_memory(Work(blocks, no_head(0, 0), adapted.outline.count, adapted.trained_count, 0), layout)
+    adapted = model.adapted
+    work = Work(model.blocks, no_head(0, 0), adapted.outline.count, adapted.trained_count, 0)
+    return peak_memory(work, layout_of(spec, share_of(spec)))
 
 
 def layout_of(spec: TrainingSpec, micro: int) -> Layout:
@@ -57,15 +72,14 @@ def layout_of(spec: TrainingSpec, micro: int) -> Layout:
     )
 
 
-def work_of(spec: TrainingSpec, adapted: Adapted, micro: int, numbers: Numbers, context: int | None) -> Work | None:
+def work_of(spec: TrainingSpec, model: Sized, micro: int, numbers: Numbers, context: int | None) -> Work | None:
     """One micro-batch; None where nothing is known of the model's activations."""
-    outline = adapted.outline
+    outline = model.adapted.outline
     if outline.transformer is not None:
-        length = tokens_of(spec, context)
-        return _decoder(spec, adapted, outline.transformer, micro, length, numbers)
+        return _decoder(spec, model, outline.transformer, micro, tokens_of(spec, context), numbers)
     if not outline.sizes:
         return None
-    return _plain(spec, adapted, micro, numbers)
+    return _plain(spec, model, micro, numbers)
 
 
 def tokens_of(spec: TrainingSpec, context: int | None) -> int:
@@ -76,29 +90,27 @@ def tokens_of(spec: TrainingSpec, context: int | None) -> int:
     return own or context or LONGEST_ROW
 
 
-def _decoder(
-    spec: TrainingSpec, adapted: Adapted, model: Transformer, micro: int, length: int, numbers: Numbers
-) -> Work:
-    tokens = micro * length
+def _decoder(spec: TrainingSpec, sizes: Sized, model: Transformer, micro: int, length: int, numbers: Numbers) -> Work:
+    adapted, tokens = sizes.adapted, micro * length
     adapters = None
     if spec.lora_rank is not None:
         targets = frozenset(target.rpartition(".")[2] for target in adapted.targets)
         adapters = Adapters(spec.lora_rank, targets, spec.lora.dropout > 0)
     ops = block_ops(model, tokens, numbers, adapters)
     stream = numbers.stream * tokens * model.width
-    blocks = [replace(block, ops=ops, stream=stream, residual=stream) for block in _plain_blocks(adapted, spec)]
+    blocks = tuple(replace(block, ops=ops, stream=stream, residual=stream) for block in sizes.blocks)
     head = head_of(model, tokens, numbers, frozen=adapters is not None)
     rows = share_of(spec) * (length + 1)
     batch = 8 * tokens + (rows if isinstance(spec.data, BuiltinData) else 16 * rows)
-    return Work(_merged(blocks), head, adapted.outline.count, adapted.trained_count, batch)
+    return Work(blocks, head, adapted.outline.count, adapted.trained_count, batch)
 
 
-def _plain(spec: TrainingSpec, adapted: Adapted, micro: int, numbers: Numbers) -> Work:
-    outline = adapted.outline
+def _plain(spec: TrainingSpec, model: Sized, micro: int, numbers: Numbers) -> Work:
+    adapted, outline = model.adapted, model.adapted.outline
     outputs = _outputs(spec)
     sizes = (*outline.sizes, outputs)
     blocks = []
-    for place, block in enumerate(_plain_blocks(adapted, spec)):
+    for place, block in enumerate(model.blocks):
         ops = layer_op(sizes[place], sizes[place + 1], block.elements, micro, numbers)
         blocks.append(replace(block, ops=ops, stream=numbers.bytes * sizes[place] * micro))
     values = _IMAGE + 2 if isinstance(spec.model, ConvnetModel) else sizes[0] + outputs
