@@ -21,6 +21,7 @@ from service.housekeeping import endpoints as usage
 from service.jobs import endpoints as jobs
 from service.middleware import Gate
 from service.openapi import common_errors
+from service.planner import endpoints as plans
 from service.presets import router as presets
 from service.reports import endpoints as reports
 from service.reports.curves import endpoints as curves
@@ -58,6 +59,7 @@ def create_app(services: Services) -> FastAPI:
         live.router,
         presets,
         cluster.router,
+        plans.router,
         code.router,
         artifacts.router,
         checkpoints.router,

@@ -17,6 +17,7 @@ from service.errors import PermissionDeniedError
 from service.faults import Crash, no_crash
 from service.jobs.repository import Window
 from service.observability import ServiceMetrics
+from service.planner.models import Models
 from service.reports.curves.thinning import Thinner
 from service.reports.live.hub import Hub
 from service.reports.live.sources import FeedNews
@@ -44,6 +45,8 @@ class Services:
     """Tells the housekeeper that there is something to remove."""
     metrics: ServiceMetrics = field(default_factory=ServiceMetrics)
     """What this process counts."""
+    models: Models = field(default_factory=Models)
+    """Reads what model folders say of themselves."""
     crash: Crash = no_crash
     """Where tests end the process."""
 

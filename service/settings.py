@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from service.planner.devices import parse_sizes
 from trainyard.contract.places import DEFAULT_HOST, DEFAULT_PORT, default_state_dir
 from trainyard.contract.resolve import Site
 
@@ -58,6 +59,9 @@ class Settings(BaseSettings):
     """Appended to a node's name to get its name on the network between the nodes, such as `-ib0`."""
     pause_patience_seconds: Annotated[float, Field(gt=0)] = 600.0
     """How long a job that is to pause may take to save and leave before the scheduler is asked to end it."""
+    gpu_memory_gb: str = ""
+    """GPU types and their memory in GiB, where the planner does not know them: `mygpu=48,a100=80`; `=24` for GPUs
+    without a type."""
     code_roles: Annotated[tuple[Literal["admin", "user"], ...], NoDecode] = ("admin",)
     """Roles that may run code of their own (`custom` and `script` jobs), comma-separated: it runs as the service's
     account, so whoever may can do what that account can."""
@@ -95,6 +99,12 @@ class Settings(BaseSettings):
             if not Path(root).is_absolute() or ".." in Path(root).parts:
                 raise ValueError(f"`{root}` is not an absolute path without `..`")
         return roots
+
+    @field_validator("gpu_memory_gb")
+    @classmethod
+    def _known_sizes(cls, text: str) -> str:
+        parse_sizes(text)
+        return text
 
     @field_validator("database_url")
     @classmethod

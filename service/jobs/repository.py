@@ -81,6 +81,9 @@ class JobRepository:
             raise NotFoundError(f"there is no job {job_id!r}", code="job_not_found", param="job_id")
         return job
 
+    def by_number(self, job_no: int) -> Job:
+        return self._session.get_one(Job, job_no)
+
     def locked(self, job_no: int) -> Job:
         """The job, with every other writer of it waiting until this transaction ends."""
         query = sa.select(Job).where(Job.no == job_no).with_for_update()

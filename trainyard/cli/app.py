@@ -14,6 +14,7 @@ from trainyard.cli import (
     jobs,
     logs,
     metrics,
+    plan,
     presets,
     resolve,
     serve,
@@ -58,6 +59,7 @@ def root(
 _COMMANDS: dict[str, Callable[..., None]] = {
     "serve": serve.serve,
     "submit": submit.submit,
+    "plan": plan.plan,
     "list": jobs.list_jobs,
     "show": jobs.show,
     "watch": submit.watch_command,

@@ -21,6 +21,7 @@ from trainyard.client.settings import connection
 from trainyard.client.stream import StreamCursor, StreamEvent
 from trainyard.client.waiting import POLL_TIMEOUT, STREAM_TIMEOUT, Wait
 from trainyard.contract.cluster import ClusterResource
+from trainyard.contract.plans import PlanResource
 from trainyard.contract.resources import (
     ArtifactResource,
     AttemptResource,
@@ -79,13 +80,22 @@ class AsyncClient:
         await self._http.aclose()
 
     async def submit(
-        self, spec: Spec, *, code: str | Path | None = None, idempotency_key: str | None = None
+        self,
+        spec: Spec,
+        *,
+        code: str | Path | None = None,
+        idempotency_key: str | None = None,
+        force: bool = False,
     ) -> JobResource:
         """See `Client.submit`."""
         if code is not None:
             spec, archive = requests.packed(spec, code)
             await self._upload(archive)
-        return await self._send(requests.submit(spec, idempotency_key))
+        return await self._send(requests.submit(spec, idempotency_key, force=force))
+
+    async def plan(self, spec: Spec) -> PlanResource:
+        """See `Client.plan`."""
+        return await self._send(requests.plan(spec))
 
     async def _upload(self, archive: CodeArchive) -> None:
         try:

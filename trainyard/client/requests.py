@@ -17,6 +17,7 @@ from trainyard.client.errors import InvalidRequestError, NotFoundError, not_trai
 from trainyard.client.packing import CodeArchive, pack
 from trainyard.contract.base import wire_time
 from trainyard.contract.cluster import ClusterResource
+from trainyard.contract.plans import PlanResource
 from trainyard.contract.resources import (
     ArtifactResource,
     AttemptResource,
@@ -87,13 +88,20 @@ class LogChunk:
         return self.data.decode(errors="replace")
 
 
-def submit(spec: Spec, idempotency_key: str | None) -> Request[JobResource]:
+def submit(spec: Spec, idempotency_key: str | None, *, force: bool = False) -> Request[JobResource]:
     key = idempotency_key or str(uuid4())
     if not (key.isascii() and key.isprintable()):
         raise InvalidRequestError("must be printable ASCII", param="Idempotency-Key")
     content, media_type = _body(spec)
     headers = {"Idempotency-Key": key, "Content-Type": media_type}
-    return Request("POST", "/v1/jobs", _model(JobResource), headers=headers, content=content)
+    params = {"force": "true"} if force else {}
+    return Request("POST", "/v1/jobs", _model(JobResource), params, headers, content)
+
+
+def plan(spec: Spec) -> Request[PlanResource]:
+    content, media_type = _body(spec)
+    headers = {"Content-Type": media_type}
+    return Request("POST", "/v1/plans", _model(PlanResource), headers=headers, content=content)
 
 
 def packed(spec: Spec, folder: str | Path) -> tuple[dict[str, Any], CodeArchive]:

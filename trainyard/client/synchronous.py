@@ -20,6 +20,7 @@ from trainyard.client.settings import connection
 from trainyard.client.stream import StreamCursor, StreamEvent
 from trainyard.client.waiting import POLL_TIMEOUT, STREAM_TIMEOUT, Wait
 from trainyard.contract.cluster import ClusterResource
+from trainyard.contract.plans import PlanResource
 from trainyard.contract.resources import (
     ArtifactResource,
     AttemptResource,
@@ -77,16 +78,28 @@ class Client:
     def close(self) -> None:
         self._http.close()
 
-    def submit(self, spec: Spec, *, code: str | Path | None = None, idempotency_key: str | None = None) -> JobResource:
+    def submit(
+        self,
+        spec: Spec,
+        *,
+        code: str | Path | None = None,
+        idempotency_key: str | None = None,
+        force: bool = False,
+    ) -> JobResource:
         """Submit a spec: a TrainingSpec, plain data, or YAML text. The same key and spec give the same job.
 
         Args:
             code: for tasks `custom` and `script`, the folder with your code; uploaded unless the service has it.
+            force: submit it even where it cannot fit the GPUs' memory.
         """
         if code is not None:
             spec, archive = requests.packed(spec, code)
             self._upload(archive)
-        return self._send(requests.submit(spec, idempotency_key))
+        return self._send(requests.submit(spec, idempotency_key, force=force))
+
+    def plan(self, spec: Spec) -> PlanResource:
+        """What a spec will need: memory by strategy, disk, the batch script. Nothing is submitted."""
+        return self._send(requests.plan(spec))
 
     def _upload(self, archive: CodeArchive) -> None:
         try:
