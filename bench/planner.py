@@ -52,7 +52,8 @@ def main() -> int:
     processes = (1, 2) if accelerator == "cpu" or _gpus() > 1 else (1,)
     print(f"predicted and measured peak of rank 0 in MB, {accelerator}")
     print(
-        f"{'model':22}{'ranks':>6} {'strategy':9}{'prec.':7}{'checkpointing':15}{'predicted':>10}{'measured':>10}{'':>8}"
+        f"{'model':22}{'ranks':>6} {'strategy':9}{'prec.':7}{'checkpointing':15}"
+        f"{'predicted':>10}{'measured':>10}{'':>8}"
     )
     worst, count = 0.0, 0
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:

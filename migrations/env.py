@@ -5,6 +5,7 @@ from typing import Any, Literal
 import sqlalchemy as sa
 from alembic import context
 
+import service.db.access_models  # noqa: F401 (its tables are part of the schema)
 from service.db.models import Base
 from service.db.types import UtcTime
 from service.settings import Settings

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.access.actions import ensure_admin_token
+from service.access.private import keep_private
 from service.app import create_app
 from service.clock import utc_now
 from service.db.engine import Database
@@ -25,6 +26,7 @@ from service.db.migrate import upgrade
 from service.dependencies import Services
 from service.errors import ServiceError
 from service.housekeeping.keeper import Housekeeper, HousekeepingLoop
+from service.impatience import protocol
 from service.observability import configure_logging
 from service.reconcile.handover import HandOvers
 from service.reconcile.lease import LeaderLease, owner_of
@@ -39,6 +41,8 @@ from service.scheduler.local_policy import visible_gpus
 from service.scheduler.slurm import SlurmScheduler
 from service.scheduler.slurm_plan import SlurmSite, batch_script, is_plain_path
 from service.settings import Settings
+from service.webhooks.loop import Post, PostLoop
+from service.webhooks.sending import Sender
 from trainyard.contract.layout import write_atomic
 from trainyard.contract.places import service_url_file
 
@@ -77,6 +81,7 @@ def main(argv: list[str] | None = None) -> int:
 def migrate(settings: Settings) -> int:
     """Apply the migrations that are missing."""
     settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    keep_private(settings.state, settings.url)
     upgrade(settings.url)
     return 0
 
@@ -86,6 +91,7 @@ def serve(settings: Settings) -> int:
     # A request passes between threads several times, and each time may wait so long for a tick that computes.
     sys.setswitchinterval(_SWITCH_SECONDS)
     settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    keep_private(settings.state, settings.url)
     settings.runs.mkdir(parents=True, exist_ok=True)
     with _only_one(settings.state / "lock"):
         upgrade(settings.url)
@@ -96,6 +102,9 @@ def serve(settings: Settings) -> int:
         services.hint = loop.hint
         housekeeping = HousekeepingLoop(Housekeeper(services, loop.lease))
         services.sweep = housekeeping.hint
+        sender = Sender(settings.webhook_allowed_hosts, services.resolver)
+        post = PostLoop(Post(services, loop.lease, sender))
+        services.post = post.hint
         config = uvicorn.Config(
             create_app(services),
             host=settings.host,
@@ -103,12 +112,17 @@ def serve(settings: Settings) -> int:
             log_level="warning",
             access_log=False,
             server_header=False,
+            proxy_headers=False,
+            http=protocol(settings.max_connections),
+            ws="none",
             timeout_graceful_shutdown=3,
             h11_max_incomplete_event_size=64 * 1024,
         )
         try:
+            post.start()
             _run(config, services, loop, housekeeping)
         finally:
+            post.stop()
             database.dispose()
     return 0
 

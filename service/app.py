@@ -4,12 +4,12 @@ import socket
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
-import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from service.access import endpoints as access
 from service.artifacts import endpoints as artifacts
 from service.checkpoints import endpoints as checkpoints
 from service.cluster import endpoints as cluster
@@ -27,6 +27,7 @@ from service.reports import endpoints as reports
 from service.reports.curves import endpoints as curves
 from service.reports.live import endpoints as live
 from service.settings import Settings
+from service.webhooks import endpoints as webhooks
 from trainyard import __version__
 from trainyard.contract.resources import ErrorBody, ErrorEnvelope
 
@@ -64,15 +65,16 @@ def create_app(services: Services) -> FastAPI:
         artifacts.router,
         checkpoints.router,
         usage.router,
+        access.router,
+        access.audit_router,
+        webhooks.router,
         health_router(services.metrics),
     ):
         app.include_router(router)
     app.add_exception_handler(ServiceError, _service_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(Exception, _unexpected)
-    settings = services.settings
-    app.add_middleware(Gate, hosts=known_hosts(settings), body_limit=settings.body_limit, metrics=services.metrics)
+    app.add_middleware(Gate, services=services, hosts=known_hosts(services.settings))
     return app
 
 
@@ -118,11 +120,3 @@ async def _http_error(_request: Request, error: Exception) -> JSONResponse:
         code={404: "route_not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error"),
     )
     return _answer(error.status_code, ErrorEnvelope(error=body), dict(error.headers or {}))
-
-
-async def _unexpected(request: Request, error: Exception) -> JSONResponse:
-    structlog.get_logger("http").error("unexpected", path=request.url.path, exc_info=error)
-    body = ErrorBody(
-        message="something went wrong in the service; its log has more", type="server_error", code="internal_error"
-    )
-    return _answer(500, ErrorEnvelope(error=body))

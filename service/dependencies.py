@@ -11,10 +11,13 @@ from fastapi import Depends, Query, Request
 from fastapi import Path as PathParam
 
 from service.access.actions import Principal, authenticate
+from service.access.limits import Buckets, Rate
+from service.access.trail import CURRENT, Trail
 from service.clock import Clock
 from service.db.engine import Database
 from service.errors import PermissionDeniedError
 from service.faults import Crash, no_crash
+from service.jobs.limits import Limits
 from service.jobs.repository import Window
 from service.observability import ServiceMetrics
 from service.planner.models import Models
@@ -25,6 +28,7 @@ from service.reports.points.admission import Admission
 from service.reports.points.queue import IngestQueue
 from service.reports.points.writing import PointWriter
 from service.settings import Settings
+from service.webhooks.actions import Resolver, resolve_host
 from trainyard.contract.layout import RunLayout
 
 
@@ -43,6 +47,10 @@ class Services:
     """Tells the reconciler that there is something to do; losing it only costs time."""
     sweep: Callable[[], None] = field(default=_ignore)
     """Tells the housekeeper that there is something to remove."""
+    post: Callable[[], None] = field(default=_ignore)
+    """Tells who sends to webhooks that there is a message."""
+    resolver: Resolver = resolve_host
+    """Of the names of webhooks' hosts."""
     metrics: ServiceMetrics = field(default_factory=ServiceMetrics)
     """What this process counts."""
     models: Models = field(default_factory=Models)
@@ -61,6 +69,17 @@ class Services:
         self.hub = Hub(limit=self.settings.max_streams)
         self.database.committed += [self.feed.touched, self.hub.touched]
         self.admission = Admission(partial(authenticate, self.database))
+        self.trail = Trail(self.database, lambda: self.clock())
+        self.database.before_commit = self.trail.join
+        rates = self.settings
+        self.buckets = Buckets(Rate(rates.rate_per_second, rates.rate_burst))
+        self.worker_buckets = Buckets(Rate(rates.worker_rate_per_second, rates.worker_rate_burst))
+
+    @property
+    def limits(self) -> Limits:
+        """Of one person's jobs."""
+        settings = self.settings
+        return Limits(settings.max_gpus_per_user, settings.max_gpus_per_admin, settings.max_queued_per_user)
 
     def run(self, job_id: str) -> RunLayout:
         return RunLayout(self.settings.runs / job_id)
@@ -93,13 +112,33 @@ NowDep = Annotated[datetime, Depends(get_now)]
 def get_person(request: Request, services: ServicesDep, now: NowDep) -> Principal:
     """A person or program with an API token; a worker's token is for worker routes only."""
     principal = authenticate(services.database, request.headers.get("authorization"), now)
+    _sign(request, principal)
     if principal.kind != "person":
         raise PermissionDeniedError("a worker's token opens only the routes of its own attempt")
     request.state.principal = principal.name
     return principal
 
 
+def _sign(request: Request, principal: Principal) -> None:
+    """Say to the audit who asks, and for what."""
+    asked = CURRENT.get()
+    if asked is not None:
+        asked.actor, asked.token_id, asked.role = principal.name, principal.id, principal.role
+        asked.action = getattr(request.scope.get("route"), "operation_id", None) or request.method
+        asked.target = "/".join(str(value) for value in request.path_params.values()) or None
+
+
 PersonDep = Annotated[Principal, Depends(get_person)]
+
+
+def get_admin(person: PersonDep) -> Principal:
+    """An administrator."""
+    if person.role != "admin":
+        raise PermissionDeniedError("only an administrator may do this", code="admin_required")
+    return person
+
+
+AdminDep = Annotated[Principal, Depends(get_admin)]
 
 AttemptId = Annotated[str, PathParam(pattern=r"^[0-9a-f]{16}$")]
 

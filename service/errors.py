@@ -1,6 +1,7 @@
 """The service's error tree: each error knows its status, its type and its code; one envelope on the wire."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import ClassVar
 
 from trainyard.contract.problems import Problem
@@ -21,7 +22,7 @@ class ServiceError(Exception):
         if code is not None:
             self.code = code
 
-    headers: ClassVar[dict[str, str]] = {}
+    headers: Mapping[str, str] = MappingProxyType({})
 
     def envelope(self) -> ErrorEnvelope:
         return ErrorEnvelope(error=ErrorBody(message=self.message, type=self.type, param=self.param, code=self.code))
@@ -71,7 +72,7 @@ class AuthenticationError(ServiceError):
     status = 401
     type = "authentication_error"
     code = "invalid_token"
-    headers: ClassVar[dict[str, str]] = {"WWW-Authenticate": "Bearer"}
+    headers: Mapping[str, str] = {"WWW-Authenticate": "Bearer"}
 
     def __init__(self) -> None:
         super().__init__("a valid token is needed: send the header `Authorization: Bearer <token>`")
@@ -117,13 +118,31 @@ class LogOffsetError(ConflictError):
         self.next_offset = next_offset
 
 
+class RequestTimeoutError(ServiceError):
+    """The body comes too slowly."""
+
+    status = 408
+    type = "invalid_request_error"
+    code = "request_timeout"
+
+
 class TooManyRequestsError(ServiceError):
     """More than the service takes on at once; the same request may succeed later."""
 
     status = 429
     type = "rate_limit_error"
     code = "too_many_requests"
-    headers: ClassVar[dict[str, str]] = {"Retry-After": "1"}
+    headers: Mapping[str, str] = {"Retry-After": "1"}
+
+
+class RateLimitedError(TooManyRequestsError):
+    """One token asks more often than it may."""
+
+    code = "rate_limited"
+
+    def __init__(self, seconds: int):
+        super().__init__(f"more requests than this token may make; come again in {seconds} s")
+        self.headers = {"Retry-After": str(seconds)}
 
 
 class UnavailableError(ServiceError):
@@ -131,4 +150,4 @@ class UnavailableError(ServiceError):
 
     status = 503
     code = "unavailable"
-    headers: ClassVar[dict[str, str]] = {"Retry-After": "2"}
+    headers: Mapping[str, str] = {"Retry-After": "2"}

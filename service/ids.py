@@ -17,6 +17,11 @@ def first_job_id(moment: datetime, *, after: bool = False) -> str:
     return "job_" + str(ULID(milliseconds.to_bytes(6, "big") + bytes(10))).lower()
 
 
+def new_id(kind: str, now: datetime) -> str:
+    """Sorts by time of creation."""
+    return f"{kind}_{ULID.from_datetime(now)}".lower()
+
+
 def new_checkpoint_id(now: datetime) -> str:
     return "ckpt_" + str(ULID.from_datetime(now)).lower()
 

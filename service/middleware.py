@@ -1,82 +1,159 @@
-"""What happens to every request before a route sees it: an id, the host it names, and a bound on its body."""
+"""What happens to every request before a route sees it: an id, its bounds, and its entry in the audit."""
 
+import asyncio
 import time
 from collections.abc import Iterable
+from hashlib import sha256
+from ipaddress import ip_network
+from urllib.parse import urlsplit
 
 import structlog
+from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ulid import ULID
 
-from service.errors import BodyTooLargeError, MalformedRequestError, ServiceError
-from service.observability import ServiceMetrics
+from service.access.addresses import client_address
+from service.access.limits import Allowance
+from service.access.trail import CURRENT, Asked
+from service.dependencies import Services
+from service.errors import (
+    BodyTooLargeError,
+    MalformedRequestError,
+    PermissionDeniedError,
+    RateLimitedError,
+    RequestTimeoutError,
+    ServiceError,
+)
 from trainyard.contract.code import MAX_CODE_BYTES
 from trainyard.contract.reports import MAX_LOG_CHUNK
 
 _ALWAYS_OPEN = frozenset({"/livez", "/readyz", "/metrics"})
 """Probes come by address."""
+_HARMLESS = frozenset({"GET", "HEAD", "OPTIONS"})
+_BODY_SECONDS = 30.0
+_SLOWEST_BODY = 16 * 1024
+"""Bytes a second that a body must bring after its first half minute."""
+
+Headers = dict[bytes, bytes]
 
 
 class Gate:
     """Pure ASGI, so that streams stay streams and a body is counted as it comes."""
 
-    def __init__(self, app: ASGIApp, *, hosts: Iterable[str], body_limit: int, metrics: ServiceMetrics):
+    def __init__(self, app: ASGIApp, *, services: Services, hosts: Iterable[str]):
         self._app = app
+        self._services = services
         self._hosts = frozenset(host.lower() for host in hosts)
-        self._body_limit = body_limit
-        self._metrics = metrics
+        self._proxies = tuple(ip_network(proxy) for proxy in services.settings.trusted_proxies)
         self._log = structlog.get_logger("http")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = {name.lower(): value for name, value in scope["headers"]}
-        request_id = _request_id(headers.get(b"x-request-id", b""))
+        headers: Headers = {name.lower(): value for name, value in scope["headers"]}
+        asked = Asked(_request_id(headers.get(b"x-request-id", b"")), self._address(scope, headers), scope["method"])
+        CURRENT.set(asked)
+        answer = _Answer(send, self._services, asked)
         started = time.monotonic()
-        status = 500
+        with structlog.contextvars.bound_contextvars(request_id=asked.request_id):
+            try:
+                answer.allowance = self._take(scope, headers, asked)
+                self._check(scope, headers, answer.allowance)
+                await self._app(scope, _bounded(receive, self._limit(scope), answer), answer.send)
+            except ServiceError as error:
+                await _refuse(error, answer)
+            except Exception:
+                self._log.exception("unexpected", method=scope["method"], path=scope["path"])
+                if answer.status is not None:
+                    raise
+                await _refuse(ServiceError("something went wrong in the service; its log has more"), answer)
+            finally:
+                self._record(scope, answer.status or 500, time.monotonic() - started)
 
-        async def send_tagged(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                extra = [(b"x-request-id", request_id.encode()), (b"x-content-type-options", b"nosniff")]
-                message = {**message, "headers": [*message["headers"], *extra]}
-            await send(message)
+    def _address(self, scope: Scope, headers: Headers) -> str:
+        peer = (scope.get("client") or ("unknown", 0))[0]
+        return client_address(peer, headers.get(b"x-forwarded-for", b"").decode("latin-1"), self._proxies)
 
-        limit = self._limit(scope)
-        try:
-            with structlog.contextvars.bound_contextvars(request_id=request_id):
-                self._check(scope, headers, limit)
-                await self._app(scope, _bounded(receive, limit), send_tagged)
-        except ServiceError as error:
-            await _refuse(error, send_tagged)
-        finally:
-            self._record(scope, status, time.monotonic() - started, request_id)
+    def _take(self, scope: Scope, headers: Headers, asked: Asked) -> Allowance | None:
+        """One request of what the token may make. Whoever sends none shares their address's."""
+        if not scope["path"].startswith("/v1/"):
+            return None
+        token = headers.get(b"authorization", b"")
+        buckets = self._services.worker_buckets if token[7:11] == b"tyw_" else self._services.buckets
+        return buckets.take(sha256(token).hexdigest() if token else asked.address, self._services.clock())
 
     def _limit(self, scope: Scope) -> int:
         if scope["path"].startswith("/v1/code/") and scope["method"] == "PUT":
             return MAX_CODE_BYTES
-        return max(self._body_limit, MAX_LOG_CHUNK) if scope["path"].endswith("/logs") else self._body_limit
+        limit = self._services.settings.body_limit
+        return max(limit, MAX_LOG_CHUNK) if scope["path"].endswith("/logs") else limit
 
-    def _check(self, scope: Scope, headers: dict[bytes, bytes], limit: int) -> None:
-        host = headers.get(b"host", b"").decode("latin-1").rsplit(":", 1)
-        name = headers.get(b"host", b"").decode("latin-1") if host[-1].endswith("]") else host[0]
-        if name.lower() not in self._hosts and scope["path"] not in _ALWAYS_OPEN:
+    def _check(self, scope: Scope, headers: Headers, allowance: Allowance | None) -> None:
+        """Raises ServiceError: this request goes no further."""
+        name = _host_name(headers.get(b"host", b"").decode("latin-1"))
+        if name not in self._hosts and scope["path"] not in _ALWAYS_OPEN:
             raise MalformedRequestError(
                 f"this service is not called {name!r}; set TRAINYARD_ALLOWED_HOSTS if it is", code="unknown_host"
             )
+        if scope["method"] not in _HARMLESS and b"cookie" in headers and not _same_origin(headers):
+            raise PermissionDeniedError("this request comes from a page of another site", code="cross_site")
+        if allowance is not None and not allowance.allowed:
+            raise RateLimitedError(allowance.retry_seconds)
         if headers.get(b"content-encoding", b"identity") != b"identity":
             raise MalformedRequestError("compressed bodies are not taken", code="content_encoding")
-        length = headers.get(b"content-length", b"0")
+        limit, length = self._limit(scope), headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length) > limit:
             raise BodyTooLargeError(f"the body is larger than {limit} bytes")
 
-    def _record(self, scope: Scope, status: int, seconds: float, request_id: str) -> None:
-        route = scope.get("route")
-        path = getattr(route, "path", "unmatched")
-        self._metrics.request(scope["method"], path, status, seconds)
+    def _record(self, scope: Scope, status: int, seconds: float) -> None:
+        path = getattr(scope.get("route"), "path", "unmatched")
+        self._services.metrics.request(scope["method"], path, status, seconds)
         if status >= 500:
-            self._log.error("request", method=scope["method"], path=scope["path"], status=status, id=request_id)
+            self._log.error("request", method=scope["method"], path=scope["path"], status=status)
+
+
+class _Answer:
+    """What goes out, with what every answer carries; nothing does before it is in the audit."""
+
+    def __init__(self, send: Send, services: Services, asked: Asked):
+        self._send = send
+        self._services = services
+        self._asked = asked
+        self.status: int | None = None
+        """Once it has begun."""
+        self.allowance: Allowance | None = None
+        self.refusal: ServiceError | None = None
+        """Why the body was not read to its end. A route that takes that for malformed JSON is not heard."""
+
+    async def send(self, message: Message) -> None:
+        """What the application says."""
+        if self.refusal is None:
+            await self.say(message)
+        elif self.status is None:
+            await _refuse(self.refusal, self)
+
+    async def say(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            if self._asked.is_change or self.status == 401:
+                await run_in_threadpool(self._services.trail.answered, self._asked, self.status)
+            extra = [(b"x-request-id", self._asked.request_id.encode()), (b"x-content-type-options", b"nosniff")]
+            extra += self.allowance.headers if self.allowance else []
+            message = {**message, "headers": [*message["headers"], *extra]}
+        await self._send(message)
+
+
+def _host_name(host: str) -> str:
+    """Without the port."""
+    head, colon, _ = host.rpartition(":")
+    return (head if colon and not host.endswith("]") else host).lower()
+
+
+def _same_origin(headers: Headers) -> bool:
+    """Whether the page that sends this is the service's own. A browser says so with everything but a GET."""
+    origin = urlsplit(headers.get(b"origin", b"").decode("latin-1"))
+    return bool(origin.netloc) and origin.netloc.lower() == headers.get(b"host", b"").decode("latin-1").lower()
 
 
 def _request_id(given: bytes) -> str:
@@ -86,22 +163,36 @@ def _request_id(given: bytes) -> str:
     return "req_" + str(ULID()).lower()
 
 
-def _bounded(receive: Receive, limit: int) -> Receive:
-    seen = 0
+def _bounded(receive: Receive, limit: int, answer: _Answer) -> Receive:
+    """A body of so many bytes at most, which does not take for ever."""
+    seen, more, started = 0, True, time.monotonic()
 
     async def receive_bounded() -> Message:
-        nonlocal seen
-        message = await receive()
+        nonlocal seen, more
+        if not more:
+            return await receive()
+        patience = _BODY_SECONDS + seen / _SLOWEST_BODY - (time.monotonic() - started)
+        try:
+            async with asyncio.timeout(max(0.1, patience)):
+                message = await receive()
+        except TimeoutError:
+            answer.refusal = RequestTimeoutError("the body comes too slowly")
+            raise answer.refusal from None
         seen += len(message.get("body", b""))
+        more = bool(message.get("more_body", False))
         if seen > limit:
-            raise BodyTooLargeError(f"the body is larger than {limit} bytes")
+            answer.refusal = BodyTooLargeError(f"the body is larger than {limit} bytes")
+            raise answer.refusal
         return message
 
     return receive_bounded
 
 
-async def _refuse(error: ServiceError, send: Send) -> None:
+async def _refuse(error: ServiceError, answer: _Answer) -> None:
+    if answer.status is not None:
+        raise error
     body = error.envelope().model_dump_json(exclude={"problems"}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": error.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    headers += [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
+    await answer.say({"type": "http.response.start", "status": error.status, "headers": headers})
+    await answer.say({"type": "http.response.body", "body": body})

@@ -1,6 +1,7 @@
 """The process's settings, read once in `__main__` from TRAINYARD_* and passed on; never a global."""
 
 import os
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -65,6 +66,29 @@ class Settings(BaseSettings):
     code_roles: Annotated[tuple[Literal["admin", "user"], ...], NoDecode] = ("admin",)
     """Roles that may run code of their own (`custom` and `script` jobs), comma-separated: it runs as the service's
     account, so whoever may can do what that account can."""
+    trusted_proxies: Annotated[tuple[str, ...], NoDecode] = ()
+    """Addresses or networks of proxies whose `X-Forwarded-For` is believed, comma-separated."""
+    rate_per_second: Annotated[float, Field(gt=0)] = 100.0
+    """Requests that one token may make in the long run, in each process of the API; beyond it, 429."""
+    rate_burst: Annotated[int, Field(ge=1)] = 1000
+    """And at once."""
+    worker_rate_per_second: Annotated[float, Field(gt=0)] = 1000.0
+    """The same for a worker's token."""
+    worker_rate_burst: Annotated[int, Field(ge=1)] = 5000
+    max_connections: Annotated[int, Field(ge=1)] = 4000
+    """Open at once; more are closed at once."""
+    max_gpus_per_user: Annotated[int | None, Field(ge=1)] = None
+    """What the jobs of one person may have at the scheduler at once; the others wait in `queued`. Absent: no limit."""
+    max_gpus_per_admin: Annotated[int | None, Field(ge=1)] = None
+    """The same for jobs that were submitted with an administrator's token."""
+    max_queued_per_user: Annotated[int | None, Field(ge=1)] = 10_000
+    """Jobs of one person that may be `queued` before another one is refused."""
+    webhook_allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
+    """Hosts (`name` or `name:port`, comma-separated) to which webhooks may go by http and at private addresses."""
+    audit_days: Annotated[int, Field(ge=1)] = 365
+    """How long the audit is kept."""
+    delivery_days: Annotated[int, Field(ge=1)] = 30
+    """How long messages to webhooks are listed after they were made."""
     body_limit: int = 1024 * 1024
     """Largest request body in bytes; log appends have their own limit."""
     low_disk_gb: Annotated[float, Field(ge=0)] = 5.0
@@ -86,7 +110,7 @@ class Settings(BaseSettings):
     @model_validator(mode="before")
     @classmethod
     def _split_lists(cls, values: dict[str, object]) -> dict[str, object]:
-        for name in ("allowed_hosts", "allowed_roots", "code_roles"):
+        for name in ("allowed_hosts", "allowed_roots", "code_roles", "trusted_proxies", "webhook_allowed_hosts"):
             text = values.get(name)
             if isinstance(text, str):
                 values[name] = tuple(part.strip() for part in text.split(",") if part.strip())
@@ -105,6 +129,16 @@ class Settings(BaseSettings):
     def _known_sizes(cls, text: str) -> str:
         parse_sizes(text)
         return text
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _networks(cls, proxies: tuple[str, ...]) -> tuple[str, ...]:
+        for proxy in proxies:
+            try:
+                ip_network(proxy)
+            except ValueError:
+                raise ValueError(f"`{proxy}` is neither an address nor a network such as 10.1.0.0/16") from None
+        return proxies
 
     @field_validator("database_url")
     @classmethod

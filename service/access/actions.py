@@ -8,16 +8,18 @@ from pathlib import Path
 from typing import Literal
 
 from service.access.repository import TokenRepository
-from service.access.tokens import Role, hash_token, new_person_token, parse_token, same_hash
+from service.access.tokens import NO_HASH, Role, hash_token, new_person_token, parse_token, same_hash
 from service.db.engine import Database
 from service.db.models import Token
-from service.errors import AuthenticationError, ServiceError
+from service.errors import AuthenticationError, ServiceError, UnavailableError
 from trainyard.contract.layout import write_atomic
 
 WORKER_GRACE = timedelta(hours=24)
 """How long after its attempt's end a worker may still deliver what it had spooled."""
 
 ADMIN = "admin"
+_USE_APART = timedelta(seconds=60)
+"""Between two notes of a token's use: reading must not become writing."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class Principal:
     """A worker's attempt, or a person's token."""
     name: str
     role: Role | None = None
+    may_run_code: bool = False
+    """Granted to the token itself, whatever its role."""
 
 
 def authenticate(database: Database, authorization: str | None, now: datetime) -> Principal:
@@ -51,12 +55,25 @@ def authenticate(database: Database, authorization: str | None, now: datetime) -
                 raise AuthenticationError
             return Principal(kind="worker", id=attempt.id, name=f"worker of {attempt.tag}")
         row = repository.get(token.id)
-        if row is None or not same_hash(row.hash, token.hash) or row.revoked_at is not None:
+        # Compared even where there is none: how long a refusal takes tells nobody which ids there are.
+        same = same_hash(row.hash if row is not None else NO_HASH, token.hash)
+        if row is None or not same or row.revoked_at is not None:
             raise AuthenticationError
-        if row.expires_at is not None and now > row.expires_at:
+        if row.expires_at is not None and now >= row.expires_at:
             raise AuthenticationError
-        role: Role = row.role  # type: ignore[assignment]
-        return Principal(kind="person", id=row.id, name=row.name, role=role)
+    if row.last_used_at is None or now - row.last_used_at >= _USE_APART:
+        _note_use(database, row.id, now)
+    role: Role = row.role  # type: ignore[assignment]
+    return Principal(kind="person", id=row.id, name=row.name, role=role, may_run_code=row.may_run_code)
+
+
+def _note_use(database: Database, token_id: str, now: datetime) -> None:
+    try:
+        with database.write() as session:
+            TokenRepository(session).used(token_id, now, _USE_APART)
+    except UnavailableError:
+        # Who only reads is not refused because nothing can be written just now.
+        return
 
 
 def ensure_admin_token(database: Database, path: Path, now: datetime) -> None:

@@ -6,7 +6,10 @@ import secrets
 from dataclasses import dataclass
 from typing import Literal
 
-Role = Literal["admin", "user", "viewer"]
+from trainyard.contract.access import Role as Role
+
+NO_HASH = "0" * 64
+"""No token's."""
 
 _PERSON, _WORKER = "ty", "tyw"
 
@@ -22,7 +25,7 @@ class ParsedToken:
 
 def new_person_token() -> str:
     """256 bits of chance: as good against guessing as its hash is against theft, without a slow hash."""
-    return f"{_PERSON}_{secrets.token_hex(4)}_{secrets.token_urlsafe(32)}"
+    return f"{_PERSON}_{secrets.token_hex(6)}_{secrets.token_urlsafe(32)}"
 
 
 def new_worker_token(attempt_id: str) -> str:

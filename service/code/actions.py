@@ -12,10 +12,11 @@ from trainyard.contract.spec import TrainingSpec
 
 def require_code_role(principal: Principal, roles: Collection[str], what: str) -> None:
     """Raises PermissionDeniedError: running one's own code is an administrator's power unless it was granted."""
-    if principal.role not in roles:
+    if principal.role not in roles and not principal.may_run_code:
         raise PermissionDeniedError(
             f"{what} runs as the service's account, which takes a token with the role "
-            f"{' or '.join(sorted(roles))}; yours has {principal.role} (an administrator sets TRAINYARD_CODE_ROLES)",
+            f"{' or '.join(sorted(roles))}; yours has {principal.role} (an administrator sets TRAINYARD_CODE_ROLES, or "
+            "makes a token that may: `trainyard tokens create NAME --may-run-code`)",
             code="code_role_required",
         )
 

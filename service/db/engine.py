@@ -22,6 +22,9 @@ class Database:
     meeting in SQLITE_BUSY; BEGIN IMMEDIATE does the same against other processes.
     """
 
+    before_commit: Callable[[Session], None] | None = None
+    """Called with every transaction that is about to commit; what it adds is committed too."""
+
     def __init__(self, url: str):
         self.committed: list[Callable[[set[int]], None]] = []
         """Called after a commit with the numbers of the jobs whose sequence it raised; must return at once."""
@@ -54,6 +57,8 @@ class Database:
         """
         with _translated(), Session(self._writer, expire_on_commit=False) as session, session.begin():
             yield session
+            if self.before_commit is not None:
+                self.before_commit(session)
             touched: set[int] = session.info.get("touched", set())
         if touched:
             for tell in self.committed:

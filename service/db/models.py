@@ -44,6 +44,7 @@ class Job(Base):
         Index(None, "name", "id"),
         Index(None, "created_by", "id"),
         Index(None, "created_by", "disk_bytes"),
+        Index(None, "created_by", "status"),
         Index(None, "measured_at"),
         Index(None, "deleting_at"),
     )
@@ -60,6 +61,10 @@ class Job(Base):
     spec: Mapped[dict[str, Any]]
     labels: Mapped[dict[str, Any]]
     created_by: Mapped[str] = mapped_column(String(128))
+    created_as: Mapped[str] = mapped_column(String(16), default="user", server_default="user")
+    """The role with which it was submitted."""
+    gpus: Mapped[int] = mapped_column(default=1, server_default="1")
+    """Of its spec."""
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
     started_at: Mapped[datetime | None]
@@ -323,7 +328,11 @@ class Token(Base):
     hash: Mapped[str] = mapped_column(String(64))
     name: Mapped[str] = mapped_column(String(128))
     role: Mapped[str] = mapped_column(String(16))
+    may_run_code: Mapped[bool] = mapped_column(default=False, server_default=false())
+    created_by: Mapped[str | None] = mapped_column(String(128))
     created_at: Mapped[datetime]
+    last_used_at: Mapped[datetime | None]
+    """To the minute."""
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
 

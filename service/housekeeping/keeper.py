@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import structlog
 
+from service.access.retention import forget
 from service.dependencies import Services
 from service.errors import UnavailableError
 from service.housekeeping import disk
@@ -50,6 +51,8 @@ class Housekeeper:
             self._tidied = True
         self._measure()
         self._warn()
+        self.services.trail.flush()
+        forget(self.services)
 
     def _tidy(self) -> None:
         """What an earlier service had begun: removals, and forks that it had no time to accept."""

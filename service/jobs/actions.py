@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from service.access.actions import Principal
+from service.access.trail import about
 from service.db.engine import Database
 from service.db.models import Job
 from service.errors import (
@@ -19,6 +20,7 @@ from service.errors import (
 from service.housekeeping.repository import HousekeepingRepository
 from service.ids import new_job_id
 from service.jobs.forks import find_origin, link_origin, unlink_origin
+from service.jobs.limits import NO_LIMITS, Limits, require_queue_room, require_share
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import job_resource
 from service.scheduler.launch_plan import forbidden_variables
@@ -70,6 +72,7 @@ def submit(
     force: bool = False,
     now: datetime,
     quota: int | None = None,
+    limits: Limits = NO_LIMITS,
 ) -> Accepted:
     """Make the job durable, once for each idempotency key.
 
@@ -81,8 +84,10 @@ def submit(
         ConflictError: the key was used for another spec, or the checkpoint to start from is not there.
         InvalidRequestError: `resume_from` names what there is not.
         QuotaExceededError: the person's jobs hold too much on disk.
+        InvalidSpecError: it asks for more GPUs than one person's jobs may ever have.
     """
     require_change(principal)
+    require_share(limits, principal.role, spec)
     job_id = new_job_id(now)
     run = RunLayout(run_root.root / job_id)
     # Before the checkpoint is looked up: a newer one may be there when the request is repeated.
@@ -105,6 +110,7 @@ def submit(
             force=force,
             now=now,
             quota=quota,
+            limits=limits,
         )
     finally:
         if origin is not None and (accepted is None or accepted.replayed):
@@ -137,6 +143,8 @@ def _new_job(job_id: str, spec: TrainingSpec, origin: Origin | None, principal: 
         spec=dump_spec(spec),
         labels=dict(spec.metadata),
         created_by=principal.name,
+        created_as=principal.role or "user",
+        gpus=spec.gpus,
         created_at=now,
         updated_at=now,
         latest={},
@@ -155,6 +163,7 @@ def _store(
     force: bool,
     now: datetime,
     quota: int | None,
+    limits: Limits,
 ) -> Accepted:
     with database.write() as session:
         jobs = JobRepository(session, now)
@@ -162,7 +171,9 @@ def _store(
             return replay
         if quota is not None:
             _require_room(HousekeepingRepository(session).usage_of(principal.name), quota, principal)
+        require_queue_room(limits, principal.name, jobs.count_queued(principal.name))
         jobs.add(job)
+        about(job.id)
         if job.origin is not None:
             jobs.event(job, "forked", _fork_words(Origin.model_validate(job.origin)), data=job.origin)
         if force:

@@ -69,6 +69,7 @@ async def submit(
             force=force,
             now=now,
             quota=settings.quota_bytes,
+            limits=services.limits,
         )
 
     accepted = await run_in_threadpool(accept)

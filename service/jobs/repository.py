@@ -14,6 +14,7 @@ from service.db.models import Attempt, Checkpoint, Event, IdempotencyKey, Job, J
 from service.errors import InvalidRequestError, NotFoundError
 from service.ids import first_job_id
 from service.jobs.states import ACTIVE, FINAL_STATUS, check_move
+from service.webhooks.repository import WebhookRepository
 from trainyard.contract.resources import TERMINAL, JobStatus, StatusReason
 
 _JOB_ID = re.compile(r"job_[0-9a-z]{26}")
@@ -73,6 +74,7 @@ class JobRepository:
         created = self._event(job, 1, "created", f"accepted from {job.created_by}")
         status = self._event(job, 2, "status", job.status_message, data={"status": job.status, "reason": None})
         self._session.add_all([created, status])
+        WebhookRepository(self._session).tell(job, self.now)
 
     def get(self, job_id: str) -> Job:
         """Raises NotFoundError; one that is being deleted is there no more."""
@@ -136,6 +138,11 @@ class JobRepository:
     def count_by_status(self) -> dict[str, int]:
         rows = self._session.execute(sa.select(Job.status, sa.func.count()).group_by(Job.status))
         return {key: value for key, value in rows}
+
+    def count_queued(self, person: str) -> int:
+        """Of one person, what waits to be handed to the scheduler."""
+        query = sa.select(sa.func.count()).select_from(Job).where(Job.created_by == person, Job.status == "queued")
+        return self._session.scalar(query) or 0
 
     def count_unanswered(self) -> int:
         """Attempts that the scheduler was asked to take, without an answer so far."""
@@ -290,6 +297,7 @@ class JobRepository:
             return False
         self._session.refresh(job)
         self._status_event(job)
+        WebhookRepository(self._session).tell(job, self.now)
         return True
 
     def finish(self, job: Job, reason: StatusReason, message: str) -> bool:

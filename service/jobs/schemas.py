@@ -17,6 +17,7 @@ from trainyard.contract.resources import (
     JobResource,
     Page,
 )
+from trainyard.contract.secrets import hide, without_secrets
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -43,8 +44,8 @@ def job_resource(job: Job, attempt: Attempt | None, run: RunLayout, now: datetim
         last_checkpoint_step=job.last_checkpoint_step,
         origin=Origin.model_validate(job.origin) if job.origin else None,
         error=Failure.model_validate(job.failure) if job.failure else None,
-        metadata=job.labels,
-        spec=job.spec,
+        metadata=hide(job.labels),
+        spec=without_secrets(job.spec),
         run_directory=str(run.root),
         disk_bytes=job.disk_bytes,
     )

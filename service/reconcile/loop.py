@@ -15,6 +15,7 @@ from service.reconcile.blame import blamed
 from service.reconcile.decide import NOTHING, Facts, Verdict, decide
 from service.reconcile.drain import Drain, read_claimant, read_finish
 from service.reconcile.lease import LeaderLease, LeaseLostError
+from service.reconcile.shares import Share, held_back
 from service.reconcile.submit import Submitter, newest_step
 from service.reconcile.survey import Survey
 from service.scheduler.base import Known, Observation, Scheduler, SchedulerUnavailableError
@@ -63,6 +64,7 @@ class Reconciler:
         self.lease = lease
         self._survey = Survey(services, scheduler, lease)
         self._patience = _PATIENCE_SECONDS
+        self._limits = services.limits
         self._watching_since = services.clock()
         self.changed = False
         """Whether the last tick wrote anything, or has a question under way."""
@@ -109,9 +111,10 @@ class Reconciler:
         self._services.crash("tick.after-observation")
         tags = _Tags.of(pairs)
         self._patience = _PATIENCE_SECONDS
+        held = held_back(map(_share, pairs), self._limits)
         for pair in pairs:
             with structlog.contextvars.bound_contextvars(**_about(pair.job, pair.attempt)):
-                self._step(pair, observed, tags)
+                self._step(pair, observed, tags, held.get(pair.job.no))
         self._submitter.collect()
         return any(pair.job.status in ACTIVE or pair.job.status == "queued" for pair in pairs)
 
@@ -136,9 +139,14 @@ class Reconciler:
         folder = self._services.run(job.id).attempt(attempt.number).root
         return Known(tag=attempt.tag, scheduler_id=str(attempt.scheduler_id), folder=folder)
 
-    def _step(self, pair: Pair, observed: Mapping[str, Observation] | None, tags: _Tags) -> None:
+    def _step(
+        self, pair: Pair, observed: Mapping[str, Observation] | None, tags: _Tags, held: str | None = None
+    ) -> None:
         job, attempt = pair.job, pair.attempt
-        if job.status in ("queued", "paused"):
+        if held is not None:
+            if job.status_message != held:
+                self._apply(job, None, Verdict(message=held))
+        elif job.status in ("queued", "paused"):
             # While the scheduler is silent a submission could only end without an answer.
             if observed is not None or job.desired != "run":
                 self._waiting(job)
@@ -259,6 +267,14 @@ class Reconciler:
             elif verdict.message is not None:
                 jobs.say(fresh, verdict.message)
             self._services.crash("apply.before-commit")
+
+
+def _share(pair: Pair) -> Share:
+    job = pair.job
+    waiting = job.status == "queued" and job.desired == "run"
+    # A paused job, and one that is taken back before it was submitted, has nothing at the scheduler.
+    gpus = 0 if job.status in ("queued", "paused") and not waiting else job.gpus
+    return Share(job.no, job.id, job.created_by, job.created_as, gpus, waiting)
 
 
 def _about(job: Job, attempt: Attempt | None) -> dict[str, str | None]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from service.scheduler.base import LaunchPlan
 from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.problems import Problem
+from trainyard.contract.secrets import hide
 from trainyard.contract.spec import TrainingSpec
 
 MARKER = "TRAINYARD_ATTEMPT"
@@ -96,7 +97,8 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 def _script(document: LaunchDocument, folder: Path, python: str, environment: Mapping[str, str]) -> str:
     """The launch in shell words. A user's text is only ever a quoted value here, and nothing runs this text."""
     ranks = document.nodes * document.ranks_per_node
-    words = [f"{name}={shlex.quote(environment[name])}" for name in sorted(environment)]
+    shown = hide(environment)
+    words = [f"{name}={shlex.quote(shown[name])}" for name in sorted(shown)]
     words.append(f"{shlex.quote(python)} -m worker.launch {shlex.quote(str(folder))}")
     return "\n".join(
         [

@@ -30,6 +30,8 @@ from service.scheduler.base import (
     SubmitOutcome,
 )
 from service.settings import Settings
+from service.webhooks.loop import Post
+from service.webhooks.sending import Sender
 from trainyard.contract.cluster import ClusterSnapshot
 from trainyard.contract.layout import AttemptLayout, RunLayout
 
@@ -163,6 +165,13 @@ class World:
         """A round of the housekeeper, by the service that reconciles."""
         self.reconciler.renew()
         Housekeeper(self.services, self.reconciler.lease).run_once()
+
+    def post(self, sender: Sender | None = None) -> int:
+        """A round of the webhooks, by the service that reconciles; how many messages were tried."""
+        self.reconciler.renew()
+        settings = self.services.settings
+        made = sender or Sender(settings.webhook_allowed_hosts, self.services.resolver, seconds=1.0)
+        return Post(self.services, self.reconciler.lease, made).run_once()
 
     def status(self, job_id: str) -> str:
         return str(self.job(job_id)["status"])

@@ -1,0 +1,18 @@
+"""What of the audit and of the messages to webhooks is too old to be kept."""
+
+from datetime import timedelta
+
+from service.access.repository import AuditRepository
+from service.dependencies import Services
+from service.webhooks.repository import WebhookRepository
+
+_PIECE = 5000
+"""Rows deleted in one transaction."""
+
+
+def forget(services: Services) -> None:
+    """Delete a piece of each; the next round goes on."""
+    now, settings = services.clock(), services.settings
+    with services.database.write() as session:
+        AuditRepository(session).forget(now - timedelta(days=settings.audit_days), _PIECE)
+        WebhookRepository(session).forget(now - timedelta(days=settings.delivery_days), _PIECE)

@@ -1,0 +1,43 @@
+"""What one person's jobs may be and have at once. Pure."""
+
+from dataclasses import dataclass
+
+from service.errors import ConflictError, InvalidSpecError
+from trainyard.contract.problems import Problem
+from trainyard.contract.spec import TrainingSpec
+
+
+@dataclass(frozen=True)
+class Limits:
+    """None is no limit."""
+
+    gpus: int | None = None
+    """At the scheduler at once."""
+    admin_gpus: int | None = None
+    """The same for jobs that were submitted with an administrator's token."""
+    queued: int | None = None
+    """Jobs that wait to be handed to the scheduler."""
+
+    def gpus_of(self, role: str | None) -> int | None:
+        return self.admin_gpus if role == "admin" else self.gpus
+
+
+NO_LIMITS = Limits()
+
+
+def require_share(limits: Limits, role: str | None, spec: TrainingSpec) -> None:
+    """Raises InvalidSpecError: the job alone is more than a person's share, so that it would wait for ever."""
+    limit = limits.gpus_of(role)
+    if limit is not None and spec.gpus > limit:
+        message = f"is {spec.gpus}, more than the {limit} GPUs that one person's jobs may have at once"
+        raise InvalidSpecError([Problem(param="gpus", message=message)])
+
+
+def require_queue_room(limits: Limits, person: str, queued: int) -> None:
+    """Raises ConflictError: too many of the person's jobs wait already."""
+    if limits.queued is not None and queued >= limits.queued:
+        raise ConflictError(
+            f"{queued} jobs of {person} wait in the queue, and {limits.queued} is what one person's may; cancel some, "
+            "or submit more when they have started",
+            code="too_many_queued",
+        )

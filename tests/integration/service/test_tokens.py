@@ -1,0 +1,129 @@
+"""Tokens: who may what, for how long, and what is kept of them."""
+
+import sqlalchemy as sa
+
+from service.db.models import Token
+from tests.support.world import SPEC, World
+
+
+def made(world: World, **body: object) -> dict[str, object]:
+    answer = world.client.post("/v1/tokens", json={"name": "ada", **body})
+    assert answer.status_code == 201, answer.text
+    found: dict[str, object] = answer.json()
+    return found
+
+
+def test_a_token_is_shown_once_and_only_its_hash_is_kept(world: World) -> None:
+    token = made(world)
+    client = world.new_client(str(token["token"]))
+    own = client.get("/v1/tokens/self").json()
+    assert (own["name"], own["role"], own["created_by"]) == ("ada", "user", "admin")
+    listed = world.client.get("/v1/tokens").text
+    assert str(token["id"]) in listed
+    assert str(token["token"]) not in listed
+    with world.database.read() as session:
+        row = session.get_one(Token, token["id"])
+        kept = [str(getattr(row, column.key)) for column in sa.inspect(Token).columns]
+    secret = str(token["token"]).rsplit("_", 1)[-1]
+    assert not any(secret in value for value in kept)
+
+
+def test_a_key_for_a_second_showing_is_refused(world: World) -> None:
+    answer = world.client.post("/v1/tokens", json={"name": "ada"}, headers={"Idempotency-Key": "k"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "not_replayable")
+    assert len(world.client.get("/v1/tokens").json()["data"]) == 1
+
+
+def test_revocation_takes_effect_at_once_and_twice_is_once(world: World) -> None:
+    token = made(world)
+    client = world.new_client(str(token["token"]))
+    assert client.get("/v1/jobs").status_code == 200
+    assert world.client.delete(f"/v1/tokens/{token['id']}").status_code == 204
+    assert client.get("/v1/jobs").status_code == 401
+    assert world.client.delete(f"/v1/tokens/{token['id']}").status_code == 204
+    assert world.client.delete("/v1/tokens/000000000000").status_code == 404
+
+
+def test_a_token_expires(world: World) -> None:
+    client = world.new_client(str(made(world, expires_in_days=1)["token"]))
+    world.clock.advance(86_399)
+    assert client.get("/v1/jobs").status_code == 200
+    world.clock.advance(1)
+    assert client.get("/v1/jobs").status_code == 401
+
+
+def test_its_last_use_is_noted_once_a_minute(world: World) -> None:
+    token = made(world)
+    client = world.new_client(str(token["token"]))
+
+    def noted() -> str:
+        return str(client.get("/v1/tokens/self").json()["last_used_at"])
+
+    first = noted()
+    world.clock.advance(59)
+    assert noted() == first
+    world.clock.advance(1)
+    assert noted() > first
+
+
+def test_only_administrators_deal_with_tokens(world: World) -> None:
+    for role in ("user", "viewer"):
+        client = world.new_client(str(made(world, name=f"a-{role}", role=role)["token"]))
+        assert client.get("/v1/tokens/self").json()["role"] == role
+        for method, path in (("GET", "/v1/tokens"), ("POST", "/v1/tokens"), ("DELETE", "/v1/tokens/0123456789ab")):
+            answer = client.request(method, path, json={"name": "x"} if method == "POST" else None)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (403, "admin_required"), (role, path)
+
+
+def test_the_last_administrator_stays(world: World) -> None:
+    own = world.client.get("/v1/tokens/self").json()["id"]
+    answer = world.client.delete(f"/v1/tokens/{own}")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "last_admin")
+    other = world.new_client(str(made(world, role="admin")["token"]))
+    assert other.delete(f"/v1/tokens/{own}").status_code == 204
+
+
+def test_names_of_the_services_own_are_not_to_be_had(world: World) -> None:
+    for name in ("admin", "service", "anonymous"):
+        answer = world.client.post("/v1/tokens", json={"name": name})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (422, "name"), name
+
+
+def test_own_code_is_a_power_of_single_tokens_too(world: World) -> None:
+    script = {"task": "script", "gpus": 1, "argv": ["/bin/true"]}
+    plain = world.new_client(str(made(world)["token"]))
+    granted = world.new_client(str(made(world, may_run_code=True)["token"]))
+    assert plain.post("/v1/jobs", json=script).json()["error"]["code"] == "code_role_required"
+    assert plain.get("/v1/tokens/self").json()["may_run_code"] is False
+    assert granted.post("/v1/jobs", json=script).status_code == 201
+    assert granted.get("/v1/tokens/self").json()["may_run_code"] is True
+    useless = world.client.post("/v1/tokens", json={"name": "x", "role": "viewer", "may_run_code": True})
+    assert useless.status_code == 422
+
+
+def test_viewers_only_read_and_users_change_only_their_own(world: World) -> None:
+    viewer = world.new_client(str(made(world, name="eve", role="viewer")["token"]))
+    ada = world.new_client(str(made(world, name="ada")["token"]))
+    bob = world.new_client(str(made(world, name="bob")["token"]))
+    job = ada.post("/v1/jobs", json=SPEC).json()["id"]
+    assert viewer.post("/v1/jobs", json=SPEC).status_code == 403
+    for client in (viewer, bob):
+        assert client.get(f"/v1/jobs/{job}").status_code == 200
+        for change in ("cancel", "pause", "resume"):
+            assert client.post(f"/v1/jobs/{job}/{change}").status_code == 403, change
+        assert client.delete(f"/v1/jobs/{job}").status_code == 403
+    assert ada.post(f"/v1/jobs/{job}/cancel").status_code == 202
+
+
+def test_pages_of_tokens(world: World) -> None:
+    for name in ("a1", "a2", "a3"):
+        made(world, name=name)
+    seen: list[str] = []
+    after = ""
+    while True:
+        page = world.client.get(f"/v1/tokens?order=asc&limit=2{after}").json()
+        seen += [token["name"] for token in page["data"]]
+        if not page["has_more"]:
+            break
+        after = f"&after={page['last_id']}"
+    assert sorted(seen) == ["a1", "a2", "a3", "admin"]
