@@ -51,9 +51,14 @@ def _poster(plan: dict[str, Any], headers: dict[str, str]) -> Callable[[bytes], 
 
     def post(body: bytes) -> None:
         while True:
-            connection.request("POST", plan["path"], body, headers)
-            answer = connection.getresponse()
-            answer.read()
+            try:
+                connection.request("POST", plan["path"], body, headers)
+                answer = connection.getresponse()
+                answer.read()
+            except (http.client.HTTPException, OSError):
+                connection.close()  # its worker ended; the next request connects anew
+                time.sleep(0.05)
+                continue
             if answer.status == 200:
                 return
             if answer.status not in (429, 503):

@@ -1,4 +1,4 @@
-"""Requests at a fixed rate, from a process of its own: `python -m bench._load URL TOKEN RATE COUNT` with a body on stdin.
+"""Requests at a fixed rate, from a process of its own: `python -m bench._load URL TOKEN RATE COUNT`, the body on stdin.
 
 Prints, as JSON, the seconds from when each was due to its answer.
 """

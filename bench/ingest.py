@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,13 +123,9 @@ def _floor(url: str, size: int, seconds: float) -> Rate:
 
 def _peer(folder: Path, url: str, size: int, options: Any) -> Rate:
     folder.mkdir()
-    with _mlflow_server(folder, url.replace("+psycopg", ""), options) as base:
+    with _mlflow_server(folder, url, options) as base:
         with httpx.Client(base_url=f"http://127.0.0.1:{base}/api/2.0/mlflow", timeout=120) as client:
-            made = client.post("/experiments/create", json={"name": "bench"}).raise_for_status().json()
-            runs = [
-                client.post("/runs/create", json={"experiment_id": made["experiment_id"], "start_time": 0}).json()
-                for _ in range(WRITERS)
-            ]
+            runs = [_asked(client, "/runs/create", {"experiment_id": "0", "start_time": 0}) for _ in range(WRITERS)]
         place = {"kind": "mlflow", "host": "127.0.0.1", "port": base, "path": "/api/2.0/mlflow/runs/log-batch"}
         plans = [{**place, "run": run["run"]["info"]["run_id"]} for run in runs]
         return _measure(plans, size, options.seconds)
@@ -154,6 +150,14 @@ def _mlflow_server(folder: Path, url: str, options: Any) -> Iterator[int]:
             process.wait(20)
         except subprocess.TimeoutExpired:
             process.kill()
+
+
+def _asked(client: httpx.Client, path: str, body: dict[str, Any]) -> Any:
+    for _ in range(10):
+        with suppress(httpx.TransportError):
+            return client.post(path, json=body).raise_for_status().json()
+        time.sleep(1)
+    raise SystemExit("MLflow does not answer")
 
 
 def _until(ready: Callable[[], bool], process: "subprocess.Popen[bytes]", log: Path) -> None:

@@ -2,8 +2,8 @@
 
 First, idle: from the 201 to sbatch's start, one job at a time, beside submitit's own `submit` (from its call to
 sbatch's start) and bare sbatch (the command alone), in turns. Then `POST /v1/jobs` at a fixed rate on SQLite and on
-Postgres, from a process of its own, while the service hands over what it has accepted; in turns with the floor: a server
-whose route does nothing but commit one row. A request that waits for its turn to be sent has waited.
+Postgres, from a process of its own, while the service hands over what it has accepted; in turns with the floor: a
+server whose route does nothing but commit one row. A request that waits for its turn to be sent has waited.
 The nodes are taken from the start, so that no job runs beside the measurement.
 """
 
@@ -54,8 +54,8 @@ def main() -> int:
         good = options.only == "accept" or hand_overs(folder, calls, options.jobs)
         if options.only != "hand-over":
             with running_server() as server:
-                for name, url in (("SQLite", ""), ("Postgres", server.create_database())):
-                    good &= accepting(folder / name, name, url, options.rate, options.seconds)
+                for name, new in (("SQLite", lambda: ""), ("Postgres", server.create_database)):
+                    good &= accepting(folder / name, name, new, options.rate, options.seconds)
         lab.cancel_all()
     return 0 if good else 1
 
@@ -127,7 +127,7 @@ def bare_sbatch() -> float:
     return time.monotonic() - began
 
 
-def accepting(folder: Path, name: str, url: str, rate: float, seconds: float) -> bool:
+def accepting(folder: Path, name: str, new_database: Callable[[], str], rate: float, seconds: float) -> bool:
     """Requests at a fixed rate, beside the floor on the same database; returns whether they meet their target."""
     folder.mkdir()
     count = int(rate * seconds)
@@ -135,7 +135,7 @@ def accepting(folder: Path, name: str, url: str, rate: float, seconds: float) ->
     print(f"{'':18}{'p50':>8}{'p95':>8}{'p99':>8}{'most':>8}")
     took: dict[str, list[list[float]]] = {"/v1/jobs": [], "floor": []}
     for number in range(ROUNDS):
-        own = folder / str(number)
+        own, url = folder / str(number), new_database()
         with service(own, **({"database_url": url} if url else {})) as client:
             token = (own / "state" / "admin_token").read_text().strip()
             took["/v1/jobs"].append(load(f"{client.url}/v1/jobs", token, rate, count))

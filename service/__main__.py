@@ -6,7 +6,7 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,7 @@ from service.reconcile.loop import Reconciler
 from service.reconcile.prepare import Preparation
 from service.reconcile.submit import Submitter
 from service.reconcile.ticking import ReconcileLoop
+from service.reports.curves.retention import cutoff, trim
 from service.scheduler.base import Scheduler
 from service.scheduler.local import LocalScheduler
 from service.scheduler.local_policy import visible_gpus
@@ -46,6 +47,7 @@ from trainyard.contract.layout import write_atomic
 from trainyard.contract.places import service_url_file
 
 _SUBMISSIONS_AT_ONCE = 4
+_SWITCH_SECONDS = 0.0005
 
 
 class StartError(Exception):
@@ -86,6 +88,8 @@ def migrate(settings: Settings) -> int:
 
 def serve(settings: Settings) -> int:
     """API and reconciler in one process, until a signal."""
+    # A request passes between threads several times, and each time may wait so long for a tick that computes.
+    sys.setswitchinterval(_SWITCH_SECONDS)
     settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     keep_private(settings.state, settings.url)
     settings.runs.mkdir(parents=True, exist_ok=True)
@@ -116,7 +120,7 @@ def serve(settings: Settings) -> int:
         )
         try:
             post.start()
-            _run(config, settings, loop, housekeeping)
+            _run(config, services, loop, housekeeping)
         finally:
             post.stop()
             database.dispose()
@@ -156,7 +160,13 @@ def make_loop(services: Services, scheduler: Scheduler) -> ReconcileLoop:
     reconciler = Reconciler(services, scheduler, submitter, lease)
     loop = ReconcileLoop(reconciler, services.metrics, settings.tick_seconds, slowest)
     hand_overs.done = loop.hint
+    loop.spare = partial(_retain, services)
     return loop
+
+
+def _retain(services: Services) -> bool:
+    before = cutoff(services.clock(), services.settings.metrics_retention_days)
+    return before is not None and trim(services.database, before)
 
 
 def _slurm_site(settings: Settings) -> SlurmSite:
@@ -169,8 +179,21 @@ def _source_tree() -> tuple[Path, ...]:
     return (root,) if str(root) in os.environ.get("PYTHONPATH", "").split(os.pathsep) else ()
 
 
-def _run(config: uvicorn.Config, settings: Settings, loop: ReconcileLoop, housekeeping: HousekeepingLoop) -> None:
+class _Server(uvicorn.Server):
+    """Ends the live streams first: they would hold up a stop for as long as it waits for open requests."""
+
+    def __init__(self, config: uvicorn.Config, end_streams: Callable[[], None]):
+        super().__init__(config)
+        self._end_streams = end_streams
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._end_streams()
+        await super().shutdown(sockets)
+
+
+def _run(config: uvicorn.Config, services: Services, loop: ReconcileLoop, housekeeping: HousekeepingLoop) -> None:
     """Listen first: a service that cannot be reached must not act on jobs either."""
+    settings = services.settings
     log = structlog.get_logger("service")
     with _listening(settings) as listener:
         url_file = service_url_file(settings.state)
@@ -179,7 +202,7 @@ def _run(config: uvicorn.Config, settings: Settings, loop: ReconcileLoop, housek
         housekeeping.start()
         log.info("serving", url=settings.service_url, backend=settings.backend, runs=str(settings.runs))
         try:
-            uvicorn.Server(config).run(sockets=[listener])
+            _Server(config, services.hub.close).run(sockets=[listener])
         except KeyboardInterrupt:
             pass
         finally:

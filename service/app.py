@@ -2,7 +2,6 @@
 
 import socket
 from collections.abc import Iterable
-from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request
@@ -21,9 +20,12 @@ from service.health import health_router
 from service.housekeeping import endpoints as usage
 from service.jobs import endpoints as jobs
 from service.middleware import Gate
+from service.openapi import common_errors
+from service.planner import endpoints as plans
 from service.presets import router as presets
 from service.reports import endpoints as reports
 from service.reports.curves import endpoints as curves
+from service.reports.live import endpoints as live
 from service.settings import Settings
 from service.webhooks import endpoints as webhooks
 from trainyard import __version__
@@ -42,14 +44,11 @@ _TYPES = {
 
 def create_app(services: Services) -> FastAPI:
     """The application on the given parts; nothing is started."""
-    errors: dict[int | str, dict[str, Any]] = {
-        status: {"model": ErrorEnvelope} for status in (400, 401, 403, 404, 409, 413, 422, 429, 503)
-    }
     app = FastAPI(
         title="Trainyard",
         version=__version__,
         summary="Training specs in, correct and resumable PyTorch runs out.",
-        responses=errors,
+        responses=common_errors(),
         redirect_slashes=False,
     )
     app.state.services = services
@@ -58,8 +57,10 @@ def create_app(services: Services) -> FastAPI:
         reports.router,
         reports.worker_router,
         curves.router,
+        live.router,
         presets,
         cluster.router,
+        plans.router,
         code.router,
         artifacts.router,
         checkpoints.router,

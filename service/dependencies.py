@@ -20,7 +20,10 @@ from service.faults import Crash, no_crash
 from service.jobs.limits import Limits
 from service.jobs.repository import Window
 from service.observability import ServiceMetrics
+from service.planner.models import Models
 from service.reports.curves.thinning import Thinner
+from service.reports.live.hub import Hub
+from service.reports.live.sources import FeedNews
 from service.reports.points.admission import Admission
 from service.reports.points.queue import IngestQueue
 from service.reports.points.writing import PointWriter
@@ -50,6 +53,8 @@ class Services:
     """Of the names of webhooks' hosts."""
     metrics: ServiceMetrics = field(default_factory=ServiceMetrics)
     """What this process counts."""
+    models: Models = field(default_factory=Models)
+    """Reads what model folders say of themselves."""
     crash: Crash = no_crash
     """Where tests end the process."""
 
@@ -60,6 +65,9 @@ class Services:
             lambda: self.clock(),
             limit_bytes=self.settings.ingest_limit,
         )
+        self.feed = FeedNews(self.database, self.settings.runs, lambda: self.clock())
+        self.hub = Hub(limit=self.settings.max_streams)
+        self.database.committed += [self.feed.touched, self.hub.touched]
         self.admission = Admission(partial(authenticate, self.database))
         self.trail = Trail(self.database, lambda: self.clock())
         self.database.before_commit = self.trail.join
@@ -85,6 +93,7 @@ class Services:
         return self.settings.state
 
 
+# What only looks something up is `async`: a plain function would go through a thread and back.
 async def get_services(request: Request) -> Services:
     services: Services = request.app.state.services
     return services
@@ -146,7 +155,7 @@ def get_worker(request: Request, services: ServicesDep, now: NowDep, aid: Attemp
 WorkerDep = Annotated[Principal, Depends(get_worker)]
 
 
-def get_window(
+async def get_window(
     limit: Annotated[int, Query(ge=1, le=200, description="How many at most.")] = 20,
     after: Annotated[str | None, Query(max_length=64, description="The `last_id` of the page before.")] = None,
     order: Annotated[str, Query(pattern="^(asc|desc)$", description="By time of creation.")] = "desc",

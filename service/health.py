@@ -29,7 +29,9 @@ def health_router(metrics: ServiceMetrics) -> APIRouter:
         """Every dependency answers; each is named."""
         checks = {"database": _database(services), "runs_dir": _runs_dir(services)}
         ready = all(state == "ok" for state in checks.values())
-        body = {"status": "ok" if ready else "unavailable", "checks": checks, "notes": _notes(services)}
+        body: dict[str, Any] = {"status": "ok" if ready else "unavailable", "checks": checks}
+        if notes := _notes(services):
+            body["notes"] = notes
         return JSONResponse(body, status_code=200 if ready else 503)
 
     @router.get("/metrics", operation_id="prometheus", response_class=Response)

@@ -11,9 +11,9 @@ def new_job_id(now: datetime) -> str:
     return "job_" + str(ULID.from_datetime(now)).lower()
 
 
-def first_job_id(moment: datetime) -> str:
-    """No job that was created then or later has a smaller one."""
-    milliseconds = max(0, int(moment.timestamp() * 1000))
+def first_job_id(moment: datetime, *, after: bool = False) -> str:
+    """No job that was created then or later has a smaller one; with `after`, no job created until then a larger one."""
+    milliseconds = min(max(0, int(moment.timestamp() * 1000) + after), 2**48 - 1)
     return "job_" + str(ULID(milliseconds.to_bytes(6, "big") + bytes(10))).lower()
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from service.planner.devices import parse_sizes
 from trainyard.contract.places import DEFAULT_HOST, DEFAULT_PORT, default_state_dir
 from trainyard.contract.resolve import Site
 
@@ -59,6 +60,9 @@ class Settings(BaseSettings):
     """Appended to a node's name to get its name on the network between the nodes, such as `-ib0`."""
     pause_patience_seconds: Annotated[float, Field(gt=0)] = 600.0
     """How long a job that is to pause may take to save and leave before the scheduler is asked to end it."""
+    gpu_memory_gb: str = ""
+    """GPU types and their memory in GiB, where the planner does not know them: `mygpu=48,a100=80`; `=24` for GPUs
+    without a type."""
     code_roles: Annotated[tuple[Literal["admin", "user"], ...], NoDecode] = ("admin",)
     """Roles that may run code of their own (`custom` and `script` jobs), comma-separated: it runs as the service's
     account, so whoever may can do what that account can."""
@@ -91,10 +95,16 @@ class Settings(BaseSettings):
     """Free space for runs, in 10^9 bytes, below which running jobs are warned."""
     quota_gb_per_user: Annotated[float | None, Field(gt=0)] = None
     """What one person's jobs may hold on disk, in 10^9 bytes, before a new one is refused; absent: no limit."""
+    max_streams: Annotated[int, Field(ge=1)] = 1000
+    """Live streams open at once; beyond it a client is told to come again (429)."""
+    metrics_retention_days: Annotated[int | None, Field(ge=1)] = None
+    """So long after its end a job keeps every point; then those that its curves are drawn from. Absent: for ever."""
     ingest_limit: Annotated[int, Field(ge=1024 * 1024)] = 64 * 1024 * 1024
     """Bytes of reported points that may wait to be written; beyond it workers are told to come again (429)."""
     log_limit: int = 64 * 1024 * 1024
-    """Bytes of one rank's log kept in the database; the file in the run directory is whole."""
+    """Bytes of one rank's log kept in the database, the newest ones."""
+    log_disk_limit: Annotated[int, Field(ge=1024 * 1024)] = 1024 * 1024 * 1024
+    """Bytes that one rank's log file may take on disk, where its filesystem can give back the beginning of a file."""
     log_format: Literal["console", "json"] = "console"
 
     @model_validator(mode="before")
@@ -113,6 +123,12 @@ class Settings(BaseSettings):
             if not Path(root).is_absolute() or ".." in Path(root).parts:
                 raise ValueError(f"`{root}` is not an absolute path without `..`")
         return roots
+
+    @field_validator("gpu_memory_gb")
+    @classmethod
+    def _known_sizes(cls, text: str) -> str:
+        parse_sizes(text)
+        return text
 
     @field_validator("trusted_proxies")
     @classmethod

@@ -133,7 +133,7 @@ class Supervisor:
             streams += [LogStream(str(rank), layout.rank_log(rank)) for rank in range(launch.processes_per_node)]
         scripted = launch.spec.task == "script" and node.first
         self._reports = ScriptReports(layout, self._first, connect) if scripted else None
-        self._shipper = LogShipper(streams, connect)
+        self._shipper = LogShipper(streams, connect, limit=launch.log_bytes)
 
     def run(self) -> None:
         """Until torchrun has ended and the service, if it can be reached, knows how."""

@@ -2,8 +2,8 @@
 
 import logging
 import os
-import queue
 import threading
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,6 +29,10 @@ _MOST_WAITING = 50_000
 _AGAIN_SECONDS = 1.0
 
 Level = Literal["info", "warning", "error"]
+
+
+_PICK_UP_SECONDS = 0.05
+"""The writer looks for itself: to wake it would cost the training thread more than all the rest of a call."""
 
 
 class Reporter(Protocol):
@@ -89,7 +93,8 @@ class SpoolReporter:
         self._execution = execution
         self._resumed_from_step = resumed_from_step
         self._sender = sender
-        self._queue: queue.SimpleQueue[_Said | _Flush | None] = queue.SimpleQueue()
+        self._said: deque[_Said | _Flush | None] = deque()
+        self._wake = threading.Event()
         self._seq = 0
         path = layout.spool_file(execution)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -104,21 +109,22 @@ class SpoolReporter:
             sender.start()
 
     def points(self, step: int, values: Mapping[str, float], progress: Progress | None = None) -> None:
-        if self._queue.qsize() >= _MOST_WAITING:
+        if len(self._said) >= _MOST_WAITING:
             self._dropped += 1
             return
         self._tell_of_gaps()
-        self._queue.put(_Said("metrics", _now(), step=step, values=dict(values), progress=progress))
+        self._said.append(_Said("metrics", _now(), step=step, values=dict(values), progress=progress))
 
     def event(self, type_: str, message: str, *, level: Level = "info", data: dict[str, Any] | None = None) -> None:
-        self._queue.put(_Said("events", _now(), event=(type_, message[:4096], level, data or {})))
+        self._said.append(_Said("events", _now(), event=(type_, message[:4096], level, data or {})))
 
     def checkpoint(self, report: CheckpointReport) -> None:
-        self._queue.put(_Said("checkpoint", _now(), checkpoint=report))
+        self._said.append(_Said("checkpoint", _now(), checkpoint=report))
 
     def flush_to_disk(self) -> None:
         done = threading.Event()
-        self._queue.put(_Flush(done))
+        self._said.append(_Flush(done))
+        self._wake.set()
         while not done.wait(1.0):
             if self._stuck or not self._writer.is_alive():
                 raise OSError(f"the spool cannot be written: {self._stuck}")
@@ -127,14 +133,15 @@ class SpoolReporter:
         """Write everything, and give the sender `timeout` seconds to get it through. The rest stays in the spool."""
         self._closing.set()
         self._tell_of_gaps()
-        self._queue.put(None)
+        self._said.append(None)
+        self._wake.set()
         self._writer.join()
         if self._sender:
             self._sender.close(timeout)
 
     def _write(self) -> None:
         with self._file:
-            while (said := self._queue.get()) is not None:
+            while (said := self._next()) is not None:
                 if isinstance(said, _Flush):
                     os.fsync(self._file.fileno())
                     said.done.set()
@@ -167,6 +174,12 @@ class SpoolReporter:
             count, self._dropped = self._dropped, 0
             message = f"the points of {count} reports are lost: the spool could not be written for too long"
             self.event("points_lost", message, level="warning", data={"reports": count})
+
+    def _next(self) -> _Said | _Flush | None:
+        while not self._said:
+            self._wake.wait(_PICK_UP_SECONDS)
+            self._wake.clear()
+        return self._said.popleft()
 
     def _body(self, said: _Said) -> SpoolBody:
         if said.checkpoint:

@@ -59,6 +59,12 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("no", name=op.f("pk_feed")),
     )
     op.create_table(
+        "feed_heads",
+        sa.Column("id", _BIG, autoincrement=False, nullable=False),
+        sa.Column("no", _BIG, nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_feed_heads")),
+    )
+    op.create_table(
         "feed_marks",
         sa.Column("job_no", _BIG, nullable=False),
         sa.Column("sequence", _BIG, nullable=False),
@@ -68,5 +74,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    for table in ("feed_marks", "feed", "thinnings", "thinned_points", "job_keys"):
+    for table in ("feed_marks", "feed_heads", "feed", "thinnings", "thinned_points", "job_keys"):
         op.drop_table(table)

@@ -26,6 +26,8 @@ class Database:
     """Called with every transaction that is about to commit; what it adds is committed too."""
 
     def __init__(self, url: str):
+        self.committed: list[Callable[[set[int]], None]] = []
+        """Called after a commit with the numbers of the jobs whose sequence it raised; must return at once."""
         self.url = sa.make_url(url)
         self.dialect = self.url.get_backend_name()
         if self.dialect == "sqlite":
@@ -57,6 +59,10 @@ class Database:
             yield session
             if self.before_commit is not None:
                 self.before_commit(session)
+            touched: set[int] = session.info.get("touched", set())
+        if touched:
+            for tell in self.committed:
+                tell(touched)
 
     def insert(self, table: Any) -> Any:
         """An INSERT that knows ON CONFLICT; the two dialects spell it alike."""

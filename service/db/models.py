@@ -255,6 +255,15 @@ class FeedEntry(Base):
     last: Mapped[int]
 
 
+class FeedHead(Base):
+    """The newest number of the feed. Its row is locked by whoever adds to the feed, so that numbers appear in order."""
+
+    __tablename__ = "feed_heads"
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    no: Mapped[int]
+
+
 class FeedMark(Base):
     """How far of a job's sequence is in the feed."""
 

@@ -2,7 +2,10 @@
 
 import os
 import shutil
+from collections.abc import Container, Sequence
 from pathlib import Path
+
+from trainyard.contract.layout import RunLayout
 
 _TRASH = ".trash"
 
@@ -27,6 +30,17 @@ def empty(runs: Path) -> None:
             shutil.rmtree(left, ignore_errors=True)
 
 
+def unaccepted_forks(runs: Path, known: Container[str], before: float) -> list[str]:
+    """Folders of jobs that nobody knows, with nothing in them but links made for a fork, and that not of late."""
+    found = []
+    with os.scandir(runs) as entries:
+        for entry in entries:
+            named = entry.name.startswith("job_") and entry.name not in known and entry.is_dir(follow_symlinks=False)
+            if named and entry.stat(follow_symlinks=False).st_mtime < before and os.listdir(entry.path) == ["origin"]:
+                found.append(entry.name)
+    return found
+
+
 def used_bytes(root: Path) -> int:
     """The sizes of all files below, links not followed. A file that another run shares counts where it is alone."""
     size, waiting = 0, [root]
@@ -43,6 +57,15 @@ def used_bytes(root: Path) -> int:
         except OSError:
             continue  # it went while it was being looked at
     return size
+
+
+def missing(run: RunLayout, steps: Sequence[int]) -> list[int]:
+    """Those whose folder is not among the checkpoints; none where the folder cannot be looked into."""
+    try:
+        there = {entry.name for entry in os.scandir(run.checkpoints)}
+    except OSError:
+        return []
+    return [step for step in steps if run.checkpoint(step).root.name not in there]
 
 
 def free_bytes(runs: Path) -> int:

@@ -14,6 +14,7 @@ from service.housekeeping import disk
 from service.housekeeping.repository import HousekeepingRepository
 from service.jobs.repository import JobRepository
 from service.reconcile.lease import LeaderLease, LeaseLostError
+from trainyard.contract.layout import RunLayout
 
 log = structlog.get_logger("housekeeping")
 
@@ -21,6 +22,8 @@ _ROUND_SECONDS = 30.0
 _MEASURE_AGAIN = timedelta(seconds=60)
 _MEASURED_AT_ONCE = 200
 _MEASURING_SECONDS = 10.0
+_ORPHAN_SECONDS = 3600.0
+"""A request takes less."""
 _WARN_AGAIN = timedelta(hours=1)
 
 
@@ -30,7 +33,7 @@ class Housekeeper:
 
     services: Services
     lease: LeaderLease
-    _trash_emptied: bool = field(default=False)
+    _tidied: bool = field(default=False)
 
     def run_once(self) -> None:
         """Finish what was asked, then measure, then warn.
@@ -43,13 +46,23 @@ class Housekeeper:
             return
         self._delete_jobs()
         self._remove_checkpoints()
-        if not self._trash_emptied:
-            disk.empty(self.services.settings.runs)
-            self._trash_emptied = True
+        if not self._tidied:
+            self._tidy()
+            self._tidied = True
         self._measure()
         self._warn()
         self.services.trail.flush()
         forget(self.services)
+
+    def _tidy(self) -> None:
+        """What an earlier service had begun: removals, and forks that it had no time to accept."""
+        runs = self.services.settings.runs
+        disk.empty(runs)
+        with self.services.database.read() as session:
+            known = HousekeepingRepository(session).job_ids()
+        for name in disk.unaccepted_forks(runs, known, time.time() - _ORPHAN_SECONDS):
+            log.info("a fork that was never accepted is removed", job=name)
+            disk.discard(runs, runs / name, name)
 
     def _delete_jobs(self) -> None:
         with self.services.database.read() as session:
@@ -94,6 +107,7 @@ class Housekeeper:
         until = time.monotonic() + _MEASURING_SECONDS
         sizes = []
         for no, job_id in due:
+            self._compare(no, self.services.run(job_id))
             sizes.append((no, disk.used_bytes(self.services.run(job_id).root)))
             if time.monotonic() > until:
                 break
@@ -102,6 +116,14 @@ class Housekeeper:
             with self.lease.write(counts=False) as session:
                 for no, size in sizes:
                     HousekeepingRepository(session).measured(no, size, now)
+
+    def _compare(self, no: int, run: RunLayout) -> None:
+        """What is told of checkpoints agrees with the disk."""
+        with self.services.database.read() as session:
+            told = HousekeepingRepository(session).kept_steps(no)
+        if told and (gone := disk.missing(run, told)):
+            with self.lease.write(counts=False) as session:
+                HousekeepingRepository(session).checkpoints_gone(no, gone, self.services.clock())
 
     def _warn(self) -> None:
         """In the history of every job that may fail for it, once an hour."""

@@ -67,6 +67,16 @@ class HousekeepingRepository:
     def measured(self, job_no: int, size: int, now: datetime) -> None:
         self._session.execute(sa.update(Job).where(Job.no == job_no).values(disk_bytes=size, measured_at=now))
 
+    def kept_steps(self, job_no: int) -> list[int]:
+        """Steps of the checkpoints that the job is said to have."""
+        query = sa.select(Checkpoint.step).where(Checkpoint.job_no == job_no, Checkpoint.deleted_at.is_(None))
+        return list(self._session.scalars(query))
+
+    def checkpoints_gone(self, job_no: int, steps: Sequence[int], now: datetime) -> None:
+        """Their folders are not there: damaged ones that were set aside, or removed by hand."""
+        gone = sa.update(Checkpoint).where(Checkpoint.job_no == job_no, Checkpoint.step.in_(steps))
+        self._session.execute(gone.values(deleted_at=now))
+
     def usage(self) -> Sequence[tuple[str, int, int]]:
         """What each person's jobs hold on disk: name, jobs, bytes."""
         query = sa.select(Job.created_by, sa.func.count(), sa.func.coalesce(sa.func.sum(Job.disk_bytes), 0))
@@ -82,5 +92,6 @@ class HousekeepingRepository:
         """Jobs that may write to the disk."""
         return list(self._session.scalars(sa.select(Job).where(Job.status.in_(("running", "pausing")))))
 
-    def exists(self, job_id: str) -> bool:
-        return self._session.scalar(sa.select(Job.no).where(Job.id == job_id)) is not None
+    def job_ids(self) -> set[str]:
+        """Of all jobs, those included whose deletion was asked for."""
+        return set(self._session.scalars(sa.select(Job.id)))

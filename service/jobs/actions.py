@@ -32,6 +32,8 @@ from trainyard.contract.resources import JobResource
 from trainyard.contract.spec import TrainingSpec, dump_spec, parse_spec
 
 MAX_KEY = 255
+FORCED = "preflight_overridden"
+"""The event of a job that is submitted however large it is."""
 
 
 @dataclass(frozen=True)
@@ -66,11 +68,17 @@ def submit(
     *,
     run_root: RunLayout,
     idempotency_key: str | None,
+    plain: TrainingSpec | None = None,
+    force: bool = False,
     now: datetime,
     quota: int | None = None,
     limits: Limits = NO_LIMITS,
 ) -> Accepted:
     """Make the job durable, once for each idempotency key.
+
+    Args:
+        plain: The spec as an idempotency key stands for it, where that is not the one to store.
+        force: What is beyond doubt too large for the GPUs is submitted all the same.
 
     Raises:
         ConflictError: the key was used for another spec, or the checkpoint to start from is not there.
@@ -83,8 +91,9 @@ def submit(
     job_id = new_job_id(now)
     run = RunLayout(run_root.root / job_id)
     # Before the checkpoint is looked up: a newer one may be there when the request is repeated.
-    digest = hashlib.sha256(json.dumps(dump_spec(spec), sort_keys=True).encode()).hexdigest()
-    origin = find_origin(database, spec, now)
+    asked = dump_spec(plain or spec) | ({"force": True} if force else {})
+    digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+    origin = None if _is_repeated(database, principal, idempotency_key, now) else find_origin(database, spec, now)
     accepted = None
     try:
         if origin is not None:
@@ -98,6 +107,7 @@ def submit(
             digest,
             run_root=run_root,
             idempotency_key=idempotency_key,
+            force=force,
             now=now,
             quota=quota,
             limits=limits,
@@ -106,6 +116,14 @@ def submit(
         if origin is not None and (accepted is None or accepted.replayed):
             unlink_origin(run)
     return accepted
+
+
+def _is_repeated(database: Database, principal: Principal, key: str | None, now: datetime) -> bool:
+    """Then the answer is known, and what it was made from may be gone by now."""
+    if key is None:
+        return False
+    with database.read() as session:
+        return JobRepository(session, now).answered(principal.id, key)
 
 
 def _require_room(used: int, quota: int, principal: Principal) -> None:
@@ -142,6 +160,7 @@ def _store(
     *,
     run_root: RunLayout,
     idempotency_key: str | None,
+    force: bool,
     now: datetime,
     quota: int | None,
     limits: Limits,
@@ -157,6 +176,9 @@ def _store(
         about(job.id)
         if job.origin is not None:
             jobs.event(job, "forked", _fork_words(Origin.model_validate(job.origin)), data=job.origin)
+        if force:
+            said = f"{principal.name} has it submitted even if it cannot fit the GPUs' memory"
+            jobs.event(job, FORCED, said, level="warning")
         answer = _resource(job, run_root, now).model_dump(mode="json")
         if idempotency_key is not None:
             jobs.remember(principal.id, idempotency_key, answer)

@@ -16,6 +16,7 @@ from service.errors import InvalidRequestError, MalformedRequestError, NotFoundE
 from service.jobs import actions, deleting, profiles, resolving, steering
 from service.jobs.repository import JobFilter, JobRepository
 from service.jobs.schemas import attempt_resource, event_resource, job_resource, page_of
+from service.planner import actions as planning
 from trainyard.contract.problems import SpecError
 from trainyard.contract.resources import (
     AttemptResource,
@@ -33,7 +34,7 @@ from trainyard.contract.yaml_text import load_yaml
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
 _YAML_TYPES = ("application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml")
-_SPEC_BODY = {
+SPEC_BODY = {
     "requestBody": {
         "required": True,
         "content": {kind: {"schema": {"type": "object"}} for kind in ("application/json", "application/yaml")},
@@ -41,7 +42,7 @@ _SPEC_BODY = {
 }
 
 
-@router.post("", status_code=201, response_model=JobResource, operation_id="submit_job", openapi_extra=_SPEC_BODY)
+@router.post("", status_code=201, response_model=JobResource, operation_id="submit_job", openapi_extra=SPEC_BODY)
 async def submit(
     request: Request,
     response: Response,
@@ -49,22 +50,29 @@ async def submit(
     person: PersonDep,
     now: NowDep,
     idempotency_key: Annotated[str | None, Header()] = None,
+    force: Annotated[bool, Query(description="Submit it even where it cannot fit the GPUs' memory.")] = False,
 ) -> Any:
     """Accept a training spec. It is durable when this answers, and will be run once."""
     document = read_document(await request.body(), request.headers)
-    spec = actions.accept_spec(document, services.settings.site)
-    await run_in_threadpool(admit, person, spec, roles=services.settings.code_roles, runs=services.settings.runs)
-    accepted = await run_in_threadpool(
-        actions.submit,
-        services.database,
-        person,
-        spec,
-        run_root=services.run_root,
-        idempotency_key=idempotency_key,
-        now=now,
-        quota=services.settings.quota_bytes,
-        limits=services.limits,
-    )
+
+    def accept() -> actions.Accepted:
+        settings = services.settings
+        found = planning.accept(services, document, now)
+        admit(person, found.spec, roles=settings.code_roles, runs=settings.runs)
+        return actions.submit(
+            services.database,
+            person,
+            found.spec,
+            run_root=services.run_root,
+            idempotency_key=idempotency_key,
+            plain=found.plain,
+            force=force,
+            now=now,
+            quota=settings.quota_bytes,
+            limits=services.limits,
+        )
+
+    accepted = await run_in_threadpool(accept)
     services.crash("accept.after-commit")
     if accepted.replayed:
         response.headers["Idempotent-Replayed"] = "true"

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, cast
 
 import sqlalchemy as sa
@@ -52,8 +52,7 @@ class JobFilter:
         if self.created_after is not None:
             found += [Job.created_at >= self.created_after, Job.id >= first_job_id(self.created_after)]
         if self.created_before is not None:
-            past = self.created_before + timedelta(milliseconds=1)
-            found += [Job.created_at < self.created_before, Job.id < first_job_id(past)]
+            found += [Job.created_at < self.created_before, Job.id < first_job_id(self.created_before, after=True)]
         return found
 
 
@@ -71,6 +70,7 @@ class JobRepository:
         self._session.add(job)
         self._session.flush()
         self._session.add_all(JobLabel(key=key, value=value, job_id=job.id) for key, value in job.labels.items())
+        self._session.info.setdefault("touched", set()).add(job.no)
         created = self._event(job, 1, "created", f"accepted from {job.created_by}")
         status = self._event(job, 2, "status", job.status_message, data={"status": job.status, "reason": None})
         self._session.add_all([created, status])
@@ -82,6 +82,9 @@ class JobRepository:
         if job is None:
             raise NotFoundError(f"there is no job {job_id!r}", code="job_not_found", param="job_id")
         return job
+
+    def by_number(self, job_no: int) -> Job:
+        return self._session.get_one(Job, job_no)
 
     def locked(self, job_no: int) -> Job:
         """The job, with every other writer of it waiting until this transaction ends."""
@@ -224,6 +227,7 @@ class JobRepository:
         )
         sequence = self._session.execute(statement).scalar_one()
         sa.orm.attributes.set_committed_value(job, "sequence", sequence)
+        self._session.info.setdefault("touched", set()).add(job.no)
         return sequence
 
     def event(
@@ -310,6 +314,10 @@ class JobRepository:
         if self._session.execute(claim).first() is not None:
             return None
         return self._session.get_one(IdempotencyKey, (principal, key))
+
+    def answered(self, principal: str, key: str) -> bool:
+        """Whether a request with this key was answered before."""
+        return self._session.get(IdempotencyKey, (principal, key)) is not None
 
     def remember(self, principal: str, key: str, response: dict[str, Any]) -> None:
         """Keep the answer to the request that took the key."""

@@ -45,7 +45,7 @@ class Facts:
     @property
     def pausing(self) -> bool:
         """A pause that was begun is carried out, whatever is wanted after it."""
-        return self.desired == "paused" or self.status == "pausing"
+        return self.status == "pausing" or (self.desired == "paused" and self.status != "cancelling")
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from service.db.engine import Database
 from service.reconcile.repository import LeaseRepository
 
 TTL = timedelta(seconds=15)
+_FRESH = timedelta(seconds=1)
 _NAME = "reconciler"
 
 
@@ -29,13 +30,20 @@ class LeaderLease:
     owner: str
     term: int | None = None
     """Of the last claim that was granted."""
+    renewed_at: datetime | None = None
     writes: int = 0
     """Fenced transactions so far: a tick without one has changed nothing."""
 
     def hold(self, now: datetime) -> bool:
-        """Take or renew the lease; False while another holds it."""
+        """Take or renew the lease; False while another holds it.
+
+        One that was renewed a moment ago is not renewed again: each write looks at it anyway.
+        """
+        if self.renewed_at is not None and timedelta(0) <= now - self.renewed_at < _FRESH:
+            return True
         with self.database.write() as session:
             self.term = LeaseRepository(session, self.database).take(_NAME, self.owner, now, now + TTL)
+        self.renewed_at = now if self.term is not None else None
         return self.term is not None
 
     @contextmanager
@@ -51,12 +59,14 @@ class LeaderLease:
         """
         with self.database.write() as session:
             if self.term is None or not LeaseRepository(session, self.database).holds(_NAME, self.owner, self.term):
+                self.renewed_at = None
                 raise LeaseLostError("another service reconciles now")
             self.writes += counts
             yield session
 
     def release(self, now: datetime) -> None:
         """Let the next one start at once."""
+        self.renewed_at = None
         with self.database.write() as session:
             LeaseRepository(session, self.database).expire(_NAME, self.owner, now)
 

@@ -16,15 +16,18 @@ from service.cluster.repository import ClusterRepository
 from service.db.models import Attempt, Job
 from service.dependencies import Services
 from service.errors import UnavailableError
+from service.jobs.actions import FORCED
 from service.jobs.repository import JobRepository
+from service.planner.actions import outsized
 from service.reconcile.handover import NotAsked, Superseded
 from service.reconcile.lease import LeaderLease, LeaseLostError
 from service.scheduler.base import LaunchPlan, Rejected
+from service.scheduler.documents import launch_document, ranks_per_node
 from service.scheduler.launch_plan import allowed, plan_launch
 from trainyard.contract.launch import LaunchDocument, Origin
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
 from trainyard.contract.problems import Problem
-from trainyard.contract.spec import TrainingSpec, dump_spec, parse_spec
+from trainyard.contract.spec import dump_spec, parse_spec
 
 _STALE = timedelta(seconds=60)
 """A process that was stopped for longer after it had said that it asks does not ask any more."""
@@ -85,9 +88,21 @@ class Preparation:
             return []
         spec = parse_spec(job.spec)
         cluster = ClusterRepository(session).resource("slurm", self.services.clock())
-        ranks, limit = _ranks_per_node(spec), spec.resources.time_limit_minutes or settings.slurm_time_limit_minutes
+        ranks, limit = ranks_per_node(spec), spec.resources.time_limit_minutes or settings.slurm_time_limit_minutes
         gpus = ranks if settings.site.accelerator == "cuda" else 0
         return refusals(spec.resources, spec.gpus // ranks, gpus, limit, cluster)
+
+    def outsized(self, job_no: int) -> list[Problem]:
+        """Why a new job cannot fit the memory of the GPUs it asks for. Reads its model's folder: in no session."""
+        if not self.services.settings.slurm_preflight:
+            return []
+        with self.services.database.read() as session:
+            jobs = JobRepository(session, self.services.clock())
+            job = jobs.by_number(job_no)
+            if job.attempts or jobs.last_event(job, FORCED, since=None):
+                return []
+            document = job.spec
+        return outsized(self.services, document, self.services.clock())
 
     def _load(self, job_id: str, attempt_id: str) -> tuple[Job, Attempt]:
         with self.services.database.read() as session:
@@ -127,32 +142,22 @@ class Preparation:
         return replace(plan, script=self.batch_script(document, plan)) if self.batch_script else plan
 
     def _document(self, job: Job, attempt: Attempt) -> LaunchDocument:
-        spec, settings = parse_spec(job.spec), self.services.settings
-        ranks = _ranks_per_node(spec)
-        default_limit = settings.slurm_time_limit_minutes if self.slurm else None
-        return LaunchDocument(
+        return launch_document(
+            parse_spec(job.spec),
+            self.services.settings,
+            slurm=self.slurm,
             job_id=job.id,
             attempt_id=attempt.id,
             attempt=attempt.number,
             tag=attempt.tag,
-            service_url=settings.service_url,
             execution=attempt.execution,
             max_restarts=attempt.max_restarts,
             first_execution=job.first_execution,
             heartbeat_seconds=_HEARTBEAT_SECONDS if self.slurm else _LOCAL_HEARTBEAT_SECONDS,
             origin=Origin.model_validate(job.origin) if job.origin else None,
-            nodes=spec.gpus // ranks,
-            ranks_per_node=ranks,
-            host_suffix=settings.slurm_host_suffix,
-            time_limit_minutes=spec.resources.time_limit_minutes or default_limit,
-            lead_seconds=settings.slurm_lead_seconds,
+            log_bytes=self.services.settings.log_disk_limit,
             excluded_nodes=tuple(attempt.excluded_nodes),
-            spec=spec,
         )
-
-
-def _ranks_per_node(spec: TrainingSpec) -> int:
-    return min(spec.gpus, spec.resources.gpus_per_node or spec.gpus)
 
 
 def _write_files(run: RunLayout, folder: AttemptLayout, document: LaunchDocument, token: str) -> None:

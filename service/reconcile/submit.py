@@ -66,13 +66,13 @@ class Submitter:
         """Begin the next attempt of a queued job, where there is room for one more question."""
         if not self.hand_overs.room:
             return
-        now = self.services.clock()
+        now, outsized = self.services.clock(), self.preparation.outsized(job_no)
         with self.lease.write() as session:
             jobs = JobRepository(session, now)
             job = jobs.locked(job_no)
             if job.status != "queued" or job.desired != "run":
                 return
-            if problems := self.preparation.refusals(session, job):
+            if problems := self.preparation.refusals(session, job) + outsized:
                 _refuse(jobs, job, problems)
                 self.services.metrics.submission("refused")
                 return

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable
 
 import structlog
 
@@ -15,6 +16,8 @@ log = structlog.get_logger("reconcile")
 _IDLE_SECONDS = 5.0
 """Between two looks at the database while there is nothing to ask the scheduler about."""
 _ERROR_SECONDS = 60.0
+_BREATH_SECONDS = 0.05
+_LONGEST_BREATH_SECONDS = 2.0
 _RENEW_SECONDS = 5.0
 _HUNG_SECONDS = 300.0
 """A tick that takes longer hangs: its lease is left to expire, so that another service can go on."""
@@ -34,10 +37,17 @@ def pause(busy: bool, quiet: int, errors: int, tick_seconds: float, slowest_seco
     return max(tick_seconds, min(tick_seconds * 2.0 ** min(quiet, 16), slowest_seconds))
 
 
+def breath(cpu_seconds: float) -> float:
+    """Seconds after a tick before a hint is heeded: the process that ticks also answers requests."""
+    return min(max(_BREATH_SECONDS, 3.0 * cpu_seconds), _LONGEST_BREATH_SECONDS)
+
+
 class ReconcileLoop:
     """Ticks in a thread, and keeps the lease in another while a tick waits for the scheduler."""
 
     def __init__(self, reconciler: Reconciler, metrics: ServiceMetrics, tick_seconds: float, slowest_seconds: float):
+        self.spare: Callable[[], bool] = lambda: False
+        """Something small to do while nothing else is; returns whether there is more of it."""
         self._reconciler = reconciler
         self._metrics = metrics
         self._tick_seconds = tick_seconds
@@ -79,7 +89,8 @@ class ReconcileLoop:
         errors = quiet = 0
         while not self._stopping.is_set():
             self._wake.clear()
-            started = self._tick_started = time.monotonic()
+            started, cpu = time.monotonic(), time.thread_time()
+            self._tick_started = started
             busy = True
             try:
                 busy = self._reconciler.run_once()
@@ -96,8 +107,17 @@ class ReconcileLoop:
             if errors:
                 self._metrics.tick_failed()
             quiet = 0 if self._reconciler.changed else quiet + 1
+            self._use_spare_time(busy, errors)
+            self._stopping.wait(breath(time.thread_time() - cpu))
             if self._wake.wait(pause(busy, quiet, errors, self._tick_seconds, self._slowest_seconds)):
                 quiet = 0
+
+    def _use_spare_time(self, busy: bool, errors: int) -> None:
+        try:
+            while not (busy or errors or self._wake.is_set()) and self.spare():
+                pass
+        except UnavailableError as error:
+            log.warning("spare work was left", error=error.message)
 
     def _keep(self) -> None:
         while not self._stopping.wait(_RENEW_SECONDS):

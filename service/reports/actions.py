@@ -134,7 +134,7 @@ class Ingest:
         self._count("checkpoints", 1)
 
     def log(self, rank: str, offset: int, data: bytes, limit: int) -> int:
-        """Append to a rank's log; what was sent before is not stored twice.
+        """Append to a rank's log; what was sent before is not stored twice. Of the newest, `limit` bytes are kept.
 
         Returns:
             The offset at which the next append starts.
@@ -150,7 +150,7 @@ class Ingest:
             if offset > stream.size:
                 raise LogOffsetError(stream.size)
             fresh = data[stream.size - offset :]
-            if fresh and stream.size < limit:
+            if fresh:
                 reports.add(
                     LogChunk(
                         job_no=job.no,
@@ -163,6 +163,8 @@ class Ingest:
                 )
             stream.size += len(fresh)
             end = stream.size
+            if end > limit:
+                reports.drop_log(attempt.id, rank, end - limit)
         self._count("log_bytes", len(fresh))
         return end
 
@@ -234,8 +236,13 @@ def read_log(
         if not chunks:
             return min(offset, ranks[rank]), b""
         data = b"".join(chunk.data for chunk in chunks)
-        skip = max(0, offset - chunks[0].offset)
-        return chunks[0].offset + skip, data[skip : skip + limit]
+        first = chunks[0].offset
+        if offset < first:
+            # In the place of the last of the dropped bytes, so that offsets stay what they are.
+            mark = f"[trainyard: the first {first} bytes of this log were dropped]\n".encode()[-first:]
+            first, data = first - len(mark), mark + data
+        skip = max(0, offset - first)
+        return first + skip, data[skip : skip + limit]
 
 
 def _tail(reports: ReportRepository, attempt_id: str, rank: str, lines: int, limit: int) -> tuple[int, bytes]:

@@ -1,18 +1,16 @@
 """The worker's routes, and the reading of curves, logs and streams."""
 
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import StreamingResponse
 
 from service.dependencies import AttemptId, NowDep, PersonDep, Services, ServicesDep, WorkerDep
 from service.errors import BodyTooLargeError, InvalidRequestError
 from service.reports.actions import Ingest, read_log
 from service.reports.points.decoding import decode
 from service.reports.points.schema import METRICS_BODY
-from service.reports.stream import follow, read_slice
 from trainyard.contract.reports import (
     MAX_LOG_CHUNK,
     CheckpointReport,
@@ -119,37 +117,3 @@ def get_log(
     )
     headers = {"X-Trainyard-Offset": str(start), "X-Trainyard-Next-Offset": str(start + len(data))}
     return Response(data, media_type="text/plain; charset=utf-8", headers=headers)
-
-
-@router.get(
-    "/stream",
-    operation_id="stream_job",
-    response_class=StreamingResponse,
-    responses={200: {"content": {"text/event-stream": {}}}, 204: {"description": "Nothing more will come."}},
-)
-async def stream(
-    services: ServicesDep,
-    _person: PersonDep,
-    job_id: str,
-    logs: bool = True,
-    after: Annotated[int, Query(ge=0, le=2**62)] = 0,
-    last_event_id: Annotated[str | None, Header()] = None,
-) -> Response:
-    """Status, events, points, checkpoints and log lines as they come, from any place on.
-
-    Ends when the job is over and everything was sent; a client that comes back then is told so by a 204.
-    """
-    if last_event_id:
-        if not last_event_id.isascii() or not last_event_id.isdigit():
-            raise InvalidRequestError("is not the id of an event of this stream", param="Last-Event-ID")
-        after = int(last_event_id)
-
-    def read(place: int) -> Any:
-        run = services.run(job_id)
-        return read_slice(services.database, job_id, place, run=run, logs=logs, now=services.clock())
-
-    first = await run_in_threadpool(read, after)
-    if first.over and not first.messages:
-        return Response(status_code=204)
-    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    return StreamingResponse(follow(read, after), media_type="text/event-stream", headers=headers)

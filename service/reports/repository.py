@@ -108,6 +108,12 @@ class ReportRepository:
         query = sa.select(LogStream).where(LogStream.attempt_id == attempt_id, LogStream.rank == rank)
         return self._session.scalars(query.with_for_update()).one()
 
+    def drop_log(self, attempt_id: str, rank: str, before: int) -> None:
+        """Forget the chunks that end before this byte; the newest ones stay."""
+        old = (LogChunk.attempt_id == attempt_id, LogChunk.rank == rank, LogChunk.offset < before)
+        whole = LogChunk.offset + sa.func.length(LogChunk.data) <= before
+        self._session.execute(sa.delete(LogChunk).where(*old, whole).execution_options(synchronize_session=False))
+
     def log_ranks(self, attempt_id: str) -> dict[str, int]:
         """The size of every log of an attempt that has arrived, by rank."""
         query = sa.select(LogStream.rank, LogStream.size).where(LogStream.attempt_id == attempt_id)

@@ -1,13 +1,10 @@
 """A job's stream: everything that has a place in its sequence, in that order, from any place on."""
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 
 from pydantic import BaseModel
-from starlette.concurrency import run_in_threadpool
 
 from service.db.engine import Database
 from service.db.models import Event, Job
@@ -19,20 +16,19 @@ from trainyard.contract.reports import Point
 from trainyard.contract.resources import TERMINAL, LogUpdate, MetricsUpdate, StatusUpdate, StreamType
 
 BATCH = 1000
-POLL_SECONDS = 0.25
-HEARTBEAT_SECONDS = 15.0
 
 
 @dataclass(frozen=True)
 class Message:
-    """One server-sent event. The id is the place in the job's sequence; to resume, send it as Last-Event-ID."""
+    """One server-sent event. The id is the place in the job's sequence, or in that of all jobs; to resume, send it as
+    Last-Event-ID."""
 
-    sequence: int
+    id: int | str
     type: StreamType
     data: BaseModel
 
     def encode(self) -> str:
-        return f"id: {self.sequence}\nevent: {self.type}\ndata: {self.data.model_dump_json(by_alias=True)}\n\n"
+        return f"id: {self.id}\nevent: {self.type}\ndata: {self.data.model_dump_json(by_alias=True)}\n\n"
 
 
 @dataclass(frozen=True)
@@ -78,7 +74,7 @@ def read_slice(database: Database, job_id: str, after: int, *, run: RunLayout, l
         )
         for chunk, number in chunks
     ]
-    kept = sorted((m for m in messages if m.sequence <= reached), key=lambda m: m.sequence)
+    kept = sorted((m for m in messages if int(m.id) <= reached), key=lambda m: int(m.id))
     return Slice(kept, reached, job.status in TERMINAL and reached == job.sequence)
 
 
@@ -112,24 +108,3 @@ def _metrics(job: Job, points: list[StoredPoint], resumed: dict[int, int], now: 
         )
         found.append(Message(sequence, "metrics", update))
     return found
-
-
-async def follow(read: Callable[[int], Slice], after: int) -> AsyncIterator[str]:
-    """Server-sent events until nothing more can come. `read` is called in a thread."""
-    quiet = 0.0
-    yield "retry: 1000\n\n"
-    while True:
-        piece = await run_in_threadpool(read, after)
-        after = piece.reached
-        for message in piece.messages:
-            yield message.encode()
-        if piece.over:
-            return
-        if piece.messages:
-            quiet = 0.0
-            continue
-        await asyncio.sleep(POLL_SECONDS)
-        quiet += POLL_SECONDS
-        if quiet >= HEARTBEAT_SECONDS:
-            quiet = 0.0
-            yield ": still here\n\n"

@@ -26,7 +26,7 @@ from service.scheduler.base import (
 from service.scheduler.slurm_accounts import SlurmAccounts
 from service.scheduler.slurm_answer import read_answer
 from service.scheduler.slurm_commands import CommandCounter, Row, SlurmCommands, clean_environment, ignore
-from service.scheduler.slurm_plan import submitit_folder
+from service.scheduler.slurm_files import submitit_folder
 from service.scheduler.slurm_states import meaning, word
 from service.scheduler.slurm_waiting import count_ahead, waiting, waits_behind_others
 from trainyard.contract.cluster import ClusterSnapshot

@@ -13,6 +13,7 @@ from typing import Any
 from submitit.slurm.slurm import _make_sbatch_string
 
 from service.scheduler.base import LaunchPlan
+from service.scheduler.slurm_files import call_file, submitit_folder
 from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.sections import Resources
 
@@ -30,16 +31,6 @@ class SlurmSite:
 def is_plain_path(path: Path) -> bool:
     """Whether a path can stand in a batch script as it is."""
     return _PATH.fullmatch(str(path)) is not None
-
-
-def submitit_folder(folder: Path) -> Path:
-    """Where submitit keeps its files of an attempt."""
-    return folder / "submitit"
-
-
-def call_file(folder: Path) -> Path:
-    """The pickled call, written before sbatch is asked."""
-    return submitit_folder(folder) / "call.pkl"
 
 
 def batch_script(site: SlurmSite, document: LaunchDocument, plan: LaunchPlan) -> str:

@@ -16,7 +16,7 @@ from submitit import SlurmExecutor
 from submitit.core.utils import DelayedSubmission, FailedSubmissionError
 
 from service.scheduler.local_submit import ByName
-from service.scheduler.slurm_plan import call_file, submitit_folder
+from service.scheduler.slurm_files import call_file, submitit_folder
 
 LIMIT_SECONDS = 300
 """Past the two minutes for which sbatch tries again by itself."""

@@ -64,3 +64,19 @@ def test_a_fork_of_the_same_updates_continues_them_and_one_of_others_takes_the_w
     found = losses(client, other.id)
     assert sorted(found) == list(range(1, 81))
     assert float(found[1]) < float(expected[1]) / 2, "it begins with trained weights"
+
+
+def test_a_fork_with_another_strategy_continues_it_too(client: Client) -> None:
+    source = client.submit(long_run(steps=80, checkpoint__keep_last=10))
+    wait_for_status(client, source.id, "succeeded")
+    expected = losses(client, source.id)
+    same = client.submit(long_run(steps=80, strategy="fsdp", resume_from=f"{source.id}:40"))
+    assert same.origin is not None
+    assert same.origin.continues
+    other = client.submit(long_run(steps=20, strategy="zero2", seed=1, resume_from=f"{source.id}:80"))
+    wait_for_status(client, same.id, "succeeded")
+    for step, loss in losses(client, same.id).items():
+        assert float(loss) == pytest.approx(float(expected[step]), rel=1e-3, abs=1e-5)
+    done = wait_for_status(client, other.id, "succeeded", "failed")
+    assert done.status == "succeeded", done.status_message
+    assert float(losses(client, other.id)[1]) < float(expected[1]) / 2

@@ -104,6 +104,60 @@ def preempted(stage: Stage) -> None:
             return
 
 
+def paused(stage: Stage) -> None:
+    """While it runs; resumed, the next attempt completes it."""
+    job = stage.submit()
+    for _ in range(60):
+        stage.tick(5)
+        for sim in stage.in_state("running"):
+            if sim.folder.name == "1":
+                stage.world.client.post(f"/v1/jobs/{job}/pause")
+                stage.finish(sim, "preempted", step=10)
+            else:
+                stage.finish(sim, "completed", step=20)
+        for sim in stage.in_state("pending"):
+            stage.start(sim)
+        if stage.world.status(job) == "paused":
+            stage.world.client.post(f"/v1/jobs/{job}/resume")
+        if stage.world.status(job) in TERMINAL:
+            return
+
+
+def paused_in_the_queue(stage: Stage) -> None:
+    """Before it starts: its place is given back, and it gets another one later."""
+    job = stage.submit()
+    for _ in range(60):
+        stage.tick(5)
+        for sim in stage.in_state("running"):
+            stage.finish(sim, "completed", step=20)
+        for sim in stage.in_state("pending"):
+            if sim.folder.name == "1":
+                stage.world.client.post(f"/v1/jobs/{job}/pause")
+            else:
+                stage.start(sim)
+        if stage.world.status(job) == "paused":
+            stage.world.client.post(f"/v1/jobs/{job}/resume")
+        if stage.world.status(job) in TERMINAL:
+            return
+
+
+def deleted(stage: Stage) -> None:
+    """After it has ended: first a checkpoint, then all of it."""
+    if not stage.world.client.get("/v1/jobs").json()["data"] and stage.slurm.jobs:
+        stage.tick()
+        stage.world.sweep()
+        return
+    plain(stage)
+    job = stage.world.client.get("/v1/jobs").json()["data"][0]["id"]
+    if stage.world.client.get(f"/v1/jobs/{job}/checkpoints").json()["data"] == []:
+        stage.worker(stage.slurm.jobs[0]).checkpoint(20)
+    stage.world.client.delete(f"/v1/jobs/{job}?only=checkpoints")
+    stage.tick()
+    stage.world.sweep()
+    stage.world.client.delete(f"/v1/jobs/{job}")
+    stage.world.sweep()
+
+
 def disk_full(stage: Stage) -> None:
     """The run directory cannot be written at first."""
     job = stage.submit()
@@ -163,6 +217,18 @@ PLACES: list[tuple[str, Script]] = [
     ("tick.after-apply", preempted),
     ("not-asked.before-commit", disk_full),
     ("close.before-release", shut_down),
+    ("steer.after-commit", paused),
+    ("tick.after-verdict", paused),
+    ("apply.before-commit", paused),
+    ("tick.after-apply", paused),
+    ("submit.after-intent", paused),
+    ("steer.after-commit", paused_in_the_queue),
+    ("tick.after-cancel", paused_in_the_queue),
+    ("apply.before-commit", paused_in_the_queue),
+    ("delete.after-commit", deleted),
+    ("delete.before-files", deleted),
+    ("delete.after-files", deleted),
+    ("remove.after-files", deleted),
 ]
 
 
@@ -239,6 +305,11 @@ def _play(folder: Path, url: str, script: Script, label: str) -> None:
 
 def _check(stage: Stage, script: Script) -> None:
     """What has to be true of the end, whatever happened on the way."""
+    if script is deleted:
+        assert stage.world.client.get("/v1/jobs").json()["data"] == []
+        assert [path.name for path in stage.world.settings.runs.iterdir()] == [".trash"]
+        assert not any((stage.world.settings.runs / ".trash").iterdir())
+        return
     (job,) = stage.world.client.get("/v1/jobs").json()["data"]
     assert job["status"] == ("cancelled" if script in (cancelled, cancelled_in_doubt) else "succeeded"), job
     assert not stage.in_state("running")
@@ -247,8 +318,9 @@ def _check(stage: Stage, script: Script) -> None:
         runs = [sim for sim in stage.slurm.jobs if sim.tag == attempt and sim.granted]
         assert len(runs) <= 1, "an attempt ran twice"
     granted = [sim for sim in stage.slurm.jobs if sim.granted]
-    assert len(granted) == {cancelled_in_doubt.__name__: 0, preempted.__name__: 2}.get(script.__name__, 1)
-    assert len(stage.slurm.jobs) == len(granted) + (1 if script is doubled else 0), "nothing was submitted twice"
+    assert len(granted) == {cancelled_in_doubt: 0, preempted: 2, paused: 2}.get(script, 1)
+    never_ran = 1 if script in (doubled, paused_in_the_queue) else 0
+    assert len(stage.slurm.jobs) == len(granted) + never_ran, "nothing was submitted twice"
     events = stage.world.client.get(f"/v1/jobs/{job['id']}/events?order=asc&limit=200").json()["data"]
     assert [event["type"] for event in events].count("created") == 1
     terminal = [event for event in events if event["type"] == "status" and event["data"]["status"] in TERMINAL]

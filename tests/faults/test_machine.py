@@ -31,7 +31,8 @@ from tests.faults.test_crashes import PLACES
 from tests.support.world import SPEC
 from trainyard.contract.resources import TERMINAL
 
-LABELS = sorted({label for label, _ in PLACES if not label.startswith(("accept", "claim", "finish", "close"))})
+ELSEWHERE = ("accept", "claim", "finish", "close", "steer", "delete", "remove")
+LABELS = sorted({label for label, _ in PLACES if not label.startswith(ELSEWHERE)})
 MODES: list[Mode] = ["accept", "lose-answer", "drop", "die-after"]
 LAGS = [0.0, 100.0, 500.0]
 ENDS: list[EndedAs] = ["node_failure", "preempted", "cancelled", "failed", "time_limit", "out_of_memory"]
@@ -76,6 +77,21 @@ class Campaign(RuleBasedStateMachine):
         if self.jobs:
             job = data.draw(st.sampled_from(self.jobs))
             assert self.stage.world.client.post(f"/v1/jobs/{job}/cancel").status_code in (202, 409)
+
+    @rule(data=st.data(), verb=st.sampled_from(["pause", "pause", "resume"]))
+    def steer(self, data: st.DataObject, verb: str) -> None:
+        if self.jobs:
+            job = data.draw(st.sampled_from(self.jobs))
+            assert self.stage.world.client.post(f"/v1/jobs/{job}/{verb}").status_code in (202, 409)
+
+    @rule(data=st.data(), start=st.sampled_from(["checkpoint", "scratch"]))
+    def retry(self, data: st.DataObject, start: str) -> None:
+        over = [job for job in self.jobs if self.ended.get(job) in ("failed", "cancelled")]
+        if over:
+            job = data.draw(st.sampled_from(over))
+            answer = self.stage.world.client.post(f"/v1/jobs/{job}/retry", json={"from": start})
+            assert answer.status_code == 202, answer.text
+            del self.ended[job]
 
     @rule(seconds=st.sampled_from([1, 20, 61, 200, 700]))
     def tick(self, seconds: int) -> None:
@@ -184,6 +200,8 @@ class Campaign(RuleBasedStateMachine):
         self.slurm.mode, self.slurm.lag_seconds, self.slurm.down, self.slurm.accounting = "accept", 0.0, False, True
         self.stage.world.services.crash = no_crash
         for _ in range(60):
+            for job in self.jobs:
+                self.stage.world.client.post(f"/v1/jobs/{job}/resume")
             self.tick(61)
             self.what_was_cancelled_ends()
             for sim in self._ours("running"):

@@ -1,11 +1,13 @@
 """Why a job waits and what there is to run on, as a real Slurm says it."""
 
+import getpass
 from pathlib import Path
 
 import pytest
 
 from service.scheduler.base import Known, Observation
 from service.scheduler.slurm import SlurmScheduler
+from tests.slurm.conftest import slurm_service
 from tests.slurm.specs import parity
 from tests.support.live import wait_for_status
 from tests.support.slurm_lab import SlurmLab
@@ -101,3 +103,20 @@ def test_the_service_tells_it_all(service: ServiceProcess, slurm: SlurmLab) -> N
         assert "(Resources); Slurm expects it to start by" in shown.status_message
         client.cancel(waiting.id)
         wait_for_status(client, waiting.id, "cancelled", seconds=60)
+
+
+def test_an_account_that_the_service_may_not_use_is_refused_with_those_it_may(
+    accounted: SlurmLab, tmp_path: Path
+) -> None:
+    accounted.run("sacctmgr", "--immediate", "add", "account", "physics")
+    accounted.run("sacctmgr", "--immediate", "add", "user", getpass.getuser(), "account=physics")
+    with slurm_service(tmp_path) as service, service.client() as client:
+        found = wait_until(lambda: (seen := client.cluster()).accounts and seen, 30, "the accounts to be told")
+        assert "physics" in {account.name for account in found.accounts or []}
+        assert "account" in found.enforced
+        refused = wait_for_status(client, client.submit(parity(resources__account="phisics")).id, "failed", seconds=30)
+        assert "resources.account: this service may not use an account `phisics`" in refused.status_message
+        assert "did you mean `physics`?" in refused.status_message
+        taken = client.submit(parity(resources__account="physics"))
+        done = wait_for_status(client, taken.id, "succeeded", "failed")
+        assert done.status == "succeeded", done.status_message

@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 
 from tests.support.slurm_accounting import Accounting
+from tests.support.slurm_reaper import belonging, kill
 from tests.support.wait import wait_until
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "slurmdbd", "mariadbd", "mariadb-install-db")
@@ -39,6 +40,8 @@ class Variant:
     min_job_age: int = 300
     """The controller forgets an ended job after so many seconds."""
     kill_wait: int = 30
+    stamps: bool = False
+    """When each job starts on its first node, to the millisecond: see `SlurmLab.started`."""
     accounting: bool = False
     """With slurmdbd on a MariaDB of its own, which sacct asks."""
 
@@ -79,10 +82,10 @@ class SlurmLab:
     def stop_node(self, node: str) -> None:
         """As a machine that loses its power: its daemon and everything that it started."""
         daemon = self._daemons.pop(node)
-        below = _belonging(self.conf, node)
+        below = belonging(self.conf, node)
         daemon.kill()
         daemon.wait()
-        _kill(below)
+        kill(below)
 
     def start_accounting(self) -> None:
         """As it comes back after an outage."""
@@ -101,6 +104,10 @@ class SlurmLab:
         if done.returncode != 0:
             raise RuntimeError(f"{' '.join(command)}: {done.stderr}")
         return done.stdout
+
+    def started(self, number: str) -> float:
+        """The time at which a node began with that job, before anything of the job itself."""
+        return float((self.root / f"started-{number}").read_text().split()[0])
 
     def jobs(self, *, states: str = "all") -> list[tuple[str, str, str]]:
         """Id, name and state of every job that the controller knows."""
@@ -122,7 +129,7 @@ class SlurmLab:
             self.cancel_all()
         for name in reversed(list(self._daemons)):
             self._end(name)
-        _kill(_belonging(self.conf))
+        kill(belonging(self.conf))
 
     def _start_munge(self) -> None:
         folder = self.root / "munge"
@@ -198,6 +205,11 @@ class SlurmLab:
             min_job_age=variant.min_job_age,
             kill_wait=variant.kill_wait,
         )
+        if variant.stamps:
+            prolog = root / "prolog"
+            prolog.write_text(f"#!/bin/sh\ndate +%s.%N >> {root}/started-$SLURM_JOB_ID\n")
+            prolog.chmod(0o755)
+            text += f"Prolog={prolog}\nPrologFlags=Alloc\n"
         self.conf.write_text(text)
 
 
@@ -251,12 +263,19 @@ def running_lab(variant: Variant | None = None) -> Iterator[SlurmLab]:
     root = Path(tempfile.mkdtemp(prefix="trainyard-slurm-"))
     root.chmod(0o755)
     lab = SlurmLab(root, variant or Variant())
+    reaper = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.slurm_reaper", str(lab.conf)],
+        cwd=Path(__file__).parents[2],
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    )
     try:
         lab.start()
         yield lab
     finally:
         lab.stop()
         shutil.rmtree(root, ignore_errors=True)
+        reaper.communicate()
 
 
 def _require_programs() -> None:
@@ -297,23 +316,3 @@ def _free_ports(count: int) -> list[int]:
     for probe in probes:
         probe.close()
     return ports
-
-
-def _belonging(conf: Path, node: str = "") -> list[psutil.Process]:
-    """Every process that was started under this configuration (on one node), and what those started."""
-    found: dict[int, psutil.Process] = {}
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            environ = process.environ()
-            here = not node or environ.get("SLURMD_NODENAME") == node
-            if process.pid != os.getpid() and environ.get("SLURM_CONF") == str(conf) and here:
-                found[process.pid] = process
-                found.update({child.pid: child for child in process.children(recursive=True)})
-    return list(found.values())
-
-
-def _kill(processes: list[psutil.Process]) -> None:
-    for process in processes:
-        with suppress(psutil.Error):
-            process.kill()
-    psutil.wait_procs(processes, timeout=10)

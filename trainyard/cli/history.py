@@ -1,8 +1,8 @@
-"""`events`, `checkpoints` and `script`: what happened to a job, what it left, and what was handed to the scheduler."""
+"""`events` and `script`: what happened to a job, and what was handed to the scheduler."""
 
 import typer
 
-from trainyard.cli.output import age, complain, emit, emit_all, number, say, size, table, write
+from trainyard.cli.output import emit, emit_all, say, write
 from trainyard.cli.session import JobArgument, JsonOption, client_of, find_job
 from trainyard.contract.resources import EventResource
 
@@ -22,30 +22,6 @@ def _text(event: EventResource) -> str:
     if event.type == "status":
         return f"{event.data.get('status')}: {event.message}"
     return event.message if event.level == "info" else f"{event.level}: {event.message}"
-
-
-def checkpoints(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:
-    """List a job's checkpoints, with their folders."""
-    with client_of(ctx) as client:
-        found = client.checkpoints(find_job(client, job_id).id)
-    if as_json:
-        emit_all(found)
-    elif not found:
-        complain("no checkpoint yet")
-    else:
-        table(
-            ("STEP", "SIZE", "CREATED", "METRICS", "FOLDER"),
-            [
-                (
-                    str(checkpoint.step),
-                    size(checkpoint.size_bytes),
-                    age(checkpoint.created_at),
-                    ", ".join(f"{key} {number(value)}" for key, value in sorted(checkpoint.metrics.items())),
-                    checkpoint.path,
-                )
-                for checkpoint in found
-            ],
-        )
 
 
 def script(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:

@@ -1,36 +1,66 @@
 """`list`, `show` and `profile`."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
 from trainyard.cli.comm_check import comm_check_of, show_comm_check
-from trainyard.cli.output import age, clean, complain, duration, emit, emit_all, number, say, status_text, table
+from trainyard.cli.failures import UsageError
+from trainyard.cli.output import age, clean, complain, duration, emit, emit_all, number, say, size, status_text, table
 from trainyard.cli.session import JobArgument, JsonOption, client_of, find_job
 from trainyard.cli.watching import error_lines
 from trainyard.contract.resources import JobResource
+
+_DATES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]
 
 
 def list_jobs(
     ctx: typer.Context,
     status: Annotated[str | None, typer.Option(help="Only jobs with this status.")] = None,
+    name: Annotated[str | None, typer.Option(help="Only jobs of this name.")] = None,
+    by: Annotated[str | None, typer.Option(metavar="USER", help="Only jobs that this person submitted.")] = None,
+    since: Annotated[
+        datetime | None, typer.Option(formats=_DATES, help="Only jobs created then (UTC) or later.")
+    ] = None,
+    until: Annotated[datetime | None, typer.Option(formats=_DATES, help="Only jobs created before.")] = None,
+    labels: Annotated[
+        list[str] | None, typer.Option("--metadata", metavar="KEY=VALUE", help="Only jobs with it; can be repeated.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many, newest first.")] = 20,
     everything: Annotated[bool, typer.Option("--all", help="However many there are.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """List jobs, newest first."""
     with client_of(ctx) as client:
-        jobs = client.jobs(status=status, limit=None if everything else limit)
+        jobs = client.jobs(
+            status=status,
+            name=name,
+            created_by=by,
+            created_after=since.replace(tzinfo=UTC) if since else None,
+            created_before=until.replace(tzinfo=UTC) if until else None,
+            metadata=_metadata(labels or []),
+            limit=None if everything else limit,
+        )
         if as_json:
             emit_all(jobs)
             return
         rows = [_row(job) for job in jobs]
     if rows:
         table(("JOB", "NAME", "STATUS", "STEP", "LOSS", "CREATED", "BY"), rows)
+    elif any((name, by, since, until, labels)):
+        complain("no such jobs")
     else:
         complain("no jobs" + (f" with status {status}" if status else " yet; try: trainyard submit digits_ddp --watch"))
+
+
+def _metadata(labels: list[str]) -> dict[str, str]:
+    parts = [label.partition("=") for label in labels]
+    if odd := [key for key, equals, _ in parts if not equals]:
+        raise UsageError(f"--metadata takes key=value, like team=nlp; not {odd[0]!r}")
+    return {key: value for key, _, value in parts}
 
 
 def _row(job: JobResource) -> tuple[str | Text, ...]:
@@ -73,7 +103,10 @@ def _facts(job: JobResource) -> Iterator[tuple[str, str]]:
         yield "", f"  {key:<32}{number(value)}"
     if job.last_checkpoint_step is not None:
         yield "checkpoint", f"step {job.last_checkpoint_step}"
-    yield "folder", job.run_directory
+    if job.origin is not None:
+        yield "origin", f"step {job.origin.step} of {job.origin.job_id}"
+    held = f" ({size(job.disk_bytes)})" if job.disk_bytes is not None else ""
+    yield "folder", job.run_directory + held
     for line in error_lines(job):
         yield "", line
 

@@ -24,6 +24,15 @@ def read_spec(client: Client, source: str, settings: Sequence[str]) -> dict[str,
     document = _load(client, source)
     if not isinstance(document, dict):
         raise SpecError([Problem(param="", message="the spec must be a mapping of fields")])
+    return change(document, settings)
+
+
+def change(document: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
+    """The document with each `path=value` set in it.
+
+    Raises:
+        UsageError: one is not of that form.
+    """
     for setting in settings:
         path, equals, value = setting.partition("=")
         if not equals or not all(path.split(".")):

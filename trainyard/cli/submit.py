@@ -32,6 +32,7 @@ def submit(
     idempotency_key: Annotated[
         str | None, typer.Option(help="The same key and spec give the same job, however often.")
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Even where it cannot fit the GPUs' memory.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Submit a training job."""
@@ -39,7 +40,8 @@ def submit(
         document = read_spec(client, source, settings or [])
         document |= {"name": name} if name is not None else {}
         document |= {"gpus": gpus} if gpus is not None else {}
-        job = client.submit(document, code=code or find_code(document, source), idempotency_key=idempotency_key)
+        folder = code or find_code(document, source)
+        job = client.submit(document, code=folder, idempotency_key=idempotency_key, force=force)
         if as_json:
             emit(job)
         else:

@@ -1,11 +1,25 @@
-"""A file that appears under its name only when all of it is there."""
+"""Files from the service: each gets its name when all of it is there, and a broken one is gone on with."""
 
+import hashlib
+import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO
+
+import httpx
+
+from trainyard.client.errors import ServerError, TrainyardError, connection_failed, error_of
+from trainyard.client.retry import ATTEMPTS, backoff, is_passing
+from trainyard.contract.resources import FileResource
+
+Progress = Callable[[str, int, int], None]
+"""Told of a file: its path, the bytes that are there, and how many it has."""
+
+_BLOCK = 4 * 2**20
+MANIFEST = "manifest.json"
 
 
 @contextmanager
@@ -21,3 +35,154 @@ def whole_file(place: Path) -> Iterator[IO[bytes]]:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def no_progress(path: str, there: int, size: int) -> None:
+    """Nobody watches."""
+
+
+class Download:
+    """One file on its way. What has arrived stays beside its place as `.part`, for this call or a later one."""
+
+    def __init__(self, file: FileResource, to: Path, digest: str | None, progress: Progress = no_progress) -> None:
+        """`digest` is the SHA-256 that the file must have, where it is known."""
+        self.file = file
+        self.place = to.joinpath(*safe_parts(file.path))
+        self._part = self.place.with_name(f".{self.place.name}.part")
+        self._digest = digest
+        self._progress = progress
+        self._failures = 0
+
+    def start(self) -> int:
+        """From which byte on it is needed."""
+        self.place.parent.mkdir(parents=True, exist_ok=True)
+        there = self._part.stat().st_size if self._part.is_file() else 0
+        if there > self.file.size_bytes:
+            self._part.unlink()
+            there = 0
+        self._progress(self.file.path, there, self.file.size_bytes)
+        return there
+
+    @property
+    def is_there(self) -> bool:
+        """By an earlier call."""
+        return (
+            self.place.is_file()
+            and self.place.stat().st_size == self.file.size_bytes
+            and self._digest is not None
+            and file_digest(self.place) == self._digest
+        )
+
+    def takes(self, response: httpx.Response) -> bool:
+        """Whether it is an answer and no error; that nothing is left to send is one too."""
+        return response.is_success or response.status_code == 416
+
+    def receive(self, response: httpx.Response, start: int) -> IO[bytes]:
+        """Where the answer's bytes go; one that is not for the range asked for begins the file anew."""
+        return self._part.open("ab" if response.status_code in (206, 416) and start else "wb")
+
+    def wrote(self, file: IO[bytes]) -> None:
+        self._progress(self.file.path, file.tell(), self.file.size_bytes)
+
+    def finish(self) -> None:
+        """Check it and give it its name.
+
+        Raises:
+            ServerError: it is not what it should be; nothing of it is kept.
+        """
+        size = self._part.stat().st_size if self._part.is_file() else 0
+        problem = None
+        if size != self.file.size_bytes:
+            problem = f"has {size} bytes instead of {self.file.size_bytes}"
+        elif self._digest is not None and file_digest(self._part) != self._digest:
+            problem = "does not have its digest"
+        if problem:
+            self._part.unlink(missing_ok=True)
+            raise ServerError(f"{self.file.path} arrived damaged: it {problem}; download it again")
+        os.replace(self._part, self.place)
+
+    def pause_after(self, error: TrainyardError) -> float:
+        """Seconds until it is gone on with. Raises the error where that would not help."""
+        self._failures += 1
+        if not is_passing(error) or self._failures >= ATTEMPTS:
+            raise error
+        return backoff(self._failures)
+
+
+def fetch(http: httpx.Client, url: str, path: str, download: Download, sleep: Callable[[float], None]) -> None:
+    """Bring the file here, from wherever an earlier try has got to."""
+    while not download.is_there:
+        start = download.start()
+        try:
+            with http.stream("GET", path, headers=range_header(start)) as response:
+                if not download.takes(response):
+                    response.read()
+                    raise error_of(response)
+                with download.receive(response, start) as file:
+                    for chunk in response.iter_bytes():
+                        file.write(chunk)
+                        download.wrote(file)
+        except httpx.HTTPError as error:
+            sleep(download.pause_after(connection_failed(url, error)))
+            continue
+        download.finish()
+        break
+
+
+async def fetch_async(
+    http: httpx.AsyncClient, url: str, path: str, download: Download, sleep: Callable[[float], Awaitable[None]]
+) -> None:
+    """The same for programs that run on asyncio."""
+    while not download.is_there:
+        start = download.start()
+        try:
+            async with http.stream("GET", path, headers=range_header(start)) as response:
+                if not download.takes(response):
+                    await response.aread()
+                    raise error_of(response)
+                with download.receive(response, start) as file:
+                    async for chunk in response.aiter_bytes():
+                        file.write(chunk)
+                        download.wrote(file)
+        except httpx.HTTPError as error:
+            await sleep(download.pause_after(connection_failed(url, error)))
+            continue
+        download.finish()
+        break
+
+
+def range_header(start: int) -> Mapping[str, str]:
+    """What asks for the rest of a file."""
+    return {"Range": f"bytes={start}-"} if start else {}
+
+
+def digests_of(manifest: bytes, expected: str) -> dict[str, str]:
+    """The SHA-256 of each file that a checkpoint's manifest names, its own included.
+
+    Raises:
+        ServerError: it is not the manifest of the checkpoint that the service told of.
+    """
+    own = hashlib.sha256(manifest).hexdigest()
+    try:
+        files = {name: str(file["sha256"]) for name, file in json.loads(manifest)["files"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        files = {}
+    if f"sha256:{own}" != expected or not files:
+        raise ServerError(f"{MANIFEST} arrived damaged: it does not have the digest of the checkpoint")
+    return {**files, MANIFEST: own}
+
+
+def safe_parts(path: str) -> tuple[str, ...]:
+    """Raises ServerError: a path that would lead out of the folder it is downloaded to."""
+    parts = PurePosixPath(path).parts
+    if not parts or path.startswith("/") or ".." in parts or "\\" in path or "\0" in path:
+        raise ServerError(f"the service names a file {path!r}, which cannot be written below a folder")
+    return parts
+
+
+def file_digest(place: Path) -> str:
+    digest = hashlib.sha256()
+    with place.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
@@ -14,17 +15,23 @@ from pydantic import BaseModel, ValidationError
 
 from trainyard.client.errors import InvalidRequestError, NotFoundError, not_trainyard
 from trainyard.client.packing import CodeArchive, pack
+from trainyard.contract.base import wire_time
 from trainyard.contract.cluster import ClusterResource
+from trainyard.contract.plans import PlanResource
 from trainyard.contract.resources import (
     ArtifactResource,
     AttemptResource,
     CheckpointResource,
+    ComparisonResource,
     EventResource,
+    FileResource,
     JobResource,
     MetricsResource,
     Page,
+    PointResource,
     ProfileRequest,
     ScriptResource,
+    UsageResource,
 )
 from trainyard.contract.spec import TrainingSpec, dump_spec
 from trainyard.contract.templates import Template
@@ -37,6 +44,8 @@ Spec = TrainingSpec | Mapping[str, Any] | str
 """What `submit` takes: a spec, plain data, or YAML text."""
 
 PAGE_SIZE = 100
+
+POINTS_PAGE = 10_000
 
 ALL_POINTS = 1_000_000
 """Of a series; the service thins what is longer than it is asked for, and by default to far less."""
@@ -81,13 +90,20 @@ class LogChunk:
         return self.data.decode(errors="replace")
 
 
-def submit(spec: Spec, idempotency_key: str | None) -> Request[JobResource]:
+def submit(spec: Spec, idempotency_key: str | None, *, force: bool = False) -> Request[JobResource]:
     key = idempotency_key or str(uuid4())
     if not (key.isascii() and key.isprintable()):
         raise InvalidRequestError("must be printable ASCII", param="Idempotency-Key")
     content, media_type = _body(spec)
     headers = {"Idempotency-Key": key, "Content-Type": media_type}
-    return Request("POST", "/v1/jobs", _model(JobResource), headers=headers, content=content)
+    params = {"force": "true"} if force else {}
+    return Request("POST", "/v1/jobs", _model(JobResource), params, headers, content)
+
+
+def plan(spec: Spec) -> Request[PlanResource]:
+    content, media_type = _body(spec)
+    headers = {"Content-Type": media_type}
+    return Request("POST", "/v1/plans", _model(PlanResource), headers=headers, content=content)
 
 
 def packed(spec: Spec, folder: str | Path) -> tuple[dict[str, Any], CodeArchive]:
@@ -120,10 +136,14 @@ def jobs(
     name: str | None,
     metadata: Mapping[str, str] | None,
     created_by: str | None,
+    created_after: datetime | None,
+    created_before: datetime | None,
     order: str,
     limit: int | None,
 ) -> Request[Page[JobResource]]:
     filters = {f"metadata[{key}]": value for key, value in (metadata or {}).items()}
+    times = {"created_after": created_after, "created_before": created_before}
+    filters |= {key: wire_time(moment) for key, moment in times.items() if moment is not None}
     params = {"status": status, "name": name, "created_by": created_by, "order": order, **filters}
     return _page("/v1/jobs", JobResource, min(limit or PAGE_SIZE, PAGE_SIZE), **params)
 
@@ -166,6 +186,43 @@ def attempts(job_id: str) -> Request[Page[AttemptResource]]:
     return _page(_job_path(job_id, "attempts"), AttemptResource)
 
 
+def delete(job_id: str, *, only_checkpoints: bool) -> Request[None]:
+    params = {"only": "checkpoints"} if only_checkpoints else {}
+    return Request("DELETE", _job_path(job_id), lambda _: None, params)
+
+
+def checkpoint(job_id: str, checkpoint_id: str) -> Request[CheckpointResource]:
+    path = _job_path(job_id, "checkpoints", _segment(checkpoint_id, "checkpoint"))
+    return Request("GET", path, _model(CheckpointResource))
+
+
+def delete_checkpoint(job_id: str, checkpoint_id: str) -> Request[None]:
+    path = _job_path(job_id, "checkpoints", _segment(checkpoint_id, "checkpoint"))
+    return Request("DELETE", path, lambda _: None)
+
+
+def files(job_id: str, folder: str) -> Request[Page[FileResource]]:
+    return _page(_job_path(job_id, *folder.split("/"), "files"), FileResource)
+
+
+def file_path(job_id: str, folder: str, path: str) -> str:
+    """Of one file of a checkpoint (`checkpoints/<id>`) or of the `export`."""
+    return _job_path(job_id, *folder.split("/"), "files", *map(quote, path.split("/")))
+
+
+def file_content(job_id: str, folder: str, path: str) -> Request[bytes]:
+    return Request("GET", file_path(job_id, folder, path), lambda response: response.content)
+
+
+def usage() -> Request[UsageResource]:
+    return Request("GET", "/v1/usage", _model(UsageResource))
+
+
+def fork_spec(source: JobResource, step: int | None) -> dict[str, Any]:
+    """The job's spec as one that starts from its checkpoint, to be changed and submitted."""
+    return {**source.spec, "resume_from": source.id if step is None else f"{source.id}:{step}"}
+
+
 def checkpoints(job_id: str) -> Request[Page[CheckpointResource]]:
     return _page(_job_path(job_id, "checkpoints"), CheckpointResource)
 
@@ -175,6 +232,17 @@ def metrics(
 ) -> Request[MetricsResource]:
     params = _given(keys=list(keys), from_step=from_step, max_points=max_points or ALL_POINTS, format="json")
     return Request("GET", _job_path(job_id, "metrics"), _model(MetricsResource), params)
+
+
+def compare(
+    job_ids: Sequence[str], keys: Sequence[str], from_step: int | None, max_points: int | None
+) -> Request[list[MetricsResource]]:
+    params = _given(job=list(job_ids), keys=list(keys), from_step=from_step, max_points=max_points)
+    return Request("GET", "/v1/metrics", lambda answer: _model(ComparisonResource)(answer).data, params)
+
+
+def points(job_id: str, keys: Sequence[str]) -> Request[Page[PointResource]]:
+    return _page(_job_path(job_id, "points"), PointResource, POINTS_PAGE, keys=list(keys))
 
 
 def metrics_csv(job_id: str, keys: Sequence[str], from_step: int | None, max_points: int | None) -> Request[str]:

@@ -2,16 +2,17 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import httpx
 from pydantic import ValidationError
 
 from trainyard.client import requests
 from trainyard.client.access import AccessCalls
-from trainyard.client.download import whole_file
+from trainyard.client.download import MANIFEST, Download, Progress, digests_of, fetch, no_progress, whole_file
 from trainyard.client.errors import TrainyardError, connection_failed, error_of, not_trainyard
 from trainyard.client.packing import CodeArchive
 from trainyard.client.requests import LogChunk, Request, Spec
@@ -20,15 +21,19 @@ from trainyard.client.settings import connection
 from trainyard.client.stream import StreamCursor, StreamEvent
 from trainyard.client.waiting import POLL_TIMEOUT, STREAM_TIMEOUT, Wait
 from trainyard.contract.cluster import ClusterResource
+from trainyard.contract.plans import PlanResource
 from trainyard.contract.resources import (
     ArtifactResource,
     AttemptResource,
     CheckpointResource,
     EventResource,
+    FileResource,
     JobResource,
     MetricsResource,
     Page,
+    PointResource,
     ScriptResource,
+    UsageResource,
 )
 from trainyard.contract.templates import Template
 
@@ -74,16 +79,28 @@ class Client(AccessCalls):
     def close(self) -> None:
         self._http.close()
 
-    def submit(self, spec: Spec, *, code: str | Path | None = None, idempotency_key: str | None = None) -> JobResource:
+    def submit(
+        self,
+        spec: Spec,
+        *,
+        code: str | Path | None = None,
+        idempotency_key: str | None = None,
+        force: bool = False,
+    ) -> JobResource:
         """Submit a spec: a TrainingSpec, plain data, or YAML text. The same key and spec give the same job.
 
         Args:
             code: for tasks `custom` and `script`, the folder with your code; uploaded unless the service has it.
+            force: submit it even where it cannot fit the GPUs' memory.
         """
         if code is not None:
             spec, archive = requests.packed(spec, code)
             self._upload(archive)
-        return self._send(requests.submit(spec, idempotency_key))
+        return self._send(requests.submit(spec, idempotency_key, force=force))
+
+    def plan(self, spec: Spec) -> PlanResource:
+        """What a spec will need: memory by strategy, disk, the batch script. Nothing is submitted."""
+        return self._send(requests.plan(spec))
 
     def _upload(self, archive: CodeArchive) -> None:
         try:
@@ -104,12 +121,21 @@ class Client(AccessCalls):
         name: str | None = None,
         metadata: Mapping[str, str] | None = None,
         created_by: str | None = None,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
         order: str = "desc",
         limit: int | None = None,
     ) -> Iterator[JobResource]:
         """Jobs, newest first; pages are fetched as they are needed. `limit` bounds how many there are in all."""
         request = requests.jobs(
-            status=status, name=name, metadata=metadata, created_by=created_by, order=order, limit=limit
+            status=status,
+            name=name,
+            metadata=metadata,
+            created_by=created_by,
+            created_after=created_after,
+            created_before=created_before,
+            order=order,
+            limit=limit,
         )
         for count, job in enumerate(self._items(request), start=1):
             yield job
@@ -144,6 +170,55 @@ class Client(AccessCalls):
         """The job's history, oldest first; an event's id is the cursor to go on from."""
         return self._items(requests.events(job_id, after))
 
+    def delete(self, job_id: str, *, only_checkpoints: bool = False) -> None:
+        """Delete a job that is over, with its run directory; or only its checkpoints."""
+        self._send(requests.delete(job_id, only_checkpoints=only_checkpoints))
+
+    def delete_checkpoint(self, job_id: str, checkpoint_id: str) -> None:
+        self._send(requests.delete_checkpoint(job_id, checkpoint_id))
+
+    def checkpoint(self, job_id: str, checkpoint_id: str) -> CheckpointResource:
+        return self._send(requests.checkpoint(job_id, checkpoint_id))
+
+    def fork(self, job_id: str, *, step: int | None = None, changes: Mapping[str, Any] | None = None) -> JobResource:
+        """Submit the job's spec again, to start from its newest checkpoint or that of `step`.
+
+        Args:
+            changes: top-level fields of the spec to replace.
+        """
+        spec = requests.fork_spec(self.job(job_id), step)
+        return self.submit({**spec, **(changes or {})})
+
+    def usage(self) -> UsageResource:
+        """Disk use by person and in all, as it was last measured."""
+        return self._send(requests.usage())
+
+    def files(self, job_id: str, folder: str = "export") -> list[FileResource]:
+        """The files of the `export`, or of `checkpoints/<id>`."""
+        return list(self._items(requests.files(job_id, folder)))
+
+    def download(
+        self,
+        job_id: str,
+        to: str | Path,
+        *,
+        checkpoint: CheckpointResource | None = None,
+        progress: Progress = no_progress,
+    ) -> Path:
+        """Bring the export or a checkpoint into a folder. A repeated call goes on where one broke off.
+
+        A checkpoint's files are compared with its digests.
+        """
+        folder = f"checkpoints/{checkpoint.id}" if checkpoint else "export"
+        digests: dict[str, str] = {}
+        if checkpoint:
+            manifest = self._send(requests.file_content(job_id, folder, MANIFEST))
+            digests = digests_of(manifest, checkpoint.digest)
+        for file in self.files(job_id, folder):
+            download = Download(file, Path(to), digests.get(file.path), progress)
+            fetch(self._http, self.url, requests.file_path(job_id, folder, file.path), download, self._sleep)
+        return Path(to)
+
     def attempts(self, job_id: str) -> list[AttemptResource]:
         return list(self._items(requests.attempts(job_id)))
 
@@ -155,6 +230,16 @@ class Client(AccessCalls):
     ) -> MetricsResource:
         """Curves, whole unless `max_points` asks for each to be thinned to its extremes."""
         return self._send(requests.metrics(job_id, keys, from_step, max_points))
+
+    def metrics_of(
+        self, job_ids: Sequence[str], keys: Sequence[str] = (), *, from_step: int | None = None, max_points: int = 2000
+    ) -> list[MetricsResource]:
+        """The curves of several jobs in one answer, each thinned to `max_points`, in the order of the ids."""
+        return self._send(requests.compare(job_ids, keys, from_step, max_points))
+
+    def points(self, job_id: str, keys: Sequence[str] = ()) -> Iterator[PointResource]:
+        """Every point as it was reported, by metric and step, however many there are."""
+        return self._items(requests.points(job_id, keys))
 
     def metrics_csv(
         self, job_id: str, keys: Sequence[str] = (), *, from_step: int | None = None, max_points: int | None = None

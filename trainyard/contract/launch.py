@@ -38,6 +38,8 @@ class LaunchDocument(Strict):
     host_suffix: str = ""
     """Several nodes: appended to a node's name to get the one under which the other nodes reach it."""
     heartbeat_seconds: PositiveInt = 10
+    log_bytes: PositiveInt = 1024**3
+    """What the file of one rank's log may take on disk; its beginning is dropped for it."""
     time_limit_minutes: PositiveInt | None = None
     lead_seconds: PositiveInt = 180
     """How long before the time limit the ranks are asked to save, where the limit leaves room for it."""

@@ -144,6 +144,18 @@ class UserUsage(Resource):
 class UsageResource(Resource):
     """Disk use, measured in the background: by person and in all."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "object": "usage",
+                "users": [{"name": "admin", "jobs": 12, "disk_bytes": 3_400_000_000}],
+                "disk_bytes": 3_400_000_000,
+                "free_bytes": 120_000_000_000,
+                "quota_bytes_per_user": 50_000_000_000,
+            }
+        }
+    )
+
     object: Literal["usage"] = "usage"
     users: list[UserUsage]
     disk_bytes: int
@@ -163,6 +175,8 @@ class ProfileRequest(Strict):
 
 class RetryRequest(Strict):
     """The body of `POST /v1/jobs/{id}/retry`."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"from": "checkpoint"}})
 
     start: Literal["checkpoint", "scratch"] = Field(default="checkpoint", alias="from")
     """`checkpoint`: the job's last one, or its beginning where it has none; `scratch`: its beginning, and everything
@@ -237,6 +251,26 @@ class MetricsResource(Resource):
 class CheckpointResource(Resource):
     """A complete checkpoint of a job."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "object": "checkpoint",
+                "id": "ckpt_01kdvdna00yhj80arqj5k8gms6",
+                "job_id": "job_01kdvdna00az9cxjnszk8v8abh",
+                "step": 200,
+                "size_bytes": 481000,
+                "digest": "sha256:" + "0" * 64,
+                "world_size": 2,
+                "execution": 1,
+                "metrics": {"eval/loss": 0.25},
+                "path": "/shared/runs/job_01kdvdna00az9cxjnszk8v8abh/checkpoints/step-0000000200",
+                "created_at": "2026-01-01T12:00:00.000Z",
+                "latest": True,
+                "best": False,
+            }
+        }
+    )
+
     object: Literal["checkpoint"] = "checkpoint"
     id: str
     job_id: str
@@ -256,6 +290,17 @@ class CheckpointResource(Resource):
 
 class FileResource(Resource):
     """A file of a checkpoint or an export."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "object": "file",
+                "path": "model.safetensors",
+                "size_bytes": 481000,
+                "modified_at": "2026-01-01T12:00:00.000Z",
+            }
+        }
+    )
 
     object: Literal["file"] = "file"
     path: str
@@ -304,6 +349,22 @@ class MetricsUpdate(Resource):
     points: list[Point]
     progress: JobProgress | None = None
     """The job's, as of now."""
+
+
+class JobStatusUpdate(StatusUpdate):
+    """Data of a `status` event of the stream of all jobs."""
+
+    job_id: str
+    name: str
+
+
+class JobMetricsUpdate(Resource):
+    """Data of a `metrics` event of the stream of all jobs: a job's newest values, as of now."""
+
+    job_id: str
+    name: str
+    values: dict[str, AnyFloat]
+    progress: JobProgress | None = None
 
 
 class LogUpdate(Resource):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.contract.reports import MAX_LOG_CHUNK
+from worker.launcher.log_caps import LogCaps
 from worker.service_client import Backoff, RefusedError, RejectedError, ServiceClient, UnavailableError
 
 log = logging.getLogger(__name__)
@@ -32,11 +33,13 @@ class LogShipper:
         connect: Callable[[], ServiceClient],
         *,
         interval: float = 1.0,
+        limit: int | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._streams = streams
         self._connect = connect
         self._interval = interval
+        self._caps = LogCaps(limit) if limit else None
         self._now = now
         self._backoff = Backoff()
         self._closing = threading.Event()
@@ -63,6 +66,8 @@ class LogShipper:
             while True:
                 last = self._closing.is_set()
                 for stream in list(self._streams):
+                    if self._caps:
+                        self._caps.keep(stream.path)
                     self._ship(client, stream)
                 if last:
                     return

@@ -1,7 +1,7 @@
 """The points of a bucket that must be kept for its picture: first, last, smallest, largest, and one odd one. Pure."""
 
 from collections.abc import Iterable, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 _SHOWN_GAP = 1
@@ -59,6 +59,6 @@ def merge(before: Iterable[Kept], fresh: Iterable[Kept], bits: int) -> tuple[lis
 def spacing(steps: Iterable[int]) -> int:
     """About how far apart a job's points are, as a power of two: of the densest series that was seen."""
     distinct = sorted(set(steps))
-    gaps = sorted(later - earlier for earlier, later in zip(distinct, distinct[1:], strict=False))
+    gaps = sorted(later - earlier for earlier, later in pairwise(distinct))
     gap = gaps[len(gaps) // 2] if gaps else _SHOWN_GAP
     return min(gap.bit_length() - 1, 20)

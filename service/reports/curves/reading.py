@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from operator import itemgetter
 from typing import NamedTuple
 
 from service.db.engine import Database
@@ -88,13 +89,12 @@ class _Reader:
     def _points(self, key_no: int) -> tuple[list[CurvePoint], bool]:
         wanted, mark = self._wanted, self._mark
         finest, level = 0 if mark.raw_deleted else RAW, self._level(key_no)
-        found: dict[tuple[int, int], CurvePoint] = {}
+        found: set[CurvePoint] = set()
         for execution, first, last in visible(self._resumed, wanted.from_step, wanted.to_step):
             for piece in cover(execution, first, last, level, mark.shift, finest=finest):
-                for step, _, value, special, time in self._repository.piece(self._job_no, key_no, piece):
-                    found[step, execution] = CurvePoint(step, execution, decode_value(value, special), time)
+                rows = self._repository.piece(self._job_no, key_no, piece)
+                found.update(CurvePoint(row[0], row[1], decode_value(row[2], row[3]), row[4]) for row in rows)
             for raw in self._tail.get(key_no, ()) if level != RAW else ():
                 if raw.execution == execution and first <= raw.step <= last:
-                    value = decode_value(raw.value, raw.special)
-                    found[raw.step, execution] = CurvePoint(raw.step, execution, value, raw.time)
-        return sorted(found.values()), level != RAW
+                    found.add(CurvePoint(raw.step, execution, decode_value(raw.value, raw.special), raw.time))
+        return sorted(found, key=itemgetter(0, 1)), level != RAW

@@ -75,17 +75,15 @@ class CurveRepository:
         count = self._run(f"SELECT COUNT(*) FROM ({query}) AS found", (job_no, key_no, first, last, most + 1)).scalar()  # noqa: S608
         return cast(int, count) <= most
 
-    def piece(self, job_no: int, key_no: int, piece: Piece) -> list[tuple[int, int, float | None, int, int]]:
+    def piece(self, job_no: int, key_no: int, piece: Piece) -> Sequence[Sequence[Any]]:
         """(step, execution, value, special, time) in order of step."""
         table, level = ("points", "") if piece.level == RAW else ("thinned_points", f" AND level = {piece.level:d}")
-        return [
-            tuple(row)
-            for row in self._run(
-                f"SELECT step, execution, value, special, time FROM {table} WHERE job_no = ? AND key_no = ?{level}"  # noqa: S608
-                " AND step BETWEEN ? AND ? AND execution = ? ORDER BY step",
-                (job_no, key_no, piece.first, piece.last, piece.execution),
-            ).fetchall()
-        ]
+        rows = self._run(
+            f"SELECT step, execution, value, special, time FROM {table} WHERE job_no = ? AND key_no = ?{level}"  # noqa: S608
+            " AND step BETWEEN ? AND ? AND execution = ? ORDER BY step",
+            (job_no, key_no, piece.first, piece.last, piece.execution),
+        )
+        return rows.fetchall()
 
     def tail(self, job_no: int, keys: Collection[int], after: int) -> list[RawPoint]:
         """Points of these series that are not in the buckets yet."""
@@ -134,7 +132,8 @@ class CurveRepository:
         """Take (job, key, level, step, execution) out of the buckets, and put whole rows in."""
         if out := list(gone):
             self._many(
-                "DELETE FROM thinned_points WHERE job_no = ? AND key_no = ? AND level = ? AND step = ? AND execution = ?",
+                "DELETE FROM thinned_points WHERE job_no = ? AND key_no = ? AND level = ? AND step = ?"
+                " AND execution = ?",
                 out,
             )
         if put := list(kept):
@@ -169,7 +168,7 @@ class CurveRepository:
         query = sa.select(Thinning.job_no, Thinning.sequence).where(Thinning.raw_deleted, left).limit(limit)
         return [(no, sequence) for no, sequence in self._session.execute(query)]
 
-    def _run(self, statement: str, values: Sequence[Any]) -> sa.CursorResult[Any]:
+    def _run(self, statement: str, values: Sequence[Any]) -> sa.CursorResult[*tuple[Any, ...]]:
         return self._connection.exec_driver_sql(self._spelled(statement), tuple(values))
 
     def _many(self, statement: str, rows: list[tuple[Any, ...]]) -> None:

@@ -57,7 +57,8 @@ def _spacing(points: Sequence[RawPoint]) -> int:
     by_key: dict[int, list[int]] = {}
     for point in points:
         by_key.setdefault(point.key_no, []).append(point.step)
-    return spacing(max(by_key.values(), key=len))
+    _, longest = max((len(steps), key_no) for key_no, steps in by_key.items())
+    return spacing(by_key[longest])
 
 
 def _changes(
@@ -94,10 +95,10 @@ class Thinner:
         self._running = False
 
     def stored(self, batches: Sequence[Stored]) -> None:
-        """Points are in the database. A job's first word after a start may have left more waiting than was counted."""
+        """Points are in the database. Of a job that is new to this process, some may wait that were not counted."""
         with self._changed:
             for batch in batches:
-                count = self._waiting.get(batch.job_no, self._at) + batch.fresh
+                count = self._waiting.get(batch.job_no, self._at // 2) + batch.fresh
                 self._waiting[batch.job_no] = count
                 if count >= self._at:
                     self._waiting[batch.job_no] = 0

@@ -82,6 +82,7 @@ class PointsRepository:
 
     def __init__(self, session: Session, database: Database):
         self._connection = session.connection()
+        self._touched: set[int] = session.info.setdefault("touched", set())
         self._sqlite = database.dialect == "sqlite"
 
     def targets(self, attempt_ids: Sequence[str]) -> dict[str, Target]:
@@ -177,13 +178,17 @@ class PointsRepository:
         counts = {(job, seq): n for job, seq, n in self._connection.exec_driver_sql(_POSTGRES_INSERT, literals)}
         return [counts.get((batch.target.job.no, batch.sequence), 0) for batch in batches]
 
-    def save(self, job: JobState, now: int) -> None:
-        """What a group changed of a job."""
-        new = "" if job.progress is None else ", progress = ?"
-        progress = () if job.progress is None else (json.dumps(job.progress),)
-        self._run(
-            f"UPDATE jobs SET sequence = ?, updated_at = ?, latest = ?{new} WHERE no = ?",  # noqa: S608
-            (job.sequence, now, json.dumps(job.latest), *progress, job.no),
+    def save(self, jobs: Sequence[JobState], now: int) -> None:
+        """What a group changed of its jobs, in one trip."""
+        self._touched.update(job.no for job in jobs)
+        given = "?" if self._sqlite else "CAST(? AS JSONB)"
+        self._many(
+            f"UPDATE jobs SET sequence = ?, updated_at = ?, latest = {given},"  # noqa: S608 (a type's name)
+            f" progress = COALESCE({given}, progress) WHERE no = ?",
+            [
+                (job.sequence, now, json.dumps(job.latest), job.progress and json.dumps(job.progress), job.no)
+                for job in jobs
+            ],
         )
 
     def note_execution(self, target: Target) -> None:
@@ -193,7 +198,7 @@ class PointsRepository:
             (target.reported_execution, target.resumed_from_step, target.attempt_id),
         )
 
-    def _run(self, statement: str, values: Sequence[Any]) -> sa.CursorResult[Any]:
+    def _run(self, statement: str, values: Sequence[Any]) -> sa.CursorResult[*tuple[Any, ...]]:
         return self._connection.exec_driver_sql(self._spelled(statement), tuple(values))
 
     def _many(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:

@@ -3,6 +3,9 @@
 from math import isfinite
 
 NAN, INFINITY, MINUS_INFINITY = 1, 2, 3
+_NAN = float("nan")
+"""One object: only by being the same is a NaN equal to itself, as a member of a tuple."""
+_ODD = {INFINITY: float("inf"), MINUS_INFINITY: float("-inf")}
 
 
 def encode_value(value: float) -> tuple[float | None, int]:
@@ -18,4 +21,4 @@ def decode_value(value: float | None, special: int) -> float:
     """The inverse of `encode_value`."""
     if special == 0 and value is not None:
         return value
-    return {INFINITY: float("inf"), MINUS_INFINITY: float("-inf")}.get(special, float("nan"))
+    return _ODD.get(special, _NAN)

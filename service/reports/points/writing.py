@@ -78,8 +78,7 @@ class _Group:
         accepted = [place for place in places if isinstance(place, NumberedRows)]
         counts = iter(self._points.add_points(accepted))
         changed: dict[int, JobState] = {place.target.job.no: place.target.job for place in accepted}
-        for job in sorted(changed.values(), key=lambda one: one.no):
-            self._points.save(job, self._micros)
+        self._points.save(sorted(changed.values(), key=lambda job: job.no), self._micros)
         return [_outcome(place, next(counts)) if isinstance(place, NumberedRows) else place for place in places]
 
     def _prepare(self, target: Target | None, attempt_id: str, batch: PointBatch) -> NumberedRows | ServiceError:

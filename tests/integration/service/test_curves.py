@@ -6,6 +6,7 @@ from typing import Any
 
 from service.jobs.repository import JobRepository
 from service.reports.curves.repository import CurveRepository
+from service.reports.curves.retention import trim
 from service.reports.curves.thinning import fold
 from tests.support.wait import wait_until
 from tests.support.world import FakeWorker, World
@@ -127,3 +128,25 @@ def test_csv_is_the_same_curve(world: World) -> None:
     )
     assert [int(row["step"]) for row in rows] == list(range(1, 2_501))
     assert world.client.get("/v1/jobs/job_nothing/metrics?format=csv").status_code == 404
+
+
+def test_old_jobs_keep_the_curves_and_lose_the_rest_of_their_points(world: World) -> None:
+    old, fresh = world.submit(), world.submit()
+    for job in (old, fresh):
+        report(world.start(job), 1, 9_000)
+    before = curve(world, old, max_points=40)
+    world.worker(old).end("completed")
+    world.tick(3)
+    assert world.status(old) == "succeeded"
+    world.clock.advance(3600)
+    while trim(world.database, world.clock()):
+        pass
+    after = curve(world, old, max_points=40)
+    assert after["truncated"] is True
+    assert (
+        {max(after["values"]), min(after["values"])} == {max(before["values"]), min(before["values"])} == {99.0, -99.0}
+    )
+    assert (after["steps"][0], after["steps"][-1]) == (1, 9_000)
+    kept = world.client.get(f"/v1/jobs/{old}/points?limit=10000").json()["data"]
+    assert kept == []
+    assert len(curve(world, fresh, max_points=10_000)["steps"]) == 9_000

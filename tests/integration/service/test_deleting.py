@@ -1,5 +1,6 @@
 """Jobs and checkpoints deleted: out of sight at once, off the disk soon, whatever dies on the way."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,20 @@ def test_what_an_earlier_service_left_in_the_trash_is_removed(world: World) -> N
     assert not left.exists()
 
 
+def test_links_of_a_fork_that_was_never_accepted_are_removed_and_nothing_else(world: World) -> None:
+    runs = world.settings.runs
+    orphan, restored, fresh = (runs / f"job_{letter * 26}" for letter in "abc")
+    for folder in (orphan, restored, fresh):
+        (folder / "origin").mkdir(parents=True)
+    (restored / "checkpoints").mkdir()
+    for folder in (orphan, restored):
+        os.utime(folder, (0, 0))
+    world.submit()
+    world.tick()
+    world.sweep()
+    assert (orphan.exists(), restored.exists(), fresh.exists()) == (False, True, True)
+
+
 def test_a_job_that_is_not_over_is_not_deleted(world: World) -> None:
     job = world.submit()
     for query in ("", "?only=checkpoints"):
@@ -117,6 +132,13 @@ def test_a_checkpoint_that_was_written_anew_meanwhile_stays(world: World) -> Non
     worker.checkpoint(5)
     world.sweep()
     assert folder.exists()
+
+
+def test_a_checkpoint_whose_folder_is_gone_is_not_listed_for_long(world: World, over: str) -> None:
+    run = world.services.run(over)
+    run.checkpoint(10).root.rename(run.checkpoints / "step-0000000010.damaged")
+    world.sweep()
+    assert [one["step"] for one in world.client.get(f"/v1/jobs/{over}/checkpoints").json()["data"]] == [20]
 
 
 def test_disk_use_is_measured_by_job_and_by_person_and_told(world: World, over: str) -> None:

@@ -133,6 +133,8 @@ def test_a_repeated_request_gives_the_same_fork_though_a_newer_checkpoint_is_the
     again = world.client.post("/v1/jobs", json=spec, headers=key)
     assert (again.status_code, again.json()["id"]) == (201, first["id"])
     assert len(list(world.settings.runs.iterdir())) == 2
+    shutil.rmtree(run_of(world, source).root)
+    assert world.client.post("/v1/jobs", json=spec, headers=key).json()["id"] == first["id"]
 
 
 def test_a_checkpoint_from_before_a_retry_from_scratch_is_none_any_more(world: World, source: str) -> None:

@@ -45,6 +45,9 @@ def test_times_of_creation_are_from_and_until(world: World, jobs: list[str]) -> 
     assert listed(world, created_after=moments[3]) == [jobs[4], jobs[3]]
     assert listed(world, created_before=moments[2]) == [jobs[1], jobs[0]]
     assert listed(world, created_after=moments[1], created_before=moments[3]) == [jobs[2], jobs[1]]
+    for far in ("9999-12-31T23:59:59.999999Z", "0001-01-01T00:00:00+14:00"):
+        for name in ("created_after", "created_before"):
+            assert world.client.get("/v1/jobs", params={name: far}).status_code == 200
     refused = world.client.get("/v1/jobs", params={"created_after": "yesterday"})
     assert (refused.status_code, refused.json()["error"]["param"]) == (422, "created_after")
 

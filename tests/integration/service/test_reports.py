@@ -136,7 +136,11 @@ def test_logs_are_any_bytes_and_bounded(world: World) -> None:
     object.__setattr__(world.settings, "log_limit", 20)
     worker.log("launch", 10, b"y" * 30)
     assert worker.log("launch", 40, b"z" * 30).json() == {"next_offset": 70}
-    assert len(world.client.get(f"/v1/jobs/{job}/logs?rank=launch").content) == 40
+    answer = world.client.get(f"/v1/jobs/{job}/logs?rank=launch")
+    assert answer.content.endswith(b"bytes of this log were dropped]\n" + b"z" * 30)
+    assert (answer.headers["x-trainyard-next-offset"], len(answer.content)) == ("70", 70), "offsets stay what they are"
+    assert world.client.get(f"/v1/jobs/{job}/logs?rank=launch&offset=50").content == b"z" * 20
+    assert world.client.get(f"/v1/jobs/{job}/logs?rank=launch&tail=1").content == b"z" * 30
 
 
 def test_what_was_left_on_disk_is_taken_in_before_the_final_status(world: World) -> None:

@@ -22,6 +22,8 @@ CHECKPOINT = {
     "metrics": {"eval/loss": 0.25},
     "path": "/runs/a1/checkpoints/step-0000000092",
     "created_at": TIME,
+    "best": True,
+    "latest": True,
 }
 EVENT = {"id": "evt_1", "job_id": "a1", "type": "created", "level": "info", "message": "accepted", "created_at": TIME}
 
@@ -187,7 +189,7 @@ class TestJobs:
         assert found == {
             **job("a1", metrics={"train/loss": "Infinity"}),
             "metadata": {},
-            **dict.fromkeys((*empty, "last_checkpoint_step", "error")),
+            **dict.fromkeys((*empty, "last_checkpoint_step", "error", "origin", "disk_bytes")),
         }
 
     def test_show_a_failed_one(self, service, run):
@@ -356,11 +358,15 @@ class TestHistory:
         assert lines(run("events", "a1", "--json")) == [{"object": "event", "data": {}, **EVENT}]
 
     def test_checkpoints(self, service, run):
-        service.on("GET", "/v1/jobs/a1", job("a1")).on("GET", "/v1/jobs/a1/checkpoints", page(CHECKPOINT))
+        service.on("GET", "/v1/jobs/a1", job("a1")).on(
+            "GET", "/v1/jobs/a1/checkpoints", page(CHECKPOINT | {"best": True, "latest": True})
+        )
         shown = run("checkpoints", "a1").stdout.splitlines()[1]
-        assert shown.startswith("92    481 kB")
+        assert shown.startswith("92    best latest  481 kB")
         assert shown.endswith("eval/loss 0.25  /runs/a1/checkpoints/step-0000000092")
-        assert lines(run("checkpoints", "a1", "--json")) == [{"object": "checkpoint", **CHECKPOINT}]
+        assert lines(run("checkpoints", "a1", "--json")) == [
+            {"object": "checkpoint", **CHECKPOINT, "best": True, "latest": True}
+        ]
 
     def test_script(self, service, run):
         found = {"job_id": "a1", "attempt": 1, "script": "#!/bin/sh\nexec \x1b[2Jworker"}

@@ -65,6 +65,12 @@ class TestDiscover:
         write(run, 2)
         assert discover(run).latest.step == 2
 
+    def test_those_from_before_a_retry_from_scratch_are_removed(self, run):
+        write(run, 1)
+        found = discover(run, first_execution=2)
+        assert (found.latest, found.manifests, found.skipped) == (None, [], {})
+        assert not run.checkpoint(1).root.exists()
+
     @pytest.mark.parametrize(
         ("damage", "problem"),
         [

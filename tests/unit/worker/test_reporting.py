@@ -250,3 +250,19 @@ class TestBackoff:
 
     def test_the_services_wish_is_respected(self):
         assert Backoff(uniform=lambda low, high: low).pause(7.0) == 7.0
+
+
+class TestTheCostOfACall:
+    def test_a_report_only_hands_over(self, layout):
+        """With nobody to send to and the spool's writer held up, a thousand calls still return at once."""
+        service = Service(*[httpx.ConnectError("down")] * 10_000)
+        speaking = reporter(layout, service)
+        values = {f"train/value_{number}": 0.1 for number in range(10)}
+        times = []
+        for step in range(1000):
+            began = time.perf_counter()
+            speaking.points(step, values)
+            times.append(time.perf_counter() - began)
+        speaking.close(0.1)
+        # The median: other work on the machine may hold up a call, but not half of them.
+        assert sorted(times)[500] < 100e-6

@@ -1,5 +1,6 @@
 """Verdicts from facts."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import product
 from typing import Any, get_args
@@ -147,7 +148,7 @@ def test_every_verdict_is_a_legal_move() -> None:
     """Over all combinations of what can be known, no verdict asks for a move that the table does not have."""
     reasons: list[ExitReason | None] = [None, *get_args(ExitReason)]
     states = ("pending", "running", "ended", "absent")
-    for status, desired, claimed, state, reason, left, barren, limit in product(
+    for status, desired, claimed, state, reason, left, barren, limit, silent in product(
         sorted(ACTIVE - {"submitting"}),
         get_args(Desired),
         (True, False),
@@ -156,6 +157,7 @@ def test_every_verdict_is_a_legal_move() -> None:
         (0, 1),
         (0, MAX_BARREN),
         ("continue", "fail"),
+        (0.0, 1000.0),
     ):
         known = facts(
             status=status,
@@ -166,10 +168,34 @@ def test_every_verdict_is_a_legal_move() -> None:
             retries_left=left,
             barren=barren,
             on_time_limit=limit,
+            silent_seconds=silent,
+            pause_seconds=silent,
         )
         verdict = decide(known)
         if verdict.status is not None:
             check_move(status, verdict.status, verdict.reason)
+
+
+@pytest.mark.parametrize(
+    ("claimed", "waited", "silent", "cancel"),
+    [
+        (False, 0, 0, True),
+        (True, 0, 0, False),
+        (True, 59, 59, False),
+        (True, 30, 300, False),
+        (True, 300, 30, False),
+        (True, 60, 60, True),
+        (True, 600, 0, True),
+    ],
+)
+@pytest.mark.parametrize(("status", "desired"), [("running", "paused"), ("pausing", "paused"), ("pausing", "run")])
+def test_the_scheduler_ends_a_pausing_run_only_when_its_worker_does_not(
+    status: str, desired: str, claimed: bool, waited: float, silent: float, cancel: bool
+) -> None:
+    known = facts(status=status, desired=desired, claimed=claimed, observation=Observation("running"))
+    verdict = decide(replace(known, pause_seconds=waited, silent_seconds=silent))
+    assert verdict.cancel is cancel
+    assert verdict.status == (None if status == "pausing" else "pausing")
 
 
 @pytest.mark.parametrize(

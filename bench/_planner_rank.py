@@ -1,0 +1,124 @@
+"""One rank of `bench.planner`: `python -m bench._planner_rank <plan.json> <result.json>`, as torchrun starts it.
+
+Runs three updates of our engine for each document of the plan, and writes the third one's peak, phase by phase.
+"""
+
+import gc
+import json
+import logging
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from worker.beats import Pulse
+
+from bench._counted import Counted
+from trainyard.contract.resolve import Site, resolve
+from trainyard.contract.spec import TrainingSpec, parse_spec
+from worker import distributed
+from worker.data.sampler import GlobalBatches
+from worker.distributed import Ranks
+from worker.engine.micro_size import forget
+from worker.engine.optim import task_optimizers
+from worker.engine.parallel import OWN_TYPES, SHARDED, parallelise
+from worker.engine.precision import Precision
+from worker.engine.state import seed_generators
+from worker.engine.step import Stepper
+from worker.engine.trainable import choose_trainable
+from worker.health import NonFinite
+from worker.tasks.base import Task
+from worker.tasks.select import select_task
+
+STEPS = 3
+
+
+def main(plan_path: str, result_path: str) -> None:
+    """Writes `[{"peak", "rest", "parameters", "trained"}]` of rank 0, in the plan's order."""
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    plan: dict[str, Any] = json.loads(Path(plan_path).read_text())
+    site = Site(accelerator=plan["accelerator"])
+    specs = [resolve(parse_spec(document), site) for document in plan["documents"]]
+    ranks = distributed.join(specs[0])
+    found = []
+    for spec in specs:
+        forget(ranks.device)
+        ranks.barrier()
+        found.append(measured(spec, select_task(spec), ranks))
+    if ranks.first:
+        Path(result_path).write_text(json.dumps(found))
+    ranks.barrier()
+    distributed.leave()
+    os._exit(0)
+
+
+def measured(spec: TrainingSpec, task: Task, ranks: Ranks) -> dict[str, int]:
+    """Bytes, and elements of the whole model."""
+    meter = Allocated() if ranks.device.type == "cuda" else Counted()
+    with meter:
+        stepper, model, batches = engine(spec, task, ranks)
+        parameters = list(model.parameters())
+        for step in range(STEPS):
+            if step == STEPS - 1:
+                gc.collect()
+                meter.reset_peak()
+            stepper.run(step + 1, batches.at(step), norm_wanted=True)
+        peak, rest = meter.peak, meter.live
+        return {
+            "peak": peak,
+            "rest": rest,
+            "parameters": sum(p.numel() for p in parameters),
+            "trained": sum(p.numel() for p in parameters if p.requires_grad),
+        }
+
+
+def engine(spec: TrainingSpec, task: Task, ranks: Ranks) -> tuple[Stepper, torch.nn.Module, GlobalBatches]:
+    """What `worker.engine.trainer.Trainer` is made of, warmed up as it does."""
+    seed_generators(spec.seed)
+    module = task.build_model()
+    choose_trainable(spec, module)
+    model = parallelise(spec, module, ranks)
+    optimizers = task_optimizers(task, spec, model.module, sharded=spec.strategy in SHARDED)
+    precision = Precision(spec.precision, spec.amp, ranks.device, autocast=spec.strategy not in OWN_TYPES)
+    stepper = Stepper(
+        task,
+        model,
+        optimizers,
+        precision,
+        NonFinite(spec.health.on_nan, precision, ranks),
+        ranks,
+        micro_size=spec.batch.micro_size if isinstance(spec.batch.micro_size, int) else None,
+        clip_norm=spec.optimizer.clip_norm,
+        pulse=Pulse(),
+    )
+    batches = GlobalBatches(task.examples.train, spec.batch.size, seed=spec.seed, last=spec.batch.last, shuffle=True)
+    stepper.warm_up(batches.at(0))
+    return stepper, model.module, batches
+
+
+class Allocated:
+    """The same of a GPU: what torch's allocator has handed out."""
+
+    def __enter__(self) -> "Allocated":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        torch.cuda.synchronize()
+
+    @property
+    def live(self) -> int:
+        return torch.cuda.memory_allocated()
+
+    @property
+    def peak(self) -> int:
+        return torch.cuda.max_memory_allocated()
+
+    def reset_peak(self) -> None:
+        torch.cuda.reset_peak_memory_stats()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

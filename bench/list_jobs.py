@@ -1,0 +1,160 @@
+"""`python -m bench.list_jobs`: pages of a list of 100,000 jobs, each filter alone and some together, on both databases.
+
+Through the whole service in this process, HTTP but for the socket. Beside them what the machine and the framework take
+by themselves: a request that does nothing, and the rows of one page fetched by key without HTTP.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+import sqlalchemy as sa
+
+from service.db.migrate import upgrade
+from service.db.models import Job, JobLabel
+from service.ids import new_job_id
+from tests.support.postgres import running_server
+from tests.support.world import SPEC, World
+from trainyard.contract.resolve import Site, resolve
+from trainyard.contract.spec import dump_spec, parse_spec
+
+LIMIT_SECONDS = 0.050
+FINAL = ("succeeded", "succeeded", "succeeded", "failed", "cancelled")
+
+
+def main() -> int:
+    """Print a table a database; 0 where every p95 is below the limit."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--jobs", type=int, default=100_000)
+    parser.add_argument("--requests", type=int, default=100)
+    options = parser.parse_args()
+    print(f"{options.jobs} jobs, pages of 20, {options.requests} requests each, p95 below {LIMIT_SECONDS * 1000:g} ms")
+    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder, running_server() as server:
+        urls = {"SQLite": f"sqlite:///{folder}/bench.sqlite", "Postgres": server.copy_of(lambda url: None)}
+        slow = 0
+        for name, url in urls.items():
+            upgrade(url)
+            world = World(url, Path(folder) / name)
+            fill(world, options.jobs)
+            slow += measure(name, world, options.requests)
+            world.database.dispose()
+    return 1 if slow else 0
+
+
+def fill(world: World, count: int) -> None:
+    """Jobs of twenty people and fifty names over a year; one in ten thousand is lost, one in a thousand is labelled."""
+    spec = dump_spec(resolve(parse_spec(SPEC), Site()))
+    moment = world.clock()
+    for begin in range(0, count, 5000):
+        rows, labels = [], []
+        for number in range(begin, min(begin + 5000, count)):
+            moment += timedelta(seconds=300)
+            row = _row(number, moment, spec)
+            rows.append(row)
+            labels += [{"key": key, "value": value, "job_id": row["id"]} for key, value in row["labels"].items()]
+        with world.database.write() as session:
+            session.execute(sa.insert(Job), rows)
+            session.execute(sa.insert(JobLabel), labels)
+    world.clock.now = moment
+    with world.database.write() as session:
+        session.execute(sa.text("ANALYZE"))
+
+
+def _row(number: int, moment: Any, spec: dict[str, Any]) -> dict[str, Any]:
+    status = "lost" if number % 10_000 == 7 else FINAL[number % len(FINAL)]
+    rare = {"rare": "yes"} if number % 1000 == 3 else {}
+    return {
+        "id": new_job_id(moment),
+        "name": f"run {number % 50}",
+        "status": status,
+        "spec": spec,
+        "labels": {"team": f"team{number % 5}", **rare},
+        "created_by": f"person{number % 20}",
+        "created_at": moment,
+        "updated_at": moment,
+        "latest": {"train/loss": 0.5},
+    }
+
+
+def measure(name: str, world: World, requests: int) -> int:
+    """Print a line a filter; how many were too slow."""
+    now = world.clock()
+    month = {
+        "created_after": (now - timedelta(days=60)).isoformat(),
+        "created_before": (now - timedelta(days=30)).isoformat(),
+    }
+    page = world.client.get("/v1/jobs").json()
+    middle = new_job_id(now - timedelta(days=180))
+    filters: dict[str, dict[str, Any]] = {
+        "newest": {},
+        "oldest": {"order": "asc"},
+        "a page from the middle": {"after": middle},
+        "status: many": {"status": "succeeded"},
+        "status: few": {"status": "lost"},
+        "status: several": {"status": ["failed", "cancelled", "lost"]},
+        "name": {"name": "run 7"},
+        "name that nobody used": {"name": "nothing"},
+        "creator": {"created_by": "person3"},
+        "metadata: common": {"metadata[team]": "team1"},
+        "metadata: rare": {"metadata[rare]": "yes"},
+        "metadata: none": {"metadata[team]": "nobody"},
+        "a month": month,
+        "status and creator": {"status": "failed", "created_by": "person3"},
+        "few, creator, metadata": {"status": "lost", "created_by": "person7", "metadata[team]": "team2"},
+        "name, metadata, month": {"name": "run 7", "metadata[team]": "team2", **month},
+    }
+    nothing = timed(requests, lambda: _answer(world, "/livez"))
+    rows = floor(world, [job["id"] for job in page["data"]], requests)
+    print(f"\n{name}: the rows of a page by key, p50 {rows * 1000:.1f} ms")
+    print(f"  {'a request for nothing':<24} p50 {median(nothing) * 1000:6.1f} ms   p95 {_p95(nothing) * 1000:6.1f} ms")
+    slow = 0
+    for label, params in filters.items():
+        taken = timed(requests, lambda params=params: _listed(world, params))  # type: ignore[misc]
+        p95 = _p95(taken)
+        slow += p95 > LIMIT_SECONDS
+        mark = "  too slow" if p95 > LIMIT_SECONDS else ""
+        print(f"  {label:<24} p50 {median(taken) * 1000:6.1f} ms   p95 {p95 * 1000:6.1f} ms{mark}")
+    return slow
+
+
+def _p95(taken: list[float]) -> float:
+    return quantiles(taken, n=20)[-1]
+
+
+def floor(world: World, ids: list[str], requests: int) -> float:
+    """Median seconds of the same rows by key, without HTTP."""
+
+    def fetch() -> None:
+        with world.database.read() as session:
+            list(session.scalars(sa.select(Job).where(Job.id.in_(ids))))
+
+    return median(timed(requests, fetch))
+
+
+def timed(count: int, act: Callable[[], None]) -> list[float]:
+    act()
+    taken = []
+    for _ in range(count):
+        started = time.perf_counter()
+        act()
+        taken.append(time.perf_counter() - started)
+    return taken
+
+
+def _listed(world: World, params: dict[str, Any]) -> None:
+    _answer(world, "/v1/jobs", params)
+
+
+def _answer(world: World, path: str, params: dict[str, Any] | None = None) -> None:
+    answer = world.client.get(path, params=params)
+    assert answer.status_code == 200, answer.text
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,168 @@
+"""`python -m bench.stream`: many clients on live streams: how late events come, what a client costs, and a restart.
+
+Clients follow jobs (50 a job by default) while each job gets two events a second, each a batch of one point with the
+time at which it was sent. Half way through the service is killed and started again on the same database: every
+client comes back with the last id it saw. At the end each client must have seen each event of its job exactly once.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+import psutil
+
+from bench._seeded import SeededJob, seed_jobs
+from service.db.engine import Database
+from service.db.migrate import upgrade
+from trainyard.demo import ServiceProcess
+
+P99_SECONDS = 1.0
+
+
+@dataclass
+class Watcher:
+    """One client: it speaks HTTP by hand, since 500 of a library's would be the load."""
+
+    job: SeededJob
+    seen: list[int] = field(default_factory=list)
+    delays: list[float] = field(default_factory=list)
+    last_id: str = "0"
+    connected: int = 0
+
+    async def run(self, port: int, token: str, measuring: asyncio.Event) -> None:
+        """Follow for ever, through lost connections."""
+        while True:
+            with suppress(OSError, asyncio.IncompleteReadError):
+                await self._once(port, token, measuring)
+            await asyncio.sleep(0.2)
+
+    async def _once(self, port: int, token: str, measuring: asyncio.Event) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            request = f"GET /v1/jobs/{self.job.id}/stream HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+            request += f"Authorization: Bearer {token}\r\nLast-Event-ID: {self.last_id}\r\n\r\n"
+            writer.write(request.encode())
+            status = await reader.readline()
+            if b" 200 " not in status:
+                return
+            self.connected += 1
+            while line := await reader.readline():
+                if line.startswith(b"id: "):
+                    place = line[4:].decode().strip()
+                elif line.startswith(b"data: {") and b'"points"' in line:
+                    now = time.time()
+                    self.last_id = place
+                    for point in json.loads(line[6:])["points"]:
+                        self.seen.append(point["step"])
+                        if measuring.is_set():
+                            self.delays.append(now - point["value"])
+        finally:
+            writer.close()
+
+
+def main() -> int:
+    """Print what was measured; 0 where the targets are met."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--clients", type=int, default=500)
+    parser.add_argument("--jobs", type=int, default=10)
+    parser.add_argument("--seconds", type=float, default=20.0, help="before the restart, and after it")
+    options = parser.parse_args()
+    print(f"{os.cpu_count()} cores, load average before: {os.getloadavg()[0]:.1f}")
+    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as made:
+        return asyncio.run(_bench(Path(made), options.clients, options.jobs, options.seconds))
+
+
+async def _bench(folder: Path, clients: int, job_count: int, seconds: float) -> int:
+    url = f"sqlite:///{folder}/bench.sqlite"
+    upgrade(url)
+    database = Database(url)
+    jobs = seed_jobs(database, job_count)
+    database.dispose()
+    service = ServiceProcess(folder, database_url=url)
+    service.start()
+    try:
+        token = _token(service)
+        before = _memory(service)
+        watchers = [Watcher(jobs[index % job_count]) for index in range(clients)]
+        measuring = asyncio.Event()
+        tasks = [asyncio.create_task(watcher.run(service.port, token, measuring)) for watcher in watchers]
+        while not all(watcher.connected for watcher in watchers):
+            await asyncio.sleep(0.1)
+        print(f"{clients} clients on {job_count} jobs, 2 events a second each")
+        print(f"  memory a client: {(_memory(service) - before) / clients / 1024:.0f} KiB of the service's")
+        measuring.set()
+        sent = await _report(service.url, jobs, seconds, 0)
+        measuring.clear()
+        service.kill()
+        service.start()
+        restarted = time.monotonic()
+        await asyncio.to_thread(_token, service)
+        up = time.monotonic() - restarted
+        sent += await _report(service.url, jobs, seconds, sent)
+        complete = await _until(watchers, sent)
+        for task in tasks:
+            task.cancel()
+    finally:
+        service.stop()
+    return _told(watchers, sent, up, complete)
+
+
+def _token(service: ServiceProcess) -> str:
+    service.client().close()
+    return (service.state_dir / "admin_token").read_text().strip()
+
+
+def _memory(service: ServiceProcess) -> int:
+    assert service._process is not None
+    return psutil.Process(service._process.pid).memory_info().rss
+
+
+async def _report(url: str, jobs: list[SeededJob], seconds: float, first: int) -> int:
+    """Two points a second for each job; how many."""
+    limits = httpx.Limits(max_connections=len(jobs))
+    count, begun = 0, time.monotonic()
+    async with httpx.AsyncClient(base_url=url, timeout=30, limits=limits) as client:
+        while time.monotonic() - begun < seconds:
+            count += 1
+            await asyncio.gather(*(_one(client, job, first + count) for job in jobs))
+            await asyncio.sleep(max(0.0, begun + count * 0.5 - time.monotonic()))
+    return count
+
+
+async def _one(client: httpx.AsyncClient, job: SeededJob, step: int) -> None:
+    stamp = datetime.now(UTC).isoformat()
+    point = {"key": "sent", "step": step, "value": time.time(), "time": stamp}
+    body = {"execution": 1, "resumed_from_step": 0, "points": [point]}
+    headers = {"Authorization": f"Bearer {job.token}"}
+    (await client.post(job.metrics_path, json=body, headers=headers)).raise_for_status()
+
+
+async def _until(watchers: list[Watcher], sent: int) -> float:
+    """Seconds until every client has seen the last event."""
+    begun = time.monotonic()
+    while time.monotonic() - begun < 60 and not all(watcher.seen and watcher.seen[-1] == sent for watcher in watchers):
+        await asyncio.sleep(0.05)
+    return time.monotonic() - begun
+
+
+def _told(watchers: list[Watcher], sent: int, up: float, complete: float) -> int:
+    delays = sorted(delay for watcher in watchers for delay in watcher.delays)
+    p50, p99 = delays[len(delays) // 2], delays[int(len(delays) * 0.99)]
+    exact = sum(watcher.seen == list(range(1, sent + 1)) for watcher in watchers)
+    print(f"  from sending a point to the client: p50 {p50 * 1e3:.0f} ms   p99 {p99 * 1e3:.0f} ms")
+    print(f"  after kill -9: up in {up:.1f} s; the last event was everywhere {complete:.1f} s after it was sent")
+    print(f"  {exact} of {len(watchers)} clients saw each of {sent} events exactly once")
+    return 0 if p99 < P99_SECONDS and exact == len(watchers) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

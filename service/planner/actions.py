@@ -1,0 +1,109 @@
+"""What people and the reconciler ask of the planner: a spec accepted, a plan of it, or why it can never run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from service.cluster.preflight import STALE
+from service.cluster.repository import ClusterRepository
+from service.dependencies import Services
+from service.errors import InvalidSpecError
+from service.jobs.actions import accept_spec
+from service.planner.compose import compose
+from service.planner.devices import Device, devices, parse_sizes
+from service.planner.fit import Question, automatic, too_large
+from service.planner.models import Found
+from service.planner.script import preview
+from trainyard.contract.plans import PlanResource
+from trainyard.contract.problems import Problem
+from trainyard.contract.spec import LOOP_TASKS, TrainingSpec, parse_spec
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A spec as it will be run."""
+
+    spec: TrainingSpec
+    plain: TrainingSpec
+    """As it is without knowledge of GPUs: what an idempotency key stands for, since the cluster changes."""
+    why: str
+    """Of the strategy."""
+
+
+def accept(services: Services, document: Any, now: datetime) -> Accepted:
+    """A document as a resolved spec; `strategy: auto` is settled by what fits, where that is known.
+
+    Raises:
+        InvalidSpecError: with every problem found.
+    """
+    site = services.settings.site
+    plain = accept_spec(document, site)
+    if document.get("strategy", "auto") != "auto":
+        return Accepted(plain, plain, "the spec says so")
+    if plain.gpus == 1 or plain.task not in LOOP_TASKS:
+        return Accepted(plain, plain, "`auto` takes single on one rank")
+    if site.accelerator == "cpu":
+        return Accepted(plain, plain, "`auto` takes ddp on several ranks")
+    question = question_of(services, plain, services.models.find(plain, site.roots), now)
+    if question is None:
+        return Accepted(plain, plain, "`auto` takes ddp on several ranks; the model is not known")
+    strategy, why = automatic(question, plain)
+    if strategy == plain.strategy:
+        return Accepted(plain, plain, why)
+    try:
+        return Accepted(accept_spec({**document, "strategy": strategy}, site), plain, why)
+    except InvalidSpecError as error:
+        return Accepted(plain, plain, f"`auto` takes ddp: {strategy} does not go with this spec ({error.problems[0]})")
+
+
+def plan(services: Services, document: Any, now: datetime) -> PlanResource:
+    """What a spec will need. Blocks while its model's folder is read.
+
+    Raises:
+        InvalidSpecError: with every problem found.
+    """
+    accepted = accept(services, document, now)
+    spec = accepted.spec
+    found = services.models.find(spec, services.settings.site.roots)
+    script, problem = preview(services.settings, spec)
+    return compose(
+        spec,
+        found,
+        _devices(services, spec, now),
+        why=accepted.why,
+        cpu=services.settings.site.accelerator == "cpu",
+        script=script,
+        warnings=[problem] if problem else [],
+    )
+
+
+def outsized(services: Services, document: Mapping[str, Any], now: datetime) -> list[Problem]:
+    """Why a job's resolved spec can never run on the GPUs that it asks for; nothing where that is not beyond doubt.
+
+    Reads the model's folder: not in a database session.
+    """
+    spec = parse_spec(document)
+    if services.settings.site.accelerator == "cpu" or spec.task not in LOOP_TASKS:
+        return []
+    question = question_of(services, spec, services.models.find(spec, services.settings.site.roots), now)
+    return too_large(question, spec) if question else []
+
+
+def question_of(services: Services, spec: TrainingSpec, found: Found, now: datetime) -> Question | None:
+    """None where the model is not known."""
+    if found.outline is None:
+        return None
+    return Question(found.outline, _devices(services, spec, now), found.context)
+
+
+def _devices(services: Services, spec: TrainingSpec, now: datetime) -> list[Device]:
+    """By the cluster's newest snapshot, unless it is out of date."""
+    settings = services.settings
+    if settings.site.accelerator == "cpu":
+        return []
+    with services.database.read() as session:
+        cluster = ClusterRepository(session).resource(settings.backend, now)
+    if cluster.age_seconds is not None and cluster.age_seconds > STALE.total_seconds():
+        cluster = cluster.model_copy(update={"partitions": []})
+    return devices(spec.resources, cluster, parse_sizes(settings.gpu_memory_gb))

@@ -1,0 +1,97 @@
+"""How much memory the GPUs have that a job could get: by Slurm's name of their type, or as the administrator says.
+
+Slurm does not tell. The table has what the driver reports for each type, in GiB; a type that was sold with several
+sizes has the least and the most. Pure.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from trainyard.contract.cluster import ClusterResource
+from trainyard.contract.sections import Resources
+
+GIB = 2**30
+
+_TABLE: Mapping[str, tuple[float, float]] = {
+    "a10": (22, 24), "a100": (39.4, 80), "a16": (15, 16), "a2": (15, 16), "a30": (24, 24), "a40": (45, 48),
+    "a800": (39.4, 80), "a4000": (16, 16), "a5000": (24, 24), "a6000": (48, 48), "b200": (178, 192), "b300": (268, 288),
+    "gh200": (94, 144), "gtx1080": (8, 8), "gtx1080ti": (11, 11), "h100": (79, 95), "h200": (139, 144), 
+    "h800": (79, 80),
+    "l4": (22, 24), "l40": (44, 48), "l40s": (44, 48), "mi210": (64, 64), "mi250": (64, 64), "mi250x": (64, 64),
+    "mi300x": (191, 192), "p100": (12, 16), "p40": (22, 24), "rtx2080ti": (11, 11), "rtx3090": (24, 24),
+    "rtx4090": (24, 24), "rtx5090": (32, 32), "rtx6000": (24, 96), "rtx8000": (45, 48), "t4": (14.5, 16),
+    "titanrtx": (24, 24), "v100": (15.7, 32), "v100s": (31, 32),
+}  # fmt: skip
+_MAKERS = re.compile(r"^(?:nvidia|amd|tesla|geforce|quadro|instinct)[-_ ]*")
+_SIZE = re.compile(r"(?:^|[-_.])(\d{1,3})g(?:b|ib)(?=$|[-_])")
+
+
+@dataclass(frozen=True)
+class Device:
+    """One type of GPU. Bytes; None: not known."""
+
+    type: str | None
+    least: int | None = None
+    most: int | None = None
+
+
+def parse_sizes(text: str) -> dict[str, float]:
+    """`gtx1080=8,mygpu=48,=24` as GiB by type; the empty name is that of GPUs without one.
+
+    Raises:
+        ValueError: it is not that.
+    """
+    found: dict[str, float] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, size = part.rpartition("=")
+        if not equals or not re.fullmatch(r"\d{1,4}(\.\d+)?", size.strip()) or float(size) <= 0:
+            raise ValueError(f"`{part}` is not <type>=<GiB>, like a100=80; =24 is for GPUs without a type")
+        found[name.strip().lower()] = float(size)
+    return found
+
+
+def device_of(type_: str | None, sizes: Mapping[str, float]) -> Device:
+    """The administrator's word first, then a size in the name (`a100_80gb`), then the table."""
+    name = (type_ or "").lower()
+    if name in sizes:
+        return _device(type_, sizes[name], sizes[name])
+    plain = name
+    while (shorter := _MAKERS.sub("", plain)) != plain:
+        plain = shorter
+    if told := _SIZE.search(plain):
+        # A slice of a GPU (`1g.10gb`) has somewhat less than its name says.
+        return _device(type_, float(told[1]) * (0.9 if "g." in plain else 0.95), float(told[1]))
+    model = re.split(r"[-_ ]", re.sub(r"^(rtx|gtx|titan)[-_ ]", r"\1", plain))[0]
+    known = _TABLE.get(model) or _TABLE.get(model.removeprefix("rtx"))
+    return _device(type_, *known) if known else Device(type_)
+
+
+def _device(type_: str | None, least: float, most: float) -> Device:
+    return Device(type_, int(least * GIB), int(most * GIB))
+
+
+def devices(resources: Resources, cluster: ClusterResource, sizes: Mapping[str, float]) -> list[Device]:
+    """Every type that a job with these resources could be given; nothing where the snapshot does not tell."""
+    if resources.gpu_type is not None:
+        return [device_of(resources.gpu_type, sizes)]
+    names = resources.partition.split(",") if resources.partition else None
+    partitions = [p for p in cluster.partitions if (p.name in names if names else p.default)]
+    types = {type_ for partition in partitions for shape in partition.shapes for type_ in shape.gpus}
+    if not types and cluster.backend == "local":
+        types = {""}
+    return [device_of(type_ or None, sizes) for type_ in sorted(types)]
+
+
+def smallest(found: Sequence[Device]) -> int | None:
+    """Bytes that every one of them surely has."""
+    sizes = [device.least for device in found]
+    known = [size for size in sizes if size is not None]
+    return min(known) if known and len(known) == len(sizes) else None
+
+
+def largest(found: Sequence[Device]) -> int | None:
+    """Bytes that none of them has more than."""
+    sizes = [device.most for device in found]
+    known = [size for size in sizes if size is not None]
+    return max(known) if known and len(known) == len(sizes) else None

@@ -1,0 +1,190 @@
+"""What a Hugging Face folder says of its model: `config.json` and the headers of its safetensors.
+
+The folder is its owner's, so it is hostile: only regular files under the allowed roots are opened, none is read past a
+cap, nothing of it is executed, and the weights themselves are never read.
+"""
+
+import json
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import IO, Any
+
+CONFIG = "config.json"
+INDEX = "model.safetensors.index.json"
+MOST_CONFIG = 2**20
+MOST_INDEX = 32 * 2**20
+MOST_HEADER = 32 * 2**20
+MOST_HEADERS = 128 * 2**20
+"""Bytes of all headers together."""
+MOST_SHARDS = 2048
+MOST_ENTRIES = 10_000
+MOST_TENSORS = 50_000
+
+WIDTHS = {
+    "F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2,
+    "F8_E4M3": 1, "F8_E5M2": 1, "I8": 1, "U8": 1, "BOOL": 1,
+}  # fmt: skip
+"""Bytes of an element, by safetensors' names."""
+
+
+class FolderError(Exception):
+    """The folder is not what it should be; the message names the file."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One tensor in the folder."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return prod(self.shape)
+
+
+@dataclass(frozen=True)
+class FolderFacts:
+    """All that is read of a folder."""
+
+    config: Mapping[str, Any]
+    tensors: Mapping[str, Stored]
+    bytes: int
+    """Of the weights on disk."""
+
+
+def read_folder(path: str, roots: Sequence[str]) -> FolderFacts:
+    """Read a model's configuration and headers.
+
+    Raises:
+        FolderError: a file is missing, broken, too large, no regular file, or leads out of the roots.
+    """
+    folder = Path(path)
+    real = _inside(folder, roots)
+    config = _json(real / CONFIG, MOST_CONFIG, roots)
+    tensors: dict[str, Stored] = {}
+    total, room = 0, MOST_HEADERS
+    for name in _shards(real, roots):
+        found, size, header = _header(real / name, roots, room)
+        room -= header
+        if twice := tensors.keys() & found.keys():
+            raise FolderError(f"{name}: tensor `{min(twice)}` stands in another file too")
+        tensors |= found
+        if len(tensors) > MOST_TENSORS:
+            raise FolderError(f"there are more than {MOST_TENSORS} tensors in the folder")
+        total += size
+    return FolderFacts(config, tensors, total)
+
+
+def _inside(path: Path, roots: Sequence[str]) -> Path:
+    """The real path, links followed."""
+    try:
+        real = path.resolve(strict=True)
+        allowed = [Path(root).resolve() for root in roots]
+    except (OSError, RuntimeError) as error:
+        raise FolderError(f"{path} cannot be read: {_reason(error)}") from None
+    if not any(real.is_relative_to(root) for root in allowed):
+        raise FolderError(f"{path} leads out of the folders that this service allows (TRAINYARD_ALLOWED_ROOTS)")
+    return real
+
+
+def _open(path: Path, roots: Sequence[str]) -> IO[bytes]:
+    real = _inside(path, roots)
+    try:
+        # A pipe would make the open wait for a writer.
+        handle = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise FolderError(f"{path.name} cannot be read: {_reason(error)}") from None
+    file = os.fdopen(handle, "rb")
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        file.close()
+        raise FolderError(f"{path.name} is not a regular file")
+    return file
+
+
+def _json(path: Path, most: int, roots: Sequence[str]) -> dict[str, Any]:
+    with _open(path, roots) as file:
+        text = _read(file, most + 1, path.name)
+    if len(text) > most:
+        raise FolderError(f"{path.name} is larger than {most >> 20} MiB")
+    return _object(text, path.name)
+
+
+def _object(text: bytes, name: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        raise FolderError(f"{name} is not valid JSON") from None
+    if not isinstance(found, dict):
+        raise FolderError(f"{name} is not a JSON object")
+    return found
+
+
+def _read(file: IO[bytes], count: int, name: str) -> bytes:
+    try:
+        return file.read(count)
+    except OSError as error:
+        raise FolderError(f"{name} cannot be read: {_reason(error)}") from None
+
+
+def _shards(folder: Path, roots: Sequence[str]) -> list[str]:
+    """The files with weights: as the index says, or the only one there is."""
+    if (folder / INDEX).is_file():
+        weights = _json(folder / INDEX, MOST_INDEX, roots).get("weight_map")
+        if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights.values()):
+            raise FolderError(f"{INDEX} has no `weight_map` from tensors to files")
+        names = sorted(set(weights.values()))
+    else:
+        names = sorted(name for name in _listed(folder) if name.endswith(".safetensors"))
+    if not names:
+        raise FolderError("there is no *.safetensors file in the folder")
+    if len(names) > MOST_SHARDS:
+        raise FolderError(f"there are more than {MOST_SHARDS} *.safetensors files")
+    if bad := [name for name in names if "/" in name or name in ("", ".", "..")]:
+        raise FolderError(f"{INDEX} names {bad[0]!r}, which is no file of the folder")
+    return names
+
+
+def _listed(folder: Path) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.name for _, entry in zip(range(MOST_ENTRIES), entries, strict=False)]
+    except OSError as error:
+        raise FolderError(f"{folder} cannot be read: {_reason(error)}") from None
+
+
+def _header(path: Path, roots: Sequence[str], room: int) -> tuple[dict[str, Stored], int, int]:
+    """Tensors, bytes of weights, bytes of the header."""
+    with _open(path, roots) as file:
+        prefix = _read(file, 8, path.name)
+        length = int.from_bytes(prefix, "little")
+        size = os.fstat(file.fileno()).st_size
+        if len(prefix) < 8 or length > size - 8:
+            raise FolderError(f"{path.name} is no complete safetensors file")
+        if length > min(MOST_HEADER, room):
+            raise FolderError(f"{path.name} has a header of {length >> 20} MiB, more than is read")
+        found = _object(_read(file, length, path.name), f"the header of {path.name}")
+    found.pop("__metadata__", None)
+    tensors = {name: _stored(entry, f"{path.name}: tensor `{name}`") for name, entry in found.items()}
+    told = sum(tensor.size * WIDTHS.get(tensor.dtype, 1) for tensor in tensors.values())
+    if told > size - 8 - length:
+        raise FolderError(f"{path.name} is shorter than its header says")
+    return tensors, size - 8 - length, length
+
+
+def _stored(entry: Any, what: str) -> Stored:
+    dtype = entry.get("dtype") if isinstance(entry, dict) else None
+    shape = entry.get("shape") if isinstance(entry, dict) else None
+    if not isinstance(dtype, str) or not isinstance(shape, list) or len(shape) > 8:
+        raise FolderError(f"{what} has no type and shape")
+    if not all(type(side) is int and 0 <= side < 2**48 for side in shape):
+        raise FolderError(f"{what} has a shape that cannot be")
+    return Stored(dtype, tuple(shape))
+
+
+def _reason(error: Exception) -> str:
+    return error.strerror or "it cannot be opened" if isinstance(error, OSError) else "it leads to itself"

@@ -1,0 +1,36 @@
+"""The batch script of a spec, made as a submission makes it, with ids that stand for those to come."""
+
+import os
+
+from service.scheduler.documents import launch_document
+from service.scheduler.launch_plan import allowed, plan_launch
+from service.scheduler.slurm_plan import SlurmSite, batch_script
+from service.settings import Settings
+from trainyard.contract.layout import RunLayout
+from trainyard.contract.spec import TrainingSpec
+
+JOB, ATTEMPT = "JOB", "ATTEMPT"
+
+
+def preview(settings: Settings, spec: TrainingSpec) -> tuple[str | None, str | None]:
+    """The script, or why there is none."""
+    slurm = settings.backend == "slurm"
+    document = launch_document(
+        spec,
+        settings,
+        slurm=slurm,
+        job_id=JOB,
+        attempt_id=ATTEMPT,
+        attempt=1,
+        tag=f"ty-{settings.instance}-{ATTEMPT}",
+        execution=1,
+        max_restarts=0,
+    )
+    folder = RunLayout(settings.runs / JOB).attempt(1).root
+    try:
+        plan = plan_launch(document, folder=folder, allowed_environment=allowed(os.environ))
+        if slurm:
+            return batch_script(SlurmSite(accelerator=settings.site.accelerator), document, plan), None
+    except ValueError as error:
+        return None, f"the batch script cannot be made: {error}"
+    return plan.script, None

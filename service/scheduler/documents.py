@@ -1,0 +1,31 @@
+"""From a resolved spec to the document of one attempt: the same for a submission and for a plan of one. Pure."""
+
+from typing import Any
+
+from service.settings import Settings
+from trainyard.contract.launch import LaunchDocument
+from trainyard.contract.spec import TrainingSpec
+
+
+def launch_document(spec: TrainingSpec, settings: Settings, *, slurm: bool, **attempt: Any) -> LaunchDocument:
+    """What a worker is told.
+
+    Args:
+        attempt: The fields that say which attempt it is.
+    """
+    ranks = ranks_per_node(spec)
+    default_limit = settings.slurm_time_limit_minutes if slurm else None
+    return LaunchDocument(
+        service_url=settings.service_url,
+        nodes=spec.gpus // ranks,
+        ranks_per_node=ranks,
+        host_suffix=settings.slurm_host_suffix,
+        time_limit_minutes=spec.resources.time_limit_minutes or default_limit,
+        lead_seconds=settings.slurm_lead_seconds,
+        spec=spec,
+        **attempt,
+    )
+
+
+def ranks_per_node(spec: TrainingSpec) -> int:
+    return min(spec.gpus, spec.resources.gpus_per_node or spec.gpus)

@@ -1,0 +1,96 @@
+"""The commands that steer, save and delete, against the real service in this process."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from tests.support.world import World
+from trainyard.cli.app import app
+from trainyard.client import Client
+
+
+@pytest.fixture
+def run(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(tmp_path)
+
+    def client() -> Client:
+        return Client("http://localhost", world.token, transport=httpx.MockTransport(answer))
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        got = world.client.request(
+            request.method, str(request.url), headers=dict(request.headers), content=request.content
+        )
+        return httpx.Response(got.status_code, headers=dict(got.headers), content=got.content)
+
+    def invoke(*arguments: str, code: int = 0) -> str:
+        done = CliRunner().invoke(app, list(arguments), obj=client)
+        assert done.exit_code == code, (done.stdout, done.stderr, done.exception)
+        return done.stdout if code == 0 else done.stderr
+
+    return invoke
+
+
+def saved(world: World, job: str, worker: Any, step: int) -> None:
+    folder = world.services.run(job).checkpoint(step).root
+    folder.mkdir(parents=True)
+    (folder / "weights").write_bytes(b"w" * step)
+    digest = hashlib.sha256(b"w" * step).hexdigest()
+    manifest = json.dumps({"files": {"weights": {"size": step, "sha256": digest}}})
+    (folder / "manifest.json").write_text(manifest)
+    told = "sha256:" + hashlib.sha256(manifest.encode()).hexdigest()
+    worker.checkpoint(step, digest=told, metrics={"eval/loss": 1.0 / step})
+
+
+def test_a_job_is_paused_resumed_cancelled_and_tried_again(world: World, run: Any) -> None:
+    job = world.submit()
+    assert "a pause asked for; it is queued" in run("pause", "last")
+    world.tick()
+    assert f"job {job}: paused: paused before it was started" in run("pause", job)
+    assert json.loads(run("resume", job, "--json"))["desired"] == "run"
+    run("cancel", job)
+    world.tick()
+    assert "cancelled already" in run("pause", job, code=7)
+    assert "to be tried again from its beginning" in run("retry", job, "--from-scratch")
+
+
+def test_checkpoints_are_listed_downloaded_forked_and_deleted(world: World, run: Any, tmp_path: Path) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    saved(world, job, worker, 5)
+    saved(world, job, worker, 10)
+    assert "best latest" in run("checkpoints", job)
+    assert run("download", job, "--checkpoint", "5").strip() == f"{job}-step-5"
+    assert (tmp_path / f"{job}-step-5" / "weights").read_bytes() == b"wwwww"
+    assert "there are those of steps: 5, 10" in run("download", job, "--checkpoint", "7", code=2)
+    assert "has no export" in run("download", job, "--export", code=2)
+    forked = json.loads(run("fork", job, "--step", "5", "--set", "optimizer.lr=0.5", "--name", "other", "--json"))
+    assert (forked["name"], forked["origin"]["step"], forked["origin"]["differs"]) == ("other", 5, ["optimizer"])
+    assert "takes its weights alone, since these differ: seed" in run("fork", job, "--set", "seed=3")
+    assert "cancel it first" in run("delete", job, "--yes", code=7)
+    worker.end("completed", step=20)
+    world.tick()
+    (world.services.run(job).export).mkdir()
+    (world.services.run(job).export / "model.safetensors").write_bytes(b"weights")
+    assert json.loads(run("download", job, "--export", "--to", "out", "--json"))["path"] == "out"
+    assert (tmp_path / "out" / "model.safetensors").read_bytes() == b"weights"
+    assert run("delete", job, "--checkpoints", "--yes") == f"the checkpoints of job {job} deleted\n"
+    assert run("delete", job, "--yes") == f"job {job} deleted\n"
+    world.sweep()
+    assert "2" in run("usage")
+
+
+def test_lists_are_filtered(world: World, run: Any) -> None:
+    job = world.submit(name="mine", metadata={"team": "nlp"})
+    world.submit(name="other")
+    for arguments in (
+        ["--name", "mine"],
+        ["--metadata", "team=nlp", "--by", "admin"],
+        ["--name", "mine", "--since", "2025-12-31", "--until", "2026-01-02"],
+    ):
+        assert [json.loads(line)["id"] for line in run("list", *arguments, "--json").splitlines()] == [job]
+    assert run("list", "--since", "2026-01-02", "--json") == ""

@@ -1,0 +1,106 @@
+"""The rules of tests/faults/test_machine.py on a real Slurm: any order of faults, and the promises at the end."""
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.conftest import slurm_service
+from tests.slurm.test_cancel import ALIVE, processes_below
+from tests.slurm.test_service_killed import COUNTING, spec
+from tests.support.slurm_lab import SlurmLab
+from tests.support.wait import wait_until
+from trainyard.client import TrainyardError
+from trainyard.contract.resources import TERMINAL
+from trainyard.demo import ServiceProcess
+
+pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(1500)]
+
+ACTS, MOST_JOBS = 40, 12
+
+
+class Campaign:
+    """What happens to one service and its cluster; every act returns when it is done."""
+
+    def __init__(self, slurm: SlurmLab, service: ServiceProcess, code: Path, chance: random.Random) -> None:
+        self._slurm, self._service, self._code, self._chance = slurm, service, code, chance
+        self._controller = True
+        self.jobs: list[str] = []
+        self.cancelled: set[str] = set()
+
+    def acts(self) -> list[Callable[[], None]]:
+        ours = [self.submit, self.submit, self.cancel, self.kill_the_service]
+        return [*ours, self.stop_or_start_the_controller, self.somebody_cancels, self.preempt]
+
+    def submit(self) -> None:
+        if len(self.jobs) < MOST_JOBS:
+            name = f"job-{len(self.jobs)}"
+            with self._service.client() as client:
+                self.jobs.append(client.submit(spec(name), code=self._code, idempotency_key=name).id)
+
+    def cancel(self) -> None:
+        if self.jobs:
+            job = self._chance.choice(self.jobs)
+            with self._service.client() as client, suppress(TrainyardError):
+                client.cancel(job)
+                self.cancelled.add(job)
+
+    def kill_the_service(self) -> None:
+        self._service.kill()
+        self._service.start()
+
+    def stop_or_start_the_controller(self) -> None:
+        (self._slurm.stop_controller if self._controller else self._slurm.start_controller)()
+        self._controller = not self._controller
+
+    def somebody_cancels(self) -> None:
+        if self._controller:
+            with suppress(RuntimeError):
+                for number, _, _ in self._slurm.jobs(states="PENDING,RUNNING")[:1]:
+                    self._slurm.run("scancel", number)
+
+    def preempt(self) -> None:
+        if self._controller:
+            with suppress(RuntimeError):
+                self._slurm.run("sbatch", "-p", "high", "--exclusive", "--output=/dev/null", "--wrap", "true")
+
+    def everything_works_again(self) -> None:
+        if not self._controller:
+            self.stop_or_start_the_controller()
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_any_order_of_faults(seed: int, slurm: SlurmLab, tmp_path: Path) -> None:
+    book, code = tmp_path / "book", tmp_path / "code"
+    code.mkdir()
+    book.touch()
+    (code / "count.py").write_text(COUNTING.format(book=str(book)))
+    chance = random.Random(seed)
+    with slurm_service(tmp_path) as service:
+        campaign = Campaign(slurm, service, code, chance)
+        campaign.submit()
+        try:
+            for _ in range(ACTS):
+                chance.choice(campaign.acts())()
+        finally:
+            campaign.everything_works_again()
+        with service.client() as client:
+            wait_until(lambda: {job.status for job in client.jobs()} <= TERMINAL, 900, "all jobs to be over")
+            jobs = {job.id: job for job in client.jobs()}
+            attempts = {job: list(client.attempts(job)) for job in jobs}
+        assert set(jobs) == set(campaign.jobs), "each submission is one job"
+        for job in jobs.values():
+            assert job.status in ("succeeded", "cancelled"), job.status_message
+            if job.status == "cancelled" and job.id not in campaign.cancelled:
+                assert job.status_reason == "cancelled_outside"
+        wait_until(lambda: not slurm.jobs(states=ALIVE), 60, "an empty queue")
+        wait_until(lambda: not processes_below(service.runs_dir), 30, "no process to be left")
+    ran = Counter(tuple(line.split()) for line in book.read_text().splitlines())
+    assert set(ran.values()) <= {1}, "an attempt ran twice"
+    known = {str(attempt.scheduler_id) for found in attempts.values() for attempt in found}
+    assert {number for _, number in ran} <= known, "something ran of which the service knows nothing"
+    names = {jobs[job].name for job in jobs if jobs[job].status == "succeeded"}
+    assert names <= {name for name, _ in ran}

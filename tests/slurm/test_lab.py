@@ -1,0 +1,42 @@
+"""The lab itself: nothing of it outlives the tests, however they end."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.slurm_reaper import belonging
+from tests.support.wait import wait_until
+
+pytestmark = pytest.mark.slurm
+
+PROGRAM = """
+import time
+from tests.support.slurm_lab import running_lab
+from tests.support.wait import wait_until
+with running_lab() as lab:
+    lab.run("sbatch", "-N2", "--output=/dev/null", "--wrap", "srun sleep 600")
+    wait_until(lambda: lab.jobs(states="RUNNING"), 60, "the job to run")
+    print(lab.conf, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_what_was_killed_leaves_nothing(end: signal.Signals) -> None:
+    root = Path(__file__).parents[2]
+    with subprocess.Popen([sys.executable, "-c", PROGRAM], cwd=root, stdout=subprocess.PIPE, text=True) as tests:
+        assert tests.stdout is not None
+        conf = Path(tests.stdout.readline().strip())
+        wait_until(lambda: "slurmstepd" in names(conf), 30, "a step to run")
+        tests.send_signal(end)
+        tests.wait(60)
+    wait_until(lambda: not belonging(conf), 60, "its processes to be gone")
+    wait_until(lambda: not conf.parent.exists(), 30, "its folder to be gone")
+
+
+def names(conf: Path) -> str:
+    """What runs under that configuration, by the names of the programs."""
+    return " ".join(process.name() for process in belonging(conf) if process.is_running())

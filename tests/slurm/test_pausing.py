@@ -1,0 +1,35 @@
+"""Pause and resume on a real Slurm: places are given back, and the curve is that of a run nobody touched."""
+
+import pytest
+
+from tests.slurm.specs import long_run, parity
+from tests.support.live import losses, wait_for_status, wait_for_step
+from tests.support.slurm_lab import SlurmLab
+from tests.support.wait import wait_until
+from trainyard.demo import ServiceProcess
+
+pytestmark = pytest.mark.slurm
+
+
+def test_a_paused_run_gives_its_nodes_back_and_goes_on(service: ServiceProcess, slurm: SlurmLab) -> None:
+    with service.client() as client:
+        spec = long_run(steps=400)
+        job = client.submit(spec)
+        wait_for_step(client, job.id, 25)
+        waiting = client.submit(parity(resources__cpus_per_gpu=4))
+        wait_for_status(client, waiting.id, "pending")
+        client.pause(waiting.id)
+        wait_for_status(client, waiting.id, "paused", seconds=60)
+        client.pause(job.id)
+        paused = wait_for_status(client, job.id, "paused", "succeeded", "failed")
+        assert paused.status == "paused", paused.status_message
+        assert (paused.last_checkpoint_step or 0) >= 25
+        wait_until(lambda: not slurm.jobs(states="PENDING,RUNNING,COMPLETING"), 30, "its nodes to be free")
+        client.cancel(waiting.id)
+        client.resume(job.id)
+        done = wait_for_status(client, job.id, "succeeded", "failed", seconds=240)
+        assert done.status == "succeeded", done.status_message
+        assert [a.exit_reason for a in client.attempts(job.id)] == ["paused", "completed"]
+        undisturbed = client.submit(spec)
+        wait_for_status(client, undisturbed.id, "succeeded", "failed", seconds=240)
+        assert losses(client, job.id) == losses(client, undisturbed.id)

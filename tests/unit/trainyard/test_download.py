@@ -1,0 +1,133 @@
+"""Downloads that break off, arrive damaged, or would lead elsewhere."""
+
+import asyncio
+import hashlib
+import json
+from datetime import UTC, datetime
+
+import httpx
+import pytest
+
+from trainyard.client import AsyncClient, Client, ServerError
+from trainyard.contract.resources import CheckpointResource
+
+TOKEN = "ty_00000000_x"
+WEIGHTS = bytes(range(256)) * 40
+MANIFEST = json.dumps({"files": {"a/weights": {"size": len(WEIGHTS), "sha256": hashlib.sha256(WEIGHTS).hexdigest()}}})
+CHECKPOINT = CheckpointResource(
+    id="ckpt_1",
+    job_id="j1",
+    step=5,
+    size_bytes=len(WEIGHTS),
+    digest=f"sha256:{hashlib.sha256(MANIFEST.encode()).hexdigest()}",
+    world_size=1,
+    execution=1,
+    path="/x",
+    created_at=datetime(2026, 1, 1, tzinfo=UTC),
+)
+
+
+class Broken(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """Some bytes, and then the connection is gone."""
+
+    def __init__(self, data):
+        self.data = data
+
+    def __iter__(self):
+        yield self.data
+        raise httpx.ReadError("connection reset")
+
+    async def __aiter__(self):
+        yield self.data
+        raise httpx.ReadError("connection reset")
+
+
+class Server:
+    """The files of one checkpoint and one export; breaks off after so many bytes, as often as it is told."""
+
+    def __init__(self, breaks=0, after=1000, weights=WEIGHTS, names=("a/weights", "manifest.json")):
+        self.breaks, self.after, self.weights, self.names = breaks, after, weights, names
+        self.ranges = []
+
+    def __call__(self, request):
+        path = request.url.path
+        if path.endswith("/files"):
+            data = [self.file(name) for name in self.names]
+            return httpx.Response(200, json={"data": data, "has_more": False})
+        if path.endswith("manifest.json"):
+            return httpx.Response(200, content=MANIFEST.encode())
+        self.ranges.append(request.headers.get("range"))
+        start = int((self.ranges[-1] or "bytes=0-")[6:-1])
+        rest = self.weights[start:]
+        if not rest:
+            return httpx.Response(416)
+        if self.breaks:
+            self.breaks -= 1
+            return httpx.Response(206 if start else 200, stream=Broken(rest[: self.after]))
+        return httpx.Response(206 if start else 200, content=rest)
+
+    def file(self, name):
+        size = len(MANIFEST) if name == "manifest.json" else len(self.weights)
+        return {"path": name, "size_bytes": size, "modified_at": "2026-01-01T00:00:00Z"}
+
+    def client(self):
+        return Client("http://x", TOKEN, transport=httpx.MockTransport(self), sleep=lambda _: None)
+
+
+def test_a_broken_one_goes_on_where_it_broke_off(tmp_path):
+    server, seen = Server(breaks=2), []
+    with server.client() as client:
+        client.download("j1", tmp_path, checkpoint=CHECKPOINT, progress=lambda *told: seen.append(told))
+    assert (tmp_path / "a" / "weights").read_bytes() == WEIGHTS
+    assert server.ranges == [None, "bytes=1000-", "bytes=2000-"]
+    assert ("a/weights", len(WEIGHTS), len(WEIGHTS)) in seen
+    assert sorted(p.name for p in tmp_path.rglob("*") if p.is_file()) == ["manifest.json", "weights"]
+
+
+def test_a_later_call_goes_on_too_and_what_is_there_is_not_fetched_again(tmp_path):
+    server = Server(breaks=100)
+    with server.client() as client, pytest.raises(Exception, match="failed"):
+        client.download("j1", tmp_path, checkpoint=CHECKPOINT)
+    server.breaks = 0
+    with server.client() as client:
+        client.download("j1", tmp_path, checkpoint=CHECKPOINT)
+        assert server.ranges[-1] == "bytes=4000-"
+        asked = len(server.ranges)
+        client.download("j1", tmp_path, checkpoint=CHECKPOINT)
+    assert len(server.ranges) == asked
+    assert (tmp_path / "a" / "weights").read_bytes() == WEIGHTS
+
+
+def test_a_damaged_one_is_told_and_not_kept(tmp_path):
+    server = Server(weights=b"x" + WEIGHTS[1:])
+    with server.client() as client, pytest.raises(ServerError, match="a/weights arrived damaged"):
+        client.download("j1", tmp_path, checkpoint=CHECKPOINT)
+    assert [p for p in tmp_path.rglob("*") if p.is_file()] == []
+
+
+def test_a_manifest_of_another_checkpoint_is_refused(tmp_path):
+    other = CHECKPOINT.model_copy(update={"digest": "sha256:" + "0" * 64})
+    with Server().client() as client, pytest.raises(ServerError, match=r"manifest\.json arrived damaged"):
+        client.download("j1", tmp_path, checkpoint=other)
+
+
+@pytest.mark.parametrize("name", ["../evil", "/etc/evil", "a/../../evil", "a\\..\\evil"])
+def test_no_name_leads_out_of_the_folder(tmp_path, name):
+    with Server(names=(name,)).client() as client, pytest.raises(ServerError, match="cannot be written"):
+        client.download("j1", tmp_path / "inner")
+    assert not list(tmp_path.rglob("*evil*"))
+
+
+def test_an_export_on_asyncio(tmp_path):
+    server = Server(breaks=1, names=("a/weights",))
+
+    async def play():
+        async def sleep(_):
+            pass
+
+        transport = httpx.MockTransport(server)
+        async with AsyncClient("http://x", TOKEN, transport=transport, sleep=sleep) as client:
+            await client.download("j1", tmp_path)
+
+    asyncio.run(play())
+    assert (tmp_path / "a" / "weights").read_bytes() == WEIGHTS

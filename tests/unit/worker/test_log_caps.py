@@ -1,0 +1,62 @@
+import os
+
+import pytest
+
+from worker.launcher import log_caps
+from worker.launcher.log_caps import LogCaps
+
+MB = 1024 * 1024
+
+
+@pytest.fixture
+def grown(tmp_path):
+    path = tmp_path / "rank-0.log"
+    path.write_bytes(b"old line\n" * (MB // 9))
+    with path.open("ab") as file:
+        file.write(b"new line\n" * (MB // 9))
+    return path
+
+
+def test_a_long_log_gives_its_beginning_back_and_keeps_offsets_and_end(grown):
+    size, held, end = grown.stat().st_size, grown.stat().st_blocks, grown.read_bytes()[-MB // 2 :]
+    LogCaps(MB).keep(grown)
+    assert grown.stat().st_size == size
+    if grown.stat().st_blocks == held:
+        pytest.skip("this filesystem does not give blocks back")
+    assert grown.stat().st_blocks * 512 <= MB
+    content = grown.read_bytes()
+    assert content[-MB // 2 :] == end
+    assert content.lstrip(b"\0").startswith(b"\n[trainyard: the first ")
+
+
+def test_whoever_appends_goes_on_where_they_were(grown):
+    handle = os.open(grown, os.O_WRONLY | os.O_APPEND)
+    LogCaps(MB).keep(grown)
+    os.write(handle, b"after\n")
+    os.close(handle)
+    assert grown.read_bytes().endswith(b"new line\nafter\n")
+
+
+def test_a_short_log_and_one_that_was_cut_a_moment_ago_are_left_alone(grown, monkeypatch):
+    punched = []
+    monkeypatch.setattr(log_caps, "_punch", lambda path, end: punched.append(end))
+    caps = LogCaps(MB)
+    caps.keep(grown.with_name("missing.log").parent / "rank-0.log")
+    caps.keep(grown)
+    assert len(punched) == 1
+    LogCaps(4 * MB).keep(grown)
+    assert len(punched) == 1
+
+
+def test_a_filesystem_that_cannot_is_asked_once(grown, monkeypatch):
+    asked = []
+
+    def refuse(path, end):
+        asked.append(path)
+        raise OSError(95, "not supported")
+
+    monkeypatch.setattr(log_caps, "_punch", refuse)
+    caps = LogCaps(MB)
+    caps.keep(grown)
+    caps.keep(grown)
+    assert len(asked) == 1

@@ -1,0 +1,176 @@
+"""`checkpoints`, `download`, `fork` and `delete`: what a job has saved, and what becomes of it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from trainyard.cli.failures import UsageError, report
+from trainyard.cli.output import age, complain, console, emit, emit_all, number, one_line, say, size, table
+from trainyard.cli.session import JobArgument, JsonOption, client_of, find_job
+from trainyard.cli.specs import change
+from trainyard.client import Client, TrainyardError
+from trainyard.client.download import Progress as Told
+from trainyard.contract.resources import CheckpointResource
+
+
+def checkpoints(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:
+    """List a job's checkpoints: which is the newest, which the best, and where they lie."""
+    with client_of(ctx) as client:
+        found = client.checkpoints(find_job(client, job_id).id)
+    if as_json:
+        emit_all(found)
+    elif not found:
+        complain("no checkpoint yet")
+    else:
+        table(("STEP", "", "SIZE", "CREATED", "METRICS", "FOLDER"), [_row(checkpoint) for checkpoint in found])
+
+
+def _row(checkpoint: CheckpointResource) -> tuple[str, ...]:
+    marks = [word for word, marked in (("best", checkpoint.best), ("latest", checkpoint.latest)) if marked]
+    metrics = ", ".join(f"{key} {number(value)}" for key, value in sorted(checkpoint.metrics.items()))
+    return (
+        str(checkpoint.step),
+        " ".join(marks),
+        size(checkpoint.size_bytes),
+        age(checkpoint.created_at),
+        metrics,
+        checkpoint.path,
+    )
+
+
+def download(
+    ctx: typer.Context,
+    job_id: JobArgument,
+    export: Annotated[
+        bool, typer.Option("--export", help="What was trained: a model, or adapters. The default.")
+    ] = False,
+    checkpoint: Annotated[
+        str | None, typer.Option(metavar="STEP", help="A checkpoint: its step, `latest` or `best`.")
+    ] = None,
+    artifact: Annotated[str | None, typer.Option(metavar="PATH", help="One artifact.")] = None,
+    to: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where to; default: a folder of the job's name.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Download a job's export, a checkpoint or an artifact. Called again, it goes on where it broke off."""
+    if sum((export, checkpoint is not None, artifact is not None)) > 1:
+        raise UsageError("say one of --export, --checkpoint and --artifact")
+    with client_of(ctx) as client:
+        job = find_job(client, job_id)
+        if artifact is not None:
+            place = client.download_artifact(job.id, artifact, (to or Path()) / Path(artifact).name)
+        elif checkpoint is not None:
+            chosen = _chosen(client, job.id, checkpoint)
+            place = to or Path(f"{job.id}-step-{chosen.step}")
+            with _bars(quiet=as_json) as told:
+                client.download(job.id, place, checkpoint=chosen, progress=told)
+        else:
+            if not client.files(job.id):
+                raise UsageError(
+                    f"job {job.id} is {job.status} and has no export; `--checkpoint latest` is what it saved"
+                )
+            place = to or Path(f"{job.id}-export")
+            with _bars(quiet=as_json) as told:
+                client.download(job.id, place, progress=told)
+    if as_json:
+        emit({"object": "download", "job_id": job.id, "path": str(place)})
+    else:
+        say(str(place))
+
+
+def _chosen(client: Client, job_id: str, wanted: str) -> CheckpointResource:
+    found = client.checkpoints(job_id)
+    for one in found:
+        if wanted == str(one.step) or (wanted == "latest" and one.latest) or (wanted == "best" and one.best):
+            return one
+    steps = ", ".join(str(one.step) for one in found) or "none"
+    raise UsageError(f"there is no checkpoint {wanted!r}; there are those of steps: {steps}")
+
+
+@contextmanager
+def _bars(*, quiet: bool) -> Iterator[Told]:
+    """A bar a file on stderr, where that is a terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    shown: dict[str, Any] = {}
+    with Progress(*columns, console=console(stderr=True), disable=quiet) as progress:
+
+        def told(path: str, there: int, whole: int) -> None:
+            if path not in shown:
+                shown[path] = progress.add_task(one_line(path), total=whole)
+            progress.update(shown[path], completed=there)
+
+        yield told
+
+
+def fork(
+    ctx: typer.Context,
+    job_id: JobArgument,
+    step: Annotated[int | None, typer.Option(min=0, help="Of which checkpoint; default: the newest.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Set one field: optimizer.lr=1e-3.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the new job.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Start a new job from a job's checkpoint, with its spec and what you set differently."""
+    with client_of(ctx) as client:
+        source = find_job(client, job_id)
+        changes = change(source.spec | ({"name": name} if name is not None else {}), settings or [])
+        changes.pop("resume_from", None)
+        made = client.fork(source.id, step=step, changes=changes)
+    if as_json:
+        emit(made)
+        return
+    say(f"job {made.id} ({made.name}) accepted")
+    if made.origin is not None:
+        differs = ", ".join(made.origin.differs)
+        taken = (
+            "continues it exactly"
+            if made.origin.continues
+            else f"takes its weights alone, since these differ: {differs}"
+        )
+        say(f"it starts from step {made.origin.step} of {source.id} and {taken}")
+
+
+def delete(
+    ctx: typer.Context,
+    job_ids: Annotated[list[str], typer.Argument(metavar="JOB...", help="Ids, abbreviated ids, names, or `last`.")],
+    checkpoints: Annotated[bool, typer.Option("--checkpoints", help="Only their checkpoints.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete jobs that are over, with everything they left; or only their checkpoints."""
+    codes = []
+    with client_of(ctx) as client:
+        for job_id in job_ids:
+            try:
+                job = find_job(client, job_id)
+                what = "the checkpoints of " if checkpoints else ""
+                if not yes and not as_json and not typer.confirm(f"delete {what}job {job.id} ({one_line(job.name)})?"):
+                    continue
+                client.delete(job.id, only_checkpoints=checkpoints)
+            except TrainyardError as error:
+                codes.append(report(error))
+                continue
+            if as_json:
+                emit({"object": "deleted", "id": job.id})
+            else:
+                say(f"{what}job {job.id} deleted")
+    raise typer.Exit(codes[0] if codes else 0)
+
+
+def usage(ctx: typer.Context, as_json: JsonOption = False) -> None:
+    """Show what jobs hold on disk, by person, and what is left."""
+    with client_of(ctx) as client:
+        found = client.usage()
+    if as_json:
+        emit(found)
+        return
+    table(("USER", "JOBS", "DISK"), [(user.name, str(user.jobs), size(user.disk_bytes)) for user in found.users])
+    quota = f"; {size(found.quota_bytes_per_user)} a person" if found.quota_bytes_per_user else ""
+    say(f"{size(found.disk_bytes)} in all, {size(found.free_bytes)} free{quota}")

@@ -1,0 +1,62 @@
+"""TensorBoard's event files: records with a checksum around a message of protocol buffers. Pure but for the checksum.
+
+A record is the length (8 bytes), its checksum, the message, its checksum; all little-endian, checksums CRC-32C, masked.
+Of the message `Event` there are four fields: wall_time = 1, step = 2, file_version = 3 and summary = 5, whose
+`value` = 1 has tag = 1 and simple_value = 2.
+"""
+
+import struct
+from collections.abc import Callable, Iterator
+
+from trainyard.contract.resources import Series
+
+Checksum = Callable[[bytes], int]
+
+
+def records(series: list[Series], checksum: Checksum) -> Iterator[bytes]:
+    """The content of a file that shows these series."""
+    start = min((one.times[0].timestamp() for one in series if one.times), default=0.0)
+    yield _record(_double(1, start) + _bytes(3, b"brain.Event:2"), checksum)
+    for one in series:
+        tag = _bytes(1, one.key.encode())
+        for step, value, time in zip(one.steps, one.values, one.times, strict=True):
+            summary = _bytes(5, _bytes(1, tag + _float(2, value)))
+            yield _record(_double(1, time.timestamp()) + _whole(2, step) + summary, checksum)
+
+
+def _record(message: bytes, checksum: Checksum) -> bytes:
+    length = struct.pack("<Q", len(message))
+    return length + _masked(checksum(length)) + message + _masked(checksum(message))
+
+
+def _masked(value: int) -> bytes:
+    return struct.pack("<I", (((value >> 15) | (value << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def _whole(field: int, value: int) -> bytes:
+    return _varint(field << 3) + _varint(value)
+
+
+def _double(field: int, value: float) -> bytes:
+    return _varint(field << 3 | 1) + struct.pack("<d", value)
+
+
+def _bytes(field: int, value: bytes) -> bytes:
+    return _varint(field << 3 | 2) + _varint(len(value)) + value
+
+
+def _float(field: int, value: float) -> bytes:
+    try:
+        packed = struct.pack("<f", value)
+    except OverflowError:  # larger than its 32 bits hold
+        packed = struct.pack("<f", float("inf") if value > 0 else float("-inf"))
+    return _varint(field << 3 | 5) + packed
+
+
+def _varint(value: int) -> bytes:
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)

@@ -1,0 +1,84 @@
+"""`plan`: what a spec will need before it is submitted."""
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from trainyard.cli.output import complain, emit, say, size, table, write
+from trainyard.cli.session import JsonOption, client_of
+from trainyard.cli.specs import read_spec
+from trainyard.contract.plans import MemoryParts, PlanResource, StrategyPlan
+
+
+def plan(
+    ctx: typer.Context,
+    source: Annotated[
+        str, typer.Argument(metavar="SPEC", help="A YAML or JSON file, a preset's name, or - for stdin.")
+    ],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Set one field: gpus=8.")
+    ] = None,
+    with_script: Annotated[bool, typer.Option("--script", help="Show the batch script too.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the memory that a spec needs by strategy, whether it fits, and what would be submitted. Nothing is."""
+    with client_of(ctx) as client:
+        found = client.plan(read_spec(client, source, settings or []))
+    if as_json:
+        emit(found)
+        return
+    for line in _summary(found):
+        say(line)
+    if found.strategies:
+        headings = ("STRATEGY", "FITS", "PER GPU", "WEIGHTS", "GRADS", "OPTIMIZER", "ACTIVATIONS", "OTHER", "AT ONCE")
+        table(headings, [_row(one) for one in found.strategies])
+    for change in found.changes:
+        say(f"would fit: {change.message}")
+    for warning in found.warnings:
+        complain(f"note: {warning}")
+    if with_script and found.script:
+        write(found.script if found.script.endswith("\n") else f"{found.script}\n")
+
+
+def _summary(found: PlanResource) -> Iterator[str]:
+    if found.model is not None:
+        part = f", {found.model.trained:,} of them trained" if found.model.trained < found.model.parameters else ""
+        yield f"{found.model.parameters:,} parameters{part}"
+    if found.gpus:
+        yield "GPUs: " + ", ".join(
+            f"{gpu.type or 'no type'} ({size(gpu.least_bytes) if gpu.least_bytes else 'memory not known'})"
+            for gpu in found.gpus
+        )
+    yield f"strategy {found.strategy}: {found.why}"
+    yield found.verdict
+    if found.disk is not None:
+        disk = found.disk
+        yield (
+            f"disk: {size(disk.total_bytes)} at most ({disk.checkpoints} checkpoints of {size(disk.checkpoint_bytes)}, "
+            f"export {size(disk.export_bytes)})"
+        )
+
+
+def _row(one: StrategyPlan) -> tuple[str, ...]:
+    fits = "?" if one.fits is None else "yes" if one.fits else "no"
+    name = one.strategy + ("*" if one.chosen else "")
+    if one.parts is None or one.peak_bytes is None:
+        return name, fits, f"> {size(one.state_bytes)}", "", "", "", "", "", ""
+    parts = one.parts
+    other = parts.logits + parts.transient
+    return (
+        name,
+        fits,
+        size(one.peak_bytes),
+        size(parts.parameters + parts.gathered),
+        size(_gradients(parts)),
+        size(parts.optimizer),
+        size(parts.activations),
+        size(other),
+        str(one.micro_size),
+    )
+
+
+def _gradients(parts: MemoryParts) -> int:
+    return parts.gradients + parts.buckets
