@@ -1,7 +1,8 @@
 """The numbered cases of bad input.
 
-Elsewhere: 7, 16 and 21 in test_bad_input.py; 10 to 14 in test_checkpoints.py, test_artifacts.py and test_local.py; 16 and
-17 in test_ingest.py; 26 in test_slurm_commands.py; connections of 25 in test_connections.py; files of 27 in test_private.py.
+Elsewhere: 7, 16 and 21 in test_bad_input.py; 10 to 14 in test_checkpoints.py, test_artifacts.py and test_local.py; 16
+and 17 in test_ingest.py; 26 in test_slurm_commands.py; the connections of 25 in test_connections.py; the files of 27 in
+test_private.py.
 """
 
 import gzip
