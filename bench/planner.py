@@ -51,9 +51,7 @@ def main() -> int:
     accelerator = "cuda" if _gpus() else "cpu"
     processes = (1, 2) if accelerator == "cpu" or _gpus() > 1 else (1,)
     print(f"predicted and measured peak of rank 0 in MB, {accelerator}")
-    print(
-        f"{'model':22}{'ranks':>6} {'strategy':9}{'prec.':7}{'checkpointing':15}{'predicted':>10}{'measured':>10}{'':>8}"
-    )
+    print(f"{'model':22}{'ranks':>6} {'strategy':9}{'prec.':7}{'checkpointing':15}{'predicted':>10}{'measured':>10}")
     worst, count = 0.0, 0
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
         llama = _llama.make(Path(folder), _LLAMA, batch=8)
