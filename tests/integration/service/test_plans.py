@@ -49,7 +49,7 @@ class TestPlans:
             assert one.parts is not None
             assert sum(one.parts.model_dump().values()) == one.peak_bytes
         assert found.model is not None
-        assert found.model.parameters == found.model.trained == 1275957248
+        assert found.model.parameters == found.model.trained == 1276088320
         assert found.fits is False
         assert found.verdict.startswith("does not fit: needs about 28.4 GiB of 16 GiB per GPU: ")
         assert found.changes[0].set == {"strategy": "fsdp"}
@@ -63,7 +63,8 @@ class TestPlans:
         assert world.client.get("/v1/jobs").json()["data"] == []
         assert (world.scheduler.submitted, list(world.settings.runs.iterdir())) == ([], [])
 
-    def test_the_script_is_the_one_that_is_submitted(self, world: World) -> None:
+    def test_the_script_is_the_one_that_is_submitted(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("PYTHONPATH", raising=False)
         found = plan(world, SPEC)
         job = world.submit()
         world.tick()

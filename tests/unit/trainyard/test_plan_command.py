@@ -43,13 +43,13 @@ def test_what_it_shows(service, run):
     done = run_plan(service, run)
     assert [" ".join(line.split()) for line in done.stdout.splitlines()] == [
         "1,234,567 parameters, 1,000 of them trained",
-        "GPUs: t4 (4.29 GB), odd (memory not known)",
+        "GPUs: t4 (4 GiB), odd (memory not known)",
         "strategy ddp: the spec says so",
         "does not fit: needs about 6 GiB of 4 GiB per GPU",
         "disk: 40 kB at most (3 checkpoints of 12 kB, export 4 kB)",
         "STRATEGY FITS PER GPU WEIGHTS GRADS OPTIMIZER ACTIVATIONS OTHER AT ONCE",
-        "ddp* no 6.44 GB 1.07 GB 1.07 GB 2.15 GB 1.07 GB 1.07 GB 4",
-        "fsdp ? > 2.15 GB",
+        "ddp* no 6 GiB 1 GiB 1 GiB 2 GiB 1 GiB 1 GiB 4",
+        "fsdp ? > 2 GiB",
         "would fit: strategy fsdp: 2 GiB",
     ]
     assert done.stderr == "note: zero1 is zero2\n"
