@@ -296,19 +296,23 @@ def _block(
         held -= released
         whole += mine
     if layout.sharded and block.gathered:
-        # zero1's accumulated gradient is the unit's own; in half precision it is held once more than in fp32.
-        own = 0 if layout.strategy == "zero1" and layout.accumulates else numbers.bytes
-        reducing = (own + (2 if own == 2 else 0) + 4) * block.trained + 4 * block.trained // layout.shards
-        yield (
-            "a unit's reduction",
-            _add(
-                walk.base,
-                gradients=_gradients(walk, units_done),
-                gathered=gathered - numbers.bytes * block.gathered,
-                activations=held,
-                transient=block.residual + reducing + numbers.bytes * root,
-            ),
-        )
+        beside = block.residual + numbers.bytes * root
+        yield _reduction(walk, block, gathered=gathered, held=held, beside=beside, done=units_done)
+
+
+def _reduction(walk: _Walk, block: Block, *, gathered: int, held: int, beside: int, done: int) -> Moment:
+    """The end of a sharded unit's backward: its parameters are let go of, and its gradient is scattered."""
+    layout, width = walk.layout, walk.layout.numbers.bytes
+    # zero1's accumulated gradient is the unit's own; in half precision it is held once more than in fp32.
+    own = 0 if layout.strategy == "zero1" and layout.accumulates else width
+    reducing = (own + (2 if own == 2 else 0) + 4) * block.trained + 4 * block.trained // layout.shards
+    return "a unit's reduction", _add(
+        walk.base,
+        gradients=_gradients(walk, done),
+        gathered=gathered - width * block.gathered,
+        activations=held,
+        transient=beside + reducing,
+    )
 
 
 def _root(walk: _Walk) -> Iterator[Moment]:

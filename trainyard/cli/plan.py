@@ -52,6 +52,8 @@ def _summary(found: PlanResource) -> Iterator[str]:
         )
     yield f"strategy {found.strategy}: {found.why}"
     yield found.verdict
+    if host := next((one.host_bytes for one in found.strategies if one.chosen), None):
+        yield f"host memory: roughly {_memory(host)} for each rank"
     if found.disk is not None:
         disk = found.disk
         yield (

@@ -46,6 +46,7 @@ def test_what_it_shows(service, run):
         "GPUs: t4 (4 GiB), odd (memory not known)",
         "strategy ddp: the spec says so",
         "does not fit: needs about 6 GiB of 4 GiB per GPU",
+        "host memory: roughly 1 GiB for each rank",
         "disk: 40 kB at most (3 checkpoints of 12 kB, export 4 kB)",
         "STRATEGY FITS PER GPU WEIGHTS GRADS OPTIMIZER ACTIVATIONS OTHER AT ONCE",
         "ddp* no 6 GiB 1 GiB 1 GiB 2 GiB 1 GiB 1 GiB 4",

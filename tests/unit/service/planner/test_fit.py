@@ -53,6 +53,11 @@ class TestRefusals:
         assert 1 <= found.micro_size < 16
         assert question(24).fits(found)
 
+    def test_where_none_fits_the_micro_size_that_needs_least_counts(self):
+        automatic_size = {"size": 4, "micro_size": "auto"}
+        whole = question(80).estimate(spec(gpus=2, batch={"size": 4, "micro_size": 2}))
+        assert question(4).estimate(spec(gpus=2, batch=automatic_size)).peak == whole.peak
+
     def test_state_alone_can_be_too_large(self):
         outline = question(1).outline
         blind = Question(type(outline)(outline.parameters, outline.blocks), [Device("x", 8 * GIB, 8 * GIB)])
