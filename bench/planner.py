@@ -51,10 +51,7 @@ def main() -> int:
     accelerator = "cuda" if _gpus() else "cpu"
     processes = (1, 2) if accelerator == "cpu" or _gpus() > 1 else (1,)
     print(f"predicted and measured peak of rank 0 in MB, {accelerator}")
-    print(
-        f"{'model':22}{'ranks':>6} {'strategy':9}{'prec.':7}{'checkpointing':15}"
-        f"{'predicted':>10}{'measured':>10}{'':>8}"
-    )
+    print(f"{'model':24}{'ranks':>6} {'strategy':9}{'prec.':7}{'checkpointing':15}{'predicted':>10}{'measured':>10}")
     worst, count = 0.0, 0
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
         llama = _llama.make(Path(folder), _LLAMA, batch=8)
@@ -94,6 +91,9 @@ def grid(ranks: int, llama: Document, accelerator: str) -> list[Case]:
         found.append(
             _case("gpt small", models["gpt small"], ranks, strategy, "fp32", activation_checkpointing="selective")
         )
+    if ranks > 1:
+        found.append(_case("gpt medium, in 2 parts", models["gpt medium"], ranks, "zero1", "fp32", parts=2))
+        found.append(_case("gpt medium, in 2 parts", models["gpt medium"], ranks, "ddp", "bf16", parts=2))
     return found
 
 
@@ -137,7 +137,7 @@ def compare(cases: list[Case], ranks: int, accelerator: str) -> list[float]:
         errors.append(abs(predicted / measured["peak"] - 1))
         spec = case.document
         print(
-            f"{case.name:22}{ranks:>6} {spec['strategy']:9}{spec['precision']:7}"
+            f"{case.name:24}{ranks:>6} {spec['strategy']:9}{spec['precision']:7}"
             f"{spec.get('activation_checkpointing', 'none'):15}{predicted / 1e6:10.2f}{measured['peak'] / 1e6:10.2f}"
             f"{predicted / measured['peak'] - 1:+8.1%}"
         )

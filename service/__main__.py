@@ -37,6 +37,7 @@ from service.reconcile.submit import Submitter
 from service.reconcile.ticking import ReconcileLoop
 from service.reports.curves.retention import cutoff, trim
 from service.scheduler.base import Scheduler
+from service.scheduler.documents import source_tree
 from service.scheduler.local import LocalScheduler
 from service.scheduler.local_policy import visible_gpus
 from service.scheduler.slurm import SlurmScheduler
@@ -153,7 +154,7 @@ def make_loop(services: Services, scheduler: Scheduler) -> ReconcileLoop:
     batch = partial(batch_script, _slurm_site(services.settings)) if scheduler.name == "slurm" else None
     slurm, settings = scheduler.name == "slurm", services.settings
     lease = LeaderLease(services.database, owner_of(services.state))
-    preparation = Preparation(services, slurm=slurm, search_path=_source_tree(), batch_script=batch)
+    preparation = Preparation(services, slurm=slurm, search_path=source_tree(), batch_script=batch)
     # The local queue answers at once; sbatch may hang for minutes.
     hand_overs = HandOvers(threads=_SUBMISSIONS_AT_ONCE if slurm else 0)
     submitter = Submitter(services, scheduler, lease, preparation, hand_overs)
@@ -172,12 +173,6 @@ def _retain(services: Services) -> bool:
 
 def _slurm_site(settings: Settings) -> SlurmSite:
     return SlurmSite(accelerator=settings.site.accelerator)
-
-
-def _source_tree() -> tuple[Path, ...]:
-    """Where workers find our packages when they run from a source tree that is not installed."""
-    root = Path(__file__).resolve().parent.parent
-    return (root,) if str(root) in os.environ.get("PYTHONPATH", "").split(os.pathsep) else ()
 
 
 class _Server(uvicorn.Server):

@@ -58,20 +58,21 @@ class Question:
         return self._sized[key]
 
     def estimate(self, spec: TrainingSpec) -> Estimate | Problem:
-        """For the spec's micro size; where that is `auto`, the largest halving of a rank's share that fits."""
+        """For the spec's micro size; where that is `auto`, the largest halving of a rank's share that fits, or where
+        none does the one that needs least."""
         model = self.model(spec)
         if isinstance(model, Problem):
             return model
         least = least_of(spec, model).peak
         asked = spec.batch.micro_size
         sizes = [asked] if isinstance(asked, int) else list(_halvings(share_of(spec)))
-        found = None
+        tried: list[Estimate] = []
         for size in sizes:
-            found = Estimate(size, least, memory_of(spec, model, size, self.context))
-            if self.fits(found) is not False or found.memory is None:
-                break
-        assert found is not None
-        return found
+            tried.append(Estimate(size, least, memory_of(spec, model, size, self.context)))
+            if self.fits(tried[-1]) is not False or tried[-1].memory is None:
+                return tried[-1]
+        # Smaller is not always less: gradients wait for the update's last micro-batch.
+        return min(tried, key=lambda one: one.peak)
 
     def fits(self, estimate: Estimate) -> bool | None:
         """None: not known."""
@@ -198,9 +199,15 @@ def needs(question: Question, estimate: Estimate) -> str:
     if estimate.memory is None:
         return f"needs more than {_gb(estimate.least)}{room}, without activations"
     parts = sorted(estimate.memory.parts.items(), key=lambda part: -part[1])
-    told = ", ".join(f"{name} {size / GIB:.3g}" for name, size in parts if size >= 0.01 * estimate.peak)
+    unit = _unit(estimate.peak)[0]
+    told = ", ".join(f"{name} {size / unit:.3g}" for name, size in parts if size >= 0.01 * estimate.peak)
     return f"needs about {_gb(estimate.peak)}{room}: {told}"
 
 
 def _gb(size: int) -> str:
-    return f"{size / GIB:.3g} GiB"
+    unit, name = _unit(size)
+    return f"{size / unit:.3g} {name}"
+
+
+def _unit(size: int) -> tuple[int, str]:
+    return (GIB, "GiB") if size >= GIB // 2 else (2**20, "MiB")

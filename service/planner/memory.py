@@ -275,13 +275,14 @@ def _block(
     gathered = _gathered(walk, behind=behind, here=block.gathered, ahead=ahead)
     for op in reversed(block.ops):
         mine = int(op.weights * share)
-        making = mine * (numbers.bytes + (4 if numbers.copy else 0))
+        fresh = numbers.bytes * mine
         if layout.sharded:
-            gradients, fresh = _gradients(walk, units_done), numbers.bytes * whole + making
-        elif layout.strategy == "ddp":
-            gradients, fresh = _gradients(walk, done), making
+            gradients, earlier = _gradients(walk, units_done), numbers.bytes * whole
         else:
-            gradients, fresh = _gradients(walk, done + whole), making
+            gradients, earlier = _gradients(walk, done if layout.strategy == "ddp" else done + whole), 0
+        released = op.saved + numbers.copy * op.weights
+        # The weight's gradient is cast to fp32 when what the operation had kept is gone.
+        cast = max(0, 4 * mine - released - op.out) if numbers.copy else 0
         yield (
             "a block's backward",
             _add(
@@ -289,25 +290,29 @@ def _block(
                 gradients=gradients,
                 gathered=gathered,
                 activations=held,
-                transient=block.residual + op.out + op.into + fresh + waiting,
+                transient=block.residual + op.out + op.into + fresh + earlier + cast + waiting,
             ),
         )
-        held -= op.saved + numbers.copy * op.weights
+        held -= released
         whole += mine
     if layout.sharded and block.gathered:
-        # zero1's accumulated gradient is the unit's own; in half precision it is held once more than in fp32.
-        own = 0 if layout.strategy == "zero1" and layout.accumulates else numbers.bytes
-        reducing = (own + (2 if own == 2 else 0) + 4) * block.trained + 4 * block.trained // layout.shards
-        yield (
-            "a unit's reduction",
-            _add(
-                walk.base,
-                gradients=_gradients(walk, units_done),
-                gathered=gathered - numbers.bytes * block.gathered,
-                activations=held,
-                transient=block.residual + reducing + numbers.bytes * root,
-            ),
-        )
+        beside = block.residual + numbers.bytes * root
+        yield _reduction(walk, block, gathered=gathered, held=held, beside=beside, done=units_done)
+
+
+def _reduction(walk: _Walk, block: Block, *, gathered: int, held: int, beside: int, done: int) -> Moment:
+    """The end of a sharded unit's backward: its parameters are let go of, and its gradient is scattered."""
+    layout, width = walk.layout, walk.layout.numbers.bytes
+    # zero1's accumulated gradient is the unit's own; in half precision it is held once more than in fp32.
+    own = 0 if layout.strategy == "zero1" and layout.accumulates else width
+    reducing = (own + (2 if own == 2 else 0) + 4) * block.trained + 4 * block.trained // layout.shards
+    return "a unit's reduction", _add(
+        walk.base,
+        gradients=_gradients(walk, done),
+        gathered=gathered - width * block.gathered,
+        activations=held,
+        transient=beside + reducing,
+    )
 
 
 def _root(walk: _Walk) -> Iterator[Moment]:

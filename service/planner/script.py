@@ -2,14 +2,14 @@
 
 import os
 
-from service.scheduler.documents import launch_document
+from service.scheduler.documents import launch_document, source_tree
 from service.scheduler.launch_plan import allowed, plan_launch
 from service.scheduler.slurm_plan import SlurmSite, batch_script
 from service.settings import Settings
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec import TrainingSpec
 
-JOB, ATTEMPT = "JOB", "ATTEMPT"
+JOB, ATTEMPT = "JOB-ID", "ATTEMPT-ID"
 
 
 def preview(settings: Settings, spec: TrainingSpec) -> tuple[str | None, str | None]:
@@ -28,7 +28,7 @@ def preview(settings: Settings, spec: TrainingSpec) -> tuple[str | None, str | N
     )
     folder = RunLayout(settings.runs / JOB).attempt(1).root
     try:
-        plan = plan_launch(document, folder=folder, allowed_environment=allowed(os.environ))
+        plan = plan_launch(document, folder=folder, allowed_environment=allowed(os.environ), search_path=source_tree())
         if slurm:
             return batch_script(SlurmSite(accelerator=settings.site.accelerator), document, plan), None
     except ValueError as error:

@@ -1,5 +1,7 @@
-"""From a resolved spec to the document of one attempt: the same for a submission and for a plan of one. Pure."""
+"""From a resolved spec to the document of one attempt: the same for a submission and for a plan of one."""
 
+import os
+from pathlib import Path
 from typing import Any
 
 from service.settings import Settings
@@ -29,3 +31,9 @@ def launch_document(spec: TrainingSpec, settings: Settings, *, slurm: bool, **at
 
 def ranks_per_node(spec: TrainingSpec) -> int:
     return min(spec.gpus, spec.resources.gpus_per_node or spec.gpus)
+
+
+def source_tree() -> tuple[Path, ...]:
+    """Where workers find our packages when they run from a source tree that is not installed."""
+    root = Path(__file__).resolve().parents[2]
+    return (root,) if str(root) in os.environ.get("PYTHONPATH", "").split(os.pathsep) else ()

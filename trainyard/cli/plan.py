@@ -47,11 +47,13 @@ def _summary(found: PlanResource) -> Iterator[str]:
         yield f"{found.model.parameters:,} parameters{part}"
     if found.gpus:
         yield "GPUs: " + ", ".join(
-            f"{gpu.type or 'no type'} ({size(gpu.least_bytes) if gpu.least_bytes else 'memory not known'})"
+            f"{gpu.type or 'no type'} ({_memory(gpu.least_bytes) if gpu.least_bytes else 'memory not known'})"
             for gpu in found.gpus
         )
     yield f"strategy {found.strategy}: {found.why}"
     yield found.verdict
+    if host := next((one.host_bytes for one in found.strategies if one.chosen), None):
+        yield f"host memory: roughly {_memory(host)} for each rank"
     if found.disk is not None:
         disk = found.disk
         yield (
@@ -64,20 +66,25 @@ def _row(one: StrategyPlan) -> tuple[str, ...]:
     fits = "?" if one.fits is None else "yes" if one.fits else "no"
     name = one.strategy + ("*" if one.chosen else "")
     if one.parts is None or one.peak_bytes is None:
-        return name, fits, f"> {size(one.state_bytes)}", "", "", "", "", "", ""
+        return name, fits, f"> {_memory(one.state_bytes)}", "", "", "", "", "", ""
     parts = one.parts
     other = parts.logits + parts.transient
     return (
         name,
         fits,
-        size(one.peak_bytes),
-        size(parts.parameters + parts.gathered),
-        size(_gradients(parts)),
-        size(parts.optimizer),
-        size(parts.activations),
-        size(other),
+        _memory(one.peak_bytes),
+        _memory(parts.parameters + parts.gathered),
+        _memory(_gradients(parts)),
+        _memory(parts.optimizer),
+        _memory(parts.activations),
+        _memory(other),
         str(one.micro_size),
     )
+
+
+def _memory(count: int) -> str:
+    """Binary, as GPUs are sold and as the service's words have it."""
+    return f"{count / 2**30:.3g} GiB" if count >= 2**29 else f"{count / 2**20:.3g} MiB"
 
 
 def _gradients(parts: MemoryParts) -> int:

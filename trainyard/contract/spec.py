@@ -47,7 +47,8 @@ class TrainingSpec(Strict):
     """What is trained. `causal_lm`, `image_classification` and `regression` are built in; `custom` is a task of yours
     in our loop, `script` a program of yours under torchrun, `comm_check` a check of the ranks' communication."""
     strategy: Strategy = "auto"
-    """How the model is spread over the ranks; see `docs/engine.md`. `auto`: `single` on one rank, else `ddp`."""
+    """How the model is spread over the ranks; see `docs/engine.md`. `auto`: `single` on one rank, else `ddp`, or where
+    that is known not to fit the GPUs the least sharding that does; see `docs/planner.md`."""
     precision: Precision = "auto"
     """What forward and backward compute in; weights stay in fp32. `auto`: `bf16` on GPUs, else `fp32`."""
     lora_rank: PositiveInt | None = None

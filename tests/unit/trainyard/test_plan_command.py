@@ -1,0 +1,70 @@
+"""`trainyard plan`."""
+
+import json
+
+SPEC = {"task": "regression", "gpus": 2}
+GIB = 2**30
+PARTS = {"parameters": GIB, "gradients": GIB, "optimizer": 2 * GIB, "activations": GIB, "logits": GIB}
+ANSWER = {
+    "object": "plan",
+    "spec": SPEC,
+    "model": {"parameters": 1234567, "trained": 1000},
+    "strategies": [
+        {
+            "strategy": "ddp",
+            "micro_size": 4,
+            "peak_bytes": 6 * GIB,
+            "state_bytes": 4 * GIB,
+            "parts": PARTS,
+            "fits": False,
+            "chosen": True,
+            "host_bytes": GIB,
+        },
+        {"strategy": "fsdp", "state_bytes": 2 * GIB, "fits": None, "host_bytes": GIB},
+    ],
+    "strategy": "ddp",
+    "why": "the spec says so",
+    "fits": False,
+    "verdict": "does not fit: needs about 6 GiB of 4 GiB per GPU",
+    "gpus": [{"type": "t4", "least_bytes": 4 * GIB}, {"type": "odd"}],
+    "changes": [{"set": {"strategy": "fsdp"}, "message": "strategy fsdp: 2 GiB", "peak_bytes": 2 * GIB}],
+    "disk": {"checkpoint_bytes": 12000, "checkpoints": 3, "export_bytes": 4000, "total_bytes": 40000},
+    "script": "#!/bin/sh\ntrue",
+    "warnings": ["zero1 is zero2"],
+}
+
+
+def run_plan(service, run, *arguments):
+    service.on("POST", "/v1/plans", ANSWER)
+    return run("plan", "-", *arguments, input=json.dumps(SPEC))
+
+
+def test_what_it_shows(service, run):
+    done = run_plan(service, run)
+    assert [" ".join(line.split()) for line in done.stdout.splitlines()] == [
+        "1,234,567 parameters, 1,000 of them trained",
+        "GPUs: t4 (4 GiB), odd (memory not known)",
+        "strategy ddp: the spec says so",
+        "does not fit: needs about 6 GiB of 4 GiB per GPU",
+        "host memory: roughly 1 GiB for each rank",
+        "disk: 40 kB at most (3 checkpoints of 12 kB, export 4 kB)",
+        "STRATEGY FITS PER GPU WEIGHTS GRADS OPTIMIZER ACTIVATIONS OTHER AT ONCE",
+        "ddp* no 6 GiB 1 GiB 1 GiB 2 GiB 1 GiB 1 GiB 4",
+        "fsdp ? > 2 GiB",
+        "would fit: strategy fsdp: 2 GiB",
+    ]
+    assert done.stderr == "note: zero1 is zero2\n"
+    assert done.exit_code == 0
+
+
+def test_the_script_on_request(service, run):
+    assert run_plan(service, run, "--script").stdout.endswith("#!/bin/sh\ntrue\n")
+
+
+def test_json(service, run):
+    assert json.loads(run_plan(service, run, "--json").stdout)["changes"][0]["set"] == {"strategy": "fsdp"}
+
+
+def test_fields_are_set_on_top(service, run):
+    run_plan(service, run, "--set", "gpus=8")
+    assert json.loads(service.requests[-1].content)["gpus"] == 8
