@@ -261,7 +261,7 @@ def script(
     _person: PersonDep,
     now: NowDep,
     job_id: str,
-    attempt: Annotated[int | None, Query(ge=1)] = None,
+    attempt: Annotated[int | None, Query(ge=1, le=2**31)] = None,
 ) -> ScriptResource:
     """What was handed to the scheduler, for the newest attempt or the one asked for."""
     with services.database.read() as session:

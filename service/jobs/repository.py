@@ -329,7 +329,7 @@ def _each_status(statuses: Sequence[str]) -> list[list[sa.ColumnElement[bool]]]:
 
 
 def _cursor(after: str) -> int:
-    try:
-        return int(after.rsplit("_", 1)[-1])
-    except ValueError:
-        raise InvalidRequestError(f"{after!r} is not the id of an event", param="after") from None
+    number = after.rsplit("_", 1)[-1]
+    if not number.isascii() or not number.isdigit() or len(number) > 18:
+        raise InvalidRequestError(f"{after!r} is not the id of an event", param="after")
+    return int(number)

@@ -105,7 +105,7 @@ def get_log(
     now: NowDep,
     job_id: str,
     rank: Rank = "0",
-    attempt: Annotated[int | None, Query(ge=1, description="The newest if left out.")] = None,
+    attempt: Annotated[int | None, Query(ge=1, le=2**31, description="The newest if left out.")] = None,
     tail: Annotated[int | None, Query(ge=0, le=100_000, description="Only so many last lines.")] = None,
     offset: Annotated[int, Query(ge=0, le=2**62, description="From this byte on.")] = 0,
 ) -> Response:

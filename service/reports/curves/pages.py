@@ -52,7 +52,7 @@ def _place(after: str | None) -> tuple[int, int, int]:
     if after is None:
         return -1, -1, -1
     parts = after.split(".")
-    if len(parts) != 3 or not all(part.isascii() and part.isdigit() and len(part) < 20 for part in parts):
+    if len(parts) != 3 or not all(part.isascii() and part.isdigit() and len(part) < 19 for part in parts):
         raise InvalidRequestError(f"{after!r} is not the id of a point", param="after")
     key, step, execution = (min(int(part), 2**62) for part in parts)
     return key, step, execution
