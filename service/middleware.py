@@ -18,6 +18,7 @@ from service.access.trail import CURRENT, Asked
 from service.dependencies import Services
 from service.errors import (
     BodyTooLargeError,
+    InvalidRequestError,
     MalformedRequestError,
     PermissionDeniedError,
     RateLimitedError,
@@ -101,7 +102,7 @@ class Gate:
         if allowance is not None and not allowance.allowed:
             raise RateLimitedError(allowance.retry_seconds)
         if "\0" in scope["path"] or b"%00" in scope["query_string"] or b"\0" in scope["query_string"]:
-            raise MalformedRequestError("the address holds a NUL, which no name has", code="malformed_address")
+            raise InvalidRequestError("the address holds a NUL, which no name has", code="invalid_path")
         if headers.get(b"content-encoding", b"identity") != b"identity":
             raise MalformedRequestError("compressed bodies are not taken", code="content_encoding")
         limit, length = self._limit(scope), headers.get(b"content-length", b"0")
