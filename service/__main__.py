@@ -150,7 +150,11 @@ def make_scheduler(services: Services) -> Scheduler:
             raise StartError(f"TRAINYARD_BACKEND=slurm needs Slurm's commands; not on the PATH: {', '.join(missing)}")
         if not is_plain_path(settings.runs):
             raise StartError(f"TRAINYARD_RUNS_DIR={settings.runs}: on Slurm only letters, digits and _./+@=,- in it")
-        return SlurmScheduler(poll_seconds=settings.slurm_poll_seconds, count=services.metrics.command)
+        return SlurmScheduler(
+            poll_seconds=settings.slurm_poll_seconds,
+            submit_seconds=settings.slurm_submit_seconds,
+            count=services.metrics.command,
+        )
     gpus = visible_gpus(os.environ, os.listdir("/dev")) if settings.site.accelerator == "cuda" else ()
     return LocalScheduler(settings.state, settings.local_slots, utc_now, gpus=gpus)
 
