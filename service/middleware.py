@@ -139,7 +139,8 @@ class _Answer:
     async def say(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            if self._asked.is_change or self.status == 401:
+            if self._services.trail.misses(self._asked, self.status):
+                # In a thread, and only then: a hop there and back is a part of what a request costs.
                 await run_in_threadpool(self._services.trail.answered, self._asked, self.status)
             extra = [(b"x-request-id", self._asked.request_id.encode()), (b"x-content-type-options", b"nosniff")]
             extra += self.allowance.headers if self.allowance else []

@@ -47,6 +47,11 @@ class Settings(BaseSettings):
     """Least time between two questions to Slurm; each costs it one squeue and at most one sacct."""
     slurm_slowest_poll_seconds: Annotated[float, Field(gt=0)] = 60.0
     """While nothing changes the pause between two questions doubles up to this; anything new starts it over."""
+    slurm_submit_seconds: Annotated[float, Field(ge=1)] = 300.0
+    """How long sbatch may take; longer than the two minutes for which it tries again by itself."""
+    slurm_doubt_seconds: Annotated[float, Field(ge=1)] = 180.0
+    """How long after sbatch was last asked a submission without an answer, which three look-ups have not found, is
+    repeated; longer than sbatch's request may travel."""
     slurm_lead_seconds: Annotated[int, Field(ge=1, le=3600)] = 180
     """How long before a job's time limit Slurm is to warn it; longer than a checkpoint takes."""
     slurm_time_limit_minutes: Annotated[int | None, Field(ge=1)] = None

@@ -13,7 +13,7 @@ from typing import Any
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
 from worker.cgroup import oom_kills
-from worker.launcher.torchrun import ended_file
+from worker.launcher.ended import ended_file
 from worker.processes import PARENT
 
 _NO_FILE = "<N/A>"

@@ -80,11 +80,15 @@ class Trail:
             AuditRepository(session).add(self._entry(asked, "done", None))
             asked.joined = True
 
+    def misses(self, asked: Asked, status: int) -> bool:
+        """Whether `answered` has something to do."""
+        return status == 401 or _is_unwritten(asked, status)
+
     def answered(self, asked: Asked, status: int) -> None:
         """Write what no transaction took along. Never fails: the answer is made, and must go out."""
         if status == 401:
             self._failed(asked.address)
-        if not asked.is_change or (asked.joined and status < 400):
+        if not _is_unwritten(asked, status):
             return
         outcome: Literal["done", "refused", "failed"] = (
             "done" if status < 400 else "refused" if status < 500 else "failed"
@@ -135,3 +139,8 @@ class Trail:
                 AuditRepository(session).add(entry)
         except UnavailableError as error:
             log.error("not written", action=entry.action, actor=entry.actor, error=error.message)
+
+
+def _is_unwritten(asked: Asked, status: int) -> bool:
+    """Whether the request needs an entry that no transaction took along."""
+    return asked.is_change and not (asked.joined and status < 400)

@@ -179,10 +179,10 @@ def _store(
         if force:
             said = f"{principal.name} has it submitted even if it cannot fit the GPUs' memory"
             jobs.event(job, FORCED, said, level="warning")
-        answer = _resource(job, run_root, now).model_dump(mode="json")
         if idempotency_key is not None:
-            jobs.remember(principal.id, idempotency_key, answer)
-    return Accepted(job=answer, replayed=False)
+            jobs.remember(principal.id, idempotency_key, _answer(job, run_root, now))
+    # Once more where it was remembered: other writers do not wait for it.
+    return Accepted(job=_answer(job, run_root, now), replayed=False)
 
 
 def _fork_words(origin: Origin) -> str:
@@ -236,5 +236,5 @@ def require_change(principal: Principal, job: Job | None = None) -> None:
         raise PermissionDeniedError(f"job {job.id} belongs to {job.created_by}")
 
 
-def _resource(job: Job, run_root: RunLayout, now: datetime) -> JobResource:
-    return job_resource(job, None, RunLayout(run_root.root / job.id), now)
+def _answer(job: Job, run_root: RunLayout, now: datetime) -> dict[str, Any]:
+    return job_resource(job, None, RunLayout(run_root.root / job.id), now).model_dump(mode="json")

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.responses import JSONResponse
 from pydantic import AwareDatetime
 from starlette.concurrency import run_in_threadpool
 
@@ -45,7 +46,6 @@ SPEC_BODY = {
 @router.post("", status_code=201, response_model=JobResource, operation_id="submit_job", openapi_extra=SPEC_BODY)
 async def submit(
     request: Request,
-    response: Response,
     services: ServicesDep,
     person: PersonDep,
     now: NowDep,
@@ -74,11 +74,11 @@ async def submit(
 
     accepted = await run_in_threadpool(accept)
     services.crash("accept.after-commit")
-    if accepted.replayed:
-        response.headers["Idempotent-Replayed"] = "true"
-    else:
+    if not accepted.replayed:
         services.hint()
-    return accepted.job
+    headers = {"Idempotent-Replayed": "true"} if accepted.replayed else None
+    # As it is: FastAPI would make the resource again to make the same answer of it.
+    return JSONResponse(accepted.job, status_code=201, headers=headers)
 
 
 def read_document(body: bytes, headers: Mapping[str, str]) -> Any:

@@ -5,9 +5,10 @@ the answer is recorded. An attempt without an answer is never submitted again be
 scheduler does not have it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Literal
 
 import structlog
 
@@ -19,7 +20,16 @@ from service.reconcile.blame import next_excluded
 from service.reconcile.handover import Answer, HandOvers, NotAsked, Superseded
 from service.reconcile.lease import LeaderLease
 from service.reconcile.prepare import Preparation
-from service.scheduler.base import Accepted, Ambiguous, Known, Rejected, Scheduler, SubmitOutcome
+from service.scheduler.base import (
+    SUBMITTER_MARGIN_SECONDS,
+    Accepted,
+    Ambiguous,
+    Known,
+    Rejected,
+    Scheduler,
+    SubmitOutcome,
+)
+from service.settings import Settings
 from trainyard.contract.problems import Problem
 from trainyard.contract.reports import Failure
 from trainyard.contract.spec import parse_spec
@@ -40,14 +50,15 @@ class LookupPolicy:
     """The longest that a question may be under way, in a child that outlives a killed service."""
 
 
-LOOKUPS: Mapping[str, LookupPolicy] = {
-    # The local queue is this service's own and is read under its lock: one clean look tells.
-    "local": LookupPolicy(times=1, after=timedelta(0)),
+def lookup_policy(scheduler: Literal["local", "slurm"], settings: Settings) -> LookupPolicy:
+    """Of a scheduler."""
+    if scheduler == "local":
+        # The queue is this service's own and is read under its lock: one clean look tells.
+        return LookupPolicy(times=1, after=timedelta(0))
     # sbatch may still be retrying by itself for two minutes, and slurmctld may list a job late.
-    "slurm": LookupPolicy(
-        times=3, after=timedelta(seconds=180), apart=timedelta(seconds=60), asking=timedelta(seconds=310)
-    ),
-}
+    doubt = timedelta(seconds=settings.slurm_doubt_seconds)
+    asking = timedelta(seconds=settings.slurm_submit_seconds + SUBMITTER_MARGIN_SECONDS)
+    return LookupPolicy(times=3, after=doubt, apart=doubt / 3, asking=asking)
 
 
 @dataclass(frozen=True)
@@ -61,6 +72,10 @@ class Submitter:
     hand_overs: HandOvers = field(default_factory=HandOvers)
     looked: dict[str, datetime] = field(default_factory=dict)
     """When each unanswered attempt was last looked for. Forgotten at a restart, which looks at once."""
+
+    @property
+    def _policy(self) -> LookupPolicy:
+        return lookup_policy(self.scheduler.name, self.services.settings)
 
     def submit(self, job_no: int) -> None:
         """Begin the next attempt of a queued job, where there is room for one more question."""
@@ -97,7 +112,7 @@ class Submitter:
         if attempt.handed_over_at is None:
             self._never_asked(job, attempt)
             return
-        now, policy = self.services.clock(), LOOKUPS[self.scheduler.name]
+        now, policy = self.services.clock(), self._policy
         if attempt.id in self.looked and now - self.looked[attempt.id] < policy.apart:
             return
         folder = self.services.run(job.id).attempt(attempt.number).root
@@ -212,7 +227,7 @@ class Submitter:
 
     def _begin(self, job: Job, attempt: Attempt) -> None:
         job_id, attempt_id, seen = job.id, attempt.id, attempt.handed_over_at
-        asking = LOOKUPS[self.scheduler.name].asking
+        asking = self._policy.asking
 
         def hand_over() -> SubmitOutcome | NotAsked | Superseded:
             plan = self.preparation.prepare(self.lease, job_id, attempt_id, seen, asking)

@@ -9,6 +9,9 @@ from typing import Literal, Protocol
 
 from trainyard.contract.cluster import ClusterSnapshot
 
+SUBMITTER_MARGIN_SECONDS = 10.0
+"""What a submitter has beside the command's own limit, before it is killed."""
+
 
 @dataclass(frozen=True)
 class LaunchPlan:

@@ -15,6 +15,7 @@ from typing import Literal
 
 from service.clock import Clock, utc_now
 from service.scheduler.base import (
+    SUBMITTER_MARGIN_SECONDS,
     Accepted,
     Ambiguous,
     Known,
@@ -33,8 +34,6 @@ from trainyard.contract.cluster import ClusterSnapshot
 from trainyard.contract.layout import AttemptLayout, write_atomic
 
 _SUBMITTER = "service.scheduler.slurm_submit"
-_SUBMITTER_SECONDS = 310.0
-"""Past the submitter's own limit."""
 _CANCEL_AGAIN_SECONDS = 60.0
 _REMEMBERED_SECONDS = 3600.0
 _NAMES_AT_ONCE = 500
@@ -51,11 +50,13 @@ class SlurmScheduler:
         self,
         *,
         poll_seconds: float = 5.0,
+        submit_seconds: float = 300.0,
         target: str = "worker.launch:run",
         clock: Clock = utc_now,
         count: CommandCounter = ignore,
     ) -> None:
-        """Slurm is asked once in `poll_seconds`, however often `observe` is called."""
+        """Slurm is asked once in `poll_seconds`, however often `observe` is called; sbatch has `submit_seconds`."""
+        self._submit_seconds = submit_seconds
         self._poll_seconds = poll_seconds
         self._target = target
         self._clock = clock
@@ -94,10 +95,11 @@ class SlurmScheduler:
                 "script": plan.script,
                 "nodes": plan.nodes,
                 "target": self._target,
+                "limit_seconds": self._submit_seconds,
             }
             file = plan.folder / "submit.json"
             write_atomic(file, json.dumps(request), mode=0o600)
-            answer = json.loads(_run_submitter(plan, file))
+            answer = json.loads(_run_submitter(plan, file, self._submit_seconds + SUBMITTER_MARGIN_SECONDS))
             return read_answer(answer["returncode"], answer["stdout"], answer["stderr"])
         except (OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
             if found := _submitted(plan.folder):
@@ -191,7 +193,7 @@ def _observation(row: Row, ahead: Mapping[str, int], now: datetime) -> Observati
     return Observation("running", nodes=nodes)
 
 
-def _run_submitter(plan: LaunchPlan, request: Path) -> bytes:
+def _run_submitter(plan: LaunchPlan, request: Path, seconds: float) -> bytes:
     """Run the submitter to its end, with the job's environment: all of it is copied into the job."""
     slurm = {name: value for name, value in clean_environment().items() if name.startswith("SLURM_")}
     submitit_folder(plan.folder).mkdir(exist_ok=True)
@@ -207,7 +209,7 @@ def _run_submitter(plan: LaunchPlan, request: Path) -> bytes:
         )
         with child:
             try:
-                return child.communicate(timeout=_SUBMITTER_SECONDS)[0]
+                return child.communicate(timeout=seconds)[0]
             finally:
                 _end_session(child)
 

@@ -5,6 +5,7 @@ killed at its time limit. It prints `{"returncode", "stdout", "stderr"}`; what t
 """
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -18,17 +19,15 @@ from submitit.core.utils import DelayedSubmission, FailedSubmissionError
 from service.scheduler.local_submit import ByName
 from service.scheduler.slurm_files import call_file, submitit_folder
 
-LIMIT_SECONDS = 300
-"""Past the two minutes for which sbatch tries again by itself."""
-
 
 class PlannedExecutor(SlurmExecutor):
     """submitit's executor with the text that was shown, and an sbatch whose every word is kept."""
 
-    def __init__(self, folder: Path, script: str, nodes: int) -> None:
+    def __init__(self, folder: Path, script: str, nodes: int, limit_seconds: float) -> None:
         super().__init__(folder)
         self._script = script
         self._nodes = nodes
+        self._limit_seconds = limit_seconds
         self.answer: dict[str, Any] = {}
 
     def _num_tasks(self) -> int:
@@ -45,7 +44,7 @@ class PlannedExecutor(SlurmExecutor):
             self._make_submission_command(file),
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=LIMIT_SECONDS,
+            timeout=self._limit_seconds,
             check=False,
         )
         stdout, stderr = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
@@ -58,15 +57,17 @@ class PlannedExecutor(SlurmExecutor):
 
 def main(request_file: Path) -> None:
     """Submit the one attempt of the request."""
-    signal.alarm(LIMIT_SECONDS + 5)
     request = json.loads(request_file.read_text())
+    limit = request["limit_seconds"]
+    # Before the caller's own limit.
+    signal.alarm(math.ceil(limit) + 5)
     with os.fdopen(os.dup(1), "w") as out:
         os.dup2(2, 1)
         folder = Path(request["folder"])
         submitit_folder(folder).mkdir(exist_ok=True)
         call = ByName(request["target"]), str(folder)
         _write_call(folder, *call)
-        executor = PlannedExecutor(submitit_folder(folder), request["script"], request["nodes"])
+        executor = PlannedExecutor(submitit_folder(folder), request["script"], request["nodes"], limit)
         try:
             executor.submit(*call)
         except FailedSubmissionError:

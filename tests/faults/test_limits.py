@@ -1,12 +1,13 @@
 """What runs out or comes in crowds: the disk, a migration's time, streams by the hundred, jobs by the thousand."""
 
 import asyncio
+import hashlib
 import os
 import resource
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
+from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,10 @@ import sqlalchemy as sa
 from service.db.engine import Database
 from service.db.migrate import upgrade
 from service.db.models import Base
-from service.reports.stream import Slice, follow, read_slice
+from service.reports.live.following import Following
+from service.reports.live.sources import JobNews
 from tests.support.forks import in_a_fork
 from tests.support.world import World
-from trainyard.contract.layout import RunLayout
 
 ROOT = Path(__file__).parents[2]
 KILLED = 137
@@ -99,39 +100,64 @@ def tables(path: Path, make: Callable[[str], None]) -> dict[str, list[str]]:
 
 @pytest.mark.slow
 def test_30_five_hundred_streams_end_with_the_same_events(world: World) -> None:
+    """They watch from the middle of the run to its end; the tenth ones read slowly and come back once."""
     job = world.submit()
     worker = world.start(job)
-    for start in range(0, 1000, 500):
-        worker.metrics([("train/loss", step, 1.0) for step in range(start, start + 500)])
-    worker.end("completed")
-    world.tick()
-    run = RunLayout(world.settings.runs / job)
+    worker.metrics([("train/loss", step, 1.0) for step in range(1000)])
+    services = world.services
+    source = JobNews(services.database, services.settings.runs, services.clock, job)
 
-    def read(after: int) -> Slice:
-        return read_slice(world.database, job, after, run=run, logs=True, now=datetime.now(UTC))
+    def rest() -> None:
+        for start in range(1000, 5000, 1000):
+            worker.metrics([("train/loss", step, 1.0) for step in range(start, start + 1000)])
+        worker.end("completed")
+        world.tick(2)
 
-    async def client(number: int) -> list[str]:
-        """The tenth ones read slowly; each comes back once in the middle."""
-        seen: list[str] = []
-        async for text in follow(read, 0):
-            seen.append(text)
-            if number % 10 == 0:
-                await asyncio.sleep(0.01)
-            if len(seen) == 3:
-                break
-        place = int(seen[-1].split("\n", 1)[0].removeprefix("id: "))
-        return seen + [text async for text in follow(read, place) if not text.startswith("retry")]
+    async def client(number: int) -> Seen:
+        seen, slow = Seen(), number % 10 == 0
+        while not seen.over:
+            stream = Following(services.hub, source, logs=True)
+            seen.over = not await stream.start((seen.place, 0))
+            async with aclosing(stream.events()) as texts:
+                async for text in texts:
+                    seen.take(text)
+                    await asyncio.sleep(0.05 if slow else 0)
+                    if slow and seen.place and not seen.came_back:
+                        seen.came_back = True
+                        break
+        return seen
 
-    async def storm() -> list[list[str]]:
-        return await asyncio.gather(*(client(number) for number in range(500)))
+    async def storm() -> list[Seen]:
+        clients = asyncio.gather(*(client(number) for number in range(500)))
+        await asyncio.to_thread(rest)
+        return await clients
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     streams = asyncio.run(storm())
-    assert len({tuple(stream) for stream in streams}) == 1
-    assert sum(text.count('"step":') for text in streams[0]) >= 1000
+    assert len({stream.digest.hexdigest() for stream in streams}) == 1
+    assert {stream.points for stream in streams} == {5000}
+    assert sum(stream.came_back for stream in streams) == 50
+    assert services.hub.open == 0
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    kept = sum(len(text) for text in streams[0]) * len(streams) // 1024
-    assert grown < kept + 300_000, "kilobytes: what the clients keep, and no more than a bounded part of the service's"
+    assert grown < 300_000, "kilobytes: what is read once is sent to all"
+
+
+class Seen:
+    """What one client was told, in short."""
+
+    def __init__(self) -> None:
+        self.place, self.points = 0, 0
+        self.over = self.came_back = False
+        self.digest = hashlib.sha256()
+
+    def take(self, text: str) -> None:
+        for message in text.split("\n\n"):
+            if not message.startswith("id: "):
+                continue
+            self.place = int(message.split("\n", 1)[0].removeprefix("id: "))
+            self.points += message.count('"step":')
+            self.digest.update(message.encode())
+            self.over = self.over or '"status":"succeeded"' in message
 
 
 @pytest.mark.slow

@@ -20,6 +20,8 @@ from trainyard.demo import ServiceProcess
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 ACTS, MOST_JOBS = 40, 12
+SOON = {"slurm_submit_seconds": "20", "slurm_doubt_seconds": "15"}
+"""A submission in whose middle the service was killed is in doubt for less than a minute, and not for eight."""
 
 
 class Campaign:
@@ -79,7 +81,7 @@ def test_any_order_of_faults(seed: int, slurm: SlurmLab, tmp_path: Path) -> None
     book.touch()
     (code / "count.py").write_text(COUNTING.format(book=str(book)))
     chance = random.Random(seed)
-    with slurm_service(tmp_path) as service:
+    with slurm_service(tmp_path, **SOON) as service:
         campaign = Campaign(slurm, service, code, chance)
         campaign.submit()
         try:
@@ -88,7 +90,7 @@ def test_any_order_of_faults(seed: int, slurm: SlurmLab, tmp_path: Path) -> None
         finally:
             campaign.everything_works_again()
         with service.client() as client:
-            wait_until(lambda: {job.status for job in client.jobs()} <= TERMINAL, 900, "all jobs to be over")
+            wait_until(lambda: {job.status for job in client.jobs()} <= TERMINAL, 600, "all jobs to be over")
             jobs = {job.id: job for job in client.jobs()}
             attempts = {job: list(client.attempts(job)) for job in jobs}
         assert set(jobs) == set(campaign.jobs), "each submission is one job"

@@ -7,7 +7,7 @@ import pytest
 
 from tests.slurm.conftest import slurm_service
 from tests.slurm.specs import long_run
-from tests.support.live import wait_for_status
+from tests.support.live import wait_for_status, wait_for_step
 from tests.support.slurm_lab import SlurmLab
 from tests.support.slurm_wrappers import install
 from tests.support.wait import wait_until
@@ -113,3 +113,14 @@ def test_while_nobody_can_tell_whether_slurm_has_it(
         service.start()
         with service.client() as client:
             see_that_it_is_gone(client, job.id, service, slurm, others=0)
+
+
+def test_while_it_is_lost(slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden = tmp_path / "hidden"
+    install(tmp_path / "bin", "squeue", f'[ -e {hidden} ] && exit 0; exec $REAL "$@"', monkeypatch)
+    with slurm_service(tmp_path) as service, service.client() as client:
+        job = client.submit(long_run(steps=100_000))
+        wait_for_step(client, job.id, 3)
+        hidden.touch()
+        wait_for_status(client, job.id, "lost", seconds=60)
+        cancel_and_look(client, job.id, service, slurm)

@@ -12,7 +12,7 @@ from typing import Any
 from trainyard.contract.layout import AttemptLayout, write_atomic
 from trainyard.contract.reports import ExitReason, FinishRecord
 from worker.errors import RankError, describe_text, write_error
-from worker.launcher.torchrun import ended_files
+from worker.launcher.ended import ended_files
 from worker.launcher.verdict import last_execution, last_step
 from worker.service_client import ServiceClient
 from worker.spool_sender import SpoolSender

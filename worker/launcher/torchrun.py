@@ -92,16 +92,6 @@ def refusal(launch: LaunchDocument) -> str | None:
     return None
 
 
-def ended_file(layout: AttemptLayout, node: int, execution: int) -> Path:
-    """How the node's ranks of an execution ended, as torchrun saw it."""
-    return layout.errors / f"torchrun-{execution}-{node}.json"
-
-
-def ended_files(layout: AttemptLayout, execution: int) -> list[Path]:
-    """Those of all nodes."""
-    return sorted(layout.errors.glob(f"torchrun-{execution}-*.json"))
-
-
 def environment(launch: LaunchDocument, execution: int, base: dict[str, str]) -> dict[str, str]:
     """What torchrun and the ranks find around them."""
     ranks = launch.processes_per_node

@@ -15,7 +15,7 @@ from trainyard.contract.reports import ExitReason, Failure, FinishRecord, Metric
 from trainyard.contract.spec import TrainingSpec
 from trainyard.contract.spool import SpoolCorruptError, parse_spool
 from worker.errors import failure_of, read_errors
-from worker.launcher.torchrun import ended_files
+from worker.launcher.ended import ended_files
 from worker.memory_hints import memory_hint
 
 _NOTICED_WITHIN = 5.0

@@ -2,7 +2,6 @@
 
 import json
 import threading
-from datetime import timedelta
 
 import pytest
 
@@ -220,14 +219,6 @@ def test_a_stranger_cannot_exclude_more_than_a_node(world: World, name: str) -> 
     worker.end("node_failure", failure={"type": "NodeVanished", "message": "gone", "node": name, "consequence": True})
     world.tick(2)
     assert '"excluded_nodes": []' in world.folder(job, 2).launch.read_text()
-
-
-def test_asking_takes_no_longer_than_its_limit_says() -> None:
-    from service.reconcile.submit import LOOKUPS
-    from service.scheduler import slurm, slurm_submit
-
-    assert LOOKUPS["slurm"].asking >= timedelta(seconds=slurm._SUBMITTER_SECONDS)
-    assert slurm._SUBMITTER_SECONDS > slurm_submit.LIMIT_SECONDS
 
 
 def test_of_two_entries_the_one_that_claimed_is_watched(world: World) -> None:

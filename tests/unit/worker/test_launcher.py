@@ -14,8 +14,8 @@ from trainyard.contract.reports import FinishRecord
 from trainyard.contract.spec import parse_spec
 from trainyard.contract.templates import fill_template
 from worker.errors import describe, is_out_of_memory, write_error
+from worker.launcher.ended import ended_file
 from worker.launcher.stopping import StopRequest, TimeLimit
-from worker.launcher.torchrun import ended_file
 from worker.launcher.verdict import settle
 from worker.processes import descendants, kill_remaining
 
