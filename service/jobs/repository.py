@@ -17,6 +17,7 @@ from service.jobs.states import ACTIVE, FINAL_STATUS, check_move
 from service.webhooks.repository import WebhookRepository
 from trainyard.contract.resources import TERMINAL, JobStatus, StatusReason
 
+_EVENT_ID = re.compile(r"evt_[0-9]{1,18}")
 _JOB_ID = re.compile(r"job_[0-9a-z]{26}")
 
 
@@ -41,12 +42,16 @@ class JobFilter:
     """At this moment or later."""
     created_before: datetime | None = None
     """Earlier than this moment."""
+    sweep: str | None = None
+    """Of which they are members."""
 
     def conditions(self) -> list[sa.ColumnElement[bool]]:
         """All but the statuses. Times are also bounds on the id, along whose index a page is read."""
         found: list[sa.ColumnElement[bool]] = [Job.deleting_at.is_(None)]
         if self.name is not None:
             found.append(Job.name == self.name)
+        if self.sweep is not None:
+            found.append(Job.sweep_id == self.sweep)
         if self.created_by is not None:
             found.append(Job.created_by == self.created_by)
         if self.created_after is not None:
@@ -329,7 +334,6 @@ def _each_status(statuses: Sequence[str]) -> list[list[sa.ColumnElement[bool]]]:
 
 
 def _cursor(after: str) -> int:
-    try:
-        return int(after.rsplit("_", 1)[-1])
-    except ValueError:
-        raise InvalidRequestError(f"{after!r} is not the id of an event", param="after") from None
+    if not _EVENT_ID.fullmatch(after):
+        raise InvalidRequestError(f"{after!r} is not the id of an event", param="after")
+    return int(after.removeprefix("evt_"))

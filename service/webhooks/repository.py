@@ -1,5 +1,6 @@
 """All SQL about webhooks and their messages."""
 
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -13,6 +14,8 @@ from service.errors import InvalidRequestError, NotFoundError
 from service.ids import new_id
 from service.webhooks.messages import message
 from trainyard.contract.secrets import hide
+
+_ID = re.compile(r"(whk|dlv)_[0-9a-z]{26}")
 
 
 class WebhookRepository:
@@ -63,7 +66,7 @@ class WebhookRepository:
         self, query: sa.Select[Any], column: Any, after: str | None, limit: int, descending: bool
     ) -> tuple[Sequence[Any], bool]:
         if after is not None:
-            if len(after) > 40 or not after.isascii():
+            if not _ID.fullmatch(after):
                 raise InvalidRequestError(f"{after!r} is not an id of this list", param="after")
             query = query.where(column < after if descending else column > after)
         rows = self._session.scalars(query.order_by(column.desc() if descending else column.asc()).limit(limit + 1))

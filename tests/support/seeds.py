@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from service.scheduler.base import Observation
-from tests.support.world import World
+from tests.support.world import SPEC, World
 
 CODE = b"any bytes"
 DIGEST = f"sha256:{hashlib.sha256(CODE).hexdigest()}"
@@ -43,6 +43,8 @@ def sow(world: World) -> Seeds:
     webhooks = [_webhook(world) for _ in range(VICTIMS + 1)]
     tokens = [_token(world, f"person-{n}") for n in range(VICTIMS + 1)]
     assert world.client.put(f"/v1/code/{DIGEST}", content=CODE).status_code == 201
+    body = {"spec": SPEC, "grid": {"optimizer.lr": [0.1, 0.2]}, "max_parallel": 1}
+    sweep = world.client.post("/v1/sweeps", json=body).json()
     return Seeds(
         worker_token=world.folder(running).token.read_text().strip(),
         values={
@@ -54,6 +56,7 @@ def sow(world: World) -> Seeds:
             "digest": [DIGEST],
             "token_id": tokens[:1],
             "webhook_id": webhooks[:1],
+            "sweep_id": [sweep["id"]],
         },
         special={
             "delete_job": {"job_id": victims},

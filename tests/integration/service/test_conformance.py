@@ -21,8 +21,20 @@ from tests.support.world import World
 ENDLESS = ["stream_jobs"]
 """Streams that go on for ever cannot be read to their end."""
 
-CROSS_CHECKED = {"submit_job", "make_plan"}
-"""A spec that fits the schema can still be refused for how its fields go together."""
+CROSS_CHECKED = {
+    "submit_job",
+    "make_plan",
+    "resolve_job",
+    "profile_job",
+    "get_log",
+    "create_webhook",
+    "create_token",
+    "submit_sweep",
+}
+"""What fits the schema can still be refused for how its fields go together, or for where an address leads."""
+
+SHADOWED = {"get_own_token"}
+"""Of these the path is another route's too, with `self` for the id: a method of that one answers 422, not 405."""
 
 _PLACES = [f"seed-{n}" for n in range(4)]
 """What stands for ids until there are any."""
@@ -38,10 +50,29 @@ def described() -> Any:
                 if parameter["in"] == "path":
                     parameter["schema"] = {"type": "string", "enum": _PLACES}
                     parameter.pop("example", None)
-    return schemathesis.openapi.from_dict(document).exclude(operation_id=ENDLESS)
+    found = schemathesis.openapi.from_dict(document)
+    found.config.generation.update(allow_extra_parameters=False)
+    return found.exclude(operation_id=ENDLESS)
+
+
+class Door:
+    """Leads to the service once there is one."""
+
+    def __init__(self) -> None:
+        self.app: Any = None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.app(scope, receive, send)
+
+
+@schemathesis.serializer("application/x-tar")
+def plain_bytes(_context: Any, value: Any) -> Any:
+    return value if isinstance(value, bytes) else str(value).encode()
 
 
 schema = described()
+door = Door()
+schema.app = door
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +80,7 @@ def sown(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     folder = tmp_path_factory.mktemp("conformance")
     shutil.copy(migrated_sqlite, folder / "test.sqlite")
     world = World(f"sqlite:///{folder / 'test.sqlite'}", folder / "state", rate_burst=10**6, worker_rate_burst=10**6)
+    door.app = world.app
     yield world, sow(world)
     world.database.dispose()
 
@@ -71,9 +103,9 @@ def test_every_answer_is_an_announced_one(case: Any, sown: tuple[World, Seeds]) 
             case.path_parameters[name] = known[_PLACES.index(value) % len(known)]
     token = seeds.worker_token if case.path.startswith("/v1/attempts") else world.token
     excluded = [CHECKS.get_one("positive_data_acceptance")] if operation in CROSS_CHECKED else []
+    excluded += [CHECKS.get_one("unsupported_method")] if operation in SHADOWED else []
     case.call_and_validate(
         base_url="http://localhost",
         headers={"Authorization": f"Bearer {token}"},
         excluded_checks=excluded,
-        app=world.app,
     )
