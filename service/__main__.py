@@ -4,6 +4,7 @@ import argparse
 import fcntl
 import os
 import shutil
+import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -195,6 +196,8 @@ def _run(config: uvicorn.Config, services: Services, loop: ReconcileLoop, housek
     """Listen first: a service that cannot be reached must not act on jobs either."""
     settings = services.settings
     log = structlog.get_logger("service")
+    # uvicorn stops at a SIGTERM and then raises it anew; by default that would end the process before what is below.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with _listening(settings) as listener:
         url_file = service_url_file(settings.state)
         write_atomic(url_file, settings.service_url + "\n")

@@ -100,6 +100,8 @@ class Gate:
             raise PermissionDeniedError("this request comes from a page of another site", code="cross_site")
         if allowance is not None and not allowance.allowed:
             raise RateLimitedError(allowance.retry_seconds)
+        if "\0" in scope["path"] or b"%00" in scope["query_string"] or b"\0" in scope["query_string"]:
+            raise MalformedRequestError("the address holds a NUL, which no name has", code="malformed_address")
         if headers.get(b"content-encoding", b"identity") != b"identity":
             raise MalformedRequestError("compressed bodies are not taken", code="content_encoding")
         limit, length = self._limit(scope), headers.get(b"content-length", b"0")

@@ -12,6 +12,7 @@ _EXAMPLES: dict[int, tuple[str, str, str, str | None, str]] = {
     401: ("No token, or none that is good.", "authentication_error", "invalid_token", None, "a valid token is needed"),
     403: ("A good token, for other things.", "permission_error", "forbidden", None, "a viewer's token can only read"),
     404: ("There is no such thing.", "not_found_error", "job_not_found", "job_id", "there is no job 'job_x'"),
+    408: ("The body comes too slowly.", "invalid_request_error", "request_timeout", None, "the body comes too slowly"),
     409: ("Not now.", "conflict_error", "job_finished", None, "the job has succeeded already"),
     413: ("More bytes than the route takes.", "invalid_request_error", "body_too_large", None, "at most 1048576 bytes"),
     422: ("A value that cannot be.", "invalid_request_error", "invalid_value", "limit", "must be at most 200"),

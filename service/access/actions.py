@@ -49,7 +49,8 @@ def authenticate(database: Database, authorization: str | None, now: datetime) -
         repository = TokenRepository(session)
         if token.kind == "worker":
             attempt = repository.attempt(token.id)
-            if attempt is None or not same_hash(attempt.token_hash, token.hash):
+            same = same_hash((attempt.token_hash if attempt is not None else None) or NO_HASH, token.hash)
+            if attempt is None or not same:
                 raise AuthenticationError
             if attempt.ended_at is not None and now > attempt.ended_at + WORKER_GRACE:
                 raise AuthenticationError

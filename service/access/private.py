@@ -19,9 +19,10 @@ def keep_private(state: Path, database_url: str) -> None:
     """Take from others what they may do with the state folder and a SQLite database, or make those for us alone.
 
     Raises:
-        ServiceError: they belong to another account, whose mode we cannot change.
+        ServiceError: the database belongs to another account, whose mode we cannot change.
     """
-    _close(state)
+    if state.stat().st_uid == os.getuid():
+        _close(state)
     url = sa.make_url(database_url)
     if url.get_backend_name() != "sqlite" or not url.database:
         return

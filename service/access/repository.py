@@ -117,9 +117,10 @@ class AuditRepository:
         rows = list(self._session.scalars(query.order_by(order).limit(limit + 1)))
         return rows[:limit], len(rows) > limit
 
-    def forget(self, before: datetime, limit: int) -> int:
-        """Delete some of the entries older than that; how many."""
-        old = sa.select(AuditEntry.no).where(AuditEntry.created_at < before).order_by(AuditEntry.no).limit(limit)
-        numbers = list(self._session.scalars(old))
+    def older(self, than: datetime, limit: int) -> Sequence[int]:
+        """Some of the entries that are."""
+        old = sa.select(AuditEntry.no).where(AuditEntry.created_at < than).order_by(AuditEntry.no).limit(limit)
+        return self._session.scalars(old).all()
+
+    def forget(self, numbers: Sequence[int]) -> None:
         self._session.execute(sa.delete(AuditEntry).where(AuditEntry.no.in_(numbers)))
-        return len(numbers)

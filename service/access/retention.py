@@ -13,6 +13,11 @@ _PIECE = 5000
 def forget(services: Services) -> None:
     """Delete a piece of each; the next round goes on."""
     now, settings = services.clock(), services.settings
-    with services.database.write() as session:
-        AuditRepository(session).forget(now - timedelta(days=settings.audit_days), _PIECE)
-        WebhookRepository(session).forget(now - timedelta(days=settings.delivery_days), _PIECE)
+    audited, told = now - timedelta(days=settings.audit_days), now - timedelta(days=settings.delivery_days)
+    with services.database.read() as session:
+        entries = AuditRepository(session).older(audited, _PIECE)
+        deliveries = WebhookRepository(session).older(told, _PIECE)
+    if entries or deliveries:
+        with services.database.write() as session:
+            AuditRepository(session).forget(entries)
+            WebhookRepository(session).forget(deliveries)

@@ -27,7 +27,7 @@ SERVICE = "service"
 ANONYMOUS = "anonymous"
 
 _CHANGING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-_NO_CHANGES = frozenset({"make_plan", "create_plan"})
+_NO_CHANGES = frozenset({"make_plan"})
 """Operations that store nothing, whatever their method."""
 _WINDOW = timedelta(seconds=60)
 _ADDRESSES = 20

@@ -115,10 +115,12 @@ class WebhookRepository:
         waiting = sa.update(Delivery).where(Delivery.webhook_id == webhook.id, Delivery.next_at.is_not(None))
         self._session.execute(waiting.values(next_at=None, error=error))
 
-    def forget(self, before: datetime, limit: int) -> None:
-        """Delete some of the messages that are older than that."""
-        old = sa.select(Delivery.id).where(Delivery.created_at < before).limit(limit)
-        self._session.execute(sa.delete(Delivery).where(Delivery.id.in_(list(self._session.scalars(old)))))
+    def older(self, than: datetime, limit: int) -> Sequence[str]:
+        """Some of the messages that are."""
+        return self._session.scalars(sa.select(Delivery.id).where(Delivery.created_at < than).limit(limit)).all()
+
+    def forget(self, ids: Sequence[str]) -> None:
+        self._session.execute(sa.delete(Delivery).where(Delivery.id.in_(ids)))
 
 
 def _about(job: Job) -> dict[str, Any]:

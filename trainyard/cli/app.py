@@ -8,6 +8,7 @@ import typer
 from trainyard import __version__
 from trainyard.cli import (
     artifacts,
+    audit,
     checkpoints,
     cluster,
     history,
@@ -21,6 +22,8 @@ from trainyard.cli import (
     steering,
     submit,
     tensorboard,
+    tokens,
+    webhooks,
 )
 from trainyard.cli.failures import EXIT_CODES, USAGE, Commands
 
@@ -82,6 +85,9 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "script": history.script,
     "templates": presets.templates,
     "cluster": cluster.cluster,
+    "audit": audit.audit,
 }
 for name, command in _COMMANDS.items():
     app.command(name)(command)
+app.add_typer(tokens.app, name="tokens")
+app.add_typer(webhooks.app, name="webhooks")

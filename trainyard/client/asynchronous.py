@@ -12,6 +12,7 @@ import httpx
 from pydantic import ValidationError
 
 from trainyard.client import requests
+from trainyard.client.access import AsyncAccessCalls
 from trainyard.client.download import MANIFEST, Download, Progress, digests_of, fetch_async, no_progress, whole_file
 from trainyard.client.errors import TrainyardError, connection_failed, error_of, not_trainyard
 from trainyard.client.packing import CodeArchive
@@ -40,7 +41,7 @@ from trainyard.contract.templates import Template
 T = TypeVar("T")
 
 
-class AsyncClient:
+class AsyncClient(AsyncAccessCalls):
     """One connection pool to one service. Close it, or use it in a `async with` statement.
 
     Args:
@@ -390,7 +391,7 @@ class AsyncClient:
                 return await self._once(request)
             except TrainyardError as error:
                 failures += 1
-                delay = retry_delay(error, failures)
+                delay = retry_delay(error, failures, repeatable=request.repeatable)
                 if delay is None:
                     raise
             await self._sleep(delay)

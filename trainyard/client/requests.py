@@ -53,7 +53,7 @@ ALL_POINTS = 1_000_000
 
 @dataclass(frozen=True)
 class Request(Generic[T]):
-    """Harmless to repeat, every one of them: reads, wishes about a job, and submissions, which carry a key."""
+    """Harmless to repeat, but for few: reads, wishes about a job, and submissions, which carry a key."""
 
     method: str
     path: str
@@ -61,6 +61,8 @@ class Request(Generic[T]):
     params: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     content: bytes | None = None
+    repeatable: bool = True
+    """Else it is sent again only where the service says that it did nothing."""
 
     def read(self, response: httpx.Response) -> T:
         """The answer's value.

@@ -13,6 +13,8 @@ _LONGEST_WISH = 60.0
 """A service that asks for more patience than this gets its error told instead."""
 
 _PASSING = frozenset({429, 502, 503, 504})
+_UNDONE = frozenset({429, 503})
+"""With these the service says that nothing was changed."""
 
 
 def is_passing(error: TrainyardError) -> bool:
@@ -20,9 +22,9 @@ def is_passing(error: TrainyardError) -> bool:
     return isinstance(error, ConnectionFailedError) or error.status in _PASSING
 
 
-def retry_delay(error: TrainyardError, failures: int) -> float | None:
+def retry_delay(error: TrainyardError, failures: int, *, repeatable: bool = True) -> float | None:
     """Seconds before the next attempt of a request that has failed `failures` times; None: give up."""
-    if not is_passing(error) or failures >= ATTEMPTS:
+    if not is_passing(error) or failures >= ATTEMPTS or not (repeatable or error.status in _UNDONE):
         return None
     if error.retry_after is not None:
         return error.retry_after if error.retry_after <= _LONGEST_WISH else None

@@ -11,6 +11,7 @@ import httpx
 from pydantic import ValidationError
 
 from trainyard.client import requests
+from trainyard.client.access import AccessCalls
 from trainyard.client.download import MANIFEST, Download, Progress, digests_of, fetch, no_progress, whole_file
 from trainyard.client.errors import TrainyardError, connection_failed, error_of, not_trainyard
 from trainyard.client.packing import CodeArchive
@@ -39,7 +40,7 @@ from trainyard.contract.templates import Template
 T = TypeVar("T")
 
 
-class Client:
+class Client(AccessCalls):
     """One connection pool to one service. Close it, or use it in a `with` statement.
 
     Args:
@@ -387,7 +388,7 @@ class Client:
                 return self._once(request)
             except TrainyardError as error:
                 failures += 1
-                delay = retry_delay(error, failures)
+                delay = retry_delay(error, failures, repeatable=request.repeatable)
                 if delay is None:
                     raise
             self._sleep(delay)

@@ -55,6 +55,21 @@ AnyFloat = Annotated[
 _NUMBER = re.compile(r"\s*[-+]?[0-9.]+([eE][-+]?[0-9]+)?\s*")
 
 
+def storable(value: Any) -> Any:
+    """JSON data in which every text can be stored: no database has a place for a NUL or half a character."""
+    if isinstance(value, str):
+        return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {storable(key): storable(item) for key, item in value.items()}
+    return [storable(item) for item in value] if isinstance(value, list) else value
+
+
+SaidText = Annotated[str, BeforeValidator(storable)]
+"""What a program said, whatever that was: it is kept as far as it can be, and never a reason to refuse a report."""
+
+SaidData = Annotated[dict[str, Any], BeforeValidator(storable)]
+
+
 def wire_time(time: datetime) -> str:
     """RFC 3339 in UTC, with milliseconds."""
     return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,10 +1,10 @@
 """What a worker says to the service, and how a run can end."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, StrictBool, StringConstraints
 
-from trainyard.contract.base import AnyFloat, NonNegativeInt, PositiveInt, Strict, Timestamp
+from trainyard.contract.base import AnyFloat, NonNegativeInt, PositiveInt, SaidData, SaidText, Strict, Timestamp
 
 MAX_POINTS = 1000
 MAX_EVENTS = 100
@@ -33,9 +33,9 @@ CONTINUE_REASONS: frozenset[str] = frozenset({"preempted", "time_limit"})
 class Claim(Strict):
     """Node 0's first act: to be the one run of its attempt."""
 
-    nonce: Annotated[str, StringConstraints(min_length=8, max_length=64)]
+    nonce: Annotated[SaidText, StringConstraints(min_length=8, max_length=64)]
     """Chosen once by the claimant, so that its repeated request is granted again and another's is not."""
-    host: str
+    host: SaidText
     pid: PositiveInt
     scheduler_id: Annotated[str, StringConstraints(pattern=r"^[0-9]{1,20}$")] | None = None
     """The job of the scheduler in which the claimant runs, where it has a number."""
@@ -107,8 +107,8 @@ class WorkerEvent(Strict):
     """Place in the execution's spool; the pair (execution, sequence) makes a repeated delivery harmless."""
     type: Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,64}$")]
     level: Literal["info", "warning", "error"] = "info"
-    message: Annotated[str, StringConstraints(max_length=4096)]
-    data: dict[str, Any] = Field(default_factory=dict)
+    message: Annotated[SaidText, StringConstraints(max_length=4096)]
+    data: SaidData = Field(default_factory=dict)
     time: Timestamp
 
 
@@ -138,15 +138,15 @@ class Failure(Strict):
     """The first thing that went wrong, on the rank where it went wrong first."""
 
     rank: NonNegativeInt | None = None
-    host: str | None = None
-    type: str
-    message: Annotated[str, StringConstraints(max_length=8192)]
-    traceback: Annotated[str, StringConstraints(max_length=65536)] = ""
-    hint: str | None = None
+    host: SaidText | None = None
+    type: SaidText
+    message: Annotated[SaidText, StringConstraints(max_length=8192)]
+    traceback: Annotated[SaidText, StringConstraints(max_length=65536)] = ""
+    hint: SaidText | None = None
     """What to try."""
     final: StrictBool = False
     """Trying again would end the same way."""
-    node: str | None = None
+    node: SaidText | None = None
     """The node to blame, by the scheduler's name: the next attempt is kept away from it."""
     consequence: StrictBool = False
     """Its cause lies with a peer that left no word of its own."""

@@ -8,7 +8,7 @@ import pytest
 from service.access.trail import CURRENT
 from tests.support.world import SPEC, World
 
-CHANGES_NOTHING = {"create_plan", "make_plan"}
+CHANGES_NOTHING = {"make_plan"}
 IDS = {
     "job_id": "job_00000000000000000000000000",
     "checkpoint_id": "ckpt_00000000000000000000000000",

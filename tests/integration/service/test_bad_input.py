@@ -207,7 +207,7 @@ def test_a_cancel_of_a_finished_job(world: World) -> None:
         ({"key": "a\nb"}, "points.1.key"),
     ],
 )
-def test_a_bad_point_is_named_and_nothing_of_its_batch_is_stored(world: World, point: Any, param: str) -> None:
+def test_case_16_a_bad_point_is_named_and_nothing_of_its_batch_is_stored(world: World, point: Any, param: str) -> None:
     job = world.submit()
     worker = world.start(job)
     good = {"key": "a", "step": 1, "value": 1.0, "time": "2026-01-01T00:00:00Z"}
@@ -216,7 +216,7 @@ def test_a_bad_point_is_named_and_nothing_of_its_batch_is_stored(world: World, p
     assert world.client.get(f"/v1/jobs/{job}/metrics").json()["series"] == []
 
 
-def test_not_a_number_is_kept(world: World) -> None:
+def test_case_16_not_a_number_is_kept(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     odd = [("a", 1, "NaN"), ("a", 2, "Infinity"), ("a", 3, "-Infinity"), ("a", 4, 1.5)]
@@ -239,7 +239,7 @@ def test_not_a_number_is_kept(world: World) -> None:
     assert world.job(job)["metrics"] == {"a": 1.5, "b": "NaN"}
 
 
-def test_a_workers_token_opens_only_its_own_attempt(world: World) -> None:
+def test_case_07_a_workers_token_opens_only_its_own_attempt(world: World) -> None:
     first, second = world.submit(), world.submit()
     world.tick()
     one, two = world.worker(first), world.worker(second)
@@ -278,7 +278,7 @@ def test_a_second_claim_of_one_attempt(world: World) -> None:
         ("after=job_zzz", "after"),
     ],
 )
-def test_a_bad_query(world: World, query: str, param: str) -> None:
+def test_case_23_a_bad_query(world: World, query: str, param: str) -> None:
     answer = world.client.get(f"/v1/jobs?{query}")
     assert (answer.status_code, answer.json()["error"]["param"]) == (422, param)
 
@@ -292,7 +292,7 @@ def test_the_envelope_is_on_every_route(world: World, method: str, path: str, st
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
 
 
-def test_a_foreign_host_name_is_refused(world: World) -> None:
+def test_case_21_a_foreign_host_name_is_refused(world: World) -> None:
     answer = world.client.get("/v1/jobs", headers={"Host": "evil.example"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "unknown_host")
 

@@ -55,3 +55,10 @@ def test_the_jobs_of_others_are_asked_for_only_on_request(programs: Path) -> Non
 def test_a_name_in_the_queue_is_read_only_from_a_true_line(programs: Path) -> None:
     program(programs, "squeue", "printf 'x|9|RUNNING|N/A|gpu|1|0|n1|None|ty-a\\n'")
     assert SlurmCommands().squeue() == ([], [])
+
+
+def test_case_26_a_reused_id_is_cancelled_only_under_our_name(programs: Path) -> None:
+    """`scancel --name` leaves a job of another name alone; the program here stands for Slurm's own comparison."""
+    program(programs, "scancel", f'echo "$*" >> {programs}/calls')
+    SlurmCommands().scancel("4711", "ty-main-00ff")
+    assert (programs / "calls").read_text() == "--name=ty-main-00ff 4711\n"

@@ -1,0 +1,39 @@
+"""A service in a process of its own is asked to stop."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from tests.support.wait import wait_until
+
+
+def test_a_sigterm_is_a_clean_stop(tmp_path: Path) -> None:
+    """The lease is handed over and the address taken back; a SIGTERM of uvicorn's own must not come first."""
+    state = tmp_path / "state"
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.getcwd(),
+        "TRAINYARD_STATE_DIR": str(state),
+        "TRAINYARD_DATABASE_URL": "",
+        "TRAINYARD_PORT": "0",
+    }
+    service = subprocess.Popen([sys.executable, "-m", "service", "serve"], env=environment, stderr=subprocess.PIPE)
+    try:
+        wait_until(lambda: (state / "url").exists() or service.poll() is not None, 60, "the service to start")
+        service.send_signal(signal.SIGTERM)
+        _, said = service.communicate(timeout=60)
+    finally:
+        service.kill()
+    assert b"stopped; jobs that run go on" in said
+    assert not (state / "url").exists()
+    engine = sa.create_engine(f"sqlite:///{state / 'trainyard.sqlite'}")
+    with engine.connect() as connection:
+        ends = connection.scalar(sa.text("SELECT expires_at FROM leases"))
+    engine.dispose()
+    assert ends <= time.time() * 1e6
+    assert service.returncode == 0

@@ -1,0 +1,116 @@
+"""Tokens, the audit and webhooks from the client and the command line."""
+
+import json
+
+import httpx
+import pytest
+
+from tests.unit.trainyard.fake_service import TIME, FakeService, error, page
+from trainyard.client import ConnectionFailedError, InvalidRequestError, ServerError
+
+TOKEN = {"id": "abc123abc123", "name": "ada", "role": "user", "created_at": TIME}
+HOOK = {
+    "id": "whk_1",
+    "url": "https://x.example/",
+    "statuses": [],
+    "jobs": "own",
+    "created_by": "ada",
+    "created_at": TIME,
+}
+
+
+def test_a_secret_is_asked_for_once_when_nobody_knows_what_became_of_the_request() -> None:
+    for failure, kind in ((httpx.ReadError("cut"), ConnectionFailedError), (httpx.Response(502), ServerError)):
+        service = FakeService().on("POST", "/v1/tokens", failure)
+        with pytest.raises(kind):
+            service.client().create_token("ada")
+        assert len(service.requests) == 1
+
+
+def test_and_again_when_the_service_says_that_it_did_nothing() -> None:
+    busy = error(503, "the database does not answer", "server_error", "database")
+    service = FakeService().on("POST", "/v1/tokens", busy, {**TOKEN, "token": "ty_x"})
+    assert service.client().create_token("ada", expires_in_days=7).token == "ty_x"
+    assert json.loads(service.requests[-1].content) == {
+        "name": "ada",
+        "role": "user",
+        "expires_in_days": 7,
+        "may_run_code": False,
+    }
+
+
+def test_what_the_service_refuses_is_told_with_its_field() -> None:
+    service = FakeService().on(
+        "POST", "/v1/webhooks", error(422, "leads to ::1", "invalid_request_error", "forbidden_url")
+    )
+    with pytest.raises(InvalidRequestError, match="leads to ::1"):
+        service.client().create_webhook("https://localhost/")
+
+
+async def collected(service: FakeService) -> tuple[list[str], str]:
+    client = service.async_client()
+    return [token.id async for token in client.tokens()], (await client.whoami()).name
+
+
+def test_the_asynchronous_client_does_the_same() -> None:
+    import asyncio
+
+    service = FakeService().on("GET", "/v1/tokens", page(TOKEN)).on("GET", "/v1/tokens/self", TOKEN)
+    assert asyncio.run(collected(service)) == ([TOKEN["id"]], "ada")
+
+
+def test_the_secret_alone_goes_to_stdout(service, run):
+    service.on("POST", "/v1/tokens", {**TOKEN, "token": "ty_secret"})
+    result = run("tokens", "create", "ada", "--days", "7")
+    assert (result.exit_code, result.stdout) == (0, "ty_secret\n")
+    assert "not shown again" in result.stderr
+
+
+def test_tokens_are_listed_and_revoked(service, run):
+    service.on("GET", "/v1/tokens", page({**TOKEN, "revoked_at": TIME}))
+    service.on("DELETE", "/v1/tokens/abc123abc123", httpx.Response(204))
+    listed = run("tokens", "list").stdout
+    assert "abc123abc123" in listed
+    assert "revoked" in listed
+    assert run("tokens", "revoke", "abc123abc123").stdout == "token abc123abc123: revoked\n"
+
+
+def test_the_audit_is_a_table(service, run):
+    entry = {
+        "id": "aud_1",
+        "created_at": TIME,
+        "actor": "bob",
+        "action": "cancel_job",
+        "target": "job_1",
+        "address": "192.0.2.1",
+        "request_id": "req_1",
+        "outcome": "refused",
+        "status": 403,
+    }
+    service.on("GET", "/v1/audit", page(entry))
+    lines = run("audit", "--by", "bob").stdout.splitlines()
+    assert lines[1].split() == [
+        "2026-01-02",
+        "03:04:05Z",
+        "bob",
+        "cancel_job",
+        "job_1",
+        "refused",
+        "(403)",
+        "192.0.2.1",
+        "req_1",
+    ]
+    assert service.requests[-1].url.params["actor"] == "bob"
+
+
+def test_webhooks_from_the_command_line(service, run):
+    service.on("POST", "/v1/webhooks", {**HOOK, "secret": "whsec_x"})
+    service.on("GET", "/v1/webhooks", page(HOOK))
+    made = run("webhooks", "create", "https://x.example/", "--status", "failed", "--all-jobs")
+    assert made.stdout == "whsec_x\n"
+    assert json.loads(service.requests[-1].content) == {
+        "url": "https://x.example/",
+        "statuses": ["failed"],
+        "jobs": "all",
+    }
+    assert "whk_1" in run("webhooks", "list").stdout

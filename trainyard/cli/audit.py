@@ -1,0 +1,48 @@
+"""`trainyard audit`: who changed what, when, and from where."""
+
+from typing import Annotated
+
+import typer
+
+from trainyard.cli.output import complain, emit_all, table
+from trainyard.cli.session import JsonOption, client_of
+from trainyard.contract.access import AuditResource
+
+
+def audit(
+    ctx: typer.Context,
+    actor: Annotated[str | None, typer.Option("--by", help="Only this person's.")] = None,
+    action: Annotated[str | None, typer.Option("--action", help="Such as `cancel_job`.")] = None,
+    target: Annotated[str | None, typer.Option("--target", help="Such as a job's id.")] = None,
+    outcome: Annotated[str | None, typer.Option("--outcome", help="`done`, `refused` or `failed`.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")] = 50,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what people have changed, newest first; for administrators."""
+    with client_of(ctx) as client:
+        found = list(client.audit(limit=limit, actor=actor, action=action, target=target, outcome=outcome))
+    if as_json:
+        emit_all(found)
+    elif not found:
+        complain("no such entry")
+    else:
+        table(
+            ("TIME", "WHO", "DID", "TO", "OUTCOME", "FROM", "REQUEST"),
+            [
+                (
+                    f"{entry.created_at:%Y-%m-%d %H:%M:%S}Z",
+                    entry.actor,
+                    entry.action,
+                    entry.target or "-",
+                    _outcome(entry),
+                    entry.address or "-",
+                    entry.request_id or "-",
+                )
+                for entry in found
+            ],
+        )
+
+
+def _outcome(entry: AuditResource) -> str:
+    times = f", {entry.detail['count']} times" if "count" in entry.detail else ""
+    return entry.outcome + (f" ({entry.status})" if entry.status else "") + times

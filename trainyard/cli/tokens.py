@@ -1,0 +1,94 @@
+"""`trainyard tokens`: who may use the service, and as what."""
+
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+from trainyard.cli.output import age, complain, emit, emit_all, say, table
+from trainyard.cli.session import JsonOption, client_of
+from trainyard.contract.access import TokenResource
+
+app = typer.Typer(help="Make, list and revoke API tokens.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.command("create")
+def create(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the person or program; jobs belong to names.")],
+    role: Annotated[
+        str, typer.Option("--role", help="`admin`, `user` (changes their own jobs) or `viewer` (only sees).")
+    ] = "user",
+    days: Annotated[int | None, typer.Option("--days", min=1, help="Until it expires; default: never.")] = None,
+    may_run_code: Annotated[
+        bool,
+        typer.Option("--may-run-code", help="Allow `custom` and `script` jobs, which run as the service's account."),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a token, and print its secret, which is shown this once."""
+    with client_of(ctx) as client:
+        made = client.create_token(name, role=role, expires_in_days=days, may_run_code=may_run_code)
+    if as_json:
+        emit(made)
+    else:
+        complain(f"token {made.id} for {made.name} ({made.role}){_until(made.expires_at)}; it is not shown again:")
+        say(made.token)
+
+
+@app.command("list")
+def list_tokens(ctx: typer.Context, as_json: JsonOption = False) -> None:
+    """List all tokens, without their secrets."""
+    with client_of(ctx) as client:
+        found = list(client.tokens())
+    if as_json:
+        emit_all(found)
+    else:
+        table(
+            ("ID", "NAME", "ROLE", "CODE", "CREATED", "LAST USED", "STATE"),
+            [
+                (
+                    token.id,
+                    token.name,
+                    token.role,
+                    "yes" if token.may_run_code else "no",
+                    age(token.created_at),
+                    age(token.last_used_at) if token.last_used_at else "never",
+                    _state(token),
+                )
+                for token in found
+            ],
+        )
+
+
+@app.command("revoke")
+def revoke(ctx: typer.Context, token_id: Annotated[str, typer.Argument(metavar="ID")]) -> None:
+    """Revoke a token; the next request with it is refused."""
+    with client_of(ctx) as client:
+        client.revoke_token(token_id)
+    say(f"token {token_id}: revoked")
+
+
+@app.command("whoami")
+def whoami(ctx: typer.Context, as_json: JsonOption = False) -> None:
+    """Show which token this command line uses, and what it may do."""
+    with client_of(ctx) as client:
+        own = client.whoami()
+    if as_json:
+        emit(own)
+    else:
+        code = "may" if own.may_run_code else "may not"
+        say(f"{own.name} ({own.role}), token {own.id}{_until(own.expires_at)}; it {code} run code of its own")
+
+
+def _state(token: TokenResource) -> str:
+    if token.revoked_at is not None:
+        return f"revoked {age(token.revoked_at)}"
+    if token.expires_at is None:
+        return "good"
+    passed = token.expires_at <= datetime.now(token.expires_at.tzinfo)
+    return f"expired {age(token.expires_at)}" if passed else f"good until {token.expires_at:%Y-%m-%d}"
+
+
+def _until(moment: datetime | None) -> str:
+    return f", good until {moment:%Y-%m-%d %H:%M}Z" if moment else ""

@@ -1,0 +1,100 @@
+"""`trainyard webhooks`: who is told of changes of status."""
+
+from typing import Annotated
+
+import typer
+
+from trainyard.cli.output import age, complain, emit, emit_all, say, table
+from trainyard.cli.session import JsonOption, client_of
+
+app = typer.Typer(help="Have a server told of changes of status.", no_args_is_help=True, rich_markup_mode=None)
+
+WebhookArgument = Annotated[str, typer.Argument(metavar="ID")]
+
+
+@app.command("create")
+def create(
+    ctx: typer.Context,
+    url: Annotated[str, typer.Argument(metavar="URL", help="`https://...`")],
+    status: Annotated[
+        list[str] | None, typer.Option("--status", help="Only changes to this one; give it several times for more.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all-jobs", help="Everyone's jobs, not only yours.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a webhook, and print the secret that its messages are signed with, which is shown this once."""
+    with client_of(ctx) as client:
+        made = client.create_webhook(url, statuses=status or (), jobs="all" if every else "own")
+    if as_json:
+        emit(made)
+    else:
+        complain(f"webhook {made.id}; its secret is not shown again:")
+        say(made.secret)
+
+
+@app.command("list")
+def list_webhooks(ctx: typer.Context, as_json: JsonOption = False) -> None:
+    """List webhooks."""
+    with client_of(ctx) as client:
+        found = list(client.webhooks())
+    if as_json:
+        emit_all(found)
+    else:
+        table(
+            ("ID", "URL", "STATUSES", "JOBS", "OWNER", "STATE"),
+            [
+                (
+                    hook.id,
+                    hook.url,
+                    ", ".join(hook.statuses) or "any",
+                    hook.jobs,
+                    hook.created_by,
+                    "disabled" if hook.disabled_at else f"{hook.failures} failures" if hook.failures else "good",
+                )
+                for hook in found
+            ],
+        )
+
+
+@app.command("delete")
+def delete(ctx: typer.Context, webhook_id: WebhookArgument) -> None:
+    """Delete a webhook, with what it was not told yet."""
+    with client_of(ctx) as client:
+        client.delete_webhook(webhook_id)
+    say(f"webhook {webhook_id}: deleted")
+
+
+@app.command("test")
+def send_test(ctx: typer.Context, webhook_id: WebhookArgument, as_json: JsonOption = False) -> None:
+    """Send a message that tells nothing; `deliveries` shows what became of it."""
+    with client_of(ctx) as client:
+        delivery = client.test_webhook(webhook_id)
+    if as_json:
+        emit(delivery)
+    else:
+        say(f"message {delivery.id} is on its way: trainyard webhooks deliveries {webhook_id}")
+
+
+@app.command("deliveries")
+def deliveries(ctx: typer.Context, webhook_id: WebhookArgument, as_json: JsonOption = False) -> None:
+    """Show what a webhook was told, or is to be, newest first."""
+    with client_of(ctx) as client:
+        found = list(client.deliveries(webhook_id))
+    if as_json:
+        emit_all(found)
+    else:
+        table(
+            ("ID", "TYPE", "JOB", "CREATED", "STATE", "ATTEMPTS", "ERROR"),
+            [
+                (
+                    one.id,
+                    one.type,
+                    one.job_id or "-",
+                    age(one.created_at),
+                    one.state,
+                    str(one.attempts),
+                    one.error or "",
+                )
+                for one in found
+            ],
+        )
