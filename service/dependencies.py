@@ -1,5 +1,6 @@
 """What every endpoint may ask for, and nothing else: the parts of the process, and who is calling."""
 
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -16,7 +17,7 @@ from service.access.limits import Buckets, Rate
 from service.access.trail import CURRENT, Trail
 from service.clock import Clock
 from service.db.engine import Database
-from service.errors import PermissionDeniedError
+from service.errors import InvalidRequestError, PermissionDeniedError
 from service.faults import Crash, no_crash
 from service.jobs.limits import Limits
 from service.jobs.repository import Window
@@ -158,10 +159,8 @@ WorkerDep = Annotated[Principal, Depends(get_worker)]
 
 
 def after_query(pattern: str, *, max_length: int = 64) -> Any:
-    """The place in a list from which a page goes on, with the form that the ids of this list have.
-
-    The form is announced here and checked by whoever reads the page, whose message says what was expected.
-    """
+    """The place in a list from which a page goes on, with the form that its ids have. The form is only announced:
+    pydantic's words about a pattern help nobody."""
     told = "The `last_id` of the page before."
     return Query(max_length=max_length, description=told, json_schema_extra={"pattern": pattern})
 
@@ -174,6 +173,8 @@ def window_of(pattern: str) -> Callable[..., Awaitable[Window]]:
         after: Annotated[str | None, after_query(pattern)] = None,
         order: Annotated[Literal["asc", "desc"], Query(description="By time of creation.")] = "desc",
     ) -> Window:
+        if after is not None and not re.fullmatch(pattern, after):
+            raise InvalidRequestError(f"{after!r} is not an id of this list", param="after")
         return Window(limit=limit, after=after, descending=order == "desc")
 
     return get_window
