@@ -1,7 +1,9 @@
 """The FastAPI application, put together from its parts."""
 
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request
@@ -20,13 +22,14 @@ from service.health import health_router
 from service.housekeeping import endpoints as usage
 from service.jobs import endpoints as jobs
 from service.middleware import Gate
-from service.openapi import common_errors
+from service.openapi import common_errors, finish, methods_of
 from service.planner import endpoints as plans
 from service.presets import router as presets
 from service.reports import endpoints as reports
 from service.reports.curves import endpoints as curves
 from service.reports.live import endpoints as live
 from service.settings import Settings
+from service.sweeps import endpoints as sweeps
 from service.webhooks import endpoints as webhooks
 from trainyard import __version__
 from trainyard.contract.resources import ErrorBody, ErrorEnvelope
@@ -54,6 +57,7 @@ def create_app(services: Services) -> FastAPI:
     app.state.services = services
     for router in (
         jobs.router,
+        sweeps.router,
         reports.router,
         reports.worker_router,
         curves.router,
@@ -74,8 +78,14 @@ def create_app(services: Services) -> FastAPI:
     app.add_exception_handler(ServiceError, _service_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)
+    app.openapi = _described(app.openapi)  # type: ignore[method-assign]
     app.add_middleware(Gate, services=services, hosts=known_hosts(services.settings))
     return app
+
+
+def _described(openapi: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
+    """The document of the framework, with what it cannot know; made when it is first asked for."""
+    return cache(lambda: finish(openapi()))
 
 
 def known_hosts(settings: Settings) -> Iterable[str]:
@@ -111,7 +121,7 @@ async def _validation_error(request: Request, error: Exception) -> JSONResponse:
     return await _service_error(request, InvalidRequestError(message, param=place or None))
 
 
-async def _http_error(_request: Request, error: Exception) -> JSONResponse:
+async def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     words = {404: "there is no such route", 405: "this route does not take that method"}
     body = ErrorBody(
@@ -119,4 +129,8 @@ async def _http_error(_request: Request, error: Exception) -> JSONResponse:
         type=_TYPES.get(error.status_code, "server_error"),
         code={404: "route_not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error"),
     )
-    return _answer(error.status_code, ErrorEnvelope(error=body), dict(error.headers or {}))
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        # The framework names the methods of the first route that fits the path.
+        headers["Allow"] = ", ".join(methods_of(request.app.openapi(), request.url.path))
+    return _answer(error.status_code, ErrorEnvelope(error=body), headers)

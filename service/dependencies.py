@@ -1,21 +1,23 @@
 """What every endpoint may ask for, and nothing else: the parts of the process, and who is calling."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Query, Request
 from fastapi import Path as PathParam
+from pydantic import AwareDatetime, BeforeValidator
 
 from service.access.actions import Principal, authenticate
 from service.access.limits import Buckets, Rate
 from service.access.trail import CURRENT, Trail
 from service.clock import Clock
 from service.db.engine import Database
-from service.errors import PermissionDeniedError
+from service.errors import InvalidRequestError, PermissionDeniedError
 from service.faults import Crash, no_crash
 from service.jobs.limits import Limits
 from service.jobs.repository import Window
@@ -29,6 +31,7 @@ from service.reports.points.queue import IngestQueue
 from service.reports.points.writing import PointWriter
 from service.settings import Settings
 from service.webhooks.actions import Resolver, resolve_host
+from trainyard.contract.base import no_number
 from trainyard.contract.layout import RunLayout
 
 
@@ -155,12 +158,37 @@ def get_worker(request: Request, services: ServicesDep, now: NowDep, aid: Attemp
 WorkerDep = Annotated[Principal, Depends(get_worker)]
 
 
-async def get_window(
-    limit: Annotated[int, Query(ge=1, le=200, description="How many at most.")] = 20,
-    after: Annotated[str | None, Query(max_length=64, description="The `last_id` of the page before.")] = None,
-    order: Annotated[str, Query(pattern="^(asc|desc)$", description="By time of creation.")] = "desc",
-) -> Window:
-    return Window(limit=limit, after=after, descending=order == "desc")
+def after_query(pattern: str, *, max_length: int = 64) -> Any:
+    """The place in a list from which a page goes on, with the form that its ids have. The form is only announced:
+    pydantic's words about a pattern help nobody."""
+    told = "The `last_id` of the page before."
+    return Query(max_length=max_length, description=told, json_schema_extra={"pattern": pattern})
 
 
-WindowDep = Annotated[Window, Depends(get_window)]
+def window_of(pattern: str) -> Callable[..., Awaitable[Window]]:
+    """The dependency of a list whose ids have this form."""
+
+    async def get_window(
+        limit: Annotated[int, Query(ge=1, le=200, description="How many at most.")] = 20,
+        after: Annotated[str | None, after_query(pattern)] = None,
+        order: Annotated[Literal["asc", "desc"], Query(description="By time of creation.")] = "desc",
+    ) -> Window:
+        if after is not None and not re.fullmatch(pattern, after):
+            raise InvalidRequestError(f"{after!r} is not an id of this list", param="after")
+        return Window(limit=limit, after=after, descending=order == "desc")
+
+    return get_window
+
+
+JobWindowDep = Annotated[Window, Depends(window_of(r"^job_[0-9a-z]{26}$"))]
+EventWindowDep = Annotated[Window, Depends(window_of(r"^evt_[0-9]{1,18}$"))]
+TokenWindowDep = Annotated[Window, Depends(window_of(r"^[0-9a-f]{8,16}$"))]
+AuditWindowDep = Annotated[Window, Depends(window_of(r"^aud_[0-9]{1,18}$"))]
+WebhookWindowDep = Annotated[Window, Depends(window_of(r"^whk_[0-9a-z]{26}$"))]
+SweepWindowDep = Annotated[Window, Depends(window_of(r"^swp_[0-9a-z]{26}$"))]
+DeliveryWindowDep = Annotated[Window, Depends(window_of(r"^dlv_[0-9a-z]{26}$"))]
+
+Moment = Annotated[AwareDatetime, BeforeValidator(no_number)]
+"""RFC 3339, with a zone."""
+
+AttemptNumber = Annotated[int | None, Query(ge=1, le=1_000_000, description="The newest if left out.")]

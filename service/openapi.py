@@ -1,5 +1,8 @@
 """What every route can answer besides its own answer, said once for all of them, with an example of each."""
 
+import re
+from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from trainyard.contract.resources import ErrorEnvelope
@@ -31,3 +34,45 @@ def _response(description: str, type_: str, code: str, param: str | None, messag
         "description": description + again,
         "content": {"application/json": {"example": example}},
     }
+
+
+_OPEN = frozenset({"/livez", "/readyz", "/metrics"})
+"""Routes without a token."""
+
+
+def finish(document: dict[str, Any]) -> dict[str, Any]:
+    """The framework's document with how to sign requests, and parameters as they can be sent."""
+    schemes = document.setdefault("components", {}).setdefault("securitySchemes", {})
+    schemes["token"] = {"type": "http", "scheme": "bearer", "description": "A person's or program's token."}
+    schemes["workerToken"] = {"type": "http", "scheme": "bearer", "description": "The token of one attempt."}
+    for path, operations in document["paths"].items():
+        scheme = "workerToken" if path.startswith("/v1/attempts/") else "token"
+        for operation in operations.values():
+            operation["security"] = [] if path in _OPEN else [{scheme: []}]
+            for parameter in operation.get("parameters", ()):
+                parameter["schema"] = _without_null(parameter["schema"])
+    return document
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """A query or a header cannot be null: what may be left out is of its other type."""
+    kinds = [kind for kind in schema.get("anyOf", ()) if kind != {"type": "null"}]
+    if len(kinds) != 1:
+        return schema
+    kind: dict[str, Any] = kinds[0]
+    return kind | {key: value for key, value in schema.items() if key != "anyOf"}
+
+
+def methods_of(document: Mapping[str, Any], path: str) -> list[str]:
+    """The methods that a path takes."""
+    paths = document["paths"]
+    found = [paths[path]] if path in paths else [verbs for name, verbs in paths.items() if _form(name).fullmatch(path)]
+    return sorted({verb.upper() for verbs in found for verb in verbs})
+
+
+@cache
+def _form(template: str) -> re.Pattern[str]:
+    """A path with parameters as an expression. Only `path` holds slashes."""
+    parts = re.split(r"(\{\w+\})", template)
+    words = {"{path}": ".+"}
+    return re.compile("".join(words.get(p, "[^/]+") if p.startswith("{") else re.escape(p) for p in parts))

@@ -88,6 +88,8 @@ class Settings(BaseSettings):
     """The same for jobs that were submitted with an administrator's token."""
     max_queued_per_user: Annotated[int | None, Field(ge=1)] = 10_000
     """Jobs of one person that may be `queued` before another one is refused."""
+    max_sweep_members: Annotated[int, Field(ge=1, le=1000)] = 200
+    """Jobs that one sweep may have."""
     webhook_allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
     """Hosts (`name` or `name:port`, comma-separated) to which webhooks may go by http and at private addresses."""
     audit_days: Annotated[int, Field(ge=1)] = 365

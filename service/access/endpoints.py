@@ -3,13 +3,21 @@
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Header, Path, Query
-from pydantic import AwareDatetime
 
 from service.access.issuing import issue, revoke
 from service.access.repository import AuditFilter, AuditRepository, TokenRepository
 from service.db.access_models import AuditEntry
 from service.db.models import Token
-from service.dependencies import AdminDep, NowDep, PersonDep, Services, ServicesDep, WindowDep
+from service.dependencies import (
+    AdminDep,
+    AuditWindowDep,
+    Moment,
+    NowDep,
+    PersonDep,
+    Services,
+    ServicesDep,
+    TokenWindowDep,
+)
 from service.errors import InvalidRequestError
 from service.jobs.schemas import page_of
 from trainyard.contract.access import AuditResource, NewTokenResource, TokenRequest, TokenResource
@@ -49,7 +57,7 @@ def create(
 
 
 @router.get("", operation_id="list_tokens")
-def list_all(services: ServicesDep, _admin: AdminDep, window: WindowDep) -> Page[TokenResource]:
+def list_all(services: ServicesDep, _admin: AdminDep, window: TokenWindowDep) -> Page[TokenResource]:
     """All tokens without their secrets, the expired and revoked ones too."""
     with services.database.read() as session:
         rows, more = TokenRepository(session).page(after=window.after, limit=window.limit, descending=window.descending)
@@ -74,30 +82,24 @@ def delete(services: ServicesDep, _admin: AdminDep, now: NowDep, token_id: Token
 def list_audit(
     services: ServicesDep,
     _admin: AdminDep,
-    window: WindowDep,
+    window: AuditWindowDep,
     actor: Annotated[str | None, Query(max_length=128)] = None,
     action: Annotated[str | None, Query(max_length=64, description="An operation's id, such as `cancel_job`.")] = None,
     target: Annotated[str | None, Query(max_length=256, description="Such as a job's id.")] = None,
     outcome: Literal["done", "refused", "failed"] | None = None,
-    created_after: Annotated[AwareDatetime | None, Query(description="At this moment or later, RFC 3339.")] = None,
-    created_before: Annotated[AwareDatetime | None, Query(description="Earlier than this moment.")] = None,
+    created_after: Annotated[Moment | None, Query(description="At this moment or later, RFC 3339.")] = None,
+    created_before: Annotated[Moment | None, Query(description="Earlier than this moment.")] = None,
 ) -> Page[AuditResource]:
     """Every change that somebody asked for, newest first: who, what, when, from where, and what came of it."""
     wanted = AuditFilter(actor, action, target, outcome, created_after, created_before)
     with services.database.read() as session:
         rows, more = AuditRepository(session).page(
-            wanted, after=_place(window.after), limit=window.limit, descending=window.descending
+            wanted,
+            after=int(window.after.removeprefix("aud_")) if window.after else None,
+            limit=window.limit,
+            descending=window.descending,
         )
     return page_of(rows, more, _audit_resource, lambda entry: entry.id)
-
-
-def _place(after: str | None) -> int | None:
-    if after is None:
-        return None
-    number = after.removeprefix("aud_")
-    if not number.isascii() or not number.isdigit() or len(number) > 18:
-        raise InvalidRequestError(f"{after!r} is not the id of an entry", param="after")
-    return int(number)
 
 
 def token_resource(services: Services, token: Token) -> TokenResource:

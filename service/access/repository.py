@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from service.db.access_models import AuditEntry
 from service.db.models import Attempt, Token
-from service.errors import InvalidRequestError, NotFoundError
+from service.errors import NotFoundError
 
 
 class TokenRepository:
@@ -39,14 +39,14 @@ class TokenRepository:
         """One page by time of creation, and whether there is more.
 
         Raises:
-            InvalidRequestError: `after` is no token.
+            NotFoundError: `after` is no token.
         """
         query = sa.select(Token)
         key = sa.tuple_(Token.created_at, Token.id)
         if after is not None:
             mark = self.get(after)
             if mark is None:
-                raise InvalidRequestError(f"{after!r} is not the id of a token", param="after")
+                raise NotFoundError(f"there is no token {after!r}", code="token_not_found", param="after")
             place = sa.tuple_(sa.literal(mark.created_at, Token.created_at.type), sa.literal(mark.id))
             query = query.where(key < place if descending else key > place)
         columns = (Token.created_at, Token.id)

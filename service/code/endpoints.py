@@ -15,7 +15,12 @@ from trainyard.contract.code import code_archive
 router = APIRouter(prefix="/v1/code", tags=["code"])
 
 Digest = Annotated[str, Path(pattern=r"^sha256:[0-9a-f]{64}$", description="`sha256:` and that of the archive.")]
-_BODY = {"requestBody": {"required": True, "content": {"application/x-tar": {}}}}
+_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/x-tar": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
 
 
 @router.put("/{digest}", status_code=201, operation_id="put_code", openapi_extra=_BODY)

@@ -47,6 +47,7 @@ class Job(Base):
         Index(None, "created_by", "status"),
         Index(None, "measured_at"),
         Index(None, "deleting_at"),
+        Index(None, "sweep_id", "id"),
     )
 
     no: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
@@ -93,6 +94,24 @@ class Job(Base):
     measured_at: Mapped[datetime | None]
     deleting_at: Mapped[datetime | None]
     """When its deletion was asked for: from then on nobody sees it."""
+    sweep_id: Mapped[str | None] = mapped_column(String(40))
+    """The sweep of which it is a member."""
+    sweep_parallel: Mapped[int | None]
+    """How many members of that sweep the scheduler may have at once."""
+
+
+class Sweep(Base):
+    """One spec in several variants. Its members are jobs that name it."""
+
+    __tablename__ = "sweeps"
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    name: Mapped[str] = mapped_column(String(120))
+    created_by: Mapped[str] = mapped_column(String(128))
+    created_at: Mapped[datetime]
+    max_parallel: Mapped[int | None]
+    members: Mapped[list[Any]]
+    """As submitted, in order: `{"job_id", "values"}` each."""
 
 
 class JobLabel(Base):

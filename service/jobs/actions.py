@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from sqlalchemy.orm import Session
+
 from service.access.actions import Principal
 from service.access.trail import about
 from service.db.engine import Database
@@ -99,7 +101,7 @@ def submit(
         if origin is not None:
             link_origin(RunLayout(run_root.root / origin.job_id).checkpoint(origin.step), run.origin(origin.step))
             spec = spec.model_copy(update={"resume_from": f"{origin.job_id}:{origin.step}"})
-        job = _new_job(job_id, spec, origin, principal, now)
+        job = new_job(spec, principal, now, job_id=job_id, origin=origin)
         accepted = _store(
             database,
             principal,
@@ -134,9 +136,26 @@ def _require_room(used: int, quota: int, principal: Principal) -> None:
         )
 
 
-def _new_job(job_id: str, spec: TrainingSpec, origin: Origin | None, principal: Principal, now: datetime) -> Job:
+def require_room_for(
+    session: Session, principal: Principal, *, limits: Limits, quota: int | None, now: datetime, count: int = 1
+) -> None:
+    """Whether a person may have so many jobs more.
+
+    Raises:
+        QuotaExceededError: theirs hold too much on disk.
+        ConflictError: too many of theirs wait already.
+    """
+    if quota is not None:
+        _require_room(HousekeepingRepository(session).usage_of(principal.name), quota, principal)
+    require_queue_room(limits, principal.name, JobRepository(session, now).count_queued(principal.name) + count - 1)
+
+
+def new_job(
+    spec: TrainingSpec, principal: Principal, now: datetime, *, job_id: str | None = None, origin: Origin | None = None
+) -> Job:
+    """A queued job that is in no database yet."""
     return Job(
-        id=job_id,
+        id=job_id or new_job_id(now),
         name=spec.name,
         status="queued",
         status_message="accepted; about to be handed to the scheduler",
@@ -167,11 +186,9 @@ def _store(
 ) -> Accepted:
     with database.write() as session:
         jobs = JobRepository(session, now)
-        if idempotency_key is not None and (replay := _replay(database, jobs, principal, idempotency_key, digest)):
-            return replay
-        if quota is not None:
-            _require_room(HousekeepingRepository(session).usage_of(principal.name), quota, principal)
-        require_queue_room(limits, principal.name, jobs.count_queued(principal.name))
+        if idempotency_key is not None and (before := replay(database, jobs, principal, idempotency_key, digest)):
+            return before
+        require_room_for(session, principal, limits=limits, quota=quota, now=now)
         jobs.add(job)
         about(job.id)
         if job.origin is not None:
@@ -192,7 +209,12 @@ def _fork_words(origin: Origin) -> str:
     return f"{start}, with its weights alone: {', '.join(origin.differs)} differ(s)"
 
 
-def _replay(database: Database, jobs: JobRepository, principal: Principal, key: str, digest: str) -> Accepted | None:
+def replay(database: Database, jobs: JobRepository, principal: Principal, key: str, digest: str) -> Accepted | None:
+    """The answer that this key has had, or None now that it is taken.
+
+    Raises:
+        ConflictError: it was another question.
+    """
     if not key or len(key) > MAX_KEY or not key.isascii() or not key.isprintable():
         raise InvalidRequestError(f"must be 1 to {MAX_KEY} printable ASCII characters", param="Idempotency-Key")
     known = jobs.reserve(database, principal.id, key, digest)
@@ -200,7 +222,7 @@ def _replay(database: Database, jobs: JobRepository, principal: Principal, key: 
         return None
     if known.digest != digest:
         raise ConflictError(
-            "this Idempotency-Key was used with another spec; take a new key for a new job",
+            "this Idempotency-Key was used with another request; take a new key for a new one",
             code="idempotency_key_reused",
             param="Idempotency-Key",
         )

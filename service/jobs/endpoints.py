@@ -7,12 +7,20 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import JSONResponse
-from pydantic import AwareDatetime
 from starlette.concurrency import run_in_threadpool
 
 from service.access.actions import Principal
 from service.code.actions import admit
-from service.dependencies import NowDep, PersonDep, Services, ServicesDep, WindowDep
+from service.dependencies import (
+    AttemptNumber,
+    EventWindowDep,
+    JobWindowDep,
+    Moment,
+    NowDep,
+    PersonDep,
+    Services,
+    ServicesDep,
+)
 from service.errors import InvalidRequestError, MalformedRequestError, NotFoundError
 from service.jobs import actions, deleting, profiles, resolving, steering
 from service.jobs.repository import JobFilter, JobRepository
@@ -109,7 +117,7 @@ def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 _LIST_PARAMETERS = frozenset(
-    {"limit", "after", "order", "status", "name", "created_by", "created_after", "created_before"}
+    {"limit", "after", "order", "status", "name", "created_by", "created_after", "created_before", "sweep"}
 )
 
 
@@ -130,12 +138,13 @@ def list_jobs(
     services: ServicesDep,
     _person: PersonDep,
     now: NowDep,
-    window: WindowDep,
+    window: JobWindowDep,
     status: Annotated[list[JobStatus] | None, Query()] = None,
     name: Annotated[str | None, Query(max_length=120)] = None,
     created_by: Annotated[str | None, Query(max_length=128)] = None,
-    created_after: Annotated[AwareDatetime | None, Query(description="At this moment or later, RFC 3339.")] = None,
-    created_before: Annotated[AwareDatetime | None, Query(description="Earlier than this moment.")] = None,
+    created_after: Annotated[Moment | None, Query(description="At this moment or later, RFC 3339.")] = None,
+    created_before: Annotated[Moment | None, Query(description="Earlier than this moment.")] = None,
+    sweep: Annotated[str | None, Query(max_length=40, description="Members of this sweep.")] = None,
 ) -> Page[JobResource]:
     """Jobs, newest first; filters by status, name, creator, time of creation and `metadata[key]`."""
     wanted = JobFilter(
@@ -145,6 +154,7 @@ def list_jobs(
         metadata=get_metadata_filter(request),
         created_after=created_after,
         created_before=created_before,
+        sweep=sweep,
     )
     with services.database.read() as session:
         repository = JobRepository(session, now)
@@ -236,7 +246,7 @@ def resolve(services: ServicesDep, person: PersonDep, now: NowDep, job_id: str, 
 
 @router.get("/{job_id}/events", operation_id="list_events")
 def events(
-    services: ServicesDep, _person: PersonDep, now: NowDep, window: WindowDep, job_id: str
+    services: ServicesDep, _person: PersonDep, now: NowDep, window: EventWindowDep, job_id: str
 ) -> Page[EventResource]:
     """What happened to the job."""
     with services.database.read() as session:
@@ -261,7 +271,7 @@ def script(
     _person: PersonDep,
     now: NowDep,
     job_id: str,
-    attempt: Annotated[int | None, Query(ge=1, le=2**31)] = None,
+    attempt: AttemptNumber = None,
 ) -> ScriptResource:
     """What was handed to the scheduler, for the newest attempt or the one asked for."""
     with services.database.read() as session:

@@ -1,6 +1,5 @@
 """All SQL about jobs, attempts and their history. `move` is the only function that changes a status."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -11,13 +10,11 @@ from sqlalchemy.orm import Session, defer
 
 from service.db.engine import Database
 from service.db.models import Attempt, Checkpoint, Event, IdempotencyKey, Job, JobLabel
-from service.errors import InvalidRequestError, NotFoundError
+from service.errors import NotFoundError
 from service.ids import first_job_id
 from service.jobs.states import ACTIVE, FINAL_STATUS, check_move
 from service.webhooks.repository import WebhookRepository
 from trainyard.contract.resources import TERMINAL, JobStatus, StatusReason
-
-_JOB_ID = re.compile(r"job_[0-9a-z]{26}")
 
 
 @dataclass(frozen=True)
@@ -41,12 +38,16 @@ class JobFilter:
     """At this moment or later."""
     created_before: datetime | None = None
     """Earlier than this moment."""
+    sweep: str | None = None
+    """Of which they are members."""
 
     def conditions(self) -> list[sa.ColumnElement[bool]]:
         """All but the statuses. Times are also bounds on the id, along whose index a page is read."""
         found: list[sa.ColumnElement[bool]] = [Job.deleting_at.is_(None)]
         if self.name is not None:
             found.append(Job.name == self.name)
+        if self.sweep is not None:
+            found.append(Job.sweep_id == self.sweep)
         if self.created_by is not None:
             found.append(Job.created_by == self.created_by)
         if self.created_after is not None:
@@ -95,8 +96,6 @@ class JobRepository:
         """One page by id, which is the order of creation, and whether there is more."""
         conditions = wanted.conditions()
         if window.after is not None:
-            if not _JOB_ID.fullmatch(window.after):
-                raise InvalidRequestError(f"{window.after!r} is not the id of a job", param="after")
             conditions.append(Job.id < window.after if window.descending else Job.id > window.after)
         # Each status has its own place in the index, where a page of it is read in order.
         found = [self._page_of(window, [*conditions, *one], wanted) for one in _each_status(wanted.statuses)]
@@ -184,7 +183,7 @@ class JobRepository:
         """One page by sequence."""
         query = sa.select(Event).where(Event.job_no == job.no)
         if window.after is not None:
-            mark = _cursor(window.after)
+            mark = int(window.after.removeprefix("evt_"))
             query = query.where(Event.sequence < mark if window.descending else Event.sequence > mark)
         order = Event.sequence.desc() if window.descending else Event.sequence.asc()
         rows = list(self._session.scalars(query.order_by(order).limit(window.limit + 1)))
@@ -326,10 +325,3 @@ class JobRepository:
 
 def _each_status(statuses: Sequence[str]) -> list[list[sa.ColumnElement[bool]]]:
     return [[Job.status == status] for status in dict.fromkeys(statuses)] or [[]]
-
-
-def _cursor(after: str) -> int:
-    number = after.rsplit("_", 1)[-1]
-    if not number.isascii() or not number.isdigit() or len(number) > 18:
-        raise InvalidRequestError(f"{after!r} is not the id of an event", param="after")
-    return int(number)

@@ -48,6 +48,7 @@ def job_resource(job: Job, attempt: Attempt | None, run: RunLayout, now: datetim
         spec=without_secrets(job.spec),
         run_directory=str(run.root),
         disk_bytes=job.disk_bytes,
+        sweep_id=job.sweep_id,
     )
 
 

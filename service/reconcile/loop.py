@@ -9,6 +9,7 @@ import structlog
 
 from service.db.models import Attempt, Job
 from service.dependencies import Services
+from service.jobs.limits import Limits
 from service.jobs.repository import JobRepository
 from service.jobs.states import ACTIVE
 from service.reconcile.blame import blamed
@@ -18,6 +19,7 @@ from service.reconcile.lease import LeaderLease, LeaseLostError
 from service.reconcile.shares import Share, held_back
 from service.reconcile.submit import Submitter, newest_step
 from service.reconcile.survey import Survey
+from service.reconcile.sweeps import beyond_sweep
 from service.scheduler.base import Known, Observation, Scheduler, SchedulerUnavailableError
 from trainyard.contract.reports import FinishRecord
 from trainyard.contract.resources import TERMINAL
@@ -111,7 +113,7 @@ class Reconciler:
         self._services.crash("tick.after-observation")
         tags = _Tags.of(pairs)
         self._patience = _PATIENCE_SECONDS
-        held = held_back(map(_share, pairs), self._limits)
+        held = _held(pairs, self._limits)
         for pair in pairs:
             with structlog.contextvars.bound_contextvars(**_about(pair.job, pair.attempt)):
                 self._step(pair, observed, tags, held.get(pair.job.no))
@@ -274,7 +276,15 @@ def _share(pair: Pair) -> Share:
     waiting = job.status == "queued" and job.desired == "run"
     # A paused job, and one that is taken back before it was submitted, has nothing at the scheduler.
     gpus = 0 if job.status in ("queued", "paused") and not waiting else job.gpus
-    return Share(job.no, job.id, job.created_by, job.created_as, gpus, waiting)
+    sweep, parallel = job.sweep_id, job.sweep_parallel
+    return Share(job.no, job.id, job.created_by, job.created_as, gpus, waiting, sweep, parallel)
+
+
+def _held(pairs: Sequence[Pair], limits: Limits) -> Mapping[int, str]:
+    """What is not submitted yet, and why. A job that waits for its sweep does not stand before its person's others."""
+    shares = [_share(pair) for pair in pairs]
+    beyond = beyond_sweep(shares)
+    return {**held_back([share for share in shares if share.job_no not in beyond], limits), **beyond}
 
 
 def _about(job: Job, attempt: Attempt | None) -> dict[str, str | None]:

@@ -18,6 +18,9 @@ class Share:
     gpus: int
     waiting: bool
     """To be submitted; else the scheduler has it, or may have."""
+    sweep: str | None = None
+    """Of which it is a member, and how many of that may be at the scheduler at once."""
+    sweep_parallel: int | None = None
 
 
 def held_back(jobs: Iterable[Share], limits: Limits) -> Mapping[int, str]:

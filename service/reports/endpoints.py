@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from service.dependencies import AttemptId, NowDep, PersonDep, Services, ServicesDep, WorkerDep
+from service.dependencies import AttemptId, AttemptNumber, NowDep, PersonDep, Services, ServicesDep, WorkerDep
 from service.errors import BodyTooLargeError, InvalidRequestError
 from service.reports.actions import Ingest, read_log
 from service.reports.points.decoding import decode
@@ -105,7 +105,7 @@ def get_log(
     now: NowDep,
     job_id: str,
     rank: Rank = "0",
-    attempt: Annotated[int | None, Query(ge=1, le=2**31, description="The newest if left out.")] = None,
+    attempt: AttemptNumber = None,
     tail: Annotated[int | None, Query(ge=0, le=100_000, description="Only so many last lines.")] = None,
     offset: Annotated[int, Query(ge=0, le=2**62, description="From this byte on.")] = 0,
 ) -> Response:

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Path
 
 from service.access.endpoints import Unkept, require_no_key
 from service.db.access_models import Delivery, Webhook
-from service.dependencies import NowDep, PersonDep, ServicesDep, WindowDep
+from service.dependencies import DeliveryWindowDep, NowDep, PersonDep, ServicesDep, WebhookWindowDep
 from service.jobs.schemas import page_of
 from service.webhooks import actions
 from service.webhooks.repository import WebhookRepository
@@ -36,7 +36,7 @@ def create(
 
 
 @router.get("", operation_id="list_webhooks")
-def list_all(services: ServicesDep, person: PersonDep, window: WindowDep) -> Page[WebhookResource]:
+def list_all(services: ServicesDep, person: PersonDep, window: WebhookWindowDep) -> Page[WebhookResource]:
     """One's own webhooks; for administrators everyone's."""
     with services.database.read() as session:
         rows, more = WebhookRepository(session).page(
@@ -69,7 +69,7 @@ def test(services: ServicesDep, person: PersonDep, now: NowDep, webhook_id: Webh
 
 @router.get("/{webhook_id}/deliveries", operation_id="list_deliveries")
 def deliveries(
-    services: ServicesDep, person: PersonDep, window: WindowDep, webhook_id: WebhookId
+    services: ServicesDep, person: PersonDep, window: DeliveryWindowDep, webhook_id: WebhookId
 ) -> Page[DeliveryResource]:
     """What the webhook was told, or is to be, newest first."""
     with services.database.read() as session:

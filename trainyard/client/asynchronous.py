@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from trainyard.client import requests
 from trainyard.client.access import AsyncAccessCalls
+from trainyard.client.calls import SweepCalls
 from trainyard.client.download import MANIFEST, Download, Progress, digests_of, fetch_async, no_progress, whole_file
 from trainyard.client.errors import TrainyardError, connection_failed, error_of, not_trainyard
 from trainyard.client.packing import CodeArchive
@@ -41,7 +42,7 @@ from trainyard.contract.templates import Template
 T = TypeVar("T")
 
 
-class AsyncClient(AsyncAccessCalls):
+class AsyncClient(AsyncAccessCalls, SweepCalls):
     """One connection pool to one service. Close it, or use it in a `async with` statement.
 
     Args:
@@ -119,6 +120,7 @@ class AsyncClient(AsyncAccessCalls):
         created_by: str | None = None,
         created_after: datetime | None = None,
         created_before: datetime | None = None,
+        sweep: str | None = None,
         order: str = "desc",
         limit: int | None = None,
     ) -> AsyncIterator[JobResource]:
@@ -130,6 +132,7 @@ class AsyncClient(AsyncAccessCalls):
             created_by=created_by,
             created_after=created_after,
             created_before=created_before,
+            sweep=sweep,
             order=order,
             limit=limit,
         )

@@ -34,6 +34,7 @@ from trainyard.contract.resources import (
     UsageResource,
 )
 from trainyard.contract.spec import TrainingSpec, dump_spec
+from trainyard.contract.sweeps import SweepDetail, SweepResource
 from trainyard.contract.templates import Template
 from trainyard.contract.yaml_text import load_yaml
 
@@ -113,8 +114,44 @@ def packed(spec: Spec, folder: str | Path) -> tuple[dict[str, Any], CodeArchive]
         SpecError: the folder cannot be packed, or the text is not YAML.
     """
     archive = pack(Path(folder))
-    document = load_yaml(spec) if isinstance(spec, str) else dump_spec(spec) if isinstance(spec, TrainingSpec) else spec
-    return {**document, "code": archive.digest}, archive
+    return {**_plain(spec), "code": archive.digest}, archive
+
+
+def submit_sweep(
+    spec: Spec,
+    *,
+    grid: Mapping[str, Sequence[Any]] | None = None,
+    members: Sequence[Mapping[str, Any]] | None = None,
+    max_parallel: int | None = None,
+    name: str | None = None,
+    idempotency_key: str | None = None,
+) -> Request[SweepDetail]:
+    """Submit a spec in several variants: all of them, or none.
+
+    Args:
+        grid: fields and the values that each takes; every combination is a job.
+        members: instead, for each job the fields that it changes.
+        max_parallel: how many of them may run at once.
+    """
+    document = _plain(spec)
+    body = _given(spec=document, grid=grid, members=members, max_parallel=max_parallel, name=name)
+    headers = {"Idempotency-Key": idempotency_key or str(uuid4()), "Content-Type": "application/json"}
+    return Request("POST", "/v1/sweeps", _model(SweepDetail), headers=headers, content=_json(body))
+
+
+def sweep(sweep_id: str) -> Request[SweepDetail]:
+    """One sweep with its members and how each does."""
+    return Request("GET", f"/v1/sweeps/{_segment(sweep_id, 'sweep')}", _model(SweepDetail))
+
+
+def sweeps() -> Request[Page[SweepResource]]:
+    """All sweeps, newest first."""
+    return _page("/v1/sweeps", SweepResource)
+
+
+def cancel_sweep(sweep_id: str) -> Request[SweepDetail]:
+    """Ask for the end of every member that is not over."""
+    return Request("POST", f"/v1/sweeps/{_segment(sweep_id, 'sweep')}/cancel", _model(SweepDetail))
 
 
 def has_code(digest: str) -> Request[bool]:
@@ -140,11 +177,12 @@ def jobs(
     created_before: datetime | None,
     order: str,
     limit: int | None,
+    sweep: str | None = None,
 ) -> Request[Page[JobResource]]:
     filters = {f"metadata[{key}]": value for key, value in (metadata or {}).items()}
     times = {"created_after": created_after, "created_before": created_before}
     filters |= {key: wire_time(moment) for key, moment in times.items() if moment is not None}
-    params = {"status": status, "name": name, "created_by": created_by, "order": order, **filters}
+    params = {"status": status, "name": name, "created_by": created_by, "order": order, "sweep": sweep, **filters}
     return _page("/v1/jobs", JobResource, min(limit or PAGE_SIZE, PAGE_SIZE), **params)
 
 
@@ -328,8 +366,20 @@ def _log_chunk(response: httpx.Response) -> LogChunk:
 def _body(spec: Spec) -> tuple[bytes, str]:
     if isinstance(spec, str):
         return spec.encode(), "application/yaml"
-    document = dump_spec(spec) if isinstance(spec, TrainingSpec) else spec
+    return _json(_plain(spec)), "application/json"
+
+
+def _plain(spec: Spec) -> Mapping[str, Any]:
+    if isinstance(spec, TrainingSpec):
+        return dump_spec(spec)
+    document = load_yaml(spec) if isinstance(spec, str) else spec
+    if not isinstance(document, Mapping):
+        raise InvalidRequestError("a spec is a mapping of fields")
+    return document
+
+
+def _json(document: Mapping[str, Any]) -> bytes:
     try:
-        return json.dumps(document, allow_nan=False).encode(), "application/json"
+        return json.dumps(document, allow_nan=False).encode()
     except (TypeError, ValueError) as error:
         raise InvalidRequestError(f"the spec is not plain JSON data: {error}") from None

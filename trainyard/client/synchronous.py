@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from trainyard.client import requests
 from trainyard.client.access import AccessCalls
+from trainyard.client.calls import SweepCalls
 from trainyard.client.download import MANIFEST, Download, Progress, digests_of, fetch, no_progress, whole_file
 from trainyard.client.errors import TrainyardError, connection_failed, error_of, not_trainyard
 from trainyard.client.packing import CodeArchive
@@ -40,7 +41,7 @@ from trainyard.contract.templates import Template
 T = TypeVar("T")
 
 
-class Client(AccessCalls):
+class Client(AccessCalls, SweepCalls):
     """One connection pool to one service. Close it, or use it in a `with` statement.
 
     Args:
@@ -123,6 +124,7 @@ class Client(AccessCalls):
         created_by: str | None = None,
         created_after: datetime | None = None,
         created_before: datetime | None = None,
+        sweep: str | None = None,
         order: str = "desc",
         limit: int | None = None,
     ) -> Iterator[JobResource]:
@@ -134,6 +136,7 @@ class Client(AccessCalls):
             created_by=created_by,
             created_after=created_after,
             created_before=created_before,
+            sweep=sweep,
             order=order,
             limit=limit,
         )

@@ -2,9 +2,9 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
-from trainyard.contract.base import PositiveInt, Resource, Strict, Timestamp
+from trainyard.contract.base import Resource, Strict, Timestamp, no_bool
 from trainyard.contract.resources import JobStatus
 
 Role = Literal["admin", "user", "viewer"]
@@ -19,7 +19,7 @@ class TokenRequest(Strict):
     name: PersonName
     role: Role = "user"
     """`admin`: everything; `user`: sees all jobs and changes their own; `viewer`: only sees."""
-    expires_in_days: Annotated[PositiveInt, Field(le=3650)] | None = None
+    expires_in_days: Annotated[int, Field(ge=1, le=3650), BeforeValidator(no_bool)] | None = None
     """Absent: until it is revoked."""
     may_run_code: bool = False
     """Whether it may submit `custom` and `script` jobs, which run code as the service's account, though its role may

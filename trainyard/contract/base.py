@@ -1,30 +1,32 @@
 """The two kinds of model on the wire, and the field types they share."""
 
 import math
+import re
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, StringConstraints
 
 
-def _no_bool(value: Any) -> Any:
+def no_bool(value: Any) -> Any:
+    """For numbers: Python takes True for 1, a spec does not."""
     if isinstance(value, bool):
         raise ValueError("must be a number, not true or false")
     return value
 
 
-Int = Annotated[int, BeforeValidator(_no_bool)]
+Int = Annotated[int, BeforeValidator(no_bool)]
 """A whole number; a string of digits is one (YAML is not lax where people are), a boolean is not."""
 
-Float = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False)]
+Float = Annotated[float, BeforeValidator(no_bool), Field(allow_inf_nan=False)]
 """A finite number; YAML reads `1e-4` as a string, so strings that are numbers are taken."""
 
 # The bounds stand before the validator: only there do they reach the JSON schema.
-PositiveInt = Annotated[int, Field(ge=1, le=2**53), BeforeValidator(_no_bool)]
-NonNegativeInt = Annotated[int, Field(ge=0, le=2**53), BeforeValidator(_no_bool)]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_no_bool)]
-NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_no_bool)]
-Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), BeforeValidator(_no_bool)]
+PositiveInt = Annotated[int, Field(ge=1, le=2**53), BeforeValidator(no_bool)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=2**53), BeforeValidator(no_bool)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(no_bool)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(no_bool)]
+Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), BeforeValidator(no_bool)]
 
 _CONTROL_FREE = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"
 
@@ -40,7 +42,7 @@ ConstraintName = Annotated[str, StringConstraints(min_length=1, max_length=128, 
 
 AnyFloat = Annotated[
     float,
-    BeforeValidator(_no_bool),
+    BeforeValidator(no_bool),
     PlainSerializer(
         lambda v: v if math.isfinite(v) else "NaN" if math.isnan(v) else "Infinity" if v > 0 else "-Infinity",
         return_type=float | str,
@@ -48,6 +50,9 @@ AnyFloat = Annotated[
     ),
 ]
 """A number that may be NaN or infinite; JSON has no word for those, so they travel as strings."""
+
+
+_NUMBER = re.compile(r"\s*[-+]?[0-9.]+([eE][-+]?[0-9]+)?\s*")
 
 
 def storable(value: Any) -> Any:
@@ -70,7 +75,14 @@ def wire_time(time: datetime) -> str:
     return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-Timestamp = Annotated[datetime, PlainSerializer(wire_time, when_used="json")]
+def no_number(value: Any) -> Any:
+    """For times: seconds since 1970 are none here."""
+    if isinstance(value, (int, float)) or (isinstance(value, str) and _NUMBER.fullmatch(value)):
+        raise ValueError("must be a time such as 2026-01-01T12:00:00Z, not a number")
+    return value
+
+
+Timestamp = Annotated[datetime, BeforeValidator(no_number), PlainSerializer(wire_time, when_used="json")]
 """An aware UTC time; RFC 3339 with milliseconds on the wire."""
 
 

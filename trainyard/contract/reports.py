@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StrictBool, StringConstraints
 
 from trainyard.contract.base import AnyFloat, NonNegativeInt, PositiveInt, SaidData, SaidText, Strict, Timestamp
 
@@ -128,7 +128,7 @@ class CheckpointReport(Strict):
     digest: Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
     """Of the manifest, which holds those of the files."""
     world_size: PositiveInt
-    metrics: dict[MetricKey, AnyFloat] = Field(default_factory=dict)
+    metrics: dict[MetricKey, AnyFloat] = Field(default_factory=dict, json_schema_extra={"additionalProperties": False})
     time: Timestamp
     removed_steps: tuple[NonNegativeInt, ...] = ()
     """Checkpoints that retention has deleted since."""
@@ -144,11 +144,11 @@ class Failure(Strict):
     traceback: Annotated[SaidText, StringConstraints(max_length=65536)] = ""
     hint: SaidText | None = None
     """What to try."""
-    final: bool = False
+    final: StrictBool = False
     """Trying again would end the same way."""
     node: SaidText | None = None
     """The node to blame, by the scheduler's name: the next attempt is kept away from it."""
-    consequence: bool = False
+    consequence: StrictBool = False
     """Its cause lies with a peer that left no word of its own."""
 
 

@@ -2,9 +2,9 @@
 
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from trainyard.contract.base import AnyFloat, NonNegativeInt, PositiveInt, Resource, Strict, Timestamp
+from trainyard.contract.base import AnyFloat, NonNegativeInt, Resource, Strict, Timestamp, no_bool
 from trainyard.contract.launch import Origin
 from trainyard.contract.reports import Failure, Point, Progress
 
@@ -131,6 +131,8 @@ class JobResource(Resource):
     run_directory: str
     disk_bytes: int | None = None
     """Of the run directory, when it was last measured."""
+    sweep_id: str | None = None
+    """The sweep of which it is a member."""
 
 
 class UserUsage(Resource):
@@ -168,7 +170,7 @@ class UsageResource(Resource):
 class ProfileRequest(Strict):
     """The body of `POST /v1/jobs/{id}/profile`."""
 
-    steps: Annotated[PositiveInt, Field(le=1000)] = 3
+    steps: Annotated[int, Field(ge=1, le=1000), BeforeValidator(no_bool)] = 3
     """How many updates are traced, beginning with the next one that all ranks agree on."""
     ranks: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1, max_length=64)] = (0,)
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from starlette.responses import StreamingResponse
 
-from service.dependencies import NowDep, PersonDep, ServicesDep
+from service.dependencies import NowDep, PersonDep, ServicesDep, after_query
 from service.errors import InvalidRequestError
 from service.reports.curves.cover import ENDLESS
 from service.reports.curves.pages import csv_lines, point_page
@@ -63,7 +63,7 @@ def list_points(
     job_id: str,
     keys: Keys = None,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="How many at most.")] = 1000,
-    after: Annotated[str | None, Query(max_length=64, description="The `last_id` of the page before.")] = None,
+    after: Annotated[str | None, after_query(r"^[0-9]{1,19}\.[0-9]{1,19}\.[0-9]{1,19}$")] = None,
 ) -> Page[PointResource]:
     """Every point as it was reported, in order of metric and step."""
     return point_page(services.database, job_id, _names(keys), after, limit, now)
@@ -74,7 +74,15 @@ def compare_metrics(
     services: ServicesDep,
     _person: PersonDep,
     now: NowDep,
-    job: Annotated[list[str], Query(min_length=1, max_length=MAX_JOBS, description="A job's id; repeated.")],
+    job: Annotated[
+        list[str],
+        Query(
+            min_length=1,
+            max_length=MAX_JOBS,
+            description="A job's id; repeated, each once.",
+            json_schema_extra={"uniqueItems": True},
+        ),
+    ],
     keys: Keys = None,
     from_step: FromStep = 0,
     to_step: ToStep = ENDLESS,

@@ -19,7 +19,22 @@ router = APIRouter(prefix="/v1", tags=["reports"])
 HEADERS = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
 """Proxies must hand each event on as it comes, unchanged."""
 
-LastEventId = Annotated[str | None, Header(max_length=64, description="The id of the last event that was seen.")]
+LastEventId = Annotated[
+    str | None,
+    Header(
+        max_length=64,
+        description="The id of the last event that was seen.",
+        json_schema_extra={"pattern": "^[0-9]{0,18}$"},
+    ),
+]
+LastPlace = Annotated[
+    str | None,
+    Header(
+        max_length=64,
+        description="The id of the last event that was seen.",
+        json_schema_extra={"pattern": "^([0-9]{1,18}-[0-9]{1,18})?$"},
+    ),
+]
 
 
 @router.get(
@@ -56,7 +71,7 @@ async def stream_job(
     response_class=StreamingResponse,
     responses={200: {"content": {"text/event-stream": {}}}},
 )
-async def stream_jobs(services: ServicesDep, _person: PersonDep, last_event_id: LastEventId = None) -> Response:
+async def stream_jobs(services: ServicesDep, _person: PersonDep, last_event_id: LastPlace = None) -> Response:
     """Status, events, checkpoints and newest metrics of every job, from now on or from `Last-Event-ID` on.
 
     Ids are of the form `12-34`. An event `reset` says that what the client missed is no longer kept.

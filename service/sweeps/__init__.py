@@ -1,0 +1,1 @@
+"""Sweeps: one spec in several variants, whose members are ordinary jobs."""

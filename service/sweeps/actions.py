@@ -1,0 +1,190 @@
+"""What people can ask of sweeps: make one, look at it, end it. One transaction each."""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from service.access.actions import Principal
+from service.access.trail import about
+from service.code.actions import admit
+from service.db.models import Job, Sweep
+from service.dependencies import Services
+from service.errors import InvalidSpecError, PermissionDeniedError, ServiceError
+from service.ids import new_id
+from service.jobs.actions import Accepted, new_job, replay, require_change, require_room_for
+from service.jobs.limits import require_share
+from service.jobs.repository import JobRepository, Window
+from service.jobs.schemas import progress_resource
+from service.planner import actions as planning
+from service.sweeps.repository import SweepRepository
+from trainyard.contract.problems import Problem, SpecError
+from trainyard.contract.resources import TERMINAL
+from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.sweeps import (
+    SweepDetail,
+    SweepMember,
+    SweepRequest,
+    SweepResource,
+    Values,
+    member_spec,
+    said,
+    variants,
+)
+
+
+def submit(services: Services, person: Principal, body: SweepRequest, key: str | None, now: datetime) -> Accepted:
+    """Make the sweep and all of its jobs durable, or nothing, once for each idempotency key.
+
+    Raises:
+        InvalidSpecError: with every problem of every member, each naming the member and the field.
+        ConflictError: the key was used for another sweep.
+    """
+    require_change(person)
+    limit = services.settings.max_sweep_members
+    if body.size > limit:
+        raise InvalidSpecError([Problem(param="grid", message=f"makes {body.size} members; at most {limit} are taken")])
+    values = variants(body)
+    specs = _accept(services, person, body, values, now)
+    digest = hashlib.sha256(json.dumps({"sweep": body.model_dump()}, sort_keys=True).encode()).hexdigest()
+    sweep = Sweep(
+        id=new_id("swp", now),
+        name=body.name or specs[0].name,
+        created_by=person.name,
+        created_at=now,
+        max_parallel=body.max_parallel,
+        members=[],
+    )
+    return _store(services, person, sweep, list(zip(values, specs, strict=True)), key, digest, now)
+
+
+def _accept(
+    services: Services, person: Principal, body: SweepRequest, values: Sequence[Values], now: datetime
+) -> list[TrainingSpec]:
+    """Every member's resolved spec."""
+    problems: list[Problem] = []
+    specs = []
+    for number, changed in enumerate(values):
+        try:
+            specs.append(_accept_one(services, person, member_spec(body.spec, changed), now))
+        except (SpecError, InvalidSpecError) as error:
+            problems += [_of_member(number, changed, problem) for problem in error.problems]
+        except PermissionDeniedError:
+            raise
+        except ServiceError as error:
+            problems.append(_of_member(number, changed, Problem(param=error.param or "", message=error.message)))
+    if problems:
+        raise InvalidSpecError(problems)
+    return specs
+
+
+def _accept_one(services: Services, person: Principal, document: dict[str, Any], now: datetime) -> TrainingSpec:
+    found = planning.accept(services, document, now).spec
+    if found.resume_from is not None:
+        raise SpecError([Problem(param="resume_from", message="does not go with a sweep; submit such jobs one by one")])
+    admit(person, found, roles=services.settings.code_roles, runs=services.settings.runs)
+    require_share(services.limits, person.role, found)
+    return found
+
+
+def _of_member(number: int, changed: Values, problem: Problem) -> Problem:
+    where = f"members.{number}" + (f".{problem.param}" if problem.param else "")
+    return Problem(param=where, message=f"{problem.message} (in the member with {said(changed)})")
+
+
+def _store(
+    services: Services,
+    person: Principal,
+    sweep: Sweep,
+    members: Sequence[tuple[Values, TrainingSpec]],
+    key: str | None,
+    digest: str,
+    now: datetime,
+) -> Accepted:
+    with services.database.write() as session:
+        repository = JobRepository(session, now)
+        if key is not None and (before := replay(services.database, repository, person, key, digest)):
+            return before
+        limits, quota = services.limits, services.settings.quota_bytes
+        require_room_for(session, person, limits=limits, quota=quota, now=now, count=len(members))
+        jobs = []
+        for changed, spec in members:
+            job = new_job(spec, person, now)
+            job.sweep_id, job.sweep_parallel = sweep.id, sweep.max_parallel
+            jobs.append((job, changed))
+        sweep.members = [{"job_id": job.id, "values": dict(changed)} for job, changed in jobs]
+        SweepRepository(session).add(sweep)
+        for job, _ in jobs:
+            repository.add(job)
+        about(sweep.id)
+        answer = _detail(sweep, [job for job, _ in jobs], now).model_dump(mode="json")
+        if key is not None:
+            repository.remember(person.id, key, answer)
+    return Accepted(job=answer, replayed=False)
+
+
+def read(services: Services, sweep_id: str, now: datetime) -> SweepDetail:
+    """Raises NotFoundError."""
+    with services.database.read() as session:
+        repository = SweepRepository(session)
+        return _detail(repository.get(sweep_id), repository.jobs(sweep_id), now)
+
+
+def page(services: Services, window: Window) -> tuple[list[SweepResource], bool]:
+    """One page, newest first, without members."""
+    with services.database.read() as session:
+        repository = SweepRepository(session)
+        rows, more = repository.page(after=window.after, limit=window.limit, descending=window.descending)
+        counts = repository.counts([row.id for row in rows])
+    return [SweepResource(**_facts(row, counts.get(row.id, {}))) for row in rows], more
+
+
+def cancel(services: Services, person: Principal, sweep_id: str, now: datetime) -> SweepDetail:
+    """Record that every member that is not over is to end. Asking again changes nothing."""
+    with services.database.write() as session:
+        repository, jobs = SweepRepository(session), JobRepository(session, now)
+        sweep = repository.get(sweep_id)
+        if person.role == "user" and sweep.created_by != person.name:
+            raise PermissionDeniedError(f"sweep {sweep_id} belongs to {sweep.created_by}")
+        require_change(person)
+        for one in repository.jobs(sweep_id):
+            job = jobs.locked(one.no)
+            if job.status not in TERMINAL and job.desired != "cancelled":
+                job.desired = "cancelled"
+                jobs.event(job, "cancel_requested", f"cancellation of its sweep asked for by {person.name}")
+        return _detail(sweep, repository.jobs(sweep_id), now)
+
+
+def _facts(sweep: Sweep, counts: dict[str, int]) -> dict[str, Any]:
+    fields = dict.fromkeys(path for member in sweep.members for path in member["values"])
+    return {
+        "id": sweep.id,
+        "name": sweep.name,
+        "created_by": sweep.created_by,
+        "created_at": sweep.created_at,
+        "max_parallel": sweep.max_parallel,
+        "fields": list(fields),
+        "size": len(sweep.members),
+        "counts": counts,
+    }
+
+
+def _detail(sweep: Sweep, jobs: Sequence[Job], now: datetime) -> SweepDetail:
+    by_id = {job.id: job for job in jobs}
+    members = [_member(one, by_id.get(one["job_id"]), now) for one in sweep.members]
+    return SweepDetail(**_facts(sweep, dict(Counter(job.status for job in jobs))), members=members)
+
+
+def _member(one: dict[str, Any], job: Job | None, now: datetime) -> SweepMember:
+    if job is None:
+        return SweepMember(job_id=one["job_id"], values=one["values"], status_message="was deleted")
+    return SweepMember(
+        job_id=job.id,
+        values=one["values"],
+        status=job.status,
+        status_message=job.status_message,
+        progress=progress_resource(job, now),
+        metrics=job.latest,
+    )

@@ -1,0 +1,124 @@
+"""Sweeps through the API: all members or none, so many at once, and one end for all."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.world import SPEC, World
+
+BODY: dict[str, Any] = {"name": "rates", "spec": SPEC, "grid": {"optimizer.lr": [0.1, 0.2, 0.3]}, "max_parallel": 1}
+
+
+@pytest.fixture
+def sweep(world: World) -> dict[str, Any]:
+    answer = world.client.post("/v1/sweeps", json=BODY)
+    assert answer.status_code == 201, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def looked_at(world: World, sweep: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = world.client.get(f"/v1/sweeps/{sweep['id']}").json()
+    return found
+
+
+def test_members_are_jobs_that_can_be_listed_by_it(world: World, sweep: dict[str, Any]) -> None:
+    other = world.submit()
+    assert (sweep["size"], sweep["fields"], sweep["counts"]) == (3, ["optimizer.lr"], {"queued": 3})
+    jobs = world.client.get("/v1/jobs", params={"sweep": sweep["id"]}).json()["data"]
+    assert {job["id"] for job in jobs} == {member["job_id"] for member in sweep["members"]}
+    assert other not in {job["id"] for job in jobs}
+    by_id = {job["id"]: job for job in jobs}
+    for member in sweep["members"]:
+        job = by_id[member["job_id"]]
+        assert job["spec"]["optimizer"]["lr"] == member["values"]["optimizer.lr"]
+        assert job["sweep_id"] == sweep["id"]
+
+
+def test_so_many_run_at_once_and_the_next_goes_when_one_is_over(world: World, sweep: dict[str, Any]) -> None:
+    world.tick(2)
+    assert len(world.scheduler.submitted) == 1
+    first, second, third = looked_at(world, sweep)["members"]
+    assert first["status"] == "pending"
+    for waiting in (second, third):
+        assert waiting["status"] == "queued"
+        assert waiting["status_message"] == f"waits for its turn: sweep {sweep['id']} runs 1 job at once"
+    worker = world.worker(first["job_id"])
+    worker.execution = worker.claim().json()["execution"]
+    worker.end("completed")
+    world.tick(3)
+    assert len(world.scheduler.submitted) == 2
+    assert looked_at(world, sweep)["counts"] == {"succeeded": 1, "pending": 1, "queued": 1}
+
+
+def test_a_waiting_member_can_be_cancelled_alone(world: World, sweep: dict[str, Any]) -> None:
+    world.tick(2)
+    last = sweep["members"][-1]["job_id"]
+    world.client.post(f"/v1/jobs/{last}/cancel")
+    world.tick()
+    assert world.status(last) == "cancelled"
+
+
+def test_one_bad_member_and_nothing_is_stored(world: World) -> None:
+    body = {**BODY, "grid": {"optimizer.lr": [0.1, -1], "gpus": [1, 2]}}
+    answer = world.client.post("/v1/sweeps", json=body)
+    assert answer.status_code == 422
+    problems = answer.json()["problems"]
+    assert [problem["param"] for problem in problems] == ["members.2.optimizer.lr", "members.3.optimizer.lr"]
+    assert "in the member with optimizer.lr=-1 gpus=1" in problems[0]["message"]
+    assert world.client.get("/v1/jobs").json()["data"] == []
+    assert world.client.get("/v1/sweeps").json()["data"] == []
+
+
+def test_more_members_than_are_taken_are_refused_without_being_made(world: World) -> None:
+    body = {**BODY, "grid": {f"metadata.k{n}": list(range(1000)) for n in range(9)}}
+    answer = world.client.post("/v1/sweeps", json=body)
+    assert answer.status_code == 422
+    assert "at most 200" in answer.json()["error"]["message"]
+
+
+def test_one_key_is_one_sweep(world: World) -> None:
+    key = {"Idempotency-Key": "once"}
+    first = world.client.post("/v1/sweeps", json=BODY, headers=key)
+    again = world.client.post("/v1/sweeps", json=BODY, headers=key)
+    assert first.json() == again.json()
+    assert again.headers["idempotent-replayed"] == "true"
+    assert len(world.client.get("/v1/jobs").json()["data"]) == 3
+    other = world.client.post("/v1/sweeps", json={**BODY, "max_parallel": 2}, headers=key)
+    assert other.status_code == 409
+
+
+def test_cancel_ends_every_member(world: World, sweep: dict[str, Any]) -> None:
+    world.tick(2)
+    answer = world.client.post(f"/v1/sweeps/{sweep['id']}/cancel")
+    assert answer.status_code == 202
+    world.tick(2)
+    world.scheduler.say("ended")
+    world.tick(2)
+    assert looked_at(world, sweep)["counts"] == {"cancelled": 3}
+    assert world.client.post(f"/v1/sweeps/{sweep['id']}/cancel").status_code == 202
+
+
+def test_another_user_can_look_and_not_touch(world: World, sweep: dict[str, Any]) -> None:
+    other = world.person("user", "other")
+    assert other.get(f"/v1/sweeps/{sweep['id']}").status_code == 200
+    assert other.post(f"/v1/sweeps/{sweep['id']}/cancel").status_code == 403
+    assert world.person("viewer", "eve").post("/v1/sweeps", json=BODY).status_code == 403
+
+
+def test_a_deleted_member_stays_in_the_list_as_that(world: World, sweep: dict[str, Any]) -> None:
+    gone = sweep["members"][0]["job_id"]
+    world.client.post(f"/v1/jobs/{gone}/cancel")
+    world.tick()
+    assert world.client.delete(f"/v1/jobs/{gone}").status_code == 204
+    first = looked_at(world, sweep)["members"][0]
+    assert (first["job_id"], first["status"], first["status_message"]) == (gone, None, "was deleted")
+
+
+def test_sweeps_are_listed_newest_first(world: World, sweep: dict[str, Any]) -> None:
+    world.clock.advance(5)
+    newer = world.client.post("/v1/sweeps", json=BODY).json()
+    found = world.client.get("/v1/sweeps", params={"limit": 1}).json()
+    assert [one["id"] for one in found["data"]] == [newer["id"]]
+    rest = world.client.get("/v1/sweeps", params={"after": found["last_id"]}).json()
+    assert [one["id"] for one in rest["data"]] == [sweep["id"]]

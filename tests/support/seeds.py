@@ -1,0 +1,124 @@
+"""A service with something behind every route: jobs in each state, checkpoints, files, tokens, webhooks, code."""
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any
+
+from service.scheduler.base import Observation
+from tests.support.world import SPEC, World
+
+CODE = b"any bytes"
+DIGEST = f"sha256:{hashlib.sha256(CODE).hexdigest()}"
+VICTIMS = 4
+"""So many of everything that a route deletes."""
+
+
+@dataclass
+class Seeds:
+    """The ids that routes take, by the name of the path's parameter; those of one operation, where it needs its own."""
+
+    worker_token: str
+    values: dict[str, list[str]]
+    special: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+
+    def of(self, operation: str, parameter: str) -> list[str] | None:
+        return self.special.get(operation, {}).get(parameter, self.values.get(parameter))
+
+
+def sow(world: World) -> Seeds:
+    """Bring jobs to every state that a fake worker can bring them to."""
+    running = world.submit(name="running")
+    done = world.submit(name="done", checkpoint={"every_steps": 5, "keep_last": 9})
+    failed = world.submit(name="failed")
+    world.services.resolver = lambda host, port: ["93.184.216.34"]
+    worker = world.start(running)
+    worker.metrics([("train/loss", step, 1.0 / (step + 1)) for step in range(20)])
+    worker.log("0", 0, b"one line\n")
+    checkpoints = _finish(world, done)
+    loser = world.worker(failed)
+    loser.execution = loser.claim().json()["execution"]
+    loser.finish("error", failure={"type": "ValueError", "message": "it failed"})
+    queued = world.submit(name="waiting", metadata={"team": "nlp"})
+    victims = [_cancelled(world) for _ in range(VICTIMS)]
+    webhooks = [_webhook(world) for _ in range(VICTIMS + 1)]
+    tokens = [_token(world, f"person-{n}") for n in range(VICTIMS + 1)]
+    assert world.client.put(f"/v1/code/{DIGEST}", content=CODE).status_code == 201
+    body = {"spec": SPEC, "grid": {"optimizer.lr": [0.1, 0.2]}, "max_parallel": 1}
+    sweep = world.client.post("/v1/sweeps", json=body).json()
+    return Seeds(
+        worker_token=world.folder(running).token.read_text().strip(),
+        values={
+            "job_id": [queued, running, done, failed],
+            "aid": [worker.attempt_id],
+            "checkpoint_id": checkpoints[1:],
+            "path": ["manifest.json", "inner/data"],
+            "name": ["digits_ddp"],
+            "digest": [DIGEST],
+            "token_id": tokens[:1],
+            "webhook_id": webhooks[:1],
+            "sweep_id": [sweep["id"]],
+        },
+        special={
+            "delete_job": {"job_id": victims},
+            "delete_checkpoint": {"job_id": [done], "checkpoint_id": checkpoints[:1]},
+            "delete_webhook": {"webhook_id": webhooks[1:]},
+            "revoke_token": {"token_id": tokens[1:]},
+            "stream_job": {"job_id": [done]},
+            **{name: {"job_id": [done]} for name in _OF_DONE},
+        },
+    )
+
+
+_OF_DONE = (
+    "get_checkpoint",
+    "list_checkpoint_files",
+    "download_checkpoint_file",
+    "download_checkpoint",
+    "list_export_files",
+    "download_export_file",
+    "download_export",
+    "download_artifact",
+)
+
+
+def _finish(world: World, job_id: str) -> list[str]:
+    """A job that ended well, with all that it may leave; the ids of its checkpoints."""
+    worker = world.worker(job_id)
+    worker.execution = worker.claim().json()["execution"]
+    worker.metrics([("train/loss", step, 1.0 / (step + 1)) for step in range(20)])
+    worker.log("0", 0, b"first line\nlast line\n")
+    for step in (5, 10):
+        worker.checkpoint(step, metrics={"eval/loss": 0.5})
+    run = world.services.run(job_id)
+    for folder in (run.checkpoint(5).root, run.checkpoint(10).root, run.export, run.artifacts):
+        (folder / "inner").mkdir(parents=True)
+        (folder / "inner" / "data").write_bytes(b"0123456789")
+        (folder / "manifest.json").write_text("{}")
+    worker.finish("completed")
+    world.scheduler.states |= {t: Observation("ended") for t in world.scheduler.states if t.endswith(worker.attempt_id)}
+    world.tick()
+    return [one["id"] for one in _page(world, f"/v1/jobs/{job_id}/checkpoints")]
+
+
+def _cancelled(world: World) -> str:
+    job_id = world.submit(name="victim")
+    world.client.post(f"/v1/jobs/{job_id}/cancel")
+    world.tick()
+    return job_id
+
+
+def _webhook(world: World) -> str:
+    answer = world.client.post("/v1/webhooks", json={"url": "https://example.org/hook"})
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["id"])
+
+
+def _token(world: World, name: str) -> str:
+    answer = world.client.post("/v1/tokens", json={"name": name, "role": "user"})
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["id"])
+
+
+def _page(world: World, path: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = world.client.get(path).json()["data"]
+    return found

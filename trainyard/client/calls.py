@@ -1,0 +1,70 @@
+"""A method of both clients in one line: what it sends is a function; the client in hand says how it is waited for."""
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
+
+from trainyard.client import requests
+from trainyard.client.requests import Request
+from trainyard.contract.resources import Page
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Sends(Protocol):
+    """The synchronous client, as far as a call needs it."""
+
+    def _send(self, request: Request[T]) -> T: ...
+
+    def _items(self, request: Request[Page[T]]) -> Iterator[T]: ...
+
+
+class SendsAsync(Protocol):
+    """The asynchronous one."""
+
+    def _send(self, request: Request[T]) -> Coroutine[Any, Any, T]: ...
+
+    def _items(self, request: Request[Page[T]]) -> AsyncIterator[T]: ...
+
+
+class Call(Generic[P, T]):
+    """One request; its answer, or with the asynchronous client an awaitable of it."""
+
+    def __init__(self, make: Callable[P, Request[T]]) -> None:
+        self._make = make
+        self.__doc__ = make.__doc__
+
+    @overload
+    def __get__(self, client: Sends, kind: type) -> Callable[P, T]: ...
+
+    @overload
+    def __get__(self, client: SendsAsync, kind: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
+
+    def __get__(self, client: Any, kind: type) -> Any:
+        return lambda *args, **kwargs: client._send(self._make(*args, **kwargs))
+
+
+class Pages(Generic[P, T]):
+    """The items of all pages of a list, fetched as they are needed."""
+
+    def __init__(self, make: Callable[P, Request[Page[T]]]) -> None:
+        self._make = make
+        self.__doc__ = make.__doc__
+
+    @overload
+    def __get__(self, client: Sends, kind: type) -> Callable[P, Iterator[T]]: ...
+
+    @overload
+    def __get__(self, client: SendsAsync, kind: type) -> Callable[P, AsyncIterator[T]]: ...
+
+    def __get__(self, client: Any, kind: type) -> Any:
+        return lambda *args, **kwargs: client._items(self._make(*args, **kwargs))
+
+
+class SweepCalls:
+    """What both clients do about sweeps."""
+
+    submit_sweep = Call(requests.submit_sweep)
+    sweep = Call(requests.sweep)
+    sweeps = Pages(requests.sweeps)
+    cancel_sweep = Call(requests.cancel_sweep)

@@ -1,0 +1,124 @@
+"""Sweeps: one spec in several variants. What people send, what the service answers, and the variants. Pure."""
+
+import copy
+import itertools
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
+from pydantic.config import JsonDict
+
+from trainyard.contract.base import AnyFloat, DisplayName, Resource, Strict, Timestamp, no_bool
+from trainyard.contract.resources import JobProgress, JobStatus
+from trainyard.contract.templates import put
+
+MAX_AXES = 10
+
+FieldPath = Annotated[str, StringConstraints(max_length=200, pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$")]
+"""Of a field of a spec, such as `optimizer.lr`."""
+
+Values = Mapping[str, Any]
+
+_CLOSED: JsonDict = {"additionalProperties": False}
+Axis = Annotated[list[Any], Field(min_length=1, max_length=1000)]
+Member = Annotated[dict[FieldPath, Any], Field(min_length=1, json_schema_extra=_CLOSED)]
+
+
+class SweepRequest(Strict):
+    """The body of `POST /v1/sweeps`: a spec, and what its members change in it."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "name": "learning rates",
+                "spec": {
+                    "task": "regression",
+                    "model": {"source": "builtin", "name": "mlp"},
+                    "data": {"source": "builtin", "name": "parity"},
+                    "steps": 20,
+                },
+                "grid": {"optimizer.lr": [0.001, 0.003], "seed": [0, 1]},
+                "max_parallel": 2,
+            }
+        }
+    )
+
+    name: DisplayName | None = None
+    """For people; absent: the spec's name."""
+    spec: dict[str, Any]
+    """As for `POST /v1/jobs`."""
+    grid: dict[FieldPath, Axis] = Field(default_factory=dict, max_length=MAX_AXES, json_schema_extra=_CLOSED)
+    """Fields and the values that each takes: every combination is a member."""
+    members: list[Member] = Field(default_factory=list, max_length=1000)
+    """Instead of a grid: for each member the fields that it changes."""
+    max_parallel: Annotated[int, Field(ge=1, le=10_000), BeforeValidator(no_bool)] | None = None
+    """How many of the members the scheduler may have at once; the others wait in `queued`. Absent: all."""
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Self:
+        if bool(self.grid) == bool(self.members):
+            raise ValueError("give either `grid` or `members`")
+        return self
+
+    @property
+    def size(self) -> int:
+        """How many members it has."""
+        count = 1
+        for values in self.grid.values():
+            count *= len(values)
+        return len(self.members) or count
+
+
+class SweepResource(Resource):
+    """A sweep: its members are ordinary jobs."""
+
+    object: Literal["sweep"] = "sweep"
+    id: str
+    name: str
+    created_by: str
+    created_at: Timestamp
+    max_parallel: int | None = None
+    fields: list[str]
+    """Those that its members change."""
+    size: int
+    """How many members were submitted; one that was deleted since is in no count."""
+    counts: dict[JobStatus, int] = Field(default_factory=dict)
+    """Members by status."""
+
+
+class SweepMember(Resource):
+    """One member: what it changes and how it does."""
+
+    job_id: str
+    values: dict[str, Any]
+    status: JobStatus | None = None
+    """None: the job was deleted."""
+    status_message: str = ""
+    progress: JobProgress | None = None
+    metrics: dict[str, AnyFloat | None] = Field(default_factory=dict)
+
+
+class SweepDetail(SweepResource):
+    """A sweep with its members, in the order of submission."""
+
+    members: list[SweepMember]
+
+
+def variants(request: SweepRequest) -> list[dict[str, Any]]:
+    """What each member changes; of a grid, the last field changes first."""
+    if request.members:
+        return [dict(values) for values in request.members]
+    return [dict(zip(request.grid, values, strict=True)) for values in itertools.product(*request.grid.values())]
+
+
+def member_spec(spec: Values, values: Values) -> dict[str, Any]:
+    """The spec of a member."""
+    document: dict[str, Any] = copy.deepcopy(dict(spec))
+    for path, value in values.items():
+        put(document, path, copy.deepcopy(value))
+    return document
+
+
+def said(values: Values) -> str:
+    """`optimizer.lr=0.001 seed=1`."""
+    return " ".join(f"{path}={value}" for path, value in values.items())
