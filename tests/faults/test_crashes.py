@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from service.webhooks.sending import Answer
 from tests.faults.drive import Stage
 from tests.support.forks import in_a_fork
 from trainyard.contract.resources import TERMINAL
@@ -158,6 +159,32 @@ def deleted(stage: Stage) -> None:
     stage.world.sweep()
 
 
+class Book:
+    """A receiver that outlives the service: the ids of the messages that it got."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._path = stage.world.settings.state / "received"
+
+    async def send(self, _url: str, headers: dict[str, str], _body: str) -> Answer:
+        with self._path.open("a") as file:
+            file.write(headers["webhook-id"] + "\n")
+        return Answer(status=200)
+
+    def ids(self) -> list[str]:
+        return self._path.read_text().split()
+
+
+def told(stage: Stage) -> None:
+    """Someone hears of each of its statuses."""
+    world = stage.world
+    world.services.settings = world.settings.model_copy(update={"webhook_allowed_hosts": ("127.0.0.1:9",)})
+    if not world.client.get("/v1/webhooks").json()["data"]:
+        world.client.post("/v1/webhooks", json={"url": "http://127.0.0.1:9/hook"})
+    plain(stage)
+    while world.post(Book(stage)):  # type: ignore[arg-type]
+        pass
+
+
 def disk_full(stage: Stage) -> None:
     """The run directory cannot be written at first."""
     job = stage.submit()
@@ -229,7 +256,10 @@ PLACES: list[tuple[str, Script]] = [
     ("delete.before-files", deleted),
     ("delete.after-files", deleted),
     ("remove.after-files", deleted),
+    ("post.after-sending", told),
 ]
+WANTED = [(label, script) for label, script in PLACES if script is not deleted]
+"""Where there is still a job to cancel."""
 
 
 @pytest.mark.parametrize(("label", "script"), PLACES, ids=[f"{script.__name__}-{label}" for label, script in PLACES])
@@ -245,7 +275,7 @@ def test_killed_at(label: str, script: Script, tmp_path: Path, migrated_sqlite: 
         stage.close()
 
 
-@pytest.mark.parametrize(("label", "script"), PLACES, ids=[f"{script.__name__}-{label}" for label, script in PLACES])
+@pytest.mark.parametrize(("label", "script"), WANTED, ids=[f"{script.__name__}-{label}" for label, script in WANTED])
 def test_cancelled_at(label: str, script: Script, tmp_path: Path, migrated_sqlite: Path) -> None:
     """Killed there, and the next that anybody hears of the job is that it is not wanted: nothing of it is left."""
     url = f"sqlite:///{tmp_path / 'test.sqlite'}"
@@ -310,6 +340,13 @@ def _check(stage: Stage, script: Script) -> None:
         assert [path.name for path in stage.world.settings.runs.iterdir()] == [".trash"]
         assert not any((stage.world.settings.runs / ".trash").iterdir())
         return
+    if script is told:
+        (webhook,) = stage.world.client.get("/v1/webhooks").json()["data"]
+        written = stage.world.client.get(f"/v1/webhooks/{webhook['id']}/deliveries").json()["data"]
+        ids = Book(stage).ids()
+        assert set(ids) == {one["id"] for one in written}, "everything was told"
+        assert len(ids) == len(written) + 1, "and what was told as the service died, once more by the same id"
+        assert {one["state"] for one in written} == {"delivered"}
     (job,) = stage.world.client.get("/v1/jobs").json()["data"]
     assert job["status"] == ("cancelled" if script in (cancelled, cancelled_in_doubt) else "succeeded"), job
     assert not stage.in_state("running")
