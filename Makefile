@@ -19,7 +19,7 @@ test: venv
 	$(BIN)/python -m pytest -m "not slow and not slurm and not gpu" --durations 10
 
 test-slow: venv
-	$(BIN)/python -m pytest -m slow --timeout 1000
+	$(BIN)/python -m pytest -m "slow and not gpu" --timeout 1000
 
 test-slurm: venv
 	$(BIN)/python -m pytest -m "slurm and not slow" --durations 10
