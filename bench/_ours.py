@@ -47,6 +47,7 @@ class _NoCheckpoints:
     """No contender writes any."""
 
     start_step = last_step = saved_ranks = 0
+    weights_only = False
 
     def due(self, step: int, total_steps: int) -> bool:
         return False

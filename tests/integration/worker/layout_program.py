@@ -51,6 +51,7 @@ class ListReporter:
 
 class NoCheckpoints:
     start_step = last_step = saved_ranks = 0
+    weights_only = False
 
     def due(self, step, total):
         return False
