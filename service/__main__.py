@@ -47,7 +47,8 @@ from service.webhooks.sending import Sender
 from trainyard.contract.layout import write_atomic
 from trainyard.contract.places import service_url_file
 
-_SUBMISSIONS_AT_ONCE = 4
+_SUBMISSIONS_AT_ONCE = max(2, min(4, os.cpu_count() or 1))
+"""Each is an interpreter that starts: more of them than cores only take turns with the requests."""
 _SWITCH_SECONDS = 0.0005
 
 
