@@ -1,7 +1,7 @@
 """One way to read and one way to write, on SQLite and Postgres alike."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,11 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
 
+from service.db.turns import Turns, TurnTimeoutError
 from service.errors import UnavailableError
 
 BUSY_SECONDS = 5
+_TURN_SECONDS = 30.0
 
 
 class Database:
@@ -28,12 +30,14 @@ class Database:
     def __init__(self, url: str):
         self.committed: list[Callable[[set[int]], None]] = []
         """Called after a commit with the numbers of the jobs whose sequence it raised; must return at once."""
+        self._turns: Turns | None = None
         self.url = sa.make_url(url)
         self.dialect = self.url.get_backend_name()
         if self.dialect == "sqlite":
             Path(str(self.url.database)).parent.mkdir(parents=True, exist_ok=True)
             self._reader = _sqlite_engine(self.url, "BEGIN", pool_size=16)
             self._writer = _sqlite_engine(self.url, "BEGIN IMMEDIATE", pool_size=1)
+            self._turns = Turns()
         else:
             # A deadlock of two writers or a stuck one must end as an error that is retried, not as a hang.
             options = {"options": "-c statement_timeout=30000 -c lock_timeout=10000"}
@@ -55,7 +59,7 @@ class Database:
         Raises:
             UnavailableError: the database did not answer in time; nothing was written.
         """
-        with _translated(), Session(self._writer, expire_on_commit=False) as session, session.begin():
+        with _translated(), self._turn(), Session(self._writer, expire_on_commit=False) as session, session.begin():
             yield session
             if self.before_commit is not None:
                 self.before_commit(session)
@@ -63,6 +67,9 @@ class Database:
         if touched:
             for tell in self.committed:
                 tell(touched)
+
+    def _turn(self) -> AbstractContextManager[None]:
+        return self._turns.turn(_TURN_SECONDS) if self._turns else nullcontext()
 
     def insert(self, table: Any) -> Any:
         """An INSERT that knows ON CONFLICT; the two dialects spell it alike."""
@@ -85,7 +92,7 @@ class Database:
 def _translated() -> Iterator[None]:
     try:
         yield
-    except (OperationalError, InterfaceError, PoolTimeoutError) as error:
+    except (OperationalError, InterfaceError, PoolTimeoutError, TurnTimeoutError) as error:
         raise UnavailableError(f"the database does not answer: {_first_line(error)}", code="database") from error
 
 

@@ -18,6 +18,11 @@ class Limits:
     queued: int | None = None
     """Jobs that wait to be handed to the scheduler."""
 
+    @property
+    def of_gpus(self) -> bool:
+        """Whether anybody's running jobs are limited."""
+        return self.gpus is not None or self.admin_gpus is not None
+
     def gpus_of(self, role: str | None) -> int | None:
         return self.admin_gpus if role == "admin" else self.gpus
 

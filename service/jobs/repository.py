@@ -118,17 +118,25 @@ class JobRepository:
             query.order_by(order.desc() if window.descending else order.asc()).limit(window.limit + 1)
         ).all()
 
-    def unfinished(self) -> list[tuple[Job, Attempt | None]]:
+    def unfinished(self, waiting: int | None = None) -> list[tuple[Job, Attempt | None]]:
         """Every job that the reconciler may have to do something about, oldest first, and its current attempt.
 
         Only what a tick needs of every job: the wide columns are not loaded, and reading one is an error.
+
+        Args:
+            waiting: of the jobs that only wait to be submitted, the oldest so many; None: all.
         """
-        wanted = [*ACTIVE, "queued", "paused"]
+        wanted = Job.status.in_([*ACTIVE, "queued", "paused"])
+        if waiting is not None:
+            first = sa.select(Job.no).where(Job.status == "queued", Job.desired == "run", Job.deleting_at.is_(None))
+            chosen = list(self._session.scalars(first.order_by(Job.no).limit(waiting)))
+            others = sa.and_(Job.status == "queued", Job.desired != "run")
+            wanted = sa.or_(Job.status.in_([*ACTIVE, "paused"]), others, Job.no.in_(chosen))
         wide = (Job.spec, Job.labels, Job.progress, Job.latest, Job.failure)
         query = (
             sa.select(Job, Attempt)
             .outerjoin(Attempt, Attempt.id == Job.attempt_id)
-            .where(Job.status.in_(wanted), Job.deleting_at.is_(None))
+            .where(wanted, Job.deleting_at.is_(None))
             .order_by(Job.no)
             .options(*(defer(column, raiseload=True) for column in wide), defer(Attempt.script, raiseload=True))
         )

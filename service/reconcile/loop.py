@@ -30,6 +30,8 @@ log = structlog.get_logger("reconcile")
 _PATIENCE_SECONDS = 30.0
 """What a tick spends on questions that fail, before it leaves the others for the next one."""
 _LAST_ANSWERS_SECONDS = 5.0
+_NEXT = 50
+"""Waiting jobs that a tick looks at: more than can be begun or refused before the next one."""
 
 
 @dataclass(frozen=True)
@@ -121,8 +123,12 @@ class Reconciler:
         return any(pair.job.status in ACTIVE or pair.job.status == "queued" for pair in pairs)
 
     def _load(self) -> list[Pair]:
+        # Whose turn it is under a limit depends on all that wait; who hands over in the tick takes all at once.
+        all_of_them = self._limits.of_gpus or self._submitter.hand_overs.threads == 0
+        waiting = None if all_of_them else _NEXT
         with self._services.database.read() as session:
-            return [Pair(job, attempt) for job, attempt in JobRepository(session, self._services.clock()).unfinished()]
+            found = JobRepository(session, self._services.clock()).unfinished(waiting)
+            return [Pair(job, attempt) for job, attempt in found]
 
     def _observe(self, pairs: Sequence[Pair]) -> Mapping[str, Observation] | None:
         """One question for all of them; None when there was no answer."""

@@ -35,6 +35,8 @@ class LogCaps:
             _punch(path, end)
             self._dropped[path] = end
             log.info("%s: its first %d bytes were dropped", path.name, end)
+        except FileNotFoundError:
+            return  # its rank has not begun
         except OSError as error:
             self._able = False
             log.warning("log files are not kept small: %s", error)

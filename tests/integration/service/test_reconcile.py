@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from service.jobs.repository import JobRepository
 from service.scheduler.base import Ambiguous, Observation, Rejected
 from tests.support.world import World
 from trainyard.contract.launch import LaunchDocument
@@ -258,3 +259,12 @@ def test_two_reconcilers_never_act_at_once(world: World) -> None:
     assert world.status(job) == "pending"
     world.reconciler.run_once()
     assert len(world.scheduler.submitted) == 1
+
+
+def test_of_those_that_only_wait_a_tick_reads_the_oldest(world: World) -> None:
+    first, second, third, fourth = [world.submit() for _ in range(4)]
+    world.client.post(f"/v1/jobs/{fourth}/cancel")
+    with world.database.read() as session:
+        jobs = JobRepository(session, world.clock())
+        assert [job.id for job, _ in jobs.unfinished(2)] == [first, second, fourth], "something is to be done about it"
+        assert [job.id for job, _ in jobs.unfinished()] == [first, second, third, fourth]

@@ -48,6 +48,15 @@ def test_a_short_log_and_one_that_was_cut_a_moment_ago_are_left_alone(grown, mon
     assert len(punched) == 1
 
 
+def test_a_log_that_is_not_there_yet_is_kept_small_when_it_is(grown):
+    caps, later = LogCaps(MB), grown.with_name("rank-7.log")
+    caps.keep(later)
+    grown.rename(later)
+    size = later.stat().st_blocks
+    caps.keep(later)
+    assert later.stat().st_blocks < size
+
+
 def test_a_filesystem_that_cannot_is_asked_once(grown, monkeypatch):
     asked = []
 
