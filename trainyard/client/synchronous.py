@@ -60,6 +60,7 @@ class Client(AccessCalls, SweepCalls):
     ) -> None:
         where = connection(url, token)
         self.url = where.url
+        self.local = where.local
         self._sleep = sleep
         self._http = httpx.Client(
             base_url=where.url,
