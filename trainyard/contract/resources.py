@@ -249,6 +249,15 @@ class MetricsResource(Resource):
     job_id: str
     series: list[Series]
 
+    def table(self) -> dict[str, list[Any]]:
+        """Columns `key`, `step`, `value` and `time`, one row a point: what `pandas.DataFrame(...)` takes."""
+        return {
+            "key": [one.key for one in self.series for _ in one.steps],
+            "step": [step for one in self.series for step in one.steps],
+            "value": [value for one in self.series for value in one.values],
+            "time": [time for one in self.series for time in one.times],
+        }
+
 
 class CheckpointResource(Resource):
     """A complete checkpoint of a job."""
