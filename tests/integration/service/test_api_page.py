@@ -20,18 +20,8 @@ from trainyard.client import Client, ConflictError
 
 PAGE = Path(__file__).parents[3] / "docs" / "api.md"
 ENTRY = re.compile(
-    r"### `(?P<route>[A-Z]+ [^`]+)`
-
-(?P<words>[^
-]+)
-
-"
-    r"```bash
-(?P<curl>.*?)
-```
-```python
-(?P<python>.*?)
-```",
+    r"### `(?P<route>[A-Z]+ [^`]+)`\n\n(?P<words>[^\n]+)\n\n"
+    r"```bash\n(?P<curl>.*?)\n```\n```python\n(?P<python>.*?)\n```",
     re.S,
 )
 
