@@ -98,9 +98,7 @@ def environment(place: Place, half: int) -> dict[str, str]:
 def test_the_curl_line_is_answered(place: Place, route: str) -> None:
     seconds = 2 if route in ENDLESS else 20
     quiet = f"curl() {{ command curl -sS -o answer -w '%{{stderr}}%{{http_code}}' --max-time {seconds} \"$@\"; }}\n"
-    line = (
-        ENTRIES[route]["curl"].replace(" -OJ", "").replace(" -O", "").replace(" -o code.tar", "").replace("-C - ", "")
-    )
+    line = re.sub(r" -(OJ?|C -|o code\.tar)(?= |$)", "", ENTRIES[route]["curl"])
     made = subprocess.run(
         ["bash", "-c", quiet + line],
         cwd=place.folder,
