@@ -26,6 +26,7 @@ from service.clock import utc_now
 from service.db.engine import Database
 from service.db.migrate import upgrade
 from service.dependencies import Services
+from service.doctor import examine
 from service.errors import ServiceError
 from service.housekeeping.keeper import Housekeeper, HousekeepingLoop
 from service.impatience import protocol
@@ -66,11 +67,12 @@ def main(argv: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("serve", help="run the API and the reconciler")
     commands.add_parser("migrate", help="bring the database to this release's schema")
+    commands.add_parser("doctor", help="look at the installation, one JSON object a line")
     command = parser.parse_args(argv).command
     try:
         settings = Settings()
         configure_logging(settings.log_format)
-        return {"serve": serve, "migrate": migrate}[command](settings)
+        return {"serve": serve, "migrate": migrate, "doctor": doctor}[command](settings)
     except ValidationError as error:
         for problem in error.errors():
             name = "_".join(str(part) for part in problem["loc"]).upper()
@@ -90,6 +92,15 @@ def migrate(settings: Settings) -> int:
     keep_private(settings.state, settings.url)
     upgrade(settings.url)
     return 0
+
+
+def doctor(settings: Settings) -> int:
+    """Say what is found; 1 when something is wrong."""
+    wrong = False
+    for finding in examine(settings):
+        wrong |= finding.state == "wrong"
+        print(finding.model_dump_json(), flush=True)
+    return int(wrong)
 
 
 def serve(settings: Settings) -> int:

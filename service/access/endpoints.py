@@ -91,11 +91,12 @@ def list_audit(
     created_before: Annotated[Moment | None, Query(description="Earlier than this moment.")] = None,
 ) -> Page[AuditResource]:
     """Every change that somebody asked for, newest first: who, what, when, from where, and what came of it."""
+    after = int(window.after.removeprefix("aud_")) if window.after else None
     wanted = AuditFilter(actor, action, target, outcome, created_after, created_before)
     with services.database.read() as session:
         rows, more = AuditRepository(session).page(
             wanted,
-            after=int(window.after.removeprefix("aud_")) if window.after else None,
+            after=after,
             limit=window.limit,
             descending=window.descending,
         )

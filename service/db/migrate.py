@@ -5,6 +5,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 
@@ -37,6 +38,16 @@ def upgrade(url: str, revision: str = "head") -> None:
         raise UnavailableError(
             f"cannot open the database: {str(error.orig).splitlines()[0]}", code="database"
         ) from error
+
+
+def current(url: str) -> str | None:
+    """The revision that a database is at; None: it has no schema."""
+    engine = sa.create_engine(url)
+    try:
+        with engine.connect() as connection:
+            return MigrationContext.configure(connection).get_current_revision()
+    finally:
+        engine.dispose()
 
 
 def head() -> str | None:

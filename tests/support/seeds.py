@@ -50,7 +50,7 @@ def sow(world: World) -> Seeds:
         values={
             "job_id": [queued, running, done, failed],
             "aid": [worker.attempt_id],
-            "checkpoint_id": checkpoints[1:],
+            "checkpoint_id": checkpoints[2:],
             "path": ["manifest.json", "inner/data"],
             "name": ["digits_ddp"],
             "digest": [DIGEST],
@@ -60,7 +60,7 @@ def sow(world: World) -> Seeds:
         },
         special={
             "delete_job": {"job_id": victims},
-            "delete_checkpoint": {"job_id": [done], "checkpoint_id": checkpoints[:1]},
+            "delete_checkpoint": {"job_id": [done], "checkpoint_id": checkpoints[:2]},
             "delete_webhook": {"webhook_id": webhooks[1:]},
             "revoke_token": {"token_id": tokens[1:]},
             "stream_job": {"job_id": [done]},
@@ -87,10 +87,10 @@ def _finish(world: World, job_id: str) -> list[str]:
     worker.execution = worker.claim().json()["execution"]
     worker.metrics([("train/loss", step, 1.0 / (step + 1)) for step in range(20)])
     worker.log("0", 0, b"first line\nlast line\n")
-    for step in (5, 10):
+    for step in (5, 10, 15):
         worker.checkpoint(step, metrics={"eval/loss": 0.5})
     run = world.services.run(job_id)
-    for folder in (run.checkpoint(5).root, run.checkpoint(10).root, run.export, run.artifacts):
+    for folder in (run.checkpoint(15).root, run.export, run.artifacts):
         (folder / "inner").mkdir(parents=True)
         (folder / "inner" / "data").write_bytes(b"0123456789")
         (folder / "manifest.json").write_text("{}")

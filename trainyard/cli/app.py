@@ -11,6 +11,8 @@ from trainyard.cli import (
     audit,
     checkpoints,
     cluster,
+    compare,
+    doctor,
     history,
     jobs,
     logs,
@@ -21,6 +23,7 @@ from trainyard.cli import (
     serve,
     steering,
     submit,
+    sweep,
     tensorboard,
     tokens,
     webhooks,
@@ -31,7 +34,6 @@ app = typer.Typer(
     name="trainyard",
     cls=Commands,
     invoke_without_command=True,
-    add_completion=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=EXIT_CODES,
@@ -59,35 +61,54 @@ def root(
         raise typer.Exit(USAGE)
 
 
-_COMMANDS: dict[str, Callable[..., None]] = {
-    "serve": serve.serve,
-    "submit": submit.submit,
-    "plan": plan.plan,
-    "list": jobs.list_jobs,
-    "show": jobs.show,
-    "watch": submit.watch_command,
-    "logs": logs.logs,
-    "metrics": metrics.metrics,
-    "tensorboard": tensorboard.tensorboard,
-    "cancel": steering.cancel,
-    "pause": steering.pause,
-    "resume": steering.resume,
-    "retry": steering.retry,
-    "profile": jobs.profile,
-    "resolve": resolve.resolve,
-    "events": history.events,
-    "checkpoints": checkpoints.checkpoints,
-    "download": checkpoints.download,
-    "fork": checkpoints.fork,
-    "delete": checkpoints.delete,
-    "usage": checkpoints.usage,
-    "artifacts": artifacts.artifacts,
-    "script": history.script,
-    "templates": presets.templates,
-    "cluster": cluster.cluster,
-    "audit": audit.audit,
+_COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
+    "Train": {
+        "submit": submit.submit,
+        "plan": plan.plan,
+        "sweep": sweep.sweep,
+        "fork": checkpoints.fork,
+        "templates": presets.templates,
+    },
+    "Look": {
+        "list": jobs.list_jobs,
+        "show": jobs.show,
+        "watch": submit.watch_command,
+        "logs": logs.logs,
+        "metrics": metrics.metrics,
+        "compare": compare.compare,
+        "sweeps": sweep.sweeps,
+        "events": history.events,
+        "script": history.script,
+        "tensorboard": tensorboard.tensorboard,
+        "profile": jobs.profile,
+    },
+    "Steer": {
+        "cancel": steering.cancel,
+        "pause": steering.pause,
+        "resume": steering.resume,
+        "retry": steering.retry,
+        "sweep-cancel": sweep.sweep_cancel,
+        "delete": checkpoints.delete,
+    },
+    "Take home": {
+        "checkpoints": checkpoints.checkpoints,
+        "download": checkpoints.download,
+        "artifacts": artifacts.artifacts,
+        "usage": checkpoints.usage,
+    },
+    "Run the service": {
+        "serve": serve.serve,
+        "doctor": doctor.doctor,
+        "cluster": cluster.cluster,
+        "tokens": tokens.app,
+        "webhooks": webhooks.app,
+        "audit": audit.audit,
+        "resolve": resolve.resolve,
+    },
 }
-for name, command in _COMMANDS.items():
-    app.command(name)(command)
-app.add_typer(tokens.app, name="tokens")
-app.add_typer(webhooks.app, name="webhooks")
+for panel, commands in _COMMANDS.items():
+    for name, command in commands.items():
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name, rich_help_panel=panel)
+        else:
+            app.command(name, rich_help_panel=panel)(command)

@@ -21,7 +21,10 @@ def artifacts(
     to: Annotated[Path, typer.Option(metavar="FOLDER", help="Where fetched files go.")] = Path(),
     as_json: JsonOption = False,
 ) -> None:
-    """List what a job left beside its weights (tables, traces), or fetch it."""
+    """List what a job left beside its weights (tables, traces), or fetch it.
+
+    Example: trainyard artifacts last
+    """
     with client_of(ctx) as client:
         job = find_job(client, job_id)
         if download or everything:

@@ -18,7 +18,10 @@ def audit(
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")] = 50,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what people have changed, newest first; for administrators."""
+    """Show what people have changed, newest first; for administrators.
+
+    Example: trainyard audit --limit 50
+    """
     with client_of(ctx) as client:
         found = list(client.audit(limit=limit, actor=actor, action=action, target=target, outcome=outcome))
     if as_json:

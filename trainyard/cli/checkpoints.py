@@ -18,7 +18,10 @@ from trainyard.contract.resources import CheckpointResource
 
 
 def checkpoints(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:
-    """List a job's checkpoints: which is the newest, which the best, and where they lie."""
+    """List a job's checkpoints: which is the newest, which the best, and where they lie.
+
+    Example: trainyard checkpoints last
+    """
     with client_of(ctx) as client:
         found = client.checkpoints(find_job(client, job_id).id)
     if as_json:
@@ -57,7 +60,10 @@ def download(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Download a job's export, a checkpoint or an artifact. Called again, it goes on where it broke off."""
+    """Download a job's export, a checkpoint or an artifact. Called again, it goes on where it broke off.
+
+    Example: trainyard download last --export
+    """
     if sum((export, checkpoint is not None, artifact is not None)) > 1:
         raise UsageError("say one of --export, --checkpoint and --artifact")
     with client_of(ctx) as client:
@@ -117,7 +123,10 @@ def fork(
     name: Annotated[str | None, typer.Option(help="Name of the new job.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Start a new job from a job's checkpoint, with its spec and what you set differently."""
+    """Start a new job from a job's checkpoint, with its spec and what you set differently.
+
+    Example: trainyard fork last --set steps=400
+    """
     with client_of(ctx) as client:
         source = find_job(client, job_id)
         changes = change(source.spec | ({"name": name} if name is not None else {}), settings or [])
@@ -144,7 +153,10 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete jobs that are over, with everything they left; or only their checkpoints."""
+    """Delete jobs that are over, with everything they left; or only their checkpoints.
+
+    Example: trainyard delete last --checkpoints
+    """
     codes = []
     with client_of(ctx) as client:
         for job_id in job_ids:
@@ -165,7 +177,10 @@ def delete(
 
 
 def usage(ctx: typer.Context, as_json: JsonOption = False) -> None:
-    """Show what jobs hold on disk, by person, and what is left."""
+    """Show what jobs hold on disk, by person, and what is left.
+
+    Example: trainyard usage
+    """
     with client_of(ctx) as client:
         found = client.usage()
     if as_json:

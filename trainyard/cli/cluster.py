@@ -10,7 +10,10 @@ from trainyard.contract.cluster import AccountResource, ClusterResource, GpuCoun
 
 
 def cluster(ctx: typer.Context, as_json: JsonOption = False) -> None:
-    """Show partitions, their limits, and which nodes and GPUs are free."""
+    """Show partitions, their limits, and which nodes and GPUs are free.
+
+    Example: trainyard cluster
+    """
     with client_of(ctx) as client:
         found = client.cluster()
     if as_json:

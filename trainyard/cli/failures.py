@@ -57,6 +57,17 @@ class Commands(TyperGroup):
             code = USAGE
         sys.exit(code if isinstance(code, int) else 0)
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The commands under the headings that they were given."""
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for name, command in self.commands.items():
+            panel = getattr(command, "rich_help_panel", None)
+            heading = panel if isinstance(panel, str) else "Commands"
+            panels.setdefault(heading, []).append((name, command.get_short_help_str(100)))
+        for heading, rows in panels.items():
+            with formatter.section(heading):
+                formatter.write_dl(rows)
+
     def invoke(self, ctx: Any) -> Any:
         with one_line_errors():
             result = super().invoke(ctx)

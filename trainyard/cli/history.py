@@ -8,7 +8,10 @@ from trainyard.contract.resources import EventResource
 
 
 def events(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:
-    """Show what happened to a job, oldest first."""
+    """Show what happened to a job, oldest first.
+
+    Example: trainyard events last
+    """
     with client_of(ctx) as client:
         found = client.events(find_job(client, job_id).id)
         if as_json:
@@ -25,7 +28,10 @@ def _text(event: EventResource) -> str:
 
 
 def script(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:
-    """Show the batch script as it was submitted."""
+    """Show the batch script as it was submitted.
+
+    Example: trainyard script last
+    """
     with client_of(ctx) as client:
         found = client.script(find_job(client, job_id).id)
     if as_json:

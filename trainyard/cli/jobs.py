@@ -33,7 +33,10 @@ def list_jobs(
     everything: Annotated[bool, typer.Option("--all", help="However many there are.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List jobs, newest first."""
+    """List jobs, newest first.
+
+    Example: trainyard list --status running
+    """
     with client_of(ctx) as client:
         jobs = client.jobs(
             status=status,
@@ -70,7 +73,10 @@ def _row(job: JobResource) -> tuple[str | Text, ...]:
 
 
 def show(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:
-    """Show one job: what it does or waits for, how far it is, and what went wrong."""
+    """Show one job: what it does or waits for, how far it is, and what went wrong.
+
+    Example: trainyard show last
+    """
     with client_of(ctx) as client:
         job = find_job(client, job_id)
         if as_json:
@@ -125,7 +131,10 @@ def profile(
     rank: Annotated[list[int] | None, typer.Option(min=0, help="A rank; may be repeated. Else rank 0.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Ask a running job for a trace of its next steps."""
+    """Ask a running job for a trace of its next steps.
+
+    Example: trainyard profile last --steps 5
+    """
     with client_of(ctx) as client:
         job = client.profile(find_job(client, job_id).id, steps=steps, ranks=rank or [0])
     if as_json:

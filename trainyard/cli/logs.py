@@ -28,7 +28,10 @@ def logs(
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the job is over.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a job's log."""
+    """Show a job's log.
+
+    Example: trainyard logs last --follow
+    """
     if rank != "launch" and not rank.isdecimal():
         raise UsageError(f"--rank takes a number or `launch`, not {rank!r}")
     with client_of(ctx) as client:

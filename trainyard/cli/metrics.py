@@ -21,7 +21,10 @@ def metrics(
     as_csv: Annotated[bool, typer.Option("--csv", help="Every point: key,step,value,time.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a job's metrics."""
+    """Show a job's metrics.
+
+    Example: trainyard metrics last --key train/loss
+    """
     with client_of(ctx) as client:
         job = find_job(client, job_id)
         if as_csv:

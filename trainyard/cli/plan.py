@@ -22,7 +22,10 @@ def plan(
     with_script: Annotated[bool, typer.Option("--script", help="Show the batch script too.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the memory that a spec needs by strategy, whether it fits, and what would be submitted. Nothing is."""
+    """Show the memory that a spec needs by strategy, whether it fits, and what would be submitted. Nothing is.
+
+    Example: trainyard plan spec.yaml --set gpus=8
+    """
     with client_of(ctx) as client:
         found = client.plan(read_spec(client, source, settings or []))
     if as_json:

@@ -15,7 +15,10 @@ def templates(
     name: Annotated[str | None, typer.Argument(help="Print this one as YAML.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the presets, or print one: trainyard templates digits_ddp > my.yaml"""
+    """List the presets, or print one as a file to edit.
+
+    Example: trainyard templates digits_ddp > my.yaml
+    """
     with client_of(ctx) as client:
         if name is not None:
             found = client.template(name)

@@ -19,7 +19,10 @@ def resolve(
     give_up: Annotated[bool, typer.Option("--give-up", help="Nothing of it runs; end it.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Settle a job that is lost, or whose submission had no clear answer. Takes an administrator's token."""
+    """Settle a job that is lost, or whose submission had no clear answer. Takes an administrator's token.
+
+    Example: trainyard resolve last --resubmit
+    """
     chosen = [name for name, given in (("adopt", adopt), ("resubmit", resubmit), ("give_up", give_up)) if given]
     if len(chosen) != 1:
         raise UsageError("say one of --adopt ID, --resubmit and --give-up")

@@ -17,7 +17,10 @@ def serve(
     state_dir: Annotated[Path | None, typer.Option(help="Database, admin token.")] = None,
     runs_dir: Annotated[Path | None, typer.Option(help="Run directories; shared with the nodes.")] = None,
 ) -> None:
-    """Run the service here. Every TRAINYARD_* setting applies; the options stand for the most usual ones."""
+    """Run the service here. Every TRAINYARD_* setting applies; the options stand for the most usual ones.
+
+    Example: trainyard serve --port 8470
+    """
     if find_spec("service") is None or find_spec("fastapi") is None:
         raise UsageError("the service is not installed here; install it with: pip install 'trainyard[service]'")
     given = {

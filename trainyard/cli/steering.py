@@ -8,11 +8,14 @@ import typer
 
 from trainyard.cli.failures import report
 from trainyard.cli.output import emit, say
-from trainyard.cli.session import JsonOption, client_of, find_job
+from trainyard.cli.session import JsonOption, client_of, complete_job, find_job
 from trainyard.client import Client, TrainyardError
 from trainyard.contract.resources import TERMINAL, JobResource
 
-JobsArgument = Annotated[list[str], typer.Argument(metavar="JOB...", help="Ids, abbreviated ids, names, or `last`.")]
+JobsArgument = Annotated[
+    list[str],
+    typer.Argument(metavar="JOB...", autocompletion=complete_job, help="Ids, abbreviated ids, names, or `last`."),
+]
 _LOOK_SECONDS = 1.0
 
 
@@ -22,7 +25,10 @@ def cancel(
     wait: Annotated[bool, typer.Option("--wait", help="Return when nothing of them runs any more.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Cancel jobs. Each is tried; the exit code is that of the first that could not be."""
+    """Cancel jobs. Each is tried; the exit code is that of the first that could not be.
+
+    Example: trainyard cancel last --wait
+    """
 
     def ask(client: Client, job: JobResource) -> tuple[JobResource, str]:
         job = client.cancel(job.id)
@@ -39,7 +45,10 @@ def pause(
     wait: Annotated[bool, typer.Option("--wait", help="Return when their places are given back.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Have jobs save a checkpoint and give their places back; `resume` goes on from there."""
+    """Have jobs save a checkpoint and give their places back; `resume` goes on from there.
+
+    Example: trainyard pause last --wait
+    """
 
     def ask(client: Client, job: JobResource) -> tuple[JobResource, str]:
         job = client.pause(job.id)
@@ -52,7 +61,10 @@ def pause(
 
 
 def resume(ctx: typer.Context, job_ids: JobsArgument, as_json: JsonOption = False) -> None:
-    """Go on with paused jobs, from their last checkpoints."""
+    """Go on with paused jobs, from their last checkpoints.
+
+    Example: trainyard resume last
+    """
     _each(ctx, job_ids, lambda client, job: (client.resume(job.id), "to go on; it is "), as_json=as_json)
 
 
@@ -64,7 +76,10 @@ def retry(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Run failed or cancelled jobs again, from their last checkpoints."""
+    """Run failed or cancelled jobs again, from their last checkpoints.
+
+    Example: trainyard retry last --from-scratch
+    """
     start = "scratch" if scratch else "checkpoint"
     _each(ctx, job_ids, lambda client, job: (client.retry(job.id, start=start), ""), as_json=as_json)
 

@@ -6,16 +6,14 @@ from typing import Annotated
 import typer
 
 from trainyard.cli.output import emit, say
-from trainyard.cli.session import JobArgument, JsonOption, client_of, find_job
+from trainyard.cli.session import JobArgument, JsonOption, SpecArgument, client_of, find_job
 from trainyard.cli.specs import find_code, read_spec
 from trainyard.cli.watching import watch
 
 
 def submit(
     ctx: typer.Context,
-    source: Annotated[
-        str, typer.Argument(metavar="SPEC", help="A YAML or JSON file, a preset's name, or - for stdin.")
-    ],
+    source: SpecArgument,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Set one field: optimizer.lr=1e-3.")
     ] = None,
@@ -35,7 +33,10 @@ def submit(
     force: Annotated[bool, typer.Option("--force", help="Even where it cannot fit the GPUs' memory.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Submit a training job."""
+    """Submit a training job.
+
+    Example: trainyard submit spec.yaml --set optimizer.lr=1e-4 --set gpus=4 --watch
+    """
     with client_of(ctx) as client:
         document = read_spec(client, source, settings or [])
         document |= {"name": name} if name is not None else {}
@@ -53,6 +54,9 @@ def submit(
 
 
 def watch_command(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:
-    """Follow a job to its end: status, progress, loss, throughput. Ctrl-C leaves it running."""
+    """Follow a job to its end: status, progress, loss, throughput. Ctrl-C leaves it running.
+
+    Example: trainyard watch last
+    """
     with client_of(ctx) as client:
         raise typer.Exit(watch(client, find_job(client, job_id), as_json=as_json))

@@ -20,7 +20,10 @@ def tensorboard(
     job_ids: Annotated[list[str], typer.Argument(metavar="JOB...", help="As for other commands.")],
     to: Annotated[Path, typer.Option(help="Where to put the files, a folder for each job.")] = Path("tensorboard"),
 ) -> None:
-    """Write jobs' metrics as TensorBoard event files."""
+    """Write jobs' metrics as TensorBoard event files.
+
+    Example: trainyard tensorboard last
+    """
     try:
         from crc32c import crc32c
     except ImportError:

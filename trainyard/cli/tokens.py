@@ -26,7 +26,10 @@ def create(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a token, and print its secret, which is shown this once."""
+    """Make a token, and print its secret, which is shown this once.
+
+    Example: trainyard tokens create anna --role user
+    """
     with client_of(ctx) as client:
         made = client.create_token(name, role=role, expires_in_days=days, may_run_code=may_run_code)
     if as_json:
@@ -38,7 +41,10 @@ def create(
 
 @app.command("list")
 def list_tokens(ctx: typer.Context, as_json: JsonOption = False) -> None:
-    """List all tokens, without their secrets."""
+    """List all tokens, without their secrets.
+
+    Example: trainyard tokens list
+    """
     with client_of(ctx) as client:
         found = list(client.tokens())
     if as_json:
@@ -63,7 +69,10 @@ def list_tokens(ctx: typer.Context, as_json: JsonOption = False) -> None:
 
 @app.command("revoke")
 def revoke(ctx: typer.Context, token_id: Annotated[str, typer.Argument(metavar="ID")]) -> None:
-    """Revoke a token; the next request with it is refused."""
+    """Revoke a token; the next request with it is refused.
+
+    Example: trainyard tokens revoke 0123456789abcdef
+    """
     with client_of(ctx) as client:
         client.revoke_token(token_id)
     say(f"token {token_id}: revoked")
@@ -71,7 +80,10 @@ def revoke(ctx: typer.Context, token_id: Annotated[str, typer.Argument(metavar="
 
 @app.command("whoami")
 def whoami(ctx: typer.Context, as_json: JsonOption = False) -> None:
-    """Show which token this command line uses, and what it may do."""
+    """Show which token this command line uses, and what it may do.
+
+    Example: trainyard tokens whoami
+    """
     with client_of(ctx) as client:
         own = client.whoami()
     if as_json:

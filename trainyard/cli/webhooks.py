@@ -22,7 +22,10 @@ def create(
     every: Annotated[bool, typer.Option("--all-jobs", help="Everyone's jobs, not only yours.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a webhook, and print the secret that its messages are signed with, which is shown this once."""
+    """Make a webhook, and print the secret that its messages are signed with, which is shown this once.
+
+    Example: trainyard webhooks create https://example.org/hook
+    """
     with client_of(ctx) as client:
         made = client.create_webhook(url, statuses=status or (), jobs="all" if every else "own")
     if as_json:
@@ -34,7 +37,10 @@ def create(
 
 @app.command("list")
 def list_webhooks(ctx: typer.Context, as_json: JsonOption = False) -> None:
-    """List webhooks."""
+    """List webhooks.
+
+    Example: trainyard webhooks list
+    """
     with client_of(ctx) as client:
         found = list(client.webhooks())
     if as_json:
@@ -58,7 +64,10 @@ def list_webhooks(ctx: typer.Context, as_json: JsonOption = False) -> None:
 
 @app.command("delete")
 def delete(ctx: typer.Context, webhook_id: WebhookArgument) -> None:
-    """Delete a webhook, with what it was not told yet."""
+    """Delete a webhook, with what it was not told yet.
+
+    Example: trainyard webhooks delete whk_01...
+    """
     with client_of(ctx) as client:
         client.delete_webhook(webhook_id)
     say(f"webhook {webhook_id}: deleted")
@@ -66,7 +75,10 @@ def delete(ctx: typer.Context, webhook_id: WebhookArgument) -> None:
 
 @app.command("test")
 def send_test(ctx: typer.Context, webhook_id: WebhookArgument, as_json: JsonOption = False) -> None:
-    """Send a message that tells nothing; `deliveries` shows what became of it."""
+    """Send a message that tells nothing; `deliveries` shows what became of it.
+
+    Example: trainyard webhooks test whk_01...
+    """
     with client_of(ctx) as client:
         delivery = client.test_webhook(webhook_id)
     if as_json:
@@ -77,7 +89,10 @@ def send_test(ctx: typer.Context, webhook_id: WebhookArgument, as_json: JsonOpti
 
 @app.command("deliveries")
 def deliveries(ctx: typer.Context, webhook_id: WebhookArgument, as_json: JsonOption = False) -> None:
-    """Show what a webhook was told, or is to be, newest first."""
+    """Show what a webhook was told, or is to be, newest first.
+
+    Example: trainyard webhooks deliveries whk_01...
+    """
     with client_of(ctx) as client:
         found = list(client.deliveries(webhook_id))
     if as_json:

@@ -345,6 +345,24 @@ class AsyncClient(AsyncAccessCalls, SweepCalls):
             on_retry: told of each error that is being waited out, and for how long.
         """
         cursor = StreamCursor(requests.stream(job_id, logs=logs), last_event_id, patience)
+        async for event in self._follow(cursor, on_retry):
+            yield event
+
+    async def stream_all(
+        self,
+        *,
+        last_event_id: str | None = None,
+        patience: float = 3600.0,
+        on_retry: Callable[[TrainyardError, float], None] | None = None,
+    ) -> AsyncIterator[StreamEvent]:
+        """What happens to every job, from now on or after `last_event_id`, without logs; it has no end."""
+        cursor = StreamCursor(requests.stream_all(), last_event_id, patience, endless=True)
+        async for event in self._follow(cursor, on_retry):
+            yield event
+
+    async def _follow(
+        self, cursor: StreamCursor, on_retry: Callable[[TrainyardError, float], None] | None
+    ) -> AsyncIterator[StreamEvent]:
         while True:
             try:
                 async for event in self._stream_once(cursor):

@@ -327,6 +327,11 @@ def stream(job_id: str, *, logs: bool) -> Request[None]:
     return Request("GET", _job_path(job_id, "stream"), lambda _: None, params, headers)
 
 
+def stream_all() -> Request[None]:
+    headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
+    return Request("GET", "/v1/stream", lambda _: None, headers=headers)
+
+
 def following(request: Request[Page[T]], page: Page[T]) -> Request[Page[T]] | None:
     """The request of the next page, if there is one."""
     if not page.has_more or page.last_id is None or not page.data:

@@ -13,12 +13,14 @@ from trainyard.contract.resources import (
     TERMINAL,
     CheckpointResource,
     EventResource,
+    JobMetricsUpdate,
+    JobStatusUpdate,
     LogUpdate,
     MetricsUpdate,
     StatusUpdate,
 )
 
-StreamData = StatusUpdate | EventResource | MetricsUpdate | CheckpointResource | LogUpdate
+StreamData = StatusUpdate | EventResource | MetricsUpdate | CheckpointResource | LogUpdate | JobMetricsUpdate
 
 _TYPES: dict[str, type[BaseModel]] = {
     "status": StatusUpdate,
@@ -27,23 +29,34 @@ _TYPES: dict[str, type[BaseModel]] = {
     "checkpoint": CheckpointResource,
     "log": LogUpdate,
 }
+_TYPES_OF_ALL: dict[str, type[BaseModel]] = {
+    "status": JobStatusUpdate,
+    "event": EventResource,
+    "metrics": JobMetricsUpdate,
+    "checkpoint": CheckpointResource,
+}
 
 
 @dataclass(frozen=True)
 class StreamEvent:
-    """One event of a job's stream; `match event.data` tells the five kinds apart."""
+    """One event of a stream; `match event.data` tells the kinds apart."""
 
     id: str | None
     """Where to go on from: `client.stream(job_id, last_event_id=event.id)`."""
     type: str
     data: StreamData
+    """In the stream of all jobs, a status and metrics name their job."""
 
 
 class StreamCursor:
     """What has been received so far, and therefore what to ask for next."""
 
-    def __init__(self, request: Request[None], last_event_id: str | int | None, patience: float) -> None:
+    def __init__(
+        self, request: Request[None], last_event_id: str | int | None, patience: float, *, endless: bool = False
+    ) -> None:
         self._request = request
+        self._endless = endless
+        """Of all jobs: that one of them is over is not its end."""
         self._last_event_id = None if last_event_id is None else str(last_event_id)
         self._patience = patience
         self._decoder = SseDecoder()
@@ -96,9 +109,9 @@ class StreamCursor:
     def _typed(self, raw: RawEvent) -> StreamEvent | None:
         if raw.id is not None:
             self._last_event_id = raw.id
-        model = _TYPES.get(raw.type)
+        model = (_TYPES_OF_ALL if self._endless else _TYPES).get(raw.type)
         if model is None:
             return None
         data: Any = model.model_validate_json(raw.data)
-        self._ended = isinstance(data, StatusUpdate) and data.status in TERMINAL
+        self._ended = not self._endless and isinstance(data, StatusUpdate) and data.status in TERMINAL
         return StreamEvent(raw.id, raw.type, data)

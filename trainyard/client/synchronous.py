@@ -60,6 +60,7 @@ class Client(AccessCalls, SweepCalls):
     ) -> None:
         where = connection(url, token)
         self.url = where.url
+        self.local = where.local
         self._sleep = sleep
         self._http = httpx.Client(
             base_url=where.url,
@@ -345,6 +346,22 @@ class Client(AccessCalls, SweepCalls):
             on_retry: told of each error that is being waited out, and for how long.
         """
         cursor = StreamCursor(requests.stream(job_id, logs=logs), last_event_id, patience)
+        return self._follow(cursor, on_retry)
+
+    def stream_all(
+        self,
+        *,
+        last_event_id: str | None = None,
+        patience: float = 3600.0,
+        on_retry: Callable[[TrainyardError, float], None] | None = None,
+    ) -> Iterator[StreamEvent]:
+        """What happens to every job, from now on or after `last_event_id`, without logs; it has no end."""
+        cursor = StreamCursor(requests.stream_all(), last_event_id, patience, endless=True)
+        return self._follow(cursor, on_retry)
+
+    def _follow(
+        self, cursor: StreamCursor, on_retry: Callable[[TrainyardError, float], None] | None
+    ) -> Iterator[StreamEvent]:
         while True:
             try:
                 yield from self._stream_once(cursor)

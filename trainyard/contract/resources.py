@@ -101,6 +101,30 @@ class AttemptResource(Resource):
 class JobResource(Resource):
     """A job: what was asked, what is so, and how far it is."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "object": "job",
+                "id": "job_01kdvdna00az9cxjnszk8v8abh",
+                "name": "digits-ddp",
+                "status": "running",
+                "status_reason": None,
+                "status_message": "runs on node1, node2",
+                "desired": "run",
+                "created_by": "anna",
+                "created_at": "2026-01-01T12:00:00.000Z",
+                "updated_at": "2026-01-01T12:05:00.000Z",
+                "started_at": "2026-01-01T12:01:00.000Z",
+                "progress": {"step": 120, "total_steps": 400, "seconds_per_step": 0.5, "eta_seconds": 140.0},
+                "metrics": {"train/loss": 0.25},
+                "last_checkpoint_step": 100,
+                "metadata": {"team": "nlp"},
+                "spec": {"task": "image_classification", "gpus": 2, "steps": 400},
+                "run_directory": "/shared/runs/job_01kdvdna00az9cxjnszk8v8abh",
+            }
+        }
+    )
+
     object: Literal["job"] = "job"
     id: str
     name: str
@@ -248,6 +272,15 @@ class MetricsResource(Resource):
     object: Literal["metrics"] = "metrics"
     job_id: str
     series: list[Series]
+
+    def table(self) -> dict[str, list[Any]]:
+        """Columns `key`, `step`, `value` and `time`, one row a point: what `pandas.DataFrame(...)` takes."""
+        return {
+            "key": [one.key for one in self.series for _ in one.steps],
+            "step": [step for one in self.series for step in one.steps],
+            "value": [value for one in self.series for value in one.values],
+            "time": [time for one in self.series for time in one.times],
+        }
 
 
 class CheckpointResource(Resource):

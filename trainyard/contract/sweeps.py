@@ -72,6 +72,25 @@ class SweepRequest(Strict):
 class SweepResource(Resource):
     """A sweep: its members are ordinary jobs."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "object": "sweep",
+                "id": "swp_01kdvdna00az9cxjnszk8v8abh",
+                "name": "learning rates",
+                "created_by": "anna",
+                "created_at": "2026-01-01T12:00:00.000Z",
+                "max_parallel": 2,
+                "fields": ["optimizer.lr"],
+                "size": 3,
+                "counts": {"running": 2, "queued": 1},
+                "members": [
+                    {"job_id": "job_01kdvdna00az9cxjnszk8v8abh", "values": {"optimizer.lr": 0.001}, "status": "running"}
+                ],
+            }
+        }
+    )
+
     object: Literal["sweep"] = "sweep"
     id: str
     name: str

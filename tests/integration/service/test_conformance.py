@@ -22,6 +22,7 @@ ENDLESS = ["stream_jobs"]
 """Streams that go on for ever cannot be read to their end."""
 
 CROSS_CHECKED = {
+    "put_code",
     "submit_job",
     "make_plan",
     "resolve_job",

@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from tests.support.world import World
+from trainyard.contract.resources import JobResource
+from trainyard.contract.sweeps import SweepDetail
 
 
 @pytest.fixture
@@ -42,3 +44,49 @@ def test_those_that_steer_and_save_are_there(operations: dict[str, dict[str, Any
         "GET /v1/usage",
     }
     assert wanted <= set(operations)
+
+
+def test_requests_say_how_they_are_signed(operations: dict[str, dict[str, Any]]) -> None:
+    for route, one in operations.items():
+        path = route.split()[1]
+        open_ = path in ("/livez", "/readyz", "/metrics")
+        scheme = "workerToken" if path.startswith("/v1/attempts/") else "token"
+        assert one["security"] == ([] if open_ else [{scheme: []}]), route
+
+
+def test_no_parameter_can_be_null(operations: dict[str, dict[str, Any]]) -> None:
+    for route, one in operations.items():
+        for parameter in one.get("parameters", ()):
+            assert {"type": "null"} not in parameter["schema"].get("anyOf", ()), (route, parameter["name"])
+
+
+def test_jobs_and_sweeps_come_with_examples_that_are_such(world: World) -> None:
+    parts = world.app.openapi()["components"]["schemas"]
+    JobResource.model_validate(parts["JobResource"]["example"])
+    SweepDetail.model_validate(parts["SweepDetail"]["example"])
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/v1/jobs", "GET, POST"),
+        ("/v1/jobs/job_x", "DELETE, GET"),
+        ("/v1/tokens/self", "GET"),
+        ("/v1/jobs/job_x/export/files/a/b", "GET"),
+    ],
+)
+def test_a_wrong_method_is_told_all_that_the_path_takes(world: World, path: str, allowed: str) -> None:
+    answer = world.client.put(path)
+    assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
+
+
+@pytest.mark.parametrize(
+    "query", ["jobs?after=", "jobs?created_after=0.5", "sweeps?after=job_1", "audit?after=7", "webhooks?after=x"]
+)
+def test_what_a_list_cannot_go_on_from_is_refused(world: World, query: str) -> None:
+    assert world.client.get(f"/v1/{query}").status_code == 422
+
+
+def test_an_attempt_beyond_all_numbers_is_refused(world: World) -> None:
+    job_id = world.submit()
+    assert world.client.get(f"/v1/jobs/{job_id}/script?attempt={10**30}").status_code == 422

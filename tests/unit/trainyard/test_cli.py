@@ -189,7 +189,7 @@ class TestJobs:
         assert found == {
             **job("a1", metrics={"train/loss": "Infinity"}),
             "metadata": {},
-            **dict.fromkeys((*empty, "last_checkpoint_step", "error", "origin", "disk_bytes")),
+            **dict.fromkeys((*empty, "last_checkpoint_step", "error", "origin", "disk_bytes", "sweep_id")),
         }
 
     def test_show_a_failed_one(self, service, run):

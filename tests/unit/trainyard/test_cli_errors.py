@@ -141,7 +141,7 @@ class TestProcess:
     def test_no_command_shows_the_help(self):
         done = self.trainyard()
         assert done.returncode == 2
-        assert "Commands:" in done.stdout
+        assert "Run the service:" in done.stdout
 
     def test_nobody_listening(self):
         done = self.trainyard("show", "last", env=os.environ | {"TRAINYARD_URL": "http://127.0.0.1:1"})

@@ -1,0 +1,66 @@
+"""The help of the command line: every command says what it does and shows an example that it would take."""
+
+import shlex
+from types import SimpleNamespace
+
+import pytest
+import typer
+
+from tests.unit.trainyard.fake_service import error, job, page
+from trainyard.cli.app import app
+from trainyard.cli.failures import EXIT_CODES
+from trainyard.cli.session import complete_job
+
+ROOT = typer.main.get_command(app)
+
+
+def commands(group=ROOT, path=()):
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+ALL = dict(commands())
+
+
+@pytest.mark.parametrize("path", ALL, ids=" ".join)
+def test_it_says_what_it_does_and_shows_an_example(path):
+    help_ = ALL[path].help or ""
+    assert help_.split("\n")[0].rstrip().endswith((".", ":")) or "\n" in help_, path
+    examples = [line for line in help_.splitlines() if line.strip().startswith("Example: trainyard ")]
+    assert len(examples) == 1, path
+    words = shlex.split(examples[0].strip().removeprefix("Example: trainyard ").partition(" > ")[0])
+    assert tuple(words[: len(path)]) == path
+    context = ALL[path].make_context(path[-1], words[len(path) :], resilient_parsing=False)
+    assert isinstance(context.params, dict)
+
+
+@pytest.mark.parametrize("path", ALL, ids=" ".join)
+def test_each_option_says_what_it_is(path):
+    silent = [p.name for p in ALL[path].params if getattr(p, "help", None) in (None, "")]
+    assert set(silent) <= {"port", "token_id", "webhook_id"}, path
+
+
+def test_commands_stand_under_headings(run):
+    shown = run("--help").stdout
+    places = [shown.index(f"\n{heading}:") for heading in ("Train", "Look", "Steer", "Take home", "Run the service")]
+    assert places == sorted(places)
+    assert shown.count("\n  submit ") == 1
+
+
+def test_exit_codes_stand_in_the_help(run):
+    shown = " ".join(run("--help").stdout.split())
+    assert EXIT_CODES in shown
+
+
+@pytest.mark.parametrize(("typed", "offered"), [("job_1", ["job_1aaa"]), ("dig", ["digits"]), ("x", [])])
+def test_the_shell_is_offered_jobs_by_id_and_name(service, typed, offered):
+    service.on("GET", "/v1/jobs", page(job("job_1aaa", name="digits"), job("job_2bbb", name="other")))
+    assert [value for value, _ in complete_job(SimpleNamespace(obj=service.client), typed)] == offered
+
+
+def test_the_shell_is_offered_nothing_where_no_service_answers(service):
+    service.on("GET", "/v1/jobs", error(500, "no"))
+    assert complete_job(SimpleNamespace(obj=service.client), "job") == []

@@ -1,0 +1,131 @@
+"""`sweep`, `sweeps`, `sweep-cancel` and `compare` on the command line."""
+
+import json
+
+import pytest
+
+from tests.unit.trainyard.fake_service import TIME, job, page
+from trainyard.cli.compare import differences, flat
+from trainyard.cli.failures import UsageError
+from trainyard.cli.sweep import parse_grid
+
+ID = "swp_01kdvdna00az9cxjnszk8v8abh"
+
+
+def sweep(counts, **changes):
+    members = [
+        {"job_id": f"job_{n}", "values": {"optimizer.lr": lr}, "status": "queued"} for n, lr in enumerate((0.1, 0.2))
+    ]
+    return {
+        "object": "sweep",
+        "id": ID,
+        "name": "rates",
+        "created_by": "anna",
+        "created_at": TIME,
+        "fields": ["optimizer.lr"],
+        "size": 2,
+        "counts": counts,
+        "members": members,
+        **changes,
+    }
+
+
+def series(key, *values):
+    return {"key": key, "steps": list(range(len(values))), "values": list(values), "times": [TIME] * len(values)}
+
+
+@pytest.fixture
+def spec(tmp_path):
+    path = tmp_path / "spec.yaml"
+    path.write_text("task: regression\noptimizer: {name: adamw, lr: 1.0}\n")
+    return str(path)
+
+
+class TestSweep:
+    def test_it_sends_the_spec_the_grid_and_a_key(self, run, service, spec):
+        service.on("POST", "/v1/sweeps", sweep({"queued": 2}))
+        options = [
+            "--grid",
+            "optimizer.lr=1e-4,3e-4",
+            "--grid",
+            "lora_rank=8",
+            "--max-parallel",
+            "2",
+            "--set",
+            "gpus=4",
+        ]
+        result = run("sweep", spec, *options)
+        assert result.exit_code == 0, result.stderr
+        sent = json.loads(service.requests[-1].content)
+        assert sent["spec"] == {"task": "regression", "optimizer": {"name": "adamw", "lr": 1.0}, "gpus": 4}
+        assert {key: list(map(float, values)) for key, values in sent["grid"].items()} == {
+            "optimizer.lr": [1e-4, 3e-4],
+            "lora_rank": [8],
+        }
+        assert sent["max_parallel"] == 2
+        assert service.requests[-1].headers["idempotency-key"]
+        assert f"sweep {ID} (rates) accepted: 2 jobs" in result.stdout
+
+    def test_watch_waits_for_all_and_ends_like_the_worst(self, run, service, spec):
+        service.on("POST", "/v1/sweeps", sweep({"queued": 2}))
+        service.on("GET", f"/v1/sweeps/{ID}", sweep({"running": 1, "queued": 1}), sweep({"succeeded": 1, "failed": 1}))
+        result = run("sweep", spec, "--grid", "seed=1,2", "--watch")
+        assert result.exit_code == 1
+        assert "1 queued, 1 running" in result.stdout
+        assert "1 failed, 1 succeeded" in result.stdout
+
+    def test_without_a_grid_it_says_how(self, run, spec):
+        result = run("sweep", spec)
+        assert result.exit_code == 2
+        assert "--grid optimizer.lr=1e-4,3e-4" in result.stderr
+
+    @pytest.mark.parametrize("grid", [["seed"], ["=1"], ["a..b=1"], ["seed="], ["seed=1", "seed=2"]])
+    def test_what_is_no_grid_is_refused(self, grid):
+        with pytest.raises(UsageError):
+            parse_grid(grid)
+
+    def test_a_list_can_be_a_value(self):
+        assert parse_grid(["lora.targets=[q, k],auto"]) == {"lora.targets": [["q", "k"], "auto"]}
+
+    def test_one_is_shown_with_its_jobs(self, run, service):
+        service.on("GET", f"/v1/sweeps/{ID}", sweep({"queued": 2}))
+        shown = run("sweeps", ID).stdout
+        assert "OPTIMIZER.LR" in shown.upper()
+        assert "job_1" in shown
+
+    def test_cancel_asks_for_the_end_of_the_newest(self, run, service):
+        service.on("GET", "/v1/sweeps", page(sweep({"queued": 2})))
+        service.on("GET", f"/v1/sweeps/{ID}", sweep({"queued": 2}))
+        service.on("POST", f"/v1/sweeps/{ID}/cancel", sweep({"queued": 2}))
+        assert run("sweep-cancel", "last").exit_code == 0
+        assert service.requests[-1].method == "POST"
+
+
+class TestCompare:
+    def test_only_the_fields_that_differ_are_there(self, run, service):
+        for n, lr in ((1, 0.5), (2, 0.25)):
+            found = job(f"job_{n}aaa", name="x", spec={"seed": 7, "optimizer": {"name": "sgd", "lr": lr}})
+            service.on("GET", f"/v1/jobs/job_{n}aaa", found)
+        curves = [{"job_id": f"job_{n}aaa", "series": [series("train/loss", 3.0, n / 10)]} for n in (1, 2)]
+        service.on("GET", "/v1/metrics", {"object": "list", "data": curves})
+        result = run("compare", "job_1aaa", "job_2aaa")
+        assert result.exit_code == 0, result.stderr
+        for there in ("optimizer.lr", "0.5", "0.25", "train/loss", "█"):
+            assert there in result.stdout
+        for not_there in ("seed", "optimizer.name"):
+            assert not_there not in result.stdout
+
+    def test_a_sweep_is_compared_in_the_order_of_its_members(self, run, service):
+        service.on("GET", f"/v1/sweeps/{ID}", sweep({"queued": 2}))
+        service.on("GET", "/v1/jobs", page(job("job_1", spec={"seed": 2}), job("job_0", spec={"seed": 1})))
+        none = [{"job_id": f"job_{n}", "series": []} for n in (0, 1)]
+        service.on("GET", "/v1/metrics", {"object": "list", "data": none})
+        result = run("compare", "--sweep", ID, "--json")
+        assert [json.loads(line)["differs"] for line in result.stdout.splitlines()] == [{"seed": 1}, {"seed": 2}]
+
+    def test_jobs_or_a_sweep_have_to_be_named(self, run):
+        assert run("compare").exit_code == 2
+
+    def test_a_field_that_only_one_has_differs(self):
+        specs = [flat({"a": 1, "lora": {"rank": 8}}), flat({"a": 1})]
+        assert differences(specs) == ["lora.rank"]

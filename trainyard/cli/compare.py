@@ -1,0 +1,135 @@
+"""`compare`: what differs between jobs, and how they did."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from trainyard.cli.curves import bounds, plot, sparkline
+from trainyard.cli.failures import UsageError
+from trainyard.cli.output import complain, emit, number, say, status_text, table
+from trainyard.cli.session import JsonOption, client_of, find_job
+from trainyard.cli.sweep import find_sweep
+from trainyard.client import Client
+from trainyard.contract.resources import JobResource, MetricsResource, Series
+
+_PREFERRED = ("eval/loss", "train/loss")
+_AT_ONCE = 20
+_NAMES = frozenset({"name", "metadata"})
+
+
+def compare(
+    ctx: typer.Context,
+    job_ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[JOB]...", help="Ids, abbreviated ids, names, or `last`.")
+    ] = None,
+    sweep: Annotated[str | None, typer.Option(help="All jobs of this sweep; `last` is the newest one.")] = None,
+    keys: Annotated[
+        list[str] | None, typer.Option("--key", "-k", help="This metric, drawn too. Can be repeated.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare jobs: the fields in which their specs differ, and how their metrics went.
+
+    Example: trainyard compare --sweep last --key eval/loss
+    """
+    with client_of(ctx) as client:
+        jobs = _jobs(client, job_ids or [], sweep)
+        found = _metrics(client, jobs, keys or ())
+    differing = differences([flat(job.spec) for job in jobs])
+    if as_json:
+        for job, metrics in zip(jobs, found, strict=True):
+            emit(_plain(job, differing, metrics))
+        return
+    chosen = keys or choose(found)
+    for key in chosen or [""]:
+        _tabulate(jobs, differing, found, key)
+    if keys:
+        _draw(jobs, found, keys)
+    elif not chosen:
+        complain("no metrics yet")
+
+
+def flat(spec: Any, path: str = "") -> dict[str, Any]:
+    """A spec's fields by dotted path; lists are values."""
+    if not isinstance(spec, dict):
+        return {path: spec}
+    found: dict[str, Any] = {}
+    for name, value in spec.items():
+        if path or name not in _NAMES:
+            found |= flat(value, f"{path}.{name}" if path else name)
+    return found
+
+
+def differences(specs: Sequence[dict[str, Any]]) -> list[str]:
+    """The paths whose values are not the same everywhere, in the order of the first spec that has them."""
+    paths = dict.fromkeys(path for spec in specs for path in spec)
+    return [path for path in paths if any(spec.get(path) != specs[0].get(path) for spec in specs)]
+
+
+def choose(found: Sequence[MetricsResource]) -> list[str]:
+    """The metric to compare where nobody named one: the loss of evaluation, or of training."""
+    there = {series.key for metrics in found for series in metrics.series if series.steps}
+    return [key for key in _PREFERRED if key in there][:1]
+
+
+def _jobs(client: Client, references: list[str], sweep: str | None) -> list[JobResource]:
+    if bool(references) == (sweep is not None):
+        raise UsageError("name the jobs to compare, or one sweep with --sweep")
+    if sweep is None:
+        jobs = [find_job(client, reference) for reference in references]
+        return list({job.id: job for job in jobs}.values())
+    found = find_sweep(client, sweep)
+    by_id = {job.id: job for job in client.jobs(sweep=found.id)}
+    jobs = [by_id[member.job_id] for member in found.members if member.job_id in by_id]
+    if not jobs:
+        raise UsageError(f"all jobs of sweep {found.id} were deleted")
+    return jobs
+
+
+def _metrics(client: Client, jobs: Sequence[JobResource], keys: Sequence[str]) -> list[MetricsResource]:
+    found: list[MetricsResource] = []
+    for start in range(0, len(jobs), _AT_ONCE):
+        ids = [job.id for job in jobs[start : start + _AT_ONCE]]
+        found += client.metrics_of(ids, keys, max_points=400)
+    return found
+
+
+def _tabulate(jobs: Sequence[JobResource], differing: list[str], found: Sequence[MetricsResource], key: str) -> None:
+    rows: list[tuple[str | Text, ...]] = []
+    for job, metrics in zip(jobs, found, strict=True):
+        specs = flat(job.spec)
+        cells = [str(specs.get(path, "-")) for path in differing]
+        series = _series(metrics, key)
+        last = number(series.values[-1]) if series else "-"
+        low, high = map(number, bounds(series.values)) if series else ("-", "-")
+        curve = sparkline(series.values, 16) if series else ""
+        rows.append((job.id, *cells, status_text(job.status), last, low, high, curve))
+    if key:
+        say(key)
+    table(("JOB", *differing, "STATUS", "LAST", "SMALLEST", "LARGEST", "CURVE"), rows)
+
+
+def _draw(jobs: Sequence[JobResource], found: Sequence[MetricsResource], keys: Sequence[str]) -> None:
+    for key in keys:
+        for job, metrics in zip(jobs, found, strict=True):
+            if series := _series(metrics, key):
+                say(f"{key} of {job.id}: {number(series.values[-1])} at step {series.steps[-1]}")
+                print("\n".join(plot(series.values, series.steps)))
+
+
+def _series(metrics: MetricsResource, key: str) -> Series | None:
+    return next((series for series in metrics.series if series.key == key and series.steps), None)
+
+
+def _plain(job: JobResource, differing: list[str], metrics: MetricsResource) -> dict[str, Any]:
+    specs = flat(job.spec)
+    return {
+        "job_id": job.id,
+        "name": job.name,
+        "status": job.status,
+        "differs": {path: specs.get(path) for path in differing},
+        "metrics": job.model_dump(mode="json")["metrics"],
+        "series": metrics.model_dump(mode="json")["series"],
+    }

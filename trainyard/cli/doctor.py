@@ -1,0 +1,119 @@
+"""`doctor`: is everything in order? The service's side is asked in a process of its own, where that is here."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from importlib.util import find_spec
+
+import httpx
+import typer
+
+from trainyard import __version__
+from trainyard.cli.failures import FAILED
+from trainyard.cli.output import emit, say
+from trainyard.cli.session import JsonOption, client_of
+from trainyard.client import Client, TrainyardError
+from trainyard.contract.findings import Finding, bad, fine, worth
+
+_SECONDS = 60.0
+_MOST_SKEW = 5.0
+_OLDEST_SNAPSHOT = 300.0
+_SIGNS = {"ok": "ok", "warning": "warning", "wrong": "WRONG"}
+
+
+def doctor(ctx: typer.Context, as_json: JsonOption = False) -> None:
+    """Look at the installation: one line each, with the fix. The exit code is 1 when something is wrong.
+
+    On the machine of the service it looks at the database, Slurm, folders and more; elsewhere at the way to it.
+
+    Example: trainyard doctor
+    """
+    wrong = False
+    with client_of(ctx) as client:
+        for finding in _examine(client):
+            wrong |= finding.state == "wrong"
+            if as_json:
+                emit(finding)
+            else:
+                fix = f" Fix: {finding.fix}" if finding.fix else ""
+                say(f"{_SIGNS[finding.state]:<9}{finding.name:<12}{finding.message}.{fix}")
+    raise typer.Exit(FAILED if wrong else 0)
+
+
+def _examine(client: Client) -> Iterator[Finding]:
+    yield fine("client", f"trainyard {__version__} with Python {sys.version.split()[0]}")
+    answered = False
+    for finding in _way_to_service(client):
+        answered = answered or (finding.name == "service" and finding.state == "ok")
+        yield finding
+    if answered:
+        yield _token(client)
+        yield _cluster(client)
+    if client.local:
+        yield from _service_side()
+
+
+def _way_to_service(client: Client) -> Iterator[Finding]:
+    try:
+        answer = httpx.get(f"{client.url}/readyz", timeout=10.0, trust_env=not client.local)
+    except httpx.HTTPError as error:
+        told = f"{client.url} does not answer: {error or type(error).__name__}"
+        yield bad("service", told, "start it with: trainyard serve; or set TRAINYARD_URL")
+        return
+    if answer.status_code == 200:
+        yield fine("service", f"{client.url} is ready")
+    else:
+        yield bad("service", f"{client.url} answers {answer.status_code}: {answer.text[:200]}", "mend what it names")
+    yield clock_finding(answer.headers.get("date"), datetime.now(UTC))
+
+
+def clock_finding(date: str | None, now: datetime) -> Finding:
+    """How far the service's clock is from ours, to the second. Pure."""
+    try:
+        skew = abs((parsedate_to_datetime(date or "") - now).total_seconds())
+    except (TypeError, ValueError):
+        return worth("time", "the service does not say what time it is", "is a proxy in between?")
+    if skew > _MOST_SKEW:
+        return worth("time", f"the service's clock differs by {skew:.0f} s", "run NTP or chrony on both machines")
+    return fine("time", "the service's clock agrees with this machine's")
+
+
+def _token(client: Client) -> Finding:
+    try:
+        own = client.whoami()
+    except TrainyardError as error:
+        return bad("you", error.message, "set TRAINYARD_TOKEN to a token from: trainyard tokens create NAME")
+    return fine("you", f"{own.name}, {own.role}")
+
+
+def _cluster(client: Client) -> Finding:
+    try:
+        found = client.cluster()
+    except TrainyardError as error:
+        return worth("cluster", error.message, "see the service's log")
+    if found.error:
+        return bad("cluster", f"the scheduler does not answer: {found.error}", "is it up? see the service's log")
+    if found.age_seconds is None or found.age_seconds > _OLDEST_SNAPSHOT:
+        return worth("cluster", "there is no recent answer of the scheduler", "does the reconciler run? see its log")
+    return fine("cluster", f"{found.backend}; asked {found.age_seconds:.0f} s ago")
+
+
+def _service_side() -> Iterator[Finding]:
+    if find_spec("service") is None:
+        yield worth("here", "the service is not installed here", "run this on the machine of the service as well")
+        return
+    try:
+        answer = subprocess.run(
+            [sys.executable, "-m", "service", "doctor"], capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        yield bad("here", f"looking took more than {_SECONDS:.0f} s", "is the shared filesystem or Slurm stuck?")
+        return
+    lines = [line for line in answer.stdout.splitlines() if line.startswith("{")]
+    yield from (Finding.model_validate(json.loads(line)) for line in lines)
+    if answer.returncode not in (0, 1) or not lines:
+        told = (answer.stderr.strip().splitlines() or ["no reason given"])[-1]
+        yield bad("settings", told, "mend the TRAINYARD_* setting that it names")

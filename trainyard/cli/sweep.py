@@ -1,0 +1,165 @@
+"""`sweep`, `sweeps` and `sweep-cancel`: one spec in several variants."""
+
+import itertools
+import time
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from trainyard.cli.failures import CANCELLED, FAILED, INTERRUPTED, UsageError
+from trainyard.cli.output import age, complain, emit, emit_all, number, say, status_text, table
+from trainyard.cli.session import JsonOption, SpecArgument, client_of
+from trainyard.cli.specs import read_spec
+from trainyard.client import Client
+from trainyard.contract.resources import TERMINAL
+from trainyard.contract.sweeps import SweepDetail
+from trainyard.contract.yaml_text import load_yaml
+
+SweepArgument = Annotated[str, typer.Argument(metavar="SWEEP", help="The id of a sweep, or `last`.")]
+
+_LOOK_SECONDS = 2.0
+
+
+def sweep(
+    ctx: typer.Context,
+    source: SpecArgument,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATH=VALUE,...", help="A field and its values; repeated: every combination."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Set one field in all of them.")
+    ] = None,
+    max_parallel: Annotated[int | None, typer.Option(min=1, help="How many may run at once. Else all.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the sweep, for people.")] = None,
+    follow: Annotated[bool, typer.Option("--watch", "-w", help="Follow it until all of its jobs are over.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Submit a spec in several variants.
+
+    Example: trainyard sweep digits_ddp --grid optimizer.lr=1e-3,3e-3 --grid seed=0,1 --max-parallel 2 --watch
+    """
+    if not grid:
+        raise UsageError("a sweep needs at least one --grid PATH=VALUE,VALUE, like --grid optimizer.lr=1e-4,3e-4")
+    axes = parse_grid(grid)
+    with client_of(ctx) as client:
+        document = read_spec(client, source, settings or [])
+        made = client.submit_sweep(document, grid=axes, max_parallel=max_parallel, name=name)
+        if as_json:
+            emit(made)
+        else:
+            say(f"sweep {made.id} ({made.name}) accepted: {made.size} jobs")
+        if follow:
+            raise typer.Exit(_follow(client, made, as_json=as_json))
+    if not as_json:
+        say(f"see it with: trainyard sweeps {made.id}; compare its jobs with: trainyard compare --sweep {made.id}")
+
+
+def sweeps(
+    ctx: typer.Context,
+    sweep_id: Annotated[str | None, typer.Argument(metavar="[SWEEP]", help="One of them, with its jobs.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many, newest first.")] = 20,
+    as_json: JsonOption = False,
+) -> None:
+    """List sweeps, or show one with its jobs.
+
+    Example: trainyard sweeps last
+    """
+    with client_of(ctx) as client:
+        if sweep_id is not None:
+            found = find_sweep(client, sweep_id)
+            if as_json:
+                emit(found)
+            else:
+                show(found)
+            return
+        listed = list(itertools.islice(client.sweeps(), limit))
+    if as_json:
+        emit_all(listed)
+    elif not listed:
+        complain("no sweeps yet; try: trainyard sweep digits_ddp --grid optimizer.lr=1e-3,3e-3")
+    else:
+        rows = [(s.id, s.name, _tally(s.counts), ", ".join(s.fields), age(s.created_at), s.created_by) for s in listed]
+        table(("SWEEP", "NAME", "JOBS", "FIELDS", "CREATED", "BY"), rows)
+
+
+def sweep_cancel(ctx: typer.Context, sweep_id: SweepArgument, as_json: JsonOption = False) -> None:
+    """Cancel all jobs of a sweep that are not over.
+
+    Example: trainyard sweep-cancel last
+    """
+    with client_of(ctx) as client:
+        found = client.cancel_sweep(find_sweep(client, sweep_id).id)
+    if as_json:
+        emit(found)
+    else:
+        say(f"sweep {found.id}: cancellation asked for; {_tally(found.counts)}")
+
+
+def find_sweep(client: Client, reference: str) -> SweepDetail:
+    """The sweep of this id; `last` is the newest."""
+    if reference == "last":
+        newest = next(iter(client.sweeps()), None)
+        if newest is None:
+            raise UsageError("there is no sweep yet")
+        reference = newest.id
+    return client.sweep(reference)
+
+
+def parse_grid(grid: list[str]) -> dict[str, list[Any]]:
+    """`optimizer.lr=1e-4,3e-4` as {"optimizer.lr": ["1e-4", "3e-4"]}; values are YAML, `[a, b]` one value each.
+
+    Raises:
+        UsageError: one is not of that form, or names a field twice.
+    """
+    axes: dict[str, list[Any]] = {}
+    for axis in grid:
+        path, equals, text = axis.partition("=")
+        if not equals or not text or not all(path.split(".")):
+            raise UsageError(f"--grid takes path=value,value, like optimizer.lr=1e-4,3e-4; not {axis!r}")
+        if path in axes:
+            raise UsageError(f"--grid names {path} twice; give all of its values at once")
+        axes[path] = load_yaml(f"[{text}]")
+    return axes
+
+
+def show(found: SweepDetail) -> None:
+    say(f"sweep       {found.id} ({found.name})")
+    say(f"created     {age(found.created_at)} by {found.created_by}")
+    together = f", {found.max_parallel} at once" if found.max_parallel else ""
+    say(f"jobs        {_tally(found.counts)}{together}")
+    rows: list[tuple[str | Text, ...]] = []
+    for member in found.members:
+        step = f"{member.progress.step}/{member.progress.total_steps}" if member.progress else "-"
+        values = [str(member.values.get(field, "-")) for field in found.fields]
+        loss = number(member.metrics.get("eval/loss", member.metrics.get("train/loss")))
+        rows.append((member.job_id, *values, status_text(member.status or "deleted"), step, loss))
+    table(("JOB", *found.fields, "STATUS", "STEP", "LOSS"), rows)
+
+
+def _follow(client: Client, found: SweepDetail, *, as_json: bool) -> int:
+    """A line whenever something changes, until all are over; the exit code of the worst."""
+    said = ""
+    try:
+        while True:
+            tally = _tally(found.counts)
+            if tally != said and not as_json:
+                say(tally)
+            said = tally
+            if set(found.counts) <= TERMINAL:
+                break
+            time.sleep(_LOOK_SECONDS)
+            found = client.sweep(found.id)
+    except KeyboardInterrupt:
+        complain(f"stopped watching; its jobs go on. To end them: trainyard sweep-cancel {found.id}")
+        return INTERRUPTED
+    if as_json:
+        emit(found)
+    else:
+        show(found)
+    return FAILED if found.counts.get("failed") else CANCELLED if found.counts.get("cancelled") else 0
+
+
+def _tally(counts: Any) -> str:
+    return ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "none left"
