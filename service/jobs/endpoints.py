@@ -22,7 +22,7 @@ from service.dependencies import (
     ServicesDep,
 )
 from service.errors import InvalidRequestError, MalformedRequestError, NotFoundError
-from service.jobs import actions, deleting, profiles, resolving, steering
+from service.jobs import actions, deleting, profiles, resolving, steering, submitting
 from service.jobs.repository import JobFilter, JobRepository
 from service.jobs.schemas import attempt_resource, event_resource, job_resource, page_of
 from service.planner import actions as planning
@@ -63,22 +63,13 @@ async def submit(
     """Accept a training spec. It is durable when this answers, and will be run once."""
     document = read_document(await request.body(), request.headers)
 
-    def accept() -> actions.Accepted:
+    def accept() -> submitting.Accepted:
         settings = services.settings
         found = planning.accept(services, document, now)
         admit(person, found.spec, roles=settings.code_roles, runs=settings.runs)
-        return actions.submit(
-            services.database,
-            person,
-            found.spec,
-            run_root=services.run_root,
-            idempotency_key=idempotency_key,
-            plain=found.plain,
-            force=force,
-            now=now,
-            quota=settings.quota_bytes,
-            limits=services.limits,
-        )
+        asked = submitting.Asked(found.spec, idempotency_key, found.plain, force)
+        house = submitting.House(services.run_root, settings.quota_bytes)
+        return submitting.submit(services.database, person, asked, house, now, services.limits)
 
     accepted = await run_in_threadpool(accept)
     services.crash("accept.after-commit")

@@ -16,8 +16,8 @@ from service.cluster.repository import ClusterRepository
 from service.db.models import Attempt, Job
 from service.dependencies import Services
 from service.errors import UnavailableError
-from service.jobs.actions import FORCED
 from service.jobs.repository import JobRepository
+from service.jobs.submitting import FORCED
 from service.planner.actions import outsized
 from service.reconcile.handover import NotAsked, Superseded
 from service.reconcile.lease import LeaderLease, LeaseLostError

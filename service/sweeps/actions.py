@@ -14,10 +14,11 @@ from service.db.models import Job, Sweep
 from service.dependencies import Services
 from service.errors import InvalidSpecError, PermissionDeniedError, ServiceError
 from service.ids import new_id
-from service.jobs.actions import Accepted, new_job, replay, require_change, require_room_for
+from service.jobs.actions import require_change
 from service.jobs.limits import require_share
 from service.jobs.repository import JobRepository, Window
 from service.jobs.schemas import progress_resource
+from service.jobs.submitting import Accepted, new_job, replay, require_room_for
 from service.planner import actions as planning
 from service.sweeps.repository import SweepRepository
 from trainyard.contract.problems import Problem, SpecError
