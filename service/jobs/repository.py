@@ -127,7 +127,7 @@ class JobRepository:
         Args:
             waiting: of the jobs that only wait to be submitted, the oldest so many; None: all.
         """
-        wanted = Job.status.in_([*ACTIVE, "queued", "paused"])
+        wanted: sa.ColumnElement[bool] = Job.status.in_([*ACTIVE, "queued", "paused"])
         if waiting is not None:
             first = sa.select(Job.no).where(Job.status == "queued", Job.desired == "run", Job.deleting_at.is_(None))
             chosen = list(self._session.scalars(first.order_by(Job.no).limit(waiting)))
