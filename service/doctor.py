@@ -40,11 +40,10 @@ def examine(settings: Settings) -> Iterator[Finding]:
 
 
 def _database(settings: Settings) -> Finding:
+    if (missing := _missing_file(settings)) is not None:
+        fix = "start the service once, or run: python -m service migrate"
+        return bad("database", f"{missing} is not there yet", fix)
     url = sa.make_url(settings.url)
-    if url.get_backend_name() == "sqlite" and not Path(url.database or "").exists():
-        return bad(
-            "database", f"{url.database} is not there yet", "start the service once, or: python -m service migrate"
-        )
     engine = sa.create_engine(url)
     try:
         with engine.connect() as connection:
@@ -57,7 +56,16 @@ def _database(settings: Settings) -> Finding:
     return fine("database", url.render_as_string(hide_password=True))
 
 
+def _missing_file(settings: Settings) -> Path | None:
+    """The file of a SQLite database that is not there. To connect would make it."""
+    url = sa.make_url(settings.url)
+    file = Path(url.database or "")
+    return file if url.get_backend_name() == "sqlite" and not file.exists() else None
+
+
 def _schema(settings: Settings) -> Finding:
+    if _missing_file(settings) is not None:
+        return bad("migrations", "there is no database", "see above")
     found, wanted = current(settings.url), head()
     if found == wanted:
         return fine("migrations", f"at {found}")

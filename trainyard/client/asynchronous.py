@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from trainyard.client import requests
 from trainyard.client.access import AsyncAccessCalls
-from trainyard.client.calls import SweepCalls
+from trainyard.client.calls import SharedCalls
 from trainyard.client.download import MANIFEST, Download, Progress, digests_of, fetch_async, no_progress, whole_file
 from trainyard.client.errors import TrainyardError, connection_failed, error_of, not_trainyard
 from trainyard.client.packing import CodeArchive
@@ -22,8 +22,6 @@ from trainyard.client.retry import retry_delay
 from trainyard.client.settings import connection
 from trainyard.client.stream import StreamCursor, StreamEvent
 from trainyard.client.waiting import POLL_TIMEOUT, STREAM_TIMEOUT, Wait
-from trainyard.contract.cluster import ClusterResource
-from trainyard.contract.plans import PlanResource
 from trainyard.contract.resources import (
     ArtifactResource,
     AttemptResource,
@@ -34,15 +32,13 @@ from trainyard.contract.resources import (
     MetricsResource,
     Page,
     PointResource,
-    ScriptResource,
-    UsageResource,
 )
 from trainyard.contract.templates import Template
 
 T = TypeVar("T")
 
 
-class AsyncClient(AsyncAccessCalls, SweepCalls):
+class AsyncClient(AsyncAccessCalls, SharedCalls):
     """One connection pool to one service. Close it, or use it in a `async with` statement.
 
     Args:
@@ -95,10 +91,6 @@ class AsyncClient(AsyncAccessCalls, SweepCalls):
             await self._upload(archive)
         return await self._send(requests.submit(spec, idempotency_key, force=force))
 
-    async def plan(self, spec: Spec) -> PlanResource:
-        """See `Client.plan`."""
-        return await self._send(requests.plan(spec))
-
     async def _upload(self, archive: CodeArchive) -> None:
         try:
             await self._send(requests.has_code(archive.digest))
@@ -107,9 +99,6 @@ class AsyncClient(AsyncAccessCalls, SweepCalls):
             if error.status != 404:
                 raise
             await self._send(requests.put_code(archive))
-
-    async def job(self, job_id: str) -> JobResource:
-        return await self._send(requests.job(job_id))
 
     async def jobs(
         self,
@@ -143,18 +132,6 @@ class AsyncClient(AsyncAccessCalls, SweepCalls):
             if count == limit:
                 return
 
-    async def cancel(self, job_id: str) -> JobResource:
-        """Ask for the job's end; `wait` tells when it is over."""
-        return await self._send(requests.cancel(job_id))
-
-    async def pause(self, job_id: str) -> JobResource:
-        """Have the job save a checkpoint and give its place back, for `resume` to go on from."""
-        return await self._send(requests.pause(job_id))
-
-    async def resume(self, job_id: str) -> JobResource:
-        """Go on with a paused job."""
-        return await self._send(requests.resume(job_id))
-
     async def retry(self, job_id: str, *, start: str = "checkpoint") -> JobResource:
         """Run a failed or cancelled job again.
 
@@ -175,12 +152,6 @@ class AsyncClient(AsyncAccessCalls, SweepCalls):
         """Delete a job that is over, with its run directory; or only its checkpoints."""
         await self._send(requests.delete(job_id, only_checkpoints=only_checkpoints))
 
-    async def delete_checkpoint(self, job_id: str, checkpoint_id: str) -> None:
-        await self._send(requests.delete_checkpoint(job_id, checkpoint_id))
-
-    async def checkpoint(self, job_id: str, checkpoint_id: str) -> CheckpointResource:
-        return await self._send(requests.checkpoint(job_id, checkpoint_id))
-
     async def fork(
         self, job_id: str, *, step: int | None = None, changes: Mapping[str, Any] | None = None
     ) -> JobResource:
@@ -191,10 +162,6 @@ class AsyncClient(AsyncAccessCalls, SweepCalls):
         """
         spec = requests.fork_spec(await self.job(job_id), step)
         return await self.submit({**spec, **(changes or {})})
-
-    async def usage(self) -> UsageResource:
-        """Disk use by person and in all, as it was last measured."""
-        return await self._send(requests.usage())
 
     async def files(self, job_id: str, folder: str = "export") -> list[FileResource]:
         """The files of the `export`, or of `checkpoints/<id>`."""
@@ -281,15 +248,8 @@ class AsyncClient(AsyncAccessCalls, SweepCalls):
             raise connection_failed(self.url, error) from error
         return Path(to)
 
-    async def script(self, job_id: str) -> ScriptResource:
-        return await self._send(requests.script(job_id))
-
     async def templates(self) -> list[Template]:
         return [item async for item in self._items(requests.templates())]
-
-    async def cluster(self) -> ClusterResource:
-        """What there is to run on, from the service's snapshot."""
-        return await self._send(requests.cluster())
 
     async def resolve(self, job_id: str, action: str, scheduler_id: str | None = None) -> JobResource:
         """As an administrator, say what became of a job that is lost or whose submission had no clear answer.
@@ -298,9 +258,6 @@ class AsyncClient(AsyncAccessCalls, SweepCalls):
             action: `adopt` with the scheduler's id of it, `resubmit` or `give_up`.
         """
         return await self._send(requests.resolve(job_id, action, scheduler_id))
-
-    async def template(self, name: str) -> Template:
-        return await self._send(requests.template(name))
 
     async def ready(self) -> bool:
         """Whether the service is up with everything it needs."""

@@ -61,9 +61,20 @@ class Pages(Generic[P, T]):
         return lambda *args, **kwargs: client._items(self._make(*args, **kwargs))
 
 
-class SweepCalls:
-    """What both clients do about sweeps."""
+class SharedCalls:
+    """The calls that are one request and nothing else."""
 
+    plan = Call(requests.plan)
+    job = Call(requests.job)
+    cancel = Call(requests.cancel)
+    pause = Call(requests.pause)
+    resume = Call(requests.resume)
+    delete_checkpoint = Call(requests.delete_checkpoint)
+    checkpoint = Call(requests.checkpoint)
+    usage = Call(requests.usage)
+    script = Call(requests.script)
+    cluster = Call(requests.cluster)
+    template = Call(requests.template)
     submit_sweep = Call(requests.submit_sweep)
     sweep = Call(requests.sweep)
     sweeps = Pages(requests.sweeps)

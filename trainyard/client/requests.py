@@ -102,6 +102,7 @@ def submit(spec: Spec, idempotency_key: str | None, *, force: bool = False) -> R
 
 
 def plan(spec: Spec) -> Request[PlanResource]:
+    """What a spec will need: memory by strategy, disk, the batch script. Nothing is submitted."""
     content, media_type = _body(spec)
     headers = {"Content-Type": media_type}
     return Request("POST", "/v1/plans", _model(PlanResource), headers=headers, content=content)
@@ -187,14 +188,17 @@ def jobs(
 
 
 def cancel(job_id: str) -> Request[JobResource]:
+    """Ask for the job's end; `wait` tells when it is over."""
     return Request("POST", _job_path(job_id, "cancel"), _model(JobResource))
 
 
 def pause(job_id: str) -> Request[JobResource]:
+    """Have the job save a checkpoint and give its place back, for `resume` to go on from."""
     return Request("POST", _job_path(job_id, "pause"), _model(JobResource))
 
 
 def resume(job_id: str) -> Request[JobResource]:
+    """Go on with a paused job."""
     return Request("POST", _job_path(job_id, "resume"), _model(JobResource))
 
 
@@ -253,6 +257,7 @@ def file_content(job_id: str, folder: str, path: str) -> Request[bytes]:
 
 
 def usage() -> Request[UsageResource]:
+    """Disk use by person and in all, as it was last measured."""
     return Request("GET", "/v1/usage", _model(UsageResource))
 
 
@@ -314,6 +319,7 @@ def template(name: str) -> Request[Template]:
 
 
 def cluster() -> Request[ClusterResource]:
+    """What there is to run on, from the service's snapshot."""
     return Request("GET", "/v1/cluster", _model(ClusterResource))
 
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from trainyard.client import requests
 from trainyard.client.access import AccessCalls
-from trainyard.client.calls import SweepCalls
+from trainyard.client.calls import SharedCalls
 from trainyard.client.download import MANIFEST, Download, Progress, digests_of, fetch, no_progress, whole_file
 from trainyard.client.errors import TrainyardError, connection_failed, error_of, not_trainyard
 from trainyard.client.packing import CodeArchive
@@ -21,8 +21,6 @@ from trainyard.client.retry import retry_delay
 from trainyard.client.settings import connection
 from trainyard.client.stream import StreamCursor, StreamEvent
 from trainyard.client.waiting import POLL_TIMEOUT, STREAM_TIMEOUT, Wait
-from trainyard.contract.cluster import ClusterResource
-from trainyard.contract.plans import PlanResource
 from trainyard.contract.resources import (
     ArtifactResource,
     AttemptResource,
@@ -33,15 +31,13 @@ from trainyard.contract.resources import (
     MetricsResource,
     Page,
     PointResource,
-    ScriptResource,
-    UsageResource,
 )
 from trainyard.contract.templates import Template
 
 T = TypeVar("T")
 
 
-class Client(AccessCalls, SweepCalls):
+class Client(AccessCalls, SharedCalls):
     """One connection pool to one service. Close it, or use it in a `with` statement.
 
     Args:
@@ -100,10 +96,6 @@ class Client(AccessCalls, SweepCalls):
             self._upload(archive)
         return self._send(requests.submit(spec, idempotency_key, force=force))
 
-    def plan(self, spec: Spec) -> PlanResource:
-        """What a spec will need: memory by strategy, disk, the batch script. Nothing is submitted."""
-        return self._send(requests.plan(spec))
-
     def _upload(self, archive: CodeArchive) -> None:
         try:
             self._send(requests.has_code(archive.digest))
@@ -112,9 +104,6 @@ class Client(AccessCalls, SweepCalls):
             if error.status != 404:
                 raise
             self._send(requests.put_code(archive))
-
-    def job(self, job_id: str) -> JobResource:
-        return self._send(requests.job(job_id))
 
     def jobs(
         self,
@@ -146,18 +135,6 @@ class Client(AccessCalls, SweepCalls):
             if count == limit:
                 return
 
-    def cancel(self, job_id: str) -> JobResource:
-        """Ask for the job's end; `wait` tells when it is over."""
-        return self._send(requests.cancel(job_id))
-
-    def pause(self, job_id: str) -> JobResource:
-        """Have the job save a checkpoint and give its place back, for `resume` to go on from."""
-        return self._send(requests.pause(job_id))
-
-    def resume(self, job_id: str) -> JobResource:
-        """Go on with a paused job."""
-        return self._send(requests.resume(job_id))
-
     def retry(self, job_id: str, *, start: str = "checkpoint") -> JobResource:
         """Run a failed or cancelled job again.
 
@@ -178,12 +155,6 @@ class Client(AccessCalls, SweepCalls):
         """Delete a job that is over, with its run directory; or only its checkpoints."""
         self._send(requests.delete(job_id, only_checkpoints=only_checkpoints))
 
-    def delete_checkpoint(self, job_id: str, checkpoint_id: str) -> None:
-        self._send(requests.delete_checkpoint(job_id, checkpoint_id))
-
-    def checkpoint(self, job_id: str, checkpoint_id: str) -> CheckpointResource:
-        return self._send(requests.checkpoint(job_id, checkpoint_id))
-
     def fork(self, job_id: str, *, step: int | None = None, changes: Mapping[str, Any] | None = None) -> JobResource:
         """Submit the job's spec again, to start from its newest checkpoint or that of `step`.
 
@@ -192,10 +163,6 @@ class Client(AccessCalls, SweepCalls):
         """
         spec = requests.fork_spec(self.job(job_id), step)
         return self.submit({**spec, **(changes or {})})
-
-    def usage(self) -> UsageResource:
-        """Disk use by person and in all, as it was last measured."""
-        return self._send(requests.usage())
 
     def files(self, job_id: str, folder: str = "export") -> list[FileResource]:
         """The files of the `export`, or of `checkpoints/<id>`."""
@@ -282,15 +249,8 @@ class Client(AccessCalls, SweepCalls):
             raise connection_failed(self.url, error) from error
         return Path(to)
 
-    def script(self, job_id: str) -> ScriptResource:
-        return self._send(requests.script(job_id))
-
     def templates(self) -> list[Template]:
         return list(self._items(requests.templates()))
-
-    def cluster(self) -> ClusterResource:
-        """What there is to run on, from the service's snapshot."""
-        return self._send(requests.cluster())
 
     def resolve(self, job_id: str, action: str, scheduler_id: str | None = None) -> JobResource:
         """As an administrator, say what became of a job that is lost or whose submission had no clear answer.
@@ -299,9 +259,6 @@ class Client(AccessCalls, SweepCalls):
             action: `adopt` with the scheduler's id of it, `resubmit` or `give_up`.
         """
         return self._send(requests.resolve(job_id, action, scheduler_id))
-
-    def template(self, name: str) -> Template:
-        return self._send(requests.template(name))
 
     def ready(self) -> bool:
         """Whether the service is up with everything it needs."""

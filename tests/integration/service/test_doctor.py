@@ -1,0 +1,85 @@
+"""The service's side of `trainyard doctor`, on real folders and a real database."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from service.db.migrate import upgrade
+from service.doctor import examine
+from service.settings import Settings
+from trainyard.contract.findings import Finding
+
+
+@pytest.fixture
+def settings(migrated_sqlite: Path, tmp_path: Path) -> Settings:
+    made = Settings(state_dir=tmp_path / "state", accelerator="cpu", low_disk_gb=0, port=1)
+    made.runs.mkdir(parents=True)
+    shutil.copy(migrated_sqlite, made.state / "trainyard.sqlite")
+    (made.state / "admin_token").touch(mode=0o600)
+    return made
+
+
+def found(settings: Settings) -> dict[str, Finding]:
+    return {finding.name: finding for finding in examine(settings)}
+
+
+def wrong(settings: Settings) -> set[str]:
+    return {name for name, finding in found(settings).items() if finding.state == "wrong"}
+
+
+def test_what_is_in_order_is_told_so_and_a_silent_service_is_not(settings: Settings) -> None:
+    assert wrong(settings) == {"route"}
+    assert all(finding.fix for finding in found(settings).values() if finding.state != "ok")
+
+
+def test_a_token_that_others_can_read_is_found(settings: Settings) -> None:
+    token = settings.state / "admin_token"
+    token.chmod(0o644)
+    assert found(settings)["tokens"].fix == f"chmod 600 {token}"
+
+
+def test_a_database_of_an_older_release_is_found(settings: Settings) -> None:
+    (settings.state / "trainyard.sqlite").unlink()
+    upgrade(settings.url, "0003")
+    told = found(settings)["migrations"]
+    assert (told.state, told.fix) == ("wrong", "run: python -m service migrate")
+    assert "0003" in told.message
+
+
+def test_a_database_that_is_not_there_is_found_and_not_made(settings: Settings) -> None:
+    database = settings.state / "trainyard.sqlite"
+    database.unlink()
+    assert {"database", "migrations"} <= wrong(settings)
+    assert not database.exists()
+
+
+def test_runs_that_are_not_there_are_found(settings: Settings) -> None:
+    settings.runs.rmdir()
+    assert {"runs", "disk"} <= wrong(settings)
+
+
+def test_little_space_is_found(settings: Settings) -> None:
+    assert "disk" in wrong(settings.model_copy(update={"low_disk_gb": 1e9}))
+
+
+def test_on_slurm_a_missing_command_and_an_address_of_this_machine_are_found(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    told = found(settings.model_copy(update={"backend": "slurm"}))
+    assert told["slurm"].state == "wrong"
+    assert told["route"].fix == "set TRAINYARD_PUBLIC_URL"
+
+
+def test_the_command_says_one_object_a_line_and_ends_with_1(settings: Settings) -> None:
+    environment = os.environ | {"TRAINYARD_STATE_DIR": str(settings.state), "TRAINYARD_PORT": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "service", "doctor"], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    assert {json.loads(line)["name"] for line in done.stdout.splitlines()} >= {"database", "runs", "route"}

@@ -1,0 +1,72 @@
+"""Calls that both clients share, the stream of all jobs, and metrics as a table."""
+
+import asyncio
+import inspect
+
+import httpx
+
+from tests.unit.trainyard.fake_service import TIME, FakeService, page, sse, streamed
+from trainyard.client import AsyncClient, Client
+from trainyard.contract.resources import JobMetricsUpdate, JobStatusUpdate, MetricsResource
+
+SWEEP = {
+    "id": "swp_1",
+    "name": "rates",
+    "created_by": "anna",
+    "created_at": TIME,
+    "fields": ["seed"],
+    "size": 0,
+    "members": [],
+}
+
+
+def told(number, status, job="job_1"):
+    data = {"job_id": job, "name": "x", "status": status, "status_message": ""}
+    return sse(None, "status", data).replace(b"event", f"id: 1-{number}\nevent".encode(), 1)
+
+
+def test_both_clients_have_the_same_calls():
+    def calls(kind):
+        return {name for name in dir(kind) if not name.startswith("_")}
+
+    assert calls(Client) - {"close", "local"} == calls(AsyncClient) - {"aclose"}
+
+
+def test_one_line_is_a_call_of_either_client(service):
+    service.on("GET", "/v1/sweeps/swp_1", SWEEP).on("GET", "/v1/sweeps", page(SWEEP, more=True), page(SWEEP))
+    with service.client() as client:
+        assert client.sweep("swp_1").name == "rates"
+        assert [one.id for one in client.sweeps()] == ["swp_1", "swp_1"]
+
+    other = FakeService().on("GET", "/v1/sweeps/swp_1", SWEEP).on("GET", "/v1/sweeps", page(SWEEP))
+
+    async def same():
+        async with other.async_client() as client:
+            assert inspect.isawaitable(waiting := client.sweep("swp_1"))
+            assert (await waiting).name == "rates"
+            return [one.id async for one in client.sweeps()]
+
+    assert asyncio.run(same()) == ["swp_1"]
+
+
+def test_the_stream_of_all_jobs_goes_on_after_one_is_over_and_after_a_broken_connection(service):
+    broken = streamed(told(1, "succeeded"), told(2, "running", "job_2"), httpx.ReadError("cut"))
+    update = {"job_id": "job_2", "name": "x", "values": {"train/loss": 0.5}}
+    service.on("GET", "/v1/stream", broken, streamed(sse(7, "metrics", update)))
+    with service.client() as client:
+        events = []
+        for event in client.stream_all():
+            events.append(event.data)
+            if len(events) == 3:
+                break
+    assert [type(one) for one in events] == [JobStatusUpdate, JobStatusUpdate, JobMetricsUpdate]
+    assert service.requests[1].headers["last-event-id"] == "1-2"
+
+
+def test_metrics_are_columns_of_one_length():
+    series = [
+        {"key": key, "steps": [1, 2], "values": [0.5, "NaN"], "times": [TIME, TIME]} for key in ("eval/loss", "lr")
+    ]
+    table = MetricsResource(job_id="job_1", series=series).table()
+    assert {name: len(column) for name, column in table.items()} == {"key": 4, "step": 4, "value": 4, "time": 4}
+    assert table["key"] == ["eval/loss", "eval/loss", "lr", "lr"]
