@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import empty
 from tests.support.slurm_lab import SlurmLab, SlurmMissingError, Variant, running_lab
 from trainyard.demo import ServiceProcess
 
@@ -79,6 +80,16 @@ def slurm_service(folder: Path, **settings: str) -> Iterator[ServiceProcess]:
 
 
 @pytest.fixture
-def service(slurm: SlurmLab, tmp_path: Path) -> Iterator[ServiceProcess]:
-    with slurm_service(tmp_path) as made:
+def service(request: pytest.FixtureRequest, slurm: SlurmLab, tmp_path: Path) -> Iterator[ServiceProcess]:
+    """On SQLite, where a test does not ask for `postgres`."""
+    if getattr(request, "param", "sqlite") == "sqlite":
+        with slurm_service(tmp_path) as made:
+            yield made
+        return
+    url = request.getfixturevalue("migrated_postgres")
+    with slurm_service(tmp_path, database_url=url) as made:
         yield made
+    empty(url)
+
+
+on_both_databases = pytest.mark.parametrize("service", ["sqlite", "postgres"], indirect=True)

@@ -4,6 +4,7 @@ import subprocess
 
 import pytest
 
+from tests.slurm.conftest import on_both_databases
 from tests.slurm.specs import long_run, parity
 from tests.support.live import losses, processes_of, run_of, wait_for_status, wait_for_step
 from tests.support.slurm_lab import SlurmLab
@@ -24,6 +25,7 @@ def scheduler_id(client: Client, job_id: str) -> str:
     return str(wait_until(known, 60, f"{job_id} to have a Slurm id"))
 
 
+@on_both_databases
 def test_two_nodes_train_and_report(service: ServiceProcess, slurm: SlurmLab) -> None:
     with service.client() as client:
         job = client.submit(parity())
@@ -40,6 +42,7 @@ def test_two_nodes_train_and_report(service: ServiceProcess, slurm: SlurmLab) ->
             assert f"rank {rank}, execution 1" in client.logs(job.id, rank=str(rank), tail=200).text
 
 
+@on_both_databases
 def test_a_cancelled_job_leaves_nothing(service: ServiceProcess, slurm: SlurmLab) -> None:
     with service.client() as client:
         job = client.submit(long_run(steps=100_000))
@@ -70,6 +73,7 @@ def test_somebody_elses_scancel_is_shown_as_such(service: ServiceProcess, slurm:
             assert (done.status, done.status_reason) == ("cancelled", "cancelled_outside")
 
 
+@on_both_databases
 def test_a_preempted_job_goes_on_in_a_next_attempt(service: ServiceProcess, slurm: SlurmLab) -> None:
     with service.client() as client:
         job = client.submit(long_run(steps=150))

@@ -41,14 +41,14 @@ def submit_insistently(service: ServiceProcess, name: str, code: Path) -> None:
             return
 
 
-def test_thirty_jobs_run_once_each(slurm: SlurmLab, tmp_path: Path) -> None:
+def test_thirty_jobs_run_once_each(slurm: SlurmLab, tmp_path: Path, database_url: str) -> None:
     book, code = tmp_path / "book", tmp_path / "code"
     code.mkdir()
     (code / "count.py").write_text(COUNTING.format(book=str(book)))
     before = {number for number, _, _ in slurm.jobs()}
     names = [f"job-{number}" for number in range(JOBS)]
     chance = random.Random(20)
-    with slurm_service(tmp_path) as service, ThreadPoolExecutor(1) as client_of_its_own:
+    with slurm_service(tmp_path, database_url=database_url) as service, ThreadPoolExecutor(1) as client_of_its_own:
         submitted = client_of_its_own.submit(lambda: [submit_insistently(service, name, code) for name in names])
         for _ in range(KILLS):
             # The moment is what is random here; nothing is waited for.
