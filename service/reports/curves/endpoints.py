@@ -63,7 +63,7 @@ def list_points(
     job_id: str,
     keys: Keys = None,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="How many at most.")] = 1000,
-    after: Annotated[str | None, after_query(r"^[0-9]{1,19}\.[0-9]{1,19}\.[0-9]{1,19}$")] = None,
+    after: Annotated[str | None, after_query(r"^[0-9]{1,18}\.[0-9]{1,18}\.[0-9]{1,18}$")] = None,
 ) -> Page[PointResource]:
     """Every point as it was reported, in order of metric and step."""
     return point_page(services.database, job_id, _names(keys), after, limit, now)
