@@ -17,6 +17,7 @@ from trainyard.client.errors import (
     InvalidRequestError,
     NotFoundError,
     PermissionDeniedError,
+    SettingError,
     TrainyardError,
 )
 from trainyard.contract.problems import SpecError
@@ -36,6 +37,7 @@ _CODES: tuple[tuple[type[TrainyardError], int], ...] = (
     (NotFoundError, NOT_FOUND),
     (ConflictError, CONFLICT),
     (InvalidRequestError, USAGE),
+    (SettingError, USAGE),
 )
 
 

@@ -10,6 +10,7 @@ from trainyard.client.errors import (
     PermissionDeniedError,
     RateLimitedError,
     ServerError,
+    SettingError,
     TrainyardError,
     WaitTimeoutError,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "PermissionDeniedError",
     "RateLimitedError",
     "ServerError",
+    "SettingError",
     "StreamEvent",
     "TrainyardError",
     "WaitTimeoutError",

@@ -6,7 +6,8 @@ from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel
 
-from trainyard.client.requests import PAGE_SIZE, Request, _given, _model, _page, _segment
+from trainyard.client.ids import segment
+from trainyard.client.requests import PAGE_SIZE, Request, _given, _model, _page
 from trainyard.contract.access import (
     AuditResource,
     DeliveryResource,
@@ -46,7 +47,7 @@ def own_token() -> Request[TokenResource]:
 
 
 def revoke_token(token_id: str) -> Request[None]:
-    return Request("DELETE", f"/v1/tokens/{_segment(token_id, 'token')}", lambda _: None)
+    return Request("DELETE", f"/v1/tokens/{segment(token_id, 'token')}", lambda _: None)
 
 
 def audit(limit: int | None, **filters: str | None) -> Request[Page[AuditResource]]:
@@ -70,7 +71,7 @@ def deliveries(webhook_id: str) -> Request[Page[DeliveryResource]]:
 
 
 def _hook(webhook_id: str) -> str:
-    return f"/v1/webhooks/{_segment(webhook_id, 'webhook')}"
+    return f"/v1/webhooks/{segment(webhook_id, 'webhook')}"
 
 
 class _Sends(Protocol):

@@ -95,7 +95,6 @@ class AsyncClient(AsyncAccessCalls, SharedCalls):
         try:
             await self._send(requests.has_code(archive.digest))
         except TrainyardError as error:
-            # The answer to HEAD has no body that would say more.
             if error.status != 404:
                 raise
             await self._send(requests.put_code(archive))

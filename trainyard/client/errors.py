@@ -27,6 +27,10 @@ class TrainyardError(Exception):
         """Seconds after which the service wants to be asked again."""
 
 
+class SettingError(TrainyardError):
+    """The URL or the token that the client was given cannot be one."""
+
+
 class ConnectionFailedError(TrainyardError):
     """The service could not be reached, or the connection broke."""
 
@@ -74,6 +78,9 @@ class InvalidRequestError(TrainyardError):
         super().__init__(message, status=status, code=code, param=param)
         self.problems = tuple(problems) or (Problem(param=param or "", message=message),)
 
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.problems))
+
 
 _BY_STATUS: dict[int, type[TrainyardError]] = {
     401: AuthenticationError,
@@ -92,9 +99,18 @@ def connection_failed(url: str, error: Exception) -> ConnectionFailedError:
     return ConnectionFailedError(f"the connection to {url} failed: {reason}")
 
 
+_OF_HEAD: dict[int, str] = {
+    401: "a valid token is needed",
+    403: "your token may not run code of its own; an administrator grants it with "
+    "`trainyard tokens create NAME --may-run-code` or TRAINYARD_CODE_ROLES",
+    404: "the service does not have this code",
+}
+"""Only code is asked for with HEAD, and the answer has no body that would say why."""
+
+
 def error_of(response: httpx.Response) -> TrainyardError:
     """The error that an answer stands for; its body has been read."""
-    error = _translated(response)
+    error = _of_head(response.status_code) if response.request.method == "HEAD" else _translated(response)
     error.retry_after = _retry_after(response)
     return error
 
@@ -117,6 +133,11 @@ def _translated(response: httpx.Response) -> TrainyardError:
         return ServerError(body.message, status=status, code=body.code, param=body.param)
     problems = [Problem(param=p.get("param", ""), message=p.get("message", "")) for p in envelope.problems or ()]
     return InvalidRequestError(body.message, problems=problems, status=status, code=body.code, param=body.param)
+
+
+def _of_head(status: int) -> TrainyardError:
+    message = _OF_HEAD.get(status, f"the service answered {status} when it was asked whether it has the code")
+    return _BY_STATUS.get(status, ServerError)(message, status=status)
 
 
 def _retry_after(response: httpx.Response) -> float | None:

@@ -1,7 +1,6 @@
 """Every request of the API as a value: what is sent, and how its answer is read. Both clients use the same ones."""
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -13,7 +12,8 @@ from uuid import uuid4
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from trainyard.client.errors import InvalidRequestError, NotFoundError, not_trainyard
+from trainyard.client.errors import InvalidRequestError, not_trainyard
+from trainyard.client.ids import segment
 from trainyard.client.packing import CodeArchive, pack
 from trainyard.contract.base import wire_time
 from trainyard.contract.cluster import ClusterResource
@@ -142,7 +142,7 @@ def submit_sweep(
 
 def sweep(sweep_id: str) -> Request[SweepDetail]:
     """One sweep with its members and how each does."""
-    return Request("GET", f"/v1/sweeps/{_segment(sweep_id, 'sweep')}", _model(SweepDetail))
+    return Request("GET", f"/v1/sweeps/{segment(sweep_id, 'sweep')}", _model(SweepDetail))
 
 
 def sweeps() -> Request[Page[SweepResource]]:
@@ -152,7 +152,7 @@ def sweeps() -> Request[Page[SweepResource]]:
 
 def cancel_sweep(sweep_id: str) -> Request[SweepDetail]:
     """Ask for the end of every member that is not over."""
-    return Request("POST", f"/v1/sweeps/{_segment(sweep_id, 'sweep')}/cancel", _model(SweepDetail))
+    return Request("POST", f"/v1/sweeps/{segment(sweep_id, 'sweep')}/cancel", _model(SweepDetail))
 
 
 def has_code(digest: str) -> Request[bool]:
@@ -234,12 +234,12 @@ def delete(job_id: str, *, only_checkpoints: bool) -> Request[None]:
 
 
 def checkpoint(job_id: str, checkpoint_id: str) -> Request[CheckpointResource]:
-    path = _job_path(job_id, "checkpoints", _segment(checkpoint_id, "checkpoint"))
+    path = _job_path(job_id, "checkpoints", segment(checkpoint_id, "checkpoint"))
     return Request("GET", path, _model(CheckpointResource))
 
 
 def delete_checkpoint(job_id: str, checkpoint_id: str) -> Request[None]:
-    path = _job_path(job_id, "checkpoints", _segment(checkpoint_id, "checkpoint"))
+    path = _job_path(job_id, "checkpoints", segment(checkpoint_id, "checkpoint"))
     return Request("DELETE", path, lambda _: None)
 
 
@@ -315,7 +315,7 @@ def templates() -> Request[Page[Template]]:
 
 
 def template(name: str) -> Request[Template]:
-    return Request("GET", f"/v1/templates/{_segment(name, 'template')}", _model(Template))
+    return Request("GET", f"/v1/templates/{segment(name, 'template')}", _model(Template))
 
 
 def cluster() -> Request[ClusterResource]:
@@ -358,14 +358,7 @@ def _model(model: type[M]) -> Callable[[httpx.Response], M]:
 
 
 def _job_path(job_id: str, *rest: str) -> str:
-    return "/".join(("/v1/jobs", _segment(job_id, "job"), *rest))
-
-
-def _segment(text: str, kind: str) -> str:
-    """An id or name as a path segment; what cannot be one names nothing."""
-    if not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", text):
-        raise NotFoundError(f"there is no {kind} {text!r}", code=f"{kind}_not_found")
-    return text
+    return "/".join(("/v1/jobs", segment(job_id, "job"), *rest))
 
 
 def _log_chunk(response: httpx.Response) -> LogChunk:

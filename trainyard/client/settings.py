@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 
-from trainyard.client.errors import TrainyardError
+from trainyard.client.errors import SettingError
 from trainyard.contract.places import DEFAULT_HOST, DEFAULT_PORT, admin_token_file, default_state_dir, service_url_file
 
 
@@ -30,13 +30,13 @@ def connection(url: str | None = None, token: str | None = None) -> Connection:
     service on this machine, which holds its URL while it runs and its administrator's token.
 
     Raises:
-        TrainyardError: the URL is not one, or the token cannot be a header.
+        SettingError: the URL is not one, or the token cannot be a header.
     """
     url = (url or os.environ.get("TRAINYARD_URL") or _own_service()).rstrip("/")
     local = _is_loopback(url)
     token = token or os.environ.get("TRAINYARD_TOKEN") or (_admin_token() if local else None)
     if token and not (token.isascii() and token.isprintable()):
-        raise TrainyardError("the token holds characters that no token has; look at TRAINYARD_TOKEN")
+        raise SettingError("the token holds characters that no token has; look at TRAINYARD_TOKEN")
     return Connection(url, token, local)
 
 
@@ -45,9 +45,9 @@ def _is_loopback(url: str) -> bool:
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL as error:
-        raise TrainyardError(f"{url!r} is not a URL ({error}); look at TRAINYARD_URL") from None
+        raise SettingError(f"{url!r} is not a URL ({error}); look at TRAINYARD_URL") from None
     if parsed.scheme not in {"http", "https"} or not parsed.host:
-        raise TrainyardError(f"{url!r} is not an http:// or https:// URL; look at TRAINYARD_URL")
+        raise SettingError(f"{url!r} is not an http:// or https:// URL; look at TRAINYARD_URL")
     try:
         return parsed.host == "localhost" or ip_address(parsed.host).is_loopback
     except ValueError:

@@ -100,7 +100,6 @@ class Client(AccessCalls, SharedCalls):
         try:
             self._send(requests.has_code(archive.digest))
         except TrainyardError as error:
-            # The answer to HEAD has no body that would say more.
             if error.status != 404:
                 raise
             self._send(requests.put_code(archive))

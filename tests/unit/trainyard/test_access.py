@@ -10,7 +10,7 @@ from trainyard.client import ConnectionFailedError, InvalidRequestError, ServerE
 
 TOKEN = {"id": "abc123abc123", "name": "ada", "role": "user", "created_at": TIME}
 HOOK = {
-    "id": "whk_1",
+    "id": "whk_01kdvdna00az9cxjnszk8v8abh",
     "url": "https://x.example/",
     "statuses": [],
     "jobs": "own",
@@ -113,4 +113,4 @@ def test_webhooks_from_the_command_line(service, run):
         "statuses": ["failed"],
         "jobs": "all",
     }
-    assert "whk_1" in run("webhooks", "list").stdout
+    assert "whk_01kdvdna00az9cxjnszk8v8abh" in run("webhooks", "list").stdout

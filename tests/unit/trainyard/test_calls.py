@@ -9,8 +9,9 @@ from tests.unit.trainyard.fake_service import TIME, FakeService, page, sse, stre
 from trainyard.client import AsyncClient, Client
 from trainyard.contract.resources import JobMetricsUpdate, JobStatusUpdate, MetricsResource
 
+ID = "swp_01kdvdna00az9cxjnszk8v8abh"
 SWEEP = {
-    "id": "swp_1",
+    "id": ID,
     "name": "rates",
     "created_by": "anna",
     "created_at": TIME,
@@ -33,20 +34,23 @@ def test_both_clients_have_the_same_calls():
 
 
 def test_one_line_is_a_call_of_either_client(service):
-    service.on("GET", "/v1/sweeps/swp_1", SWEEP).on("GET", "/v1/sweeps", page(SWEEP, more=True), page(SWEEP))
+    service.on("GET", f"/v1/sweeps/{ID}", SWEEP).on("GET", "/v1/sweeps", page(SWEEP, more=True), page(SWEEP))
     with service.client() as client:
-        assert client.sweep("swp_1").name == "rates"
-        assert [one.id for one in client.sweeps()] == ["swp_1", "swp_1"]
+        assert client.sweep(ID).name == "rates"
+        assert [one.id for one in client.sweeps()] == [
+            ID,
+            ID,
+        ]
 
-    other = FakeService().on("GET", "/v1/sweeps/swp_1", SWEEP).on("GET", "/v1/sweeps", page(SWEEP))
+    other = FakeService().on("GET", f"/v1/sweeps/{ID}", SWEEP).on("GET", "/v1/sweeps", page(SWEEP))
 
     async def same():
         async with other.async_client() as client:
-            assert inspect.isawaitable(waiting := client.sweep("swp_1"))
+            assert inspect.isawaitable(waiting := client.sweep(ID))
             assert (await waiting).name == "rates"
             return [one.id async for one in client.sweeps()]
 
-    assert asyncio.run(same()) == ["swp_1"]
+    assert asyncio.run(same()) == [ID]
 
 
 def test_the_stream_of_all_jobs_goes_on_after_one_is_over_and_after_a_broken_connection(service):
