@@ -43,6 +43,7 @@ def audit(
                 )
                 for entry in found
             ],
+            spare=("REQUEST", "FROM"),
         )
 
 

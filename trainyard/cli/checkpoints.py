@@ -8,11 +8,12 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+from trainyard.cli.asking import agrees
 from trainyard.cli.failures import UsageError, report
 from trainyard.cli.output import age, complain, console, emit, emit_all, number, one_line, say, size, table
 from trainyard.cli.session import JobArgument, JsonOption, client_of, find_job
 from trainyard.cli.specs import change
-from trainyard.client import Client, TrainyardError
+from trainyard.client import Client, NotFoundError, TrainyardError
 from trainyard.client.download import Progress as Told
 from trainyard.contract.resources import CheckpointResource
 
@@ -56,7 +57,11 @@ def download(
     ] = None,
     artifact: Annotated[str | None, typer.Option(metavar="PATH", help="One artifact.")] = None,
     to: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Where to; default: a folder of the job's name.")
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Where to; default: JOBID-export or JOBID-step-STEP here, and for an artifact this folder itself.",
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -69,20 +74,14 @@ def download(
     with client_of(ctx) as client:
         job = find_job(client, job_id)
         if artifact is not None:
-            place = client.download_artifact(job.id, artifact, (to or Path()) / Path(artifact).name)
-        elif checkpoint is not None:
-            chosen = _chosen(client, job.id, checkpoint)
-            place = to or Path(f"{job.id}-step-{chosen.step}")
-            with _bars(quiet=as_json) as told:
-                client.download(job.id, place, checkpoint=chosen, progress=told)
+            place = (to or Path()) / Path(artifact).name
+            with _writing(place):
+                client.download_artifact(job.id, artifact, place)
         else:
-            if not client.files(job.id):
-                raise UsageError(
-                    f"job {job.id} is {job.status} and has no export; `--checkpoint latest` is what it saved"
-                )
-            place = to or Path(f"{job.id}-export")
-            with _bars(quiet=as_json) as told:
-                client.download(job.id, place, progress=told)
+            chosen = _chosen(client, job.id, checkpoint) if checkpoint is not None else None
+            place = to or Path(f"{job.id}-step-{chosen.step}" if chosen else f"{job.id}-export")
+            with _writing(place), _bars(quiet=as_json) as told:
+                client.download(job.id, place, checkpoint=chosen, progress=told)
     if as_json:
         emit({"object": "download", "job_id": job.id, "path": str(place)})
     else:
@@ -95,7 +94,19 @@ def _chosen(client: Client, job_id: str, wanted: str) -> CheckpointResource:
         if wanted == str(one.step) or (wanted == "latest" and one.latest) or (wanted == "best" and one.best):
             return one
     steps = ", ".join(str(one.step) for one in found) or "none"
-    raise UsageError(f"there is no checkpoint {wanted!r}; there are those of steps: {steps}")
+    raise NotFoundError(f"there is no checkpoint {wanted!r}; there are those of steps: {steps}")
+
+
+@contextmanager
+def _writing(place: Path) -> Iterator[None]:
+    """Raises UsageError: nothing can be written there."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        reason = "it is a file" if isinstance(error, FileExistsError) else error.strerror or str(error)
+        raise UsageError(f"cannot write to {str(place)!r}: {reason}; name a folder with --to") from None
 
 
 @contextmanager
@@ -129,6 +140,8 @@ def fork(
     """
     with client_of(ctx) as client:
         source = find_job(client, job_id)
+        if step is not None:
+            _chosen(client, source.id, str(step))
         changes = change(source.spec | ({"name": name} if name is not None else {}), settings or [])
         changes.pop("resume_from", None)
         made = client.fork(source.id, step=step, changes=changes)
@@ -163,7 +176,7 @@ def delete(
             try:
                 job = find_job(client, job_id)
                 what = "the checkpoints of " if checkpoints else ""
-                if not yes and not as_json and not typer.confirm(f"delete {what}job {job.id} ({one_line(job.name)})?"):
+                if not yes and not as_json and not agrees(f"delete {what}job {job.id} ({one_line(job.name)})?"):
                     continue
                 client.delete(job.id, only_checkpoints=checkpoints)
             except TrainyardError as error:

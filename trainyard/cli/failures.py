@@ -85,10 +85,10 @@ def one_line_errors() -> Iterator[None]:
     except BrokenPipeError:
         silence()
         raise typer.Exit(BROKEN_PIPE) from None
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         raise typer.Exit(INTERRUPTED) from None
     except Exception as error:
-        if isinstance(error, typer.Exit | typer.Abort) or hasattr(error, "format_message"):
+        if isinstance(error, typer.Exit) or hasattr(error, "format_message"):
             raise
         if os.environ.get("TRAINYARD_DEBUG") == "1":
             raise

@@ -19,7 +19,7 @@ _DATES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]
 
 def list_jobs(
     ctx: typer.Context,
-    status: Annotated[str | None, typer.Option(help="Only jobs with this status.")] = None,
+    status: Annotated[list[str] | None, typer.Option(help="Only jobs with this status; can be repeated.")] = None,
     name: Annotated[str | None, typer.Option(help="Only jobs of this name.")] = None,
     by: Annotated[str | None, typer.Option(metavar="USER", help="Only jobs that this person submitted.")] = None,
     since: Annotated[
@@ -39,7 +39,7 @@ def list_jobs(
     """
     with client_of(ctx) as client:
         jobs = client.jobs(
-            status=status,
+            status=status or None,
             name=name,
             created_by=by,
             created_after=since.replace(tzinfo=UTC) if since else None,
@@ -52,11 +52,14 @@ def list_jobs(
             return
         rows = [_row(job) for job in jobs]
     if rows:
-        table(("JOB", "NAME", "STATUS", "STEP", "LOSS", "CREATED", "BY"), rows)
+        table(("JOB", "NAME", "STATUS", "STEP", "LOSS", "CREATED", "BY"), rows, spare=("BY", "CREATED", "LOSS"))
     elif any((name, by, since, until, labels)):
         complain("no such jobs")
     else:
-        complain("no jobs" + (f" with status {status}" if status else " yet; try: trainyard submit digits_ddp --watch"))
+        complain(
+            "no jobs"
+            + (f" with status {' or '.join(status)}" if status else " yet; try: trainyard submit digits_ddp --watch")
+        )
 
 
 def _metadata(labels: list[str]) -> dict[str, str]:

@@ -7,9 +7,11 @@ import typer
 from trainyard.cli.curves import bounds, plot, sparkline
 from trainyard.cli.output import complain, emit, number, say, table, write
 from trainyard.cli.session import JobArgument, JsonOption, client_of, find_job
-from trainyard.contract.resources import MetricsResource, Series
+from trainyard.client import Client, NotFoundError
+from trainyard.contract.resources import TERMINAL, MetricsResource, Series
 
 _DRAWN_POINTS = 400
+_FEWEST_POINTS = 10
 
 
 def metrics(
@@ -32,14 +34,24 @@ def metrics(
             return
         drawn = max_points if as_json else max_points or _DRAWN_POINTS
         found = client.metrics(job.id, keys or (), from_step=from_step, max_points=drawn)
+        empty = not any(series.steps for series in found.series)
+        if keys and empty and job.status in TERMINAL:
+            raise _unknown(client, job.id, keys)
     if as_json:
         emit(found)
-    elif not any(series.steps for series in found.series):
+    elif empty:
         complain("no metrics yet" if not keys else f"no metrics named {', '.join(keys)} yet")
     elif keys:
         draw(found)
     else:
         tabulate(found)
+
+
+def _unknown(client: Client, job_id: str, keys: list[str]) -> NotFoundError:
+    """For a job that is over, what is not there will not come."""
+    everything = client.metrics(job_id, max_points=_FEWEST_POINTS)
+    there = ", ".join(series.key for series in everything.series if series.steps)
+    return NotFoundError(f"job {job_id} has no metrics named {', '.join(keys)}; it has: {there or 'none'}")
 
 
 def tabulate(found: MetricsResource) -> None:

@@ -21,6 +21,10 @@ _ESCAPES = re.compile(
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _BREAKS = re.compile(r"\s*[\n\u2028\u2029]\s*")
 
+_ID = re.compile(r"[a-z]+_[0-9a-z]{26}")
+_GAP = 2
+_READABLE = 20
+
 _STATUS_STYLE = {"succeeded": "green", "running": "cyan", "failed": "red", "lost": "red", "cancelled": "yellow"}
 
 
@@ -75,14 +79,37 @@ def emit_all(resources: Iterable[BaseModel]) -> None:
         emit(resource)
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> None:
-    """A plain table on stdout."""
-    out = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for heading in headings:
-        out.add_column(heading, overflow="fold")
-    for row in rows:
-        out.add_row(*(cell if isinstance(cell, Text) else Text(one_line(cell)) for cell in row))
-    console().print(out)
+def table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]], *, spare: Sequence[str] = ()) -> None:
+    """A plain table on stdout. Ids stay whole.
+
+    Args:
+        spare: headings of columns that go, the first one first, where the terminal is too narrow for all.
+    """
+    cells = [[cell if isinstance(cell, Text) else Text(one_line(cell)) for cell in row] for row in rows]
+    columns = list(zip(headings, zip(*cells, strict=True), strict=True)) if cells else [(h, ()) for h in headings]
+    screen = console()
+    for heading in spare:
+        if sum(map(_wanted_width, columns)) <= screen.width:
+            break
+        columns = [column for column in columns if column[0] != heading]
+    out = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
+    for heading, column in columns:
+        whole = any(map(_is_id, column))
+        out.add_column(heading, overflow="fold", no_wrap=whole, min_width=max(map(len, column)) if whole else None)
+    for row in zip(*(column for _, column in columns), strict=True):
+        out.add_row(*row)
+    screen.print(out)
+
+
+def _wanted_width(column: tuple[str, Sequence[Text]]) -> int:
+    """Of an id all, of other text enough to be read."""
+    heading, cells = column
+    widths = [cell.cell_len if _is_id(cell) else min(cell.cell_len, _READABLE) for cell in cells]
+    return max(len(heading), *widths, 0) + _GAP
+
+
+def _is_id(cell: Text) -> bool:
+    return _ID.fullmatch(cell.plain) is not None
 
 
 def status_text(status: str) -> Text:

@@ -53,7 +53,7 @@ SpecArgument = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="For programs: one JSON object a line.")]
 
 _SHORTEST = 4
-_LOOKED_AT = 2000
+LOOKED_AT = 2000
 """Newest jobs among which an abbreviation is looked up."""
 
 
@@ -76,8 +76,8 @@ def find_job(client: Client, reference: str) -> JobResource:
     try:
         return client.job(reference)
     except NotFoundError:
-        newest = client.jobs(limit=_LOOKED_AT) if len(reference) >= _SHORTEST else ()
-        matches = [job for job in newest if _abbreviates(reference.lower(), job.id)]
+        newest = client.jobs(limit=LOOKED_AT) if len(reference) >= _SHORTEST else ()
+        matches = [job for job in newest if abbreviates(reference, job.id)]
         matches = matches or list(client.jobs(name=reference, limit=1))
         if not matches:
             raise
@@ -86,5 +86,7 @@ def find_job(client: Client, reference: str) -> JobResource:
     return matches[0]
 
 
-def _abbreviates(part: str, job_id: str) -> bool:
-    return job_id.endswith(part) or job_id.startswith((part, f"job_{part}"))
+def abbreviates(part: str, known: str) -> bool:
+    """Whether it is the start, with or without the kind, or the end of a known id, and long enough for that."""
+    start, kind = part.lower(), known.partition("_")[0]
+    return len(start) >= _SHORTEST and (known.endswith(start) or known.startswith((start, f"{kind}_{start}")))

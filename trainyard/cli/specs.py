@@ -62,7 +62,7 @@ def _load(client: Client, source: str) -> Any:
     if path.is_file():
         return _parse(path)
     if path.suffix or len(path.parts) > 1:
-        raise UsageError(f"there is no file {source!r}")
+        raise UsageError(f"{source!r} is a folder; name a file" if path.is_dir() else f"there is no file {source!r}")
     return _preset(client, source)
 
 
@@ -84,4 +84,6 @@ def _preset(client: Client, name: str) -> dict[str, Any]:
         return dict(client.template(name).spec)
     except NotFoundError:
         names = ", ".join(template.name for template in client.templates())
+        if Path(name).is_dir():
+            raise UsageError(f"{name!r} is a folder, and no preset; name a file in it, or one of: {names}") from None
         raise UsageError(f"there is no file and no preset {name!r}; presets: {names}") from None

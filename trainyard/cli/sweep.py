@@ -9,14 +9,15 @@ from rich.text import Text
 
 from trainyard.cli.failures import CANCELLED, FAILED, INTERRUPTED, UsageError
 from trainyard.cli.output import age, complain, emit, emit_all, number, say, status_text, table
-from trainyard.cli.session import JsonOption, SpecArgument, client_of
+from trainyard.cli.session import LOOKED_AT, JsonOption, SpecArgument, abbreviates, client_of
 from trainyard.cli.specs import read_spec
-from trainyard.client import Client
+from trainyard.client import Client, NotFoundError
 from trainyard.contract.resources import TERMINAL
 from trainyard.contract.sweeps import SweepDetail
 from trainyard.contract.yaml_text import load_yaml
 
-SweepArgument = Annotated[str, typer.Argument(metavar="SWEEP", help="The id of a sweep, or `last`.")]
+_WHICH = "Id, unique start or end of one (4 characters), a name (its newest sweep), or `last`."
+SweepArgument = Annotated[str, typer.Argument(metavar="SWEEP", help=_WHICH)]
 
 _LOOK_SECONDS = 2.0
 
@@ -81,7 +82,7 @@ def sweeps(
         complain("no sweeps yet; try: trainyard sweep digits_ddp --grid optimizer.lr=1e-3,3e-3")
     else:
         rows = [(s.id, s.name, _tally(s.counts), ", ".join(s.fields), age(s.created_at), s.created_by) for s in listed]
-        table(("SWEEP", "NAME", "JOBS", "FIELDS", "CREATED", "BY"), rows)
+        table(("SWEEP", "NAME", "JOBS", "FIELDS", "CREATED", "BY"), rows, spare=("BY", "CREATED", "FIELDS"))
 
 
 def sweep_cancel(ctx: typer.Context, sweep_id: SweepArgument, as_json: JsonOption = False) -> None:
@@ -98,13 +99,28 @@ def sweep_cancel(ctx: typer.Context, sweep_id: SweepArgument, as_json: JsonOptio
 
 
 def find_sweep(client: Client, reference: str) -> SweepDetail:
-    """The sweep of this id; `last` is the newest."""
+    """The sweep with this id, or an id that starts or ends so, or the newest of this name; `last` is the newest.
+
+    Raises:
+        NotFoundError: there is none.
+        UsageError: several ids start or end so.
+    """
     if reference == "last":
         newest = next(iter(client.sweeps()), None)
         if newest is None:
-            raise UsageError("there is no sweep yet")
-        reference = newest.id
-    return client.sweep(reference)
+            raise NotFoundError("there is no sweep yet")
+        return client.sweep(newest.id)
+    try:
+        return client.sweep(reference)
+    except NotFoundError:
+        known = list(itertools.islice(client.sweeps(), LOOKED_AT))
+        matches = [one.id for one in known if abbreviates(reference, one.id)]
+        matches = matches or [one.id for one in known if one.name == reference][:1]
+        if not matches:
+            raise NotFoundError(f"there is no sweep {reference!r}") from None
+    if len(matches) > 1:
+        raise UsageError(f"{len(matches)} sweeps have ids like {reference!r}; give more of it")
+    return client.sweep(matches[0])
 
 
 def parse_grid(grid: list[str]) -> dict[str, list[Any]]:

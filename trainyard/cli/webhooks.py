@@ -59,6 +59,7 @@ def list_webhooks(ctx: typer.Context, as_json: JsonOption = False) -> None:
                 )
                 for hook in found
             ],
+            spare=("OWNER", "JOBS"),
         )
 
 
@@ -112,4 +113,5 @@ def deliveries(ctx: typer.Context, webhook_id: WebhookArgument, as_json: JsonOpt
                 )
                 for one in found
             ],
+            spare=("TYPE", "ATTEMPTS", "CREATED", "JOB"),
         )

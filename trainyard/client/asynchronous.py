@@ -14,7 +14,16 @@ from pydantic import ValidationError
 from trainyard.client import requests
 from trainyard.client.access import AsyncAccessCalls
 from trainyard.client.calls import SharedCalls
-from trainyard.client.download import MANIFEST, Download, Progress, digests_of, fetch_async, no_progress, whole_file
+from trainyard.client.download import (
+    MANIFEST,
+    Download,
+    Progress,
+    digests_of,
+    fetch_async,
+    no_export,
+    no_progress,
+    whole_file,
+)
 from trainyard.client.errors import TrainyardError, connection_failed, error_of, not_trainyard
 from trainyard.client.packing import CodeArchive
 from trainyard.client.requests import LogChunk, Request, Spec
@@ -102,7 +111,7 @@ class AsyncClient(AsyncAccessCalls, SharedCalls):
     async def jobs(
         self,
         *,
-        status: str | None = None,
+        status: str | Sequence[str] | None = None,
         name: str | None = None,
         metadata: Mapping[str, str] | None = None,
         created_by: str | None = None,
@@ -183,7 +192,10 @@ class AsyncClient(AsyncAccessCalls, SharedCalls):
         if checkpoint:
             manifest = await self._send(requests.file_content(job_id, folder, MANIFEST))
             digests = digests_of(manifest, checkpoint.digest)
-        for file in await self.files(job_id, folder):
+        found = await self.files(job_id, folder)
+        if not (found or checkpoint):
+            raise no_export(await self.job(job_id))
+        for file in found:
             download = Download(file, Path(to), digests.get(file.path), progress)
             await fetch_async(
                 self._http, self.url, requests.file_path(job_id, folder, file.path), download, self._sleep

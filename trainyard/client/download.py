@@ -11,9 +11,16 @@ from typing import IO
 
 import httpx
 
-from trainyard.client.errors import ServerError, TrainyardError, connection_failed, error_of
+from trainyard.client.errors import (
+    ConflictError,
+    NotFoundError,
+    ServerError,
+    TrainyardError,
+    connection_failed,
+    error_of,
+)
 from trainyard.client.retry import ATTEMPTS, backoff, is_passing
-from trainyard.contract.resources import FileResource
+from trainyard.contract.resources import FileResource, JobResource
 
 Progress = Callable[[str, int, int], None]
 """Told of a file: its path, the bytes that are there, and how many it has."""
@@ -35,6 +42,12 @@ def whole_file(place: Path) -> Iterator[IO[bytes]]:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def no_export(job: JobResource) -> TrainyardError:
+    """For a job that trained to its end it is not there; for any other, its state is why."""
+    kind = NotFoundError if job.status == "succeeded" else ConflictError
+    return kind(f"job {job.id} is {job.status} and has no export; what it saved are its checkpoints")
 
 
 def no_progress(path: str, there: int, size: int) -> None:

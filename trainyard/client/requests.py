@@ -170,7 +170,7 @@ def job(job_id: str) -> Request[JobResource]:
 
 def jobs(
     *,
-    status: str | None,
+    status: str | Sequence[str] | None,
     name: str | None,
     metadata: Mapping[str, str] | None,
     created_by: str | None,

@@ -13,7 +13,16 @@ from pydantic import ValidationError
 from trainyard.client import requests
 from trainyard.client.access import AccessCalls
 from trainyard.client.calls import SharedCalls
-from trainyard.client.download import MANIFEST, Download, Progress, digests_of, fetch, no_progress, whole_file
+from trainyard.client.download import (
+    MANIFEST,
+    Download,
+    Progress,
+    digests_of,
+    fetch,
+    no_export,
+    no_progress,
+    whole_file,
+)
 from trainyard.client.errors import TrainyardError, connection_failed, error_of, not_trainyard
 from trainyard.client.packing import CodeArchive
 from trainyard.client.requests import LogChunk, Request, Spec
@@ -107,7 +116,7 @@ class Client(AccessCalls, SharedCalls):
     def jobs(
         self,
         *,
-        status: str | None = None,
+        status: str | Sequence[str] | None = None,
         name: str | None = None,
         metadata: Mapping[str, str] | None = None,
         created_by: str | None = None,
@@ -117,7 +126,11 @@ class Client(AccessCalls, SharedCalls):
         order: str = "desc",
         limit: int | None = None,
     ) -> Iterator[JobResource]:
-        """Jobs, newest first; pages are fetched as they are needed. `limit` bounds how many there are in all."""
+        """Jobs, newest first; pages are fetched as they are needed. `limit` bounds how many there are in all.
+
+        Args:
+            status: one, or several of which a job has any.
+        """
         request = requests.jobs(
             status=status,
             name=name,
@@ -184,7 +197,10 @@ class Client(AccessCalls, SharedCalls):
         if checkpoint:
             manifest = self._send(requests.file_content(job_id, folder, MANIFEST))
             digests = digests_of(manifest, checkpoint.digest)
-        for file in self.files(job_id, folder):
+        found = self.files(job_id, folder)
+        if not (found or checkpoint):
+            raise no_export(self.job(job_id))
+        for file in found:
             download = Download(file, Path(to), digests.get(file.path), progress)
             fetch(self._http, self.url, requests.file_path(job_id, folder, file.path), download, self._sleep)
         return Path(to)
