@@ -75,7 +75,7 @@ def download(
         job = find_job(client, job_id)
         if artifact is not None:
             place = (to or Path()) / Path(artifact).name
-            with _writing(place):
+            with _writing(place.parent):
                 client.download_artifact(job.id, artifact, place)
         else:
             chosen = _chosen(client, job.id, checkpoint) if checkpoint is not None else None

@@ -56,10 +56,8 @@ def list_jobs(
     elif any((name, by, since, until, labels)):
         complain("no such jobs")
     else:
-        complain(
-            "no jobs"
-            + (f" with status {' or '.join(status)}" if status else " yet; try: trainyard submit digits_ddp --watch")
-        )
+        told = f" with status {' or '.join(status)}" if status else " yet; try: trainyard submit digits_ddp --watch"
+        complain(f"no jobs{told}")
 
 
 def _metadata(labels: list[str]) -> dict[str, str]:

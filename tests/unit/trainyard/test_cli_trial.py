@@ -1,0 +1,179 @@
+"""What a newcomer's hands do: prompts left unanswered, ids mistyped, files where folders belong, narrow terminals."""
+
+import asyncio
+import json
+from types import SimpleNamespace
+
+import httpx
+import pytest
+from rich.text import Text
+
+from tests.unit.trainyard.fake_service import TIME, FakeService, job, page
+from trainyard.cli import asking, output
+from trainyard.client import ConflictError, NotFoundError
+
+OVER = job("a1", status="succeeded")
+FILES = "/v1/jobs/a1/export/files"
+ULID = "01kdvdna00az9cxjnszk8v8abh"
+SWEEP_IDS = (f"swp_{ULID}", "swp_01kdvdna00az9cxjnszk8v8xyz")
+
+
+def ends(result, code, line):
+    assert (result.stderr.strip(), result.exit_code) == (line, code)
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+
+
+class TestTheQuestionBeforeDeleting:
+    @pytest.fixture(autouse=True)
+    def deletable(self, service):
+        service.on("GET", "/v1/jobs/a1", OVER)
+
+    def deleted(self, service):
+        return [request.method for request in service.requests].count("DELETE")
+
+    def test_nobody_answers(self, service, run):
+        line = "error: nobody answers on standard input; --yes deletes without asking"
+        ends(run("delete", "a1", input=""), 2, line)
+        assert not self.deleted(service)
+
+    def test_the_answer_is_an_interruption(self, service, run, monkeypatch):
+        def interrupted():
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(asking, "sys", SimpleNamespace(stdin=SimpleNamespace(readline=interrupted)))
+        ends(run("delete", "a1"), 130, "interrupted; it is not deleted")
+        assert not self.deleted(service)
+
+    @pytest.mark.parametrize(("answer", "count"), [("y\n", 1), ("\n", 0), ("no\n", 0)])
+    def test_only_yes_deletes(self, service, run, answer, count):
+        service.on("DELETE", "/v1/jobs/a1", {})
+        assert run("delete", "a1", input=answer).exit_code == 0
+        assert self.deleted(service) == count
+
+
+class TestDownload:
+    def files(self, service, *names):
+        listed = [{"path": name, "size_bytes": 1, "modified_at": TIME} for name in names]
+        service.on("GET", FILES, page(*listed))
+
+    @pytest.mark.parametrize(("status", "code"), [("failed", 7), ("running", 7), ("succeeded", 6)])
+    def test_without_an_export_says_why_there_is_none(self, service, run, status, code):
+        service.on("GET", "/v1/jobs/a1", job("a1", status=status))
+        self.files(service)
+        line = f"error: job a1 is {status} and has no export; what it saved are its checkpoints"
+        ends(run("download", "a1"), code, line)
+
+    def test_of_both_clients_does_too(self, service, tmp_path):
+        other = FakeService().on("GET", "/v1/jobs/a1", OVER)
+        service.on("GET", "/v1/jobs/a1", job("a1", status="failed"))
+        self.files(service)
+        self.files(other)
+        with pytest.raises(ConflictError, match="failed and has no export"):
+            service.client().download("a1", tmp_path / "x")
+        with pytest.raises(NotFoundError, match="succeeded and has no export"):
+            asyncio.run(other.async_client().download("a1", tmp_path / "x"))
+
+    def test_of_a_checkpoint_that_is_not_there(self, service, run):
+        service.on("GET", "/v1/jobs/a1", OVER).on("GET", "/v1/jobs/a1/checkpoints", page())
+        line = "error: there is no checkpoint '3'; there are those of steps: none"
+        ends(run("download", "a1", "--checkpoint", "3"), 6, line)
+        ends(run("fork", "a1", "--step", "3"), 6, line)
+
+    def test_to_a_file(self, service, run, tmp_path):
+        service.on("GET", "/v1/jobs/a1", OVER)
+        self.files(service, "weights")
+        (tmp_path / "afile").write_text("")
+        line = "error: cannot write to 'afile': it is a file; name a folder with --to"
+        ends(run("download", "a1", "--to", "afile"), 2, line)
+
+    def test_to_where_no_folder_can_be(self, service, run, tmp_path):
+        service.on("GET", "/v1/jobs/a1", OVER)
+        self.files(service, "weights")
+        (tmp_path / "afile").write_text("")
+        line = "error: cannot write to 'afile/x': Not a directory; name a folder with --to"
+        ends(run("download", "a1", "--to", "afile/x"), 2, line)
+        service.on("GET", "/v1/jobs/a1/artifacts/r.txt", httpx.Response(200, content=b"x"))
+        line = "error: cannot write to 'afile': it is a file; name a folder with --to"
+        ends(run("download", "a1", "--artifact", "r.txt", "--to", "afile"), 2, line)
+
+
+class TestSweepReferences:
+    def listed(self, service):
+        one = {"created_by": "anna", "created_at": TIME, "fields": [], "size": 0, "counts": {}}
+        both = [{"id": i, "name": "rates", **one} for i in SWEEP_IDS]
+        service.on("GET", "/v1/sweeps", page(*both))
+        for found in both:
+            service.on("GET", f"/v1/sweeps/{found['id']}", {**found, "members": []})
+
+    @pytest.mark.parametrize("reference", [ULID[:-2], f"swp_{ULID}"[:-1], "8ABH", "rates", "last", SWEEP_IDS[0]])
+    def test_as_those_of_jobs(self, service, run, reference):
+        self.listed(service)
+        assert json.loads(run("sweeps", reference, "--json").stdout)["id"] == SWEEP_IDS[0]
+
+    def test_of_none_and_of_two(self, service, run):
+        self.listed(service)
+        for command in ("sweeps", "sweep-cancel"):
+            ends(run(command, "nope"), 6, "error: there is no sweep 'nope'")
+        ends(run("sweeps", "swp_01"), 2, "error: 2 sweeps have ids like 'swp_01'; give more of it")
+
+    def test_other_ids_that_cannot_be(self, run):
+        ends(run("tokens", "revoke", "nope"), 6, "error: there is no token 'nope'")
+        ends(run("webhooks", "test", "nope"), 6, "error: there is no webhook 'nope'")
+
+
+class TestMetricsOfAWrongName:
+    def answer(self, service, status):
+        there = {"key": "train/loss", "steps": [1], "values": [1.0], "times": [TIME]}
+        none = {"key": "typo", "steps": [], "values": [], "times": []}
+        found = [{"object": "metrics", "job_id": "a1", "series": [one]} for one in (none, there)]
+        service.on("GET", "/v1/jobs/a1", job("a1", status=status)).on("GET", "/v1/jobs/a1/metrics", *found)
+
+    def test_of_a_job_that_is_over(self, service, run):
+        self.answer(service, "failed")
+        line = "error: job a1 has no metrics named typo; it has: train/loss"
+        ends(run("metrics", "a1", "--key", "typo"), 6, line)
+
+    def test_of_one_that_runs_may_come(self, service, run):
+        self.answer(service, "running")
+        ends(run("metrics", "a1", "--key", "typo"), 0, "no metrics named typo yet")
+
+
+def test_jobs_of_several_statuses(service, run):
+    service.on("GET", "/v1/jobs", page())
+    line = "no jobs with status failed or lost"
+    ends(run("list", "--status", "failed", "--status", "lost"), 0, line)
+    assert service.requests[0].url.params.get_list("status") == ["failed", "lost"]
+
+
+def test_a_folder_in_the_place_of_a_spec(service, run, tmp_path):
+    (tmp_path / "mine").mkdir()
+    service.on("GET", "/v1/templates", page({"name": "digits_ddp", "description": "", "spec": {}}))
+    ends(run("submit", str(tmp_path)), 2, f"error: {str(tmp_path)!r} is a folder; name a file")
+    ends(run("submit", "mine"), 2, "error: 'mine' is a folder, and no preset; name a file in it, or one of: digits_ddp")
+
+
+class TestANarrowTerminal:
+    HEADINGS = ("JOB", "NAME", "STATUS", "STEP", "LOSS", "CREATED", "BY")
+    ROW = (f"job_{ULID}", "a name of many words", Text("succeeded"), "12000/12000", "0.1234", "3 min 5 s ago", "anna")
+
+    @pytest.fixture
+    def shown(self, monkeypatch, capsys):
+        def show(width, **options):
+            monkeypatch.setattr(output, "console", lambda: output.TerminalConsole(width=width, markup=False))
+            output.table(self.HEADINGS, [self.ROW], **options)
+            return capsys.readouterr().out
+
+        return show
+
+    @pytest.mark.parametrize("width", [60, 80])
+    def test_keeps_ids_whole(self, shown, width):
+        for options in ({}, {"spare": ("BY", "CREATED", "LOSS")}):
+            text = shown(width, **options)
+            assert f"job_{ULID}" in text
+            assert max(map(len, text.splitlines())) <= width
+
+    def test_loses_the_spare_columns_and_no_more_than_it_must(self, shown):
+        spare = ("BY", "CREATED", "LOSS")
+        assert shown(200, spare=spare).split()[:7] == list(self.HEADINGS)
+        assert shown(80, spare=spare).splitlines()[0].split() == ["JOB", "NAME", "STATUS", "STEP"]
+        assert len(shown(80, spare=spare).splitlines()) == 2
