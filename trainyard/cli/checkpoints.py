@@ -114,7 +114,8 @@ def _bars(*, quiet: bool) -> Iterator[Told]:
     """A bar a file on stderr, where that is a terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     shown: dict[str, Any] = {}
-    with Progress(*columns, console=console(stderr=True), disable=quiet) as progress:
+    screen = console(stderr=True)
+    with Progress(*columns, console=screen, disable=quiet or not screen.is_terminal) as progress:
 
         def told(path: str, there: int, whole: int) -> None:
             if path not in shown:

@@ -19,7 +19,7 @@ SWEEP_IDS = (f"swp_{ULID}", "swp_01kdvdna00az9cxjnszk8v8xyz")
 
 
 def ends(result, code, line):
-    assert (result.stderr.strip(), result.exit_code) == (line, code)
+    assert (result.stderr, result.exit_code) == (f"{line}\n", code)
     assert result.exception is None or isinstance(result.exception, SystemExit)
 
 
