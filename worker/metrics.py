@@ -36,6 +36,7 @@ class Performance:
     """FLOP/s of all devices together."""
     _sums: _Sums = field(default_factory=_Sums)
     seconds_per_step: float | None = None
+    _host_peak: int = 0
 
     def add(self, result: StepResult, examples: int, seconds: float) -> None:
         sums = self._sums
@@ -57,7 +58,10 @@ class Performance:
         steps = max(1, sums.steps)
         # What a rank does before the others can hold it up: data and forward. All else ends together.
         own = (sums.data + sums.forward) / steps
-        memory = [float(host_rss()), float(host_peak()), *map(float, device_peaks(self.ranks.device))]
+        rss_now = host_rss()
+        # The kernel tells the peak from counters that lag behind those of the present, by some pages a core.
+        self._host_peak = max(self._host_peak, host_peak(), rss_now)
+        memory = [float(rss_now), float(self._host_peak), *map(float, device_peaks(self.ranks.device))]
         owns, rss, host_peaks, peaks, reserved = zip(*self.ranks.gather([own, *memory]), strict=True)
         self.seconds_per_step = sums.step_seconds / steps
         found = {

@@ -13,6 +13,7 @@ from service.jobs.actions import accept_spec
 from service.planner.compose import compose
 from service.planner.devices import Device, devices, parse_sizes
 from service.planner.fit import Question, automatic, too_large
+from service.planner.host import machine_bytes, share_of_machine
 from service.planner.models import Found
 from service.planner.script import preview
 from trainyard.contract.plans import PlanResource
@@ -79,12 +80,13 @@ def plan(services: Services, document: Any, now: datetime) -> PlanResource:
 
 
 def outsized(services: Services, document: Mapping[str, Any], now: datetime) -> list[Problem]:
-    """Why a job's resolved spec can never run on the GPUs that it asks for; nothing where that is not beyond doubt.
+    """Why a job's resolved spec can never run on the GPUs that it asks for, or on this machine without any; nothing
+    where that is not beyond doubt.
 
     Reads the model's folder: not in a database session.
     """
     spec = parse_spec(document)
-    if services.settings.site.accelerator == "cpu" or spec.task not in LOOP_TASKS:
+    if spec.task not in LOOP_TASKS or (services.settings.site.accelerator == "cpu" and not _here(services)):
         return []
     question = question_of(services, spec, services.models.find(spec, services.settings.site.roots), now)
     return too_large(question, spec) if question else []
@@ -94,14 +96,20 @@ def question_of(services: Services, spec: TrainingSpec, found: Found, now: datet
     """None where the model is not known."""
     if found.outline is None:
         return None
-    return Question(found.outline, _devices(services, spec, now), found.context)
+    cpu = services.settings.site.accelerator == "cpu"
+    return Question(found.outline, _devices(services, spec, now), found.context, cpu)
+
+
+def _here(services: Services) -> bool:
+    """Whether the ranks run on this machine."""
+    return services.settings.backend == "local"
 
 
 def _devices(services: Services, spec: TrainingSpec, now: datetime) -> list[Device]:
-    """By the cluster's newest snapshot, unless it is out of date."""
+    """By the cluster's newest snapshot, unless it is out of date; without GPUs, of this machine's memory."""
     settings = services.settings
     if settings.site.accelerator == "cpu":
-        return []
+        return [share_of_machine(machine_bytes(), spec.gpus)] if _here(services) else []
     with services.database.read() as session:
         cluster = ClusterRepository(session).resource(settings.backend, now)
     if cluster.age_seconds is not None and cluster.age_seconds > STALE.total_seconds():

@@ -36,11 +36,12 @@ def compose(
         unknown=found.unknown or None,
         gpus=[GpuMemory(type=gpu.type, least_bytes=gpu.least, most_bytes=gpu.most) for gpu in gpus],
         script=script,
+        accelerator="cpu" if cpu else "cuda",
         warnings=[*warnings, *_warnings(spec)],
     )
     if found.outline is None:
         return base
-    question = Question(found.outline, list(gpus), found.context)
+    question = Question(found.outline, list(gpus), found.context, cpu)
     model = question.model(spec)
     if isinstance(model, Problem):
         return base.model_copy(update={"verdict": str(model)})
@@ -54,17 +55,17 @@ def compose(
             "model": ModelSize(parameters=adapted.outline.count, trained=adapted.trained_count),
             "strategies": list(_strategies(spec, question, adapted, cpu=cpu)),
             "fits": fits,
-            "verdict": _verdict(question, estimate, fits, cpu=cpu),
+            "verdict": _verdict(question, estimate, fits),
             "changes": [Change(set=one.set, message=one.message, peak_bytes=one.peak) for one in changes],
             "disk": disk_need(spec, adapted),
-            "warnings": [*base.warnings, *_doubts(estimate, spec)],
+            "warnings": [*base.warnings, *_doubts(estimate, spec), *_excess(question, estimate)],
         }
     )
 
 
-def _verdict(question: Question, estimate: Estimate, fits: bool | None, *, cpu: bool) -> str:
+def _verdict(question: Question, estimate: Estimate, fits: bool | None) -> str:
     told = needs(question, estimate)
-    if cpu:
+    if question.cpu and fits is None:
         return f"{told}; it is the host's memory, since the workers have no GPUs"
     if fits is None:
         unknown = [gpu.type or "GPUs without a type" for gpu in question.devices if gpu.least is None]
@@ -123,6 +124,16 @@ def _warnings(spec: TrainingSpec) -> Iterator[str]:
         yield f"{spec.strategy} on one rank shards nothing"
     if spec.strategy == "dp":
         yield "dp's figure is that of its first GPU, which holds more than the others"
+
+
+def _excess(question: Question, estimate: Estimate) -> Iterator[str]:
+    """What comes of a run without GPUs that is larger than its machine."""
+    if not question.cpu or question.fits(estimate) is not False:
+        return
+    if question.surely_not(estimate):
+        yield "parameters, gradients and optimizer alone are more than this machine's memory: submitted, it is refused"
+    else:
+        yield "more than this machine's memory: the ranks would swap, or be killed by the system"
 
 
 def _doubts(estimate: Estimate, spec: TrainingSpec) -> Iterator[str]:

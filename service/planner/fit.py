@@ -3,6 +3,9 @@
 To fit, a run leaves 8 % and 1.5 GiB of the GPU free: for the driver's context, NCCL's buffers and fragments. To be
 refused, nine tenths of what it needs are more than all the memory that the largest of the GPUs has: the estimate is
 within a tenth of what was measured (`docs/planner.md`), so between the two nothing is claimed.
+
+Ranks without GPUs share their machine's memory: each leaves what Python with torch holds, and only a run whose state
+alone is more than all of that memory is refused.
 """
 
 from collections.abc import Iterator
@@ -19,6 +22,8 @@ from trainyard.contract.spec import Strategy, TrainingSpec
 
 SPARE_SHARE = 0.92
 SPARE_BYTES = int(1.5 * GIB)
+HOST_SPARE_BYTES = GIB // 2
+"""Of the host's memory: a rank of a tiny model holds 0.35 GiB."""
 SURE = 0.9
 """The part of an estimate that is beyond doubt."""
 PROPOSED_RANK = 16
@@ -47,6 +52,8 @@ class Question:
     outline: Outline
     devices: list[Device] = field(default_factory=list)
     context: int | None = None
+    cpu: bool = False
+    """The ranks have no GPUs; the devices are shares of their machine's memory."""
     _sized: dict[object, Sized | Problem] = field(default_factory=dict, compare=False)
 
     def model(self, spec: TrainingSpec) -> Sized | Problem:
@@ -80,13 +87,13 @@ class Question:
         if room is None or most is None:
             return None
         if estimate.memory is not None:
-            return estimate.peak <= SPARE_SHARE * room - SPARE_BYTES
+            return estimate.peak <= SPARE_SHARE * room - (HOST_SPARE_BYTES if self.cpu else SPARE_BYTES)
         return False if estimate.least > most else None
 
     def surely_not(self, estimate: Estimate) -> bool:
         """Beyond doubt, on every GPU that it could get."""
-        most = largest(self.devices)
-        return most is not None and max(SURE * estimate.peak, estimate.least) > most
+        most, sure = largest(self.devices), 0.0 if self.cpu else SURE * estimate.peak
+        return most is not None and max(sure, estimate.least) > most
 
 
 def _halvings(share: int) -> Iterator[int]:
@@ -126,7 +133,7 @@ class Proposal:
 def proposals(question: Question, spec: TrainingSpec, count: int = 3) -> list[Proposal]:
     """Changes under which a spec that does not fit would, the cheapest in time first."""
     found: list[Proposal] = []
-    for changes, words in _candidates(spec):
+    for changes, words in _candidates(spec, most_gpus=0 if question.cpu else MOST_GPUS):
         if any(changes == other.set for other in found):
             continue
         changed = _changed(spec, changes)
@@ -138,8 +145,9 @@ def proposals(question: Question, spec: TrainingSpec, count: int = 3) -> list[Pr
     return found
 
 
-def _candidates(spec: TrainingSpec) -> Iterator[tuple[dict[str, Any], str]]:
-    """Less at once costs nearly nothing, sharding communication, checkpointing a third more arithmetic."""
+def _candidates(spec: TrainingSpec, *, most_gpus: int) -> Iterator[tuple[dict[str, Any], str]]:
+    """Less at once costs nearly nothing, sharding communication, checkpointing a third more arithmetic. More ranks that
+    share a machine's memory would each have less of it: there `most_gpus` is 0."""
     micro = spec.batch.micro_size
     smaller: dict[str, Any] = {}
     if isinstance(micro, int):
@@ -159,7 +167,7 @@ def _candidates(spec: TrainingSpec) -> Iterator[tuple[dict[str, Any], str]]:
     else:
         again = {}
     gpus = spec.gpus * 2
-    while gpus <= min(MOST_GPUS, spec.batch.size):
+    while gpus <= min(most_gpus, spec.batch.size):
         more = {"gpus": gpus, "strategy": spec.strategy if spec.strategy == "hsdp" else "fsdp"}
         yield more | smaller, " and ".join(_words(more | smaller))
         yield more | smaller | again, " and ".join(_words(more | smaller | again))
@@ -188,14 +196,17 @@ def too_large(question: Question, spec: TrainingSpec) -> list[Problem]:
     if isinstance(estimate, Problem) or not question.surely_not(estimate):
         return []
     ways = proposals(question, spec, count=1)
-    way = f"; {ways[0].message} would fit" if ways else "; no change of strategy, checkpointing or GPUs would fit"
+    changed = "strategy or checkpointing" if question.cpu else "strategy, checkpointing or GPUs"
+    way = f"; {ways[0].message} would fit" if ways else f"; no change of {changed} would fit"
     return [Problem(param="strategy", message=f"{needs(question, estimate)}{way}")]
 
 
 def needs(question: Question, estimate: Estimate) -> str:
     """`needs about 38 GiB of 24 GiB per GPU: parameters 12, ...`."""
     most = largest(question.devices)
-    room = f" of {_gb(most)} per GPU" if most is not None else " per GPU"
+    room = f"{f' of {_gb(most)}' if most is not None else ''} per {'rank' if question.cpu else 'GPU'}"
+    if question.cpu and most is not None:
+        room += f" ({question.devices[0].type})"
     if estimate.memory is None:
         return f"needs more than {_gb(estimate.least)}{room}, without activations"
     parts = sorted(estimate.memory.parts.items(), key=lambda part: -part[1])
@@ -210,4 +221,6 @@ def _gb(size: int) -> str:
 
 
 def _unit(size: int) -> tuple[int, str]:
+    if size >= 1000 * GIB:
+        return 2**40, "TiB"
     return (GIB, "GiB") if size >= GIB // 2 else (2**20, "MiB")

@@ -3,11 +3,20 @@
 from service.planner.memory import Memory
 from service.planner.outline import Outline
 from service.planner.trained import Adapted
+from service.planner.work import SHARDED
 from trainyard.contract.plans import DiskNeed
 from trainyard.contract.spec import TrainingSpec
 
 INTERPRETER = 2**30
 """Of the host's memory: Python with torch and its libraries, on each rank; a rough figure."""
+PIECE_BYTES = 2_200
+"""Of a checkpoint, around each piece of a tensor: its archive and its lines in the index. At most 1960 was measured."""
+RANK_BYTES = 32_000
+"""Of a checkpoint, for each rank: the state of its generators, its file's last block. 25 kB were measured."""
+FIXED_BYTES = 16_000
+"""Of a checkpoint: progress, manifest, their last blocks."""
+HEADER_BYTES, CONFIG_BYTES = 200, 16_000
+"""Of an export: each tensor's entry, and what describes it."""
 
 
 def host_bytes(spec: TrainingSpec, outline: Outline, adapted: Adapted, memory: Memory | None, *, cpu: bool) -> int:
@@ -19,13 +28,15 @@ def host_bytes(spec: TrainingSpec, outline: Outline, adapted: Adapted, memory: M
 
 
 def disk_need(spec: TrainingSpec, adapted: Adapted) -> DiskNeed:
-    """Checkpoints hold what is trained and its moments in fp32; while one is written there is one more than kept."""
+    """Checkpoints hold what is trained and its moments in fp32; while one is written there is one more than kept. Upper
+    bounds, but for what an export copies from the model's folder beside its weights."""
     checkpoint, kept = spec.checkpoint, spec.checkpoint.keep_last + 1
     kept += int(checkpoint.keep_best is not None)
     merged = spec.lora_rank is None or spec.lora.merge
     whole = adapted.outline.count - (adapted.trained_count if spec.lora_rank is not None else 0)
-    export = 4 * (whole if merged else adapted.trained_count) if checkpoint.export else 0
-    each = _trained_state(spec, adapted)
+    weights = 4 * (whole if merged else adapted.trained_count)
+    export = weights + HEADER_BYTES * len(adapted.outline.parameters) + CONFIG_BYTES if checkpoint.export else 0
+    each = _trained_state(spec, adapted) + _overhead(spec, adapted)
     if checkpoint.every_steps is None:
         # One at the end, and one where the run was stopped before.
         kept = min(kept, 2)
@@ -33,5 +44,15 @@ def disk_need(spec: TrainingSpec, adapted: Adapted) -> DiskNeed:
 
 
 def _trained_state(spec: TrainingSpec, adapted: Adapted) -> int:
-    moments = 2 if spec.optimizer.name != "sgd" else int(spec.optimizer.momentum > 0)
-    return 4 * (1 + moments) * adapted.trained_count
+    return 4 * (1 + _moments(spec)) * adapted.trained_count
+
+
+def _moments(spec: TrainingSpec) -> int:
+    return 2 if spec.optimizer.name != "sgd" else int(spec.optimizer.momentum > 0)
+
+
+def _overhead(spec: TrainingSpec, adapted: Adapted) -> int:
+    """Of a checkpoint, beside the numbers themselves: what a small model's consists of."""
+    # A tensor, its moments and the count of its steps; a sharded one is in as many pieces as there are ranks.
+    pieces = len(adapted.trained) * (2 + _moments(spec)) * (spec.gpus if spec.strategy in SHARDED else 1)
+    return PIECE_BYTES * pieces + RANK_BYTES * spec.gpus + FIXED_BYTES

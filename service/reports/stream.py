@@ -61,11 +61,7 @@ def read_slice(database: Database, job_id: str, after: int, *, run: RunLayout, l
     )
     messages = [_event(job, event, now) for event in events]
     messages += _metrics(job, points, resumed, now)
-    messages += [
-        Message(row.sequence, "checkpoint", checkpoint_resource(job.id, row, run))
-        for row in checkpoints
-        if row.deleted_at is None
-    ]
+    messages += [Message(row.sequence, "checkpoint", checkpoint_resource(job.id, row, run)) for row in checkpoints]
     messages += [
         Message(
             chunk.sequence,

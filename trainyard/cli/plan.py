@@ -34,8 +34,11 @@ def plan(
     for line in _summary(found):
         say(line)
     if found.strategies:
-        headings = ("STRATEGY", "FITS", "PER GPU", "WEIGHTS", "GRADS", "OPTIMIZER", "ACTIVATIONS", "OTHER", "AT ONCE")
+        each = "PER RANK" if found.accelerator == "cpu" else "PER GPU"
+        headings = ("STRATEGY", "FITS", each, "WEIGHTS", "GRADS", "OPTIMIZER", "ACTIVATIONS", "OTHER", "AT ONCE")
         table(headings, [_row(one) for one in found.strategies])
+        if any(one.fits is None for one in found.strategies):
+            say("?: not known, for want of the memory that there is or of what the model's activations take")
     for change in found.changes:
         say(f"would fit: {change.message}")
     for warning in found.warnings:
@@ -49,7 +52,7 @@ def _summary(found: PlanResource) -> Iterator[str]:
         part = f", {found.model.trained:,} of them trained" if found.model.trained < found.model.parameters else ""
         yield f"{found.model.parameters:,} parameters{part}"
     if found.gpus:
-        yield "GPUs: " + ", ".join(
+        yield ("each rank: " if found.accelerator == "cpu" else "GPUs: ") + ", ".join(
             f"{gpu.type or 'no type'} ({_memory(gpu.least_bytes) if gpu.least_bytes else 'memory not known'})"
             for gpu in found.gpus
         )
@@ -87,6 +90,8 @@ def _row(one: StrategyPlan) -> tuple[str, ...]:
 
 def _memory(count: int) -> str:
     """Binary, as GPUs are sold and as the service's words have it."""
+    if count >= 1000 * 2**30:
+        return f"{count / 2**40:.3g} TiB"
     return f"{count / 2**30:.3g} GiB" if count >= 2**29 else f"{count / 2**20:.3g} MiB"
 
 

@@ -77,10 +77,11 @@ class DiskNeed(Resource):
     """Bytes in the run directory."""
 
     checkpoint_bytes: int
-    """Of one: what is trained, and the optimizer's moments."""
+    """Of one, at most: what is trained, the optimizer's moments, and what is around them."""
     checkpoints: int
     """Kept at most at once, the one being written included."""
     export_bytes: int
+    """Its tokenizer's files, copied from the model's folder, come on top."""
     total_bytes: int
 
 
@@ -101,7 +102,10 @@ class PlanResource(Resource):
     fits: bool | None = None
     verdict: str
     """The same in words, with the numbers."""
+    accelerator: Literal["cpu", "cuda"] = "cuda"
+    """What the ranks compute on."""
     gpus: list[GpuMemory] = Field(default_factory=list)
+    """Without GPUs, on the local backend: each rank's share of the machine's memory, as one of that name."""
     changes: list[Change] = Field(default_factory=list)
     """Where it does not fit: what would, the cheapest first."""
     disk: DiskNeed | None = None

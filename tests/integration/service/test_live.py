@@ -9,6 +9,7 @@ import pytest
 
 from service.errors import TooManyRequestsError
 from service.reports.live import following as following_module
+from service.reports.live.feed import WHOLE
 from service.reports.live.following import Following
 from service.reports.live.hub import QUEUE, Hub, Item, Subscriber
 from service.reports.live.sources import JobNews
@@ -114,6 +115,29 @@ def test_all_jobs_in_one_stream_with_ids_that_replay_exactly(world: World) -> No
     for place, replay in enumerate(replays, 1):
         assert [event[:2] for event in replay] == [event[:2] for event in live[place:]]
     assert {kind for _, kind, _ in live} >= {"status", "event", "metrics", "checkpoint"}
+
+
+def test_a_checkpoint_that_is_deleted_since_is_told_again_as_it_was(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    place, _ = world.services.feed.head()
+    worker.checkpoint(1)
+
+    async def first_checkpoint() -> Event:
+        following = Following(world.services.hub, world.services.feed, logs=False)
+        assert await following.start((place, WHOLE))
+        found = await take(following.events(), lambda found: any(kind == "checkpoint" for _, kind, _ in found))
+        return next(event for event in found if event[1] == "checkpoint")
+
+    before = asyncio.run(first_checkpoint())
+    worker.checkpoint(2, removed_steps=[1])
+    assert [one["step"] for one in world.client.get(f"/v1/jobs/{job}/checkpoints").json()["data"]] == [2]
+    assert before[2]["step"] == 1
+    assert asyncio.run(first_checkpoint()) == before
+    worker.end("completed")
+    world.tick(3)
+    own = events_in(world.client.get(f"/v1/jobs/{job}/stream").text)
+    assert [data["step"] for _, kind, data in own if kind == "checkpoint"] == [1, 2]
 
 
 def test_what_is_no_place_in_the_stream_is_refused(world: World) -> None:

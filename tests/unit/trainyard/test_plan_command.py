@@ -51,10 +51,22 @@ def test_what_it_shows(service, run):
         "STRATEGY FITS PER GPU WEIGHTS GRADS OPTIMIZER ACTIVATIONS OTHER AT ONCE",
         "ddp* no 6 GiB 1 GiB 1 GiB 2 GiB 1 GiB 1 GiB 4",
         "fsdp ? > 2 GiB",
+        "?: not known, for want of the memory that there is or of what the model's activations take",
         "would fit: strategy fsdp: 2 GiB",
     ]
     assert done.stderr == "note: zero1 is zero2\n"
     assert done.exit_code == 0
+
+
+def test_ranks_without_gpus(service, run):
+    share = {"type": "this machine's memory", "least_bytes": 12 * GIB, "most_bytes": 12 * GIB}
+    strategies = [ANSWER["strategies"][0] | {"peak_bytes": 2880 * GIB}]
+    service.on("POST", "/v1/plans", ANSWER | {"accelerator": "cpu", "gpus": [share], "strategies": strategies})
+    lines = [" ".join(line.split()) for line in run("plan", "-", input=json.dumps(SPEC)).stdout.splitlines()]
+    assert lines[1] == "each rank: this machine's memory (12 GiB)"
+    assert lines[6].startswith("STRATEGY FITS PER RANK WEIGHTS")
+    assert lines[7].startswith("ddp* no 2.81 TiB 1 GiB")
+    assert not any(line.startswith("?") for line in lines)
 
 
 def test_the_script_on_request(service, run):

@@ -5,6 +5,7 @@ import pytest
 from service.planner import builtin
 from service.planner.devices import GIB, Device, device_of, devices, parse_sizes
 from service.planner.fit import Question, automatic, needs, proposals, too_large
+from service.planner.host import share_of_machine
 from service.planner.trained import adapt
 from tests.unit.service.planner.test_counting import spec_of
 from trainyard.contract.cluster import ClusterResource, NodeShape, PartitionResource
@@ -65,6 +66,39 @@ class TestRefusals:
         assert estimate.memory is None
         assert needs(blind, estimate).endswith("of 8 GiB per GPU, without activations")
         assert too_large(blind, spec(strategy="single", gpus=1))
+
+
+class TestWithoutGpus:
+    def question(self, gib, ranks=1):
+        return Question(question(0).outline, [share_of_machine(int(gib * GIB), ranks)], cpu=True)
+
+    def test_the_ranks_share_the_machine(self):
+        asked = spec(gpus=2)
+        assert self.question(64).fits(self.question(64).estimate(asked))
+        halves = self.question(64, ranks=4)
+        assert halves.fits(halves.estimate(asked)) is False
+        told = needs(halves, halves.estimate(asked))
+        assert told.startswith("needs about 28.4 GiB of 16 GiB per rank (this machine's memory): optimizer 9.51, ")
+
+    def test_a_small_machine_has_room_for_small_models(self):
+        tiny = builtin.outline_of(spec_of({**LARGE, "layers": 1, "width": 64, "vocab": 256}).model)
+        small = Question(tiny, [share_of_machine(4 * GIB, 4)], cpu=True)
+        assert small.fits(small.estimate(spec_of({**LARGE, "layers": 1, "width": 64, "vocab": 256})))
+
+    def test_only_state_that_is_more_than_the_machine_is_refused(self):
+        state = self.question(64).estimate(spec()).least / GIB
+        assert too_large(self.question(state + 0.1), spec()) == []
+        problem = too_large(self.question(state - 0.1), spec())[0]
+        assert problem.message.endswith("strategy fsdp: 6.96 GiB would fit")
+
+    def test_more_ranks_are_no_way_out(self):
+        problem = too_large(self.question(0.1), spec())[0]
+        assert problem.message.endswith("no change of strategy or checkpointing would fit")
+
+    def test_thousands_are_told_in_the_next_unit(self):
+        asked = spec_of({**LARGE, "layers": 96, "width": 12288, "heads": 96}, gpus=2, strategy="ddp")
+        huge = Question(builtin.outline_of(asked.model), [share_of_machine(23 * GIB, 2)], cpu=True)
+        assert " TiB of 11.5 GiB per rank" in needs(huge, huge.estimate(asked))
 
 
 class TestProposals:

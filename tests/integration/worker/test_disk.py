@@ -1,0 +1,37 @@
+"""The planner's upper bound for a checkpoint, against checkpoints of small models, where overhead is nearly all."""
+
+import pytest
+
+from service.planner import builtin
+from service.planner.needs import disk_need
+from service.planner.trained import Adapted, adapt
+from tests.integration.worker.harness import run_layout
+from trainyard.contract.spec import parse_spec
+from trainyard.contract.templates import load_template
+
+BLOCK = 4096
+
+
+def spec(strategy, ranks):
+    document = {**load_template("mlp_parity").spec, "strategy": strategy, "gpus": ranks, "optimizer": {"name": "adamw"}}
+    del document["epochs"]
+    return {**document, "steps": 3, "model": {"source": "builtin", "name": "mlp", "sizes": [2, 16, 16, 3]}}
+
+
+def on_disk(folder):
+    """Bytes, each file in whole blocks."""
+    return sum(-(-file.stat().st_size // BLOCK) * BLOCK for file in folder.iterdir())
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_a_checkpoint_is_no_larger_than_planned(ranks, tmp_path):
+    strategies = ["single"] if ranks == 1 else ["ddp", "fsdp"]
+    cases = {name: {"spec": spec(name, ranks), "run": f"run-{name}"} for name in strategies}
+    run_layout(ranks, cases, tmp_path / "out", seconds=300)
+    for name in strategies:
+        parsed = parse_spec(cases[name]["spec"])
+        adapted = adapt(builtin.outline_of(parsed.model), parsed)
+        assert isinstance(adapted, Adapted)
+        planned = disk_need(parsed, adapted).checkpoint_bytes
+        [folder] = (tmp_path / f"run-{name}" / "checkpoints").iterdir()
+        assert 0.5 * planned < on_disk(folder) <= planned
