@@ -156,10 +156,6 @@ class AsyncClient(AsyncAccessCalls, SharedCalls):
         """The job's history, oldest first; an event's id is the cursor to go on from."""
         return self._items(requests.events(job_id, after))
 
-    async def delete(self, job_id: str, *, only_checkpoints: bool = False) -> None:
-        """Delete a job that is over, with its run directory; or only its checkpoints."""
-        await self._send(requests.delete(job_id, only_checkpoints=only_checkpoints))
-
     async def fork(
         self, job_id: str, *, step: int | None = None, changes: Mapping[str, Any] | None = None
     ) -> JobResource:
@@ -261,14 +257,6 @@ class AsyncClient(AsyncAccessCalls, SharedCalls):
 
     async def templates(self) -> list[Template]:
         return [item async for item in self._items(requests.templates())]
-
-    async def resolve(self, job_id: str, action: str, scheduler_id: str | None = None) -> JobResource:
-        """As an administrator, say what became of a job that is lost or whose submission had no clear answer.
-
-        Args:
-            action: `adopt` with the scheduler's id of it, `resubmit` or `give_up`.
-        """
-        return await self._send(requests.resolve(job_id, action, scheduler_id))
 
     async def ready(self) -> bool:
         """Whether the service is up with everything it needs."""

@@ -69,6 +69,8 @@ class SharedCalls:
     cancel = Call(requests.cancel)
     pause = Call(requests.pause)
     resume = Call(requests.resume)
+    delete = Call(requests.delete)
+    resolve = Call(requests.resolve)
     delete_checkpoint = Call(requests.delete_checkpoint)
     checkpoint = Call(requests.checkpoint)
     usage = Call(requests.usage)

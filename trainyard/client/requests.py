@@ -214,7 +214,12 @@ def profile(job_id: str, steps: int, ranks: Sequence[int]) -> Request[JobResourc
     return Request("POST", _job_path(job_id, "profile"), _model(JobResource), headers=headers, content=body)
 
 
-def resolve(job_id: str, action: str, scheduler_id: str | None) -> Request[JobResource]:
+def resolve(job_id: str, action: str, scheduler_id: str | None = None) -> Request[JobResource]:
+    """As an administrator, say what became of a job that is lost or whose submission had no clear answer.
+
+    Args:
+        action: `adopt` with the scheduler's id of it, `resubmit` or `give_up`.
+    """
     body = json.dumps(_given(action=action, scheduler_id=scheduler_id)).encode()
     headers = {"Content-Type": "application/json"}
     return Request("POST", _job_path(job_id, "resolve"), _model(JobResource), headers=headers, content=body)
@@ -228,7 +233,8 @@ def attempts(job_id: str) -> Request[Page[AttemptResource]]:
     return _page(_job_path(job_id, "attempts"), AttemptResource)
 
 
-def delete(job_id: str, *, only_checkpoints: bool) -> Request[None]:
+def delete(job_id: str, *, only_checkpoints: bool = False) -> Request[None]:
+    """Delete a job that is over, with its run directory; or only its checkpoints."""
     params = {"only": "checkpoints"} if only_checkpoints else {}
     return Request("DELETE", _job_path(job_id), lambda _: None, params)
 

@@ -163,10 +163,6 @@ class Client(AccessCalls, SharedCalls):
         """The job's history, oldest first; an event's id is the cursor to go on from."""
         return self._items(requests.events(job_id, after))
 
-    def delete(self, job_id: str, *, only_checkpoints: bool = False) -> None:
-        """Delete a job that is over, with its run directory; or only its checkpoints."""
-        self._send(requests.delete(job_id, only_checkpoints=only_checkpoints))
-
     def fork(self, job_id: str, *, step: int | None = None, changes: Mapping[str, Any] | None = None) -> JobResource:
         """Submit the job's spec again, to start from its newest checkpoint or that of `step`.
 
@@ -266,14 +262,6 @@ class Client(AccessCalls, SharedCalls):
 
     def templates(self) -> list[Template]:
         return list(self._items(requests.templates()))
-
-    def resolve(self, job_id: str, action: str, scheduler_id: str | None = None) -> JobResource:
-        """As an administrator, say what became of a job that is lost or whose submission had no clear answer.
-
-        Args:
-            action: `adopt` with the scheduler's id of it, `resubmit` or `give_up`.
-        """
-        return self._send(requests.resolve(job_id, action, scheduler_id))
 
     def ready(self) -> bool:
         """Whether the service is up with everything it needs."""
