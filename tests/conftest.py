@@ -7,11 +7,21 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+import structlog
 
 from service.db.migrate import upgrade
 from service.db.models import Base
 from tests.support.postgres import PostgresMissingError, PostgresServer, running_server
 from tests.support.world import World
+
+
+@pytest.fixture(scope="session", autouse=True)
+def plain_tracebacks() -> None:
+    """As the service itself prints them. By default each variable is shown, which takes half a minute."""
+    console = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
+    structlog.configure(
+        processors=[structlog.contextvars.merge_contextvars, structlog.processors.add_log_level, console]
+    )
 
 
 @pytest.fixture(scope="session")
