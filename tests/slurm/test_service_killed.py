@@ -12,7 +12,7 @@ import pytest
 from tests.slurm.conftest import slurm_service
 from tests.support.slurm_lab import SlurmLab
 from tests.support.wait import wait_until
-from trainyard.client import TrainyardError
+from trainyard.client import Client, TrainyardError
 from trainyard.contract.resources import TERMINAL
 from trainyard.demo import DemoError, ServiceProcess
 
@@ -47,6 +47,16 @@ def test_thirty_jobs_run_once_each(slurm: SlurmLab, tmp_path: Path, database_url
     (code / "count.py").write_text(COUNTING.format(book=str(book)))
     before = {number for number, _, _ in slurm.jobs()}
     names = [f"job-{number}" for number in range(JOBS)]
+    entries: dict[str, tuple[str, str]] = {}
+
+    def look() -> None:
+        """Again and again: this controller forgets what ended five minutes ago."""
+        entries.update({number: (name, state) for number, name, state in slurm.jobs() if number not in before})
+
+    def all_over(client: Client) -> bool:
+        look()
+        return {job.status for job in client.jobs()} <= TERMINAL
+
     chance = random.Random(20)
     with slurm_service(tmp_path, database_url=database_url) as service, ThreadPoolExecutor(1) as client_of_its_own:
         submitted = client_of_its_own.submit(lambda: [submit_insistently(service, name, code) for name in names])
@@ -55,16 +65,17 @@ def test_thirty_jobs_run_once_each(slurm: SlurmLab, tmp_path: Path, database_url
             time.sleep(chance.uniform(0.5, 6.0))
             service.kill()
             service.start()
+            look()
         submitted.result(120)
         with service.client() as client:
-            wait_until(lambda: {job.status for job in client.jobs()} <= TERMINAL, 900, "all jobs to be over")
+            wait_until(lambda: all_over(client), 900, "all jobs to be over")
+            look()
             jobs = list(client.jobs())
             assert {job.name: job.status for job in jobs} == dict.fromkeys(names, "succeeded")
             assert len(jobs) == JOBS
             ids = [attempt.scheduler_id for job in jobs for attempt in client.attempts(job.id)]
     ran = [line.split() for line in book.read_text().splitlines()]
     assert sorted(name for name, _ in ran) == sorted(names)
-    entries = [(number, name, state) for number, name, state in slurm.jobs() if number not in before]
-    assert sorted(number for number, _, _ in entries) == sorted(number for _, number in ran) == sorted(map(str, ids))
-    assert len({name for _, name, _ in entries}) == JOBS
-    assert {state for _, _, state in entries} == {"COMPLETED"}
+    assert sorted(entries) == sorted(number for _, number in ran) == sorted(map(str, ids))
+    assert len({name for name, _ in entries.values()}) == JOBS
+    assert {state for _, state in entries.values()} == {"COMPLETED"}
