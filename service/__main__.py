@@ -28,7 +28,7 @@ from service.db.migrate import upgrade
 from service.dependencies import Services
 from service.doctor import examine
 from service.errors import ServiceError
-from service.housekeeping.keeper import Housekeeper, HousekeepingLoop
+from service.housekeeping import keeper
 from service.impatience import protocol
 from service.observability import configure_logging
 from service.reconcile.handover import HandOvers
@@ -38,6 +38,7 @@ from service.reconcile.prepare import Preparation
 from service.reconcile.submit import Submitter
 from service.reconcile.ticking import ReconcileLoop
 from service.reports.curves.retention import cutoff, trim
+from service.rounds import Rounds
 from service.scheduler.base import Scheduler
 from service.scheduler.documents import source_tree
 from service.scheduler.local import LocalScheduler
@@ -45,7 +46,7 @@ from service.scheduler.local_policy import visible_gpus
 from service.scheduler.slurm import SlurmScheduler
 from service.scheduler.slurm_plan import SlurmSite, batch_script, is_plain_path
 from service.settings import Settings
-from service.webhooks.loop import Post, PostLoop
+from service.webhooks import loop as webhooks
 from service.webhooks.sending import Sender
 from trainyard.contract.layout import write_atomic
 from trainyard.contract.places import service_url_file
@@ -117,10 +118,12 @@ def serve(settings: Settings) -> int:
         ensure_admin_token(database, settings.state / "admin_token", utc_now())
         loop = make_loop(services, make_scheduler(services))
         services.hint = loop.hint
-        housekeeping = HousekeepingLoop(Housekeeper(services, loop.lease))
+        housekeeper = keeper.Housekeeper(services, loop.lease)
+        housekeeping = Rounds("housekeeping", housekeeper.run_once, keeper.SECONDS)
         services.sweep = housekeeping.hint
         sender = Sender(settings.webhook_allowed_hosts, services.resolver)
-        post = PostLoop(Post(services, loop.lease, sender))
+        messages = webhooks.Post(services, loop.lease, sender)
+        post = Rounds("webhooks", lambda: messages.run_once() > 0, webhooks.SECONDS)
         services.post = post.hint
         config = uvicorn.Config(
             create_app(services),
@@ -214,7 +217,7 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def _run(config: uvicorn.Config, services: Services, loop: ReconcileLoop, housekeeping: HousekeepingLoop) -> None:
+def _run(config: uvicorn.Config, services: Services, loop: ReconcileLoop, housekeeping: Rounds) -> None:
     """Listen first: a service that cannot be reached must not act on jobs either."""
     settings = services.settings
     log = structlog.get_logger("service")

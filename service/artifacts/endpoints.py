@@ -1,15 +1,15 @@
 """The routes of a job's artifacts: list and download."""
 
-import os
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
-from service.artifacts.files import Span, list_artifacts, open_below, read_span, span_of
+from service.artifacts.files import list_artifacts
+from service.checkpoints.files import file_response
 from service.dependencies import NowDep, PersonDep, ServicesDep
-from service.errors import NotFoundError
 from service.jobs.repository import JobRepository
+from service.jobs.schemas import page_of
 from trainyard.contract.resources import ArtifactResource, Page
 
 router = APIRouter(prefix="/v1/jobs/{job_id}/artifacts", tags=["artifacts"])
@@ -28,9 +28,7 @@ def list_all(
     with services.database.read() as session:
         JobRepository(session, now).get(job_id)
     rest = [found for found in list_artifacts(services.run(job_id).artifacts) if after is None or found.path > after]
-    data = rest[:limit]
-    first, last = (data[0].path, data[-1].path) if data else (None, None)
-    return Page(data=data, first_id=first, last_id=last, has_more=len(rest) > limit)
+    return page_of(rest[:limit], len(rest) > limit, lambda file: file, lambda file: file.path)
 
 
 @router.get(
@@ -50,21 +48,4 @@ def download(
     """One file, or one range of its bytes."""
     with services.database.read() as session:
         JobRepository(session, now).get(job_id)
-    handle = open_below(services.run(job_id).artifacts, path)
-    if handle is None:
-        raise NotFoundError(f"the job has no artifact {path!r}", code="artifact_not_found", param="path")
-    size = os.fstat(handle).st_size
-    span = span_of(range, size) if size else Span(0, 0, 0)
-    if span is None:
-        os.close(handle)
-        return Response(status_code=416, headers={"Content-Range": f"bytes */{size}"})
-    headers = {"Content-Length": str(span.end - span.start), "Accept-Ranges": "bytes"}
-    partial = (span.start, span.end) != (0, size)
-    if partial:
-        headers["Content-Range"] = f"bytes {span.start}-{span.end - 1}/{size}"
-    return StreamingResponse(
-        read_span(handle, span),
-        status_code=206 if partial else 200,
-        headers=headers,
-        media_type="application/octet-stream",
-    )
+    return file_response(services.run(job_id).artifacts, path, range, code="artifact_not_found")

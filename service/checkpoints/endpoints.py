@@ -1,7 +1,8 @@
 """The routes of checkpoints and exports: list, one, files, archive, delete."""
 
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query
 from fastapi import Path as PathParam
@@ -21,12 +22,13 @@ router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["checkpoints"])
 
 CheckpointId = Annotated[str, PathParam(pattern=r"^ckpt_[0-9a-z]{26}$")]
 Range = Annotated[str | None, Header(description="One range of bytes; several are answered by the whole file.")]
-_BYTES = {
+_Answers = dict[int | str, dict[str, Any]]
+_BYTES: _Answers = {
     200: {"content": {"application/octet-stream": {}}, "description": "The file."},
     206: {"content": {"application/octet-stream": {}}, "description": "The range asked for."},
     416: {"description": "The range lies outside the file; `Content-Range` has its size."},
 }
-_TAR = {200: {"content": {"application/x-tar": {}}, "description": "An uncompressed tar of known length."}}
+_TAR: _Answers = {200: {"content": {"application/x-tar": {}}, "description": "An uncompressed tar of known length."}}
 
 
 @router.get("/checkpoints", operation_id="list_checkpoints")
@@ -72,7 +74,7 @@ def list_checkpoint_files(
     "/checkpoints/{checkpoint_id}/files/{path:path}",
     operation_id="download_checkpoint_file",
     response_class=Response,
-    responses=_BYTES,  # type: ignore[arg-type]
+    responses=_BYTES,
 )
 def download_checkpoint_file(
     services: ServicesDep,
@@ -91,7 +93,7 @@ def download_checkpoint_file(
     "/checkpoints/{checkpoint_id}/archive",
     operation_id="download_checkpoint",
     response_class=Response,
-    responses=_TAR,  # type: ignore[arg-type]
+    responses=_TAR,
 )
 def archive(
     services: ServicesDep, _person: PersonDep, now: NowDep, job_id: str, checkpoint_id: CheckpointId
@@ -118,7 +120,7 @@ def list_export_files(
     "/export/files/{path:path}",
     operation_id="download_export_file",
     response_class=Response,
-    responses=_BYTES,  # type: ignore[arg-type]
+    responses=_BYTES,
 )
 def download_export_file(
     services: ServicesDep, _person: PersonDep, now: NowDep, job_id: str, path: str, range: Range = None
@@ -127,13 +129,13 @@ def download_export_file(
     return file_response(_export(services, now, job_id), require_plain(path), range)
 
 
-@router.get("/export/archive", operation_id="download_export", response_class=Response, responses=_TAR)  # type: ignore[arg-type]
+@router.get("/export/archive", operation_id="download_export", response_class=Response, responses=_TAR)
 def export_archive(services: ServicesDep, _person: PersonDep, now: NowDep, job_id: str) -> Response:
     """The whole export as one tar."""
     return archive_response(_export(services, now, job_id), f"{job_id}-export")
 
 
-def _kept(services: Services, now: NowDep, job_id: str) -> list[CheckpointResource]:
+def _kept(services: Services, now: datetime, job_id: str) -> list[CheckpointResource]:
     with services.database.read() as session:
         jobs = JobRepository(session, now)
         job = jobs.get(job_id)
@@ -147,14 +149,14 @@ def _kept(services: Services, now: NowDep, job_id: str) -> list[CheckpointResour
     ]
 
 
-def _folder(services: Services, now: NowDep, job_id: str, checkpoint_id: str) -> Path:
+def _folder(services: Services, now: datetime, job_id: str, checkpoint_id: str) -> Path:
     with services.database.read() as session:
         jobs = JobRepository(session, now)
         step = jobs.checkpoint(jobs.get(job_id), checkpoint_id).step
     return services.run(job_id).checkpoint(step).root
 
 
-def _export(services: Services, now: NowDep, job_id: str) -> Path:
+def _export(services: Services, now: datetime, job_id: str) -> Path:
     with services.database.read() as session:
         JobRepository(session, now).get(job_id)
     return services.run(job_id).export

@@ -28,7 +28,7 @@ def require_plain(path: str) -> str:
     return path
 
 
-def file_response(root: Path, path: str, wanted: str | None) -> Response:
+def file_response(root: Path, path: str, wanted: str | None, *, code: str = "file_not_found") -> Response:
     """The file, or the one range of it that the header asks for; several ranges are answered by the whole file.
 
     Raises:
@@ -38,7 +38,7 @@ def file_response(root: Path, path: str, wanted: str | None) -> Response:
     if handle is None:
         if os.path.lexists(root / path):
             log.warning("asked for what is not a regular file", folder=str(root), path=path)
-        raise NotFoundError(f"there is no file {path!r}", code="file_not_found", param="path")
+        raise NotFoundError(f"there is no file {path!r}", code=code, param="path")
     size = os.fstat(handle).st_size
     span = span_of(wanted, size) if size else Span(0, 0, 0)
     if span is None:

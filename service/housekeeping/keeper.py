@@ -1,6 +1,5 @@
 """The housekeeper: a round every half minute, by the service that reconciles and no other."""
 
-import threading
 import time
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -9,16 +8,16 @@ import structlog
 
 from service.access.retention import forget
 from service.dependencies import Services
-from service.errors import UnavailableError
 from service.housekeeping import disk
 from service.housekeeping.repository import HousekeepingRepository
 from service.jobs.repository import JobRepository
-from service.reconcile.lease import LeaderLease, LeaseLostError
+from service.reconcile.lease import LeaderLease
 from trainyard.contract.layout import RunLayout
 
 log = structlog.get_logger("housekeeping")
 
-_ROUND_SECONDS = 30.0
+SECONDS = 30.0
+"""Between two rounds."""
 _MEASURE_AGAIN = timedelta(seconds=60)
 _MEASURED_AT_ONCE = 200
 _MEASURING_SECONDS = 10.0
@@ -35,15 +34,15 @@ class Housekeeper:
     lease: LeaderLease
     _tidied: bool = field(default=False)
 
-    def run_once(self) -> None:
-        """Finish what was asked, then measure, then warn.
+    def run_once(self) -> bool:
+        """Finish what was asked, then measure, then warn; nothing is left to be done at once.
 
         Raises:
             LeaseLostError: another service does it now.
             UnavailableError: the database does not answer.
         """
         if self.lease.term is None:
-            return
+            return False
         self._delete_jobs()
         self._remove_checkpoints()
         if not self._tidied:
@@ -53,6 +52,7 @@ class Housekeeper:
         self._warn()
         self.services.trail.flush()
         forget(self.services)
+        return False
 
     def _tidy(self) -> None:
         """What an earlier service had begun: removals, and forks that it had no time to accept."""
@@ -137,41 +137,3 @@ class Housekeeper:
             for job in HousekeepingRepository(session).running():
                 if jobs.last_event(job, "low_disk", since=now - _WARN_AGAIN) is None:
                     jobs.event(job, "low_disk", words, level="warning", data={"free_bytes": free})
-
-
-class HousekeepingLoop:
-    """Rounds in a thread: a large folder takes long to remove, and no tick waits for it."""
-
-    def __init__(self, keeper: Housekeeper, seconds: float = _ROUND_SECONDS):
-        self._keeper = keeper
-        self._seconds = seconds
-        self._wake = threading.Event()
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="housekeeping", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        """What is under way may be left as it is: the next service goes on with it."""
-        self._stopping = True
-        self._wake.set()
-        self._thread.join(timeout=5.0)
-
-    def hint(self) -> None:
-        """Something was asked. Never blocks."""
-        self._wake.set()
-
-    def _run(self) -> None:
-        while not self._stopping:
-            try:
-                self._keeper.run_once()
-            except LeaseLostError:
-                log.info("another service keeps house now")
-            except UnavailableError as error:
-                log.warning("round failed", error=error.message)
-            except Exception:
-                # The loop must outlive a bug in one part of it.
-                log.exception("round failed")
-            self._wake.wait(self._seconds)
-            self._wake.clear()

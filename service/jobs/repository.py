@@ -124,13 +124,15 @@ class JobRepository:
         Only what a tick needs of every job: the wide columns are not loaded, and reading one is an error.
 
         Args:
-            waiting: of the jobs that only wait to be submitted, the oldest so many; None: all.
+            waiting: of the jobs that only wait to be submitted, the oldest so many; None: all. Members of sweeps that
+                run so many at once come on top: most wait for each other, and must not stand before everybody else.
         """
         wanted: sa.ColumnElement[bool] = Job.status.in_([*ACTIVE, "queued", "paused"])
         if waiting is not None:
             first = sa.select(Job.no).where(Job.status == "queued", Job.desired == "run", Job.deleting_at.is_(None))
-            chosen = list(self._session.scalars(first.order_by(Job.no).limit(waiting)))
-            others = sa.and_(Job.status == "queued", Job.desired != "run")
+            alone = first.where(Job.sweep_parallel.is_(None))
+            chosen = list(self._session.scalars(alone.order_by(Job.no).limit(waiting)))
+            others = sa.and_(Job.status == "queued", sa.or_(Job.desired != "run", Job.sweep_parallel.is_not(None)))
             wanted = sa.or_(Job.status.in_([*ACTIVE, "paused"]), others, Job.no.in_(chosen))
         wide = (Job.spec, Job.labels, Job.progress, Job.latest, Job.failure)
         query = (

@@ -1,7 +1,6 @@
 """Sends what webhooks are to be told, in the service that reconciles and no other: load, send, record."""
 
 import asyncio
-import threading
 from collections import defaultdict
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,8 +11,7 @@ from service.access.repository import AuditRepository
 from service.access.trail import SERVICE
 from service.db.access_models import AuditEntry, Delivery, Webhook
 from service.dependencies import Services
-from service.errors import UnavailableError
-from service.reconcile.lease import LeaderLease, LeaseLostError
+from service.reconcile.lease import LeaderLease
 from service.webhooks.messages import is_hopeless, next_delay, signed_headers
 from service.webhooks.repository import WebhookRepository
 from service.webhooks.sending import Answer, Sender
@@ -21,7 +19,8 @@ from service.webhooks.sending import Answer, Sender
 log = structlog.get_logger("webhooks")
 
 _AT_ONCE = 100
-_IDLE_SECONDS = 2.0
+SECONDS = 2.0
+"""Between two rounds, where nothing was due."""
 _DISABLED = "the webhook is disabled"
 
 
@@ -96,43 +95,3 @@ def _disabled(webhook: Webhook, now: datetime) -> AuditEntry:
     return AuditEntry(
         created_at=now, actor=SERVICE, action="disable_webhook", target=webhook.id, outcome="done", detail=detail
     )
-
-
-class PostLoop:
-    """Rounds in a thread: no tick waits for anybody's server."""
-
-    def __init__(self, post: Post, seconds: float = _IDLE_SECONDS):
-        self._post = post
-        self._seconds = seconds
-        self._wake = threading.Event()
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="webhooks", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        """What is being sent may be sent once more by the next service."""
-        self._stopping = True
-        self._wake.set()
-        self._thread.join(timeout=5.0)
-
-    def hint(self) -> None:
-        """There is a message. Never blocks."""
-        self._wake.set()
-
-    def _run(self) -> None:
-        while not self._stopping:
-            sent = 0
-            try:
-                sent = self._post.run_once()
-            except LeaseLostError:
-                log.info("another service sends now")
-            except UnavailableError as error:
-                log.warning("round failed", error=error.message)
-            except Exception:
-                # The loop must outlive a bug in one part of it.
-                log.exception("round failed")
-            if not sent:
-                self._wake.wait(self._seconds)
-            self._wake.clear()

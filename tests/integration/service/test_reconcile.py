@@ -6,7 +6,7 @@ import pytest
 
 from service.jobs.repository import JobRepository
 from service.scheduler.base import Ambiguous, Observation, Rejected
-from tests.support.world import World
+from tests.support.world import SPEC, World
 from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import RunLayout, write_atomic
 
@@ -268,3 +268,14 @@ def test_of_those_that_only_wait_a_tick_reads_the_oldest(world: World) -> None:
         jobs = JobRepository(session, world.clock())
         assert [job.id for job, _ in jobs.unfinished(2)] == [first, second, fourth], "something is to be done about it"
         assert [job.id for job, _ in jobs.unfinished()] == [first, second, third, fourth]
+
+
+def test_members_that_wait_for_each_other_do_not_stand_before_everybody_else(world: World) -> None:
+    body = {"spec": SPEC, "grid": {"seed": [1, 2, 3]}, "max_parallel": 1}
+    answer = world.client.post("/v1/sweeps", json=body)
+    assert answer.status_code == 201, answer.text
+    members = {member["job_id"] for member in answer.json()["members"]}
+    alone = world.submit()
+    with world.database.read() as session:
+        seen = {job.id for job, _ in JobRepository(session, world.clock()).unfinished(1)}
+    assert seen == {alone, *members}
