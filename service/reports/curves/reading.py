@@ -4,25 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from operator import itemgetter
-from typing import NamedTuple
 
 from service.db.engine import Database
 from service.db.types import from_micros
 from service.jobs.repository import JobRepository
 from service.reports.curves.cover import ENDLESS, RAW, choose_level, cover, visible
-from service.reports.curves.repository import CurveRepository, Mark, RawPoint
+from service.reports.curves.repository import CurveRepository, CurveRow, Mark
 from service.reports.points.values import decode_value
 from service.reports.series import thin
 from trainyard.contract.resources import MetricsResource, Series
-
-
-class CurvePoint(NamedTuple):
-    """A point of one curve; the time is in microseconds."""
-
-    step: int
-    execution: int
-    value: float
-    time: int
 
 
 @dataclass(frozen=True)
@@ -55,25 +45,26 @@ class _Reader:
         self._numbers = repository.keys(job_no)
         self._resumed = repository.executions(job_no)
         self._mark = repository.mark(job_no) or Mark(0, 0)
-        chosen = {self._numbers[name] for name in self.names() if name in self._numbers}
-        self._tail: dict[int, list[RawPoint]] = {}
-        if self._mark.sequence:
-            for point in repository.tail(job_no, chosen, self._mark.sequence):
-                self._tail.setdefault(point.key_no, []).append(point)
+        chosen = {self._numbers[name] for name in wanted.keys if name in self._numbers} if wanted.keys else None
+        self._tail: dict[int, list[CurveRow]] = {}
+        if self._mark.sequence and chosen != set():
+            self._tail = repository.tail(job_no, chosen, self._mark.sequence)
 
     def names(self) -> Sequence[str]:
         return self._wanted.keys or tuple(self._numbers)
 
     def series(self, name: str) -> Series:
         key_no = self._numbers.get(name)
-        points, reduced = ([], False) if key_no is None else self._points(key_no)
-        kept = thin(points, self._wanted.max_points)
+        rows, reduced = ([], False) if key_no is None else self._points(key_no)
+        steps = [row[0] for row in rows]
+        values = [row[2] if row[2] is not None else decode_value(None, row[3]) for row in rows]
+        kept = thin(steps, values, self._wanted.max_points)
         return Series(
             key=name,
-            steps=[point.step for point in kept],
-            values=[point.value for point in kept],
-            times=[from_micros(point.time) for point in kept],
-            truncated=reduced or len(kept) < len(points),
+            steps=[steps[place] for place in kept],
+            values=[values[place] for place in kept],
+            times=[from_micros(rows[place][4]) for place in kept],
+            truncated=reduced or len(kept) < len(rows),
         )
 
     def _level(self, key_no: int) -> int:
@@ -86,15 +77,14 @@ class _Reader:
         span = min(self._repository.span(job_no, key_no, raw=not mark.raw_deleted), steps[1] - steps[0] + 1)
         return max(0 if mark.raw_deleted else RAW, choose_level(span, mark.shift, wanted.max_points))
 
-    def _points(self, key_no: int) -> tuple[list[CurvePoint], bool]:
+    def _points(self, key_no: int) -> tuple[list[CurveRow], bool]:
         wanted, mark = self._wanted, self._mark
         finest, level = 0 if mark.raw_deleted else RAW, self._level(key_no)
-        found: set[CurvePoint] = set()
-        for execution, first, last in visible(self._resumed, wanted.from_step, wanted.to_step):
-            for piece in cover(execution, first, last, level, mark.shift, finest=finest):
-                rows = self._repository.piece(self._job_no, key_no, piece)
-                found.update(CurvePoint(row[0], row[1], decode_value(row[2], row[3]), row[4]) for row in rows)
-            for raw in self._tail.get(key_no, ()) if level != RAW else ():
-                if raw.execution == execution and first <= raw.step <= last:
-                    found.add(CurvePoint(raw.step, execution, decode_value(raw.value, raw.special), raw.time))
-        return sorted(found, key=itemgetter(0, 1)), level != RAW
+        seen = list(visible(self._resumed, wanted.from_step, wanted.to_step))
+        pieces = [piece for part in seen for piece in cover(*part, level, mark.shift, finest=finest)]
+        rows = self._repository.pieces(self._job_no, key_no, pieces)
+        tail = self._tail.get(key_no, ()) if level != RAW else ()
+        for execution, first, last in seen if tail else ():
+            rows += [row for row in tail if row[1] == execution and first <= row[0] <= last]
+        # What is not folded yet may lie in a piece that was read from the points themselves.
+        return sorted(dict.fromkeys(rows), key=itemgetter(0, 1)), level != RAW
