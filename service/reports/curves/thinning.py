@@ -14,7 +14,7 @@ from service.reports.curves.cover import LEVELS, width_shift
 from service.reports.curves.repository import CurveRepository, Mark, Place, RawPoint
 from service.reports.points.writing import Stored
 
-FOLD_AT = 16_384
+FOLD_AT = 8192
 """Points of a job that may wait: a reader has to look through them."""
 _AT_ONCE = 40_000
 _IDLE_SECONDS = 5.0
