@@ -14,7 +14,7 @@ import httpx
 from trainyard.client.errors import InvalidRequestError
 from trainyard.client.ids import segment
 from trainyard.client.packing import CodeArchive, pack
-from trainyard.client.wire import JSON, Request, given, job_path, model, page
+from trainyard.client.wire import JSON, Request, given, job_path, model, page, whole
 from trainyard.contract.base import wire_time
 from trainyard.contract.cluster import ClusterResource
 from trainyard.contract.plans import PlanResource
@@ -206,7 +206,7 @@ def events(job_id: str, *, after: str | None = None) -> Request[Page[EventResour
 
 def attempts(job_id: str) -> Request[Page[AttemptResource]]:
     """Each entry that the job had in the scheduler's queue, oldest first."""
-    return page(job_path(job_id, "attempts"), AttemptResource)
+    return whole(job_path(job_id, "attempts"), AttemptResource)
 
 
 def delete(job_id: str, *, only_checkpoints: bool = False) -> Request[None]:
@@ -227,7 +227,7 @@ def delete_checkpoint(job_id: str, checkpoint_id: str) -> Request[None]:
 
 def files(job_id: str, folder: str = "export") -> Request[Page[FileResource]]:
     """The files of the `export`, or of `checkpoints/<id>`."""
-    return page(job_path(job_id, *folder.split("/"), "files"), FileResource)
+    return whole(job_path(job_id, *folder.split("/"), "files"), FileResource)
 
 
 def file_path(job_id: str, folder: str, path: str) -> str:
@@ -251,7 +251,7 @@ def fork_spec(source: JobResource, step: int | None) -> dict[str, Any]:
 
 def checkpoints(job_id: str) -> Request[Page[CheckpointResource]]:
     """The complete checkpoints that are kept, oldest first."""
-    return page(job_path(job_id, "checkpoints"), CheckpointResource)
+    return whole(job_path(job_id, "checkpoints"), CheckpointResource)
 
 
 def logs(
@@ -269,7 +269,7 @@ def logs(
 
 def artifacts(job_id: str) -> Request[Page[ArtifactResource]]:
     """Files that the job left beside its weights."""
-    return page(job_path(job_id, "artifacts"), ArtifactResource)
+    return whole(job_path(job_id, "artifacts"), ArtifactResource)
 
 
 def artifact(job_id: str, path: str) -> Request[None]:
@@ -282,7 +282,7 @@ def script(job_id: str) -> Request[ScriptResource]:
 
 def templates() -> Request[Page[Template]]:
     """The presets, ready to be submitted."""
-    return page("/v1/templates", Template)
+    return whole("/v1/templates", Template)
 
 
 def template(name: str) -> Request[Template]:

@@ -60,6 +60,11 @@ def page(path: str, kind: type[M], limit: int | None = None, **params: Any) -> R
     return Request("GET", path, parse, given(limit=size, **params), most=limit)
 
 
+def whole(path: str, kind: type[M]) -> Request[Page[M]]:
+    """A list that comes in one piece."""
+    return Request("GET", path, model(Page[kind]))  # type: ignore[valid-type]
+
+
 def given(**params: Any) -> dict[str, Any]:
     """Those that are not left out."""
     return {key: value for key, value in params.items() if value is not None and value != []}
