@@ -93,6 +93,7 @@ class SharedCalls:
     """The calls that are one request and nothing else."""
 
     plan = Call(requests.plan)
+    ask = Call(requests.ask)
     jobs = Pages(requests.jobs)
     cancel = Call(requests.cancel)
     pause = Call(requests.pause)

@@ -17,7 +17,7 @@ from trainyard.client.packing import CodeArchive, pack
 from trainyard.client.wire import JSON, Request, given, job_path, model, page, whole
 from trainyard.contract.base import wire_time
 from trainyard.contract.cluster import ClusterResource
-from trainyard.contract.plans import PlanResource
+from trainyard.contract.plans import AskResource, PlanResource
 from trainyard.contract.resources import (
     ArtifactResource,
     AttemptResource,
@@ -63,11 +63,20 @@ def submit(spec: Spec, idempotency_key: str | None, *, force: bool = False) -> R
     return Request("POST", "/v1/jobs", model(JobResource), params, headers, content)
 
 
-def plan(spec: Spec) -> Request[PlanResource]:
-    """What a spec will need: memory by strategy, disk, the batch script. Nothing is submitted."""
+def plan(spec: Spec, *, ask_scheduler: bool = False) -> Request[PlanResource]:
+    """What a spec will need: memory by strategy, disk, the batch script. Nothing is submitted.
+
+    Args:
+        ask_scheduler: have the scheduler asked too; where `ask` in the answer still waits, `ask` reads it later.
+    """
     content, media_type = _body(spec)
-    headers = {"Content-Type": media_type}
-    return Request("POST", "/v1/plans", model(PlanResource), headers=headers, content=content)
+    params = {"ask_scheduler": "true"} if ask_scheduler else {}
+    return Request("POST", "/v1/plans", model(PlanResource), params, {"Content-Type": media_type}, content)
+
+
+def ask(ask_id: str) -> Request[AskResource]:
+    """What the scheduler says of a plan, once it has answered."""
+    return Request("GET", f"/v1/asks/{segment(ask_id, 'ask')}", model(AskResource))
 
 
 def packed(spec: Spec, folder: str | Path) -> tuple[dict[str, Any], CodeArchive]:

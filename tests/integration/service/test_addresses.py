@@ -30,7 +30,11 @@ def test_every_route_refuses_a_query_parameter_that_it_does_not_know(
         address = path.replace("{aid}", worker.attempt_id).replace("{digest}", "sha256:" + "0" * 64)
         for name in ("job_id", "sweep_id", "token_id", "webhook_id", "name", "path"):
             address = address.replace(f"{{{name}}}", "any")
-        answer = client.request(method, address.replace("{checkpoint_id}", "ckpt_" + "0" * 26), params={"nonsens": "1"})
+        answer = client.request(
+            method,
+            address.replace("{checkpoint_id}", "ckpt_" + "0" * 26).replace("{ask_id}", "ask_" + "0" * 26),
+            params={"nonsens": "1"},
+        )
         known = [one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"]
         assert answer.status_code == 422, (method, path, answer.text)
         if method == "HEAD":
