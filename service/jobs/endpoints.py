@@ -21,7 +21,7 @@ from service.dependencies import (
     Services,
     ServicesDep,
 )
-from service.errors import InvalidRequestError, MalformedRequestError, NotFoundError
+from service.errors import MalformedRequestError, NotFoundError
 from service.jobs import actions, deleting, profiles, resolving, steering, submitting
 from service.jobs.repository import JobFilter, JobRepository
 from service.jobs.schemas import attempt_resource, event_resource, job_resource, page_of
@@ -107,23 +107,23 @@ def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-_LIST_PARAMETERS = frozenset(
-    {"limit", "after", "order", "status", "name", "created_by", "created_after", "created_before", "sweep"}
-)
+_METADATA = {
+    "name": "metadata",
+    "in": "query",
+    "style": "deepObject",
+    "explode": True,
+    "description": "`metadata[team]=nlp`: jobs with this label; repeated, with all of them.",
+    "schema": {"type": "object", "additionalProperties": {"type": "string"}},
+}
 
 
 def get_metadata_filter(request: Request) -> dict[str, str]:
     """`metadata[team]=nlp` as {"team": "nlp"}."""
-    found = {}
-    for name, value in request.query_params.items():
-        if name.startswith("metadata[") and name.endswith("]"):
-            found[name[len("metadata[") : -1]] = value
-        elif name not in _LIST_PARAMETERS:
-            raise InvalidRequestError("unknown query parameter", param=name, code="unknown_parameter")
-    return found
+    items = request.query_params.items()
+    return {name[len("metadata[") : -1]: value for name, value in items if name.startswith("metadata[")}
 
 
-@router.get("", operation_id="list_jobs")
+@router.get("", operation_id="list_jobs", openapi_extra={"parameters": [_METADATA]})
 def list_jobs(
     request: Request,
     services: ServicesDep,

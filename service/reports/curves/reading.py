@@ -1,6 +1,6 @@
 """A job's curves as they are asked for: from the points where few, from the buckets where many."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from operator import itemgetter
@@ -8,11 +8,12 @@ from operator import itemgetter
 from service.db.engine import Database
 from service.db.types import from_micros
 from service.jobs.repository import JobRepository
+from service.reports.curves.axes import Axis, Placed, Stretch, tokens_seen, training_seconds
 from service.reports.curves.cover import ENDLESS, RAW, choose_level, cover, visible
 from service.reports.curves.repository import CurveRepository, CurveRow, Mark
 from service.reports.points.values import decode_value
 from service.reports.series import thin
-from trainyard.contract.resources import MetricsResource, Series
+from trainyard.contract.curves import CurveAxis, MetricsResource, Series
 
 
 @dataclass(frozen=True)
@@ -24,15 +25,38 @@ class Wanted:
     from_step: int = 0
     to_step: int = ENDLESS
     max_points: int = 2000
+    axis: CurveAxis = "step"
 
 
 def read_curves(database: Database, job_id: str, wanted: Wanted, now: datetime) -> MetricsResource:
-    """Raises NotFoundError where there is no such job. A key that the job does not have gives an empty series."""
+    """The curves of one job. A key that the job does not have gives an empty series.
+
+    Raises:
+        NotFoundError: there is no such job.
+        InvalidRequestError: it has no such axis.
+    """
     with database.read() as session:
         job = JobRepository(session, now).get(job_id)
         reader = _Reader(CurveRepository(session, database), job.no, wanted)
-        series = [reader.series(name) for name in reader.names()]
-    return MetricsResource(job_id=job_id, series=series)
+        axis: Axis | None = None
+        if wanted.axis == "tokens":
+            axis = tokens_seen(job.id, job.spec, job.latest)
+        elif wanted.axis == "time":
+            axis = training_seconds(reader.stretches())
+        series = [reader.series(name, axis) for name in reader.names()]
+    return MetricsResource(job_id=job_id, axis=wanted.axis, series=series)
+
+
+_PACEMAKER = "train/loss"
+
+
+def _on(axis: Axis | None, rows: Sequence[CurveRow], kept: list[int]) -> tuple[list[int], list[float] | None]:
+    """The places of the rows that lie on the axis, and where they lie there."""
+    if axis is None:
+        return kept, None
+    placed = [(place, axis(rows[place][0], rows[place][1], rows[place][4])) for place in kept]
+    there = [(place, x) for place, x in placed if x is not None]
+    return [place for place, _ in there], [x for _, x in there]
 
 
 class _Reader:
@@ -53,17 +77,29 @@ class _Reader:
     def names(self) -> Sequence[str]:
         return self._wanted.keys or tuple(self._numbers)
 
-    def series(self, name: str) -> Series:
+    def stretches(self) -> Iterator[Stretch]:
+        """What is seen of each execution, in order. One metric tells for all: the loss, where there is one."""
+        key_no = self._numbers.get(_PACEMAKER, next(iter(self._numbers.values()), None))
+        if key_no is None:
+            return
+        for execution, first, last in sorted(visible(self._resumed, 0, ENDLESS)):
+            ends = self._repository.ends(self._job_no, key_no, execution, (first, last), raw=not self._mark.raw_deleted)
+            if ends:
+                yield Stretch(execution, self._resumed[execution], *(Placed(*end) for end in ends))
+
+    def series(self, name: str, axis: Axis | None) -> Series:
         key_no = self._numbers.get(name)
         rows, reduced = ([], False) if key_no is None else self._points(key_no)
         steps = [row[0] for row in rows]
         values = [row[2] if row[2] is not None else decode_value(None, row[3]) for row in rows]
         kept = thin(steps, values, self._wanted.max_points)
+        kept, x = _on(axis, rows, kept)
         return Series(
             key=name,
             steps=[steps[place] for place in kept],
             values=[values[place] for place in kept],
             times=[from_micros(rows[place][4]) for place in kept],
+            x=x,
             truncated=reduced or len(kept) < len(rows),
         )
 

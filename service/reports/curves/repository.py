@@ -87,6 +87,18 @@ class CurveRepository:
         lowest, highest = self._run(both, (job_no, key_no) * 2).one()
         return 0 if lowest is None else cast(int, highest) - cast(int, lowest) + 1
 
+    def ends(
+        self, job_no: int, key_no: int, execution: int, steps: tuple[int, int], *, raw: bool
+    ) -> list[tuple[int, int]]:
+        """(step, time) of the first and the last point of one execution within these steps; nothing without any."""
+        table, level = ("points", "") if raw else ("thinned_points", " AND level = 0")
+        ask = (
+            f"SELECT step, time FROM {table} WHERE job_no = ? AND key_no = ?{level}"  # noqa: S608 (a table's name)
+            " AND step BETWEEN ? AND ? AND execution = ? ORDER BY step {} LIMIT 1"
+        )
+        rows = [self._run(ask.format(way), (job_no, key_no, *steps, execution)).fetchone() for way in ("ASC", "DESC")]
+        return [(row[0], row[1]) for row in rows if row is not None]
+
     def few(self, job_no: int, key_no: int, first: int, last: int, most: int) -> bool:
         """Whether a series has at most so many points within these steps."""
         query = "SELECT 1 FROM points WHERE job_no = ? AND key_no = ? AND step BETWEEN ? AND ? LIMIT ?"
