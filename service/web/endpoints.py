@@ -11,9 +11,11 @@ from starlette.concurrency import run_in_threadpool
 from service.access.sessions import recognise, require_csrf, sign_in, sign_out
 from service.dependencies import JobWindowDep, NowDep, ServicesDep, sign
 from service.errors import AuthenticationError
-from service.jobs.endpoints import is_metadata, jobs_page
+from service.jobs import endpoints as jobs
 from service.jobs.repository import JobFilter, Window
+from service.reports.curves.reading import Wanted, read_curves
 from service.web import views
+from service.web.charts import charts_of
 from service.web.pages import Pages, Visitor
 from service.web.security import PAGE_HEADERS, way_back
 from trainyard.contract.resources import JobStatus
@@ -21,6 +23,7 @@ from trainyard.contract.resources import JobStatus
 router = APIRouter(include_in_schema=False)
 
 FIRST_ROWS = 50
+SKETCHED_POINTS = 400
 
 
 async def get_pages(request: Request) -> Pages:
@@ -108,7 +111,9 @@ def show_jobs(
     sweep: Annotated[str | None, Query(max_length=40)] = None,
 ) -> HTMLResponse:
     """The table of jobs; its filters are those of the API, in the address."""
-    labels = {name[len("metadata[") : -1]: value for name, value in request.query_params.items() if is_metadata(name)}
+    labels = {
+        name[len("metadata[") : -1]: value for name, value in request.query_params.items() if jobs.is_metadata(name)
+    }
     wanted = JobFilter(
         statuses=tuple(status or ()),
         search=search or None,
@@ -116,7 +121,7 @@ def show_jobs(
         sweep=sweep or None,
         metadata=labels,
     )
-    found = jobs_page(services, window, wanted, now)
+    found = jobs.jobs_page(services, window, wanted, now)
     return pages.show(
         "jobs.html",
         visitor,
@@ -130,4 +135,31 @@ def show_jobs(
         search=search,
         created_by=created_by or "",
         data={"jobs": [views.brief(job) for job in found.data], "has_more": found.has_more, "last_id": found.last_id},
+    )
+
+
+@router.get("/jobs/{job_id}")
+def show_job(services: ServicesDep, pages: PagesDep, visitor: VisitorDep, now: NowDep, job_id: str) -> HTMLResponse:
+    """One job: what it does, and its loss so far; scripts bring the rest."""
+    job = jobs.get(services, visitor.person, now, job_id)
+    curve = read_curves(services.database, job_id, Wanted((views.LOSS,), max_points=SKETCHED_POINTS), now)
+    drawn = charts_of(job.spec, job.metrics.keys())
+    person = visitor.person
+    return pages.show(
+        "job.html",
+        visitor,
+        now,
+        here="/jobs",
+        job=job,
+        tone=views.TONES[job.status],
+        sentence=views.sentence(job),
+        fraction=views.done(job),
+        failure=views.broken(job),
+        facts=views.facts(job),
+        charts=drawn,
+        curve=curve.series[0],
+        ranks=[*map(str, range(int(job.spec.get("gpus") or 1))), "launch"],
+        spec=views.spec_text(job),
+        may_change=person.role == "admin" or (person.role == "user" and person.name == job.created_by),
+        data={"job": job.model_dump(mode="json", by_alias=True), "charts": [chart.plain for chart in drawn]},
     )

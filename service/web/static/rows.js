@@ -39,6 +39,11 @@ export function fillRow(row, job, { chosen = false, curve = null } = {}) {
   setText(row.querySelector(".name a"), job.name);
   row.querySelector(".bar > span").style.width = `${(done(job) * 100).toFixed(1)}%`;
   const progress = job.progress;
+  const why = row.querySelector(".why");
+  setText(why, progress ? "" : job.status_message);
+  why.title = why.textContent;
+  why.hidden = Boolean(progress);
+  row.querySelector(".bar").hidden = !progress;
   setText(row.querySelector(".steps"), progress ? `${count(progress.step)} / ${count(progress.total_steps)}` : "");
   const left = progress?.eta_seconds;
   setText(row.querySelector(".left"), left === null || left === undefined ? "" : `${duration(left)} left`);
