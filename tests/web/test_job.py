@@ -1,6 +1,5 @@
 """The page of one job, while it really trains."""
 
-import json
 import re
 from typing import Any
 
@@ -69,19 +68,19 @@ def test_zoom_is_shared_and_undone(visit: Visit, running: Any) -> None:
     grown(page, 30)
     page.evaluate("Plotly.relayout(document.querySelector('#chart-loss .frame'), {'xaxis.range': [5, 15]})")
     page.wait_for_function(
-        "JSON.stringify(document.querySelector('#chart-norm .frame').layout.xaxis.range) === '[5,15]'"
+        "() => JSON.stringify(document.querySelector('#chart-norm .frame').layout.xaxis.range) === '[5,15]'"
     )
     page.get_by_role("button", name="Show all").click()
-    page.wait_for_function("document.querySelector('#chart-norm .frame').layout.xaxis.autorange !== false")
+    page.wait_for_function("() => document.querySelector('#chart-norm .frame').layout.xaxis.autorange !== false")
 
 
 def test_log_scale_and_smoothing(visit: Visit, running: Any) -> None:
     page = visit.go(f"/jobs/{running.id}")
     grown(page, 30)
     page.get_by_text("Log scale").click()
-    page.wait_for_function("document.querySelector('#chart-loss .frame').layout.yaxis.type === 'log'")
+    page.wait_for_function("() => document.querySelector('#chart-loss .frame').layout.yaxis.type === 'log'")
     page.get_by_label("Smooth").fill("0.9")
-    page.wait_for_function("document.querySelector('#chart-loss .frame').data.length === 2")
+    page.wait_for_function("() => document.querySelector('#chart-loss .frame').data.length === 2")
 
 
 def test_a_lost_connection_is_told_and_nothing_is_missing_after_it(visit: Visit, client: Client, running: Any) -> None:
@@ -134,7 +133,6 @@ def test_pause_resume_and_cancel_by_buttons(visit: Visit, client: Client) -> Non
     page.get_by_role("button", name="Cancel the job").click()
     expect(status).to_have_text("cancelled", timeout=60_000)
     expect(page.get_by_role("button", name="Retry")).to_be_visible()
-    assert json.dumps(client.job(job.id).model_dump(mode="json"))
 
 
 def test_a_failure_says_where_and_what_to_try(visit: Visit, client: Client) -> None:
