@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from service.access import endpoints as access
@@ -30,6 +30,8 @@ from service.reports.curves import endpoints as curves
 from service.reports.live import endpoints as live
 from service.settings import Settings
 from service.sweeps import endpoints as sweeps
+from service.web import endpoints as web
+from service.web.pages import Pages, wants_page
 from service.webhooks import endpoints as webhooks
 from trainyard import __version__
 from trainyard.contract.resources import ErrorBody, ErrorEnvelope
@@ -55,6 +57,7 @@ def create_app(services: Services) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.services = services
+    app.state.pages = Pages()
     for router in (
         jobs.router,
         sweeps.router,
@@ -72,6 +75,7 @@ def create_app(services: Services) -> FastAPI:
         access.router,
         access.audit_router,
         webhooks.router,
+        web.router,
         health_router(services.metrics),
     ):
         app.include_router(router)
@@ -102,8 +106,15 @@ def _answer(status: int, envelope: ErrorEnvelope, headers: dict[str, str] | None
     return JSONResponse(body, status_code=status, headers=headers)
 
 
-async def _service_error(_request: Request, error: Exception) -> JSONResponse:
+def _page(request: Request, status: int, message: str) -> Response:
+    pages: Pages = request.app.state.pages
+    return pages.problem(request, status, message)
+
+
+async def _service_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ServiceError)
+    if wants_page(request):
+        return _page(request, error.status, error.message)
     answer = _answer(error.status, error.envelope(), dict(error.headers))
     next_offset = getattr(error, "next_offset", None)
     if next_offset is None:
@@ -112,7 +123,7 @@ async def _service_error(_request: Request, error: Exception) -> JSONResponse:
     return JSONResponse(body, status_code=error.status)
 
 
-async def _validation_error(request: Request, error: Exception) -> JSONResponse:
+async def _validation_error(request: Request, error: Exception) -> Response:
     """pydantic's findings about a request, as one envelope that names the place."""
     assert isinstance(error, RequestValidationError)
     found = error.errors()
@@ -135,8 +146,10 @@ def _no_such(param: str, value: Any) -> NotFoundError:
     return NotFoundError(f"there is no {thing} {value!r}", code=f"{thing}_not_found", param=param)
 
 
-async def _http_error(request: Request, error: Exception) -> JSONResponse:
+async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if wants_page(request):
+        return _page(request, error.status_code, "There is no such page." if error.status_code == 404 else error.detail)
     words = {404: "there is no such route", 405: "this route does not take that method"}
     body = ErrorBody(
         message=words.get(error.status_code, str(error.detail)),

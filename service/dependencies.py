@@ -14,6 +14,7 @@ from pydantic import AwareDatetime, BeforeValidator
 
 from service.access.actions import Principal, authenticate
 from service.access.limits import Buckets, Rate
+from service.access.sessions import CSRF_HEADER, Cookie, recognise, require_csrf
 from service.access.trail import CURRENT, Trail
 from service.clock import Clock
 from service.db.engine import Database
@@ -34,6 +35,9 @@ from service.settings import Settings
 from service.webhooks.actions import Resolver, resolve_host
 from trainyard.contract.base import no_number
 from trainyard.contract.layout import RunLayout
+
+HARMLESS = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods that change nothing."""
 
 
 def _ignore() -> None:
@@ -80,6 +84,11 @@ class Services:
         self.worker_buckets = Buckets(Rate(rates.worker_rate_per_second, rates.worker_rate_burst))
 
     @property
+    def cookie(self) -> Cookie:
+        """Of browsers that are signed in."""
+        return Cookie(secure=self.settings.service_url.startswith("https:"))
+
+    @property
     def limits(self) -> Limits:
         """Of one person's jobs."""
         settings = self.settings
@@ -114,9 +123,16 @@ NowDep = Annotated[datetime, Depends(get_now)]
 
 
 def get_person(request: Request, services: ServicesDep, now: NowDep) -> Principal:
-    """A person or program with an API token; a worker's token is for worker routes only."""
-    principal = authenticate(services.database, request.headers.get("authorization"), now)
-    _sign(request, principal)
+    """A person or program with an API token, or a browser that is signed in; a worker's token is for worker routes
+    only."""
+    authorization, secret = request.headers.get("authorization"), services.cookie.read(request.headers.get("cookie"))
+    if authorization is None and secret is not None:
+        principal = recognise(services.database, secret, now)
+    else:
+        principal, secret = authenticate(services.database, authorization, now), None
+    sign(request, principal)
+    if secret is not None and request.method not in HARMLESS:
+        require_csrf(secret, request.headers.get(CSRF_HEADER))
     if principal.kind != "person":
         raise PermissionDeniedError("a worker's token opens only the routes of its own attempt")
     request.state.principal = principal.name
@@ -124,7 +140,7 @@ def get_person(request: Request, services: ServicesDep, now: NowDep) -> Principa
     return principal
 
 
-def _sign(request: Request, principal: Principal) -> None:
+def sign(request: Request, principal: Principal) -> None:
     """Say to the audit who asks, and for what."""
     asked = CURRENT.get()
     if asked is not None:

@@ -15,7 +15,7 @@ from ulid import ULID
 from service.access.addresses import client_address
 from service.access.limits import Allowance
 from service.access.trail import CURRENT, Asked
-from service.dependencies import Services
+from service.dependencies import HARMLESS, Services
 from service.errors import (
     BodyTooLargeError,
     InvalidRequestError,
@@ -30,7 +30,8 @@ from trainyard.contract.reports import MAX_LOG_CHUNK
 
 _ALWAYS_OPEN = frozenset({"/livez", "/readyz", "/metrics"})
 """Probes come by address."""
-_HARMLESS = frozenset({"GET", "HEAD", "OPTIONS"})
+SIGN_IN = "/sign-in"
+"""Whose answer makes a cookie: another site's page must not sign anybody in either."""
 _BODY_SECONDS = 30.0
 _SLOWEST_BODY = 16 * 1024
 """Bytes a second that a body must bring after its first half minute."""
@@ -78,11 +79,15 @@ class Gate:
 
     def _take(self, scope: Scope, headers: Headers, asked: Asked) -> Allowance | None:
         """One request of what the token may make. Whoever sends none shares their address's."""
-        if not scope["path"].startswith("/v1/"):
+        if not scope["path"].startswith("/v1/") and scope["path"] != SIGN_IN:
             return None
-        token = headers.get(b"authorization", b"")
+        token = headers.get(b"authorization", b"") or self._session(headers)
         buckets = self._services.worker_buckets if token[7:11] == b"tyw_" else self._services.buckets
         return buckets.take(sha256(token).hexdigest() if token else asked.address, self._services.clock())
+
+    def _session(self, headers: Headers) -> bytes:
+        secret = self._services.cookie.read(headers.get(b"cookie", b"").decode("latin-1"))
+        return (secret or "").encode()
 
     def _limit(self, scope: Scope) -> int:
         if scope["path"].startswith("/v1/code/") and scope["method"] == "PUT":
@@ -97,7 +102,8 @@ class Gate:
             raise MalformedRequestError(
                 f"this service is not called {name!r}; set TRAINYARD_ALLOWED_HOSTS if it is", code="unknown_host"
             )
-        if scope["method"] not in _HARMLESS and b"cookie" in headers and not _same_origin(headers):
+        carries = b"cookie" in headers or scope["path"] == SIGN_IN
+        if scope["method"] not in HARMLESS and carries and not _same_origin(headers):
             raise PermissionDeniedError("this request comes from a page of another site", code="cross_site")
         if allowance is not None and not allowance.allowed:
             raise RateLimitedError(allowance.retry_seconds)

@@ -92,6 +92,8 @@ class Settings(BaseSettings):
     """Jobs that one sweep may have."""
     webhook_allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
     """Hosts (`name` or `name:port`, comma-separated) to which webhooks may go by http and at private addresses."""
+    session_hours: Annotated[float, Field(gt=0)] = 168.0
+    """How long a browser stays signed in; shorter where the token that it signed in with ends before."""
     audit_days: Annotated[int, Field(ge=1)] = 365
     """How long the audit is kept."""
     delivery_days: Annotated[int, Field(ge=1)] = 30

@@ -11,6 +11,9 @@ import torch
 from worker.distributed import Ranks
 from worker.engine.step import StepResult
 
+_RANKS_SHOWN = 64
+"""Up to so many each rank has a curve of its own; beyond, only how far apart they are."""
+
 
 @dataclass
 class _Sums:
@@ -75,6 +78,8 @@ class Performance:
             "memory/host_rss_bytes": max(rss),
             "memory/host_peak_bytes": max(host_peaks),
         }
+        if 1 < len(owns) <= _RANKS_SHOWN:
+            found |= {f"perf/rank_seconds/{rank}": seconds for rank, seconds in enumerate(owns)}
         if self.tokens_per_example:
             found["perf/tokens_per_second"] = found["perf/examples_per_second"] * self.tokens_per_example
         if self.ranks.device.type == "cuda":

@@ -58,10 +58,19 @@ def authenticate(database: Database, authorization: str | None, now: datetime) -
         row = repository.get(token.id)
         # Compared even where there is none: how long a refusal takes tells nobody which ids there are.
         same = same_hash(row.hash if row is not None else NO_HASH, token.hash)
-        if row is None or not same or row.revoked_at is not None:
+        if row is None or not same:
             raise AuthenticationError
-        if row.expires_at is not None and now >= row.expires_at:
-            raise AuthenticationError
+    return person_of(database, row, now)
+
+
+def person_of(database: Database, row: Token, now: datetime) -> Principal:
+    """Whoever a token belongs to, if it is good still; its use is noted.
+
+    Raises:
+        AuthenticationError: it is revoked, or has expired.
+    """
+    if row.revoked_at is not None or (row.expires_at is not None and now >= row.expires_at):
+        raise AuthenticationError
     if row.last_used_at is None or now - row.last_used_at >= _USE_APART:
         _note_use(database, row.id, now)
     role: Role = row.role  # type: ignore[assignment]

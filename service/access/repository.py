@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from service.db.access_models import AuditEntry
+from service.db.access_models import AuditEntry, WebSession
 from service.db.models import Attempt, Token
 from service.errors import NotFoundError
 
@@ -69,6 +69,27 @@ class TokenRepository:
         """Revoke every live token of that name."""
         live = sa.update(Token).where(Token.name == name, Token.revoked_at.is_(None))
         self._session.execute(live.values(revoked_at=now))
+
+
+class SessionRepository:
+    """Browsers that are signed in, within one session of the database."""
+
+    def __init__(self, session: Session):
+        self._session = session
+
+    def add(self, row: WebSession) -> None:
+        self._session.add(row)
+
+    def with_token(self, hash_: str) -> tuple[WebSession, Token] | None:
+        query = sa.select(WebSession, Token).join(Token, Token.id == WebSession.token_id)
+        row = self._session.execute(query.where(WebSession.hash == hash_)).first()
+        return (row[0], row[1]) if row is not None else None
+
+    def remove(self, hash_: str) -> None:
+        self._session.execute(sa.delete(WebSession).where(WebSession.hash == hash_))
+
+    def remove_expired(self, now: datetime) -> None:
+        self._session.execute(sa.delete(WebSession).where(WebSession.expires_at <= now))
 
 
 @dataclass(frozen=True)

@@ -68,3 +68,17 @@ class Delivery(Base):
     delivered_at: Mapped[datetime | None]
     answer_status: Mapped[int | None]
     error: Mapped[str | None] = mapped_column(String(256))
+
+
+class WebSession(Base):
+    """Somebody is signed in with a browser."""
+
+    __tablename__ = "web_sessions"
+    __table_args__ = (Index(None, "expires_at"),)
+
+    hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    """Of the cookie's secret, which is kept nowhere."""
+    token_id: Mapped[str] = mapped_column(ForeignKey("tokens.id", ondelete="CASCADE"))
+    """What they signed in with: it says who they are, and the session ends with it."""
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime]

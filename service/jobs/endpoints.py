@@ -23,7 +23,7 @@ from service.dependencies import (
 )
 from service.errors import MalformedRequestError, NotFoundError
 from service.jobs import actions, deleting, profiles, resolving, steering, submitting
-from service.jobs.repository import JobFilter, JobRepository
+from service.jobs.repository import JobFilter, JobRepository, Window
 from service.jobs.schemas import attempt_resource, event_resource, job_resource, page_of
 from service.planner import actions as planning
 from trainyard.contract.problems import SpecError
@@ -120,7 +120,12 @@ _METADATA = {
 def get_metadata_filter(request: Request) -> dict[str, str]:
     """`metadata[team]=nlp` as {"team": "nlp"}."""
     items = request.query_params.items()
-    return {name[len("metadata[") : -1]: value for name, value in items if name.startswith("metadata[")}
+    return {name[len("metadata[") : -1]: value for name, value in items if is_metadata(name)}
+
+
+def is_metadata(name: str) -> bool:
+    """Whether a query parameter is of the form `metadata[key]`."""
+    return name.startswith("metadata[") and name.endswith("]")
 
 
 @router.get("", operation_id="list_jobs", openapi_extra={"parameters": [_METADATA]})
@@ -132,21 +137,30 @@ def list_jobs(
     window: JobWindowDep,
     status: Annotated[list[JobStatus] | None, Query()] = None,
     name: Annotated[str | None, Query(max_length=120)] = None,
+    search: Annotated[
+        str | None, Query(max_length=120, description="Part of the name, in any case; or the id.")
+    ] = None,
     created_by: Annotated[str | None, Query(max_length=128)] = None,
     created_after: Annotated[Moment | None, Query(description="At this moment or later, RFC 3339.")] = None,
     created_before: Annotated[Moment | None, Query(description="Earlier than this moment.")] = None,
     sweep: Annotated[str | None, Query(max_length=40, description="Members of this sweep.")] = None,
 ) -> Page[JobResource]:
-    """Jobs, newest first; filters by status, name, creator, time of creation and `metadata[key]`."""
+    """Jobs, newest first; filters by status, name or a part of it, creator, time of creation and `metadata[key]`."""
     wanted = JobFilter(
         statuses=tuple(status or ()),
         name=name,
+        search=search,
         created_by=created_by,
         metadata=get_metadata_filter(request),
         created_after=created_after,
         created_before=created_before,
         sweep=sweep,
     )
+    return jobs_page(services, window, wanted, now)
+
+
+def jobs_page(services: Services, window: Window, wanted: JobFilter, now: datetime) -> Page[JobResource]:
+    """One page of the jobs that are wanted."""
     with services.database.read() as session:
         repository = JobRepository(session, now)
         jobs, more = repository.page(window, wanted)

@@ -32,6 +32,8 @@ class JobFilter:
 
     statuses: tuple[str, ...] = ()
     name: str | None = None
+    search: str | None = None
+    """A part of the name, in any case, or the id."""
     created_by: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     created_after: datetime | None = None
@@ -46,6 +48,8 @@ class JobFilter:
         found: list[sa.ColumnElement[bool]] = [Job.deleting_at.is_(None)]
         if self.name is not None:
             found.append(Job.name == self.name)
+        if self.search is not None:
+            found.append(sa.or_(Job.name.icontains(self.search, autoescape=True), Job.id == self.search))
         if self.sweep is not None:
             found.append(Job.sweep_id == self.sweep)
         if self.created_by is not None:

@@ -35,6 +35,7 @@ def job_resource(job: Job, attempt: Attempt | None, run: RunLayout, now: datetim
         created_by=job.created_by,
         created_at=job.created_at,
         updated_at=job.updated_at,
+        sequence=job.sequence,
         started_at=job.started_at,
         finished_at=job.finished_at,
         estimated_start=attempt.estimated_start if attempt and job.status == "pending" else None,

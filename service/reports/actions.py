@@ -219,15 +219,16 @@ def read_log(
     """
     with database.read() as session:
         jobs, reports = JobRepository(session, now), ReportRepository(session, database)
-        row = jobs.attempt_by_number(jobs.get(job_id), attempt)
+        job = jobs.get(job_id)
+        row = jobs.attempt_by_number(job, attempt)
         if row is None and attempt is not None:
             raise NotFoundError(f"the job has no attempt {attempt}", param="attempt", code="attempt_not_found")
         if row is None:
             return 0, b""
         ranks = reports.log_ranks(row.id)
         if rank not in ranks:
-            if not ranks and attempt is None:
-                return 0, b""
+            if (not ranks and attempt is None) or rank == "launch" or int(rank) < job.gpus:
+                return 0, b""  # it has said nothing so far
             there = f"there are: {', '.join(sorted(ranks))}" if ranks else "nothing of that attempt has arrived yet"
             raise NotFoundError(f"there is no log of rank {rank} in attempt {row.number}; {there}", param="rank")
         if tail is not None:

@@ -115,6 +115,8 @@ class JobResource(Resource):
     created_by: str
     created_at: Timestamp
     updated_at: Timestamp
+    sequence: int = 0
+    """Its place in its stream: `?after=` it follows what happens from now on."""
     estimated_start: Timestamp | None = None
     """While pending: when the scheduler expects to start it, where it says so."""
     started_at: Timestamp | None = None

@@ -1,0 +1,165 @@
+"""The pages. Each draws its first view with what the API itself would answer; scripts go on from there."""
+
+from datetime import timedelta
+from typing import Annotated
+from urllib.parse import parse_qs
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+from starlette.concurrency import run_in_threadpool
+
+from service.access.sessions import recognise, require_csrf, sign_in, sign_out
+from service.dependencies import JobWindowDep, NowDep, ServicesDep, sign
+from service.errors import AuthenticationError
+from service.jobs import endpoints as jobs
+from service.jobs.repository import JobFilter, Window
+from service.reports.curves.reading import Wanted, read_curves
+from service.web import views
+from service.web.charts import charts_of
+from service.web.pages import Pages, Visitor
+from service.web.security import PAGE_HEADERS, way_back
+from trainyard.contract.resources import JobStatus
+
+router = APIRouter(include_in_schema=False)
+
+FIRST_ROWS = 50
+SKETCHED_POINTS = 400
+
+
+async def get_pages(request: Request) -> Pages:
+    pages: Pages = request.app.state.pages
+    return pages
+
+
+PagesDep = Annotated[Pages, Depends(get_pages)]
+
+
+def get_visitor(request: Request, services: ServicesDep, now: NowDep) -> Visitor:
+    """Somebody who is signed in.
+
+    Raises:
+        AuthenticationError: nobody is; the answer is the page for signing in.
+    """
+    secret = services.cookie.read(request.headers.get("cookie"))
+    if secret is None:
+        raise AuthenticationError
+    return Visitor(recognise(services.database, secret, now), secret)
+
+
+VisitorDep = Annotated[Visitor, Depends(get_visitor)]
+
+
+@router.get("/")
+def home() -> Response:
+    return RedirectResponse("/jobs", status_code=303, headers=PAGE_HEADERS)
+
+
+@router.get("/static/{group}/{name}")
+def static(request: Request, pages: PagesDep, group: str, name: str) -> Response:
+    """A script or a style. Whoever asks learns nothing that is not in the package."""
+    return pages.file(group, name, packed="gzip" in request.headers.get("accept-encoding", ""))
+
+
+@router.get("/sign-in")
+def show_sign_in(request: Request, pages: PagesDep, now: NowDep, next: str = "/jobs") -> HTMLResponse:
+    return pages.show("sign_in.html", None, now, next=way_back(next), problem="")
+
+
+@router.post("/sign-in", operation_id="sign_in")
+async def do_sign_in(request: Request, services: ServicesDep, pages: PagesDep, now: NowDep) -> Response:
+    """Make a session of a token. A wrong one is counted in the audit, and limited as elsewhere, by address."""
+    form = parse_qs((await request.body()).decode("utf-8", "replace"))
+    token, wanted = form.get("token", [""])[0].strip(), way_back(form.get("next", [""])[0])
+    lifetime = timedelta(hours=services.settings.session_hours)
+    try:
+        principal, secret = await run_in_threadpool(sign_in, services.database, token, lifetime, now)
+    except AuthenticationError:
+        problem = "That token is not known here, or it has ended. Ask an administrator for another one."
+        return pages.show("sign_in.html", None, now, status=401, next=wanted, problem=problem)
+    sign(request, principal)
+    headers = {"Set-Cookie": services.cookie.header(secret, int(lifetime.total_seconds()))}
+    return RedirectResponse(wanted, status_code=303, headers={**PAGE_HEADERS, **headers})
+
+
+@router.post("/sign-out", operation_id="sign_out")
+async def do_sign_out(request: Request, services: ServicesDep, visitor: VisitorDep) -> Response:
+    """End the session, for whoever holds its cookie."""
+    sign(request, visitor.person)
+    form = parse_qs((await request.body()).decode("utf-8", "replace"))
+    require_csrf(visitor.secret, form.get("csrf", [""])[0])
+    await run_in_threadpool(sign_out, services.database, visitor.secret)
+    headers = {**PAGE_HEADERS, "Set-Cookie": services.cookie.header("", 0)}
+    return RedirectResponse("/sign-in", status_code=303, headers=headers)
+
+
+def first_rows(window: JobWindowDep) -> Window:
+    """A screenful, in the order of the address."""
+    return Window(limit=FIRST_ROWS, descending=window.descending)
+
+
+@router.get("/jobs")
+def show_jobs(
+    request: Request,
+    services: ServicesDep,
+    pages: PagesDep,
+    visitor: VisitorDep,
+    now: NowDep,
+    window: Annotated[Window, Depends(first_rows)],
+    status: Annotated[list[JobStatus] | None, Query()] = None,
+    search: Annotated[str, Query(max_length=120)] = "",
+    created_by: Annotated[str | None, Query(max_length=128)] = None,
+    sweep: Annotated[str | None, Query(max_length=40)] = None,
+) -> HTMLResponse:
+    """The table of jobs; its filters are those of the API, in the address."""
+    labels = {
+        name[len("metadata[") : -1]: value for name, value in request.query_params.items() if jobs.is_metadata(name)
+    }
+    wanted = JobFilter(
+        statuses=tuple(status or ()),
+        search=search or None,
+        created_by=created_by or None,
+        sweep=sweep or None,
+        metadata=labels,
+    )
+    found = jobs.jobs_page(services, window, wanted, now)
+    return pages.show(
+        "jobs.html",
+        visitor,
+        now,
+        here="/jobs",
+        rows=[views.row(job) for job in found.data],
+        filtered=bool(wanted.statuses or search or created_by or sweep or labels),
+        statuses=wanted.statuses,
+        blank=views.BLANK,
+        groups=views.GROUPS,
+        search=search,
+        created_by=created_by or "",
+        data={"jobs": [views.brief(job) for job in found.data], "has_more": found.has_more, "last_id": found.last_id},
+    )
+
+
+@router.get("/jobs/{job_id}")
+def show_job(services: ServicesDep, pages: PagesDep, visitor: VisitorDep, now: NowDep, job_id: str) -> HTMLResponse:
+    """One job: what it does, and its loss so far; scripts bring the rest."""
+    job = jobs.get(services, visitor.person, now, job_id)
+    curve = read_curves(services.database, job_id, Wanted((views.LOSS,), max_points=SKETCHED_POINTS), now)
+    drawn = charts_of(job.spec, job.metrics.keys())
+    person = visitor.person
+    return pages.show(
+        "job.html",
+        visitor,
+        now,
+        here="/jobs",
+        job=job,
+        tone=views.TONES[job.status],
+        sentence=views.sentence(job),
+        fraction=views.done(job),
+        failure=views.broken(job),
+        facts=views.facts(job),
+        charts=drawn,
+        curve=curve.series[0],
+        ranks=[*map(str, range(int(job.spec.get("gpus") or 1))), "launch"],
+        spec=views.spec_text(job),
+        may_change=person.role == "admin" or (person.role == "user" and person.name == job.created_by),
+        data={"job": job.model_dump(mode="json", by_alias=True), "charts": [chart.plain for chart in drawn]},
+    )

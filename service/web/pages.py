@@ -1,0 +1,102 @@
+"""Templates, and what every page has in common: who looks, where they can go, what the browser is told."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from service.access.actions import Principal
+from service.access.sessions import csrf_of
+from service.errors import NotFoundError
+from service.web import sketch, wording
+from service.web.assets import KEPT, Assets
+from service.web.security import PAGE_HEADERS
+from trainyard import __version__
+
+_PLACES = (("/jobs", "Jobs"), ("/compare", "Compare"), ("/submit", "Submit"), ("/cluster", "Cluster"))
+
+
+@dataclass(frozen=True)
+class Visitor:
+    """Who looks at a page."""
+
+    person: Principal
+    secret: str
+    """Of their session."""
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """What a page's script may know of them."""
+        return {"name": self.person.name, "role": self.person.role, "csrf": csrf_of(self.secret)}
+
+
+class Pages:
+    """Makes answers of templates."""
+
+    def __init__(self) -> None:
+        self.assets = Assets()
+        self._templates = Environment(
+            loader=PackageLoader("service.web"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.filters |= wording.FILTERS
+        self._templates.globals |= {
+            "asset": self.assets.url,
+            "plotly_url": self.assets.plotly_url,
+            "version": __version__,
+            "sketch": sketch.draw,
+        }
+
+    def show(
+        self, template: str, visitor: Visitor | None, now: datetime, *, status: int = 200, **context: Any
+    ) -> HTMLResponse:
+        """A page; `visitor` is None where nobody is signed in."""
+        places = [*_PLACES, ("/admin", "Admin")] if visitor and visitor.person.role == "admin" else _PLACES
+        shared: Mapping[str, Any] = {"visitor": visitor, "places": places, "here": "", "now": now, "data": {}}
+        body = self._templates.get_template(template).render({**shared, **context})
+        return HTMLResponse(body, status_code=status, headers=PAGE_HEADERS)
+
+    def file(self, group: str, name: str, *, packed: bool) -> Response:
+        """A script or a style.
+
+        Raises:
+            NotFoundError: there is none of that name.
+        """
+        asset = self.assets.get(group, name)
+        if asset is None:
+            raise NotFoundError("there is no such file")
+        current = group in (self.assets.version, f"plotly-{self.assets.plotly_version}")
+        headers = {"Cache-Control": KEPT if current else "no-cache", "Vary": "Accept-Encoding"}
+        if packed:
+            headers["Content-Encoding"] = "gzip"
+        return Response(asset.packed if packed else asset.body, media_type=asset.kind, headers=headers)
+
+    def problem(self, request: Request, status: int, message: str) -> Response:
+        """A page instead of an error in JSON."""
+        if status == HTTPStatus.UNAUTHORIZED:
+            return self.to_sign_in(request)
+        now = request.app.state.services.clock()
+        return self.show("problem.html", None, now, status=status, title=HTTPStatus(status).phrase, message=message)
+
+    def to_sign_in(self, request: Request) -> Response:
+        """To the page for signing in, with the way back."""
+        if request.headers.get("sec-fetch-site") == "cross-site":
+            # A link on another site's page: the browser held the cookie back. Asked for by a page of ours, it comes.
+            return self.show("bounce.html", None, request.app.state.services.clock())
+        wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        return RedirectResponse(f"/sign-in?next={quote(wanted, safe='/')}", status_code=303, headers=PAGE_HEADERS)
+
+
+def wants_page(request: Request) -> bool:
+    """Whether a person with a browser asks, rather than a program."""
+    is_api = request.url.path.startswith("/v1/")
+    return request.method == "GET" and not is_api and "text/html" in request.headers.get("accept", "")

@@ -1,0 +1,34 @@
+"""What every page tells the browser that it must not do. Pure."""
+
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        # Plotly sets styles on what it draws.
+        "style-src 'self' 'unsafe-inline'",
+        "img-src 'self' data: blob:",
+        "connect-src 'self'",
+        "font-src 'self'",
+        "frame-ancestors 'none'",
+        "base-uri 'none'",
+        "form-action 'self'",
+    )
+)
+
+PAGE_HEADERS = {
+    "Content-Security-Policy": POLICY,
+    # Without any referrer a browser would call the origin of a form `null`.
+    "Referrer-Policy": "same-origin",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Cache-Control": "no-store",
+}
+
+
+def way_back(wanted: str) -> str:
+    """A path of ours to go to after signing in; anything else becomes the list of jobs."""
+    plain = wanted.isascii() and wanted.isprintable() and "\\" not in wanted and len(wanted) <= 2000
+    if not plain or not wanted.startswith("/") or wanted.startswith(("//", "/sign-in", "/v1/")):
+        return "/jobs"
+    return wanted

@@ -1,0 +1,44 @@
+"""A curve as inline SVG: what a page shows before its charts are there, and in lists. Pure."""
+
+import math
+from collections.abc import Sequence
+
+from markupsafe import Markup
+
+from service.web.wording import count, number
+
+_LEFT, _BOTTOM, _MARGIN = 56, 22, 8
+
+
+def draw(steps: Sequence[int], values: Sequence[float], *, title: str, width: int = 640, height: int = 240) -> Markup:
+    """A line through the finite points, with the ends of both axes written out."""
+    points = [(step, value) for step, value in zip(steps, values, strict=True) if math.isfinite(value)]
+    if len(points) < 2:
+        return Markup("")
+    low, high = min(value for _, value in points), max(value for _, value in points)
+    first, last = points[0][0], points[-1][0]
+    path = _path(points, (first, last), (low, high), (width, height))
+    template = Markup(
+        '<svg class="sketch" viewBox="0 0 {width} {height}" preserveAspectRatio="none" role="img" aria-label="{title}">'
+        '<path class="axis" d="M{left} {top}V{base}H{right}"/><path class="line" d="{path}"/></svg>'
+        '<span class="high">{high}</span><span class="low">{low}</span>'
+        '<span class="first">{first}</span><span class="last">{last}</span>'
+    )
+    return template.format(
+        width=width, height=height, title=title, path=path, left=_LEFT, top=_MARGIN, base=height - _BOTTOM,
+        right=width - _MARGIN, high=number(high), low=number(low), first=count(first), last=count(last),
+    )  # fmt: skip
+
+
+def _path(
+    points: Sequence[tuple[int, float]], steps: tuple[int, int], values: tuple[float, float], size: tuple[int, int]
+) -> str:
+    """Along the pixels of the frame."""
+    across = (size[0] - _LEFT - _MARGIN) / max(1, steps[1] - steps[0])
+    span = values[1] - values[0]
+    tall = size[1] - _BOTTOM - 2 * _MARGIN
+    found = []
+    for step, value in points:
+        part = (value - values[0]) / span if span else 0.5
+        found.append(f"{_LEFT + (step - steps[0]) * across:.1f} {_MARGIN + tall * (1 - part):.1f}")
+    return "M" + "L".join(found)

@@ -1,0 +1,61 @@
+// What can be done to a job, as buttons: those that its status allows, for those who may.
+
+import { call } from "./api.js";
+import { byId, confirmed, say } from "./page.js";
+
+const ALLOWED = {
+  pause: (job) => ["queued", "submitting", "pending", "running"].includes(job.status) && job.desired === "run",
+  resume: (job) => job.status === "paused" && job.desired !== "cancelled",
+  retry: (job) => ["failed", "cancelled"].includes(job.status),
+  cancel: (job) => !["succeeded", "failed", "cancelled", "cancelling"].includes(job.status),
+};
+const SAID = {
+  pause: "It saves a checkpoint, then gives its place back.",
+  resume: "It goes on from its last checkpoint.",
+  retry: "It is tried again.",
+  cancel: "It is being cancelled.",
+};
+
+/** Show the buttons that fit the job. */
+export function showActions(job) {
+  for (const [name, allowed] of Object.entries(ALLOWED)) {
+    const button = document.querySelector(`[data-do="${name}"]`);
+    if (button) button.hidden = !allowed(job);
+  }
+}
+
+/** Let the buttons act; `current()` is the job now, `changed(job)` takes it as it is afterwards. */
+export function actOn(current, changed) {
+  byId("actions")?.addEventListener("click", async (event) => {
+    const button = event.target.closest("[data-do]");
+    if (!button) return;
+    const name = button.dataset.do;
+    const body = await wanted(name, current());
+    if (body === null) return;
+    button.disabled = true;
+    try {
+      changed(await call(`/v1/jobs/${current().id}/${name}`, { method: "POST", body }), name, body);
+      say(SAID[name]);
+    } catch (error) {
+      say(error.message, { bad: true });
+    } finally {
+      button.disabled = false;
+    }
+  });
+}
+
+/** The body to send; null where it was thought better of. */
+async function wanted(name, job) {
+  if (name === "cancel") {
+    const sure = await confirmed(byId("sure"), `Cancel ${job.name}?`, "What runs is ended. Checkpoints and curves are kept, and it can be tried again.");
+    return sure ? undefined : null;
+  }
+  if (name !== "retry") return undefined;
+  const dialog = byId("again");
+  const step = job.last_checkpoint_step;
+  byId("again-about").textContent = step === null ? "It has no checkpoint, so it begins from the start either way." : `Its last checkpoint is of step ${step}. From the beginning, its checkpoints and curves are dropped.`;
+  dialog.returnValue = "no";
+  dialog.showModal();
+  const answer = await new Promise((resolve) => dialog.addEventListener("close", () => resolve(dialog.returnValue), { once: true }));
+  return ["checkpoint", "scratch"].includes(answer) ? { from: answer } : null;
+}

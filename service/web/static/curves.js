@@ -1,0 +1,99 @@
+// The points of one job's metrics: read from the API, grown by the stream, cut where a later execution began anew.
+
+import { call, query } from "./api.js";
+import { asNumber } from "./format.js";
+
+export const POINTS = 2000; // a series, as the API thins it
+const MOST = 6000; // a series that grew beyond is read again, thinned
+
+export class CurveStore {
+  constructor(jobId) {
+    this.jobId = jobId;
+    this.series = new Map();
+    this.execution = 0;
+    this.resumedFrom = 0;
+    this.truncated = false;
+  }
+
+  /** Read every curve, or those of a range of steps into a store of their own. */
+  async load(range = null) {
+    const [from_step, to_step] = range ?? [];
+    const told = await call(`/v1/jobs/${this.jobId}/metrics${query({ from_step, to_step, max_points: POINTS })}`);
+    for (const { key, steps, values, times, truncated } of told.series) {
+      const known = this.series.get(key);
+      const found = { steps, values: values.map(asNumber), times };
+      // What the stream told meanwhile may be newer than the answer.
+      if (known && steps.length) this.keepNewer(known, found);
+      this.series.set(key, found);
+      this.truncated ||= truncated;
+    }
+    return this;
+  }
+
+  keepNewer(known, found) {
+    const last = found.steps.at(-1);
+    known.steps.forEach((step, i) => { if (step > last) push(found, step, known.values[i], known.times[i]); });
+  }
+
+  /** Take points of the stream; true where the job has a metric that it did not have before. */
+  add({ execution, resumed_from_step, points }) {
+    if (execution > this.execution) {
+      if (this.execution) for (const series of this.series.values()) cut(series, resumed_from_step);
+      this.execution = execution;
+      this.resumedFrom = resumed_from_step;
+    }
+    let fresh = false;
+    for (const { key, step, value, time } of points) {
+      if (execution < this.execution && step > this.resumedFrom) continue; // done again since
+      if (!this.series.has(key)) { this.series.set(key, { steps: [], values: [], times: [] }); fresh = true; }
+      place(this.series.get(key), step, asNumber(value), time);
+    }
+    return fresh;
+  }
+
+  /** Forget everything: the job begins from scratch. */
+  clear() {
+    this.series.clear();
+  }
+
+  get isLong() {
+    return [...this.series.values()].some((series) => series.steps.length > MOST);
+  }
+}
+
+function push(series, step, value, time) {
+  series.steps.push(step);
+  series.values.push(value);
+  series.times.push(time);
+}
+
+/** In order of steps; a step that is there is replaced. */
+function place(series, step, value, time) {
+  let at = series.steps.length;
+  while (at > 0 && series.steps[at - 1] > step) at -= 1;
+  const same = at > 0 && series.steps[at - 1] === step;
+  const [index, removed] = same ? [at - 1, 1] : [at, 0];
+  series.steps.splice(index, removed, step);
+  series.values.splice(index, removed, value);
+  series.times.splice(index, removed, time);
+}
+
+/** Drop what comes after a step. */
+function cut(series, step) {
+  let length = series.steps.length;
+  while (length > 0 && series.steps[length - 1] > step) length -= 1;
+  for (const list of [series.steps, series.values, series.times]) list.length = length;
+}
+
+/** An exponential mean without the bias of its beginning; NaN and infinities are left where they are. */
+export function smoothed(values, weight) {
+  if (!weight) return values;
+  let mean = 0;
+  let sum = 0;
+  return values.map((value) => {
+    if (!Number.isFinite(value)) return value;
+    mean = mean * weight + value * (1 - weight);
+    sum = sum * weight + (1 - weight);
+    return mean / sum;
+  });
+}

@@ -1,0 +1,136 @@
+// The page of one job: drawn by the server, then kept up by the job's stream.
+
+import { actOn, showActions } from "./actions.js";
+import { call } from "./api.js";
+import { Charts } from "./charts.js";
+import { CurveStore } from "./curves.js";
+import { showJob } from "./facts.js";
+import { History, showAttempts, showCheckpoints } from "./history.js";
+import { LogView } from "./logs.js";
+import { byId, data, say, showLink } from "./page.js";
+import { follow } from "./stream.js";
+
+const FINAL = new Set(["succeeded", "failed", "cancelled"]);
+
+let job = data.job;
+const root = `/v1/jobs/${job.id}`;
+const store = new CurveStore(job.id);
+const charts = new Charts(data.charts, store);
+const history = new History(job.id);
+const logs = new LogView(job, () => listen());
+let stream;
+
+function update(change) {
+  job = { ...job, ...change };
+  showJob(job);
+  showActions(job);
+}
+
+// -- what the API is asked for, at most once at a time ----------------------------------------------------------------
+
+function again(work) {
+  let running = null;
+  let wanted = false;
+  return async function run() {
+    wanted = true;
+    running ??= (async () => {
+      while (wanted) { wanted = false; await work(); }
+    })().catch(() => {}).finally(() => { running = null; });
+    return running;
+  };
+}
+
+const readJob = again(async () => update(await call(root)));
+
+const readAttempts = again(async () => {
+  const { data: attempts } = await call(`${root}/attempts`);
+  showAttempts(attempts);
+  logs.setAttempts(attempts.map((attempt) => attempt.number));
+  charts.mark({ resumed: attempts.map((attempt) => attempt.resumed_from_step).filter(Boolean) });
+});
+
+const readCheckpoints = again(async () => {
+  const { data: checkpoints } = await call(`${root}/checkpoints`);
+  showCheckpoints(job.id, checkpoints);
+  charts.mark({ checkpoints: checkpoints.map((one) => one.step) });
+  byId("export").hidden = !(job.status === "succeeded" && job.spec.checkpoint?.export);
+});
+
+const readNews = again(() => history.newest());
+
+const readCurves = again(async () => {
+  await store.load();
+  charts.adopt();
+  charts.redraw();
+});
+
+// -- live ------------------------------------------------------------------------------------------------------------
+
+let wasLost = false;
+
+function listen() {
+  const after = stream?.last() ?? job.sequence;
+  stream?.close();
+  stream = follow(`${root}/stream?rank=${encodeURIComponent(logs.rank)}`, { after, onState: connected, on: handlers });
+}
+
+function connected(state) {
+  showLink(state);
+  if (state === "live" && wasLost) { readJob(); readNews(); readAttempts(); readCheckpoints(); readCurves(); }
+  wasLost = state === "lost";
+}
+
+const handlers = {
+  status(told) {
+    update({ ...told, progress: told.progress ?? job.progress });
+    readNews();
+    readJob();
+    readAttempts();
+    if (FINAL.has(told.status)) readCheckpoints();
+  },
+  event(told) {
+    history.add(told);
+    readAttempts();
+    if (told.type.startsWith("checkpoint")) readCheckpoints();
+  },
+  metrics(told) {
+    const fresh = store.add(told);
+    const newest = Object.fromEntries(told.points.map((point) => [point.key, point.value]));
+    update({ progress: told.progress ?? job.progress, metrics: { ...job.metrics, ...newest } });
+    if (fresh) charts.adopt();
+    if (store.isLong) { store.clear(); readCurves(); } else charts.redraw(Object.keys(newest));
+  },
+  checkpoint(told) {
+    update({ last_checkpoint_step: told.step });
+    readCheckpoints();
+  },
+  log: (told) => logs.add(told),
+};
+
+// -- what the reader does --------------------------------------------------------------------------------------------
+
+actOn(() => job, (changed, name, body) => {
+  update(changed);
+  if (name === "retry" && body?.from === "scratch") { store.clear(); readCurves(); }
+  listen();
+});
+
+byId("axis").addEventListener("change", () => charts.look({ axis: byId("axis").value }));
+byId("log-scale").addEventListener("change", (event) => charts.look({ log: event.target.checked }));
+byId("smooth").addEventListener("input", () => charts.look({ weight: Number(byId("smooth").value) }));
+byId("whole").addEventListener("click", () => charts.zoom(null));
+byId("script").addEventListener("toggle", async () => {
+  if (!byId("script").open || !job.attempt?.submitted_at) return;
+  const told = await call(`${root}/script`).catch((error) => say(error.message, { bad: true }));
+  if (told) byId("script").querySelector("pre").textContent = told.script;
+});
+setInterval(() => { if (!FINAL.has(job.status)) showJob(job); }, 5000);
+
+showActions(job);
+showJob(job);
+readCurves();
+readAttempts();
+readCheckpoints();
+history.older().catch(() => {});
+logs.load();
+listen();

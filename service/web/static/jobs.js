@@ -1,0 +1,278 @@
+// The table of jobs: filters in the address, pages as they are needed, rows that change while one looks.
+
+import { ApiError, call, query } from "./api.js";
+import { asNumber, count } from "./format.js";
+import { byId, confirmed, data, localTimes, mayChange, say, setText, showLink, visitor } from "./page.js";
+import { brief, done, fillRow, LOSS, newRow } from "./rows.js";
+import { Curves } from "./sparks.js";
+import { follow } from "./stream.js";
+import { VirtualRows } from "./virtual.js";
+
+const PAGE = 200;
+const MOST_COMPARED = 20;
+const FINAL = new Set(["succeeded", "failed", "cancelled"]);
+
+const jobs = new Map(data.jobs.map((job) => [job.id, job]));
+let order = data.jobs.map((job) => job.id);
+let hasMore = data.has_more;
+let lastId = data.last_id;
+let loading = null;
+const chosen = new Set();
+const curves = new Curves((id) => table.refresh(id));
+
+const parameters = () => new URLSearchParams(location.search);
+const filters = () => {
+  const found = parameters();
+  for (const own of ["sort", "limit", "after"]) found.delete(own);
+  for (const [name, value] of [...found]) if (value === "") found.delete(name);
+  return found;
+};
+const sorting = () => {
+  const [key, way] = (parameters().get("sort") ?? "age").split(":");
+  return { key, descending: way ? way === "desc" : key === "age" };
+};
+
+const table = new VirtualRows(byId("rows"), {
+  columns: 9,
+  create: (id) => newRow(jobs.get(id)),
+  fill: (row, id) => fillRow(row, jobs.get(id), { chosen: chosen.has(id), curve: curves.of(id) }),
+  seen: (ids) => curves.want(ids.map((id) => jobs.get(id)).filter((job) => job.metrics[LOSS] !== null && job.metrics[LOSS] !== undefined)),
+  nearEnd: () => { if (hasMore) loadMore(); },
+});
+
+// -- what is loaded, and in which order --------------------------------------------------------------------------
+
+const KEYS = {
+  status: (job) => job.status,
+  name: (job) => job.name.toLowerCase(),
+  progress: done,
+  loss: (job) => asNumber(job.metrics[LOSS] ?? NaN),
+  gpus: (job) => job.spec.gpus ?? 1,
+  made: (job) => `${job.spec.strategy} ${job.spec.precision} ${job.spec.lora_rank ?? 0}`,
+  owner: (job) => job.created_by,
+};
+
+function show() {
+  const { key, descending } = sorting();
+  for (const head of document.querySelectorAll("th[data-sort]")) {
+    if (head.dataset.sort === key) head.setAttribute("aria-sort", descending ? "descending" : "ascending");
+    else head.removeAttribute("aria-sort");
+  }
+  if (KEYS[key]) order = [...jobs.keys()].sort(by(KEYS[key], descending));
+  table.show(order);
+  byId("empty").hidden = order.length > 0;
+  byId("jobs").hidden = order.length === 0;
+  byId("more").hidden = !hasMore;
+  const words = `${count(order.length)} ${order.length === 1 ? "job" : "jobs"}`;
+  setText(byId("loaded"), hasMore ? `${words} loaded${loading && KEYS[key] ? ", sorting the rest …" : ""}` : words);
+}
+
+function by(key, descending) {
+  const way = descending ? -1 : 1;
+  return (one, other) => {
+    const [a, b] = [key(jobs.get(one)), key(jobs.get(other))];
+    if (a === b || (Number.isNaN(a) && Number.isNaN(b))) return one < other ? 1 : -1;
+    if (Number.isNaN(a)) return 1; // what has none is last, either way
+    if (Number.isNaN(b)) return -1;
+    return a < b ? -way : way;
+  };
+}
+
+function add(found) {
+  for (const job of found) {
+    if (!jobs.has(job.id)) order.push(job.id);
+    jobs.set(job.id, brief(job));
+  }
+}
+
+function loadMore() {
+  loading ??= (async () => {
+    const page = await call(`/v1/jobs${joined(filters(), { limit: PAGE, after: lastId, order: oldestFirst() ? "asc" : "desc" })}`);
+    add(page.data);
+    hasMore = page.has_more;
+    lastId = page.last_id ?? lastId;
+  })().catch(complain).finally(() => { loading = null; show(); if (hasMore && KEYS[sorting().key]) loadMore(); });
+  return loading;
+}
+
+const oldestFirst = () => sorting().key === "age" && !sorting().descending;
+const joined = (first, more) => query(Object.fromEntries([...new Set(first.keys())].map((name) => [name, first.getAll(name)]).concat(Object.entries(more))));
+
+async function reload() {
+  await loading;
+  const wanted = filters();
+  const page = await call(`/v1/jobs${joined(wanted, { limit: PAGE, order: oldestFirst() ? "asc" : "desc" })}`);
+  if (wanted.toString() !== filters().toString()) return;
+  jobs.clear();
+  order = [];
+  add(page.data);
+  hasMore = page.has_more;
+  lastId = page.last_id;
+  for (const id of chosen) if (!jobs.has(id)) chosen.delete(id);
+  showChosen();
+  show();
+  if (hasMore && KEYS[sorting().key]) loadMore();
+}
+
+// -- filters and sorting live in the address -------------------------------------------------------------------------
+
+function go(change) {
+  const found = parameters();
+  change(found);
+  for (const [name, value] of [...found]) if (value === "") found.delete(name);
+  history.replaceState(null, "", `/jobs${found.size ? `?${found}` : ""}`);
+}
+
+let typing;
+byId("filters").addEventListener("submit", (event) => event.preventDefault());
+byId("filters").addEventListener("input", () => {
+  clearTimeout(typing);
+  typing = setTimeout(narrow, 200);
+});
+
+/** Take the filters as they stand in the form. */
+function narrow() {
+  const before = filters().toString();
+  go((found) => {
+    found.delete("status");
+    for (const box of document.querySelectorAll("[data-statuses]:checked")) {
+      for (const status of box.dataset.statuses.split(" ")) found.append("status", status);
+    }
+    found.set("search", byId("filters").elements.search.value.trim());
+    if (byId("mine").checked) found.set("created_by", visitor.name);
+    else if (found.get("created_by") === visitor.name) found.delete("created_by");
+  });
+  if (filters().toString() !== before) reload().catch(complain);
+}
+
+document.querySelector("thead").addEventListener("click", (event) => {
+  const head = event.target.closest("th[data-sort]");
+  if (!head) return;
+  const now = sorting();
+  const wasAge = now.key === "age";
+  const descending = head.dataset.sort === now.key ? !now.descending : head.dataset.sort === "age";
+  go((found) => found.set("sort", head.dataset.sort === "age" && descending ? "" : `${head.dataset.sort}:${descending ? "desc" : "asc"}`));
+  if (sorting().key === "age" || wasAge && oldestFirst()) reload().catch(complain);
+  else { show(); if (hasMore) loadMore(); }
+});
+
+byId("more").addEventListener("click", loadMore);
+
+// -- the selection ---------------------------------------------------------------------------------------------------
+
+const cancellable = () => [...chosen].map((id) => jobs.get(id)).filter((job) => job && !FINAL.has(job.status) && mayChange(job.created_by));
+
+function showChosen() {
+  byId("selection").hidden = chosen.size === 0;
+  setText(byId("chosen"), `${chosen.size} selected`);
+  byId("compare").hidden = chosen.size < 2 || chosen.size > MOST_COMPARED;
+  byId("compare").href = `/compare${query({ job: [...chosen] })}`;
+  byId("cancel").hidden = cancellable().length === 0;
+}
+
+byId("rows").addEventListener("change", (event) => {
+  const row = event.target.closest("tr.job");
+  if (!row) return;
+  if (event.target.checked) chosen.add(row.dataset.id);
+  else chosen.delete(row.dataset.id);
+  showChosen();
+});
+
+byId("clear").addEventListener("click", () => { chosen.clear(); showChosen(); table.refresh(); });
+
+byId("cancel").addEventListener("click", async () => {
+  const wanted = cancellable();
+  const words = wanted.length === 1 ? `Cancel ${wanted[0].name}?` : `Cancel ${wanted.length} jobs?`;
+  if (!(await confirmed(byId("sure"), words, "What runs is ended. Checkpoints and curves are kept."))) return;
+  const answers = await Promise.allSettled(wanted.map((job) => call(`/v1/jobs/${job.id}/cancel`, { method: "POST" })));
+  const refused = answers.filter((answer) => answer.status === "rejected");
+  for (const answer of answers) if (answer.status === "fulfilled") update(answer.value.id, brief(answer.value));
+  chosen.clear();
+  showChosen();
+  table.refresh();
+  if (refused.length) say(`${refused.length} were not cancelled: ${refused[0].reason.message}`, { bad: true });
+  else say(`${wanted.length === 1 ? "One job is" : `${wanted.length} jobs are`} being cancelled.`);
+});
+
+// -- live ------------------------------------------------------------------------------------------------------------
+
+function update(id, change) {
+  const job = jobs.get(id);
+  if (!job) return;
+  jobs.set(id, { ...job, ...change });
+  table.refresh(id);
+}
+
+/** A job that is new here: shown where the newest are on top and it passes the filters. */
+const newcomers = new Set();
+let fetching;
+function welcome(id) {
+  newcomers.add(id);
+  fetching ??= setTimeout(async () => {
+    fetching = undefined;
+    newcomers.clear();
+    const page = await call(`/v1/jobs${joined(filters(), { limit: 50 })}`).catch(() => null);
+    if (!page || oldestFirst()) return;
+    const fresh = page.data.filter((job) => !jobs.has(job.id));
+    for (const job of fresh) jobs.set(job.id, brief(job));
+    order = [...fresh.map((job) => job.id), ...order];
+    if (fresh.length) show();
+  }, 300);
+}
+
+const wantsStatus = () => filters().getAll("status");
+
+follow("/v1/stream", {
+  onState(state) {
+    showLink(state);
+    if (state === "live") refreshFirst();
+  },
+  on: {
+    status(told) {
+      if (!jobs.has(told.job_id)) { welcome(told.job_id); return; }
+      const { status, status_message, progress } = told;
+      update(told.job_id, { status, status_message, progress: progress ?? jobs.get(told.job_id).progress });
+      if (wantsStatus().length && !wantsStatus().includes(status)) leave(told.job_id);
+    },
+    metrics(told) {
+      if (!jobs.has(told.job_id)) return;
+      const loss = told.values[LOSS];
+      update(told.job_id, { metrics: { [LOSS]: loss }, progress: told.progress });
+      if (loss !== undefined && told.progress) curves.add(told.job_id, told.progress.step, loss);
+    },
+    reset: () => reload().catch(complain),
+  },
+});
+
+/** It no longer passes the filter; it stays for a moment, so that one sees why it goes. */
+function leave(id) {
+  setTimeout(() => {
+    const job = jobs.get(id);
+    if (!job || wantsStatus().length === 0 || wantsStatus().includes(job.status)) return;
+    jobs.delete(id);
+    order = order.filter((one) => one !== id);
+    show();
+  }, 3000);
+}
+
+/** What happened between the server's drawing and the stream. */
+async function refreshFirst() {
+  if (oldestFirst()) return;
+  const page = await call(`/v1/jobs${joined(filters(), { limit: 50 })}`).catch(() => null);
+  if (!page) return;
+  const fresh = page.data.filter((job) => !jobs.has(job.id)).map((job) => job.id);
+  for (const job of page.data) jobs.set(job.id, brief(job));
+  order = [...fresh, ...order];
+  show();
+}
+
+function complain(error) {
+  if (error instanceof ApiError) say(error.message, { bad: true });
+  else say("The service does not answer.", { bad: true });
+}
+
+show();
+localTimes();
+if (byId("filters").elements.search.value.trim() !== (parameters().get("search") ?? "")) narrow(); // typed meanwhile
+if (sorting().key !== "age") loadMore();
+else if (oldestFirst()) reload().catch(complain);

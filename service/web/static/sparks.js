@@ -1,0 +1,59 @@
+// The last losses of the jobs in sight: asked for twenty jobs at a time, then grown by the stream.
+
+import { call, query } from "./api.js";
+import { LOSS } from "./rows.js";
+
+const AT_ONCE = 20;
+const POINTS = 40;
+
+export class Curves {
+  /** `changed(id)` tells that a job's curve is another now. */
+  constructor(changed) {
+    this.changed = changed;
+    this.found = new Map();
+    this.wanted = new Set();
+  }
+
+  /** Values, oldest first; null where they are not known. */
+  of(id) {
+    return this.found.get(id)?.values ?? null;
+  }
+
+  /** These jobs are in sight. */
+  want(jobs) {
+    this.wanted = new Set(jobs.map((job) => job.id).filter((id) => !this.found.has(id)));
+    this.later ??= setTimeout(() => { this.later = undefined; this.fetch(); }, 150);
+  }
+
+  async fetch() {
+    const ids = [...this.wanted].slice(0, AT_ONCE);
+    if (!ids.length) return;
+    for (const id of ids) { this.wanted.delete(id); this.found.set(id, { steps: [], values: [] }); }
+    try {
+      const answer = await call(`/v1/metrics${query({ job: ids, keys: LOSS, max_points: POINTS })}`);
+      for (const { job_id, series } of answer.data) {
+        const [{ steps, values }] = series;
+        this.found.set(job_id, { steps, values });
+        this.changed(job_id);
+      }
+    } catch {
+      for (const id of ids) this.found.delete(id); // asked for again when next in sight
+      return;
+    }
+    this.fetch();
+  }
+
+  /** One more value; a step that was run again replaces what came after it. */
+  add(id, step, value) {
+    const curve = this.found.get(id) ?? { steps: [], values: [] };
+    while (curve.steps.length && curve.steps.at(-1) >= step) { curve.steps.pop(); curve.values.pop(); }
+    curve.steps.push(step);
+    curve.values.push(value);
+    if (curve.steps.length > POINTS * 2) {
+      curve.steps = curve.steps.filter((_, i) => i % 2);
+      curve.values = curve.values.filter((_, i) => i % 2);
+    }
+    this.found.set(id, curve);
+    this.changed(id);
+  }
+}

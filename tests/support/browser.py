@@ -1,0 +1,99 @@
+"""A browser that is signed in, and that remembers what a page must not do: errors, and requests to other hosts."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, sync_playwright
+
+from tests.support.chromium import chromium
+
+# Without a GPU and in a container: Chromium's own sandbox needs privileges that a container does not have.
+_FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars")
+_WITHOUT_NETWORK = "net::ERR_"
+
+
+@contextmanager
+def launched() -> Iterator[Browser]:
+    """Raises ChromiumMissingError."""
+    path = chromium()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=list(_FLAGS))
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@dataclass
+class Visit:
+    """A browser's window on one service."""
+
+    page: Page
+    url: str
+    errors: list[str] = field(default_factory=list)
+    """What the console complained of."""
+    strangers: list[str] = field(default_factory=list)
+    """Requests to other hosts."""
+
+    def go(self, path: str) -> Page:
+        self.page.goto(self.url + path)
+        return self.page
+
+    def sign_in(self, token: str, path: str = "/jobs") -> Page:
+        """By the form, as a person does."""
+        self.go(path)
+        self.page.get_by_label("Token").fill(token)
+        self.page.get_by_role("button", name="Sign in").click()
+        self.page.wait_for_url(self.url + path)
+        return self.page
+
+    def forgive_lost_connections(self) -> None:
+        """Chromium writes a line for every request that finds no network: such lines are no fault of the page."""
+        self.errors = [error for error in self.errors if _WITHOUT_NETWORK not in error]
+
+    def require_clean(self) -> None:
+        assert not self.errors, self.errors
+        assert not self.strangers, self.strangers
+
+
+@contextmanager
+def visiting(
+    browser: Browser,
+    url: str,
+    *,
+    scheme: Literal["light", "dark"] = "light",
+    size: tuple[int, int] = (1280, 800),
+    **options: Any,
+) -> Iterator[Visit]:
+    """A window of its own: no cookies of another."""
+    context: BrowserContext = browser.new_context(
+        color_scheme=scheme,
+        viewport={"width": size[0], "height": size[1]},
+        timezone_id="Europe/Berlin",
+        locale="en-GB",
+        accept_downloads=True,
+        **options,
+    )
+    context.set_default_timeout(20_000)
+    visit = Visit(context.new_page(), url)
+    home = urlsplit(url).netloc
+
+    def request(sent: Request) -> None:
+        parts = urlsplit(sent.url)
+        if parts.scheme in ("http", "https", "ws", "wss") and parts.netloc != home:
+            visit.strangers.append(sent.url)
+
+    def console(message: ConsoleMessage) -> None:
+        if message.type == "error":
+            visit.errors.append(f"{message.text} ({message.location.get('url', '')})")
+
+    visit.page.on("request", request)
+    visit.page.on("console", console)
+    visit.page.on("pageerror", lambda error: visit.errors.append(str(error)))
+    try:
+        yield visit
+    finally:
+        context.close()

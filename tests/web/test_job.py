@@ -1,0 +1,165 @@
+"""The page of one job, while it really trains."""
+
+import re
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.support.browser import Visit
+from tests.support.live import wait_for_status, wait_for_step
+from tests.web.test_jobs import SPEC
+from trainyard.client import Client
+
+pytestmark = [pytest.mark.web]
+
+LONG = {**SPEC, "steps": 1_000_000, "log": {"every_steps": 1}, "checkpoint": {"every_steps": 200}}
+
+
+def points(page: Page, chart: str = "loss") -> dict[int, float]:
+    """What a frame shows of its first curve."""
+    drawn = page.evaluate(
+        "id => { const [one] = document.querySelector(`#chart-${id} .frame`).data ?? [{x: [], y: []}];"
+        " return [Array.from(one.x), Array.from(one.y)]; }",
+        chart,
+    )
+    return dict(zip(*drawn, strict=True))
+
+
+def grown(page: Page, least: int) -> None:
+    page.wait_for_function(
+        "least => document.querySelector('#chart-loss .frame').data?.[0].x.at(-1) > least", arg=least, timeout=60_000
+    )
+
+
+@pytest.fixture(scope="module")
+def running(client: Client) -> Any:
+    """A job that trains for as long as it is looked at."""
+    job = client.submit({**LONG, "name": "watched"})
+    wait_for_step(client, job.id, 20)
+    yield job
+    client.cancel(job.id)
+    wait_for_status(client, job.id, "cancelled")
+
+
+def test_curves_and_log_grow_without_a_reload(visit: Visit, running: Any) -> None:
+    page = visit.go(f"/jobs/{running.id}")
+    page.evaluate("window.untouched = true")
+    expect(page.locator("#sentence")).to_contain_text(re.compile(r"^Running on .+: step .+ of 1.000.000"))
+    grown(page, 30)
+    before, lines = max(points(page)), page.locator("#log").inner_text()
+    grown(page, before + 20)
+    expect(page.locator("#log")).not_to_have_text(lines)
+    assert page.evaluate("window.untouched")
+
+
+def test_first_view_is_drawn_without_scripts(visit: Visit, running: Any) -> None:
+    page = visit.page.context.browser.new_context(  # type: ignore[union-attr]
+        java_script_enabled=False, storage_state=visit.page.context.storage_state()
+    ).new_page()
+    page.goto(f"{visit.url}/jobs/{running.id}")
+    expect(page.locator("#chart-loss svg.sketch .line")).to_have_attribute("d", re.compile("^M.+L"))
+    expect(page.get_by_role("heading", name="watched")).to_be_visible()
+    page.context.close()
+
+
+def test_zoom_is_shared_and_undone(visit: Visit, running: Any) -> None:
+    page = visit.go(f"/jobs/{running.id}")
+    grown(page, 30)
+    page.evaluate("Plotly.relayout(document.querySelector('#chart-loss .frame'), {'xaxis.range': [5, 15]})")
+    page.wait_for_function(
+        "() => JSON.stringify(document.querySelector('#chart-norm .frame').layout.xaxis.range) === '[5,15]'"
+    )
+    page.get_by_role("button", name="Show all").click()
+    page.wait_for_function("() => document.querySelector('#chart-norm .frame').layout.xaxis.autorange !== false")
+
+
+def test_log_scale_and_smoothing(visit: Visit, running: Any) -> None:
+    page = visit.go(f"/jobs/{running.id}")
+    grown(page, 30)
+    page.get_by_text("Log scale").click()
+    page.wait_for_function("() => document.querySelector('#chart-loss .frame').layout.yaxis.type === 'log'")
+    page.get_by_label("Smooth").fill("0.9")
+    page.wait_for_function("() => document.querySelector('#chart-loss .frame').data.length === 2")
+
+
+def test_a_lost_connection_is_told_and_nothing_is_missing_after_it(visit: Visit, client: Client, running: Any) -> None:
+    page = visit.go(f"/jobs/{running.id}")
+    grown(page, 30)
+    visit.page.context.set_offline(True)
+    page.evaluate("window.dispatchEvent(new Event('offline'))")
+    expect(page.locator("#banner")).to_be_visible(timeout=20_000)
+    there = client.job(running.id).progress
+    assert there is not None
+    wait_for_step(client, running.id, there.step + 50)
+    visit.page.context.set_offline(False)
+    expect(page.locator("#banner")).to_be_hidden(timeout=20_000)
+    grown(page, there.step + 60)
+    shown = points(page)
+    (told,) = client.metrics(running.id, ["train/loss"], max_points=1_000_000).series
+    last = max(shown)
+    expected = {s: v for s, v in zip(told.steps, told.values, strict=True) if s <= last}
+    assert shown == expected
+    visit.forgive_lost_connections()
+
+
+def test_log_lines_are_text_and_can_be_searched(visit: Visit, client: Client) -> None:
+    page = visit.go(f"/jobs/{_script(client)}")
+    expect(page.locator("#log")).to_contain_text("<script>alert(1)</script> red")
+    page.get_by_label("Only lines with").fill("needle")
+    expect(page.locator("#log")).to_have_text("a needle here")
+    expect(page.locator("#log-found")).to_have_text("1 of 4 lines")
+
+
+def _script(client: Client) -> str:
+    """A job whose program writes what a page must not believe."""
+    code = "print('<script>alert(1)</script> \\x1b[31mred\\x1b[0m\\na needle here\\nlast')"
+    job = client.submit({"task": "script", "argv": ["-c", code], "gpus": 1, "name": "hostile <b>log</b>"})
+    wait_for_status(client, job.id, "succeeded", "failed")
+    return job.id
+
+
+def test_pause_resume_and_cancel_by_buttons(visit: Visit, client: Client) -> None:
+    job = client.submit({**LONG, "name": "steered"})
+    page = visit.go(f"/jobs/{job.id}")
+    status = page.locator("#status")
+    wait_for_step(client, job.id, 5)
+    page.get_by_role("button", name="Pause").click()
+    expect(status).to_have_text("paused", timeout=60_000)
+    page.get_by_role("button", name="Resume").click()
+    expect(status).to_have_text("running", timeout=60_000)
+    expect(page.locator("#attempts li")).to_have_count(2)
+    page.get_by_role("button", name="Cancel", exact=True).click()
+    page.get_by_role("button", name="Cancel the job").click()
+    expect(status).to_have_text("cancelled", timeout=60_000)
+    expect(page.get_by_role("button", name="Retry")).to_be_visible()
+
+
+def test_a_failure_says_where_and_what_to_try(visit: Visit, client: Client) -> None:
+    job = client.submit({**SPEC, "name": "too-hot", "optimizer": {"name": "sgd", "lr": 1e9}})
+    page = visit.go(f"/jobs/{job.id}")
+    expect(page.locator("#failed-where")).to_contain_text("Rank 0 failed first", timeout=90_000)
+    expect(page.locator("#failed-hint")).to_contain_text("Lower optimizer.lr")
+    page.get_by_text("Traceback", exact=True).click()
+    expect(page.locator("#failed-trace pre")).to_contain_text("TrainingError")
+
+
+def test_a_checkpoint_and_the_export_can_be_downloaded(visit: Visit, client: Client) -> None:
+    job = client.submit({**SPEC, "name": "saved", "checkpoint": {"every_steps": 200}})
+    page = visit.go(f"/jobs/{job.id}")
+    link = page.get_by_role("link", name="Download the checkpoint of step 400")
+    expect(link).to_be_visible(timeout=90_000)
+    with page.expect_download() as download:
+        link.click()
+    assert download.value.suggested_filename.endswith(".tar")
+    expect(page.get_by_role("link", name="Download what was trained")).to_be_visible(timeout=30_000)
+
+
+def test_a_viewer_sees_no_buttons(stranger: Visit, client: Client, running: Any) -> None:
+    token = client.create_token("only-looks", role="viewer").token
+    page = stranger.sign_in(token, f"/jobs/{running.id}")
+    grown(page, 30)
+    for name in ("Pause", "Cancel", "Retry", "Resume"):
+        expect(page.get_by_role("button", name=name)).to_have_count(0)
+    expect(page.get_by_role("link", name="Fork")).to_have_count(0)
+    stranger.require_clean()

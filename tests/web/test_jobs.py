@@ -1,0 +1,97 @@
+"""The table of jobs, with jobs that really train."""
+
+import re
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.support.browser import Visit
+from tests.support.live import wait_for_status
+from trainyard.client import Client
+
+pytestmark = [pytest.mark.web]
+
+SPEC: dict[str, Any] = {
+    "task": "regression",
+    "gpus": 1,
+    "model": {"source": "builtin", "name": "mlp"},
+    "data": {"source": "builtin", "name": "parity"},
+    "steps": 400,
+    "batch": {"size": 10},
+    "log": {"every_steps": 5},
+}
+
+
+def row(page: Page, name: str) -> Any:
+    return page.locator("tr.job").filter(has=page.get_by_role("link", name=name, exact=True))
+
+
+def test_a_job_appears_trains_and_ends_without_a_reload(visit: Visit, client: Client) -> None:
+    page = visit.page
+    page.evaluate("window.untouched = true")
+    job = client.submit({**SPEC, "name": "seen-live"})
+    line = row(page, "seen-live")
+    expect(line).to_be_visible()
+    expect(line.locator(".chip")).to_have_text("running", timeout=60_000)
+    expect(line.locator(".chip")).to_have_text("succeeded", timeout=60_000)
+    expect(line.locator(".steps")).to_have_text("400 / 400")
+    expect(line.locator(".spark path")).to_have_attribute("d", re.compile(r"^M.+L.+L"))
+    assert client.job(job.id).status == "succeeded"
+    assert page.evaluate("window.untouched")
+
+
+def test_filters_are_kept_in_the_address(visit: Visit, client: Client) -> None:
+    paused = client.submit({**SPEC, "name": "one-paused"})
+    client.pause(paused.id)
+    wait_for_status(client, paused.id, "paused")
+    page = visit.page
+    page.get_by_label("Search names").fill("ONE-pau")
+    page.get_by_text("Paused", exact=True).click()
+    expect(page.locator("tr.job")).to_have_count(1)
+    expect(row(page, "one-paused")).to_be_visible()
+    expect(page).to_have_url(visit.url + "/jobs?status=paused&search=ONE-pau")
+    page.reload()
+    expect(page.locator("tr.job")).to_have_count(1)
+    expect(page.get_by_label("Search names")).to_have_value("ONE-pau")
+    page.get_by_label("Search names").fill("no such name")
+    expect(page.get_by_role("heading", name="Nothing matches")).to_be_visible()
+    client.cancel(paused.id)
+
+
+def test_a_hostile_name_is_text(visit: Visit, client: Client) -> None:
+    name = "<img src=x onerror=alert(1)>"
+    client.cancel(client.submit({**SPEC, "name": name}).id)
+    expect(row(visit.page, name)).to_be_visible()
+    visit.page.reload()
+    expect(row(visit.page, name)).to_be_visible()
+    assert visit.page.locator("main img").count() == 0
+
+
+def test_selected_jobs_are_cancelled_together(visit: Visit, client: Client) -> None:
+    names = [f"together-{n}" for n in (1, 2)]
+    ids = [client.submit({**SPEC, "name": name, "steps": 1_000_000}).id for name in names]
+    page = visit.page
+    for name in names:
+        row(page, name).get_by_role("checkbox").check()
+    expect(page.get_by_role("link", name="Compare").last).to_have_attribute(
+        "href", f"/compare?job={ids[0]}&job={ids[1]}"
+    )
+    page.get_by_role("region", name="Selected jobs").get_by_role("button", name="Cancel").click()
+    page.get_by_role("button", name="Cancel them").click()
+    for name in names:
+        expect(row(page, name).locator(".chip")).to_have_text("cancelled", timeout=60_000)
+
+
+def test_sorting_is_told_and_kept(visit: Visit, client: Client) -> None:
+    for name in ("aa-first", "zz-last"):
+        client.cancel(client.submit({**SPEC, "name": name}).id)
+    page = visit.page
+    expect(row(page, "zz-last")).to_be_visible()
+    head = page.locator("th[data-sort=name]")
+    head.get_by_role("button").click()
+    expect(head).to_have_attribute("aria-sort", "ascending")
+    expect(page.locator("tr.job .name a").first).to_have_text("<img src=x onerror=alert(1)>")
+    head.get_by_role("button").click()
+    expect(page.locator("tr.job .name a").first).to_have_text("zz-last")
+    expect(page).to_have_url(visit.url + "/jobs?sort=name%3Adesc")

@@ -1,0 +1,69 @@
+"""Signing in and out, as a browser does it."""
+
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.support.browser import Visit
+
+pytestmark = [pytest.mark.web]
+
+
+def test_whoever_is_not_signed_in_comes_back_to_where_they_wanted_to_go(stranger: Visit, token: str) -> None:
+    page = stranger.sign_in(token, "/jobs?status=failed&sort=name%3Aasc")
+    assert page.url == stranger.url + "/jobs?status=failed&sort=name%3Aasc"
+    expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
+    stranger.require_clean()
+
+
+def test_a_wrong_token_is_told_beside_the_field(stranger: Visit) -> None:
+    page = stranger.go("/jobs")
+    page.get_by_label("Token").fill("ty_000000000000_nonsense")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("alert").filter(has_text="not known here")).to_be_visible()
+    expect(page.get_by_label("Token")).to_be_focused()
+
+
+def test_the_cookie_is_out_of_reach_of_scripts_and_other_sites(visit: Visit) -> None:
+    (cookie,) = visit.page.context.cookies()
+    assert (cookie["httpOnly"], cookie["sameSite"], cookie["path"]) == (True, "Strict", "/")
+    assert visit.page.evaluate("document.cookie") == ""
+
+
+def test_after_signing_out_nothing_is_shown(visit: Visit) -> None:
+    visit.page.get_by_role("button", name="Sign out").click()
+    expect(visit.page.get_by_label("Token")).to_be_visible()
+    visit.go("/jobs")
+    assert re.search(r"/sign-in\?next=/jobs$", visit.page.url)
+
+
+@pytest.fixture
+def elsewhere(visit: Visit) -> Iterator[str]:
+    """Another site, with a link to the service."""
+
+    class Link(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = f'<!doctype html><link rel="icon" href="data:,"><a href="{visit.url}/jobs">jobs</a>'.encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Not into the tests' output."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Link)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://localhost:{server.server_port}/"
+    server.shutdown()
+
+
+def test_a_link_from_another_site_finds_one_signed_in(visit: Visit, elsewhere: str) -> None:
+    visit.page.goto(elsewhere)
+    visit.page.get_by_role("link", name="jobs").click()
+    expect(visit.page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
+    visit.strangers.clear()
