@@ -9,7 +9,7 @@ have gone at its own pace.
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from service.errors import InvalidRequestError
+from service.errors import ConflictError
 
 _MICROS = 1e6
 _SPEED, _EXAMPLES = "perf/tokens_per_second", "perf/examples_per_second"
@@ -68,7 +68,7 @@ def tokens_seen(job_id: str, spec: Mapping[str, Any], latest: Mapping[str, Any])
     The short batch at an epoch's end (`batch.last: keep`) counts as a whole one.
 
     Raises:
-        InvalidRequestError: the job does not train on tokens.
+        ConflictError: the job does not train on tokens.
     """
     speed, examples = _number(latest.get(_SPEED)), _number(latest.get(_EXAMPLES))
     if speed and examples:
@@ -76,7 +76,7 @@ def tokens_seen(job_id: str, spec: Mapping[str, Any], latest: Mapping[str, Any])
         return lambda step, execution, time: float(step * each)
     if spec["task"] != "causal_lm":
         message = f"job {job_id} counts no tokens: `{spec['task']}` trains on examples; use `step` or `time`"
-        raise InvalidRequestError(message, param="x", code="no_tokens")
+        raise ConflictError(message, param="x", code="no_tokens")
     return lambda step, execution, time: None
 
 

@@ -33,7 +33,7 @@ def read_curves(database: Database, job_id: str, wanted: Wanted, now: datetime) 
 
     Raises:
         NotFoundError: there is no such job.
-        InvalidRequestError: it has no such axis.
+        ConflictError: it has no such axis.
     """
     with database.read() as session:
         job = JobRepository(session, now).get(job_id)

@@ -203,10 +203,10 @@ def test_tokens_are_read_where_there_are_any(world: World) -> None:
     worker.metrics([("train/loss", 2, 1.0)])
     for query in ("", "&format=csv"):
         refused = world.client.get(f"/v1/jobs/{job}/metrics?x=tokens{query}")
-        assert refused.status_code == 422
+        assert refused.status_code == 409
         assert refused.json()["error"] == {
             "message": f"job {job} counts no tokens: `regression` trains on examples; use `step` or `time`",
-            "type": "invalid_request_error",
+            "type": "conflict_error",
             "param": "x",
             "code": "no_tokens",
         }

@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.errors import InvalidRequestError
+from service.errors import ConflictError
 from service.reports.curves.axes import Placed, Stretch, tokens_seen, training_seconds
 
 SECOND = 1_000_000
@@ -53,6 +53,6 @@ def test_before_the_first_report_nothing_is_known() -> None:
 
 
 def test_images_are_no_tokens() -> None:
-    with pytest.raises(InvalidRequestError, match="trains on examples") as refused:
+    with pytest.raises(ConflictError, match="trains on examples") as refused:
         tokens_seen("job_1", {"task": "image_classification", "batch": {"size": 8}}, {})
     assert (refused.value.param, refused.value.code) == ("x", "no_tokens")
