@@ -25,6 +25,7 @@ from service.errors import MalformedRequestError, NotFoundError
 from service.jobs import actions, deleting, profiles, resolving, steering, submitting
 from service.jobs.repository import JobFilter, JobRepository, Window
 from service.jobs.schemas import attempt_resource, event_resource, job_resource, page_of
+from service.openapi import SPEC
 from service.planner import actions as planning
 from trainyard.contract.problems import SpecError
 from trainyard.contract.resources import (
@@ -46,7 +47,7 @@ _YAML_TYPES = ("application/yaml", "application/x-yaml", "text/yaml", "text/x-ya
 SPEC_BODY = {
     "requestBody": {
         "required": True,
-        "content": {kind: {"schema": {"type": "object"}} for kind in ("application/json", "application/yaml")},
+        "content": {kind: {"schema": SPEC} for kind in ("application/json", "application/yaml")},
     },
 }
 
