@@ -147,7 +147,8 @@ export class Charts {
     if (frame.dataset.listens) return;
     frame.dataset.listens = "yes";
     frame.on("plotly_relayout", (change) => {
-      if (change["xaxis.range[0]"] !== undefined) this.zoom([change["xaxis.range[0]"], change["xaxis.range[1]"]]);
+      const range = change["xaxis.range"] ?? [change["xaxis.range[0]"], change["xaxis.range[1]"]];
+      if (range[0] !== undefined) this.zoom(range);
     });
     frame.on("plotly_doubleclick", () => this.zoom(null));
   }
