@@ -10,10 +10,10 @@ export class VirtualRows {
     this.rows = new Map();
     this.above = space(columns);
     this.below = space(columns);
-    this.height = 44;
     this.window = [-1, -1];
+    this.measure();
     addEventListener("scroll", () => this.schedule(), { passive: true });
-    addEventListener("resize", () => { this.window = [-1, -1]; this.schedule(); });
+    addEventListener("resize", () => { this.measure(); this.window = [-1, -1]; this.schedule(); });
   }
 
   /** These rows, in this order. */
@@ -33,8 +33,11 @@ export class VirtualRows {
     this.waiting ??= requestAnimationFrame(() => { this.waiting = undefined; this.draw(); });
   }
 
+  measure() {
+    this.height = parseFloat(getComputedStyle(this.body.parentElement).getPropertyValue("--row"));
+  }
+
   draw() {
-    this.height = parseFloat(getComputedStyle(this.body.parentElement).getPropertyValue("--row")) || this.height;
     const top = -this.body.getBoundingClientRect().top;
     const first = Math.max(0, Math.floor(top / this.height) - BEYOND);
     const last = Math.min(this.ids.length, Math.ceil((top + innerHeight) / this.height) + BEYOND);
