@@ -118,6 +118,7 @@ class AsyncClient(AsyncAccessCalls, SharedCalls):
         created_after: datetime | None = None,
         created_before: datetime | None = None,
         sweep: str | None = None,
+        search: str | None = None,
         order: str = "desc",
         limit: int | None = None,
     ) -> AsyncIterator[JobResource]:
@@ -130,6 +131,7 @@ class AsyncClient(AsyncAccessCalls, SharedCalls):
             created_after=created_after,
             created_before=created_before,
             sweep=sweep,
+            search=search,
             order=order,
             limit=limit,
         )

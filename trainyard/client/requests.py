@@ -179,11 +179,20 @@ def jobs(
     order: str,
     limit: int | None,
     sweep: str | None = None,
+    search: str | None = None,
 ) -> Request[Page[JobResource]]:
     filters = {f"metadata[{key}]": value for key, value in (metadata or {}).items()}
     times = {"created_after": created_after, "created_before": created_before}
     filters |= {key: wire_time(moment) for key, moment in times.items() if moment is not None}
-    params = {"status": status, "name": name, "created_by": created_by, "order": order, "sweep": sweep, **filters}
+    params = {
+        "status": status,
+        "name": name,
+        "created_by": created_by,
+        "order": order,
+        "sweep": sweep,
+        "search": search,
+        **filters,
+    }
     return _page("/v1/jobs", JobResource, min(limit or PAGE_SIZE, PAGE_SIZE), **params)
 
 

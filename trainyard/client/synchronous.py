@@ -123,6 +123,7 @@ class Client(AccessCalls, SharedCalls):
         created_after: datetime | None = None,
         created_before: datetime | None = None,
         sweep: str | None = None,
+        search: str | None = None,
         order: str = "desc",
         limit: int | None = None,
     ) -> Iterator[JobResource]:
@@ -139,6 +140,7 @@ class Client(AccessCalls, SharedCalls):
             created_after=created_after,
             created_before=created_before,
             sweep=sweep,
+            search=search,
             order=order,
             limit=limit,
         )
