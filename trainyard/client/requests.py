@@ -149,6 +149,7 @@ def jobs(
     created_after: datetime | None = None,
     created_before: datetime | None = None,
     sweep: str | None = None,
+    search: str | None = None,
     order: str = "desc",
     limit: int | None = None,
 ) -> Request[Page[JobResource]]:
@@ -160,8 +161,15 @@ def jobs(
     filters = {f"metadata[{key}]": value for key, value in (metadata or {}).items()}
     times = {"created_after": created_after, "created_before": created_before}
     filters |= {key: wire_time(moment) for key, moment in times.items() if moment is not None}
-    params = {"status": status, "name": name, "created_by": created_by, "order": order, "sweep": sweep, **filters}
-    return page("/v1/jobs", JobResource, limit, **params)
+    params = {
+        "status": status,
+        "name": name,
+        "created_by": created_by,
+        "order": order,
+        "sweep": sweep,
+        "search": search,
+    }
+    return page("/v1/jobs", JobResource, limit, **params, **filters)
 
 
 def cancel(job_id: str) -> Request[JobResource]:

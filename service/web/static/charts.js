@@ -109,8 +109,9 @@ export class Charts {
   }
 
   traces(chart, key, series, n, many) {
-    const x = this.view.axis === "time" ? series.times : series.steps;
-    const values = chart.scale === 1 ? series.values : series.values.map((value) => value * chart.scale);
+    // Copies: what Plotly holds is what it has drawn, while the store goes on.
+    const x = (this.view.axis === "time" ? series.times : series.steps).slice();
+    const values = series.values.map((value) => value * chart.scale);
     const shown = many ? (key === slowest(many) ? "c2" : "line") : null;
     const line = { color: shown ? colour(shown) : curveColour(n), width: 1.6 };
     const name = label(key, chart);
@@ -147,7 +148,8 @@ export class Charts {
     if (frame.dataset.listens) return;
     frame.dataset.listens = "yes";
     frame.on("plotly_relayout", (change) => {
-      if (change["xaxis.range[0]"] !== undefined) this.zoom([change["xaxis.range[0]"], change["xaxis.range[1]"]]);
+      const range = change["xaxis.range"] ?? [change["xaxis.range[0]"], change["xaxis.range[1]"]];
+      if (range[0] !== undefined) this.zoom(range);
     });
     frame.on("plotly_doubleclick", () => this.zoom(null));
   }

@@ -1,0 +1,112 @@
+"""`python -m tests.support.screenshots FOLDER`: every page of the dashboard, dark and light, wide and phone-narrow.
+
+A service of its own with jobs that really train: one that runs, one behind it, one that failed, one that is paused.
+"""
+
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from playwright.sync_api import Browser
+
+from tests.support.browser import launched, visiting
+from tests.support.live import wait_for_status, wait_for_step
+from trainyard.client import Client
+from trainyard.contract.places import admin_token_file
+from trainyard.demo import ServiceProcess
+
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+SIZES = {"wide": (1280, 800), "narrow": (360, 740)}
+_SETTLED = 4000
+"""Milliseconds after which charts are drawn."""
+
+SMALL: dict[str, Any] = {
+    "task": "image_classification",
+    "gpus": 1,
+    "model": {"source": "builtin", "name": "convnet", "channels": 8},
+    "data": {"source": "builtin", "name": "digits", "eval_fraction": 0.2},
+    "batch": {"size": 64},
+    "log": {"every_steps": 2},
+}
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """Those that pages are about."""
+
+    running: str
+    failed: str
+    compared: tuple[str, str]
+
+
+def main() -> int:
+    """Fill the folder; 1 where a page complained or was wider than its window."""
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="trainyard-screens-") as made:
+        service = ServiceProcess(Path(made), local_slots="2", tick_seconds="0.3")
+        service.start()
+        try:
+            with service.client() as client, launched() as browser:
+                jobs = train(client)
+                token = admin_token_file(service.state_dir).read_text().strip()
+                wrong = shoot(browser, service.url, token, jobs, folder)
+                for job in client.jobs(status=["running", "pending"]):
+                    client.cancel(job.id)
+        finally:
+            service.stop()
+    print("\n".join(wrong) or f"the pages are in {folder}")
+    return 1 if wrong else 0
+
+
+def train(client: Client) -> Jobs:
+    """Jobs in every state that a page looks different in."""
+    rates = [
+        client.submit({**SMALL, "name": f"digits-lr-{lr:g}", "steps": 150, "optimizer": {"name": "adamw", "lr": lr}})
+        for lr in (1e-3, 1e-2)
+    ]
+    failed = client.submit({**SMALL, "name": "digits-too-hot", "steps": 60, "optimizer": {"name": "sgd", "lr": 1e12}})
+    paused = client.submit({**SMALL, "name": "digits-waits-for-review", "steps": 900})
+    client.pause(paused.id)
+    for job in (*rates, failed):
+        wait_for_status(client, job.id, "succeeded", "failed")
+    every = {"checkpoint": {"every_steps": 100}, "evaluation": {"every_steps": 50}}
+    running = client.submit({**SMALL, **every, "name": "digits-ddp", "gpus": 2, "strategy": "ddp", "steps": 100_000})
+    client.submit({**SMALL, "name": "digits-fsdp", "gpus": 2, "strategy": "fsdp", "steps": 1000})
+    wait_for_step(client, running.id, 120)
+    return Jobs(running.id, failed.id, (rates[0].id, rates[1].id))
+
+
+def shoot(browser: Browser, url: str, token: str, jobs: Jobs, folder: Path) -> list[str]:
+    """A picture of each page in each form; what was wrong with them."""
+    one, other = jobs.compared
+    pages = {
+        "jobs": "/jobs",
+        "job-running": f"/jobs/{jobs.running}",
+        "job-failed": f"/jobs/{jobs.failed}",
+        "compare": f"/compare?job={one}&job={other}",
+        "submit": "/submit",
+        "cluster": "/cluster",
+        "admin": "/admin",
+    }
+    wrong = []
+    for scheme in SCHEMES:
+        for form, size in SIZES.items():
+            with visiting(browser, url, scheme=scheme, size=size) as visit:
+                page = visit.go("/sign-in")
+                page.screenshot(path=folder / f"sign-in-{scheme}-{form}.png")
+                visit.sign_in(token)
+                for name, path in pages.items():
+                    visit.go(path)
+                    page.wait_for_timeout(_SETTLED)
+                    page.screenshot(path=folder / f"{name}-{scheme}-{form}.png", full_page=name != "jobs")
+                    if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+                        wrong.append(f"{name} is wider than {size[0]} pixels")
+                wrong += [*visit.errors, *visit.strangers]
+    return sorted(set(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
