@@ -76,8 +76,10 @@ class JobLists:
         ids: set[str] = set()
         for chosen in [[*shared, one] for one in each] or [shared]:
             ordered = sorted(chosen, key=lambda stretch: lengths.get(stretch, 0))
-            query, values = page_query(ordered, bounds, window, wanted)
+            query, values = page_query(ordered, bounds, window, wanted, sqlite=self._sqlite)
             ids.update(row[0] for row in self._run(query, values))
+        if not ids:
+            return [], False
         found = sorted(ids, reverse=window.descending)[: window.limit + 1]
         order = Job.id.desc() if window.descending else Job.id.asc()
         rows = list(self._session.scalars(sa.select(Job).where(Job.id.in_(found[: window.limit])).order_by(order)))
@@ -98,7 +100,7 @@ class JobLists:
 
 
 def page_query(
-    stretches: Sequence[Stretch], bounds: Sequence[Bound], window: Window, wanted: JobFilter
+    stretches: Sequence[Stretch], bounds: Sequence[Bound], window: Window, wanted: JobFilter, *, sqlite: bool
 ) -> tuple[str, list[Any]]:
     """The statement that finds one more id than a page has, walking the first stretch, and its values. Pure."""
     tables, conditions, values = [], [], []
@@ -113,8 +115,8 @@ def page_query(
     else:
         conditions += [f"job.id {bound.operator} ?" for bound in bounds]
         values += [bound.id for bound in bounds]
-    # The plus keeps planners from the index of what is being deleted: nearly every job is in it as not being so.
-    conditions.append("+job.deleting_at IS NULL")
+    # Nearly every job is in the index of deletions, as not being deleted: the plus keeps SQLite from walking that.
+    conditions.append("+job.deleting_at IS NULL" if sqlite else "job.deleting_at IS NULL")
     for operator, moment in ((">=", wanted.created_after), ("<", wanted.created_before)):
         if moment is not None:
             conditions.append(f"job.created_at {operator} ?")
