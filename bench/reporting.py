@@ -5,10 +5,10 @@ values after every ten steps (the default), to an HTTP server in another process
 request after 30 seconds, or is not there.
 
 A machine that others use is not steady enough to show one per cent by a clock alone. So short blocks with and without
-reports take turns, the first of each pair by chance; told is the median change of the pairs with the interval that holds
-it in 95 of 100 runs. Beside it stands what does not depend on the others: the processor's time that the process spends
-on a report, in the call and in the threads beside it, as a share of the time between two reports. Were all of it taken
-from the training, the step would change by that much.
+reports take turns, the first of each pair by chance; told is the median change of the pairs with the interval that
+holds it in 95 of 100 runs. Beside it stands what depends less on the others: the processor's time that the process
+spends on a report, in the call and in the threads beside it, as a share of the time between two reports. Were all of it
+taken from the training, the step would change by that much.
 """
 
 import argparse
@@ -79,6 +79,8 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(1)
     products = _products()
+    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder, _service(0.0) as url:
+        _compare(Cost(), Path(folder), url, options.reports, products)  # what is done once a process
     print(f"{os.cpu_count()} cores, load average before: {os.getloadavg()[0]:.1f}; a report every {EVERY} steps")
     good = True
     for name, delay in (("up", 0.0), ("down", None), ("answers in 30 s", SLOW_SECONDS)):
@@ -103,7 +105,7 @@ def p99(values: Sequence[float]) -> float:
 
 
 def _compare(cost: Cost, folder: Path, url: str, reports: int, products: int) -> None:
-    blocks = {}
+    blocks: dict[bool, float] = {}
     for speaks in random.sample((True, False), 2):
         if speaks:
             layout = AttemptLayout(folder)
@@ -125,8 +127,9 @@ def _block(reports: int, products: int, reporter: SpoolReporter | None, cost: Co
         for _ in range(products * EVERY):
             work @ work
         if reporter is not None:
+            progress = Progress(step=number * EVERY, total_steps=reports * EVERY)
             called, spent = time.perf_counter(), time.thread_time()
-            reporter.points(number * EVERY, VALUES, Progress(step=number * EVERY, total_steps=reports * EVERY))
+            reporter.points(number * EVERY, VALUES, progress)
             calls += time.thread_time() - spent
             cost.calls.append(time.perf_counter() - called)
     seconds = time.perf_counter() - begun
