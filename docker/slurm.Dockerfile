@@ -23,8 +23,8 @@ ARG TRAINYARD_GID=10001
 RUN DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends slurmctld slurmdbd mariadb-server \
         >/dev/null \
     && rm -rf /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/apt/archives/*.deb /var/lib/mysql \
-    && mkdir -p /var/lib/mysql \
-    && chown ${TRAINYARD_UID}:${TRAINYARD_GID} /var/lib/mysql
+    && mkdir -p /var/lib/mysql /var/spool/slurmctld \
+    && chown ${TRAINYARD_UID}:${TRAINYARD_GID} /var/lib/mysql /var/spool/slurmctld
 USER ${TRAINYARD_UID}:${TRAINYARD_GID}
 
 FROM ${BASE_IMAGE} AS build
