@@ -21,8 +21,8 @@ COPIED = (
     *("compose.yaml", ".dockerignore", "pyproject.toml", "constraints.txt", "docker"),
     *("trainyard", "service", "worker", "migrations", "jobs_templates"),
 )
-EXTRAS = "worker"
-"""What the nodes of the tests have: the presets that they run need no more."""
+EXTRAS = "worker,hf"
+"""What the nodes of the tests have: low-rank adapters need peft."""
 IMAGES = {"service": "SERVICE_IMAGE", "slurm-controller": "CONTROLLER_IMAGE", "slurm-node": "NODE_IMAGE"}
 _REPLICAS = 3
 
