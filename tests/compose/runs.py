@@ -49,7 +49,7 @@ class LongRun:
         """How far it is, as the service knows; None while the service does not answer."""
         try:
             with self.stack.client() as client:
-                job = client.get(self.id)
+                job = client.job(self.id)
         except TrainyardError:
             return None
         assert job.status not in ("failed", "cancelled", "succeeded"), f"{job.status}: {job.status_message}"
