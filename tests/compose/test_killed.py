@@ -1,6 +1,5 @@
 """`kill -9` of every part in the middle of one run: each comes back, nothing is lost and nothing is doubled."""
 
-
 import pytest
 
 from tests.compose.runs import LongRun, submit_insistently
