@@ -17,7 +17,7 @@ export class Charts {
     this.zoomed = null;
     this.seen = new Set();
     this.dirty = new Set();
-    this.watcher = new IntersectionObserver((entries) => entries.forEach((entry) => this.sight(entry)), { rootMargin: "100px" });
+    this.watcher = new IntersectionObserver((entries) => entries.forEach((entry) => this.sight(entry)), { rootMargin: "600px 0px" });
     for (const id of this.charts.keys()) this.watch(id);
     onTheme(() => this.redraw());
     plotly().then(() => this.redraw());
@@ -25,7 +25,12 @@ export class Charts {
 
   /** Something of these metrics changed; without keys, everything. */
   redraw(keys = null) {
-    for (const [id, chart] of this.charts) if (!keys || keys.some((key) => belongs(chart, key))) this.dirty.add(id);
+    for (const [id, chart] of this.charts) {
+      if (keys && !keys.some((key) => belongs(chart, key))) continue;
+      this.dirty.add(id);
+      const nothing = this.frame(id).querySelector(".nothing");
+      if (nothing && this.curves(chart).some(([, series]) => series.steps.length)) nothing.textContent = "";
+    }
     this.schedule();
   }
 
