@@ -118,11 +118,11 @@ export class Charts {
     const x = (this.view.axis === "time" ? series.times : series.steps).slice();
     const values = series.values.map((value) => value * chart.scale);
     const shown = many ? (key === slowest(many) ? "c2" : "line") : null;
-    const line = { color: shown ? colour(shown) : curveColour(n), width: 1.6 };
+    const line = { color: shown ? colour(shown) : curveColour(n), width: series.steps.length > 500 ? 1.1 : 1.6 };
     const name = label(key, chart);
-    const single = series.steps.length < 3 || key.startsWith("eval/");
-    const one = { x, y: values, name, type: "scatter", mode: single ? "lines+markers" : "lines", marker: { size: 5 }, line, hovertemplate: "%{y:.4~g}" };
-    if (!this.view.weight || single) return [one];
+    const few = series.steps.length < 3 || (key.startsWith("eval/") && series.steps.length < 40);
+    const one = { x, y: values, name, type: "scatter", mode: few ? "lines+markers" : "lines", marker: { size: 5 }, line, hovertemplate: "%{y:.4~g}" };
+    if (!this.view.weight || few) return [one];
     return [
       { ...one, opacity: 0.25, hoverinfo: "skip", hovertemplate: undefined, showlegend: false },
       { ...one, y: smoothed(values, this.view.weight) },
