@@ -182,7 +182,7 @@ def run(client: Client, service: ServiceProcess) -> int:
 def show_results(client: Client, job: JobResource) -> None:
     """The curves and the checkpoints of a job that is over."""
     print()
-    draw(client.metrics(job.id, ["train/loss", "eval/accuracy"], max_points=400))
+    draw([client.metrics(job.id, ["train/loss", "eval/accuracy"], max_points=400)])
     latest = ", ".join(f"{key} {number(value)}" for key, value in sorted(job.metrics.items()) if "eval/" in key)
     print()
     say(f"succeeded: {job.progress.step if job.progress else 0} steps, {latest or 'no evaluation'}")
