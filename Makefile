@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test test-slow test-slurm test-gpu test-web screenshots check docs serve lab bench clean venv
+.PHONY: demo test test-slow test-slurm test-compose test-gpu test-web screenshots wheelhouse check docs serve lab bench clean venv
 
 venv: $(VENV)/.installed
 
@@ -16,13 +16,16 @@ demo: venv
 	$(BIN)/python -m trainyard.demo
 
 test: venv
-	$(BIN)/python -m pytest -m "not slow and not slurm and not gpu" --durations 10
+	$(BIN)/python -m pytest -m "not slow and not slurm and not compose and not gpu" --durations 10
 
 test-slow: venv
-	$(BIN)/python -m pytest -m "slow and not gpu" --timeout 1000
+	$(BIN)/python -m pytest -m "slow and not compose and not gpu" --timeout 1000
 
 test-slurm: venv
-	$(BIN)/python -m pytest -m "slurm and not slow" --durations 10
+	$(BIN)/python -m pytest -m "slurm and not slow and not compose" --durations 10
+
+test-compose: venv
+	$(BIN)/python -m pytest -m compose --durations 10 tests/compose
 
 test-gpu: venv
 	$(BIN)/python -m pytest -m gpu --timeout 1000 --durations 10
@@ -49,6 +52,10 @@ serve: venv
 
 lab: venv
 	$(BIN)/python -m tests.support.lab
+
+wheelhouse: venv
+	$(BIN)/python -m pip download --quiet --dest docker/wheelhouse --constraint constraints.txt \
+		'setuptools>=77' '.[service,worker,hf,examples]'
 
 bench: venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,bench]'

@@ -8,29 +8,30 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 import structlog
 import uvicorn
 from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.access.actions import ensure_admin_token
+from service.access.actions import adopt_admin_token, ensure_admin_token
 from service.access.private import keep_private
 from service.app import create_app
 from service.clock import utc_now
 from service.db.engine import Database
-from service.db.migrate import upgrade
+from service.db.migrate import current, head, upgrade
 from service.dependencies import Services
 from service.doctor import examine
 from service.errors import ServiceError
 from service.housekeeping import keeper
 from service.impatience import protocol
 from service.observability import configure_logging
+from service.reconcile.elsewhere import Elsewhere
 from service.reconcile.handover import HandOvers
 from service.reconcile.lease import LeaderLease, owner_of
 from service.reconcile.loop import Reconciler
@@ -49,7 +50,7 @@ from service.settings import Settings
 from service.webhooks import loop as webhooks
 from service.webhooks.sending import Sender
 from trainyard.contract.layout import write_atomic
-from trainyard.contract.places import service_url_file
+from trainyard.contract.places import admin_token_file, service_url_file
 
 _SUBMISSIONS_AT_ONCE = max(2, min(4, os.cpu_count() or 1))
 """Each is an interpreter that starts: more of them than cores only take turns with the requests."""
@@ -66,7 +67,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m service", description="Trainyard's service.")
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("serve", help="run the API and the reconciler")
+    commands.add_parser("serve", help="run the API and, unless TRAINYARD_RECONCILE is false, the reconciler")
     commands.add_parser("migrate", help="bring the database to this release's schema")
     commands.add_parser("doctor", help="look at the installation, one JSON object a line")
     command = parser.parse_args(argv).command
@@ -105,26 +106,18 @@ def doctor(settings: Settings) -> int:
 
 
 def serve(settings: Settings) -> int:
-    """API and reconciler in one process, until a signal."""
+    """API and reconciler in one process, or the API alone, until a signal."""
     # A request passes between threads several times, and each time may wait so long for a tick that computes.
     sys.setswitchinterval(_SWITCH_SECONDS)
     settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     keep_private(settings.state, settings.url)
     settings.runs.mkdir(parents=True, exist_ok=True)
     with _only_one(settings.state / "lock"):
-        upgrade(settings.url)
+        _ready_schema(settings)
         database = Database(settings.url)
         services = Services(settings=settings, database=database, clock=utc_now)
-        ensure_admin_token(database, settings.state / "admin_token", utc_now())
-        loop = make_loop(services, make_scheduler(services))
-        services.hint = loop.hint
-        housekeeper = keeper.Housekeeper(services, loop.lease)
-        housekeeping = Rounds("housekeeping", housekeeper.run_once, keeper.SECONDS)
-        services.sweep = housekeeping.hint
-        sender = Sender(settings.webhook_allowed_hosts, services.resolver)
-        messages = webhooks.Post(services, loop.lease, sender)
-        post = Rounds("webhooks", lambda: messages.run_once() > 0, webhooks.SECONDS)
-        services.post = post.hint
+        _admin_token(services)
+        parts = _reconciling(services) if settings.reconcile else []
         config = uvicorn.Config(
             create_app(services),
             host=settings.host,
@@ -140,12 +133,58 @@ def serve(settings: Settings) -> int:
         )
         _spare_the_collector()
         try:
-            post.start()
-            _run(config, services, loop, housekeeping)
+            _run(config, services, parts)
         finally:
-            post.stop()
             database.dispose()
     return 0
+
+
+def _ready_schema(settings: Settings) -> None:
+    """A replica of the API never migrates: who begins an upgrade says when.
+
+    Raises:
+        StartError: the schema is another release's.
+    """
+    if settings.reconcile:
+        upgrade(settings.url)
+    elif (found := current(settings.url)) != head():
+        raise StartError(
+            f"the database is at {found or 'no schema'}, this release wants {head()}: run python -m service migrate"
+        )
+
+
+def _admin_token(services: Services) -> None:
+    given = services.settings.admin_token_file
+    if given is not None:
+        adopt_admin_token(services.database, given, services.clock())
+    else:
+        ensure_admin_token(services.database, admin_token_file(services.state), services.clock())
+
+
+class _Part(Protocol):
+    """What runs beside the API, in threads of its own."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+def _reconciling(services: Services) -> list[_Part]:
+    """What only the service that holds the lease does, in the order in which it starts."""
+    loop = make_loop(services, make_scheduler(services))
+    services.hint = loop.hint
+    housekeeper = keeper.Housekeeper(services, loop.lease)
+    housekeeping = Rounds("housekeeping", housekeeper.run_once, keeper.SECONDS)
+    services.sweep = housekeeping.hint
+    sender = Sender(services.settings.webhook_allowed_hosts, services.resolver)
+    messages = webhooks.Post(services, loop.lease, sender)
+    post = Rounds("webhooks", lambda: messages.run_once() > 0, webhooks.SECONDS)
+    services.post = post.hint
+    parts: list[_Part] = [loop, housekeeping, post]
+    if services.database.dialect == "postgresql":
+        elsewhere = Elsewhere(services.database, loop.hint)
+        parts.append(Rounds("elsewhere", elsewhere.run_once, Elsewhere.SECONDS))
+    return parts
 
 
 def _spare_the_collector() -> None:
@@ -217,7 +256,7 @@ class _Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def _run(config: uvicorn.Config, services: Services, loop: ReconcileLoop, housekeeping: Rounds) -> None:
+def _run(config: uvicorn.Config, services: Services, parts: Sequence[_Part]) -> None:
     """Listen first: a service that cannot be reached must not act on jobs either."""
     settings = services.settings
     log = structlog.get_logger("service")
@@ -226,8 +265,8 @@ def _run(config: uvicorn.Config, services: Services, loop: ReconcileLoop, housek
     with _listening(settings) as listener:
         url_file = service_url_file(settings.state)
         write_atomic(url_file, settings.service_url + "\n")
-        loop.start()
-        housekeeping.start()
+        for part in parts:
+            part.start()
         log.info("serving", url=settings.service_url, backend=settings.backend, runs=str(settings.runs))
         log.info("dashboard", page=f"{settings.service_url}/jobs", token=str(settings.state / "admin_token"))
         try:
@@ -235,8 +274,8 @@ def _run(config: uvicorn.Config, services: Services, loop: ReconcileLoop, housek
         except KeyboardInterrupt:
             pass
         finally:
-            housekeeping.stop()
-            loop.stop()
+            for part in reversed(parts):
+                part.stop()
             url_file.unlink(missing_ok=True)
             log.info("stopped; jobs that run go on, and the next start finds them")
 

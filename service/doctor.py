@@ -124,7 +124,7 @@ def _disk(settings: Settings) -> Finding:
 
 
 def _private(settings: Settings) -> Finding:
-    token = settings.state / "admin_token"
+    token = settings.admin_token_file or settings.state / "admin_token"
     if not token.exists():
         return worth("tokens", f"{token} is not there", "fine if the token was moved elsewhere; else start the service")
     mode = stat.S_IMODE(token.stat().st_mode)

@@ -1,13 +1,16 @@
 """The process's settings, read once in `__main__` from TRAINYARD_* and passed on; never a global."""
 
 import os
+import sys
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Literal
 
+import sqlalchemy as sa
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from service.access.private import read_private
 from service.planner.devices import parse_sizes
 from trainyard.contract.places import DEFAULT_HOST, DEFAULT_PORT, default_state_dir
 from trainyard.contract.resolve import Site
@@ -24,6 +27,14 @@ class Settings(BaseSettings):
     """Run directories, on the filesystem shared with the nodes; default `<state_dir>/runs`."""
     database_url: str = ""
     """`sqlite:///...` or `postgresql://...`; default SQLite in the state folder."""
+    database_password_file: Path | None = None
+    """Holds the password for `database_url`, which then names none: a file that this account alone may read."""
+    admin_token_file: Path | None = None
+    """Holds an administrator's token, `ty_<12 hexadecimal digits>_<secret>`, that an operator has made; replicas read
+    the same one. Absent: the first start makes one in the state folder."""
+    reconcile: bool = True
+    """Whether this process also reconciles, and migrates the database when it starts. One that only answers requests
+    is a replica of the API, on Postgres."""
     backend: Literal["local", "slurm"] = "local"
     accelerator: Literal["cpu", "cuda", "auto"] = "auto"
     """What the workers have; `auto` asks whether this machine shows an NVIDIA device."""
@@ -47,6 +58,8 @@ class Settings(BaseSettings):
     """Least time between two questions to Slurm; each costs it one squeue and at most one sacct."""
     slurm_slowest_poll_seconds: Annotated[float, Field(gt=0)] = 60.0
     """While nothing changes the pause between two questions doubles up to this; anything new starts it over."""
+    slurm_python: Path | None = None
+    """The interpreter on the nodes that has torch and Trainyard's worker; absent: at the same path as the service's."""
     slurm_submit_seconds: Annotated[float, Field(ge=1)] = 300.0
     """How long sbatch may take; longer than the two minutes for which it tries again by itself."""
     slurm_doubt_seconds: Annotated[float, Field(ge=1)] = 180.0
@@ -166,13 +179,25 @@ class Settings(BaseSettings):
 
     @property
     def url(self) -> str:
-        """The database's URL with a driver that is installed."""
+        """The database's URL with a driver that is installed, and its password.
+
+        Raises:
+            ServiceError: the password's file cannot be read, or others can read it.
+        """
         if not self.database_url:
             return f"sqlite:///{self.state / 'trainyard.sqlite'}"
+        url = self.database_url
         for short in ("postgres://", "postgresql://"):
-            if self.database_url.startswith(short):
-                return "postgresql+psycopg://" + self.database_url.removeprefix(short)
-        return self.database_url
+            if url.startswith(short):
+                url = "postgresql+psycopg://" + url.removeprefix(short)
+        if self.database_password_file is None:
+            return url
+        return sa.make_url(url).set(password=read_private(self.database_password_file)).render_as_string(False)
+
+    @property
+    def python(self) -> str:
+        """The interpreter on the nodes."""
+        return str(self.slurm_python) if self.backend == "slurm" and self.slurm_python else sys.executable
 
     @property
     def low_disk_bytes(self) -> int:

@@ -145,7 +145,9 @@ def main() -> int:
             say(f"starting the service: {service.url}, SQLite and runs in {folder}")
             service.start()
             with service.client() as client:
-                return run(client, service)
+                job = run(client)
+                print(PAGE.format(state=service.state_dir, runs=service.runs_dir, root=DASHBOARD, job=job.id))
+                return 0
     except KeyboardInterrupt:
         complain("interrupted; the job and the service are stopped")
         return 130
@@ -156,7 +158,7 @@ def main() -> int:
         return 1
 
 
-def run(client: Client, service: ServiceProcess) -> int:
+def run(client: Client) -> JobResource:
     """One job from its submission to its checkpoints.
 
     Raises:
@@ -175,8 +177,7 @@ def run(client: Client, service: ServiceProcess) -> int:
         raise DemoError(f"job {ended.id} ended as {ended.status}")
     show_results(client, ended)
     print(NEXT_STEPS)
-    print(PAGE.format(state=service.state_dir, runs=service.runs_dir, root=DASHBOARD, job=job.id))
-    return 0
+    return ended
 
 
 def show_results(client: Client, job: JobResource) -> None:

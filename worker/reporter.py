@@ -31,7 +31,7 @@ _AGAIN_SECONDS = 1.0
 Level = Literal["info", "warning", "error"]
 
 
-_PICK_UP_SECONDS = 0.05
+_PICK_UP_SECONDS = 0.2
 """The writer looks for itself: to wake it would cost the training thread more than all the rest of a call."""
 
 
@@ -68,7 +68,7 @@ class SilentReporter:
         pass
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class _Said:
     kind: SpoolKind
     at: datetime

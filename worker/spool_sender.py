@@ -1,5 +1,6 @@
 """From the spool to the service: in order, in batches, until acknowledged, earlier executions first."""
 
+import json
 import logging
 import threading
 import time
@@ -8,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
-from trainyard.contract.reports import MAX_POINTS, MetricsBatch
+from trainyard.contract.reports import MAX_POINTS
 from trainyard.contract.spool import SpoolCorruptError, SpoolRecord, parse_spool, read_acknowledged
 from worker.service_client import Backoff, RefusedError, RejectedError, ServiceClient, UnavailableError
 
@@ -17,7 +18,10 @@ log = logging.getLogger(__name__)
 _ROUTES = {"metrics": "metrics", "events": "events", "checkpoint": "checkpoints"}
 _READ_AHEAD = 256
 _SPACING_SECONDS = 0.1
-"""Between requests: short steps that log often share one, since each costs a step's time and the service's."""
+"""Between requests while more waits."""
+_COLLECTING_SECONDS = 0.5
+"""After the last of what waited: short steps that log often share a request, since each costs the processor that
+trains a thousandth of a second, whatever it carries."""
 
 
 @dataclass
@@ -43,15 +47,11 @@ class _Parcel:
     def body(self) -> str:
         if len(self.records) == 1:
             return self.records[0].body_text.decode()
-        bodies = [body for record in self.records if isinstance(body := record.body(), MetricsBatch)]
-        progress = [body.progress for body in bodies if body.progress]
-        merged = bodies[-1].model_copy(
-            update={
-                "points": tuple(point for body in bodies for point in body.points),
-                "progress": progress[-1] if progress else None,
-            }
-        )
-        return merged.model_dump_json()
+        bodies = [json.loads(record.body_text) for record in self.records]
+        progress = [body["progress"] for body in bodies if body["progress"]]
+        points = [point for body in bodies for point in body["points"]]
+        merged = {**bodies[-1], "points": points, "progress": progress[-1] if progress else None}
+        return json.dumps(merged, separators=(",", ":"))
 
 
 def parcels(records: list[SpoolRecord]) -> list[_Parcel]:
@@ -143,6 +143,8 @@ class SpoolSender:
                     spool.offset = parcel.end
                     self._acknowledge(spool, now=False)
                     self._closing.wait(_SPACING_SECONDS)
+                if records and len(records) < _READ_AHEAD:
+                    self._closing.wait(_COLLECTING_SECONDS - _SPACING_SECONDS)
                 if not records:
                     self._acknowledge(spool, now=last)
                     if last:

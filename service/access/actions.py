@@ -1,12 +1,16 @@
 """Who holds this token, and the admin token of the first start."""
 
 import os
+import re
 import stat
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
+import structlog
+
+from service.access.private import read_private
 from service.access.repository import TokenRepository
 from service.access.tokens import NO_HASH, Role, hash_token, new_person_token, parse_token, same_hash
 from service.db.engine import Database
@@ -17,7 +21,10 @@ from trainyard.contract.layout import write_atomic
 WORKER_GRACE = timedelta(hours=24)
 """How long after its attempt's end a worker may still deliver what it had spooled."""
 
+log = structlog.get_logger("service")
+
 ADMIN = "admin"
+_MADE_BY_HAND = re.compile(r"ty_[0-9a-f]{12}_[A-Za-z0-9_-]{32,150}")
 _USE_APART = timedelta(seconds=60)
 """Between two notes of a token's use: reading must not become writing."""
 
@@ -87,7 +94,7 @@ def _note_use(database: Database, token_id: str, now: datetime) -> None:
 
 
 def ensure_admin_token(database: Database, path: Path, now: datetime) -> None:
-    """Make the admin token of this database if its file is missing or belongs to another database.
+    """Make an admin token if the file is missing or belongs to another database. Those of other services stay good.
 
     Raises:
         ServiceError: the file can be read by others.
@@ -105,6 +112,30 @@ def ensure_admin_token(database: Database, path: Path, now: datetime) -> None:
     assert parsed is not None
     with database.write() as session:
         repository = TokenRepository(session)
-        repository.revoke_named(ADMIN, now)
+        others = repository.live_administrators(now)
         repository.add(Token(id=parsed.id, hash=hash_token(text), name=ADMIN, role="admin", created_at=now))
     write_atomic(path, text + "\n", mode=0o600)
+    if others:
+        log.warning("made one more administrator's token; revoke those that are lost: trainyard tokens", others=others)
+
+
+def adopt_admin_token(database: Database, path: Path, now: datetime) -> None:
+    """Let in the holder of the token that an operator has put into a file, which every replica reads.
+
+    Raises:
+        ServiceError: it is no such token, others can read it, or it was revoked.
+    """
+    text = read_private(path)
+    parsed = parse_token(text)
+    if parsed is None or not _MADE_BY_HAND.fullmatch(text):
+        raise ServiceError(f"{path} must hold ty_<12 hexadecimal digits>_<32 random letters and digits, or more>")
+    with database.write() as session:
+        TokenRepository(session).add_new(
+            database, id=parsed.id, hash=parsed.hash, name=ADMIN, role="admin", created_at=now, may_run_code=False
+        )
+    try:
+        authenticate(database, f"Bearer {text}", now)
+    except AuthenticationError:
+        raise ServiceError(
+            f"the token in {path} was revoked, or its digits are another's: put a new one there"
+        ) from None

@@ -34,6 +34,24 @@ def keep_private(state: Path, database_url: str) -> None:
         _close(Path(f"{file}{ending}"))
 
 
+def read_private(path: Path) -> str:
+    """The one line of a file that holds a secret.
+
+    Raises:
+        ServiceError: it cannot be read, is empty, or others may read it too.
+    """
+    try:
+        if stat.S_IMODE(path.stat().st_mode) & _OTHERS:
+            raise ServiceError(f"{path} holds a secret and can be read by others: chmod 600 {path}")
+        text = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        told = getattr(error, "strerror", None) or "it is not text"
+        raise ServiceError(f"{path} cannot be read: {told}; it must belong to the service's account") from None
+    if not text:
+        raise ServiceError(f"{path} is empty")
+    return text
+
+
 def _close(path: Path) -> None:
     try:
         found = path.stat()

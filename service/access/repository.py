@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from service.db.access_models import AuditEntry, WebSession
+from service.db.engine import Database
 from service.db.models import Attempt, Token
 from service.errors import NotFoundError
 
@@ -65,10 +66,9 @@ class TokenRepository:
         stale = sa.or_(Token.last_used_at.is_(None), Token.last_used_at <= now - apart)
         self._session.execute(sa.update(Token).where(Token.id == token_id, stale).values(last_used_at=now))
 
-    def revoke_named(self, name: str, now: object) -> None:
-        """Revoke every live token of that name."""
-        live = sa.update(Token).where(Token.name == name, Token.revoked_at.is_(None))
-        self._session.execute(live.values(revoked_at=now))
+    def add_new(self, database: Database, **values: object) -> None:
+        """Unless a token of that id is there, which stays as it is: several processes may add it at once."""
+        self._session.execute(database.insert(Token).values(values).on_conflict_do_nothing())
 
 
 class SessionRepository:

@@ -8,9 +8,9 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Any, Literal
 
 import structlog
 from sqlalchemy.orm import Session
@@ -47,6 +47,8 @@ class Asked:
     target: str | None = None
     joined: bool = False
     """Whether a transaction of the request has taken the entry along."""
+    detail: dict[str, Any] = field(default_factory=dict)
+    """What it met that an administrator should know of, though it changes nothing."""
 
     @property
     def is_change(self) -> bool:
@@ -61,6 +63,13 @@ def about(target: str) -> None:
     asked = CURRENT.get()
     if asked is not None:
         asked.target = target
+
+
+def notice(**detail: Any) -> None:
+    """The request met something that belongs into the audit, whatever it is about."""
+    asked = CURRENT.get()
+    if asked is not None:
+        asked.detail.update(detail)
 
 
 class Trail:
@@ -130,7 +139,7 @@ class Trail:
             request_id=asked.request_id,
             outcome=outcome,
             status=status,
-            detail={},
+            detail=asked.detail,
         )
 
     def _write(self, entry: AuditEntry) -> None:
@@ -143,4 +152,5 @@ class Trail:
 
 def _is_unwritten(asked: Asked, status: int) -> bool:
     """Whether the request needs an entry that no transaction took along."""
-    return asked.is_change and not (asked.joined and status < 400)
+    noticed = bool(asked.detail) and asked.actor is not None and not asked.joined
+    return noticed or (asked.is_change and not (asked.joined and status < 400))

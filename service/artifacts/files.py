@@ -30,8 +30,12 @@ def list_artifacts(root: Path) -> list[ArtifactResource]:
     return [ArtifactResource(**file.model_dump(exclude={"object"})) for file in list_files(root, hidden=False)]
 
 
-def list_files(root: Path, *, hidden: bool) -> list[FileResource]:
-    """Every regular file below the folder, by path; those whose names begin with a dot where they are wanted."""
+def list_files(root: Path, *, hidden: bool, odd: list[str] | None = None) -> list[FileResource]:
+    """Every regular file below the folder, by path; those whose names begin with a dot where they are wanted.
+
+    Args:
+        odd: Gets the paths of what is neither a regular file nor a folder, and so left out.
+    """
     found: list[FileResource] = []
     waiting = [] if root.is_symlink() else [root]
     while waiting and len(found) < MAX_LISTED:
@@ -45,6 +49,8 @@ def list_files(root: Path, *, hidden: bool) -> list[FileResource]:
                 waiting.append(Path(entry.path))
             elif entry.is_file(follow_symlinks=False) and (hidden or not entry.name.startswith(".")):
                 found.append(_resource(root, entry))
+            elif odd is not None and not entry.is_file(follow_symlinks=False):
+                odd.append(Path(entry.path).relative_to(root).as_posix())
     return sorted(found, key=lambda file: file.path)[:MAX_LISTED]
 
 
@@ -79,6 +85,22 @@ def open_below(root: Path, path: str) -> int | None:
     if stat.S_ISREG(os.fstat(handle).st_mode):
         return handle
     os.close(handle)
+    return None
+
+
+def oddity(root: Path, path: str) -> str | None:
+    """What stands at the path, or on the way there, that no run of ours makes: `link` or `special file`."""
+    place = root
+    for part in path.split("/"):
+        place /= part
+        try:
+            mode = place.lstat().st_mode
+        except (OSError, ValueError):
+            return None
+        if stat.S_ISLNK(mode):
+            return "link"
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            return "special file"
     return None
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import structlog
 from starlette.responses import Response, StreamingResponse
 
-from service.artifacts.files import CHUNK, Span, list_files, open_below, read_span, span_of
+from service.access.trail import notice
+from service.artifacts.files import CHUNK, Span, list_files, oddity, open_below, read_span, span_of
 from service.errors import ConflictError, InvalidRequestError, NotFoundError
 from trainyard.contract.resources import FileResource
 
@@ -18,6 +19,8 @@ log = structlog.get_logger("files")
 _OCTETS = "application/octet-stream"
 _MAX_PATH = 1024
 _END = 2 * tarfile.BLOCKSIZE
+_NAMED = 20
+"""Of the files that an archive leaves out."""
 
 
 def require_plain(path: str) -> str:
@@ -36,8 +39,9 @@ def file_response(root: Path, path: str, wanted: str | None, *, code: str = "fil
     """
     handle = open_below(root, path)
     if handle is None:
-        if os.path.lexists(root / path):
-            log.warning("asked for what is not a regular file", folder=str(root), path=path)
+        if kind := oddity(root, path):
+            log.warning("asked for what is not a regular file", folder=str(root), path=path, kind=kind)
+            notice(kind=kind, path=path)
         raise NotFoundError(f"there is no file {path!r}", code=code, param="path")
     size = os.fstat(handle).st_size
     span = span_of(wanted, size) if size else Span(0, 0, 0)
@@ -75,7 +79,11 @@ def archive_response(root: Path, name: str) -> Response:
     Raises:
         NotFoundError: there is nothing in it.
     """
-    members = [_member(file, name) for file in list_files(root, hidden=True)]
+    odd: list[str] = []
+    members = [_member(file, name) for file in list_files(root, hidden=True, odd=odd)]
+    if odd:
+        log.warning("left out what is not a regular file", folder=str(root), paths=odd[:_NAMED])
+        notice(left_out=odd[:_NAMED])
     if not members:
         raise NotFoundError("there are no files", code="file_not_found")
     headers = {

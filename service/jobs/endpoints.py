@@ -23,7 +23,8 @@ from service.dependencies import (
 )
 from service.errors import MalformedRequestError, NotFoundError
 from service.jobs import actions, deleting, profiles, resolving, steering, submitting
-from service.jobs.repository import JobFilter, JobRepository, Window
+from service.jobs.lists.repository import JobFilter, JobLists
+from service.jobs.repository import JobRepository, Window
 from service.jobs.schemas import attempt_resource, event_resource, job_resource, page_of
 from service.openapi import SPEC
 from service.planner import actions as planning
@@ -163,9 +164,8 @@ def list_jobs(
 def jobs_page(services: Services, window: Window, wanted: JobFilter, now: datetime) -> Page[JobResource]:
     """One page of the jobs that are wanted."""
     with services.database.read() as session:
-        repository = JobRepository(session, now)
-        jobs, more = repository.page(window, wanted)
-        attempts = repository.current_attempts(jobs)
+        jobs, more = JobLists(session).page(window, wanted)
+        attempts = JobRepository(session, now).current_attempts(jobs)
     return page_of(
         jobs,
         more,

@@ -1,7 +1,7 @@
 """All SQL about jobs, attempts and their history. `move` is the only function that changes a status."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
 
@@ -11,7 +11,6 @@ from sqlalchemy.orm import Session, defer
 from service.db.engine import Database
 from service.db.models import Attempt, Checkpoint, Event, IdempotencyKey, Job, JobLabel
 from service.errors import NotFoundError
-from service.ids import first_job_id
 from service.jobs.states import ACTIVE, FINAL_STATUS, check_move
 from service.webhooks.repository import WebhookRepository
 from trainyard.contract.resources import TERMINAL, JobStatus, StatusReason
@@ -24,41 +23,6 @@ class Window:
     limit: int = 20
     after: str | None = None
     descending: bool = True
-
-
-@dataclass(frozen=True)
-class JobFilter:
-    """Which jobs are wanted; what is left out matches all."""
-
-    statuses: tuple[str, ...] = ()
-    name: str | None = None
-    search: str | None = None
-    """A part of the name, in any case, or the id."""
-    created_by: str | None = None
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    created_after: datetime | None = None
-    """At this moment or later."""
-    created_before: datetime | None = None
-    """Earlier than this moment."""
-    sweep: str | None = None
-    """Of which they are members."""
-
-    def conditions(self) -> list[sa.ColumnElement[bool]]:
-        """All but the statuses. Times are also bounds on the id, along whose index a page is read."""
-        found: list[sa.ColumnElement[bool]] = [Job.deleting_at.is_(None)]
-        if self.name is not None:
-            found.append(Job.name == self.name)
-        if self.search is not None:
-            found.append(sa.or_(Job.name.icontains(self.search, autoescape=True), Job.id == self.search))
-        if self.sweep is not None:
-            found.append(Job.sweep_id == self.sweep)
-        if self.created_by is not None:
-            found.append(Job.created_by == self.created_by)
-        if self.created_after is not None:
-            found += [Job.created_at >= self.created_after, Job.id >= first_job_id(self.created_after)]
-        if self.created_before is not None:
-            found += [Job.created_at < self.created_before, Job.id < first_job_id(self.created_before, after=True)]
-        return found
 
 
 class JobRepository:
@@ -95,32 +59,6 @@ class JobRepository:
         """The job, with every other writer of it waiting until this transaction ends."""
         query = sa.select(Job).where(Job.no == job_no).with_for_update()
         return self._session.scalars(query.execution_options(populate_existing=True)).one()
-
-    def page(self, window: Window, wanted: JobFilter) -> tuple[list[Job], bool]:
-        """One page by id, which is the order of creation, and whether there is more."""
-        conditions = wanted.conditions()
-        if window.after is not None:
-            conditions.append(Job.id < window.after if window.descending else Job.id > window.after)
-        # Each status has its own place in the index, where a page of it is read in order.
-        found = [self._page_of(window, [*conditions, *one], wanted) for one in _each_status(wanted.statuses)]
-        ids = sorted((id_ for page in found for id_ in page), reverse=window.descending)[: window.limit + 1]
-        order = Job.id.desc() if window.descending else Job.id.asc()
-        rows = list(self._session.scalars(sa.select(Job).where(Job.id.in_(ids[: window.limit])).order_by(order)))
-        return rows, len(ids) > window.limit
-
-    def _page_of(
-        self, window: Window, conditions: Sequence[sa.ColumnElement[bool]], wanted: JobFilter
-    ) -> Sequence[str]:
-        """Ids alone: rows are wide."""
-        query = sa.select(Job.id).where(*conditions)
-        order: sa.ColumnElement[str] = Job.id.expression
-        for key, value in wanted.metadata.items():
-            label = sa.orm.aliased(JobLabel)
-            query = query.join(label, sa.and_(label.job_id == Job.id, label.key == key, label.value == value))
-            order = label.job_id.expression
-        return self._session.scalars(
-            query.order_by(order.desc() if window.descending else order.asc()).limit(window.limit + 1)
-        ).all()
 
     def unfinished(self, waiting: int | None = None) -> list[tuple[Job, Attempt | None]]:
         """Every job that the reconciler may have to do something about, oldest first, and its current attempt.
@@ -335,7 +273,3 @@ class JobRepository:
     def remember(self, principal: str, key: str, response: dict[str, Any]) -> None:
         """Keep the answer to the request that took the key."""
         self._session.get_one(IdempotencyKey, (principal, key)).response = response
-
-
-def _each_status(statuses: Sequence[str]) -> list[list[sa.ColumnElement[bool]]]:
-    return [[Job.status == status] for status in dict.fromkeys(statuses)] or [[]]

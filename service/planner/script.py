@@ -28,7 +28,13 @@ def preview(settings: Settings, spec: TrainingSpec) -> tuple[str | None, str | N
     )
     folder = RunLayout(settings.runs / JOB).attempt(1).root
     try:
-        plan = plan_launch(document, folder=folder, allowed_environment=allowed(os.environ), search_path=source_tree())
+        plan = plan_launch(
+            document,
+            folder=folder,
+            python=settings.python,
+            allowed_environment=allowed(os.environ),
+            search_path=source_tree(),
+        )
         if slurm:
             return batch_script(SlurmSite(accelerator=settings.site.accelerator), document, plan), None
     except ValueError as error:

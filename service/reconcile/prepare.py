@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -44,7 +43,6 @@ class Preparation:
 
     services: Services
     slurm: bool = False
-    python: str = sys.executable
     search_path: Sequence[Path] = ()
     batch_script: Callable[[LaunchDocument, LaunchPlan], str] | None = None
     """What is submitted, where the scheduler takes a script of its own kind."""
@@ -135,7 +133,7 @@ class Preparation:
         plan = plan_launch(
             document,
             folder=folder,
-            python=self.python,
+            python=self.services.settings.python,
             allowed_environment=allowed(os.environ),
             search_path=self.search_path,
         )

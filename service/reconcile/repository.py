@@ -1,4 +1,4 @@
-"""All SQL about the reconciler's lease."""
+"""All SQL about the reconciler's lease, and about what it is to hear of."""
 
 from datetime import datetime
 from typing import Any, cast
@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from service.db.engine import Database
-from service.db.models import Lease
+from service.db.models import Event, Lease
 
 
 class LeaseRepository:
@@ -41,3 +41,20 @@ class LeaseRepository:
     def _run(self, statement: Any) -> bool:
         result = self._session.execute(statement.execution_options(synchronize_session=False))
         return cast(sa.CursorResult[Any], result).rowcount == 1
+
+
+_LOOKED_AT = 1000
+
+
+class NewsRepository:
+    """The jobs' histories within one session."""
+
+    def __init__(self, session: Session):
+        self._session = session
+
+    def newest(self) -> tuple[int, int]:
+        """The newest line's number, and how many of those just before it are there: one that was numbered earlier may
+        be committed later."""
+        last = self._session.scalar(sa.select(sa.func.max(Event.no))) or 0
+        recent = sa.select(sa.func.count()).select_from(Event).where(Event.no > last - _LOOKED_AT)
+        return last, self._session.scalar(recent) or 0

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -203,7 +204,7 @@ def _run_submitter(plan: LaunchPlan, request: Path, seconds: float) -> bytes:
     submitit_folder(plan.folder).mkdir(exist_ok=True)
     with (submitit_folder(plan.folder) / "submit.log").open("wb") as log:
         child = subprocess.Popen(
-            [plan.python, "-m", _SUBMITTER, str(request)],
+            [sys.executable, "-m", _SUBMITTER, str(request)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,

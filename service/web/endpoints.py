@@ -12,7 +12,8 @@ from service.access.sessions import recognise, require_csrf, sign_in, sign_out
 from service.dependencies import JobWindowDep, NowDep, ServicesDep, sign
 from service.errors import AuthenticationError
 from service.jobs import endpoints as jobs
-from service.jobs.repository import JobFilter, Window
+from service.jobs.lists.repository import JobFilter
+from service.jobs.repository import Window
 from service.reports.curves.reading import Wanted, read_curves
 from service.web import views
 from service.web.charts import charts_of

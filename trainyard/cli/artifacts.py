@@ -6,9 +6,10 @@ from typing import Annotated
 import typer
 
 from trainyard.cli.failures import UsageError
-from trainyard.cli.output import age, complain, emit, emit_all, say, size, table
+from trainyard.cli.output import age, emit, say, show_all, size
 from trainyard.cli.session import JobArgument, JsonOption, client_of, find_job
 from trainyard.client import Client
+from trainyard.contract.resources import ArtifactResource
 
 
 def artifacts(
@@ -32,13 +33,11 @@ def artifacts(
             _fetch(client, job.id, paths, to, as_json=as_json)
             return
         found = client.artifacts(job.id)
-    if as_json:
-        emit_all(found)
-    elif not found:
-        complain("no artifacts")
-    else:
-        rows = [(artifact.path, size(artifact.size_bytes), age(artifact.modified_at)) for artifact in found]
-        table(("PATH", "SIZE", "WRITTEN"), rows)
+    show_all(found, ("PATH", "SIZE", "WRITTEN"), _row, as_json=as_json, none="no artifacts")
+
+
+def _row(artifact: ArtifactResource) -> tuple[str, ...]:
+    return artifact.path, size(artifact.size_bytes), age(artifact.modified_at)
 
 
 def _fetch(client: Client, job_id: str, paths: list[str], to: Path, *, as_json: bool) -> None:

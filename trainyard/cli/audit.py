@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from trainyard.cli.output import complain, emit_all, table
+from trainyard.cli.output import show_all
 from trainyard.cli.session import JsonOption, client_of
 from trainyard.contract.access import AuditResource
 
@@ -24,27 +24,13 @@ def audit(
     """
     with client_of(ctx) as client:
         found = list(client.audit(limit=limit, actor=actor, action=action, target=target, outcome=outcome))
-    if as_json:
-        emit_all(found)
-    elif not found:
-        complain("no such entry")
-    else:
-        table(
-            ("TIME", "WHO", "DID", "TO", "OUTCOME", "FROM", "REQUEST"),
-            [
-                (
-                    f"{entry.created_at:%Y-%m-%d %H:%M:%S}Z",
-                    entry.actor,
-                    entry.action,
-                    entry.target or "-",
-                    _outcome(entry),
-                    entry.address or "-",
-                    entry.request_id or "-",
-                )
-                for entry in found
-            ],
-            spare=("REQUEST", "FROM"),
-        )
+    headings = ("TIME", "WHO", "DID", "TO", "OUTCOME", "FROM", "REQUEST")
+    show_all(found, headings, _row, as_json=as_json, none="no such entry", spare=("REQUEST", "FROM"))
+
+
+def _row(entry: AuditResource) -> tuple[str, ...]:
+    when, where = f"{entry.created_at:%Y-%m-%d %H:%M:%S}Z", (entry.address or "-", entry.request_id or "-")
+    return when, entry.actor, entry.action, entry.target or "-", _outcome(entry), *where
 
 
 def _outcome(entry: AuditResource) -> str:

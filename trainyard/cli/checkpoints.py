@@ -10,8 +10,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 
 from trainyard.cli.asking import agrees
 from trainyard.cli.failures import UsageError, report
-from trainyard.cli.output import age, complain, console, emit, emit_all, number, one_line, say, size, table
-from trainyard.cli.session import JobArgument, JsonOption, client_of, find_job
+from trainyard.cli.output import age, console, emit, number, one_line, say, show_all, size, table
+from trainyard.cli.session import JobArgument, JobsArgument, JsonOption, client_of, find_job
 from trainyard.cli.specs import change
 from trainyard.client import Client, NotFoundError, TrainyardError
 from trainyard.client.download import Progress as Told
@@ -25,12 +25,8 @@ def checkpoints(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = F
     """
     with client_of(ctx) as client:
         found = client.checkpoints(find_job(client, job_id).id)
-    if as_json:
-        emit_all(found)
-    elif not found:
-        complain("no checkpoint yet")
-    else:
-        table(("STEP", "", "SIZE", "CREATED", "METRICS", "FOLDER"), [_row(checkpoint) for checkpoint in found])
+    headings = ("STEP", "", "SIZE", "CREATED", "METRICS", "FOLDER")
+    show_all(found, headings, _row, as_json=as_json, none="no checkpoint yet")
 
 
 def _row(checkpoint: CheckpointResource) -> tuple[str, ...]:
@@ -162,7 +158,7 @@ def fork(
 
 def delete(
     ctx: typer.Context,
-    job_ids: Annotated[list[str], typer.Argument(metavar="JOB...", help="Ids, abbreviated ids, names, or `last`.")],
+    job_ids: JobsArgument,
     checkpoints: Annotated[bool, typer.Option("--checkpoints", help="Only their checkpoints.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: JsonOption = False,

@@ -1,9 +1,12 @@
-"""Every way a command can end badly: one line on stderr and an exit code that means something."""
+"""Every way a command can end badly: one line on stderr, or with --json one object, and an exit code that means
+something."""
 
+import json
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import typer
@@ -17,6 +20,7 @@ from trainyard.client.errors import (
     InvalidRequestError,
     NotFoundError,
     PermissionDeniedError,
+    RateLimitedError,
     SettingError,
     TrainyardError,
 )
@@ -41,6 +45,22 @@ _CODES: tuple[tuple[type[TrainyardError], int], ...] = (
 )
 
 
+_KINDS: tuple[tuple[type[TrainyardError], str], ...] = (
+    (ConnectionFailedError, "connection_error"),
+    (AuthenticationError, "authentication_error"),
+    (PermissionDeniedError, "permission_error"),
+    (NotFoundError, "not_found_error"),
+    (ConflictError, "conflict_error"),
+    (RateLimitedError, "rate_limit_error"),
+    (InvalidRequestError, "invalid_request_error"),
+    (SettingError, "setting_error"),
+)
+"""As the service names them, and those that it cannot have."""
+
+_FOR_PROGRAMS: ContextVar[bool] = ContextVar("for_programs", default=False)
+"""Whether this command was called with --json."""
+
+
 class UsageError(Exception):
     """The command was called with something that it cannot use."""
 
@@ -49,14 +69,15 @@ class Commands(TyperGroup):
     """The group of all commands: where errors become lines and exit codes."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
+        given = args[0] if args else kwargs.get("args")
+        _FOR_PROGRAMS.set("--json" in (sys.argv[1:] if given is None else given))
         try:
             code = super().main(*args, **{**kwargs, "standalone_mode": False})
         except Exception as error:
             # Typer's own usage errors, of whichever library it parses with.
             if not hasattr(error, "format_message"):
                 raise
-            complain(f"error: {error.format_message()}")
-            code = USAGE
+            code = report(UsageError(error.format_message()))
         sys.exit(code if isinstance(code, int) else 0)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -97,16 +118,44 @@ def one_line_errors() -> Iterator[None]:
 
 def report(error: Exception) -> int:
     """Say what went wrong, on stderr; the exit code for it."""
+    if _FOR_PROGRAMS.get():
+        print(json.dumps(_plain(error)), file=sys.stderr, flush=True)
+        return _code(error)
     if isinstance(error, SpecError | InvalidRequestError):
         for problem in error.problems:
             complain(str(problem) if problem.param else f"error: {problem.message}")
+    else:
+        complain(f"error: {_message(error)}")
+    return _code(error)
+
+
+def _code(error: Exception) -> int:
+    if isinstance(error, SpecError | UsageError):
         return USAGE
+    return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
+
+
+def _message(error: Exception) -> str:
     if isinstance(error, TrainyardError):
         hint = "; the command line takes it from TRAINYARD_TOKEN" if isinstance(error, AuthenticationError) else ""
-        complain(f"error: {error.message}{hint}")
-        return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
+        return error.message + hint
     if isinstance(error, UsageError):
-        complain(f"error: {error}")
-        return USAGE
-    complain(f"error: unexpected {type(error).__name__}: {error}; TRAINYARD_DEBUG=1 shows where")
-    return FAILED
+        return str(error)
+    return f"unexpected {type(error).__name__}: {error}; TRAINYARD_DEBUG=1 shows where"
+
+
+def _plain(error: Exception) -> dict[str, Any]:
+    """In the form that the service's errors have."""
+    if isinstance(error, TrainyardError):
+        kind = next((name for one, name in _KINDS if isinstance(error, one)), "server_error")
+        found = {"message": _message(error), "type": kind, "param": error.param, "code": error.code or kind}
+    else:
+        kind = "usage_error" if isinstance(error, UsageError) else "client_error"
+        found = {"message": _message(error), "type": kind, "param": None, "code": kind}
+    if not isinstance(error, SpecError | InvalidRequestError):
+        return {"error": found}
+    problems = [problem.model_dump() for problem in error.problems]
+    if isinstance(error, SpecError):
+        found = {"message": problems[0]["message"], "type": "invalid_request_error", "code": "invalid_spec"}
+        found["param"] = problems[0]["param"] or None
+    return {"error": found, "problems": problems}

@@ -4,14 +4,16 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+R = TypeVar("R", bound=BaseModel)
 
 _ESCAPES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # control sequences: colours, cursor moves
@@ -77,6 +79,36 @@ def emit(resource: BaseModel | dict[str, Any]) -> None:
 def emit_all(resources: Iterable[BaseModel]) -> None:
     for resource in resources:
         emit(resource)
+
+
+def gone(kind: str, id_: str, how: str, *, as_json: bool) -> None:
+    """Say what is no more."""
+    if as_json:
+        emit({"object": how, "id": id_})
+    else:
+        say(f"{kind} {id_}: {how}")
+
+
+def show_all(
+    found: Sequence[R],
+    headings: Sequence[str],
+    row: Callable[[R], Sequence[str | Text]],
+    *,
+    as_json: bool,
+    none: str = "",
+    spare: Sequence[str] = (),
+) -> None:
+    """A list for programs, or as a table.
+
+    Args:
+        none: what is said, on stderr, of an empty one; without it the headings stand alone.
+    """
+    if as_json:
+        emit_all(found)
+    elif none and not found:
+        complain(none)
+    else:
+        table(headings, [row(one) for one in found], spare=spare)
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]], *, spare: Sequence[str] = ()) -> None:

@@ -16,6 +16,7 @@ def serve(
     port: Annotated[int | None, typer.Option(min=0, max=65535)] = None,
     state_dir: Annotated[Path | None, typer.Option(help="Database, admin token.")] = None,
     runs_dir: Annotated[Path | None, typer.Option(help="Run directories; shared with the nodes.")] = None,
+    api_only: Annotated[bool, typer.Option("--api-only", help="Reconcile nothing: a replica, on Postgres.")] = False,
 ) -> None:
     """Run the service here. Every TRAINYARD_* setting applies; the options stand for the most usual ones.
 
@@ -28,6 +29,7 @@ def serve(
         "TRAINYARD_PORT": port,
         "TRAINYARD_STATE_DIR": state_dir and state_dir.absolute(),
         "TRAINYARD_RUNS_DIR": runs_dir and runs_dir.absolute(),
+        "TRAINYARD_RECONCILE": "false" if api_only else None,
     }
     environment = os.environ | {key: str(value) for key, value in given.items() if value is not None}
     sys.stdout.flush()

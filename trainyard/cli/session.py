@@ -7,6 +7,7 @@ from typing import Annotated, cast
 import typer
 
 from trainyard.cli.failures import UsageError
+from trainyard.cli.output import complain
 from trainyard.client import Client, NotFoundError
 from trainyard.contract.resources import JobResource
 
@@ -86,12 +87,21 @@ def find_job(client: Client, reference: str) -> JobResource:
     except NotFoundError:
         newest = client.jobs(limit=LOOKED_AT) if len(reference) >= _SHORTEST else ()
         matches = [job for job in newest if abbreviates(reference, job.id)]
-        matches = matches or list(client.jobs(name=reference, limit=1))
+        matches = matches or _named(client, reference)
         if not matches:
             raise
     if len(matches) > 1:
         raise UsageError(f"{len(matches)} jobs have ids like {reference!r}; give more of it")
     return matches[0]
+
+
+def _named(client: Client, name: str) -> list[JobResource]:
+    """The newest job of this name; which one that is is said."""
+    newest = list(client.jobs(name=name, limit=2))
+    if newest:
+        which = "the newest job of this name" if len(newest) > 1 else "the job of this name"
+        complain(f"note: {name!r} is {newest[0].id}, {which}")
+    return newest[:1]
 
 
 def find_jobs(client: Client, references: Sequence[str]) -> list[JobResource]:

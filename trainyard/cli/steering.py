@@ -8,14 +8,10 @@ import typer
 
 from trainyard.cli.failures import report
 from trainyard.cli.output import emit, say
-from trainyard.cli.session import JsonOption, client_of, complete_job, find_job
+from trainyard.cli.session import JobsArgument, JsonOption, client_of, find_job
 from trainyard.client import Client, TrainyardError
 from trainyard.contract.resources import TERMINAL, JobResource
 
-JobsArgument = Annotated[
-    list[str],
-    typer.Argument(metavar="JOB...", autocompletion=complete_job, help="Ids, abbreviated ids, names, or `last`."),
-]
 _LOOK_SECONDS = 1.0
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from trainyard.cli.output import age, complain, emit, emit_all, say, table
+from trainyard.cli.output import age, complain, emit, gone, say, show_all
 from trainyard.cli.session import JsonOption, client_of
 from trainyard.contract.access import TokenResource
 
@@ -47,35 +47,25 @@ def list_tokens(ctx: typer.Context, as_json: JsonOption = False) -> None:
     """
     with client_of(ctx) as client:
         found = list(client.tokens())
-    if as_json:
-        emit_all(found)
-    else:
-        table(
-            ("ID", "NAME", "ROLE", "CODE", "CREATED", "LAST USED", "STATE"),
-            [
-                (
-                    token.id,
-                    token.name,
-                    token.role,
-                    "yes" if token.may_run_code else "no",
-                    age(token.created_at),
-                    age(token.last_used_at) if token.last_used_at else "never",
-                    _state(token),
-                )
-                for token in found
-            ],
-        )
+    show_all(found, ("ID", "NAME", "ROLE", "CODE", "CREATED", "LAST USED", "STATE"), _row, as_json=as_json)
+
+
+def _row(token: TokenResource) -> tuple[str, ...]:
+    code, used = "yes" if token.may_run_code else "no", age(token.last_used_at) if token.last_used_at else "never"
+    return token.id, token.name, token.role, code, age(token.created_at), used, _state(token)
 
 
 @app.command("revoke")
-def revoke(ctx: typer.Context, token_id: Annotated[str, typer.Argument(metavar="ID")]) -> None:
+def revoke(
+    ctx: typer.Context, token_id: Annotated[str, typer.Argument(metavar="ID")], as_json: JsonOption = False
+) -> None:
     """Revoke a token; the next request with it is refused.
 
     Example: trainyard tokens revoke 0123456789abcdef
     """
     with client_of(ctx) as client:
         client.revoke_token(token_id)
-    say(f"token {token_id}: revoked")
+    gone("token", token_id, "revoked", as_json=as_json)
 
 
 @app.command("whoami")

@@ -4,8 +4,9 @@ from typing import Annotated
 
 import typer
 
-from trainyard.cli.output import age, complain, emit, emit_all, say, table
+from trainyard.cli.output import age, complain, emit, gone, say, show_all
 from trainyard.cli.session import JsonOption, client_of
+from trainyard.contract.access import DeliveryResource, WebhookResource
 
 app = typer.Typer(help="Have a server told of changes of status.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -43,35 +44,24 @@ def list_webhooks(ctx: typer.Context, as_json: JsonOption = False) -> None:
     """
     with client_of(ctx) as client:
         found = list(client.webhooks())
-    if as_json:
-        emit_all(found)
-    else:
-        table(
-            ("ID", "URL", "STATUSES", "JOBS", "OWNER", "STATE"),
-            [
-                (
-                    hook.id,
-                    hook.url,
-                    ", ".join(hook.statuses) or "any",
-                    hook.jobs,
-                    hook.created_by,
-                    "disabled" if hook.disabled_at else f"{hook.failures} failures" if hook.failures else "good",
-                )
-                for hook in found
-            ],
-            spare=("OWNER", "JOBS"),
-        )
+    headings = ("ID", "URL", "STATUSES", "JOBS", "OWNER", "STATE")
+    show_all(found, headings, _row, as_json=as_json, spare=("OWNER", "JOBS"))
+
+
+def _row(hook: WebhookResource) -> tuple[str, ...]:
+    state = "disabled" if hook.disabled_at else f"{hook.failures} failures" if hook.failures else "good"
+    return hook.id, hook.url, ", ".join(hook.statuses) or "any", hook.jobs, hook.created_by, state
 
 
 @app.command("delete")
-def delete(ctx: typer.Context, webhook_id: WebhookArgument) -> None:
+def delete(ctx: typer.Context, webhook_id: WebhookArgument, as_json: JsonOption = False) -> None:
     """Delete a webhook, with what it was not told yet.
 
     Example: trainyard webhooks delete whk_01...
     """
     with client_of(ctx) as client:
         client.delete_webhook(webhook_id)
-    say(f"webhook {webhook_id}: deleted")
+    gone("webhook", webhook_id, "deleted", as_json=as_json)
 
 
 @app.command("test")
@@ -96,22 +86,10 @@ def deliveries(ctx: typer.Context, webhook_id: WebhookArgument, as_json: JsonOpt
     """
     with client_of(ctx) as client:
         found = list(client.deliveries(webhook_id))
-    if as_json:
-        emit_all(found)
-    else:
-        table(
-            ("ID", "TYPE", "JOB", "CREATED", "STATE", "ATTEMPTS", "ERROR"),
-            [
-                (
-                    one.id,
-                    one.type,
-                    one.job_id or "-",
-                    age(one.created_at),
-                    one.state,
-                    str(one.attempts),
-                    one.error or "",
-                )
-                for one in found
-            ],
-            spare=("TYPE", "ATTEMPTS", "CREATED", "JOB"),
-        )
+    headings = ("ID", "TYPE", "JOB", "CREATED", "STATE", "ATTEMPTS", "ERROR")
+    show_all(found, headings, _told, as_json=as_json, spare=("TYPE", "ATTEMPTS", "CREATED", "JOB"))
+
+
+def _told(one: DeliveryResource) -> tuple[str, ...]:
+    job, told = one.job_id or "-", age(one.created_at)
+    return one.id, one.type, job, told, one.state, str(one.attempts), one.error or ""

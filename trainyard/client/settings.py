@@ -60,7 +60,8 @@ def _own_service() -> str:
 
 
 def _admin_token() -> str | None:
-    return _read(admin_token_file(_state_dir()))
+    given = os.environ.get("TRAINYARD_ADMIN_TOKEN_FILE")
+    return _read(Path(given) if given else admin_token_file(_state_dir()))
 
 
 def _state_dir() -> Path:

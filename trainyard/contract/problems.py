@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from difflib import get_close_matches
+from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 _UNION_TAGS = {
@@ -59,8 +61,8 @@ def _path(loc: tuple[int | str, ...]) -> str:
 def _message(detail: ErrorDetails, model: type[BaseModel] | None) -> str:
     match detail["type"]:
         case "extra_forbidden":
-            near = get_close_matches(str(detail["loc"][-1]), _siblings(model, detail["loc"]), n=1)
-            return "unknown field" + (f"; did you mean `{near[0]}`?" if near else "")
+            near = _nearest(detail, model) if model else None
+            return "unknown field" + (f"; did you mean `{near}`?" if near else "")
         case "missing":
             return "is required"
         case "model_type" | "model_attributes_type" | "dataclass_type":
@@ -73,10 +75,52 @@ def _message(detail: ErrorDetails, model: type[BaseModel] | None) -> str:
     return message[:1].lower() + message[1:]
 
 
-def _siblings(model: type[BaseModel] | None, loc: tuple[int | str, ...]) -> list[str]:
-    """The names that could stand where an unknown one does; none inside a union, whose tag may be what is wrong."""
-    for part in loc[:-1]:
-        field = model.model_fields.get(str(part)) if model else None
-        inner = field.annotation if field else None
-        model = inner if isinstance(inner, type) and issubclass(inner, BaseModel) else None
-    return [field.alias or name for name, field in model.model_fields.items()] if model else []
+def _nearest(detail: ErrorDetails, model: type[BaseModel]) -> str | None:
+    """The path of the known field that was meant: at the top level one of this very name in a section, else one that
+    is spelt alike where the unknown one stands."""
+    *place, name = detail["loc"]
+    inside = ((section, _model_at(model, [section])) for section in _names(model) if not place)
+    if found := [f"{section}.{name}" for section, inner in inside if inner is not None and name in _names(inner)]:
+        return "` or `".join(found)
+    where = _model_at(model, place)
+    sections = [part for part in _path(tuple(place)).split(".") if part]
+    if where is not None and (near := get_close_matches(str(name), _names(where), n=1)):
+        inner = _model_at(where, near)
+        keys = list(detail["input"]) if isinstance(detail["input"], dict) else []
+        # `optimzer.lr`: the one field that it holds belongs to the section that is meant.
+        rest = keys if len(keys) == 1 and inner is not None and keys[0] in _names(inner) else []
+        return ".".join([*sections, near[0], *rest])
+    return None
+
+
+def _model_at(model: type[BaseModel], place: Sequence[int | str]) -> type[BaseModel] | None:
+    """The section that stands there. In a union of sections, the tag that pydantic puts into the place says which."""
+    found: list[type[BaseModel]] = [model]
+    for part in place:
+        if len(found) > 1:
+            found = [one for one in found if part in _tags(one)]
+            continue
+        field = _field(found[0], str(part)) if found else None
+        found = _models(field.annotation) if field else []
+    return found[0] if len(found) == 1 else None
+
+
+def _field(model: type[BaseModel], name: str) -> FieldInfo | None:
+    return next((field for key, field in model.model_fields.items() if name in (key, field.alias)), None)
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    """The sections that a field can be."""
+    if isinstance(annotation, type):
+        return [annotation] if issubclass(annotation, BaseModel) else []
+    return [model for part in get_args(annotation) for model in _models(part)]
+
+
+def _tags(model: type[BaseModel]) -> set[Any]:
+    """What tells a section from the others of its union: the values that its `source` and `name` can have."""
+    fields = (field for key, field in model.model_fields.items() if key in ("source", "name"))
+    return {value for field in fields for value in get_args(field.annotation)}
+
+
+def _names(model: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]

@@ -52,8 +52,7 @@ def pair(migrated_postgres: str, tmp_path: Path) -> Iterator[tuple[str, str, str
                 processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
             urls.append(f"http://127.0.0.1:{port}")
             wait_until(lambda: _ready(urls[-1]), 60, f"service {name} to be ready")
-        # Each start without the file of the admin's token makes a new one, and the older is good no more.
-        yield urls[0], urls[1], (tmp_path / "two" / "admin_token").read_text().strip()
+        yield urls[0], urls[1], (tmp_path / "one" / "admin_token").read_text().strip()
     finally:
         for process in processes:
             process.terminate()

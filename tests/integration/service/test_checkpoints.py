@@ -1,6 +1,7 @@
 """Checkpoints and exports: listed with what they are, handed out byte by byte, and nothing else of the machine."""
 
 import io
+import os
 import pickle
 import tarfile
 import time
@@ -129,6 +130,41 @@ def test_a_link_is_not_followed_and_not_listed(world: World, job: str, folder: P
     for path in ("planted", "away/secret"):
         assert world.client.get(f"{url}/files/{path}").status_code == 404
     assert b"secret" not in world.client.get(f"{url}/archive").content
+
+
+def audited(world: World) -> list[tuple[Any, ...]]:
+    """Since the world began, oldest first, without what changed something."""
+    entries = world.client.get("/v1/audit?order=asc&limit=200").json()["data"]
+    wanted = ("action", "outcome", "status", "detail")
+    return [tuple(one[key] for key in wanted) for one in entries if one["action"].startswith("download")]
+
+
+def test_what_is_planted_is_in_the_audit_once_it_is_asked_for(
+    world: World, job: str, folder: Path, tmp_path: Path
+) -> None:
+    (folder / "away").symlink_to(tmp_path)
+    os.mkfifo(folder / "pipe")
+    url = url_of(world, job)
+    for path in ("away/secret", "pipe", "not-there", "inner"):
+        assert world.client.get(f"{url}/files/{path}").status_code == 404
+    assert world.client.get(f"{url}/archive").status_code == 200
+    artifacts = world.services.run(job).artifacts
+    artifacts.mkdir()
+    (artifacts / "planted").symlink_to("/etc/passwd")
+    assert world.client.get(f"/v1/jobs/{job}/artifacts/planted").status_code == 404
+    refused, name = ("refused", 404), "download_checkpoint_file"
+    assert audited(world) == [
+        (name, *refused, {"kind": "link", "path": "away/secret"}),
+        (name, *refused, {"kind": "special file", "path": "pipe"}),
+        ("download_checkpoint", "done", None, {"left_out": ["away", "pipe"]}),
+        ("download_artifact", *refused, {"kind": "link", "path": "planted"}),
+    ]
+
+
+def test_a_stranger_leaves_no_such_entry(world: World, job: str, folder: Path) -> None:
+    (folder / "away").symlink_to("/etc")
+    assert world.new_client(None).get(url_of(world, job) + "/files/away").status_code == 401
+    assert audited(world) == []
 
 
 def test_the_archive_is_a_tar_of_known_length(world: World, job: str, folder: Path) -> None:

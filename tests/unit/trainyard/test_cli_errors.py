@@ -1,5 +1,6 @@
 """Bad ends of commands: the exact line on stderr, the exit code, and never a traceback."""
 
+import json
 import os
 import subprocess
 import sys
@@ -155,3 +156,72 @@ class TestProcess:
             done.stdout.readline()
             done.stdout.close()
             assert b"BrokenPipe" not in done.stderr.read()
+
+
+class TestForPrograms:
+    """With --json an error is one object on stderr, in the form of the service's own; the exit code is the same."""
+
+    def ends(self, result, code, **expected):
+        assert result.stdout == ""
+        told = json.loads(result.stderr)
+        assert {key: told["error"].get(key) for key in expected} == expected
+        assert set(told["error"]) == {"message", "type", "param", "code"}
+        assert result.exit_code == code
+        return told
+
+    def test_what_the_service_says(self, service, run):
+        service.on("GET", "/v1/jobs/x1", UNKNOWN).on("GET", "/v1/jobs", page())
+        self.ends(run("show", "x1", "--json"), 6, message="there is no job 'x1'", code="job_not_found")
+
+    def test_a_service_that_is_not_there(self, service, run):
+        service.on("GET", "/v1/jobs", httpx.ConnectError("refused"))
+        self.ends(run("list", "--json"), 4, type="connection_error", code="connection_error")
+
+    def test_every_problem_of_a_spec(self, service, run, tmp_path):
+        (tmp_path / "bad.yaml").write_text("task: regression\n")
+        problems = [{"param": "gpus", "message": "too many"}, {"param": "stepz", "message": "unknown field"}]
+        service.on("POST", "/v1/jobs", error(422, "too many", param="gpus", problems=problems))
+        assert self.ends(run("submit", "bad.yaml", "--json"), 2, param="gpus")["problems"] == problems
+
+    def test_a_file_that_is_no_spec(self, run, tmp_path):
+        (tmp_path / "bad.json").write_text("{")
+        self.ends(run("submit", "bad.json", "--json"), 2, type="invalid_request_error", code="invalid_spec", param=None)
+
+    def test_wrong_usage(self, service, run):
+        self.ends(run("list", "--json", "--nonsense"), 2, type="usage_error")
+        self.ends(run("submit", "nowhere.yaml", "--json"), 2, message="there is no file 'nowhere.yaml'")
+
+    def test_a_bug(self, service, run, monkeypatch):
+        monkeypatch.setattr("trainyard.cli.cluster.client_of", lambda ctx: 1 / 0)
+        self.ends(run("cluster", "--json"), 1, type="client_error", code="client_error")
+
+    def test_one_of_several_jobs(self, service, run):
+        service.on("GET", "/v1/jobs/x1", UNKNOWN).on("GET", "/v1/jobs", page()).on("GET", "/v1/jobs/a1", job("a1"))
+        service.on("POST", "/v1/jobs/a1/cancel", job("a1", status="cancelled"))
+        done = run("cancel", "x1", "a1", "--json")
+        assert json.loads(done.stderr)["error"]["code"] == "job_not_found"
+        assert (json.loads(done.stdout)["id"], done.exit_code) == ("a1", 6)
+
+    def test_the_next_command_is_for_people_again(self, service, run):
+        service.on("GET", "/v1/jobs", httpx.ConnectError("refused"))
+        run("list", "--json")
+        assert run("list").stderr.startswith("error: cannot connect")
+
+
+class TestNames:
+    def test_which_job_a_name_stands_for_is_said(self, service, run):
+        service.on("GET", "/v1/jobs/digits", UNKNOWN)
+
+        def listed(request):
+            named = request.url.params.get("name") == "digits"
+            return httpx.Response(200, json=page(job("job_new"), job("job_old")) if named else page())
+
+        service.on("GET", "/v1/jobs", listed)
+        done = run("show", "digits", "--json")
+        assert json.loads(done.stdout)["id"] == "job_new"
+        assert done.stderr == "note: 'digits' is job_new, the newest job of this name\n"
+
+    def test_a_name_that_only_one_job_has(self, service, run):
+        service.on("GET", "/v1/jobs/digits", UNKNOWN)
+        service.on("GET", "/v1/jobs", page(), page(job("job_new")))
+        assert run("show", "digits").stderr == "note: 'digits' is job_new, the job of this name\n"

@@ -30,7 +30,7 @@ class TestRun:
         accepted.on("GET", "/v1/jobs/a1", job("a1", status="succeeded", metrics={"eval/accuracy": 0.98}))
         accepted.on("GET", "/v1/jobs/a1/metrics", {"job_id": "a1", "series": [series]})
         accepted.on("GET", "/v1/jobs/a1/checkpoints", page(checkpoint))
-        assert demo.run(accepted.client()) == 0
+        assert demo.run(accepted.client()).status == "succeeded"
         shown = capsys.readouterr().out
         assert "train/loss: 1 at step 2" in shown
         assert "checkpoint of step 2, 1.5 kB: /runs/a1/checkpoints/step-0000000002" in shown

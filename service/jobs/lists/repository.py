@@ -1,0 +1,166 @@
+"""The SQL that finds a page of jobs among many, as driver statements.
+
+Each filter names a stretch of one index that holds nothing but ids, in order. A page is walked along the shortest of
+these stretches, and each id is looked up in the others: no wide row is read but those of jobs that match.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from service.db.models import Job
+from service.db.types import to_micros
+from service.ids import first_job_id
+from service.jobs.repository import Window
+
+_LONG = 5000
+"""Stretches of more ids than this are all the same."""
+
+
+MAX_LABELS = 16
+"""That a spec may have; no job has more."""
+
+
+@dataclass(frozen=True)
+class JobFilter:
+    """Which jobs are wanted; what is left out matches all."""
+
+    statuses: tuple[str, ...] = ()
+    name: str | None = None
+    search: str | None = None
+    """A part of the name, in any case, or the id."""
+    created_by: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    created_after: datetime | None = None
+    """At this moment or later."""
+    created_before: datetime | None = None
+    """Earlier than this moment."""
+    sweep: str | None = None
+    """Of which they are members."""
+
+
+class Stretch(NamedTuple):
+    """The ids of an index that begin with these values."""
+
+    table: str
+    id: str
+    columns: tuple[str, ...]
+    values: tuple[str, ...]
+
+
+class Bound(NamedTuple):
+    """A limit of the ids."""
+
+    operator: str
+    id: str
+
+
+class JobLists:
+    """Pages within one session."""
+
+    def __init__(self, session: Session):
+        self._session = session
+        self._connection = session.connection()
+        self._sqlite = self._connection.dialect.name == "sqlite"
+
+    def page(self, window: Window, wanted: JobFilter) -> tuple[list[Job], bool]:
+        """One page by id, which is the order of creation, and whether there is more."""
+        if len(wanted.metadata) > MAX_LABELS:
+            return [], False
+        bounds, shared = _bounds(window, wanted), _stretches(wanted)
+        # Each status is a stretch of its own, whose page is found by itself.
+        each = [_of_jobs("status", status) for status in dict.fromkeys(wanted.statuses)]
+        lengths = self._lengths([*shared, *each], bounds) if shared and len(shared) + len(each) > 1 else {}
+        ids: set[str] = set()
+        for chosen in [[*shared, one] for one in each] or [shared]:
+            ordered = sorted(chosen, key=lambda stretch: lengths.get(stretch, 0))
+            query, values = page_query(ordered, bounds, window, wanted, sqlite=self._sqlite)
+            ids.update(row[0] for row in self._run(query, values))
+        if not ids:
+            return [], False
+        found = sorted(ids, reverse=window.descending)[: window.limit + 1]
+        order = Job.id.desc() if window.descending else Job.id.asc()
+        rows = list(self._session.scalars(sa.select(Job).where(Job.id.in_(found[: window.limit])).order_by(order)))
+        return rows, len(found) > window.limit
+
+    def _lengths(self, stretches: Sequence[Stretch], bounds: Sequence[Bound]) -> dict[Stretch, int]:
+        """For SQLite, which walks tables in the order in which they are named. Postgres has statistics, and chooses."""
+        return {stretch: self._length(stretch, bounds) for stretch in stretches} if self._sqlite else {}
+
+    def _length(self, stretch: Stretch, bounds: Sequence[Bound]) -> int:
+        where, values = _within(stretch, "t", bounds)
+        some = f"SELECT 1 FROM {stretch.table} t WHERE {where} LIMIT {_LONG}"  # noqa: S608 (names of ours)
+        return int(self._run(f"SELECT COUNT(*) FROM ({some}) AS found", values).scalar_one())  # noqa: S608
+
+    def _run(self, statement: str, values: Sequence[Any]) -> sa.CursorResult[*tuple[Any, ...]]:
+        spelled = statement if self._sqlite else statement.replace("?", "%s")
+        return self._connection.exec_driver_sql(spelled, tuple(values))
+
+
+def page_query(
+    stretches: Sequence[Stretch], bounds: Sequence[Bound], window: Window, wanted: JobFilter, *, sqlite: bool
+) -> tuple[str, list[Any]]:
+    """The statement that finds one more id than a page has, walking the first stretch, and its values. Pure."""
+    tables, conditions, values = [], [], []
+    for number, stretch in enumerate(stretches):
+        tables.append(f"{stretch.table} t{number}")
+        where, given = _within(stretch, f"t{number}", bounds)
+        conditions.append(where if number == 0 else f"{where} AND t{number}.{stretch.id} = {_first(stretches)}")
+        values += given
+    tables.append("jobs job")
+    if stretches:
+        conditions.append(f"job.id = {_first(stretches)}")
+    else:
+        conditions += [f"job.id {bound.operator} ?" for bound in bounds]
+        values += [bound.id for bound in bounds]
+    # Nearly every job is in the index of deletions, as not being deleted: the plus keeps SQLite from walking that.
+    conditions.append("+job.deleting_at IS NULL" if sqlite else "job.deleting_at IS NULL")
+    for operator, moment in ((">=", wanted.created_after), ("<", wanted.created_before)):
+        if moment is not None:
+            conditions.append(f"job.created_at {operator} ?")
+            values.append(to_micros(moment))
+    if wanted.search is not None:
+        conditions.append(f"(job.name {'LIKE' if sqlite else 'ILIKE'} ? ESCAPE '!' OR job.id = ?)")
+        part = re.sub("([!%_])", r"!\1", wanted.search)
+        values += [f"%{part}%", wanted.search]
+    direction = "DESC" if window.descending else "ASC"
+    query = f"SELECT job.id FROM {' CROSS JOIN '.join(tables)} WHERE {' AND '.join(conditions)}"  # noqa: S608
+    return f"{query} ORDER BY {_first(stretches)} {direction} LIMIT ?", [*values, window.limit + 1]
+
+
+def _first(stretches: Sequence[Stretch]) -> str:
+    return f"t0.{stretches[0].id}" if stretches else "job.id"
+
+
+def _within(stretch: Stretch, alias: str, bounds: Sequence[Bound]) -> tuple[str, list[Any]]:
+    conditions = [f"{alias}.{column} = ?" for column in stretch.columns]
+    conditions += [f"{alias}.{stretch.id} {bound.operator} ?" for bound in bounds]
+    return " AND ".join(conditions), [*stretch.values, *(bound.id for bound in bounds)]
+
+
+def _of_jobs(column: str, value: str) -> Stretch:
+    return Stretch("jobs", "id", (column,), (value,))
+
+
+def _stretches(wanted: JobFilter) -> list[Stretch]:
+    """All but the status."""
+    columns = (("sweep_id", wanted.sweep), ("name", wanted.name), ("created_by", wanted.created_by))
+    found = [_of_jobs(column, value) for column, value in columns if value is not None]
+    return found + [Stretch("job_labels", "job_id", ("key", "value"), pair) for pair in wanted.metadata.items()]
+
+
+def _bounds(window: Window, wanted: JobFilter) -> list[Bound]:
+    """An id tells the millisecond of creation; within that, the time itself decides."""
+    found = []
+    if window.after is not None:
+        found.append(Bound("<" if window.descending else ">", window.after))
+    if wanted.created_after is not None:
+        found.append(Bound(">=", first_job_id(wanted.created_after)))
+    if wanted.created_before is not None:
+        found.append(Bound("<", first_job_id(wanted.created_before, after=True)))
+    return found

@@ -1,0 +1,52 @@
+"""The whole deployment, once for the session; what it took is told at the end."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.support.compose_stack import IMAGES, Stack
+from tests.support.docker_engine import DockerMissingError, Engine, running_engine
+
+TOLD: list[str] = []
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for line in TOLD:
+        terminalreporter.write_line(line)
+
+
+@pytest.fixture(scope="session")
+def engine() -> Iterator[Engine]:
+    """Without Docker and without a way to install it: skipped with a hint, in CI an error."""
+    running = running_engine()
+    try:
+        made = running.__enter__()
+    except DockerMissingError as error:
+        if os.environ.get("CI"):
+            pytest.fail(f"{error}; in CI nothing is skipped")
+        pytest.skip(str(error))
+    try:
+        yield made
+    finally:
+        running.__exit__(None, None, None)
+
+
+@pytest.fixture(scope="session")
+def stack(engine: Engine) -> Iterator[Stack]:
+    """Built and up, with three replicas of the API."""
+    with tempfile.TemporaryDirectory(prefix="trainyard-compose-") as folder:
+        made = Stack(engine, Path(folder))
+        try:
+            made.prepare()
+            made.up(replicas=3)
+            yield made
+        finally:
+            TOLD.extend(f"{step}: {seconds:.0f} s" for step, seconds in made.seconds.items())
+            with suppress(RuntimeError):
+                TOLD.append("images: " + ", ".join(f"{name} {made.image_megabytes(name)} MB" for name in IMAGES))
+            with suppress(RuntimeError):
+                made.down()

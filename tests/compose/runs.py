@@ -1,0 +1,106 @@
+"""A job that lasts for as long as tests need it, and what must be true of it at the end."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.support.compose_stack import Stack
+from tests.support.wait import wait_until
+from trainyard.client import Client, TrainyardError
+
+CODE = Path(__file__).parent / "code"
+STEPS, EVERY = 2000, 10
+
+
+def patient(name: str) -> dict[str, Any]:
+    """One rank on each node, with a point every ten steps and a checkpoint every twenty."""
+    return {
+        "name": name,
+        "task": "custom",
+        "target": "patient:build",
+        "strategy": "ddp",
+        "gpus": 2,
+        "resources": {"partition": "main", "gpus_per_node": 1},
+        "steps": STEPS,
+        "batch": {"size": 64},
+        "checkpoint": {"every_steps": 20, "keep_last": 2},
+        "log": {"every_steps": EVERY},
+        "restart": {"max_retries": 5},
+    }
+
+
+def count(name: str) -> dict[str, Any]:
+    """A script that runs at once beside everything else."""
+    where = {"partition": "main", "gpus_per_node": 1}
+    return {"name": name, "task": "script", "argv": ["count.py", name], "gpus": 1, "resources": where}
+
+
+class LongRun:
+    """A patient job under way."""
+
+    def __init__(self, stack: Stack, name: str) -> None:
+        self.stack = stack
+        stack.execute("reconciler", "rm", "-f", "/shared/hurry")
+        with stack.client() as client:
+            self.id = client.submit(patient(name), code=CODE).id
+        self.goes_on(steps=1, timeout=240)
+
+    def step(self) -> int | None:
+        """How far it is, as the service knows; None while the service does not answer."""
+        try:
+            with self.stack.client() as client:
+                job = client.job(self.id)
+        except TrainyardError:
+            return None
+        assert job.status not in ("failed", "cancelled", "succeeded"), f"{job.status}: {job.status_message}"
+        return job.progress.step if job.progress else 0
+
+    def goes_on(self, steps: int = 2 * EVERY, timeout: float = 180.0) -> None:
+        """Returns when the service has seen so many more steps."""
+        now = wait_until(lambda: self.step() is not None and (self.step() or 0) + 1, timeout, "an answer") - 1
+        wait_until(lambda: (self.step() or 0) >= now + steps, timeout, f"step {now + steps}")
+
+    def finish(self, timeout: float = 300.0) -> None:
+        """Let it hurry, and look at the books: every point once, and every attempt one of Slurm's jobs."""
+        self.stack.execute("reconciler", "touch", "/shared/hurry")
+        with self.stack.client() as client:
+            job = client.wait(self.id, timeout=timeout)
+            assert (job.status, job.status_reason) == ("succeeded", "completed"), job.status_message
+            complete(client, self.id)
+            attempts = client.attempts(self.id)
+            tags = [f"ty-main-{attempt.id}" for attempt in attempts]
+            mine = {name: number for number, name in slurm_jobs(self.stack) if name in tags}
+            entries = [name for _, name in slurm_jobs(self.stack) if name in tags]
+            assert len(entries) == len(set(entries)), "an attempt was submitted twice"
+            assert mine == {f"ty-main-{attempt.id}": attempt.scheduler_id for attempt in attempts}
+
+
+def complete(client: Client, job_id: str) -> None:
+    """Every point that there must be, once; and the last checkpoint."""
+
+    def steps() -> list[int]:
+        return [point.step for point in client.points(job_id, ["train/loss"])]
+
+    wanted = list(range(EVERY, STEPS + 1, EVERY))
+    wait_until(lambda: len(steps()) >= len(wanted), 30, "the last points")
+    assert steps() == wanted
+    assert STEPS in {checkpoint.step for checkpoint in client.checkpoints(job_id)}
+
+
+def slurm_jobs(stack: Stack) -> list[tuple[str, str]]:
+    """Number and name of every job that the accounting knows."""
+    format_ = "--format=JobIDRaw,JobName%64"
+    lines = stack.execute("reconciler", "sacct", "-X", "--noheader", "--parsable2", "--duplicates", format_)
+    return [(number, name) for number, name in (line.split("|", 1) for line in lines.splitlines())]
+
+
+def submit_insistently(stack: Stack, name: str) -> str:
+    """As a program does that repeats itself until it has an answer."""
+    deadline = time.monotonic() + 120
+    while True:
+        try:
+            with stack.client() as client:
+                return client.submit(count(name), code=CODE, idempotency_key=name).id
+        except TrainyardError:
+            assert time.monotonic() < deadline, "the service did not come back"
+            time.sleep(0.2)

@@ -1,0 +1,46 @@
+"""From nothing to trained models: images, `up`, and presets that run on the nodes in containers."""
+
+import time
+from typing import Any
+
+import pytest
+
+from tests.compose.conftest import TOLD
+from tests.support.compose_stack import Stack
+from trainyard.contract.templates import fill_template
+
+pytestmark = [pytest.mark.compose, pytest.mark.timeout(1800)]
+
+ON_TWO_NODES = {"resources.partition": "main", "resources.gpus_per_node": 1}
+
+
+def preset(name: str, **changes: Any) -> dict[str, Any]:
+    return fill_template(name, ON_TWO_NODES | {key.replace("__", "."): value for key, value in changes.items()})
+
+
+def test_presets_train_on_both_nodes(stack: Stack) -> None:
+    began = time.monotonic()
+    with stack.client() as client:
+        jobs = {name: client.submit(preset(name)).id for name in ("lora_stdlib", "gpt_fsdp")}
+        for name, job_id in jobs.items():
+            job = client.wait(job_id, timeout=420)
+            assert (job.status, job.status_reason) == ("succeeded", "completed"), job.status_message
+            assert job.progress is not None
+            steps = [point.step for point in client.points(job_id, ["train/loss"])]
+            assert steps == sorted(set(steps))
+            assert steps[-1] == job.progress.step
+            assert job.progress.step in {checkpoint.step for checkpoint in client.checkpoints(job_id)}
+            (attempt,) = client.attempts(job_id)
+            record = stack.execute("reconciler", "sacct", "-XnP", "-o", "State,NNodes", "-j", str(attempt.scheduler_id))
+            assert record.strip() == "COMPLETED|2"
+            TOLD.append(f"{name}: succeeded after {time.monotonic() - began:.0f} s")
+
+
+def test_the_service_image_is_small_and_has_no_torch(stack: Stack) -> None:
+    assert stack.image_megabytes("service") < 400
+    with pytest.raises(RuntimeError, match="No module named 'torch'"):
+        stack.execute("reconciler", "python", "-c", "import torch")
+
+
+def test_doctor_finds_nothing_wrong(stack: Stack) -> None:
+    assert "WRONG" not in stack.execute("reconciler", "trainyard", "doctor")

@@ -1,0 +1,57 @@
+"""`kill -9` of every part in the middle of one run: each comes back, nothing is lost and nothing is doubled."""
+
+import pytest
+
+from tests.compose.runs import LongRun, submit_insistently
+from tests.support.compose_stack import Stack
+from tests.support.wait import wait_until
+
+pytestmark = [pytest.mark.compose, pytest.mark.timeout(1800)]
+
+
+@pytest.fixture(scope="module")
+def run(stack: Stack) -> LongRun:
+    return LongRun(stack, "under-fire")
+
+
+def test_the_reconciler_while_jobs_are_handed_over(stack: Stack, run: LongRun) -> None:
+    first = submit_insistently(stack, "before")
+    stack.kill("reconciler")
+    second = submit_insistently(stack, "after")
+    with stack.client() as client:
+        for job in (first, second):
+            assert client.wait(job, timeout=240).status == "succeeded"
+    ran = [line.split()[0] for line in stack.execute("reconciler", "cat", "/shared/book").splitlines()]
+    assert sorted(ran) == ["after", "before"]
+    run.goes_on()
+
+
+def test_each_replica_of_the_api(stack: Stack, run: LongRun) -> None:
+    for number in range(len(stack.containers("api"))):
+        stack.kill("api", number)
+        run.goes_on()
+
+
+def test_the_database(stack: Stack, run: LongRun) -> None:
+    stack.kill("postgres")
+    wait_until(stack.ready, 120, "the service to be ready again")
+    run.goes_on()
+
+
+def test_the_controller_of_slurm(stack: Stack, run: LongRun) -> None:
+    stack.kill("slurmctld")
+    wait_until(lambda: len(stack.nodes()) == 2, 120, "slurmctld to answer")
+    run.goes_on()
+    with stack.client() as client:
+        assert len(client.attempts(run.id)) == 1, "nothing so far was a reason to begin anew"
+
+
+def test_a_node(stack: Stack, run: LongRun) -> None:
+    stack.kill("c2")
+    # What was not saved is trained again, from the checkpoint.
+    run.goes_on(steps=40, timeout=300)
+    wait_until(lambda: "down" not in " ".join(stack.nodes()) and len(stack.nodes()) == 2, 120, "the node to be back")
+
+
+def test_and_in_the_end_the_books_are_right(run: LongRun) -> None:
+    run.finish()

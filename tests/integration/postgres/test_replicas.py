@@ -1,0 +1,115 @@
+"""A replica of the API beside the service that reconciles: one token, and what it is told is acted on at once."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import sqlalchemy as sa
+
+from service.access.tokens import new_person_token
+from service.reconcile.elsewhere import Elsewhere
+from service.settings import Settings
+from tests.conftest import empty
+from tests.support.postgres import PostgresServer
+from tests.support.wait import wait_until
+from tests.support.world import SPEC, World
+
+Start = Callable[..., str]
+
+
+@pytest.fixture
+def start(migrated_postgres: str, tmp_path: Path) -> Iterator[Start]:
+    """Start a process of the service on one database; its URL once it is ready."""
+    processes = []
+    token = tmp_path / "token"
+    token.write_text(new_person_token())
+    token.chmod(0o600)
+
+    def begin(name: str, **settings: str) -> str:
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            port = found.getsockname()[1]
+        given = {
+            "database_url": migrated_postgres,
+            "state_dir": str(tmp_path / name),
+            "runs_dir": str(tmp_path / "runs"),
+            "port": str(port),
+            "backend": "local",
+            "accelerator": "cpu",
+            "admin_token_file": str(token),
+            **settings,
+        }
+        environment = os.environ | {f"TRAINYARD_{key.upper()}": value for key, value in given.items()}
+        with (tmp_path / f"{name}.log").open("wb") as log:
+            command = [sys.executable, "-m", "service", "serve"]
+            processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
+        url = f"http://127.0.0.1:{port}"
+        wait_until(lambda: _ready(url), 60, f"{name} to be ready")
+        return url
+
+    yield begin
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        process.wait(30)
+    empty(migrated_postgres)
+
+
+def _ready(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/readyz", timeout=2).is_success
+    except httpx.HTTPError:
+        return False
+
+
+def test_a_replica_shares_the_token_and_is_heard(start: Start, tmp_path: Path) -> None:
+    api = start("api", reconcile="false")
+    head = {"Authorization": f"Bearer {(tmp_path / 'token').read_text()}"}
+    job = httpx.post(f"{api}/v1/jobs", json=SPEC, headers=head).raise_for_status().json()["id"]
+    assert httpx.get(f"{api}/v1/jobs/{job}", headers=head).json()["status"] == "queued"
+    both = start("both")
+    assert httpx.get(f"{both}/v1/jobs", headers=head).status_code == 200
+    wait_until(lambda: httpx.get(f"{api}/v1/jobs/{job}", headers=head).json()["status"] != "queued", 30, "a hand-over")
+    httpx.post(f"{api}/v1/jobs/{job}/cancel", headers=head).raise_for_status()
+    told = time.monotonic()
+    wait_until(lambda: httpx.get(f"{api}/v1/jobs/{job}", headers=head).json()["status"] == "cancelled", 60, "its end")
+    assert time.monotonic() - told < 30
+
+
+def test_a_replica_refuses_a_schema_that_is_not_its_own(postgres_server: PostgresServer, tmp_path: Path) -> None:
+    url = postgres_server.create_database()
+    given = {"DATABASE_URL": url, "STATE_DIR": str(tmp_path), "RECONCILE": "false", "PORT": "0"}
+    environment = os.environ | {f"TRAINYARD_{key}": value for key, value in given.items()}
+    command = [sys.executable, "-m", "service", "serve"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, "run python -m service migrate" in done.stderr) == (1, True)
+
+
+def test_what_others_write_is_a_hint_and_silence_is_none(world: World) -> None:
+    hints: list[bool] = []
+    elsewhere = Elsewhere(world.database, lambda: hints.append(True))
+    elsewhere.run_once()
+    elsewhere.run_once()
+    assert len(hints) == 1
+    job = world.submit()
+    elsewhere.run_once()
+    elsewhere.run_once()
+    assert len(hints) == 2
+    world.client.post(f"/v1/jobs/{job}/cancel")
+    elsewhere.run_once()
+    assert len(hints) == 3
+
+
+def test_the_password_comes_from_a_file(postgres_server: PostgresServer, tmp_path: Path) -> None:
+    secret = tmp_path / "password"
+    secret.write_text("odd/@:p%w\n")
+    secret.chmod(0o600)
+    settings = Settings(database_url="postgres://ada@host/yard", database_password_file=secret)
+    url = sa.make_url(settings.url)
+    assert (url.username, url.password, url.host, url.database) == ("ada", "odd/@:p%w", "host", "yard")
