@@ -48,9 +48,8 @@ export class Charts {
 
   /** Frames for metrics that no frame shows yet. */
   adopt() {
-    const drawn = [...this.charts.values()];
     for (const key of [...this.store.series.keys()].sort()) {
-      if (HIDDEN.has(key) || drawn.some((chart) => belongs(chart, key)) || [...this.charts.values()].some((chart) => belongs(chart, key))) continue;
+      if (HIDDEN.has(key) || [...this.charts.values()].some((chart) => belongs(chart, key))) continue;
       const chart = { id: `own-${this.charts.size}`, title: key, keys: [key], unit: "", scale: 1, note: "" };
       byId("charts").append(make("figure", { class: "card chart", id: `chart-${chart.id}` },
         make("figcaption", {}, make("span", { text: key }), make("output")), make("div", { class: "frame" })));
