@@ -55,6 +55,7 @@ def main() -> int:
                 wrong = shoot(browser, service.url, token, jobs, folder)
                 for job in client.jobs(status=["running", "pending"]):
                     client.cancel(job.id)
+                    wait_for_status(client, job.id, "cancelled")
         finally:
             service.stop()
     print("\n".join(wrong) or f"the pages are in {folder}")

@@ -44,7 +44,16 @@ def running(client: Client) -> Any:
     wait_for_status(client, job.id, "cancelled")
 
 
-def test_curves_and_log_grow_without_a_reload(visit: Visit, running: Any) -> None:
+SHIFTS = """
+window.shifted = 0;
+new PerformanceObserver((list) => {
+  for (const entry of list.getEntries()) if (!entry.hadRecentInput) window.shifted += entry.value;
+}).observe({type: "layout-shift", buffered: true});
+"""
+
+
+def test_curves_and_log_grow_without_a_reload_and_nothing_moves(visit: Visit, running: Any) -> None:
+    visit.page.add_init_script(SHIFTS)
     page = visit.go(f"/jobs/{running.id}")
     page.evaluate("window.untouched = true")
     expect(page.locator("#sentence")).to_contain_text(re.compile(r"^Running on .+: step .+ of 1.000.000"))
@@ -53,6 +62,7 @@ def test_curves_and_log_grow_without_a_reload(visit: Visit, running: Any) -> Non
     grown(page, before + 20)
     expect(page.locator("#log")).not_to_have_text(lines)
     assert page.evaluate("window.untouched")
+    assert page.evaluate("window.shifted") < 0.02
 
 
 def test_first_view_is_drawn_without_scripts(visit: Visit, running: Any) -> None:
@@ -146,8 +156,9 @@ def test_a_failure_says_where_and_what_to_try(visit: Visit, client: Client) -> N
     expect(page.locator("#failed-trace pre")).to_contain_text("TrainingError")
 
 
-def test_a_checkpoint_and_the_export_can_be_downloaded(visit: Visit, client: Client) -> None:
-    job = client.submit({**SPEC, "name": "saved", "checkpoint": {"every_steps": 200}})
+def test_two_ranks_are_compared_and_what_they_saved_can_be_downloaded(visit: Visit, client: Client) -> None:
+    two = {"gpus": 2, "strategy": "ddp"}
+    job = client.submit({**SPEC, **two, "name": "saved", "checkpoint": {"every_steps": 200}})
     page = visit.go(f"/jobs/{job.id}")
     link = page.get_by_role("link", name="Download the checkpoint of step 400")
     expect(link).to_be_visible(timeout=90_000)
@@ -155,6 +166,29 @@ def test_a_checkpoint_and_the_export_can_be_downloaded(visit: Visit, client: Cli
         link.click()
     assert download.value.suggested_filename.endswith(".tar")
     expect(page.get_by_role("link", name="Download what was trained")).to_be_visible(timeout=30_000)
+    page.locator("#chart-ranks").scroll_into_view_if_needed()
+    expect(page.locator("#chart-ranks output")).to_have_text(re.compile(r"^slowest: rank [01], \+"))
+    page.wait_for_function("() => document.querySelector('#chart-ranks .frame').data?.length === 2")
+
+
+@pytest.mark.parametrize("path", ["/jobs", "/jobs/{id}"])
+def test_a_phone_shows_all_of_it(
+    browser: Browser, service: ServiceProcess, token: str, running: Any, path: str
+) -> None:
+    with visiting(browser, service.url, size=(360, 740)) as visit:
+        page = visit.sign_in(token, path.format(id=running.id))
+        page.wait_for_timeout(500)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        visit.require_clean()
+
+
+def test_the_keyboard_reaches_the_content_first(visit: Visit, running: Any) -> None:
+    page = visit.go(f"/jobs/{running.id}")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("button", name="Pause")).to_be_focused()
 
 
 def test_a_viewer_sees_no_buttons(stranger: Visit, client: Client, running: Any) -> None:

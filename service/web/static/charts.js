@@ -17,7 +17,7 @@ export class Charts {
     this.zoomed = null;
     this.seen = new Set();
     this.dirty = new Set();
-    this.watcher = new IntersectionObserver((entries) => entries.forEach((entry) => this.sight(entry)), { rootMargin: "100px" });
+    this.watcher = new IntersectionObserver((entries) => entries.forEach((entry) => this.sight(entry)), { rootMargin: "600px 0px" });
     for (const id of this.charts.keys()) this.watch(id);
     onTheme(() => this.redraw());
     plotly().then(() => this.redraw());
@@ -25,7 +25,12 @@ export class Charts {
 
   /** Something of these metrics changed; without keys, everything. */
   redraw(keys = null) {
-    for (const [id, chart] of this.charts) if (!keys || keys.some((key) => belongs(chart, key))) this.dirty.add(id);
+    for (const [id, chart] of this.charts) {
+      if (keys && !keys.some((key) => belongs(chart, key))) continue;
+      this.dirty.add(id);
+      const nothing = this.frame(id).querySelector(".nothing");
+      if (nothing && this.curves(chart).some(([, series]) => series.steps.length)) nothing.textContent = "";
+    }
     this.schedule();
   }
 
@@ -43,9 +48,8 @@ export class Charts {
 
   /** Frames for metrics that no frame shows yet. */
   adopt() {
-    const drawn = [...this.charts.values()];
     for (const key of [...this.store.series.keys()].sort()) {
-      if (HIDDEN.has(key) || drawn.some((chart) => belongs(chart, key)) || [...this.charts.values()].some((chart) => belongs(chart, key))) continue;
+      if (HIDDEN.has(key) || [...this.charts.values()].some((chart) => belongs(chart, key))) continue;
       const chart = { id: `own-${this.charts.size}`, title: key, keys: [key], unit: "", scale: 1, note: "" };
       byId("charts").append(make("figure", { class: "card chart", id: `chart-${chart.id}` },
         make("figcaption", {}, make("span", { text: key }), make("output")), make("div", { class: "frame" })));
@@ -113,11 +117,11 @@ export class Charts {
     const x = (this.view.axis === "time" ? series.times : series.steps).slice();
     const values = series.values.map((value) => value * chart.scale);
     const shown = many ? (key === slowest(many) ? "c2" : "line") : null;
-    const line = { color: shown ? colour(shown) : curveColour(n), width: 1.6 };
+    const line = { color: shown ? colour(shown) : curveColour(n), width: series.steps.length > 500 ? 1.1 : 1.6 };
     const name = label(key, chart);
-    const single = series.steps.length < 3 || key.startsWith("eval/");
-    const one = { x, y: values, name, type: "scatter", mode: single ? "lines+markers" : "lines", marker: { size: 5 }, line, hovertemplate: "%{y:.4~g}" };
-    if (!this.view.weight || single) return [one];
+    const few = series.steps.length < 3 || (key.startsWith("eval/") && series.steps.length < 40);
+    const one = { x, y: values, name, type: "scatter", mode: few ? "lines+markers" : "lines", marker: { size: 5 }, line, hovertemplate: "%{y:.4~g}" };
+    if (!this.view.weight || few) return [one];
     return [
       { ...one, opacity: 0.25, hoverinfo: "skip", hovertemplate: undefined, showlegend: false },
       { ...one, y: smoothed(values, this.view.weight) },

@@ -7,10 +7,11 @@ export const POINTS = 2000; // a series, as the API thins it
 const MOST = 6000; // a series that grew beyond is read again, thinned
 
 export class CurveStore {
-  constructor(jobId) {
+  /** `execution` is the one whose points the API tells last, where that is known. */
+  constructor(jobId, execution = null) {
     this.jobId = jobId;
     this.series = new Map();
-    this.execution = 0;
+    this.execution = execution;
     this.resumedFrom = 0;
     this.truncated = false;
   }
@@ -35,10 +36,16 @@ export class CurveStore {
     known.steps.forEach((step, i) => { if (step > last) push(found, step, known.values[i], known.times[i]); });
   }
 
-  /** Take points of the stream; true where the job has a metric that it did not have before. */
+  /**
+   * Take points of the stream.
+   *
+   * @returns {{ fresh: boolean, unsure: boolean }} whether there is a metric that was not there before, and whether the
+   *     curves have to be read again, because nobody knows which of them this execution began anew.
+   */
   add({ execution, resumed_from_step, points }) {
-    if (execution > this.execution) {
-      if (this.execution) for (const series of this.series.values()) cut(series, resumed_from_step);
+    const unsure = this.execution === null && this.series.size > 0;
+    if (execution > (this.execution ?? 0)) {
+      if (!unsure) for (const series of this.series.values()) cut(series, resumed_from_step);
       this.execution = execution;
       this.resumedFrom = resumed_from_step;
     }
@@ -48,7 +55,7 @@ export class CurveStore {
       if (!this.series.has(key)) { this.series.set(key, { steps: [], values: [], times: [] }); fresh = true; }
       place(this.series.get(key), step, asNumber(value), time);
     }
-    return fresh;
+    return { fresh, unsure };
   }
 
   /** Forget everything: the job begins from scratch. */

@@ -14,7 +14,7 @@ const FINAL = new Set(["succeeded", "failed", "cancelled"]);
 
 let job = data.job;
 const root = `/v1/jobs/${job.id}`;
-const store = new CurveStore(job.id);
+const store = new CurveStore(job.id, job.attempt?.execution ?? null);
 const charts = new Charts(data.charts, store);
 const history = new History(job.id);
 const logs = new LogView(job, () => listen());
@@ -98,11 +98,11 @@ const handlers = {
     if (told.type.startsWith("checkpoint")) readCheckpoints();
   },
   metrics(told) {
-    const fresh = store.add(told);
+    const { fresh, unsure } = store.add(told);
     const newest = Object.fromEntries(told.points.map((point) => [point.key, point.value]));
     update({ progress: told.progress ?? job.progress, metrics: { ...job.metrics, ...newest } });
     if (fresh) charts.adopt();
-    if (store.isLong) { store.clear(); readCurves(); } else charts.redraw(Object.keys(newest));
+    if (store.isLong || unsure) { store.clear(); readCurves(); } else charts.redraw(Object.keys(newest));
   },
   checkpoint(told) {
     update({ last_checkpoint_step: told.step });

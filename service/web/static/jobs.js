@@ -13,7 +13,7 @@ const MOST_COMPARED = 20;
 const FINAL = new Set(["succeeded", "failed", "cancelled"]);
 
 const jobs = new Map(data.jobs.map((job) => [job.id, job]));
-let order = data.jobs.map((job) => job.id);
+let order = [];
 let hasMore = data.has_more;
 let lastId = data.last_id;
 let loading = null;
@@ -58,7 +58,7 @@ function show() {
     if (head.dataset.sort === key) head.setAttribute("aria-sort", descending ? "descending" : "ascending");
     else head.removeAttribute("aria-sort");
   }
-  if (KEYS[key]) order = [...jobs.keys()].sort(by(KEYS[key], descending));
+  order = [...jobs.keys()].sort(KEYS[key] ? by(KEYS[key], descending) : byAge(descending));
   table.show(order);
   byId("empty").hidden = order.length > 0;
   byId("jobs").hidden = order.length === 0;
@@ -78,11 +78,11 @@ function by(key, descending) {
   };
 }
 
+/** Ids sort by the time of creation. */
+const byAge = (descending) => (one, other) => ((one < other) === descending ? 1 : -1);
+
 function add(found) {
-  for (const job of found) {
-    if (!jobs.has(job.id)) order.push(job.id);
-    jobs.set(job.id, brief(job));
-  }
+  for (const job of found) jobs.set(job.id, brief(job));
 }
 
 function loadMore() {
@@ -104,7 +104,6 @@ async function reload() {
   const page = await call(`/v1/jobs${joined(wanted, { limit: PAGE, order: oldestFirst() ? "asc" : "desc" })}`);
   if (wanted.toString() !== filters().toString()) return;
   jobs.clear();
-  order = [];
   add(page.data);
   hasMore = page.has_more;
   lastId = page.last_id;
@@ -203,19 +202,15 @@ function update(id, change) {
   table.refresh(id);
 }
 
-/** A job that is new here: shown where the newest are on top and it passes the filters. */
-const newcomers = new Set();
+/** Some job that is not here is new, or passes the filters now: it is among the newest, or is found by scrolling. */
 let fetching;
-function welcome(id) {
-  newcomers.add(id);
+function welcome() {
   fetching ??= setTimeout(async () => {
     fetching = undefined;
-    newcomers.clear();
     const page = await call(`/v1/jobs${joined(filters(), { limit: 50 })}`).catch(() => null);
     if (!page || oldestFirst()) return;
     const fresh = page.data.filter((job) => !jobs.has(job.id));
     for (const job of fresh) jobs.set(job.id, brief(job));
-    order = [...fresh.map((job) => job.id), ...order];
     if (fresh.length) show();
   }, 300);
 }
@@ -229,7 +224,7 @@ follow("/v1/stream", {
   },
   on: {
     status(told) {
-      if (!jobs.has(told.job_id)) { welcome(told.job_id); return; }
+      if (!jobs.has(told.job_id)) { welcome(); return; }
       const { status, status_message, progress } = told;
       update(told.job_id, { status, status_message, progress: progress ?? jobs.get(told.job_id).progress });
       if (wantsStatus().length && !wantsStatus().includes(status)) leave(told.job_id);
@@ -250,7 +245,6 @@ function leave(id) {
     const job = jobs.get(id);
     if (!job || wantsStatus().length === 0 || wantsStatus().includes(job.status)) return;
     jobs.delete(id);
-    order = order.filter((one) => one !== id);
     show();
   }, 3000);
 }
@@ -260,9 +254,7 @@ async function refreshFirst() {
   if (oldestFirst()) return;
   const page = await call(`/v1/jobs${joined(filters(), { limit: 50 })}`).catch(() => null);
   if (!page) return;
-  const fresh = page.data.filter((job) => !jobs.has(job.id)).map((job) => job.id);
   for (const job of page.data) jobs.set(job.id, brief(job));
-  order = [...fresh, ...order];
   show();
 }
 
