@@ -31,6 +31,7 @@ from service.reports.live import endpoints as live
 from service.settings import Settings
 from service.sweeps import endpoints as sweeps
 from service.web import endpoints as web
+from service.web import submit
 from service.web.pages import Pages, wants_page
 from service.webhooks import endpoints as webhooks
 from trainyard import __version__
@@ -76,6 +77,7 @@ def create_app(services: Services) -> FastAPI:
         access.audit_router,
         webhooks.router,
         web.router,
+        submit.router,
         health_router(services.metrics),
     ):
         app.include_router(router)
