@@ -16,11 +16,16 @@ def spec_yaml(document: Mapping[str, Any]) -> str:
 
 
 def brief_spec(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A job's spec less its defaults; as it is where it would then no longer be the same spec."""
+    """A job's spec less its defaults; as it is where it would then no longer be the same spec.
+
+    Model and data stay whole: by what they are is told which fields they have.
+    """
     try:
         spec = parse_spec(dict(document))
         short = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-        same = parse_spec(short) == spec
+        whole = {name: document[name] for name in ("model", "data") if document.get(name) is not None}
+        brief = {name: whole.get(name, value) for name, value in short.items()}
+        same = parse_spec(brief) == spec
     except SpecError:
         return dict(document)
-    return {"version": spec.version, **short} if same else dict(document)
+    return {"version": spec.version, **brief} if same else dict(document)

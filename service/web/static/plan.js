@@ -21,21 +21,30 @@ export function showPlan(plan, use) {
   setText(byId("script").querySelector("pre"), plan.script ?? "It cannot be said what would be submitted.");
 }
 
-const sentence = (words) => `${words[0].toUpperCase()}${words.slice(1)}${/[.)]$/.test(words) ? "" : "."}`;
+/** With a capital, unless it begins with the name of a field. */
+const sentence = (words) => `${/^[a-z]+[ :,]/.test(words) ? words[0].toUpperCase() : words[0]}${words.slice(1)}${/[.)]$/.test(words) ? "" : "."}`;
+
+/** Memory in powers of 1024, as the plan's own sentences have it. */
+function memory(bytes) {
+  const [unit, length] = [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]].find(([, one]) => bytes >= one) ?? ["B", 1];
+  return `${number(bytes / length, 3)} ${unit}`;
+}
 
 function showChanges(plan, use) {
   byId("changes").replaceChildren(...plan.changes.map((change) => make("div", {},
-    make("span", { text: `${sentence(change.message)} Then ${size(change.peak_bytes)} on each.` }),
+    make("span", { text: `${sentence(change.message)} Then ${memory(change.peak_bytes)} on each.` }),
     make("button", { type: "button", text: "Change it", onclick: () => use(change.set) }))));
 }
 
 function showBars(plan, use) {
   const limit = smallest(plan.gpus);
-  const most = Math.max(limit ?? 0, ...plan.strategies.map(taken)) || 1;
+  const largest = Math.max(1, ...plan.strategies.map(taken));
+  const near = limit !== null && limit < 4 * largest; // farther away, the bars would be too short to be read
+  const most = near ? Math.max(limit, largest) : largest;
   const parts = Object.keys(PARTS).filter((part) => plan.strategies.some((one) => one.parts?.[part]));
-  byId("bars").replaceChildren(...plan.strategies.map((one) => bar(one, { most, limit, use })));
+  byId("bars").replaceChildren(...plan.strategies.map((one) => bar(one, { most, limit: near ? limit : null, use })));
   byId("parts").replaceChildren(...parts.map((part) => make("li", {}, make("i", { class: `part ${part}` }), PARTS[part])),
-    ...(limit && plan.strategies.length ? [make("li", {}, make("i", { class: "limit" }), `${size(limit)} there`)] : []));
+    ...(limit && plan.strategies.length ? [make("li", {}, near ? make("i", { class: "limit" }) : null, `${near ? "" : "of "}${memory(limit)} that are there`)] : []));
 }
 
 const taken = (one) => one.peak_bytes ?? one.state_bytes;
@@ -50,16 +59,16 @@ function bar(one, { most, limit, use }) {
   const told = Object.entries(one.parts ?? { parameters: one.state_bytes }).filter(([, bytes]) => bytes > 0);
   const width = (bytes) => `width:${((100 * bytes) / most).toFixed(2)}%`;
   const fits = one.fits === true ? "fits" : one.fits === false ? "too large" : "";
-  const words = told.map(([part, bytes]) => `${PARTS[part]} ${size(bytes)}`).join(", ");
+  const words = told.map(([part, bytes]) => `${PARTS[part]} ${memory(bytes)}`).join(", ");
   const micro = one.micro_size ? `${count(one.micro_size)} at once` : "";
   return make("div", { class: `strategy ${one.chosen ? "chosen" : ""}` },
     one.chosen ? make("strong", { text: one.strategy }) : make("button", { type: "button", class: "quiet", text: one.strategy, title: `Use ${one.strategy}`, onclick: () => use({ strategy: one.strategy }) }),
     make("span", { class: "stack", role: "img", "aria-label": words, title: words },
       ...told.map(([part, bytes]) => make("span", { class: `part ${part}`, style: width(bytes) })),
       limit ? make("i", { class: "limit", style: `left:${((100 * limit) / most).toFixed(2)}%` }) : null),
-    make("span", { class: "much", text: one.peak_bytes === null ? `${size(one.state_bytes)} or more` : size(one.peak_bytes) }),
+    make("span", { class: "much", text: one.peak_bytes === null ? `${memory(one.state_bytes)} or more` : memory(one.peak_bytes) }),
     make("span", { class: `fits ${one.fits === true ? "good" : one.fits === false ? "bad" : ""}`, text: fits }),
-    make("small", { text: [micro, one.moment ? `most ${one.moment}` : ""].filter(Boolean).join(", ") }));
+    make("small", { text: [micro, one.moment ? `fullest: ${one.moment}` : ""].filter(Boolean).join(", ") }));
 }
 
 function facts(plan) {

@@ -64,11 +64,11 @@ async function ask() {
     told(error);
     show({ stale: true });
   }
-  setText(byId("busy"), "");
 }
 
 function show({ stale }) {
   byId("plan").classList.toggle("stale", stale);
+  setText(byId("busy"), stale && plan ? "of the spec before its errors" : "");
   const forcing = byId("forcing");
   if (!forcing) return;
   forcing.hidden = stale || plan.fits !== false;
@@ -88,6 +88,7 @@ function complain(problems) {
     const named = /^not valid YAML: line (\d+)/.exec(message);
     return { param, message, line: named ? Number(named[1]) - 1 : lineOf(fields, param) };
   });
+  placed.sort((one, other) => (one.line ?? -1) - (other.line ?? -1));
   const short = ({ param, message, line }) => (line !== null && param && !fields.has(param) ? `${param} ${message}` : message);
   editor.mark(placed.map((one) => [one.line ?? 0, short(one)]));
   byId("problems").replaceChildren(...placed.map(({ param, message, line }) => make("li", {},
