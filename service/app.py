@@ -30,8 +30,8 @@ from service.reports.curves import endpoints as curves
 from service.reports.live import endpoints as live
 from service.settings import Settings
 from service.sweeps import endpoints as sweeps
+from service.web import compare, submit
 from service.web import endpoints as web
-from service.web import submit
 from service.web.pages import Pages, wants_page
 from service.webhooks import endpoints as webhooks
 from trainyard import __version__
@@ -77,6 +77,7 @@ def create_app(services: Services) -> FastAPI:
         access.audit_router,
         webhooks.router,
         web.router,
+        compare.router,
         submit.router,
         health_router(services.metrics),
     ):

@@ -64,7 +64,7 @@ def prepared(client: Client) -> Shots:
         client.submit(fill_template("digits_ddp", {"name": f"digits, lr {lr}", "optimizer.lr": lr, "epochs": 6}))
         for lr in (2e-3, 5e-4)
     ]
-    base = fill_template("mlp_parity", {"steps": 120, "gpus": 1})
+    base = fill_template("mlp_parity", {"epochs": 10, "gpus": 1, "strategy": "single"})
     grid = {"optimizer.lr": [0.001, 0.003, 0.01], "batch.size": [10, 20]}
     sweep = client.submit_sweep(base, grid=grid, name="learning rates")
     failed = client.submit(fill_template("mlp_parity", {"name": "too hot", "optimizer": {"name": "sgd", "lr": 1e9}}))

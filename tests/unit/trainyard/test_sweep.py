@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.unit.trainyard.fake_service import TIME, job, page
-from trainyard.cli.compare import differences, flat
+from trainyard.contract.differing import differences, flat
 from trainyard.cli.failures import UsageError
 from trainyard.cli.sweep import parse_grid
 
