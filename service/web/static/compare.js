@@ -20,6 +20,11 @@ let series = new Map();
 let members = data.members;
 let lit = null;
 
+for (const member of members) { // all members have one name: what tells them apart is what each changes
+  const run = runs.find((one) => one.id === member.job_id);
+  if (run) run.name = Object.entries(member.values).map(([field, value]) => `${field.split(".").at(-1)} ${typeof value === "string" ? value : JSON.stringify(value)}`).join(", ");
+}
+
 // -- what is looked at lives in the address ----------------------------------------------------------------------------
 
 const parameters = new URLSearchParams(location.search);
@@ -132,7 +137,7 @@ function coordinates() {
     axes: [...fields, view.key || "no metric yet"],
     lines: there.map((member) => ({
       id: member.job_id,
-      name: rows.get(member.job_id).querySelector(".name a").textContent,
+      name: runs.find((run) => run.id === member.job_id).name,
       values: [...fields.map((field) => member.values[field] ?? null), asNumber(member.metrics[view.key] ?? null)],
     })),
   };

@@ -17,12 +17,12 @@ function make(tag, properties, ...children) {
 }
 
 /** Where values are on an axis, from 0 at the bottom to 1, and the words beside it. Values without a place are null. */
-function scale(values) {
+function scale(values, continuous) {
   const known = values.filter((value) => value !== null && !Number.isNaN(value));
   const different = [...new Set(known.map((value) => JSON.stringify(value)))].map((text) => JSON.parse(text));
   const isNumber = different.length > 0 && different.every((value) => typeof value === "number");
   different.sort((a, b) => (isNumber ? a - b : String(a) < String(b) ? -1 : 1));
-  if (different.length <= FEW || !isNumber) return steps(different);
+  if ((!continuous && different.length <= FEW) || different.length < 2 || !isNumber) return steps(different);
   const [low, high] = [different[0], different.at(-1)];
   const logarithmic = low > 0 && high / low >= 50;
   const bend = logarithmic ? Math.log : (value) => value;
@@ -60,7 +60,7 @@ export class Parallel {
     const [width, height] = [Math.max(this.root.clientWidth, axes.length * 110), this.root.clientHeight];
     this.x = (n) => (axes.length > 1 ? SIDE + (n * (width - 2 * SIDE)) / (axes.length - 1) : width / 2);
     this.y = (part) => TOP + (1 - part) * (height - TOP - BOTTOM);
-    this.scales = axes.map((_, n) => scale(lines.map((line) => line.values[n])));
+    this.scales = axes.map((_, n) => scale(lines.map((line) => line.values[n]), n === axes.length - 1));
     const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${lines.length} runs across ${axes.join(", ")}`, style: `min-width:${width}px` });
     this.paths = lines.map((line) => [line.id, this.path(line)]);
     svg.append(...this.paths.map(([, path]) => path), ...axes.map((name, n) => this.axis(name, n)));
