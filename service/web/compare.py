@@ -1,16 +1,19 @@
 """The page on which runs are compared: any that are named, or the members of a sweep."""
 
+from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
+from markupsafe import Markup
 
 from service.dependencies import NowDep, Services, ServicesDep
 from service.errors import NotFoundError
 from service.jobs import endpoints as jobs
 from service.jobs.repository import JobFilter, Window
+from service.reports.curves.reading import Wanted, read_curves
 from service.sweeps import actions as sweeps
-from service.web import views
+from service.web import sketch, views
 from service.web.comparing import compare
 from service.web.endpoints import PagesDep, VisitorDep
 from service.web.pages import Visitor
@@ -23,6 +26,8 @@ MOST = 50
 """Runs that are named one by one."""
 MOST_MEMBERS = 200
 _RECENT = 8
+_SKETCHED = 20
+_SKETCHED_POINTS = 200
 
 
 @router.get("/compare")
@@ -48,6 +53,7 @@ def show_compare(
         now,
         here="/compare",
         compared=compared,
+        drawn=drawn(services, found[:_SKETCHED], compared.key, now),
         sweep=detail,
         missing=missing,
         recent=recent,
@@ -62,7 +68,7 @@ def show_compare(
 
 
 def named_jobs(
-    services: Services, visitor: Visitor, now: NowDep, ids: list[str]
+    services: Services, visitor: Visitor, now: datetime, ids: list[str]
 ) -> tuple[list[JobResource], list[str]]:
     """Those that there are, and the ids of those that there are not."""
     found, missing = [], []
@@ -74,8 +80,16 @@ def named_jobs(
     return found, missing
 
 
-def members(services: Services, sweep: SweepDetail, now: NowDep) -> list[JobResource]:
+def members(services: Services, sweep: SweepDetail, now: datetime) -> list[JobResource]:
     """The jobs of a sweep, in the order of its members."""
     page = jobs.jobs_page(services, Window(limit=MOST_MEMBERS), JobFilter(sweep=sweep.id), now)
     by_id = {job.id: job for job in page.data}
     return [by_id[member.job_id] for member in sweep.members if member.job_id in by_id]
+
+
+def drawn(services: Services, runs: list[JobResource], key: str, now: datetime) -> Markup:
+    """The curves by step, until the page's script has drawn them."""
+    wanted = Wanted((key,), max_points=_SKETCHED_POINTS)
+    found = [read_curves(services.database, run.id, wanted, now).series for run in runs if key]
+    curves = [list(zip(series[0].steps, series[0].values, strict=True)) if series else [] for series in found]
+    return sketch.draw_several(curves, title=f"{key} by step")

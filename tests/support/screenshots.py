@@ -47,9 +47,7 @@ def main() -> None:
 @contextmanager
 def served(folder: Path) -> Iterator[tuple[ServiceProcess, Client]]:
     """A service of its own, which may call a webhook on this machine."""
-    process = ServiceProcess(
-        folder, local_slots="4", tick_seconds="0.3", cluster_seconds="2", webhook_allowed_hosts='["127.0.0.1"]'
-    )
+    process = ServiceProcess(folder, local_slots="4", tick_seconds="0.3", webhook_allowed_hosts="127.0.0.1")
     process.start()
     try:
         with process.client() as client:
