@@ -48,6 +48,9 @@ def test_curves_are_those_of_the_api_and_differing_fields_stand_beside(
 ) -> None:
     first, second = ids(sweep)
     page = visit.go(f"/compare?job={first}&job={second}")
+    expect(page.get_by_label("Metric")).to_have_value("eval/loss")
+    page.get_by_label("Metric").select_option("train/loss")
+    page.wait_for_function("() => document.querySelector('#frame').data?.[0].x.length > 1")
     assert drawn(page, 2) == told(client, [first, second])
     expect(page.locator("#runs th.mono")).to_have_text(["optimizer.lr"])
     expect(page.locator("#runs tbody tr td:nth-child(3)")).to_have_text(["0.001", "0.1"])
@@ -58,10 +61,10 @@ def test_curves_are_those_of_the_api_and_differing_fields_stand_beside(
 
 
 def test_scale_smoothing_and_time_are_kept_in_the_address(visit: Visit, sweep: SweepDetail) -> None:
-    page = visit.go(f"/compare?job={ids(sweep)[0]}&job={ids(sweep)[1]}")
+    page = visit.go(f"/compare?job={ids(sweep)[0]}&job={ids(sweep)[1]}&key=train/loss")
     drawn(page, 2)
     page.get_by_text("Log scale").click()
-    page.get_by_label("by").select_option("time")
+    page.locator("#axis").select_option("time")
     page.get_by_label("Smooth").fill("0.9")
     drawn(page, 4)
     page.reload()
@@ -77,7 +80,8 @@ def test_a_run_is_added_by_its_name_and_left_out_again(visit: Visit, client: Cli
     expect(page.get_by_role("heading", name="Nothing to compare yet")).to_be_visible()
     for job_id in (first, second):
         page.get_by_label("Add a run by name or id").fill(job_id)
-        page.get_by_role("link", name="of-a-sweep").first.click()
+        expect(page.locator("#found a")).to_have_count(1)
+        page.locator("#found a").click()
         expect(page.locator(f'tr[data-id="{job_id}"]')).to_be_visible()
     drawn(page, 2)
     page.get_by_role("link", name="Leave of-a-sweep out").first.click()
@@ -88,7 +92,7 @@ def test_a_run_is_added_by_its_name_and_left_out_again(visit: Visit, client: Cli
 def test_a_sweep_is_drawn_across_its_fields(visit: Visit, sweep: SweepDetail) -> None:
     page = visit.go("/compare")
     page.get_by_role("link", name="two rates").click()
-    expect(page.locator("#parallel text.title")).to_have_text(["optimizer.lr", "train/loss"])
+    expect(page.locator("#parallel text.title")).to_have_text(["optimizer.lr", "eval/loss"])
     expect(page.locator("#parallel path")).to_have_count(2)
     handle = page.locator("#parallel .handle").first.bounding_box()
     assert handle is not None
@@ -107,7 +111,7 @@ def test_first_view_is_drawn_without_scripts(visit: Visit, sweep: SweepDetail) -
         java_script_enabled=False, storage_state=visit.page.context.storage_state()
     )
     page = context.new_page()
-    page.goto(f"{visit.url}/compare?sweep={sweep.id}")
+    page.goto(f"{visit.url}/compare?sweep={sweep.id}&key=train/loss")
     expect(page.locator("#frame svg .line")).to_have_count(2)
     expect(page.locator("#runs tbody tr")).to_have_count(2)
     context.close()
