@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test test-slow test-slurm test-gpu check docs serve lab bench clean venv
+.PHONY: demo test test-slow test-slurm test-gpu test-web screenshots check docs serve lab bench clean venv
 
 venv: $(VENV)/.installed
 
@@ -26,6 +26,12 @@ test-slurm: venv
 
 test-gpu: venv
 	$(BIN)/python -m pytest -m gpu --timeout 1000 --durations 10
+
+test-web: venv
+	$(BIN)/python -m pytest -m web --durations 10
+
+screenshots: venv
+	$(BIN)/python -m tests.support.screenshots screenshots
 
 check: venv
 	$(BIN)/ruff check .

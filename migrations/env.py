@@ -5,7 +5,8 @@ from typing import Any, Literal
 import sqlalchemy as sa
 from alembic import context
 
-import service.db.access_models  # noqa: F401 (its tables are part of the schema)
+import service.db.access_models
+import service.db.ask_models  # noqa: F401
 from service.db.models import Base
 from service.db.types import UtcTime
 from service.settings import Settings

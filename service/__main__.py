@@ -229,6 +229,7 @@ def _run(config: uvicorn.Config, services: Services, loop: ReconcileLoop, housek
         loop.start()
         housekeeping.start()
         log.info("serving", url=settings.service_url, backend=settings.backend, runs=str(settings.runs))
+        log.info("dashboard", page=f"{settings.service_url}/jobs", token=str(settings.state / "admin_token"))
         try:
             _Server(config, services.hub.close).run(sockets=[listener])
         except KeyboardInterrupt:

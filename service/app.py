@@ -17,7 +17,7 @@ from service.checkpoints import endpoints as checkpoints
 from service.cluster import endpoints as cluster
 from service.code import endpoints as code
 from service.dependencies import Services
-from service.errors import InvalidRequestError, ServiceError
+from service.errors import InvalidRequestError, NotFoundError, ServiceError
 from service.health import health_router
 from service.housekeeping import endpoints as usage
 from service.jobs import endpoints as jobs
@@ -132,10 +132,24 @@ async def _service_error(request: Request, error: Exception) -> Response:
 async def _validation_error(request: Request, error: Exception) -> Response:
     """pydantic's findings about a request, as one envelope that names the place."""
     assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
+    found = error.errors()
+    for detail in found:
+        if detail["loc"][0] == "path":
+            # What has not the form of an id is the id of nothing.
+            return await _service_error(request, _no_such(str(detail["loc"][-1]), detail["input"]))
+    first = found[0]
     place = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path", "header"))
     message = first["msg"].removeprefix("Value error, ")
     return await _service_error(request, InvalidRequestError(message, param=place or None))
+
+
+_THINGS = {"aid": "attempt", "digest": "code"}
+"""What the parameters of paths name, where it is not their own first word."""
+
+
+def _no_such(param: str, value: Any) -> NotFoundError:
+    thing = _THINGS.get(param, param.removesuffix("_id"))
+    return NotFoundError(f"there is no {thing} {value!r}", code=f"{thing}_not_found", param=param)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

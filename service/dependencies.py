@@ -24,6 +24,7 @@ from service.jobs.limits import Limits
 from service.jobs.repository import Window
 from service.observability import ServiceMetrics
 from service.planner.models import Models
+from service.queries import refuse_unknown
 from service.reports.curves.thinning import Thinner
 from service.reports.live.hub import Hub
 from service.reports.live.sources import FeedNews
@@ -135,6 +136,7 @@ def get_person(request: Request, services: ServicesDep, now: NowDep) -> Principa
     if principal.kind != "person":
         raise PermissionDeniedError("a worker's token opens only the routes of its own attempt")
     request.state.principal = principal.name
+    refuse_unknown(request)
     return principal
 
 
@@ -168,6 +170,7 @@ def get_worker(request: Request, services: ServicesDep, now: NowDep, aid: Attemp
     if principal.kind != "worker" or principal.id != aid:
         raise PermissionDeniedError("this token is not the one of this attempt's worker")
     request.state.principal = principal.name
+    refuse_unknown(request)
     return principal
 
 

@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from service.examples import ANSWERS, BODIES, EXAMPLES
 from trainyard.contract.resources import ErrorEnvelope
+from trainyard.contract.spec import TrainingSpec
 
 _EXAMPLES: dict[int, tuple[str, str, str, str | None, str]] = {
     400: ("The body cannot be read.", "invalid_request_error", "invalid_json", None, "the body is not valid JSON"),
@@ -40,9 +42,16 @@ _OPEN = frozenset({"/livez", "/readyz", "/metrics"})
 """Routes without a token."""
 
 
+SPEC = {"$ref": "#/components/schemas/TrainingSpec"}
+"""The schema of a spec, for the routes that read it themselves: their errors say more than a framework's."""
+
+
 def finish(document: dict[str, Any]) -> dict[str, Any]:
-    """The framework's document with how to sign requests, and parameters as they can be sent."""
-    schemes = document.setdefault("components", {}).setdefault("securitySchemes", {})
+    """The framework's document with the schema of a spec, with examples, with how to sign requests, and with
+    parameters as they can be sent."""
+    _add_spec(document)
+    _add_examples(document)
+    schemes = document["components"].setdefault("securitySchemes", {})
     schemes["token"] = {"type": "http", "scheme": "bearer", "description": "A person's or program's token."}
     schemes["workerToken"] = {"type": "http", "scheme": "bearer", "description": "The token of one attempt."}
     for path, operations in document["paths"].items():
@@ -52,6 +61,33 @@ def finish(document: dict[str, Any]) -> dict[str, Any]:
             for parameter in operation.get("parameters", ()):
                 parameter["schema"] = _without_null(parameter["schema"])
     return document
+
+
+def _add_spec(document: dict[str, Any]) -> None:
+    schema = TrainingSpec.model_json_schema(ref_template="#/components/schemas/{model}")
+    schemas = document["components"]["schemas"]
+    schemas.update(schema.pop("$defs"))
+    schemas["TrainingSpec"] = schema
+    spec = schemas["SweepRequest"]["properties"]["spec"]
+    schemas["SweepRequest"]["properties"]["spec"] = {"description": spec["description"], **SPEC}
+
+
+def _add_examples(document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+    for name, example in EXAMPLES.items():
+        schemas[name]["example"] = example
+    for name, schema in schemas.items():
+        if name.startswith("Page_"):
+            item = schemas[schema["properties"]["data"]["items"]["$ref"].rpartition("/")[2]]["example"]
+            ends = {"first_id": item.get("id"), "last_id": item.get("id")}
+            schema["example"] = {"object": "list", "data": [item], **ends, "has_more": False}
+    for operation in (one for verbs in document["paths"].values() for one in verbs.values()):
+        name = operation["operationId"]
+        if name in BODIES:
+            operation["requestBody"]["content"]["application/json"]["example"] = BODIES[name]
+        for status, answer in operation["responses"].items():
+            if name in ANSWERS and status.startswith("2"):
+                answer["content"]["application/json"]["example"] = ANSWERS[name]
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:

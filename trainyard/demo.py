@@ -17,7 +17,7 @@ from trainyard.cli.metrics import draw
 from trainyard.cli.output import clean, complain, number, say, size
 from trainyard.cli.watching import conclude, follow, view_of
 from trainyard.client import Client, TrainyardError
-from trainyard.contract.places import admin_token_file
+from trainyard.contract.places import DEFAULT_HOST, DEFAULT_PORT, admin_token_file
 from trainyard.contract.resources import JobResource
 
 PRESET = "digits_ddp"
@@ -34,6 +34,13 @@ What to type next
   .venv/bin/trainyard submit digits_ddp --set epochs=3 --set optimizer.lr=1e-3
   .venv/bin/trainyard list                             then: show, logs -f, metrics, checkpoints, cancel
 """
+
+PAGE = """\
+The page of this job: {root}/jobs/{job}
+  while this serves it: TRAINYARD_STATE_DIR={state} TRAINYARD_RUNS_DIR={runs} make serve
+  sign in with the token in {state}/admin_token
+"""
+DASHBOARD = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
 
 
 class DemoError(Exception):
@@ -138,7 +145,7 @@ def main() -> int:
             say(f"starting the service: {service.url}, SQLite and runs in {folder}")
             service.start()
             with service.client() as client:
-                return run(client)
+                return run(client, service)
     except KeyboardInterrupt:
         complain("interrupted; the job and the service are stopped")
         return 130
@@ -149,7 +156,7 @@ def main() -> int:
         return 1
 
 
-def run(client: Client) -> int:
+def run(client: Client, service: ServiceProcess) -> int:
     """One job from its submission to its checkpoints.
 
     Raises:
@@ -168,13 +175,14 @@ def run(client: Client) -> int:
         raise DemoError(f"job {ended.id} ended as {ended.status}")
     show_results(client, ended)
     print(NEXT_STEPS)
+    print(PAGE.format(state=service.state_dir, runs=service.runs_dir, root=DASHBOARD, job=job.id))
     return 0
 
 
 def show_results(client: Client, job: JobResource) -> None:
     """The curves and the checkpoints of a job that is over."""
     print()
-    draw(client.metrics(job.id, ["train/loss", "eval/accuracy"], max_points=400))
+    draw([client.metrics(job.id, ["train/loss", "eval/accuracy"], max_points=400)])
     latest = ", ".join(f"{key} {number(value)}" for key, value in sorted(job.metrics.items()) if "eval/" in key)
     print()
     say(f"succeeded: {job.progress.step if job.progress else 0} steps, {latest or 'no evaluation'}")

@@ -21,10 +21,11 @@ from service.dependencies import (
     Services,
     ServicesDep,
 )
-from service.errors import InvalidRequestError, MalformedRequestError, NotFoundError
+from service.errors import MalformedRequestError, NotFoundError
 from service.jobs import actions, deleting, profiles, resolving, steering, submitting
 from service.jobs.repository import JobFilter, JobRepository, Window
 from service.jobs.schemas import attempt_resource, event_resource, job_resource, page_of
+from service.openapi import SPEC
 from service.planner import actions as planning
 from trainyard.contract.problems import SpecError
 from trainyard.contract.resources import (
@@ -46,7 +47,7 @@ _YAML_TYPES = ("application/yaml", "application/x-yaml", "text/yaml", "text/x-ya
 SPEC_BODY = {
     "requestBody": {
         "required": True,
-        "content": {kind: {"schema": {"type": "object"}} for kind in ("application/json", "application/yaml")},
+        "content": {kind: {"schema": SPEC} for kind in ("application/json", "application/yaml")},
     },
 }
 
@@ -107,17 +108,20 @@ def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-_LIST_PARAMETERS = frozenset(
-    {"limit", "after", "order", "status", "name", "search", "created_by", "created_after", "created_before", "sweep"}
-)
+_METADATA = {
+    "name": "metadata",
+    "in": "query",
+    "style": "deepObject",
+    "explode": True,
+    "description": "`metadata[team]=nlp`: jobs with this label; repeated, with all of them.",
+    "schema": {"type": "object", "additionalProperties": {"type": "string"}},
+}
 
 
 def get_metadata_filter(request: Request) -> dict[str, str]:
     """`metadata[team]=nlp` as {"team": "nlp"}."""
-    for name in request.query_params:
-        if name not in _LIST_PARAMETERS and not is_metadata(name):
-            raise InvalidRequestError("unknown query parameter", param=name, code="unknown_parameter")
-    return {name[len("metadata[") : -1]: value for name, value in request.query_params.items() if is_metadata(name)}
+    items = request.query_params.items()
+    return {name[len("metadata[") : -1]: value for name, value in items if is_metadata(name)}
 
 
 def is_metadata(name: str) -> bool:
@@ -125,7 +129,7 @@ def is_metadata(name: str) -> bool:
     return name.startswith("metadata[") and name.endswith("]")
 
 
-@router.get("", operation_id="list_jobs")
+@router.get("", operation_id="list_jobs", openapi_extra={"parameters": [_METADATA]})
 def list_jobs(
     request: Request,
     services: ServicesDep,

@@ -12,6 +12,7 @@ from service.dependencies import Services
 from service.jobs.limits import Limits
 from service.jobs.repository import JobRepository
 from service.jobs.states import ACTIVE
+from service.reconcile.asks import Asks
 from service.reconcile.blame import blamed
 from service.reconcile.decide import NOTHING, Facts, Verdict, decide
 from service.reconcile.drain import Drain, read_claimant, read_finish
@@ -67,6 +68,7 @@ class Reconciler:
         self._submitter = submitter
         self.lease = lease
         self._survey = Survey(services, scheduler, lease)
+        self._asks = Asks(services, scheduler, lease)
         self._patience = _PATIENCE_SECONDS
         self._limits = services.limits
         self._watching_since = services.clock()
@@ -109,6 +111,7 @@ class Reconciler:
     def _tick(self) -> bool:
         self._submitter.collect()
         self._survey.take()
+        asked = self._asks.take()
         pairs = self._load()
         self._services.crash("tick.after-load")
         observed = self._observe(pairs)
@@ -120,7 +123,7 @@ class Reconciler:
             with structlog.contextvars.bound_contextvars(**_about(pair.job, pair.attempt)):
                 self._step(pair, observed, tags, held.get(pair.job.no))
         self._submitter.collect()
-        return any(pair.job.status in ACTIVE or pair.job.status == "queued" for pair in pairs)
+        return asked or any(pair.job.status in ACTIVE or pair.job.status == "queued" for pair in pairs)
 
     def _load(self) -> list[Pair]:
         # Whose turn it is under a limit depends on all that wait; who hands over in the tick takes all at once.

@@ -8,6 +8,7 @@ from starlette.concurrency import run_in_threadpool
 
 from service.dependencies import AttemptId, AttemptNumber, NowDep, PersonDep, Services, ServicesDep, WorkerDep
 from service.errors import BodyTooLargeError, InvalidRequestError
+from service.queries import refuse_unknown
 from service.reports.actions import Ingest, read_log
 from service.reports.points.decoding import decode
 from service.reports.points.schema import METRICS_BODY
@@ -51,6 +52,7 @@ def heartbeat(services: ServicesDep, _worker: WorkerDep, aid: AttemptId, body: H
 async def metrics(request: Request, services: ServicesDep, aid: AttemptId) -> Response:
     """Points, all or none; a repeated delivery changes nothing. Answered after the commit."""
     await services.admission.check(request.headers.get("authorization"), aid, services.clock())
+    refuse_unknown(request)
     body = await request.body()
     batch = decode(body, services.points.known_keys)
     stored = await services.points.put(aid, batch, len(body))

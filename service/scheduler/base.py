@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from trainyard.contract.cluster import ClusterSnapshot
 
@@ -86,6 +86,16 @@ class Observation:
     """Once ended: how, where the scheduler knows. The worker's own last word says more."""
 
 
+@dataclass(frozen=True)
+class Forecast:
+    """What would become of a script, were it submitted now."""
+
+    accepted: bool | None
+    """None: the answer was not clear."""
+    message: str
+    estimated_start: datetime | None = None
+
+
 class SchedulerUnavailableError(Exception):
     """The scheduler could not be asked. Nothing may be concluded from that."""
 
@@ -128,6 +138,19 @@ class Scheduler(Protocol):
 
     def cluster(self) -> ClusterSnapshot:
         """What there is to run on, and how much of it is free; as many calls whatever its size.
+
+        Raises:
+            SchedulerUnavailableError: nothing was learned.
+        """
+        ...
+
+
+@runtime_checkable
+class Forecaster(Protocol):
+    """A scheduler with a queue, which can say what would become of a batch script."""
+
+    def forecast(self, script: str) -> Forecast:
+        """Ask, without submitting anything.
 
         Raises:
             SchedulerUnavailableError: nothing was learned.

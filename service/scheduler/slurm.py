@@ -18,6 +18,7 @@ from service.scheduler.base import (
     SUBMITTER_MARGIN_SECONDS,
     Accepted,
     Ambiguous,
+    Forecast,
     Known,
     LaunchPlan,
     Observation,
@@ -25,7 +26,7 @@ from service.scheduler.base import (
     SubmitOutcome,
 )
 from service.scheduler.slurm_accounts import SlurmAccounts
-from service.scheduler.slurm_answer import read_answer
+from service.scheduler.slurm_answer import read_answer, read_forecast
 from service.scheduler.slurm_commands import CommandCounter, Row, SlurmCommands, clean_environment, ignore
 from service.scheduler.slurm_files import submitit_folder
 from service.scheduler.slurm_states import meaning, word
@@ -177,6 +178,9 @@ class SlurmScheduler:
         self._commands.scancel(known.scheduler_id, known.tag)
         recent = {job: at for job, at in self._cancelled.items() if now - at < _CANCEL_AGAIN_SECONDS}
         self._cancelled = {**recent, known.scheduler_id: now}
+
+    def forecast(self, script: str) -> Forecast:
+        return read_forecast(*self._commands.test_only(script))
 
     def cluster(self) -> ClusterSnapshot:
         return self._accounts.beside(self._commands.sinfo())

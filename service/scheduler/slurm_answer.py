@@ -1,10 +1,12 @@
 """What sbatch's answer means: accepted, clearly refused, or neither. Pure."""
 
 import re
+from datetime import UTC, datetime
 
-from service.scheduler.base import Accepted, Ambiguous, Rejected, SubmitOutcome
+from service.scheduler.base import Accepted, Ambiguous, Forecast, Rejected, SubmitOutcome
 
 _ID = re.compile(r"\bjob (\d+)\b")
+_START = re.compile(r"\bto start at (\S+) using \d+ processors on (?:nodes )?(\S+)(?: in partition (\S+))?")
 _ACCOUNT = "change resources.account, or resources.partition to one that it may use"
 _PARTITION = "change resources.partition; `trainyard cluster` shows what there is"
 _TIME = "lower resources.time_limit_minutes; `trainyard cluster` shows the partitions' limits"
@@ -42,8 +44,35 @@ def read_answer(returncode: int, stdout: str, stderr: str) -> SubmitOutcome:
     """An id counts even beside an error: the controller had it."""
     if found := _ID.search(stdout):
         return Accepted(found[1])
-    words = " ".join(line.removeprefix("sbatch: ").removeprefix("error: ") for line in stderr.splitlines() if line)
+    if (refusal := _refusal(returncode, stderr)) is not None:
+        return Rejected(refusal)
+    return Ambiguous(_unclear(returncode, stderr))
+
+
+def read_forecast(returncode: int, stderr: str) -> Forecast:
+    """What `sbatch --test-only` says."""
+    if returncode == 0 and (found := _START.search(stderr)):
+        time, nodes, partition = found.groups()
+        where = f" on {nodes}" + (f", partition {partition}" if partition else "")
+        try:
+            start = datetime.fromisoformat(time).replace(tzinfo=UTC)
+        except ValueError:
+            return Forecast(True, f"Slurm would accept it{where}; it does not say when it would start")
+        return Forecast(True, f"Slurm would accept it, and start it{where} at {start:%Y-%m-%d %H:%M:%S}Z", start)
+    if (refusal := _refusal(returncode, stderr)) is not None:
+        return Forecast(False, refusal)
+    return Forecast(None, _unclear(returncode, stderr))
+
+
+def _refusal(returncode: int, stderr: str) -> str | None:
+    """A clear no with the way out, or None."""
     way_out = next((hint for refusal, hint in _REFUSALS.items() if refusal in stderr.lower()), None)
-    if returncode != 0 and way_out is not None:
-        return Rejected(f"Slurm refuses it: {words} ({way_out})")
-    return Ambiguous(f"sbatch ended with {returncode}: {words or 'no word'}")
+    return f"Slurm refuses it: {_words(stderr)} ({way_out})" if returncode != 0 and way_out is not None else None
+
+
+def _unclear(returncode: int, stderr: str) -> str:
+    return f"sbatch ended with {returncode}: {_words(stderr) or 'no word'}"
+
+
+def _words(stderr: str) -> str:
+    return " ".join(line.removeprefix("sbatch: ").removeprefix("error: ") for line in stderr.splitlines() if line)

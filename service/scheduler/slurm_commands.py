@@ -44,7 +44,7 @@ class Row:
 
 @dataclass
 class SlurmCommands:
-    """The four that look or cancel; submission is a process of its own."""
+    """Those that look or cancel; submission is a process of its own."""
 
     count: CommandCounter = ignore
     _tells_used_gpus: bool = True
@@ -104,13 +104,28 @@ class SlurmCommands:
         """Cancel the job if it has this name: Slurm itself compares, so a reused id is never hit."""
         self._run(["scancel", f"--name={name}", job])
 
+    def test_only(self, script: str) -> tuple[int, str]:
+        """sbatch's exit status and words about a script that it does not queue."""
+        done = self._call(["sbatch", "--test-only"], script.encode())
+        # A refusal is an answer too.
+        self.count("sbatch", "ok")
+        return done.returncode, done.stderr.decode(errors="replace")
+
     def _run(self, command: list[str]) -> str:
+        done = self._call(command)
+        self.count(command[0], "failed" if done.returncode else "ok")
+        if done.returncode != 0:
+            words = done.stderr.decode(errors="replace").strip()
+            raise SchedulerUnavailableError(f"{command[0]} ended with {done.returncode}: {words}")
+        return done.stdout.decode(errors="replace")
+
+    def _call(self, command: list[str], text: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
         try:
-            done = subprocess.run(
+            return subprocess.run(
                 command,
                 # Times without a zone, and local ones twice a year ambiguous, are what the commands print.
                 env=clean_environment() | {"TZ": "UTC0"},
-                stdin=subprocess.DEVNULL,
+                input=text,
                 capture_output=True,
                 timeout=_SECONDS,
                 start_new_session=True,
@@ -119,11 +134,6 @@ class SlurmCommands:
         except (OSError, subprocess.TimeoutExpired) as error:
             self.count(command[0], "timeout" if isinstance(error, subprocess.TimeoutExpired) else "failed")
             raise SchedulerUnavailableError(f"{command[0]}: {error}") from None
-        self.count(command[0], "failed" if done.returncode else "ok")
-        if done.returncode != 0:
-            words = done.stderr.decode(errors="replace").strip()
-            raise SchedulerUnavailableError(f"{command[0]} ended with {done.returncode}: {words}")
-        return done.stdout.decode(errors="replace")
 
 
 def clean_environment() -> dict[str, str]:

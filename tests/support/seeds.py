@@ -4,6 +4,8 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Any
 
+from service.db.ask_models import Ask
+from service.ids import new_id
 from service.scheduler.base import Observation
 from tests.support.world import SPEC, World
 
@@ -45,6 +47,12 @@ def sow(world: World) -> Seeds:
     assert world.client.put(f"/v1/code/{DIGEST}", content=CODE).status_code == 201
     body = {"spec": SPEC, "grid": {"optimizer.lr": [0.1, 0.2]}, "max_parallel": 1}
     sweep = world.client.post("/v1/sweeps", json=body).json()
+    with world.database.write() as session:
+        now = world.clock()
+        ask = Ask(id=new_id("ask", now), created_by="admin", created_at=now, script="#!/bin/bash\n")
+        session.add(ask)
+        session.flush()
+        ask_id = ask.id
     return Seeds(
         worker_token=world.folder(running).token.read_text().strip(),
         values={
@@ -57,6 +65,7 @@ def sow(world: World) -> Seeds:
             "token_id": tokens[:1],
             "webhook_id": webhooks[:1],
             "sweep_id": [sweep["id"]],
+            "ask_id": [ask_id],
         },
         special={
             "delete_job": {"job_id": victims},

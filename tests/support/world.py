@@ -23,6 +23,7 @@ from service.reconcile.prepare import Preparation
 from service.reconcile.submit import Submitter
 from service.scheduler.base import (
     Accepted,
+    Forecast,
     Known,
     LaunchPlan,
     Observation,
@@ -66,6 +67,9 @@ class FakeScheduler:
     nodes: ClusterSnapshot = field(default_factory=ClusterSnapshot)
     """What it says that there is."""
     surveys: int = 0
+    prophecy: Forecast = field(default_factory=lambda: Forecast(True, "Slurm would accept it"))
+    asked: list[str] = field(default_factory=list)
+    """The scripts that it was asked about."""
 
     def submit(self, plan: LaunchPlan) -> SubmitOutcome:
         if self.outcome is not None:
@@ -93,6 +97,11 @@ class FakeScheduler:
         self.surveys += 1
         self._check()
         return self.nodes
+
+    def forecast(self, script: str) -> Forecast:
+        self.asked.append(script)
+        self._check()
+        return self.prophecy
 
     def _check(self) -> None:
         if self.unavailable:

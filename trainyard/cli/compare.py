@@ -6,14 +6,16 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from trainyard.cli.curves import bounds, plot, sparkline
+from trainyard.cli.curves import bounds, sparkline
 from trainyard.cli.failures import UsageError
+from trainyard.cli.metrics import AxisOption, drawing, far, place
 from trainyard.cli.output import complain, emit, number, say, status_text, table
-from trainyard.cli.session import JsonOption, client_of, find_job
+from trainyard.cli.session import JsonOption, client_of, find_jobs
 from trainyard.cli.sweep import find_sweep
 from trainyard.client import Client
+from trainyard.contract.curves import AXIS_COLUMNS, CurveAxis, MetricsResource, Series
 from trainyard.contract.differing import differences, flat
-from trainyard.contract.resources import JobResource, MetricsResource, Series
+from trainyard.contract.resources import JobResource
 
 _PREFERRED = ("eval/loss", "train/loss")
 _AT_ONCE = 20
@@ -28,6 +30,7 @@ def compare(
     keys: Annotated[
         list[str] | None, typer.Option("--key", "-k", help="This metric, drawn too. Can be repeated.")
     ] = None,
+    x: AxisOption = "step",
     as_json: JsonOption = False,
 ) -> None:
     """Compare jobs: the fields in which their specs differ, and how their metrics went.
@@ -36,7 +39,7 @@ def compare(
     """
     with client_of(ctx) as client:
         jobs = _jobs(client, job_ids or [], sweep)
-        found = _metrics(client, jobs, keys or ())
+        found = _metrics(client, jobs, keys or (), x)
     differing = differences([flat(job.spec) for job in jobs])
     if as_json:
         for job, metrics in zip(jobs, found, strict=True):
@@ -61,8 +64,7 @@ def _jobs(client: Client, references: list[str], sweep: str | None) -> list[JobR
     if bool(references) == (sweep is not None):
         raise UsageError("name the jobs to compare, or one sweep with --sweep")
     if sweep is None:
-        jobs = [find_job(client, reference) for reference in references]
-        return list({job.id: job for job in jobs}.values())
+        return find_jobs(client, references)
     found = find_sweep(client, sweep)
     by_id = {job.id: job for job in client.jobs(sweep=found.id)}
     jobs = [by_id[member.job_id] for member in found.members if member.job_id in by_id]
@@ -71,16 +73,17 @@ def _jobs(client: Client, references: list[str], sweep: str | None) -> list[JobR
     return jobs
 
 
-def _metrics(client: Client, jobs: Sequence[JobResource], keys: Sequence[str]) -> list[MetricsResource]:
+def _metrics(client: Client, jobs: Sequence[JobResource], keys: Sequence[str], x: CurveAxis) -> list[MetricsResource]:
     found: list[MetricsResource] = []
     for start in range(0, len(jobs), _AT_ONCE):
         ids = [job.id for job in jobs[start : start + _AT_ONCE]]
-        found += client.metrics_of(ids, keys, max_points=400)
+        found += client.metrics_of(ids, keys, max_points=400, x=x)
     return found
 
 
 def _tabulate(jobs: Sequence[JobResource], differing: list[str], found: Sequence[MetricsResource], key: str) -> None:
     rows: list[tuple[str | Text, ...]] = []
+    axis = AXIS_COLUMNS.get(found[0].axis, "").upper()
     for job, metrics in zip(jobs, found, strict=True):
         specs = flat(job.spec)
         cells = [str(specs.get(path, "-")) for path in differing]
@@ -88,18 +91,19 @@ def _tabulate(jobs: Sequence[JobResource], differing: list[str], found: Sequence
         last = number(series.values[-1]) if series else "-"
         low, high = map(number, bounds(series.values)) if series else ("-", "-")
         curve = sparkline(series.values, 16) if series else ""
-        rows.append((job.id, *cells, status_text(job.status), last, low, high, curve))
+        there = (far(series.x[-1], metrics.axis) if series and series.x else "-",) if axis else ()
+        rows.append((job.id, *cells, status_text(job.status), last, low, high, *there, curve))
     if key:
         say(key)
-    table(("JOB", *differing, "STATUS", "LAST", "SMALLEST", "LARGEST", "CURVE"), rows)
+    table(("JOB", *differing, "STATUS", "LAST", "SMALLEST", "LARGEST", *((axis,) if axis else ()), "CURVE"), rows)
 
 
 def _draw(jobs: Sequence[JobResource], found: Sequence[MetricsResource], keys: Sequence[str]) -> None:
     for key in keys:
         for job, metrics in zip(jobs, found, strict=True):
             if series := _series(metrics, key):
-                say(f"{key} of {job.id}: {number(series.values[-1])} at step {series.steps[-1]}")
-                print("\n".join(plot(series.values, series.steps)))
+                say(f"{key} of {job.id}: {number(series.values[-1])} at {place(series, metrics.axis)}")
+                print("\n".join(drawing(series)))
 
 
 def _series(metrics: MetricsResource, key: str) -> Series | None:

@@ -20,8 +20,10 @@ def sparkline(values: Sequence[float], width: int = 32) -> str:
     )
 
 
-def plot(values: Sequence[float], steps: Sequence[int], *, width: int = 64, height: int = 8) -> list[str]:
-    """A curve `height` lines tall with its range on the left and its steps below."""
+def plot(
+    values: Sequence[float], places: Sequence[float], *, unit: str = "step", width: int = 64, height: int = 8
+) -> list[str]:
+    """A curve `height` lines tall with its range on the left and its first and last place below."""
     points = stretched(thinned(values, width), width)
     low, high = bounds(points)
     span = (high - low) or 1.0
@@ -30,9 +32,9 @@ def plot(values: Sequence[float], steps: Sequence[int], *, width: int = 64, heig
     lines = []
     for row in reversed(range(height)):
         lines.append(f"{labels.get(row, ''):>10} ┤{''.join(_cell(level, row) for level in eighths)}")
-    if not steps:
+    if not places:
         return lines
-    first, last = f"step {steps[0]}", str(steps[-1])
+    first, last = f"{unit} {places[0]:.12g}".lstrip(), f"{places[-1]:.12g}"
     return [*lines, " " * 12 + first + last.rjust(max(len(last) + 1, len(points) - len(first)))]
 
 

@@ -124,7 +124,7 @@ class Follower:
 
     def _has_ended(self) -> bool:
         """Whether nothing more is written to this log; it is read once more after that."""
-        self._job = self._client.job(self._job.id)
+        self._job = self._client.job(self._job.id).resource
         current = self._job.attempt.number if self._job.attempt else None
         if self._place.attempt is None:
             self._place = replace(self._place, attempt=current)

@@ -1,50 +1,71 @@
-"""`metrics`: a job's curves as a table, a drawing, CSV or JSON."""
+"""`metrics`: jobs' curves as a table, drawings, CSV or JSON."""
 
+from collections.abc import Iterator, Sequence
 from typing import Annotated
 
 import typer
 
 from trainyard.cli.curves import bounds, plot, sparkline
-from trainyard.cli.output import complain, emit, number, say, table, write
-from trainyard.cli.session import JobArgument, JsonOption, client_of, find_job
+from trainyard.cli.output import complain, duration, emit, number, say, table, write
+from trainyard.cli.session import JobsArgument, JsonOption, client_of, find_jobs
 from trainyard.client import Client, NotFoundError
-from trainyard.contract.resources import TERMINAL, MetricsResource, Series
+from trainyard.contract.curves import AXIS_COLUMNS, CurveAxis, MetricsResource, Series
+from trainyard.contract.resources import TERMINAL, JobResource
 
 _DRAWN_POINTS = 400
 _FEWEST_POINTS = 10
 
+AxisOption = Annotated[
+    CurveAxis, typer.Option("--x", help="Read over `step`, `time` (seconds of training) or `tokens` seen.")
+]
+
 
 def metrics(
     ctx: typer.Context,
-    job_id: JobArgument,
+    job_ids: JobsArgument,
     keys: Annotated[list[str] | None, typer.Option("--key", "-k", help="Only this metric, drawn larger.")] = None,
     from_step: Annotated[int | None, typer.Option(min=0, help="Leave out earlier steps.")] = None,
     max_points: Annotated[int | None, typer.Option(min=10, help="Thin each curve to so many points.")] = None,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Every point: key,step,value,time.")] = False,
+    x: AxisOption = "step",
+    as_csv: Annotated[
+        bool, typer.Option("--csv", help="Every point: key,step,value,time; of several jobs, job before them.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a job's metrics.
+    """Show the metrics of one job, or of several beside each other.
 
     Example: trainyard metrics last --key train/loss
     """
     with client_of(ctx) as client:
-        job = find_job(client, job_id)
+        jobs = find_jobs(client, job_ids)
         if as_csv:
-            write(client.metrics_csv(job.id, keys or (), from_step=from_step, max_points=max_points))
+            texts = [
+                client.metrics_csv(j.id, keys or (), from_step=from_step, max_points=max_points, x=x) for j in jobs
+            ]
+            write(texts[0] if len(jobs) == 1 else "".join(_joined(jobs, texts)))
             return
         drawn = max_points if as_json else max_points or _DRAWN_POINTS
-        found = client.metrics(job.id, keys or (), from_step=from_step, max_points=drawn)
-        empty = not any(series.steps for series in found.series)
-        if keys and empty and job.status in TERMINAL:
-            raise _unknown(client, job.id, keys)
+        found = [client.metrics(j.id, keys or (), from_step=from_step, max_points=drawn, x=x) for j in jobs]
+        empty = not any(series.steps for one in found for series in one.series)
+        if keys and empty and all(job.status in TERMINAL for job in jobs):
+            raise _unknown(client, jobs[0].id, keys)
     if as_json:
-        emit(found)
+        for one in found:
+            emit(one)
     elif empty:
         complain("no metrics yet" if not keys else f"no metrics named {', '.join(keys)} yet")
     elif keys:
         draw(found)
     else:
         tabulate(found)
+
+
+def _joined(jobs: Sequence[JobResource], texts: Sequence[str]) -> Iterator[str]:
+    """One CSV of several: the heading once, and whose each line is."""
+    yield f"job,{texts[0].splitlines()[0]}\n"
+    for job, text in zip(jobs, texts, strict=True):
+        for line in text.splitlines()[1:]:
+            yield f"{job.id},{line}\n"
 
 
 def _unknown(client: Client, job_id: str, keys: list[str]) -> NotFoundError:
@@ -54,21 +75,53 @@ def _unknown(client: Client, job_id: str, keys: list[str]) -> NotFoundError:
     return NotFoundError(f"job {job_id} has no metrics named {', '.join(keys)}; it has: {there or 'none'}")
 
 
-def tabulate(found: MetricsResource) -> None:
-    """One line a metric."""
-    rows = [_row(series) for series in found.series if series.steps]
-    table(("METRIC", "LAST", "SMALLEST", "LARGEST", "STEP", "CURVE"), rows)
+def tabulate(found: Sequence[MetricsResource]) -> None:
+    """One line a metric, and of several jobs one each."""
+    several = len(found) > 1
+    axis = AXIS_COLUMNS.get(found[0].axis, "").upper()
+    rows = []
+    for one, series in _by_metric(found):
+        row = _row(series, one.axis)
+        rows.append((row[0], one.job_id, *row[1:]) if several else row)
+    headings = ("METRIC", *(("JOB",) if several else ()), "LAST", "SMALLEST", "LARGEST", "STEP")
+    table((*headings, *((axis,) if axis else ()), "CURVE"), rows, spare=("LARGEST", "SMALLEST"))
 
 
-def draw(found: MetricsResource) -> None:
-    """One drawing a metric."""
-    for series in found.series:
-        if series.steps:
-            say(f"{series.key}: {number(series.values[-1])} at step {series.steps[-1]}")
-            print("\n".join(plot(series.values, series.steps)))
+def draw(found: Sequence[MetricsResource]) -> None:
+    """One drawing a metric and job."""
+    for one, series in _by_metric(found):
+        whose = f" of {one.job_id}" if len(found) > 1 else ""
+        say(f"{series.key}{whose}: {number(series.values[-1])} at {place(series, one.axis)}")
+        print("\n".join(drawing(series)))
 
 
-def _row(series: Series) -> tuple[str, ...]:
+def _by_metric(found: Sequence[MetricsResource]) -> list[tuple[MetricsResource, Series]]:
+    """Every curve that is not empty, those of one metric beside each other."""
+    names = dict.fromkeys(series.key for one in found for series in one.series if series.steps)
+    return [
+        (one, series) for key in names for one in found for series in one.series if series.key == key and series.steps
+    ]
+
+
+def drawing(series: Series) -> list[str]:
+    """The curve, with the ends of what it is read over below."""
+    return plot(series.values, series.x or series.steps, unit="" if series.x else "step")
+
+
+def place(series: Series, axis: CurveAxis) -> str:
+    """Where its last point lies."""
+    step = f"step {series.steps[-1]}"
+    if not series.x:
+        return step
+    return f"{step}, {far(series.x[-1], axis)} {'of training' if axis == 'time' else 'tokens'}"
+
+
+def far(x: float, axis: CurveAxis) -> str:
+    return duration(x) if axis == "time" else f"{x:,.0f}"
+
+
+def _row(series: Series, axis: CurveAxis) -> tuple[str, ...]:
     low, high = bounds(series.values)
     last, step = number(series.values[-1]), str(series.steps[-1])
-    return series.key, last, number(low), number(high), step, sparkline(series.values)
+    there = (far(series.x[-1], axis),) if series.x else ()
+    return series.key, last, number(low), number(high), step, *there, sparkline(series.values)

@@ -1,14 +1,20 @@
 """`plan`: what a spec will need before it is submitted."""
 
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
-from trainyard.cli.output import complain, emit, say, size, table, write
+from trainyard.cli.output import complain, duration, emit, say, size, table, write
 from trainyard.cli.session import JsonOption, client_of
 from trainyard.cli.specs import read_spec
-from trainyard.contract.plans import MemoryParts, PlanResource, StrategyPlan
+from trainyard.client import Client
+from trainyard.contract.plans import AskResource, MemoryParts, PlanResource, StrategyPlan
+
+_ASK_SECONDS = 1.0
+"""Between two looks for the scheduler's answer."""
 
 
 def plan(
@@ -19,6 +25,10 @@ def plan(
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Set one field: gpus=8.")
     ] = None,
+    ask: Annotated[
+        bool, typer.Option("--ask", help="Have Slurm asked too when it would start; nothing is submitted.")
+    ] = False,
+    patience: Annotated[float, typer.Option("--timeout", min=0, help="Seconds to wait for Slurm's answer.")] = 60.0,
     with_script: Annotated[bool, typer.Option("--script", help="Show the batch script too.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -27,7 +37,9 @@ def plan(
     Example: trainyard plan spec.yaml --set gpus=8
     """
     with client_of(ctx) as client:
-        found = client.plan(read_spec(client, source, settings or []))
+        found = client.plan(read_spec(client, source, settings or []), ask_scheduler=ask)
+        if found.ask is not None:
+            found = found.model_copy(update={"ask": _answered(client, found.ask, time.monotonic() + patience)})
     if as_json:
         emit(found)
         return
@@ -39,12 +51,31 @@ def plan(
         table(headings, [_row(one) for one in found.strategies])
         if any(one.fits is None for one in found.strategies):
             say("?: not known, for want of the memory that there is or of what the model's activations take")
+    if found.ask is not None:
+        say(_told(found.ask))
     for change in found.changes:
         say(f"would fit: {change.message}")
     for warning in found.warnings:
         complain(f"note: {warning}")
     if with_script and found.script:
         write(found.script if found.script.endswith("\n") else f"{found.script}\n")
+
+
+def _answered(client: Client, asked: AskResource, until: float) -> AskResource:
+    """The scheduler's answer, or the question where there is none in time."""
+    while asked.state == "waiting" and asked.id is not None and time.monotonic() < until:
+        time.sleep(_ASK_SECONDS)
+        asked = client.ask(asked.id)
+    return asked
+
+
+def _told(asked: AskResource) -> str:
+    if asked.state == "waiting":
+        return f"the scheduler has not answered yet: GET /v1/asks/{asked.id} will"
+    if asked.estimated_start is None:
+        return asked.message
+    seconds = (asked.estimated_start - datetime.now(UTC)).total_seconds()
+    return f"{asked.message} ({f'in {duration(seconds)}' if seconds > 0 else 'at once'})"
 
 
 def _summary(found: PlanResource) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """What commands share: the client of this invocation, and finding the job that a person means."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, cast
 
@@ -44,6 +44,14 @@ JobArgument = Annotated[
         help="Id, unique start or end of one (4 characters), a name (its newest job), or `last`.",
     ),
 ]
+JobsArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="JOB...",
+        autocompletion=complete_job,
+        help="Each an id, a unique start or end of one (4 characters), a name (its newest job), or `last`.",
+    ),
+]
 SpecArgument = Annotated[
     str,
     typer.Argument(
@@ -74,7 +82,7 @@ def find_job(client: Client, reference: str) -> JobResource:
             return job
         raise NotFoundError("there is no job yet")
     try:
-        return client.job(reference)
+        return client.job(reference).resource
     except NotFoundError:
         newest = client.jobs(limit=LOOKED_AT) if len(reference) >= _SHORTEST else ()
         matches = [job for job in newest if abbreviates(reference, job.id)]
@@ -84,6 +92,12 @@ def find_job(client: Client, reference: str) -> JobResource:
     if len(matches) > 1:
         raise UsageError(f"{len(matches)} jobs have ids like {reference!r}; give more of it")
     return matches[0]
+
+
+def find_jobs(client: Client, references: Sequence[str]) -> list[JobResource]:
+    """Those that are meant, each once, in the order in which they are named. Raises what `find_job` does."""
+    found = [find_job(client, reference) for reference in references]
+    return list({job.id: job for job in found}.values())
 
 
 def abbreviates(part: str, known: str) -> bool:

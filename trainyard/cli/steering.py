@@ -54,7 +54,7 @@ def pause(
         job = client.pause(job.id)
         while wait and job.status not in {"paused", *TERMINAL}:
             time.sleep(_LOOK_SECONDS)
-            job = client.job(job.id)
+            job = client.job(job.id).resource
         return job, "" if job.status == "paused" else "a pause asked for; it is "
 
     _each(ctx, job_ids, ask, as_json=as_json)

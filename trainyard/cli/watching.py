@@ -141,7 +141,7 @@ def follow(client: Client, job: JobResource, view: View) -> JobResource:
                 view.notice("connected again")
                 lost.clear()
             view.show(event)
-    return client.job(job.id)
+    return client.job(job.id).resource
 
 
 def watch(client: Client, job: JobResource, *, as_json: bool) -> int:

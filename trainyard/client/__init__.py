@@ -14,17 +14,20 @@ from trainyard.client.errors import (
     TrainyardError,
     WaitTimeoutError,
 )
+from trainyard.client.handles import AsyncJobHandle, JobHandle
 from trainyard.client.requests import LogChunk
 from trainyard.client.stream import StreamEvent
 from trainyard.client.synchronous import Client
 
 __all__ = [
     "AsyncClient",
+    "AsyncJobHandle",
     "AuthenticationError",
     "Client",
     "ConflictError",
     "ConnectionFailedError",
     "InvalidRequestError",
+    "JobHandle",
     "LogChunk",
     "NotFoundError",
     "PermissionDeniedError",

@@ -2,8 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -12,7 +11,7 @@ import httpx
 from pydantic import ValidationError
 
 from trainyard.client import requests
-from trainyard.client.access import AsyncAccessCalls
+from trainyard.client.access import AccessCalls
 from trainyard.client.calls import SharedCalls
 from trainyard.client.download import (
     MANIFEST,
@@ -25,29 +24,24 @@ from trainyard.client.download import (
     whole_file,
 )
 from trainyard.client.errors import TrainyardError, connection_failed, error_of, not_trainyard
+from trainyard.client.handles import AsyncJobHandle
 from trainyard.client.packing import CodeArchive
-from trainyard.client.requests import LogChunk, Request, Spec
+from trainyard.client.requests import Spec
 from trainyard.client.retry import retry_delay
 from trainyard.client.settings import connection
 from trainyard.client.stream import StreamCursor, StreamEvent
 from trainyard.client.waiting import POLL_TIMEOUT, STREAM_TIMEOUT, Wait
+from trainyard.client.wire import Request, following
 from trainyard.contract.resources import (
-    ArtifactResource,
-    AttemptResource,
     CheckpointResource,
-    EventResource,
-    FileResource,
     JobResource,
-    MetricsResource,
     Page,
-    PointResource,
 )
-from trainyard.contract.templates import Template
 
 T = TypeVar("T")
 
 
-class AsyncClient(AsyncAccessCalls, SharedCalls):
+class AsyncClient(AccessCalls, SharedCalls):
     """One connection pool to one service. Close it, or use it in a `async with` statement.
 
     Args:
@@ -108,53 +102,9 @@ class AsyncClient(AsyncAccessCalls, SharedCalls):
                 raise
             await self._send(requests.put_code(archive))
 
-    async def jobs(
-        self,
-        *,
-        status: str | Sequence[str] | None = None,
-        name: str | None = None,
-        metadata: Mapping[str, str] | None = None,
-        created_by: str | None = None,
-        created_after: datetime | None = None,
-        created_before: datetime | None = None,
-        sweep: str | None = None,
-        order: str = "desc",
-        limit: int | None = None,
-    ) -> AsyncIterator[JobResource]:
-        """Jobs, newest first; pages are fetched as they are needed. `limit` bounds how many there are in all."""
-        request = requests.jobs(
-            status=status,
-            name=name,
-            metadata=metadata,
-            created_by=created_by,
-            created_after=created_after,
-            created_before=created_before,
-            sweep=sweep,
-            order=order,
-            limit=limit,
-        )
-        count = 0
-        async for job in self._items(request):
-            yield job
-            count += 1
-            if count == limit:
-                return
-
-    async def retry(self, job_id: str, *, start: str = "checkpoint") -> JobResource:
-        """Run a failed or cancelled job again.
-
-        Args:
-            start: `checkpoint`, its last one, or `scratch`.
-        """
-        return await self._send(requests.retry(job_id, start))
-
-    async def profile(self, job_id: str, *, steps: int = 3, ranks: Sequence[int] = (0,)) -> JobResource:
-        """Ask a running job for a trace of its next steps; the event `profile_written` tells where it is."""
-        return await self._send(requests.profile(job_id, steps, ranks))
-
-    def events(self, job_id: str, *, after: str | None = None) -> AsyncIterator[EventResource]:
-        """The job's history, oldest first; an event's id is the cursor to go on from."""
-        return self._items(requests.events(job_id, after))
+    async def job(self, job_id: str) -> AsyncJobHandle:
+        """See `Client.job`."""
+        return AsyncJobHandle(self, await self._send(requests.job(job_id)))
 
     async def fork(
         self, job_id: str, *, step: int | None = None, changes: Mapping[str, Any] | None = None
@@ -164,12 +114,8 @@ class AsyncClient(AsyncAccessCalls, SharedCalls):
         Args:
             changes: top-level fields of the spec to replace.
         """
-        spec = requests.fork_spec(await self.job(job_id), step)
+        spec = requests.fork_spec(await self._send(requests.job(job_id)), step)
         return await self.submit({**spec, **(changes or {})})
-
-    async def files(self, job_id: str, folder: str = "export") -> list[FileResource]:
-        """The files of the `export`, or of `checkpoints/<id>`."""
-        return [item async for item in self._items(requests.files(job_id, folder))]
 
     async def download(
         self,
@@ -190,56 +136,13 @@ class AsyncClient(AsyncAccessCalls, SharedCalls):
             digests = digests_of(manifest, checkpoint.digest)
         found = await self.files(job_id, folder)
         if not (found or checkpoint):
-            raise no_export(await self.job(job_id))
+            raise no_export(await self._send(requests.job(job_id)))
         for file in found:
             download = Download(file, Path(to), digests.get(file.path), progress)
             await fetch_async(
                 self._http, self.url, requests.file_path(job_id, folder, file.path), download, self._sleep
             )
         return Path(to)
-
-    async def attempts(self, job_id: str) -> list[AttemptResource]:
-        return [item async for item in self._items(requests.attempts(job_id))]
-
-    async def checkpoints(self, job_id: str) -> list[CheckpointResource]:
-        return [item async for item in self._items(requests.checkpoints(job_id))]
-
-    async def metrics(
-        self, job_id: str, keys: Sequence[str] = (), *, from_step: int | None = None, max_points: int | None = None
-    ) -> MetricsResource:
-        """Curves, whole unless `max_points` asks for each to be thinned to its extremes."""
-        return await self._send(requests.metrics(job_id, keys, from_step, max_points))
-
-    async def metrics_of(
-        self, job_ids: Sequence[str], keys: Sequence[str] = (), *, from_step: int | None = None, max_points: int = 2000
-    ) -> list[MetricsResource]:
-        """The curves of several jobs in one answer, each thinned to `max_points`, in the order of the ids."""
-        return await self._send(requests.compare(job_ids, keys, from_step, max_points))
-
-    def points(self, job_id: str, keys: Sequence[str] = ()) -> AsyncIterator[PointResource]:
-        """Every point as it was reported, by metric and step, however many there are."""
-        return self._items(requests.points(job_id, keys))
-
-    async def metrics_csv(
-        self, job_id: str, keys: Sequence[str] = (), *, from_step: int | None = None, max_points: int | None = None
-    ) -> str:
-        """The same points as text with the columns `key,step,value,time`."""
-        return await self._send(requests.metrics_csv(job_id, keys, from_step, max_points))
-
-    async def logs(
-        self,
-        job_id: str,
-        *,
-        rank: int | str = 0,
-        attempt: int | None = None,
-        tail: int | None = None,
-        offset: int | None = None,
-    ) -> LogChunk:
-        """A piece of the log of one rank, or of the launcher (`rank="launch"`)."""
-        return await self._send(requests.logs(job_id, rank, attempt, tail, offset))
-
-    async def artifacts(self, job_id: str) -> list[ArtifactResource]:
-        return [artifact async for artifact in self._items(requests.artifacts(job_id))]
 
     async def download_artifact(self, job_id: str, path: str, to: str | Path) -> Path:
         request = requests.artifact(job_id, path)
@@ -254,9 +157,6 @@ class AsyncClient(AsyncAccessCalls, SharedCalls):
         except httpx.HTTPError as error:
             raise connection_failed(self.url, error) from error
         return Path(to)
-
-    async def templates(self) -> list[Template]:
-        return [item async for item in self._items(requests.templates())]
 
     async def ready(self) -> bool:
         """Whether the service is up with everything it needs."""
@@ -274,7 +174,7 @@ class AsyncClient(AsyncAccessCalls, SharedCalls):
         wait = Wait(job_id, timeout, time.monotonic)
         while True:
             try:
-                job = await self.job(job_id)
+                job = await self._send(requests.job(job_id))
             except TrainyardError as error:
                 delay = wait.unanswered(error)
             else:
@@ -357,9 +257,9 @@ class AsyncClient(AsyncAccessCalls, SharedCalls):
         rest: Request[Page[T]] | None = request
         while rest is not None:
             page = await self._send(rest)
-            for item in page.data:
+            for item in page.data[: rest.most]:
                 yield item
-            rest = requests.following(rest, page)
+            rest = following(rest, page)
 
     async def _send(self, request: Request[T]) -> T:
         failures = 0

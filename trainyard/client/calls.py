@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
-from trainyard.client import requests
-from trainyard.client.requests import Request
+from trainyard.client import curves, requests
+from trainyard.client.wire import Request
 from trainyard.contract.resources import Page
 
 P = ParamSpec("P")
@@ -61,14 +61,55 @@ class Pages(Generic[P, T]):
         return lambda *args, **kwargs: client._items(self._make(*args, **kwargs))
 
 
+class Items(Generic[P, T]):
+    """All items of a list that is never long, as a list."""
+
+    def __init__(self, make: Callable[P, Request[Page[T]]]) -> None:
+        self._make = make
+        self.__doc__ = make.__doc__
+
+    @overload
+    def __get__(self, client: Sends, kind: type) -> Callable[P, list[T]]: ...
+
+    @overload
+    def __get__(self, client: SendsAsync, kind: type) -> Callable[P, Coroutine[Any, Any, list[T]]]: ...
+
+    def __get__(self, client: Any, kind: type) -> Any:
+        return lambda *args, **kwargs: collected(client._items(self._make(*args, **kwargs)))
+
+
+def collected(items: Any) -> Any:
+    """A list of them, or an awaitable of one."""
+    if not isinstance(items, AsyncIterator):
+        return list(items)
+
+    async def collect() -> list[Any]:
+        return [item async for item in items]
+
+    return collect()
+
+
 class SharedCalls:
     """The calls that are one request and nothing else."""
 
     plan = Call(requests.plan)
-    job = Call(requests.job)
+    ask = Call(requests.ask)
+    jobs = Pages(requests.jobs)
     cancel = Call(requests.cancel)
     pause = Call(requests.pause)
     resume = Call(requests.resume)
+    retry = Call(requests.retry)
+    profile = Call(requests.profile)
+    events = Pages(requests.events)
+    attempts = Items(requests.attempts)
+    metrics = Call(curves.metrics)
+    metrics_of = Call(curves.metrics_of)
+    metrics_csv = Call(curves.metrics_csv)
+    points = Pages(curves.points)
+    logs = Call(requests.logs)
+    files = Items(requests.files)
+    artifacts = Items(requests.artifacts)
+    checkpoints = Items(requests.checkpoints)
     delete = Call(requests.delete)
     resolve = Call(requests.resolve)
     delete_checkpoint = Call(requests.delete_checkpoint)
@@ -77,6 +118,7 @@ class SharedCalls:
     script = Call(requests.script)
     cluster = Call(requests.cluster)
     template = Call(requests.template)
+    templates = Items(requests.templates)
     submit_sweep = Call(requests.submit_sweep)
     sweep = Call(requests.sweep)
     sweeps = Pages(requests.sweeps)

@@ -6,9 +6,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from trainyard.client.errors import TrainyardError
-from trainyard.client.requests import Request
 from trainyard.client.retry import backoff, is_passing
 from trainyard.client.sse import RawEvent, SseDecoder
+from trainyard.client.wire import Request
 from trainyard.contract.resources import (
     TERMINAL,
     CheckpointResource,

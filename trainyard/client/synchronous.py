@@ -1,8 +1,7 @@
 """Client: the API for ordinary programs."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -24,24 +23,19 @@ from trainyard.client.download import (
     whole_file,
 )
 from trainyard.client.errors import TrainyardError, connection_failed, error_of, not_trainyard
+from trainyard.client.handles import JobHandle
 from trainyard.client.packing import CodeArchive
-from trainyard.client.requests import LogChunk, Request, Spec
+from trainyard.client.requests import Spec
 from trainyard.client.retry import retry_delay
 from trainyard.client.settings import connection
 from trainyard.client.stream import StreamCursor, StreamEvent
 from trainyard.client.waiting import POLL_TIMEOUT, STREAM_TIMEOUT, Wait
+from trainyard.client.wire import Request, following
 from trainyard.contract.resources import (
-    ArtifactResource,
-    AttemptResource,
     CheckpointResource,
-    EventResource,
-    FileResource,
     JobResource,
-    MetricsResource,
     Page,
-    PointResource,
 )
-from trainyard.contract.templates import Template
 
 T = TypeVar("T")
 
@@ -113,55 +107,9 @@ class Client(AccessCalls, SharedCalls):
                 raise
             self._send(requests.put_code(archive))
 
-    def jobs(
-        self,
-        *,
-        status: str | Sequence[str] | None = None,
-        name: str | None = None,
-        metadata: Mapping[str, str] | None = None,
-        created_by: str | None = None,
-        created_after: datetime | None = None,
-        created_before: datetime | None = None,
-        sweep: str | None = None,
-        order: str = "desc",
-        limit: int | None = None,
-    ) -> Iterator[JobResource]:
-        """Jobs, newest first; pages are fetched as they are needed. `limit` bounds how many there are in all.
-
-        Args:
-            status: one, or several of which a job has any.
-        """
-        request = requests.jobs(
-            status=status,
-            name=name,
-            metadata=metadata,
-            created_by=created_by,
-            created_after=created_after,
-            created_before=created_before,
-            sweep=sweep,
-            order=order,
-            limit=limit,
-        )
-        for count, job in enumerate(self._items(request), start=1):
-            yield job
-            if count == limit:
-                return
-
-    def retry(self, job_id: str, *, start: str = "checkpoint") -> JobResource:
-        """Run a failed or cancelled job again.
-
-        Args:
-            start: `checkpoint`, its last one, or `scratch`.
-        """
-        return self._send(requests.retry(job_id, start))
-
-    def profile(self, job_id: str, *, steps: int = 3, ranks: Sequence[int] = (0,)) -> JobResource:
-        """Ask a running job for a trace of its next steps; the event `profile_written` tells where it is."""
-        return self._send(requests.profile(job_id, steps, ranks))
-
-    def events(self, job_id: str, *, after: str | None = None) -> Iterator[EventResource]:
-        """The job's history, oldest first; an event's id is the cursor to go on from."""
-        return self._items(requests.events(job_id, after))
+    def job(self, job_id: str) -> JobHandle:
+        """A job: its resource, and what can be asked of it and done to it."""
+        return JobHandle(self, self._send(requests.job(job_id)))
 
     def fork(self, job_id: str, *, step: int | None = None, changes: Mapping[str, Any] | None = None) -> JobResource:
         """Submit the job's spec again, to start from its newest checkpoint or that of `step`.
@@ -169,12 +117,8 @@ class Client(AccessCalls, SharedCalls):
         Args:
             changes: top-level fields of the spec to replace.
         """
-        spec = requests.fork_spec(self.job(job_id), step)
+        spec = requests.fork_spec(self._send(requests.job(job_id)), step)
         return self.submit({**spec, **(changes or {})})
-
-    def files(self, job_id: str, folder: str = "export") -> list[FileResource]:
-        """The files of the `export`, or of `checkpoints/<id>`."""
-        return list(self._items(requests.files(job_id, folder)))
 
     def download(
         self,
@@ -195,55 +139,11 @@ class Client(AccessCalls, SharedCalls):
             digests = digests_of(manifest, checkpoint.digest)
         found = self.files(job_id, folder)
         if not (found or checkpoint):
-            raise no_export(self.job(job_id))
+            raise no_export(self._send(requests.job(job_id)))
         for file in found:
             download = Download(file, Path(to), digests.get(file.path), progress)
             fetch(self._http, self.url, requests.file_path(job_id, folder, file.path), download, self._sleep)
         return Path(to)
-
-    def attempts(self, job_id: str) -> list[AttemptResource]:
-        return list(self._items(requests.attempts(job_id)))
-
-    def checkpoints(self, job_id: str) -> list[CheckpointResource]:
-        return list(self._items(requests.checkpoints(job_id)))
-
-    def metrics(
-        self, job_id: str, keys: Sequence[str] = (), *, from_step: int | None = None, max_points: int | None = None
-    ) -> MetricsResource:
-        """Curves, whole unless `max_points` asks for each to be thinned to its extremes."""
-        return self._send(requests.metrics(job_id, keys, from_step, max_points))
-
-    def metrics_of(
-        self, job_ids: Sequence[str], keys: Sequence[str] = (), *, from_step: int | None = None, max_points: int = 2000
-    ) -> list[MetricsResource]:
-        """The curves of several jobs in one answer, each thinned to `max_points`, in the order of the ids."""
-        return self._send(requests.compare(job_ids, keys, from_step, max_points))
-
-    def points(self, job_id: str, keys: Sequence[str] = ()) -> Iterator[PointResource]:
-        """Every point as it was reported, by metric and step, however many there are."""
-        return self._items(requests.points(job_id, keys))
-
-    def metrics_csv(
-        self, job_id: str, keys: Sequence[str] = (), *, from_step: int | None = None, max_points: int | None = None
-    ) -> str:
-        """The same points as text with the columns `key,step,value,time`."""
-        return self._send(requests.metrics_csv(job_id, keys, from_step, max_points))
-
-    def logs(
-        self,
-        job_id: str,
-        *,
-        rank: int | str = 0,
-        attempt: int | None = None,
-        tail: int | None = None,
-        offset: int | None = None,
-    ) -> LogChunk:
-        """A piece of the log of one rank, or of the launcher (`rank="launch"`)."""
-        return self._send(requests.logs(job_id, rank, attempt, tail, offset))
-
-    def artifacts(self, job_id: str) -> list[ArtifactResource]:
-        """Files that the job left beside its weights."""
-        return list(self._items(requests.artifacts(job_id)))
 
     def download_artifact(self, job_id: str, path: str, to: str | Path) -> Path:
         """Fetch one artifact into the file `to`, which appears only whole."""
@@ -259,9 +159,6 @@ class Client(AccessCalls, SharedCalls):
         except httpx.HTTPError as error:
             raise connection_failed(self.url, error) from error
         return Path(to)
-
-    def templates(self) -> list[Template]:
-        return list(self._items(requests.templates()))
 
     def ready(self) -> bool:
         """Whether the service is up with everything it needs."""
@@ -279,7 +176,7 @@ class Client(AccessCalls, SharedCalls):
         wait = Wait(job_id, timeout, time.monotonic)
         while True:
             try:
-                job = self.job(job_id)
+                job = self._send(requests.job(job_id))
             except TrainyardError as error:
                 delay = wait.unanswered(error)
             else:
@@ -358,8 +255,8 @@ class Client(AccessCalls, SharedCalls):
         rest: Request[Page[T]] | None = request
         while rest is not None:
             page = self._send(rest)
-            yield from page.data
-            rest = requests.following(rest, page)
+            yield from page.data[: rest.most]
+            rest = following(rest, page)
 
     def _send(self, request: Request[T]) -> T:
         failures = 0

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from trainyard.contract.base import Resource
+from trainyard.contract.base import Resource, Timestamp
 
 
 class ModelSize(Resource):
@@ -85,8 +85,23 @@ class DiskNeed(Resource):
     total_bytes: int
 
 
+class AskResource(Resource):
+    """What the scheduler says would become of a plan, were it submitted at that moment."""
+
+    object: Literal["ask"] = "ask"
+    id: str | None = None
+    """For `GET /v1/asks/{id}`; None: there was nobody to ask, `message` has why."""
+    state: Literal["waiting", "answered"]
+    created_at: Timestamp | None = None
+    answered_at: Timestamp | None = None
+    accepted: bool | None = None
+    """None: not answered yet, or not clearly."""
+    estimated_start: Timestamp | None = None
+    message: str
+
+
 class PlanResource(Resource):
-    """What a spec will need. Nothing is stored and nothing is asked of the scheduler."""
+    """What a spec will need. Nothing is submitted, and the scheduler is asked only on request."""
 
     object: Literal["plan"] = "plan"
     spec: dict[str, Any]
@@ -112,3 +127,5 @@ class PlanResource(Resource):
     script: str | None = None
     """What would be submitted, with made-up ids; None: what is submitted cannot be said, `warnings` has why."""
     warnings: list[str] = Field(default_factory=list)
+    ask: AskResource | None = None
+    """What the scheduler says, where it was to be asked."""

@@ -217,53 +217,6 @@ class EventResource(Resource):
     created_at: Timestamp
 
 
-class Series(Resource):
-    """One metric over the steps; the three lists are of one length."""
-
-    key: str
-    steps: list[int]
-    values: list[AnyFloat]
-    times: list[Timestamp]
-    truncated: bool = False
-    """Thinned to the smallest and largest value of each bucket of steps."""
-
-
-class ComparisonResource(Resource):
-    """The series of several jobs, in the order in which they were asked for."""
-
-    object: Literal["list"] = "list"
-    data: list["MetricsResource"]
-
-
-class PointResource(Resource):
-    """One stored point as it is."""
-
-    object: Literal["point"] = "point"
-    id: str
-    key: str
-    step: int
-    execution: int
-    value: AnyFloat
-    time: Timestamp
-
-
-class MetricsResource(Resource):
-    """The series of one job."""
-
-    object: Literal["metrics"] = "metrics"
-    job_id: str
-    series: list[Series]
-
-    def table(self) -> dict[str, list[Any]]:
-        """Columns `key`, `step`, `value` and `time`, one row a point: what `pandas.DataFrame(...)` takes."""
-        return {
-            "key": [one.key for one in self.series for _ in one.steps],
-            "step": [step for one in self.series for step in one.steps],
-            "value": [value for one in self.series for value in one.values],
-            "time": [time for one in self.series for time in one.times],
-        }
-
-
 class CheckpointResource(Resource):
     """A complete checkpoint of a job."""
 

@@ -10,7 +10,8 @@ from service.errors import InvalidRequestError
 from service.reports.curves.cover import ENDLESS
 from service.reports.curves.pages import csv_lines, point_page
 from service.reports.curves.reading import Wanted, read_curves
-from trainyard.contract.resources import ComparisonResource, MetricsResource, Page, PointResource
+from trainyard.contract.curves import ComparisonResource, CurveAxis, MetricsResource, PointResource
+from trainyard.contract.resources import Page
 
 router = APIRouter(prefix="/v1", tags=["reports"])
 
@@ -24,6 +25,13 @@ Keys = Annotated[
 ]
 FromStep = Annotated[int, Query(ge=0, le=ENDLESS, description="Leave out earlier steps.")]
 ToStep = Annotated[int, Query(ge=0, le=ENDLESS, description="Leave out later steps.")]
+Over = Annotated[
+    CurveAxis,
+    Query(
+        description="What `x` of each series is: `time`, seconds of training without the gaps between executions, or "
+        "`tokens` seen. Steps are there in any case."
+    ),
+]
 MaxPoints = Annotated[int, Query(ge=10, le=1_000_000, description="At most so many a series.")]
 
 
@@ -46,10 +54,11 @@ def read_metrics(
     from_step: FromStep = 0,
     to_step: ToStep = ENDLESS,
     max_points: MaxPoints = 2000,
+    x: Over = "step",
     format: Annotated[str, Query(pattern="^(json|csv)$")] = "json",
 ) -> Any:
     """Curves, thinned to the extremes where there are more points than asked for: such a series is `truncated`."""
-    wanted = Wanted(_names(keys), from_step, to_step, max_points)
+    wanted = Wanted(_names(keys), from_step, to_step, max_points, x)
     if format == "csv":
         return StreamingResponse(csv_lines(services.database, job_id, wanted, now), media_type="text/csv")
     return read_curves(services.database, job_id, wanted, now)
@@ -87,9 +96,10 @@ def compare_metrics(
     from_step: FromStep = 0,
     to_step: ToStep = ENDLESS,
     max_points: Annotated[int, Query(ge=10, le=_COMPARED_POINTS, description="At most so many a series.")] = 2000,
+    x: Over = "step",
 ) -> ComparisonResource:
     """The curves of several jobs in one answer."""
     if len(set(job)) < len(job):
         raise InvalidRequestError("names a job twice", param="job")
-    wanted = Wanted(_names(keys), from_step, to_step, max_points)
+    wanted = Wanted(_names(keys), from_step, to_step, max_points, x)
     return ComparisonResource(data=[read_curves(services.database, job_id, wanted, now) for job_id in job])

@@ -10,11 +10,13 @@ from service.db.engine import Database
 from service.db.types import from_micros
 from service.errors import InvalidRequestError
 from service.jobs.repository import JobRepository
+from service.reports.curves.axes import tokens_seen
 from service.reports.curves.reading import Wanted, read_curves
 from service.reports.curves.repository import CurveRepository
 from service.reports.points.values import decode_value
 from trainyard.contract.base import wire_time
-from trainyard.contract.resources import Page, PointResource, Series
+from trainyard.contract.curves import AXIS_COLUMNS, PointResource, Series
+from trainyard.contract.resources import Page
 
 
 def point_page(
@@ -62,16 +64,20 @@ def csv_lines(database: Database, job_id: str, wanted: Wanted, now: datetime) ->
     """The curves as text, one metric in memory at a time.
 
     Raises:
-        NotFoundError: there is no such job; told before the first line.
+        NotFoundError: there is no such job; told before the first line, as is
+        InvalidRequestError: it has no such axis.
     """
     with database.read() as session:
         job = JobRepository(session, now).get(job_id)
+        if wanted.axis == "tokens":
+            tokens_seen(job.id, job.spec, job.latest)
         names = list(wanted.keys or CurveRepository(session, database).keys(job.no))
     return _csv(database, job_id, names, wanted, now)
 
 
 def _csv(database: Database, job_id: str, names: Sequence[str], wanted: Wanted, now: datetime) -> Iterator[str]:
-    yield "key,step,value,time\n"
+    column = AXIS_COLUMNS.get(wanted.axis)
+    yield "key,step,value,time" + (f",{column}\n" if column else "\n")
     for name in names:
         (series,) = read_curves(database, job_id, replace(wanted, keys=(name,)), now).series
         yield from _lines(series)
@@ -82,6 +88,8 @@ def _lines(series: Series) -> Iterator[str]:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         part = slice(start, start + 1000)
-        for step, value, time in zip(series.steps[part], series.values[part], series.times[part], strict=True):
-            writer.writerow([series.key, step, repr(value), wire_time(time)])
+        rows = zip(series.steps[part], series.values[part], series.times[part], strict=True)
+        for number, (step, value, time) in enumerate(rows, start):
+            row = [series.key, step, repr(value), wire_time(time)]
+            writer.writerow(row if series.x is None else [*row, f"{series.x[number]:.15g}"])
         yield text.getvalue()

@@ -1,28 +1,19 @@
 """A job's curves as they are asked for: from the points where few, from the buckets where many."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from operator import itemgetter
-from typing import NamedTuple
 
 from service.db.engine import Database
 from service.db.types import from_micros
 from service.jobs.repository import JobRepository
+from service.reports.curves.axes import Axis, Placed, Stretch, tokens_seen, training_seconds
 from service.reports.curves.cover import ENDLESS, RAW, choose_level, cover, visible
-from service.reports.curves.repository import CurveRepository, Mark, RawPoint
+from service.reports.curves.repository import CurveRepository, CurveRow, Mark
 from service.reports.points.values import decode_value
 from service.reports.series import thin
-from trainyard.contract.resources import MetricsResource, Series
-
-
-class CurvePoint(NamedTuple):
-    """A point of one curve; the time is in microseconds."""
-
-    step: int
-    execution: int
-    value: float
-    time: int
+from trainyard.contract.curves import CurveAxis, MetricsResource, Series
 
 
 @dataclass(frozen=True)
@@ -34,15 +25,38 @@ class Wanted:
     from_step: int = 0
     to_step: int = ENDLESS
     max_points: int = 2000
+    axis: CurveAxis = "step"
 
 
 def read_curves(database: Database, job_id: str, wanted: Wanted, now: datetime) -> MetricsResource:
-    """Raises NotFoundError where there is no such job. A key that the job does not have gives an empty series."""
+    """The curves of one job. A key that the job does not have gives an empty series.
+
+    Raises:
+        NotFoundError: there is no such job.
+        ConflictError: it has no such axis.
+    """
     with database.read() as session:
         job = JobRepository(session, now).get(job_id)
         reader = _Reader(CurveRepository(session, database), job.no, wanted)
-        series = [reader.series(name) for name in reader.names()]
-    return MetricsResource(job_id=job_id, series=series)
+        axis: Axis | None = None
+        if wanted.axis == "tokens":
+            axis = tokens_seen(job.id, job.spec, job.latest)
+        elif wanted.axis == "time":
+            axis = training_seconds(reader.stretches())
+        series = [reader.series(name, axis) for name in reader.names()]
+    return MetricsResource(job_id=job_id, axis=wanted.axis, series=series)
+
+
+_PACEMAKER = "train/loss"
+
+
+def _on(axis: Axis | None, rows: Sequence[CurveRow], kept: list[int]) -> tuple[list[int], list[float] | None]:
+    """The places of the rows that lie on the axis, and where they lie there."""
+    if axis is None:
+        return kept, None
+    placed = [(place, axis(rows[place][0], rows[place][1], rows[place][4])) for place in kept]
+    there = [(place, x) for place, x in placed if x is not None]
+    return [place for place, _ in there], [x for _, x in there]
 
 
 class _Reader:
@@ -55,25 +69,38 @@ class _Reader:
         self._numbers = repository.keys(job_no)
         self._resumed = repository.executions(job_no)
         self._mark = repository.mark(job_no) or Mark(0, 0)
-        chosen = {self._numbers[name] for name in self.names() if name in self._numbers}
-        self._tail: dict[int, list[RawPoint]] = {}
-        if self._mark.sequence:
-            for point in repository.tail(job_no, chosen, self._mark.sequence):
-                self._tail.setdefault(point.key_no, []).append(point)
+        chosen = {self._numbers[name] for name in wanted.keys if name in self._numbers} if wanted.keys else None
+        self._tail: dict[int, list[CurveRow]] = {}
+        if self._mark.sequence and chosen != set():
+            self._tail = repository.tail(job_no, chosen, self._mark.sequence)
 
     def names(self) -> Sequence[str]:
         return self._wanted.keys or tuple(self._numbers)
 
-    def series(self, name: str) -> Series:
+    def stretches(self) -> Iterator[Stretch]:
+        """What is seen of each execution, in order. One metric tells for all: the loss, where there is one."""
+        key_no = self._numbers.get(_PACEMAKER, next(iter(self._numbers.values()), None))
+        if key_no is None:
+            return
+        for execution, first, last in sorted(visible(self._resumed, 0, ENDLESS)):
+            ends = self._repository.ends(self._job_no, key_no, execution, (first, last), raw=not self._mark.raw_deleted)
+            if ends:
+                yield Stretch(execution, self._resumed[execution], *(Placed(*end) for end in ends))
+
+    def series(self, name: str, axis: Axis | None) -> Series:
         key_no = self._numbers.get(name)
-        points, reduced = ([], False) if key_no is None else self._points(key_no)
-        kept = thin(points, self._wanted.max_points)
+        rows, reduced = ([], False) if key_no is None else self._points(key_no)
+        steps = [row[0] for row in rows]
+        values = [row[2] if row[2] is not None else decode_value(None, row[3]) for row in rows]
+        kept = thin(steps, values, self._wanted.max_points)
+        kept, x = _on(axis, rows, kept)
         return Series(
             key=name,
-            steps=[point.step for point in kept],
-            values=[point.value for point in kept],
-            times=[from_micros(point.time) for point in kept],
-            truncated=reduced or len(kept) < len(points),
+            steps=[steps[place] for place in kept],
+            values=[values[place] for place in kept],
+            times=[from_micros(rows[place][4]) for place in kept],
+            x=x,
+            truncated=reduced or len(kept) < len(rows),
         )
 
     def _level(self, key_no: int) -> int:
@@ -86,15 +113,14 @@ class _Reader:
         span = min(self._repository.span(job_no, key_no, raw=not mark.raw_deleted), steps[1] - steps[0] + 1)
         return max(0 if mark.raw_deleted else RAW, choose_level(span, mark.shift, wanted.max_points))
 
-    def _points(self, key_no: int) -> tuple[list[CurvePoint], bool]:
+    def _points(self, key_no: int) -> tuple[list[CurveRow], bool]:
         wanted, mark = self._wanted, self._mark
         finest, level = 0 if mark.raw_deleted else RAW, self._level(key_no)
-        found: set[CurvePoint] = set()
-        for execution, first, last in visible(self._resumed, wanted.from_step, wanted.to_step):
-            for piece in cover(execution, first, last, level, mark.shift, finest=finest):
-                rows = self._repository.piece(self._job_no, key_no, piece)
-                found.update(CurvePoint(row[0], row[1], decode_value(row[2], row[3]), row[4]) for row in rows)
-            for raw in self._tail.get(key_no, ()) if level != RAW else ():
-                if raw.execution == execution and first <= raw.step <= last:
-                    found.add(CurvePoint(raw.step, execution, decode_value(raw.value, raw.special), raw.time))
-        return sorted(found, key=itemgetter(0, 1)), level != RAW
+        seen = list(visible(self._resumed, wanted.from_step, wanted.to_step))
+        pieces = [piece for part in seen for piece in cover(*part, level, mark.shift, finest=finest)]
+        rows = self._repository.pieces(self._job_no, key_no, pieces)
+        tail = self._tail.get(key_no, ()) if level != RAW else ()
+        for execution, first, last in seen if tail else ():
+            rows += [row for row in tail if row[1] == execution and first <= row[0] <= last]
+        # What is not folded yet may lie in a piece that was read from the points themselves.
+        return sorted(dict.fromkeys(rows), key=itemgetter(0, 1)), level != RAW

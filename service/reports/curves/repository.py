@@ -1,6 +1,6 @@
 """All SQL of reading curves and of keeping them thinned, without an object a row."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple, cast
@@ -24,6 +24,23 @@ class RawPoint(NamedTuple):
     special: int
     time: int
     sequence: int
+
+
+_PIECES_AT_ONCE = 20
+"""In one statement; SQLite takes 500 parts."""
+
+CurveRow = tuple[int, int, float | None, int, int]
+"""Step, execution, value, special, time in microseconds."""
+
+
+class Place(NamedTuple):
+    """Steps `first` to `last`, both included, of one series at one level."""
+
+    key_no: int
+    level: int
+    execution: int
+    first: int
+    last: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +79,25 @@ class CurveRepository:
 
     def span(self, job_no: int, key_no: int, *, raw: bool) -> int:
         """Steps between a series' first and last point."""
-        # Two questions: for one with both MIN and MAX, SQLite reads every row.
+        # Two questions in one: for a single SELECT with both MIN and MAX, SQLite reads every row.
         table = "points" if raw else "thinned_points"
         ask = f"SELECT {{}}(step) FROM {table} WHERE job_no = ? AND key_no = ?"  # noqa: S608 (a table's name)
         ask += "" if raw else " AND level = 0"
-        lowest, highest = (self._run(ask.format(end), (job_no, key_no)).scalar() for end in ("MIN", "MAX"))
-        return 0 if lowest is None else cast(int, highest) - lowest + 1
+        both = f"SELECT ({ask.format('MIN')}), ({ask.format('MAX')})"
+        lowest, highest = self._run(both, (job_no, key_no) * 2).one()
+        return 0 if lowest is None else cast(int, highest) - cast(int, lowest) + 1
+
+    def ends(
+        self, job_no: int, key_no: int, execution: int, steps: tuple[int, int], *, raw: bool
+    ) -> list[tuple[int, int]]:
+        """(step, time) of the first and the last point of one execution within these steps; nothing without any."""
+        table, level = ("points", "") if raw else ("thinned_points", " AND level = 0")
+        ask = (
+            f"SELECT step, time FROM {table} WHERE job_no = ? AND key_no = ?{level}"  # noqa: S608 (a table's name)
+            " AND step BETWEEN ? AND ? AND execution = ? ORDER BY step {} LIMIT 1"
+        )
+        rows = [self._run(ask.format(way), (job_no, key_no, *steps, execution)).fetchone() for way in ("ASC", "DESC")]
+        return [(row[0], row[1]) for row in rows if row is not None]
 
     def few(self, job_no: int, key_no: int, first: int, last: int, most: int) -> bool:
         """Whether a series has at most so many points within these steps."""
@@ -75,20 +105,30 @@ class CurveRepository:
         count = self._run(f"SELECT COUNT(*) FROM ({query}) AS found", (job_no, key_no, first, last, most + 1)).scalar()  # noqa: S608
         return cast(int, count) <= most
 
-    def piece(self, job_no: int, key_no: int, piece: Piece) -> Sequence[Sequence[Any]]:
-        """(step, execution, value, special, time) in order of step."""
-        table, level = ("points", "") if piece.level == RAW else ("thinned_points", f" AND level = {piece.level:d}")
-        rows = self._run(
-            f"SELECT step, execution, value, special, time FROM {table} WHERE job_no = ? AND key_no = ?{level}"  # noqa: S608
-            " AND step BETWEEN ? AND ? AND execution = ? ORDER BY step",
-            (job_no, key_no, piece.first, piece.last, piece.execution),
-        )
-        return rows.fetchall()
+    def pieces(self, job_no: int, key_no: int, pieces: Sequence[Piece]) -> list[CurveRow]:
+        """The points of these pieces, in no order."""
+        found: list[CurveRow] = []
+        for start in range(0, len(pieces), _PIECES_AT_ONCE):
+            asked, values = [], []
+            for piece in pieces[start : start + _PIECES_AT_ONCE]:
+                asked.append(_piece_query(piece.level))
+                values += [job_no, key_no, piece.first, piece.last, piece.execution]
+            for step, execution, value, special, time in self._run(" UNION ALL ".join(asked), values).fetchall():
+                found.append((step, execution, value, special, time))
+        return found
 
-    def tail(self, job_no: int, keys: Collection[int], after: int) -> list[RawPoint]:
-        """Points of these series that are not in the buckets yet."""
-        rows = self._run(_RAW + " ORDER BY sequence", (job_no, after)).fetchall()
-        return [RawPoint(*row) for row in rows if row[0] in keys]
+    def tail(self, job_no: int, keys: Collection[int] | None, after: int) -> dict[int, list[CurveRow]]:
+        """Points that are not in the buckets yet, by series; of all series where `keys` is None."""
+        query, values = "SELECT key_no, step, execution, value, special, time FROM points", [job_no, after]
+        query += " WHERE job_no = ? AND sequence > ?"
+        if keys is not None:
+            # A sum is in no index: by that of the series, a planner without statistics would read all their points.
+            query += f" AND key_no + 0 IN ({','.join('?' * len(keys))})"
+            values += sorted(keys)
+        found: dict[int, list[CurveRow]] = {}
+        for key_no, step, execution, value, special, time in self._run(query, values).fetchall():
+            found.setdefault(key_no, []).append((step, execution, value, special, time))
+        return found
 
     def pending(self, job_no: int, after: int, limit: int) -> list[RawPoint]:
         """The next points in order of arrival."""
@@ -96,13 +136,17 @@ class CurveRepository:
             RawPoint(*row) for row in self._run(_RAW + " ORDER BY sequence LIMIT ?", (job_no, after, limit)).fetchall()
         ]
 
-    def kept(self, job_no: int, key_no: int, level: int, execution: int, steps: tuple[int, int]) -> list[Kept]:
-        rows = self._run(
-            "SELECT step, value, special, time FROM thinned_points WHERE job_no = ? AND key_no = ? AND level = ?"
-            " AND step BETWEEN ? AND ? AND execution = ?",
-            (job_no, key_no, level, *steps, execution),
-        )
-        return [Kept(*row) for row in rows.fetchall()]
+    def kept(self, job_no: int, places: Sequence[Place]) -> dict[tuple[int, int, int], list[Kept]]:
+        """What is kept within these places, by key, level and execution."""
+        found: dict[tuple[int, int, int], list[Kept]] = {place[:3]: [] for place in places}
+        if self._sqlite:
+            for place in places:
+                found[place[:3]] += [Kept(*row) for row in self._run(_KEPT, (job_no, *place)).fetchall()]
+        elif places:
+            rows = self._run(_KEPT_POSTGRES, (*_columns(places), job_no))
+            for key_no, level, execution, step, value, special, time in rows.fetchall():
+                found[key_no, level, execution].append(Kept(step, value, special, time))
+        return found
 
     def raw_page(self, job_no: int, keys: Sequence[int], after: tuple[int, int, int], limit: int) -> list[RawPoint]:
         """Visible points in order of key, step and execution, which are the cursor."""
@@ -128,20 +172,16 @@ class CurveRepository:
         move = sa.update(Thinning).where(Thinning.job_no == job_no, Thinning.sequence == old).values(sequence=new)
         return cast(sa.CursorResult[Any], self._session.execute(move)).rowcount == 1
 
-    def replace(self, gone: Iterable[tuple[int, ...]], kept: Iterable[tuple[Any, ...]]) -> None:
-        """Take (job, key, level, step, execution) out of the buckets, and put whole rows in."""
-        if out := list(gone):
-            self._many(
-                "DELETE FROM thinned_points WHERE job_no = ? AND key_no = ? AND level = ? AND step = ?"
-                " AND execution = ?",
-                out,
-            )
-        if put := list(kept):
-            self._many(
-                "INSERT INTO thinned_points (job_no, key_no, level, step, execution, value, special, time)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-                put,
-            )
+    def replace(self, job_no: int, gone: Sequence[tuple[int, ...]], kept: Sequence[tuple[Any, ...]]) -> None:
+        """Take (key, level, step, execution) out of the job's buckets, and put whole rows in."""
+        if self._sqlite:
+            self._many(_TAKE_OUT, [(job_no, *row) for row in gone])
+            self._many(_PUT_IN, [(job_no, *row) for row in kept])
+            return
+        if gone:
+            self._run(_TAKE_OUT_POSTGRES, (*_columns(gone), job_no))
+        if kept:
+            self._run(_PUT_IN_POSTGRES, (job_no, *_columns(kept)))
 
     def old_jobs(self, before: datetime, statuses: Collection[str], limit: int) -> list[int]:
         """Jobs that ended before that time and still have points of their own."""
@@ -172,10 +212,52 @@ class CurveRepository:
         return self._connection.exec_driver_sql(self._spelled(statement), tuple(values))
 
     def _many(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
-        self._connection.exec_driver_sql(self._spelled(statement), rows)
+        if rows:
+            self._connection.exec_driver_sql(statement, rows)
 
     def _spelled(self, statement: str) -> str:
         return statement if self._sqlite else statement.replace("?", "%s")
 
 
+def _piece_query(level: int) -> str:
+    table, at = ("points", "") if level == RAW else ("thinned_points", f" AND level = {level:d}")
+    return (
+        f"SELECT step, execution, value, special, time FROM {table} WHERE job_no = ? AND key_no = ?{at}"  # noqa: S608
+        " AND step BETWEEN ? AND ? AND execution = ?"
+    )
+
+
+def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
 _RAW = "SELECT key_no, execution, step, value, special, time, sequence FROM points WHERE job_no = ? AND sequence > ?"
+
+_KEPT = (
+    "SELECT step, value, special, time FROM thinned_points"
+    " WHERE job_no = ? AND key_no = ? AND level = ? AND execution = ? AND step BETWEEN ? AND ?"
+)
+_TAKE_OUT = "DELETE FROM thinned_points WHERE job_no = ? AND key_no = ? AND level = ? AND step = ? AND execution = ?"
+_PUT_IN = (
+    "INSERT INTO thinned_points (job_no, key_no, level, step, execution, value, special, time)"
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+)
+
+# Postgres is asked once for all: each statement is a trip. OFFSET 0 keeps its planner from anything else than a look
+# into the index for each place.
+_KEPT_POSTGRES = (
+    "SELECT w.key_no, w.level, w.execution, t.* FROM unnest(%s::bigint[], %s::smallint[], %s::bigint[], %s::bigint[],"
+    " %s::bigint[]) AS w(key_no, level, execution, first, last) CROSS JOIN LATERAL"
+    " (SELECT step, value, special, time FROM thinned_points WHERE job_no = %s AND key_no = w.key_no"
+    " AND level = w.level AND execution = w.execution AND step BETWEEN w.first AND w.last OFFSET 0) AS t"
+)
+_TAKE_OUT_POSTGRES = (
+    "DELETE FROM thinned_points t USING unnest(%s::bigint[], %s::smallint[], %s::bigint[], %s::bigint[])"
+    " AS w(key_no, level, step, execution) WHERE t.job_no = %s AND t.key_no = w.key_no AND t.level = w.level"
+    " AND t.step = w.step AND t.execution = w.execution"
+)
+_PUT_IN_POSTGRES = (
+    "INSERT INTO thinned_points (job_no, key_no, level, step, execution, value, special, time)"
+    " SELECT %s::bigint, w.* FROM unnest(%s::bigint[], %s::smallint[], %s::bigint[], %s::bigint[], %s::float8[],"
+    " %s::smallint[], %s::bigint[]) AS w ON CONFLICT DO NOTHING"
+)

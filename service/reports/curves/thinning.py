@@ -1,7 +1,7 @@
 """Keeping curves thinned as their points arrive: a thread that folds what is new of a job into its buckets."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -11,10 +11,10 @@ from service.db.engine import Database
 from service.errors import UnavailableError
 from service.reports.curves.buckets import Kept, merge, spacing
 from service.reports.curves.cover import LEVELS, width_shift
-from service.reports.curves.repository import CurveRepository, Mark, RawPoint
+from service.reports.curves.repository import CurveRepository, Mark, Place, RawPoint
 from service.reports.points.writing import Stored
 
-FOLD_AT = 16_384
+FOLD_AT = 8192
 """Points of a job that may wait: a reader has to look through them."""
 _AT_ONCE = 40_000
 _IDLE_SECONDS = 5.0
@@ -41,7 +41,7 @@ def fold(database: Database, job_no: int) -> int:
         curves.start_mark(job_no, mark.shift)
         if not curves.advance(job_no, mark.sequence, points[-1].sequence):
             return 0
-        curves.replace(gone, kept)
+        curves.replace(job_no, gone, kept)
     return len(points)
 
 
@@ -66,20 +66,28 @@ def _changes(
 ) -> tuple[list[tuple[int, ...]], list[tuple[Any, ...]]]:
     gone: list[tuple[int, ...]] = []
     put: list[tuple[Any, ...]] = []
-    ordered = sorted(points, key=lambda point: point[:3])
-    for (key_no, execution), group in groupby(ordered, key=lambda point: point[:2]):
-        fresh = [Kept(*point[2:6]) for point in group]
+    ordered = sorted(points)
+    series = {
+        key: [Kept(*point[2:6]) for point in group]
+        for key, group in groupby(ordered, key=lambda point: (point.key_no, point.execution))
+    }
+    kept = curves.kept(job_no, [place for key, fresh in series.items() for place in _places(key, fresh, shift)])
+    for (key_no, execution), fresh in series.items():
         for level in range(LEVELS):
-            bits = width_shift(level, shift)
-            around = fresh[0].step >> bits << bits, ((fresh[-1].step >> bits) + 1 << bits) - 1
-            before = curves.kept(job_no, key_no, level, execution, around)
-            fresh, lost = merge(before, fresh, bits)
+            before = kept[key_no, level, execution]
+            fresh, lost = merge(before, fresh, width_shift(level, shift))
             there = {point.step for point in before}
-            gone += [(job_no, key_no, level, point.step, execution) for point in lost]
-            put += [
-                (job_no, key_no, level, point.step, execution, *point[1:]) for point in fresh if point.step not in there
-            ]
+            gone += [(key_no, level, point.step, execution) for point in lost]
+            put += [(key_no, level, point.step, execution, *point[1:]) for point in fresh if point.step not in there]
     return gone, put
+
+
+def _places(series: tuple[int, int], fresh: Sequence[Kept], shift: int) -> Iterator[Place]:
+    """The whole buckets of each level between the first and the last fresh point."""
+    for level in range(LEVELS):
+        bits = width_shift(level, shift)
+        first, last = fresh[0].step >> bits << bits, ((fresh[-1].step >> bits) + 1 << bits) - 1
+        yield Place(series[0], level, series[1], first, last)
 
 
 class Thinner:

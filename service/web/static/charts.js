@@ -17,7 +17,7 @@ export class Charts {
     this.zoomed = null;
     this.seen = new Set();
     this.dirty = new Set();
-    this.watcher = new IntersectionObserver((entries) => entries.forEach((entry) => this.sight(entry)), { rootMargin: "100px" });
+    this.watcher = new IntersectionObserver((entries) => entries.forEach((entry) => this.sight(entry)), { rootMargin: "600px 0px" });
     for (const id of this.charts.keys()) this.watch(id);
     onTheme(() => this.redraw());
     plotly().then(() => this.redraw());
@@ -25,7 +25,12 @@ export class Charts {
 
   /** Something of these metrics changed; without keys, everything. */
   redraw(keys = null) {
-    for (const [id, chart] of this.charts) if (!keys || keys.some((key) => belongs(chart, key))) this.dirty.add(id);
+    for (const [id, chart] of this.charts) {
+      if (keys && !keys.some((key) => belongs(chart, key))) continue;
+      this.dirty.add(id);
+      const nothing = this.frame(id).querySelector(".nothing");
+      if (nothing && this.curves(chart).some(([, series]) => series.steps.length)) nothing.textContent = "";
+    }
     this.schedule();
   }
 
@@ -109,14 +114,15 @@ export class Charts {
   }
 
   traces(chart, key, series, n, many) {
-    const x = this.view.axis === "time" ? series.times : series.steps;
-    const values = chart.scale === 1 ? series.values : series.values.map((value) => value * chart.scale);
+    // Copies: what Plotly holds is what it has drawn, while the store goes on.
+    const x = (this.view.axis === "time" ? series.times : series.steps).slice();
+    const values = series.values.map((value) => value * chart.scale);
     const shown = many ? (key === slowest(many) ? "c2" : "line") : null;
-    const line = { color: shown ? colour(shown) : curveColour(n), width: 1.6 };
+    const line = { color: shown ? colour(shown) : curveColour(n), width: series.steps.length > 500 ? 1.1 : 1.6 };
     const name = label(key, chart);
-    const single = series.steps.length < 3 || key.startsWith("eval/");
-    const one = { x, y: values, name, type: "scatter", mode: single ? "lines+markers" : "lines", marker: { size: 5 }, line, hovertemplate: "%{y:.4~g}" };
-    if (!this.view.weight || single) return [one];
+    const few = series.steps.length < 3 || (key.startsWith("eval/") && series.steps.length < 40);
+    const one = { x, y: values, name, type: "scatter", mode: few ? "lines+markers" : "lines", marker: { size: 5 }, line, hovertemplate: "%{y:.4~g}" };
+    if (!this.view.weight || few) return [one];
     return [
       { ...one, opacity: 0.25, hoverinfo: "skip", hovertemplate: undefined, showlegend: false },
       { ...one, y: smoothed(values, this.view.weight) },
@@ -147,7 +153,8 @@ export class Charts {
     if (frame.dataset.listens) return;
     frame.dataset.listens = "yes";
     frame.on("plotly_relayout", (change) => {
-      if (change["xaxis.range[0]"] !== undefined) this.zoom([change["xaxis.range[0]"], change["xaxis.range[1]"]]);
+      const range = change["xaxis.range"] ?? [change["xaxis.range[0]"], change["xaxis.range[1]"]];
+      if (range[0] !== undefined) this.zoom(range);
     });
     frame.on("plotly_doubleclick", () => this.zoom(null));
   }

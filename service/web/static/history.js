@@ -50,10 +50,17 @@ export function showCheckpoints(jobId, checkpoints) {
     make("td", {}, make("strong", { text: count(one.step) }), " ",
       one.best ? make("span", { class: "chip good", text: "best" }) : null, " ", one.latest ? make("span", { class: "chip", text: "latest" }) : null),
     make("td", { class: "right", text: size(one.size_bytes) }),
-    make("td", { text: Object.entries(one.metrics).map(([key, value]) => `${key} ${number(value)}`).join(", ") }),
+    make("td", { text: measured(one.metrics) }),
     make("td", {}, make("time", { datetime: one.created_at })),
     make("td", {}, make("a", { href: `/v1/jobs/${jobId}/checkpoints/${one.id}/archive`, download: true, text: "Download", "aria-label": `Download the checkpoint of step ${one.step}` })))));
   localTimes(byId("checkpoints"));
+}
+
+/** What was evaluated; where nothing was, the loss. */
+function measured(metrics) {
+  const keys = Object.keys(metrics);
+  const wanted = keys.some((key) => key.startsWith("eval/")) ? keys.filter((key) => key.startsWith("eval/")) : keys;
+  return wanted.slice(0, 3).map((key) => `${key.split("/").at(-1)} ${number(metrics[key])}`).join(", ");
 }
 
 /** The job's history, newest first, a page at a time. */

@@ -26,17 +26,21 @@ function update(change) {
   showActions(job);
 }
 
-// -- what the API is asked for, at most once at a time ----------------------------------------------------------------
+// -- what the API is asked for: at once, then at most once a second --------------------------------------------------
 
 function again(work) {
   let running = null;
   let wanted = false;
-  return async function run() {
+  return function run() {
     wanted = true;
     running ??= (async () => {
-      while (wanted) { wanted = false; await work(); }
-    })().catch(() => {}).finally(() => { running = null; });
-    return running;
+      while (wanted) {
+        wanted = false;
+        await work().catch(() => {}); // told by the banner; what comes next asks again
+        await new Promise((resolve) => setTimeout(resolve, 1000));
+      }
+      running = null;
+    })();
   };
 }
 

@@ -34,7 +34,7 @@ const sorting = () => {
 
 const table = new VirtualRows(byId("rows"), {
   columns: 9,
-  create: (id) => newRow(jobs.get(id)),
+  create: newRow,
   fill: (row, id) => fillRow(row, jobs.get(id), { chosen: chosen.has(id), curve: curves.of(id) }),
   seen: (ids) => curves.want(ids.map((id) => jobs.get(id)).filter((job) => job.metrics[LOSS] !== null && job.metrics[LOSS] !== undefined)),
   nearEnd: () => { if (hasMore) loadMore(); },

@@ -6,15 +6,18 @@ let loaded;
 
 /** Plotly itself. It takes seconds to parse, so nothing that can be shown without it waits for it. */
 export function plotly() {
-  loaded ??= new Promise((resolve, reject) => {
+  loaded ??= painted().then(() => new Promise((resolve, reject) => {
     const script = document.createElement("script");
     script.src = plotlyUrl;
     script.onload = () => resolve(window.Plotly);
     script.onerror = () => reject(new Error("the charts could not be loaded"));
     document.head.append(script);
-  });
+  }));
   return loaded;
 }
+
+/** Once the page, as the server drew it, is on the screen: parsing would hold that up. */
+const painted = () => new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
 
 /** A colour of the page by the name of its variable. */
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();

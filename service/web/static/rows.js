@@ -16,43 +16,54 @@ export const tone = (status) => TONES[status] ?? "off";
 /** Of its steps, the part that is done. */
 export const done = (job) => (job.progress?.total_steps ? Math.min(1, job.progress.step / job.progress.total_steps) : 0);
 
-/** An empty row for a job. */
-export function newRow(job) {
-  const row = byId("line").content.firstElementChild.cloneNode(true);
-  row.dataset.id = job.id;
-  row.querySelector(".name a").href = `/jobs/${encodeURIComponent(job.id)}`;
-  const time = row.querySelector("time");
-  time.setAttribute("datetime", job.created_at);
-  setText(time, age(job.created_at));
-  return row;
+const PLACES = {
+  box: ".pick input", chip: ".chip", name: ".name a", why: ".why", bar: ".bar", done: ".bar > span", steps: ".steps", left: ".left",
+  spark: ".spark path", loss: ".value", gpus: ".gpus", made: ".made", owner: ".owner", age: "time",
+};
+const found = new WeakMap();
+
+/** An empty row, to be filled with one job after the other. */
+export const newRow = () => byId("line").content.firstElementChild.cloneNode(true);
+
+function placesOf(row) {
+  if (!found.has(row)) found.set(row, Object.fromEntries(Object.entries(PLACES).map(([name, path]) => [name, row.querySelector(path)])));
+  return found.get(row);
 }
 
 /** Fill a row with what the job is now. `curve` are its last losses, oldest first. */
 export function fillRow(row, job, { chosen = false, curve = null } = {}) {
-  const box = row.querySelector(".pick input");
-  box.checked = chosen;
-  box.setAttribute("aria-label", `Select ${job.name}`);
-  const chip = row.querySelector(".chip");
-  chip.className = `chip ${tone(job.status)}`;
-  chip.title = job.status_message;
-  setText(chip, job.status);
-  setText(row.querySelector(".name a"), job.name);
-  row.querySelector(".bar > span").style.width = `${(done(job) * 100).toFixed(1)}%`;
-  const progress = job.progress;
-  const why = row.querySelector(".why");
-  setText(why, progress ? "" : job.status_message);
-  why.title = why.textContent;
-  why.hidden = Boolean(progress);
-  row.querySelector(".bar").hidden = !progress;
-  setText(row.querySelector(".steps"), progress ? `${count(progress.step)} / ${count(progress.total_steps)}` : "");
+  const at = placesOf(row);
+  const { progress } = job;
+  if (row.dataset.id !== job.id) become(row, at, job);
+  at.box.checked = chosen;
+  at.chip.className = `chip ${tone(job.status)}`;
+  at.chip.title = job.status_message;
+  setText(at.chip, job.status);
+  setText(at.why, progress ? "" : job.status_message);
+  at.why.title = progress ? "" : job.status_message;
+  at.why.hidden = Boolean(progress);
+  at.bar.hidden = !progress;
+  at.done.style.width = `${(done(job) * 100).toFixed(1)}%`;
+  setText(at.steps, progress ? `${count(progress.step)} / ${count(progress.total_steps)}` : "");
   const left = progress?.eta_seconds;
-  setText(row.querySelector(".left"), left === null || left === undefined ? "" : `${duration(left)} left`);
+  setText(at.left, left === null || left === undefined ? "" : `${duration(left)} left`);
   const loss = job.metrics?.[LOSS];
-  setText(row.querySelector(".value"), loss === null || loss === undefined ? "" : number(loss));
-  setText(row.querySelector(".gpus"), String(job.spec.gpus ?? 1));
-  setText(row.querySelector(".made"), madeOf(job.spec));
-  setText(row.querySelector(".owner"), job.created_by);
-  if (curve) row.querySelector(".spark path").setAttribute("d", sparkline(curve));
+  setText(at.loss, loss === null || loss === undefined ? "" : number(loss));
+  at.spark.setAttribute("d", curve ? sparkline(curve) : "");
+}
+
+/** What does not change while a row shows one job. */
+function become(row, at, job) {
+  row.dataset.id = job.id;
+  at.box.setAttribute("aria-label", `Select ${job.name}`);
+  at.name.href = `/jobs/${encodeURIComponent(job.id)}`;
+  setText(at.name, job.name);
+  setText(at.gpus, String(job.spec.gpus ?? 1));
+  setText(at.made, madeOf(job.spec));
+  setText(at.owner, job.created_by);
+  at.age.setAttribute("datetime", job.created_at);
+  at.age.removeAttribute("title");
+  setText(at.age, age(job.created_at));
 }
 
 /** A path in a box of 80 by 20. */

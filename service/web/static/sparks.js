@@ -22,7 +22,8 @@ export class Curves {
   /** These jobs are in sight. */
   want(jobs) {
     this.wanted = new Set(jobs.map((job) => job.id).filter((id) => !this.found.has(id)));
-    this.later ??= setTimeout(() => { this.later = undefined; this.fetch(); }, 150);
+    clearTimeout(this.later); // asked for when the scrolling rests
+    this.later = setTimeout(() => this.fetch(), 150);
   }
 
   async fetch() {

@@ -3,17 +3,17 @@
 const BEYOND = 12; // rows kept on either side of what is in sight
 
 export class VirtualRows {
-  /** `create(id)` and `fill(row, id)` make rows; `seen(ids)` tells which are there, `nearEnd()` that the last one is near. */
+  /** `create()` makes an empty row and `fill(row, id)` fills it; `seen(ids)` tells which are there, `nearEnd()` that the last one is near. */
   constructor(body, { columns, create, fill, seen, nearEnd }) {
     Object.assign(this, { body, create, fill, seen, nearEnd });
     this.ids = [];
     this.rows = new Map();
     this.above = space(columns);
     this.below = space(columns);
-    this.height = 44;
     this.window = [-1, -1];
+    this.measure();
     addEventListener("scroll", () => this.schedule(), { passive: true });
-    addEventListener("resize", () => { this.window = [-1, -1]; this.schedule(); });
+    addEventListener("resize", () => { this.measure(); this.window = [-1, -1]; this.schedule(); });
   }
 
   /** These rows, in this order. */
@@ -33,8 +33,11 @@ export class VirtualRows {
     this.waiting ??= requestAnimationFrame(() => { this.waiting = undefined; this.draw(); });
   }
 
+  measure() {
+    this.height = parseFloat(getComputedStyle(this.body.parentElement).getPropertyValue("--row"));
+  }
+
   draw() {
-    this.height = parseFloat(getComputedStyle(this.body.parentElement).getPropertyValue("--row")) || this.height;
     const top = -this.body.getBoundingClientRect().top;
     const first = Math.max(0, Math.floor(top / this.height) - BEYOND);
     const last = Math.min(this.ids.length, Math.ceil((top + innerHeight) / this.height) + BEYOND);
@@ -45,17 +48,19 @@ export class VirtualRows {
   }
 
   place(ids, before, after) {
-    const rows = new Map(ids.map((id) => [id, this.rows.get(id) ?? this.create(id)]));
-    const held = document.activeElement?.closest?.("tr");
+    const wanted = new Set(ids);
+    // A row that went out of sight shows another job; the one that holds the focus is not taken.
+    const spare = [...this.rows].filter(([id, row]) => !wanted.has(id) && !row.contains(document.activeElement)).map(([, row]) => row);
+    const rows = new Map(ids.map((id) => [id, this.rows.get(id) ?? spare.pop() ?? this.create()]));
     for (const [id, row] of rows) this.fill(row, id);
     this.rows = rows;
     setHeight(this.above, before * this.height);
     setHeight(this.below, after * this.height);
-    const wanted = [this.above, ...rows.values(), this.below];
+    const order = [this.above, ...rows.values(), this.below];
+    const kept = new Set(order);
+    for (const child of [...this.body.children]) if (!kept.has(child)) child.remove();
     // What keeps its place is not moved, so that focus and hover stay.
-    for (const child of [...this.body.children]) if (!wanted.includes(child) && child !== held) child.remove();
-    wanted.forEach((row, i) => { if (this.body.children[i] !== row) this.body.insertBefore(row, this.body.children[i] ?? null); });
-    while (this.body.children.length > wanted.length) this.body.lastElementChild.remove();
+    order.forEach((row, i) => { if (this.body.children[i] !== row) this.body.insertBefore(row, this.body.children[i] ?? null); });
     this.seen(ids);
   }
 }

@@ -91,6 +91,7 @@ def environment(place: Place, half: int) -> dict[str, str]:
         "WEBHOOK": values["webhook_id"][0],
         "OTHER_WEBHOOK": special["delete_webhook"]["webhook_id"][half],
         "SWEEP": values["sweep_id"][0],
+        "ASK": values["ask_id"][0],
     }
 
 
@@ -138,6 +139,7 @@ def test_the_python_line_does_what_it_says(place: Place, route: str, monkeypatch
             "webhook_id": names["WEBHOOK"],
             "other_webhook_id": names["OTHER_WEBHOOK"],
             "sweep_id": names["SWEEP"],
+            "ask_id": names["ASK"],
         }
         line = ENTRIES[route]["python"]
         if route == "GET /v1/stream":

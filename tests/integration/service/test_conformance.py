@@ -28,6 +28,8 @@ CROSS_CHECKED = {
     "resolve_job",
     "profile_job",
     "get_log",
+    "get_metrics",
+    "compare_metrics",
     "create_webhook",
     "create_token",
     "submit_sweep",
@@ -52,7 +54,8 @@ def described() -> Any:
                     parameter["schema"] = {"type": "string", "enum": _PLACES}
                     parameter.pop("example", None)
     found = schemathesis.openapi.from_dict(document)
-    found.config.generation.update(allow_extra_parameters=False)
+    # Of an address with a NUL nothing is read: test_nul.py.
+    found.config.generation.update(allow_extra_parameters=False, allow_x00=False)
     return found.exclude(operation_id=ENDLESS)
 
 

@@ -150,3 +150,69 @@ def test_old_jobs_keep_the_curves_and_lose_the_rest_of_their_points(world: World
     kept = world.client.get(f"/v1/jobs/{old}/points?limit=10000").json()["data"]
     assert kept == []
     assert len(curve(world, fresh, max_points=10_000)["steps"]) == 9_000
+
+
+def test_seconds_of_training_leave_out_the_gap_between_executions(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+
+    def report_over_time(steps: range, resumed: int) -> None:
+        for step in steps:
+            world.clock.advance(2)
+            assert worker.metrics([("train/loss", step, 1.0), ("lr", step, 0.1)], resumed=resumed).status_code == 200
+
+    report_over_time(range(1, 31), 0)
+    world.clock.advance(3600)
+    worker.execution = 2
+    report_over_time(range(21, 41), 20)
+    for params in ({}, {"max_points": 10}, {"from_step": 30, "keys": "lr"}):
+        answer = world.client.get(f"/v1/jobs/{job}/metrics", params={"x": "time", **params}).json()
+        assert answer["axis"] == "time"
+        for one in answer["series"]:
+            assert one["x"] == [2.0 * step for step in one["steps"]], params
+    both = world.client.get("/v1/metrics", params={"job": job, "x": "time"}).json()["data"][0]
+    assert both["series"][0]["x"] == [2.0 * step for step in range(1, 41)]
+    plain = world.client.get(f"/v1/jobs/{job}/metrics").json()
+    assert (plain["axis"], plain["series"][0]["x"]) == ("step", None)
+    text = world.client.get(f"/v1/jobs/{job}/metrics", params={"x": "time", "format": "csv", "keys": "lr"}).text
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert [float(row["seconds"]) for row in rows] == [2.0 * step for step in range(1, 41)]
+
+
+def test_the_seconds_stay_when_the_points_themselves_are_gone(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    for start in range(1, 9_001, 1_000):
+        world.clock.advance(500)
+        worker.metrics([("train/loss", start, 1.0)])
+    folded(world, job)
+    before = world.client.get(f"/v1/jobs/{job}/metrics?x=time").json()["series"][0]
+    assert before["x"][-1] == 4_000.5
+    worker.end("completed")
+    world.tick(3)
+    world.clock.advance(3600)
+    while trim(world.database, world.clock()):
+        pass
+    after = world.client.get(f"/v1/jobs/{job}/metrics?x=time").json()["series"][0]
+    assert (after["x"][0], after["x"][-1]) == (before["x"][0], before["x"][-1])
+
+
+def test_tokens_are_read_where_there_are_any(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    worker.metrics([("train/loss", 2, 1.0)])
+    for query in ("", "&format=csv"):
+        refused = world.client.get(f"/v1/jobs/{job}/metrics?x=tokens{query}")
+        assert refused.status_code == 409
+        assert refused.json()["error"] == {
+            "message": f"job {job} counts no tokens: `regression` trains on examples; use `step` or `time`",
+            "type": "conflict_error",
+            "param": "x",
+            "code": "no_tokens",
+        }
+    worker.metrics([("perf/tokens_per_second", 2, 640.0), ("perf/examples_per_second", 2, 10.0)])
+    answer = world.client.get(f"/v1/jobs/{job}/metrics?x=tokens&keys=train/loss").json()
+    assert answer["series"][0]["x"] == [2 * 10 * 64.0]
+    text = world.client.get(f"/v1/jobs/{job}/metrics?x=tokens&keys=train/loss&format=csv").text
+    assert text.splitlines()[0] == "key,step,value,time,tokens"
+    assert text.splitlines()[1].endswith(",1280")

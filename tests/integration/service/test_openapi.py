@@ -2,11 +2,10 @@
 
 from typing import Any
 
+import jsonschema_rs
 import pytest
 
 from tests.support.world import World
-from trainyard.contract.resources import JobResource
-from trainyard.contract.sweeps import SweepDetail
 
 
 @pytest.fixture
@@ -60,10 +59,50 @@ def test_no_parameter_can_be_null(operations: dict[str, dict[str, Any]]) -> None
             assert {"type": "null"} not in parameter["schema"].get("anyOf", ()), (route, parameter["name"])
 
 
-def test_jobs_and_sweeps_come_with_examples_that_are_such(world: World) -> None:
-    parts = world.app.openapi()["components"]["schemas"]
-    JobResource.model_validate(parts["JobResource"]["example"])
-    SweepDetail.model_validate(parts["SweepDetail"]["example"])
+def problems(document: dict[str, Any], content: dict[str, Any]) -> list[str]:
+    """What is wrong with the example of a body: that there is none, or how it does not fit."""
+    schema = content["schema"]
+    named = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]] if "$ref" in schema else {}
+    example = content.get("example", named.get("example"))
+    if example is None:
+        return ["there is none"]
+    whole = {**schema, "components": document["components"]}
+    return [
+        f"{error.instance_path}: {error.message}" for error in jsonschema_rs.validator_for(whole).iter_errors(example)
+    ]
+
+
+def test_every_answer_and_every_body_comes_with_an_example_that_fits_it(world: World) -> None:
+    document = world.app.openapi()
+    seen = 0
+    for verbs in document["paths"].values():
+        for operation in verbs.values():
+            bodies = [one for status, one in operation["responses"].items() if status.startswith("2")]
+            bodies += [operation["requestBody"]] if "requestBody" in operation else []
+            for body in bodies:
+                content = body.get("content", {}).get("application/json")
+                if content is not None and {"type": "null"} not in content["schema"].get("anyOf", ()):
+                    assert problems(document, content) == [], operation["operationId"]
+                    seen += 1
+    assert seen > 60
+
+
+def test_an_example_that_does_not_fit_is_found(world: World) -> None:
+    document = world.app.openapi()
+    content = {"schema": {"$ref": "#/components/schemas/ClaimGrant"}}
+    assert problems(document, {**content, "example": {"execution": 0}}) != []
+    assert problems(document, {"schema": {"type": "object"}}) == ["there is none"]
+
+
+def test_a_spec_has_one_schema_wherever_it_is_sent(world: World) -> None:
+    document = world.app.openapi()
+    schemas = document["components"]["schemas"]
+    for path in ("/v1/jobs", "/v1/plans"):
+        for content in document["paths"][path]["post"]["requestBody"]["content"].values():
+            assert content["schema"] == {"$ref": "#/components/schemas/TrainingSpec"}
+    assert schemas["SweepRequest"]["properties"]["spec"]["$ref"] == "#/components/schemas/TrainingSpec"
+    assert schemas["TrainingSpec"]["properties"]["optimizer"]["$ref"] == "#/components/schemas/Optimizer"
+    assert "lr" in schemas["Optimizer"]["properties"]
 
 
 @pytest.mark.parametrize(

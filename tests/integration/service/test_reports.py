@@ -236,3 +236,27 @@ def test_a_long_stream_is_cut_in_pieces_without_a_gap(world: World) -> None:
     steps = [point["step"] for _, kind, data in everything if kind == "metrics" for point in data["points"]]
     assert steps == list(range(9000))
     assert [data["offset"] for _, kind, data in everything if kind == "log"] == list(range(0, 300, 2))
+
+
+def test_a_log_that_has_not_begun_is_empty_for_the_ranks_that_the_job_has(world: World) -> None:
+    job_id = world.submit()
+    worker = world.start(job_id)
+    worker.log("0", 0, b"one line\n")
+    for rank in ("1", "launch"):
+        answer = world.client.get(f"/v1/jobs/{job_id}/logs?rank={rank}&tail=10")
+        assert (answer.status_code, answer.text) == (200, "")
+    assert world.client.get(f"/v1/jobs/{job_id}/logs?rank=2").status_code == 404
+
+
+def test_a_jobs_sequence_is_the_place_to_follow_its_stream_from(world: World) -> None:
+    job_id = world.submit()
+    worker = world.start(job_id)
+    before = world.job(job_id)["sequence"]
+    worker.metrics([("train/loss", 1, 0.5)])
+    after = world.job(job_id)["sequence"]
+    assert after > before
+    worker.end("completed")
+    world.tick()
+    with world.client.stream("GET", f"/v1/jobs/{job_id}/stream?after={before}") as answer:
+        told = "".join(answer.iter_text())
+    assert told.removeprefix("retry: 1000\n\n").startswith(f"id: {after}\nevent: metrics")

@@ -69,6 +69,7 @@ def job(job_id: str = "01JOBAAAA", **changes: Any) -> dict[str, Any]:
         "created_by": "admin",
         "created_at": TIME,
         "updated_at": TIME,
+        "sequence": 0,
         "spec": {"task": "regression"},
         "run_directory": "/runs/01JOBAAAA",
         **changes,

@@ -7,7 +7,8 @@ import httpx
 
 from tests.unit.trainyard.fake_service import TIME, FakeService, page, sse, streamed
 from trainyard.client import AsyncClient, Client
-from trainyard.contract.resources import JobMetricsUpdate, JobStatusUpdate, MetricsResource
+from trainyard.contract.curves import MetricsResource
+from trainyard.contract.resources import JobMetricsUpdate, JobStatusUpdate
 
 ID = "swp_01kdvdna00az9cxjnszk8v8abh"
 SWEEP = {

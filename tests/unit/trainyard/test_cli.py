@@ -327,13 +327,43 @@ class TestMetrics:
         self.answer(service, ("train/loss", [1, "-Infinity"]))
         (found,) = lines(run("metrics", "a1", "--json"))
         series = {"key": "train/loss", "steps": [1, 2], "values": [1.0, "-Infinity"], "times": [TIME] * 2}
-        assert found == {"object": "metrics", "job_id": "a1", "series": [{**series, "truncated": False}]}
+        assert found.pop("axis") == "step"
+        assert found == {"object": "metrics", "job_id": "a1", "series": [{**series, "x": None, "truncated": False}]}
 
     def test_csv_is_every_point(self, service, run):
         text = "key,step,value,time\ntrain/loss,1,nan,2026-01-02T03:04:05+00:00\n"
         service.on("GET", "/v1/jobs/a1", job("a1")).on("GET", self.PATH, httpx.Response(200, text=text))
         assert run("metrics", "a1", "--csv").stdout == text
         assert service.requests[1].url.params["max_points"] == "1000000"
+
+    def test_several_jobs_stand_beside_each_other(self, service, run):
+        for name, values in (("a1", [8, 4]), ("b2", [8, 2])):
+            one = {"key": "train/loss", "steps": [1, 2], "values": values, "times": [TIME] * 2, "x": [10.0, 3690.0]}
+            service.on("GET", f"/v1/jobs/{name}", job(name))
+            answer = {"object": "metrics", "job_id": name, "axis": "time", "series": [one]}
+            service.on("GET", f"/v1/jobs/{name}/metrics", answer)
+        rows = [" ".join(row.split()) for row in run("metrics", "a1", "b2", "--x", "time").stdout.splitlines()]
+        assert rows == [
+            "METRIC JOB LAST SMALLEST LARGEST STEP SECONDS CURVE",
+            "train/loss a1 4 4 8 2 1 h 1 min █▁",
+            "train/loss b2 2 2 8 2 1 h 1 min █▁",
+        ]
+        assert service.requests[-1].url.params["x"] == "time"
+        drawn = run("metrics", "a1", "b2", "a1", "--x", "time", "--key", "train/loss").stdout.splitlines()
+        assert drawn[0] == "train/loss of a1: 4 at step 2, 1 h 1 min of training"
+        assert (len(drawn), drawn[9].split()) == (20, ["10", "3690"])
+        assert [one["job_id"] for one in lines(run("metrics", "a1", "b2", "--json"))] == ["a1", "b2"]
+
+    def test_one_csv_of_several_says_whose_each_line_is(self, service, run):
+        for name in ("a1", "b2"):
+            text = f"key,step,value,time\nlr,1,0.{name[1]},2026-01-02T03:04:05+00:00\n"
+            service.on("GET", f"/v1/jobs/{name}", job(name))
+            service.on("GET", f"/v1/jobs/{name}/metrics", httpx.Response(200, text=text))
+        assert run("metrics", "a1", "b2", "--csv").stdout.splitlines() == [
+            "job,key,step,value,time",
+            "a1,lr,1,0.1,2026-01-02T03:04:05+00:00",
+            "b2,lr,1,0.2,2026-01-02T03:04:05+00:00",
+        ]
 
     def test_none_yet(self, service, run):
         self.answer(service)

@@ -80,3 +80,35 @@ def test_json(service, run):
 def test_fields_are_set_on_top(service, run):
     run_plan(service, run, "--set", "gpus=8")
     assert json.loads(service.requests[-1].content)["gpus"] == 8
+
+
+ASK = {"object": "ask", "id": "ask_" + "0" * 26, "state": "waiting", "message": "the scheduler is being asked"}
+
+
+def ask(service, run, *answers, arguments=()):
+    service.on("POST", "/v1/plans", {**ANSWER, "ask": ASK})
+    if answers:
+        service.on("GET", f"/v1/asks/{ASK['id']}", *({**ASK, **answer} for answer in answers))
+    return run("plan", "-", "--ask", *arguments, input=json.dumps(SPEC))
+
+
+def test_slurms_answer_is_waited_for(service, run, monkeypatch):
+    monkeypatch.setattr("trainyard.cli.plan.time.sleep", lambda seconds: None)
+    answer = {"state": "answered", "accepted": True, "message": "Slurm would accept it"}
+    done = ask(service, run, {}, {**answer, "estimated_start": "2020-01-01T00:00:00Z"})
+    assert "Slurm would accept it (at once)" in done.stdout.splitlines()
+    assert service.requests[0].url.params["ask_scheduler"] == "true"
+    assert len(service.requests) == 3
+
+
+def test_and_left_when_it_takes_too_long(service, run):
+    done = ask(service, run, arguments=("--timeout", "0"))
+    assert f"the scheduler has not answered yet: GET /v1/asks/{ASK['id']} will" in done.stdout.splitlines()
+    assert done.exit_code == 0
+
+
+def test_programs_get_the_answer_in_the_plan(service, run, monkeypatch):
+    monkeypatch.setattr("trainyard.cli.plan.time.sleep", lambda seconds: None)
+    refused = {"state": "answered", "accepted": False, "message": "Slurm refuses it"}
+    found = json.loads(ask(service, run, refused, arguments=("--json",)).stdout)
+    assert (found["ask"]["accepted"], found["ask"]["message"]) == (False, "Slurm refuses it")

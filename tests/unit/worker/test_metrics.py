@@ -22,3 +22,16 @@ def test_the_most_that_was_held_is_never_below_what_is_held(performance, monkeyp
         found = performance.take()
         told.append((found["memory/host_rss_bytes"], found["memory/host_peak_bytes"]))
     assert told == [(400, 400), (390, 400), (300, 500)]
+
+
+@pytest.mark.parametrize(("world", "told"), [(1, []), (3, [0, 1, 2]), (64, list(range(64))), (65, [])])
+def test_each_rank_has_a_curve_where_that_can_be_read(world, told):
+    def gather(own):
+        return [[float(rank), *own[1:]] for rank in range(world)]
+
+    ranks = SimpleNamespace(device=torch.device("cpu"), gather=gather)
+    found = Performance(ranks, tokens_per_example=0).take()
+    assert {key: value for key, value in found.items() if key.startswith("perf/rank_seconds/")} == {
+        f"perf/rank_seconds/{rank}": float(rank) for rank in told
+    }
+    assert found["perf/rank_spread_seconds"] == world - 1

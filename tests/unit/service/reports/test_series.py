@@ -1,7 +1,6 @@
 """Thinning keeps what a reader must see."""
 
 import math
-from dataclasses import dataclass
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,34 +8,41 @@ from hypothesis import strategies as st
 from service.reports.series import thin
 
 
-@dataclass(frozen=True)
-class P:
-    step: int
-    value: float
-
-
-def curve(values: list[float]) -> list[P]:
-    return [P(step, value) for step, value in enumerate(values)]
+def curve(values: list[float], most: int) -> list[tuple[int, float]]:
+    """What is left of values one step apart."""
+    return [(place, values[place]) for place in thin(range(len(values)), values, most)]
 
 
 def test_few_points_stay_as_they_are() -> None:
-    points = curve([3.0, 1.0, 2.0])
-    assert thin(points, 10) == points
+    values = [3.0, 1.0, 2.0]
+    assert curve(values, 10) == list(enumerate(values))
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=30, max_size=400), st.integers(10, 60))
 def test_extremes_and_ends_survive(values: list[float], most: int) -> None:
-    points = curve(values)
-    kept = thin(points, most)
+    kept = curve(values, most)
     assert len(kept) <= max(most, 4)
-    assert [p.step for p in kept] == sorted({p.step for p in kept})
-    assert kept[0] == points[0]
-    assert kept[-1] == points[-1]
-    assert max(p.value for p in kept) == max(values)
-    assert min(p.value for p in kept) == min(values)
+    assert [step for step, _ in kept] == sorted({step for step, _ in kept})
+    assert kept[0] == (0, values[0])
+    assert kept[-1] == (len(values) - 1, values[-1])
+    assert max(value for _, value in kept) == max(values)
+    assert min(value for _, value in kept) == min(values)
 
 
 def test_a_nan_is_never_thinned_away() -> None:
     values = [1.0] * 1000
     values[517] = math.nan
-    assert any(math.isnan(p.value) for p in thin(curve(values), 20))
+    assert any(math.isnan(value) for _, value in curve(values, 20))
+
+
+def test_beside_an_infinity_the_largest_number_stays() -> None:
+    values = [1.0] * 1000
+    values[500:503] = [-math.inf, 7.0, 8.0]
+    kept = dict(curve(values, 20))
+    assert (kept[500], kept[502]) == (-math.inf, 8.0)
+
+
+def test_buckets_are_of_steps_and_not_of_points() -> None:
+    steps = [*range(100), 1000, 1010, 1020]
+    values = [float(-step) for step in range(100)] + [5.0, 6.0, 7.0]
+    assert {steps[place] for place in thin(steps, values, 12)} >= {0, 1000, 1010, 1020}

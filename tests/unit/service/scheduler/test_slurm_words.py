@@ -1,9 +1,11 @@
 """Slurm's words and what they mean: states, reasons, and sbatch's answers."""
 
+from datetime import UTC, datetime
+
 import pytest
 
 from service.scheduler.base import Accepted, Ambiguous, Rejected
-from service.scheduler.slurm_answer import read_answer
+from service.scheduler.slurm_answer import read_answer, read_forecast
 from service.scheduler.slurm_reasons import explain
 from service.scheduler.slurm_states import KNOWN, meaning, word
 
@@ -169,3 +171,35 @@ class TestAnswers:
     )
     def test_anything_else_is_looked_into(self, code: int, stdout: str, stderr: str) -> None:
         assert isinstance(read_answer(code, stdout, stderr), Ambiguous)
+
+
+class TestForecasts:
+    """What `sbatch --test-only` says on standard error."""
+
+    def test_where_and_when_it_would_start(self) -> None:
+        words = "sbatch: Job 7 to start at 2026-01-01T12:30:00 using 4 processors on nodes node[1-2] in partition gpu\n"
+        found = read_forecast(0, words)
+        assert (found.accepted, found.estimated_start) == (True, datetime(2026, 1, 1, 12, 30, tzinfo=UTC))
+        assert found.message == (
+            "Slurm would accept it, and start it on node[1-2], partition gpu at 2026-01-01 12:30:00Z"
+        )
+
+    def test_older_releases_say_less(self) -> None:
+        found = read_forecast(0, "sbatch: Job 7 to start at 2026-01-01T12:30:00 using 1 processors on node1\n")
+        assert found.message == "Slurm would accept it, and start it on node1 at 2026-01-01 12:30:00Z"
+
+    def test_a_start_that_is_not_known(self) -> None:
+        found = read_forecast(0, "sbatch: Job 7 to start at Unknown using 1 processors on nodes node1\n")
+        assert (found.accepted, found.estimated_start) == (True, None)
+
+    def test_a_refusal_comes_with_the_way_out(self) -> None:
+        found = read_forecast(1, "allocation failure: Requested node configuration is not available\n")
+        assert found.accepted is False
+        assert found.message.startswith("Slurm refuses it: allocation failure: Requested node configuration")
+        assert "change gpus" in found.message
+
+    def test_other_words_are_told_as_they_are(self) -> None:
+        found = read_forecast(1, "sbatch: error: Batch job submission failed: Zero Bytes were transmitted\n")
+        assert (found.accepted, found.estimated_start) == (None, None)
+        assert found.message == "sbatch ended with 1: Batch job submission failed: Zero Bytes were transmitted"
+        assert read_forecast(0, "").accepted is None

@@ -1,0 +1,184 @@
+"""`python -m bench.web`: how soon the dashboard can be read, and how soon a report is in the chart, in Chromium.
+
+First useful paint is the frame after the one in which the rows of the table, or the curve, are in the document, counted
+from the start of the navigation, with the browser's cache emptied before and as it was. Beside it the floor: a page of
+the same service without a table. From a report to the chart: from before the worker's request is sent until the frame
+in which the chart has the point, both by the clock of this machine.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import httpx
+from playwright.sync_api import Browser
+
+from bench import read
+from bench._seeded import SeededJob, seed_jobs
+from bench.list_jobs import fill
+from service.db.engine import Database
+from service.db.migrate import upgrade
+from tests.support.browser import Visit, launched, visiting
+from tests.support.world import World
+from trainyard.contract.places import admin_token_file
+from trainyard.demo import ServiceProcess
+
+PAINT_SECONDS = 1.0
+DELAY_SECONDS = 1.0
+MOST_ROWS = 100
+
+WATCH = """
+(() => {
+  const look = () => {
+    const found = document.querySelector(%r);
+    if (found) requestAnimationFrame(() => { window.useful ??= performance.now(); });
+    else requestAnimationFrame(look);
+  };
+  requestAnimationFrame(look);
+})();
+"""
+
+RECORD = """() => {
+  const seen = window.seen = {};
+  const frame = document.querySelector('#chart-loss .frame');
+  const look = () => {
+    const steps = frame.data?.[0]?.x ?? [];
+    for (let i = steps.length - 1; i >= 0 && !(steps[i] in seen); i--) seen[steps[i]] = Date.now();
+    requestAnimationFrame(look);
+  };
+  look();
+}"""
+
+
+def main() -> int:
+    """Print the tables; 0 where every number is below its limit."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--jobs", type=int, default=10_000)
+    parser.add_argument("--points", type=int, default=1_000_000)
+    parser.add_argument("--loads", type=int, default=15)
+    parser.add_argument("--reports", type=int, default=100)
+    options = parser.parse_args()
+    print(f"{os.cpu_count()} cores, load average before: {os.getloadavg()[0]:.1f}")
+    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as made:
+        folder = Path(made)
+        url = f"sqlite:///{folder}/bench.sqlite"
+        upgrade(url)
+        world = World(url, folder / "state")
+        fill(world, options.jobs)
+        database = world.database
+        long, live = seed_jobs(database, 2)
+        service = ServiceProcess(folder, database_url=url)
+        service.start()
+        try:
+            with service.client():
+                read._fill(service.url, long, options.points)
+                read._settle(database, long, options.points)
+                good = measure(service, database, long, live, options)
+        finally:
+            service.stop()
+            database.dispose()
+    return 0 if good else 1
+
+
+def measure(service: ServiceProcess, database: Database, long: SeededJob, live: SeededJob, options: Any) -> bool:
+    """In one browser."""
+    token = admin_token_file(service.state_dir).read_text().strip()
+    pages = (
+        ("a page of text", "/no-such-page", "h1", False),
+        (f"{options.jobs:,} jobs", "/jobs", "tr.job:nth-of-type(50)", True),
+        (f"a job of {options.points:,} points", f"/jobs/{long.id}", "#chart-loss svg.sketch .line", True),
+    )
+    good = True
+    with launched() as browser:
+        for words, path, selector, limited in pages:
+            cold = [paint(browser, service.url, token, path, selector, empty=True) for _ in range(options.loads)]
+            warm = [paint(browser, service.url, token, path, selector, empty=False) for _ in range(options.loads)]
+            print(f"{words:28} first useful paint: {_words(cold)}   from the cache: {_words(warm)}")
+            good &= not limited or max(_p95(cold), _p95(warm)) < PAINT_SECONDS
+        with visiting(browser, service.url) as visit:
+            visit.sign_in(token)
+            good &= scroll(visit, options.jobs)
+            delays = report(visit, service.url, live, options.reports)
+            print(f"from a report to the chart, {len(delays)} reports: {_words(delays)}")
+            good &= _p95(delays) < DELAY_SECONDS
+    return good
+
+
+def paint(browser: Browser, url: str, token: str, path: str, selector: str, *, empty: bool) -> float:
+    """Seconds to the first useful paint of one load."""
+    with visiting(browser, url) as visit:
+        page = visit.sign_in(token)
+        page.goto(url + "/no-such-page")
+        if empty:
+            page.context.new_cdp_session(page).send("Network.clearBrowserCache")
+        page.add_init_script(WATCH % selector)
+        page.goto(url + path, wait_until="commit")
+        page.wait_for_function("() => window.useful")
+        return float(page.evaluate("window.useful")) / 1000
+
+
+def scroll(visit: Visit, jobs: int) -> bool:
+    """Sort all jobs by name, go through them from top to bottom, and see how long frames take and how many rows are."""
+    page = visit.go("/jobs?sort=name:asc")
+    begun = time.perf_counter()
+    page.wait_for_function("n => document.getElementById('loaded').textContent.replace(/\\D/g, '') >= n", arg=jobs)
+    loaded = time.perf_counter() - begun
+    frames, rows = page.evaluate(
+        """async () => {
+          const frames = []; let rows = 0;
+          for (let i = 0; i < 120; i++) {
+            const began = performance.now();
+            scrollTo(0, document.body.scrollHeight * i / 120);
+            await new Promise(requestAnimationFrame);
+            frames.push(performance.now() - began);
+            rows = Math.max(rows, document.querySelectorAll('tr.job').length);
+          }
+          return [frames, rows];
+        }"""
+    )
+    seconds = [frame / 1000 for frame in frames]
+    print(f"all of them sorted by name after {loaded:.1f} s; {rows} rows in the document; a frame: {_words(seconds)}")
+    return rows < MOST_ROWS
+
+
+def report(visit: Visit, url: str, job: SeededJob, count: int) -> list[float]:
+    """Seconds from sending a point to seeing it, for each of many."""
+    page = visit.go(f"/jobs/{job.id}")
+    sent = {}
+    with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {job.token}"}) as worker:
+
+        def send(step: int) -> None:
+            now = datetime.now(UTC)
+            point = {"key": "train/loss", "step": step, "value": 1 / (step + 1), "time": now.isoformat()}
+            sent[step] = time.time()
+            body = {"execution": 1, "resumed_from_step": 0, "points": [point]}
+            worker.post(job.metrics_path, json=body).raise_for_status()
+
+        for step in range(3):
+            send(step)
+        page.wait_for_function("() => document.querySelector('#chart-loss .frame').data?.[0].x.length >= 3")
+        page.evaluate(RECORD)
+        for step in range(3, 3 + count):
+            send(step)
+            page.wait_for_timeout(400)
+        page.wait_for_function("step => step in window.seen", arg=2 + count)
+    seen = {int(step): at / 1000 for step, at in page.evaluate("window.seen").items()}
+    return [seen[step] - sent[step] for step in range(3, 3 + count)]
+
+
+def _words(times: list[float]) -> str:
+    return f"median {median(times) * 1e3:5.0f} ms  p95 {_p95(times) * 1e3:5.0f} ms"
+
+
+def _p95(times: list[float]) -> float:
+    return sorted(times)[int(len(times) * 0.95)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,236 @@
+"""Examples for the OpenAPI document: by the name of a schema, or by operation where an answer has no schema of its own.
+
+Lists are put together from the examples of their items.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+_TIME, _LATER = "2026-01-01T12:00:00.000Z", "2026-01-01T12:05:00.000Z"
+_JOB, _ATTEMPT = "job_01kdvdna00az9cxjnszk8v8abh", "0123456789abcdef"
+_DIGEST = "sha256:" + "0" * 64
+_GIB = 2**30
+
+_SPEC = {
+    "name": "parity",
+    "task": "regression",
+    "gpus": 2,
+    "model": {"source": "builtin", "name": "mlp"},
+    "data": {"source": "builtin", "name": "parity"},
+    "steps": 20,
+    "batch": {"size": 10},
+}
+_TOKEN = {
+    "object": "token",
+    "id": _ATTEMPT,
+    "name": "anna",
+    "role": "user",
+    "may_run_code": False,
+    "created_by": "admin",
+    "created_at": _TIME,
+}
+_WEBHOOK = {
+    "object": "webhook",
+    "id": "whk_01kdvdna00az9cxjnszk8v8abh",
+    "url": "https://example.org/hook",
+    "statuses": ["succeeded", "failed"],
+    "jobs": "own",
+    "created_by": "anna",
+    "created_at": _TIME,
+    "failures": 0,
+}
+_METRICS = {
+    "object": "metrics",
+    "job_id": _JOB,
+    "axis": "step",
+    "series": [{"key": "train/loss", "steps": [10, 20], "values": [0.5, 0.25], "times": [_TIME, _LATER]}],
+}
+_PARTS = {"parameters": _GIB, "gradients": _GIB, "optimizer": 2 * _GIB, "activations": _GIB, "logits": _GIB}
+_ASK = {
+    "object": "ask",
+    "id": "ask_01kdvdna00az9cxjnszk8v8abh",
+    "state": "answered",
+    "created_at": _TIME,
+    "answered_at": _TIME,
+    "accepted": True,
+    "estimated_start": _LATER,
+    "message": "Slurm would accept it, and start it on node1, partition gpu at 2026-01-01 12:05:00Z",
+}
+
+EXAMPLES: Mapping[str, Any] = MappingProxyType(
+    {
+        "TrainingSpec": _SPEC,
+        "AttemptResource": {
+            "object": "attempt",
+            "id": _ATTEMPT,
+            "number": 1,
+            "scheduler": "slurm",
+            "scheduler_id": "4711",
+            "nodes": ["node1"],
+            "created_at": _TIME,
+            "submitted_at": _TIME,
+            "started_at": _LATER,
+            "execution": 1,
+            "resumed_from_step": 0,
+        },
+        "EventResource": {
+            "object": "event",
+            "id": "evt_7",
+            "job_id": _JOB,
+            "type": "status",
+            "level": "info",
+            "message": "runs on node1",
+            "data": {"status": "running"},
+            "created_at": _TIME,
+        },
+        "ScriptResource": {
+            "object": "script",
+            "job_id": _JOB,
+            "attempt": 1,
+            "script": "#!/bin/bash\n#SBATCH --nodes=1\n",
+        },
+        "MetricsResource": _METRICS,
+        "ComparisonResource": {"object": "list", "data": [_METRICS]},
+        "PointResource": {
+            "object": "point",
+            "id": "1.10.1",
+            "key": "train/loss",
+            "step": 10,
+            "execution": 1,
+            "value": 0.5,
+            "time": _TIME,
+        },
+        "ArtifactResource": {
+            "object": "artifact",
+            "path": "trace/rank-0.json",
+            "size_bytes": 481000,
+            "modified_at": _TIME,
+        },
+        "Template": {"object": "template", "name": "mlp_parity", "description": "A small net.", "spec": _SPEC},
+        "ClusterResource": {
+            "object": "cluster",
+            "backend": "slurm",
+            "taken_at": _TIME,
+            "age_seconds": 12.5,
+            "partitions": [
+                {
+                    "name": "gpu",
+                    "default": True,
+                    "state": "up",
+                    "time_limit_minutes": 1440,
+                    "nodes": {"idle": 2},
+                    "gpus": [{"type": "h100", "total": 8, "free": 5}],
+                    "shapes": [{"nodes": 2, "gpus": {"h100": 4}}],
+                }
+            ],
+            "nodes": {"idle": 2},
+            "gpus": [{"type": "h100", "total": 8, "free": 5}],
+        },
+        "AskResource": _ASK,
+        "PlanResource": {
+            "object": "plan",
+            "spec": _SPEC,
+            "model": {"parameters": 1_234_567, "trained": 1_234_567},
+            "strategies": [
+                {
+                    "strategy": "ddp",
+                    "micro_size": 4,
+                    "peak_bytes": 6 * _GIB,
+                    "state_bytes": 4 * _GIB,
+                    "parts": _PARTS,
+                    "moment": "backward",
+                    "fits": True,
+                    "chosen": True,
+                    "host_bytes": _GIB,
+                }
+            ],
+            "strategy": "ddp",
+            "why": "the spec says so",
+            "fits": True,
+            "verdict": "fits: needs about 6 GiB of 80 GiB per GPU",
+            "accelerator": "cuda",
+            "gpus": [{"type": "h100", "least_bytes": 80 * _GIB, "most_bytes": 80 * _GIB}],
+            "disk": {"checkpoint_bytes": 12000, "checkpoints": 3, "export_bytes": 4000, "total_bytes": 40000},
+            "script": "#!/bin/bash\n#SBATCH --nodes=1\n",
+            "ask": _ASK,
+        },
+        "TokenRequest": {"name": "anna", "role": "user", "expires_in_days": 90},
+        "TokenResource": _TOKEN,
+        "NewTokenResource": {**_TOKEN, "token": "ty_0123456789abcdef_secret"},
+        "AuditResource": {
+            "object": "audit_entry",
+            "id": "aud_12",
+            "created_at": _TIME,
+            "actor": "anna",
+            "token_id": _ATTEMPT,
+            "role": "user",
+            "action": "cancel_job",
+            "target": _JOB,
+            "address": "192.0.2.7",
+            "request_id": "req_01kdvdna00az9cxjnszk8v8abh",
+            "outcome": "done",
+        },
+        "WebhookRequest": {"url": "https://example.org/hook", "statuses": ["succeeded", "failed"]},
+        "WebhookResource": _WEBHOOK,
+        "NewWebhookResource": {**_WEBHOOK, "secret": "whsec_c2VjcmV0"},
+        "DeliveryResource": {
+            "object": "delivery",
+            "id": "dlv_01kdvdna00az9cxjnszk8v8abh",
+            "webhook_id": "whk_01kdvdna00az9cxjnszk8v8abh",
+            "type": "job.status",
+            "job_id": _JOB,
+            "created_at": _TIME,
+            "state": "delivered",
+            "attempts": 1,
+            "delivered_at": _TIME,
+            "answer_status": 204,
+        },
+        "ProfileRequest": {"steps": 3, "ranks": [0]},
+        "ResolveRequest": {"action": "adopt", "scheduler_id": "4711"},
+        "Claim": {"nonce": "0123456789abcdef", "host": "node1", "pid": 4242, "scheduler_id": "4711"},
+        "ClaimGrant": {"execution": 1},
+        "Heartbeat": {"execution": 1, "node": 0},
+        "HeartbeatReply": {"stop": "pause", "profile": None},
+        "EventsBatch": {
+            "execution": 1,
+            "events": [{"sequence": 1, "type": "note", "level": "info", "message": "warmed up", "time": _TIME}],
+        },
+        "CheckpointReport": {
+            "execution": 1,
+            "step": 200,
+            "size_bytes": 481000,
+            "digest": _DIGEST,
+            "world_size": 2,
+            "metrics": {"eval/loss": 0.25},
+            "time": _TIME,
+        },
+        "FinishRecord": {"execution": 1, "reason": "completed", "step": 400, "time": _LATER},
+    }
+)
+
+ANSWERS: Mapping[str, Any] = MappingProxyType(
+    {
+        "report_metrics": {"accepted": 2, "duplicates": 0},
+        "report_events": {"accepted": 1},
+        "report_checkpoint": {"accepted": 1},
+        "append_log": {"next_offset": 4096},
+        "finish_attempt": {"accepted": 1},
+        "put_code": {"object": "code", "digest": _DIGEST},
+        "livez": {"status": "ok"},
+        "readyz": {"status": "ok", "checks": {"database": "ok", "runs_dir": "ok"}},
+    }
+)
+"""By operation id."""
+
+BODIES: Mapping[str, Any] = MappingProxyType(
+    {
+        "report_metrics": {
+            "execution": 1,
+            "resumed_from_step": 0,
+            "points": [{"key": "train/loss", "step": 10, "value": 0.5, "time": _TIME}],
+            "progress": {"step": 10, "total_steps": 400},
+        }
+    }
+)
+"""What is sent where it has no schema of its own, by operation id."""

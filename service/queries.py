@@ -1,0 +1,48 @@
+"""The query parameters that a route knows, and the refusal of all others: a misspelt filter must not be ignored."""
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Any
+
+from fastapi import Request
+from fastapi.dependencies.models import Dependant
+
+from service.errors import InvalidRequestError
+
+
+def refuse_unknown(request: Request) -> None:
+    """Raises InvalidRequestError: the query holds a parameter that the matched route does not know.
+
+    Called where a caller is authenticated, so that it holds for every route under `/v1`.
+    """
+    if not request.url.query:
+        return
+    route = request.scope["route"]
+    known = dict.fromkeys(_names(route.dependant))
+    families = _families(route)
+    for name in request.query_params:
+        if name in known or (name.endswith("]") and name.startswith(families)):
+            continue
+        told = [*known, *(f"{family}key]" for family in families)]
+        raise InvalidRequestError(_words(name, told), param=name, code="unknown_parameter")
+
+
+def _words(name: str, known: list[str]) -> str:
+    if not known:
+        return "unknown query parameter; this route takes none"
+    near = get_close_matches(name, known, n=1)
+    meant = f"; did you mean `{near[0]}`?" if near else ";"
+    return f"unknown query parameter{meant} this route takes {', '.join(known)}"
+
+
+def _names(dependant: Dependant) -> Iterator[str]:
+    for field in dependant.query_params:
+        yield field.alias
+    for inner in dependant.dependencies:
+        yield from _names(inner)
+
+
+def _families(route: Any) -> tuple[str, ...]:
+    """How parameters such as `metadata[team]` begin: those that the route announces as `deepObject`."""
+    told = (route.openapi_extra or {}).get("parameters", ())
+    return tuple(f"{one['name']}[" for one in told if one.get("style") == "deepObject")

@@ -1,0 +1,77 @@
+"""What stands in a request's address and means nothing is told, on every route alike."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.world import World
+
+BODIES: dict[str, Any] = {"profile_job": {"steps": 1}, "resolve_job": {"action": "give_up"}}
+
+
+@pytest.fixture
+def routes(world: World) -> list[tuple[str, str, dict[str, Any]]]:
+    """(method, path, operation) of every route under /v1."""
+    paths = world.app.openapi()["paths"]
+    return [
+        (verb.upper(), path, one)
+        for path, verbs in paths.items()
+        for verb, one in verbs.items()
+        if path.startswith("/v1/")
+    ]
+
+
+def test_every_route_refuses_a_query_parameter_that_it_does_not_know(
+    world: World, routes: list[tuple[str, str, dict[str, Any]]]
+) -> None:
+    worker = world.start(world.submit())
+    for method, path, operation in routes:
+        client = worker.client if path.startswith("/v1/attempts/") else world.client
+        address = path.replace("{aid}", worker.attempt_id).replace("{digest}", "sha256:" + "0" * 64)
+        for name in ("job_id", "sweep_id", "token_id", "webhook_id", "name", "path"):
+            address = address.replace(f"{{{name}}}", "any")
+        answer = client.request(
+            method,
+            address.replace("{checkpoint_id}", "ckpt_" + "0" * 26).replace("{ask_id}", "ask_" + "0" * 26),
+            params={"nonsens": "1"},
+        )
+        known = [one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"]
+        assert answer.status_code == 422, (method, path, answer.text)
+        if method == "HEAD":
+            continue
+        error = answer.json()["error"]
+        assert (error["code"], error["param"]) == ("unknown_parameter", "nonsens"), (method, path)
+        assert all(name in error["message"] for name in known), (method, path, error["message"])
+
+
+def test_a_near_miss_is_told(world: World) -> None:
+    def said(address: str) -> str:
+        return str(world.client.get(address).json()["error"]["message"])
+
+    assert "did you mean `status`?" in said("/v1/jobs?statsu=running")
+    assert "did you mean `max_points`?" in said("/v1/metrics?job=job_x&maxpoints=10")
+    assert said("/v1/usage?limit=2") == "unknown query parameter; this route takes none"
+    assert "metadata[key]" in said("/v1/jobs?metadata=nlp")
+
+
+def test_a_stranger_learns_nothing_of_parameters(world: World) -> None:
+    assert world.new_client(None).get("/v1/jobs?nonsense=1").status_code == 401
+
+
+@pytest.mark.parametrize("nonsense", ["nonsense", "job_" + "0" * 25, "sha256:x", "%C3%A9", "x" * 300])
+def test_what_has_not_the_form_of_an_id_is_the_id_of_nothing(
+    world: World, routes: list[tuple[str, str, dict[str, Any]]], nonsense: str
+) -> None:
+    worker = world.start(world.submit())
+    for method, path, operation in routes:
+        name = operation["operationId"]
+        if "{" not in path:
+            continue
+        address = "/".join(nonsense if part.startswith("{") else part for part in path.split("/"))
+        client = worker.client if path.startswith("/v1/attempts/") else world.client
+        answer = client.request(method, address, json=BODIES.get(name))
+        assert answer.status_code == 404, (method, path, answer.text)
+        if method != "HEAD":
+            error = answer.json()["error"]
+            assert (error["type"], error["code"].endswith("_not_found")) == ("not_found_error", True), (method, path)
+            assert error["param"], (method, path)

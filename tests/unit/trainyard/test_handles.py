@@ -1,0 +1,66 @@
+"""One job in a program's hand."""
+
+import asyncio
+
+import httpx
+import pytest
+
+from tests.unit.trainyard.fake_service import TIME, FakeService, job, page
+from trainyard.client import ConflictError
+
+SERIES = [{"key": "train/loss", "steps": [1, 2], "values": [0.5, "NaN"], "times": [TIME, TIME], "x": [1.5, 3.0]}]
+
+
+def answering() -> FakeService:
+    service = FakeService().on(
+        "GET", "/v1/jobs/a1", job("a1", status="running"), job("a1", status="running"), job("a1", status="succeeded")
+    )
+    service.on("GET", "/v1/jobs/a1/metrics", {"job_id": "a1", "axis": "time", "series": SERIES})
+    service.on("POST", "/v1/jobs/a1/cancel", job("a1", status="cancelling")).on(
+        "GET", "/v1/jobs/a1/checkpoints", page()
+    )
+    offsets = {"x-trainyard-offset": "0", "x-trainyard-next-offset": "2"}
+    return service.on("GET", "/v1/jobs/a1/logs", httpx.Response(200, content=b"hi", headers=offsets))
+
+
+def test_a_job_is_asked_steered_and_waited_for_without_its_id() -> None:
+    service = answering()
+    with service.client() as client:
+        held = client.job("a1")
+        assert (held.id, held.status, held.resource.status) == ("a1", "running", "running")
+        table = held.metrics(["train/loss"], x="time")
+        assert held.logs(rank=0, tail=1).text == "hi"
+        assert held.checkpoints() == []
+        assert held.cancel().status == held.status == "cancelling"
+        assert held.wait().status == "succeeded"
+        assert repr(held) == "<job a1, succeeded>"
+    # What pandas.DataFrame takes: columns of one length.
+    assert list(table) == ["key", "step", "value", "time", "seconds"]
+    assert {len(column) for column in table.values()} == {2}
+    assert table["seconds"] == [1.5, 3.0]
+
+
+def test_the_asynchronous_one_is_the_same() -> None:
+    service = answering()
+
+    async def use() -> None:
+        async with service.async_client() as client:
+            held = await client.job("a1")
+            assert (await held.metrics())["step"] == [1, 2]
+            assert await held.checkpoints() == []
+            assert (await held.refresh()).status == "running"
+            assert (await held.wait()).status == "succeeded"
+
+    asyncio.run(use())
+
+
+def test_what_the_job_does_not_allow_is_an_error_and_changes_nothing() -> None:
+    problem = {"error": {"message": "not paused", "type": "conflict_error", "param": None, "code": "not_paused"}}
+    service = FakeService().on("GET", "/v1/jobs/a1", job("a1", status="running"))
+    service.on("POST", "/v1/jobs/a1/resume", httpx.Response(409, json=problem))
+    held = service.client().job("a1")
+    with pytest.raises(ConflictError):
+        held.resume()
+    assert held.status == "running"
+    with pytest.raises(AttributeError):
+        held.nonsense  # noqa: B018

@@ -1,0 +1,34 @@
+"""What the server and the browser say of the same number is the same."""
+
+import json
+import math
+
+import pytest
+
+from service.web import wording
+from service.web.assets import Assets
+from tests.support.browser import Visit
+
+pytestmark = [pytest.mark.web]
+
+VALUES = [0, 1, 0.1, 1 / 3, 0.001, 0.00099, 12.345678, 999.95, 1000, 123456, 999999, 1e6, 1.5e-7, 3e12, -0.02, -4e9]
+SECONDS = [0, 0.0004, 0.5, 1, 9.4, 10, 59, 59.6, 60, 61, 3599, 3600, 3660, 86399, 86400, 90061, 1e7]
+
+
+def test_numbers_sizes_and_durations_are_said_alike(visit: Visit) -> None:
+    told = visit.page.evaluate(
+        """async ([address, values, seconds]) => {
+          const { number, size, duration, count } = await import(address);
+          return {
+            number: values.map((one) => number(one)), size: values.map((one) => size(Math.abs(one))),
+            duration: seconds.map(duration), odd: ["NaN", "Infinity", "-Infinity", null].map((one) => number(one)),
+            count: count(1234567),
+          };
+        }""",
+        [Assets().url("format.js"), VALUES, SECONDS],
+    )
+    assert told["number"] == [wording.number(value) for value in VALUES]
+    assert told["size"] == [wording.size(abs(value)) for value in VALUES]
+    assert told["duration"] == [wording.duration(value) for value in SECONDS]
+    assert told["odd"] == [wording.number(value) for value in (math.nan, math.inf, -math.inf, None)]
+    assert told["count"] == wording.count(1234567), json.dumps(told["count"])

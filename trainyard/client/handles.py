@@ -1,0 +1,131 @@
+"""One job in a program's hand: its resource, and the calls about it without its id."""
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
+
+from trainyard.client import curves, requests
+from trainyard.client.calls import Sends, SendsAsync, collected
+from trainyard.client.wire import Request
+from trainyard.contract.resources import JobResource, Page
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Waits(Sends, Protocol):
+    """The synchronous client, as far as a handle needs it."""
+
+    def wait(self, job_id: str, timeout: float | None = None) -> JobResource: ...
+
+
+class WaitsAsync(SendsAsync, Protocol):
+    """The asynchronous one."""
+
+    def wait(self, job_id: str, timeout: float | None = None) -> Coroutine[Any, Any, JobResource]: ...
+
+
+class _Of(Generic[P, T]):
+    """A call about a job, with the handle's job filled in."""
+
+    def __init__(self, make: Callable[Concatenate[str, P], Request[T]]) -> None:
+        self._make = make
+        self.__doc__ = make.__doc__
+
+    @overload
+    def __get__(self, handle: "JobHandle", kind: type) -> Callable[P, T]: ...
+
+    @overload
+    def __get__(self, handle: "AsyncJobHandle", kind: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
+
+    def __get__(self, handle: Any, kind: type) -> Any:
+        return lambda *args, **kwargs: handle._send(self._make(handle.id, *args, **kwargs))
+
+
+class _ItemsOf(Generic[P, T]):
+    """A list about a job, whole."""
+
+    def __init__(self, make: Callable[Concatenate[str, P], Request[Page[T]]]) -> None:
+        self._make = make
+        self.__doc__ = make.__doc__
+
+    @overload
+    def __get__(self, handle: "JobHandle", kind: type) -> Callable[P, list[T]]: ...
+
+    @overload
+    def __get__(self, handle: "AsyncJobHandle", kind: type) -> Callable[P, Coroutine[Any, Any, list[T]]]: ...
+
+    def __get__(self, handle: Any, kind: type) -> Any:
+        return lambda *args, **kwargs: collected(handle._items(self._make(handle.id, *args, **kwargs)))
+
+
+class JobCalls:
+    """What both handles have. Every answer that is the job replaces `resource`."""
+
+    resource: JobResource
+    """As it was last heard of."""
+
+    refresh = _Of(requests.job)
+    cancel = _Of(requests.cancel)
+    pause = _Of(requests.pause)
+    resume = _Of(requests.resume)
+    retry = _Of(requests.retry)
+    metrics = _Of(curves.metrics_table)
+    logs = _Of(requests.logs)
+    events = _ItemsOf(requests.events)
+    checkpoints = _ItemsOf(requests.checkpoints)
+
+    def __getattr__(self, name: str) -> Any:
+        """A field of the resource: `job.status`. What is a call here is in `resource` alone: `resource.metrics`."""
+        if name == "resource":
+            raise AttributeError(name)
+        return getattr(self.resource, name)
+
+    @property
+    def id(self) -> str:
+        return self.resource.id
+
+    def __repr__(self) -> str:
+        return f"<job {self.id}, {self.resource.status}>"
+
+    def _heard(self, answer: T) -> T:
+        if isinstance(answer, JobResource):
+            self.resource = answer
+        return answer
+
+
+class JobHandle(JobCalls):
+    """What `Client.job` gives."""
+
+    def __init__(self, client: Waits, resource: JobResource) -> None:
+        self._client = client
+        self.resource = resource
+
+    def wait(self, timeout: float | None = None) -> Self:
+        """Return once the job is over; see `Client.wait`."""
+        self._heard(self._client.wait(self.id, timeout))
+        return self
+
+    def _send(self, request: Request[T]) -> T:
+        return self._heard(self._client._send(request))
+
+    def _items(self, request: Request[Page[T]]) -> Iterator[T]:
+        return self._client._items(request)
+
+
+class AsyncJobHandle(JobCalls):
+    """What `AsyncClient.job` gives."""
+
+    def __init__(self, client: WaitsAsync, resource: JobResource) -> None:
+        self._client = client
+        self.resource = resource
+
+    async def wait(self, timeout: float | None = None) -> Self:
+        """Return once the job is over; see `Client.wait`."""
+        self._heard(await self._client.wait(self.id, timeout))
+        return self
+
+    async def _send(self, request: Request[T]) -> T:
+        return self._heard(await self._client._send(request))
+
+    def _items(self, request: Request[Page[T]]) -> AsyncIterator[T]:
+        return self._client._items(request)
