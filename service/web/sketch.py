@@ -39,15 +39,16 @@ def draw_several(curves: Sequence[Sequence[tuple[int, float]]], *, title: str) -
     steps = min(step for step, _ in points), max(step for step, _ in points)
     values = min(value for _, value in points), max(value for _, value in points)
     size = (1280, 420)
-    line = Markup('<path class="line run-{number}" d="{path}"/>')
+    line = Markup('<path class="line run-{run}" d="{path}"/>')
     lines = [
-        line.format(number=number, path=_path(curve, steps, values, size))
-        for number, curve in enumerate(finite)
+        line.format(run=run, path=_path(curve, steps, values, size))
+        for run, curve in enumerate(finite)
         if len(curve) > 1
     ]
     template = Markup(
         '<svg class="sketch" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>'
-        '<span class="high">{}</span><span class="low">{}</span><span class="first">{}</span><span class="last">{}</span>'
+        '<span class="high">{}</span><span class="low">{}</span>'
+        '<span class="first">{}</span><span class="last">{}</span>'
     )
     ends = (number(values[1]), number(values[0]), count(steps[0]), count(steps[1]))
     return template.format(*size, title, Markup("").join(lines), *ends)

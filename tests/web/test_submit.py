@@ -146,6 +146,29 @@ def test_a_submission_whose_answer_was_lost_is_the_same_one(visit: Visit, client
     visit.forgive_lost_connections()
 
 
+def test_slurm_is_asked_when_it_would_start(visit: Visit) -> None:
+    page = visit.page
+    asked = {
+        "object": "ask",
+        "id": "ask_1",
+        "state": "waiting",
+        "accepted": None,
+        "estimated_start": None,
+        "message": "asked",
+    }
+    answered = {**asked, "state": "answered", "accepted": True, "estimated_start": "2026-01-01T12:00:00.000Z"}
+    cluster = {
+        "object": "cluster", "backend": "slurm", "taken_at": None, "age_seconds": None, "error": None, "partitions": [],
+        "nodes": {}, "gpus": [], "accounts": None, "enforced": [], "slots": None,
+    }  # fmt: skip
+    page.route("**/v1/cluster", lambda route: route.fulfill(json=cluster))
+    page.route("**/v1/plans?ask_scheduler=true*", lambda route: route.fulfill(json={"ask": asked}))
+    page.route("**/v1/asks/ask_1", lambda route: route.fulfill(json=answered))
+    visit.go("/submit")
+    page.get_by_role("button", name="Ask Slurm when it would start").click()
+    expect(page.locator("#asked")).to_have_text("Submitted now, it would start about 1 Jan 2026, 13:00.")
+
+
 def test_a_viewer_plans_and_cannot_submit(stranger: Visit, client: Client) -> None:
     token = client.create_token("only-plans", role="viewer").token
     page = written(stranger.sign_in(token, "/submit"), TEXT)

@@ -52,20 +52,12 @@ async function load() {
     const told = await call(`/v1/metrics${query({ job, keys: wanted, x: axis === "step" ? "" : axis, max_points })}`);
     for (const one of told.data) {
       const [curve] = one.series;
-      if (curve?.steps.length) found.set(one.job_id, { x: along(curve, axis), y: curve.values.map(asNumber) });
+      if (curve?.steps.length) found.set(one.job_id, { x: axis === "step" ? curve.steps : curve.x, y: curve.values.map(asNumber) });
     }
   }
   if (wanted !== view.key || axis !== view.axis) return;
   series = found;
   show();
-}
-
-/** Where a curve's points are on the axis; null where the service does not tell. */
-function along(curve, axis) {
-  if (axis === "step") return curve.steps;
-  if (curve.x) return curve.x;
-  const first = Date.parse(curve.times[0]);
-  return axis === "time" ? curve.times.map((time) => (Date.parse(time) - first) / 1000) : null;
 }
 
 async function refresh() {
@@ -91,7 +83,7 @@ function showStatus(run, status) {
 
 function show() {
   runs.forEach((run, n) => fill(rows.get(run.id), series.get(run.id)?.y, runColour(n)));
-  const without = runs.filter((run) => !series.get(run.id)?.x).length;
+  const without = runs.filter((run) => !series.get(run.id)?.x?.length).length;
   setText(byId("told"), without && without < runs.length ? `${without} of ${runs.length} runs have no such points` : "");
   parallel?.show(coordinates());
   if (without === runs.length) {
@@ -118,7 +110,7 @@ function fill(row, values, shade) {
 
 function traces(run, n) {
   const curve = series.get(run.id);
-  if (!curve?.x) return [];
+  if (!curve?.x?.length) return [];
   const faded = lit !== null && lit !== run.id;
   const line = { color: faded ? colour("line") : runColour(n), width: lit === run.id ? 2.6 : 1.6 };
   const few = curve.x.length < 3 || view.key.startsWith("eval/");

@@ -3,11 +3,13 @@
 import { ApiError, call, query } from "./api.js";
 import { Editor } from "./editor.js";
 import { fieldsOf, lineOf, put } from "./fields.js";
+import { moment } from "./format.js";
 import { byId, data, make, say, setText } from "./page.js";
 import { room, showPlan } from "./plan.js";
 
 const PAUSE = 350; // milliseconds without a key before the service is asked
 const YAML = { "Content-Type": "application/yaml" };
+const LOOKS = 60; // seconds that an answer of Slurm is waited for
 const DRAFT = "trainyard.draft";
 
 const editor = new Editor(byId("editor"), changed);
@@ -21,6 +23,7 @@ let key = null; // of a submission that may have arrived
 
 function changed() {
   key = null;
+  setText(byId("asked"), "");
   sessionStorage.setItem(DRAFT, editor.text);
   clearTimeout(timer);
   timer = setTimeout(ask, PAUSE);
@@ -116,8 +119,35 @@ byId("submit")?.addEventListener("click", async () => {
 
 byId("force")?.addEventListener("change", () => { key = null; });
 
+// -- when it would start ---------------------------------------------------------------------------------------------
+
+byId("ask")?.addEventListener("click", async (event) => {
+  const text = editor.text;
+  event.target.disabled = true;
+  setText(byId("asked"), "asking …");
+  try {
+    const told = await call(`/v1/plans${query({ ask_scheduler: "true", wait_seconds: 5 })}`, { method: "POST", body: text, headers: YAML });
+    const words = await answer(told.ask);
+    if (text === editor.text) setText(byId("asked"), words);
+  } catch (error) {
+    setText(byId("asked"), "");
+    told(error);
+  }
+  event.target.disabled = false;
+});
+
+/** What Slurm says, asked for again until it has been put to it. */
+async function answer(asked) {
+  for (let look = 0; asked.state === "waiting" && look < LOOKS; look += 1) {
+    await new Promise((resolve) => setTimeout(resolve, 1000));
+    asked = await call(`/v1/asks/${encodeURIComponent(asked.id)}`);
+  }
+  return asked.estimated_start ? `Submitted now, it would start about ${moment(asked.estimated_start)}.` : asked.message;
+}
+
 async function look() {
   cluster = await call("/v1/cluster").catch(() => cluster);
+  if (byId("ask")) byId("ask").hidden = cluster?.backend !== "slurm";
   if (plan && cluster) setText(byId("room"), room(cluster, plan.spec));
 }
 
