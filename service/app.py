@@ -55,11 +55,12 @@ def create_app(services: Services) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.services = services
+    # They are tried in this order, and most requests are workers'.
     for router in (
+        reports.worker_router,
         jobs.router,
         sweeps.router,
         reports.router,
-        reports.worker_router,
         curves.router,
         live.router,
         presets,
