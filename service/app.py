@@ -60,11 +60,12 @@ def create_app(services: Services) -> FastAPI:
     )
     app.state.services = services
     app.state.pages = Pages()
+    # They are tried in this order, and most requests are workers'.
     for router in (
+        reports.worker_router,
         jobs.router,
         sweeps.router,
         reports.router,
-        reports.worker_router,
         curves.router,
         live.router,
         presets,
