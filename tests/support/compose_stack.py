@@ -24,6 +24,8 @@ COPIED = (
 EXTRAS = "worker,hf"
 """What the nodes of the tests have: low-rank adapters need peft."""
 IMAGES = {"service": "SERVICE_IMAGE", "slurm-controller": "CONTROLLER_IMAGE", "slurm-node": "NODE_IMAGE"}
+SOON = {"SLURM_SUBMIT_SECONDS": 20, "SLURM_DOUBT_SECONDS": 15, "SLURM_POLL_SECONDS": 1, "SLURM_SLOWEST_POLL_SECONDS": 5}
+"""Settings of the tests: a submission in whose middle the service was killed is in doubt for seconds, not for minutes."""
 _REPLICAS = 3
 
 
@@ -39,6 +41,7 @@ class Stack:
         first = _free_ports(_REPLICAS)
         self._environment = {
             "COMPOSE_PROJECT_NAME": self.name,
+            "COMPOSE_FILE": "compose.yaml:compose.test.yaml",
             "TRAINYARD_PORTS": f"{first}-{first + _REPLICAS - 1}",
             "POSTGRES_IMAGE": "trainyard-test-postgres",
             "WORKER_EXTRAS": EXTRAS,
@@ -57,6 +60,9 @@ class Stack:
                 shutil.copytree(source, target, ignore=ignored)
             else:
                 shutil.copy(source, target)
+        settings = {f"TRAINYARD_{name}": str(value) for name, value in SOON.items()}
+        changed = {"services": {service: {"environment": settings} for service in ("api", "reconciler")}}
+        (self.folder / "compose.test.yaml").write_text(json.dumps(changed))
         self.engine.run("docker/init", cwd=self.folder)
         with self._timed("wheelhouse"):
             fill_wheelhouse(self.engine, self.folder)
