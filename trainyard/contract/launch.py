@@ -1,5 +1,7 @@
 """launch.json: everything a worker is told about its attempt besides its token."""
 
+from typing import Literal
+
 from trainyard.contract.base import NonNegativeInt, PositiveInt, Strict
 from trainyard.contract.spec import TrainingSpec
 
@@ -35,6 +37,8 @@ class LaunchDocument(Strict):
     """Checkpoints of lower executions are from before a retry from scratch: they are removed, not gone on from."""
     nodes: PositiveInt = 1
     ranks_per_node: PositiveInt
+    accelerator: Literal["cpu", "cuda"] = "cpu"
+    """`cuda`: on Slurm, each rank is given a GPU."""
     host_suffix: str = ""
     """Several nodes: appended to a node's name to get the one under which the other nodes reach it."""
     heartbeat_seconds: PositiveInt = 10
