@@ -1,4 +1,4 @@
-"""What the settings and the cluster's snapshot say of the place where a job will run: its accelerator."""
+"""What the settings and the cluster's snapshot say of the place where a job will run: its accelerator and its time limit."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -20,11 +20,13 @@ class Place:
 
     accelerator: Accelerator | None
     """None: the scheduler has not told yet what there is."""
+    limit_minutes: int | None = None
+    """What its partition gives to a job that names no limit; None: none, or not known."""
 
 
 def place_of(settings: Settings, resources: Resources, cluster: ClusterResource) -> Place:
-    """By a snapshot, however old: whether a partition has GPUs hardly ever changes. Pure."""
-    return Place(settings.known_accelerator or _accelerator(resources, cluster))
+    """By a snapshot, however old: whether a partition has GPUs, and its limits, hardly ever change. Pure."""
+    return Place(settings.known_accelerator or _accelerator(resources, cluster), _limit(resources, cluster))
 
 
 def find_place(session: Session, settings: Settings, resources: Resources, now: datetime) -> Place:
@@ -48,6 +50,14 @@ def _accelerator(resources: Resources, cluster: ClusterResource) -> Accelerator 
     if cluster.taken_at is None:
         return None
     return "cuda" if any(shape.gpus for one in _wanted(resources, cluster) for shape in one.shapes) else "cpu"
+
+
+def _limit(resources: Resources, cluster: ClusterResource) -> int | None:
+    """The shortest of the partitions that may take it. A qos may have a limit of its own, which is not known here."""
+    if resources.qos is not None:
+        return None
+    limits = (one.default_time_minutes or one.time_limit_minutes for one in _wanted(resources, cluster))
+    return min((limit for limit in limits if limit), default=None)
 
 
 def _wanted(resources: Resources, cluster: ClusterResource) -> list[PartitionResource]:

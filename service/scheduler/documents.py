@@ -36,6 +36,7 @@ def launch_document(
         accelerator=place.accelerator,
         host_suffix=settings.slurm_host_suffix,
         time_limit_minutes=spec.resources.time_limit_minutes or default_limit,
+        partition_limit_minutes=place.limit_minutes if slurm else None,
         lead_seconds=settings.slurm_lead_seconds,
         spec=spec,
         **attempt,

@@ -75,7 +75,7 @@ def _warning(document: LaunchDocument) -> str:
     (SIGCONT does nothing).
     """
     lead = int(document.lead)
-    if document.time_limit_minutes is None:
+    if document.limit_minutes is None:
         return f"USR2@{lead}"
     return f"USR2@{lead - 75}" if lead > 90 else f"CONT@{lead}"
 

@@ -41,6 +41,23 @@ def test_nothing_is_guessed_before_slurm_has_told() -> None:
     assert place_of(ON_SLURM, Resources(gpu_type="a100"), nothing).accelerator == "cuda"
 
 
+@pytest.mark.parametrize(
+    ("wanted", "minutes"),
+    [
+        ({}, None),
+        ({"partition": "short"}, 60),
+        ({"partition": "default"}, 30),
+        ({"partition": "cpu,short,default"}, 30),
+        ({"partition": "short", "qos": "long"}, None),
+    ],
+)
+def test_a_job_that_names_no_limit_has_its_partitions(wanted: dict[str, str], minutes: int | None) -> None:
+    short = PartitionResource(name="short", time_limit_minutes=60)
+    default = PartitionResource(name="default", time_limit_minutes=1440, default_time_minutes=30)
+    cluster = CLUSTER.model_copy(update={"partitions": [*CLUSTER.partitions, short, default]})
+    assert place_of(ON_SLURM, Resources(**wanted), cluster).limit_minutes == minutes
+
+
 def test_the_setting_overrides_the_cluster() -> None:
     forced = Settings(backend="slurm", accelerator="cpu")
     assert place_of(forced, Resources(partition="gpu", gpu_type="a100"), CLUSTER).accelerator == "cpu"

@@ -57,6 +57,12 @@ def test_slurms_warning_never_comes_before_the_workers_own(minutes: int, signal:
     assert (found["time"], found["signal"]) == (str(minutes), signal)
 
 
+def test_the_warning_fits_the_partitions_limit_where_the_job_names_none() -> None:
+    found = options(script(partition_limit_minutes=1))
+    assert found["signal"] == "CONT@15"
+    assert "time" not in found
+
+
 def test_a_dead_task_takes_the_others_with_it_and_has_its_cpus() -> None:
     text = script()
     assert " --kill-on-bad-exit=1 --export=ALL /py -u -m submitit.core._submit /runs/job-1/attempts/1/submitit" in text
