@@ -43,7 +43,7 @@ class LongRun:
         stack.execute("reconciler", "rm", "-f", "/shared/hurry")
         with stack.client() as client:
             self.id = client.submit(patient(name), code=CODE).id
-        self.goes_on(steps=1, timeout=240)
+        self.goes_on(steps=1, timeout=420)
 
     def step(self) -> int | None:
         """How far it is, as the service knows; None while the service does not answer."""
@@ -55,7 +55,7 @@ class LongRun:
         assert job.status not in ("failed", "cancelled", "succeeded"), f"{job.status}: {job.status_message}"
         return job.progress.step if job.progress else 0
 
-    def goes_on(self, steps: int = 2 * EVERY, timeout: float = 180.0) -> None:
+    def goes_on(self, steps: int = 2 * EVERY, timeout: float = 240.0) -> None:
         """Returns when the service has seen so many more steps."""
         now = wait_until(lambda: self.step() is not None and (self.step() or 0) + 1, timeout, "an answer") - 1
         wait_until(lambda: (self.step() or 0) >= now + steps, timeout, f"step {now + steps}")
