@@ -30,6 +30,8 @@ from service.reports.curves import endpoints as curves
 from service.reports.live import endpoints as live
 from service.settings import Settings
 from service.sweeps import endpoints as sweeps
+from service.web import admin, compare, submit
+from service.web import cluster as cluster_page
 from service.web import endpoints as web
 from service.web.pages import Pages, wants_page
 from service.webhooks import endpoints as webhooks
@@ -58,11 +60,12 @@ def create_app(services: Services) -> FastAPI:
     )
     app.state.services = services
     app.state.pages = Pages()
+    # They are tried in this order, and most requests are workers'.
     for router in (
+        reports.worker_router,
         jobs.router,
         sweeps.router,
         reports.router,
-        reports.worker_router,
         curves.router,
         live.router,
         presets,
@@ -76,6 +79,10 @@ def create_app(services: Services) -> FastAPI:
         access.audit_router,
         webhooks.router,
         web.router,
+        admin.router,
+        cluster_page.router,
+        compare.router,
+        submit.router,
         health_router(services.metrics),
     ):
         app.include_router(router)

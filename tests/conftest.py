@@ -5,9 +5,10 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
-import sqlalchemy as sa
 import structlog
+from sqlalchemy import make_url
 
 from service.db.migrate import upgrade
 from service.db.models import Base
@@ -55,12 +56,11 @@ def migrated_postgres(postgres_server: PostgresServer) -> str:
 
 
 def empty(url: str) -> None:
-    """Remove every row."""
-    engine = sa.create_engine(url)
-    with engine.begin() as connection:
-        for table in reversed(Base.metadata.sorted_tables):
-            connection.execute(sa.delete(table))
-    engine.dispose()
+    """Remove every row of a Postgres database, in one trip."""
+    where = make_url(url)
+    statements = "".join(f"DELETE FROM {table.name};" for table in reversed(Base.metadata.sorted_tables))
+    with psycopg.connect(host=str(where.query["host"]), user=where.username, dbname=where.database) as connection:
+        connection.execute(statements.encode())
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -30,6 +30,30 @@ def draw(steps: Sequence[int], values: Sequence[float], *, title: str, width: in
     )  # fmt: skip
 
 
+def draw_several(curves: Sequence[Sequence[tuple[int, float]]], *, title: str) -> Markup:
+    """Lines of several runs in one frame, each of a class of its own, `run-0` and on."""
+    finite = [[point for point in curve if math.isfinite(point[1])] for curve in curves]
+    points = [point for curve in finite for point in curve]
+    if len(points) < 2:
+        return Markup("")
+    steps = min(step for step, _ in points), max(step for step, _ in points)
+    values = min(value for _, value in points), max(value for _, value in points)
+    size = (1280, 420)
+    line = Markup('<path class="line run-{run}" d="{path}"/>')
+    lines = [
+        line.format(run=run, path=_path(curve, steps, values, size))
+        for run, curve in enumerate(finite)
+        if len(curve) > 1
+    ]
+    template = Markup(
+        '<svg class="sketch" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>'
+        '<span class="high">{}</span><span class="low">{}</span>'
+        '<span class="first">{}</span><span class="last">{}</span>'
+    )
+    ends = (number(values[1]), number(values[0]), count(steps[0]), count(steps[1]))
+    return template.format(*size, title, Markup("").join(lines), *ends)
+
+
 def _path(
     points: Sequence[tuple[int, float]], steps: tuple[int, int], values: tuple[float, float], size: tuple[int, int]
 ) -> str:

@@ -39,6 +39,7 @@ class Jobs:
     running: str
     failed: str
     compared: tuple[str, str]
+    sweep: str
 
 
 def main() -> int:
@@ -46,7 +47,7 @@ def main() -> int:
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="trainyard-screens-") as made:
-        service = ServiceProcess(Path(made), local_slots="2", tick_seconds="0.3")
+        service = ServiceProcess(Path(made), local_slots="2", tick_seconds="0.3", webhook_allowed_hosts="127.0.0.1")
         service.start()
         try:
             with service.client() as client, launched() as browser:
@@ -71,13 +72,19 @@ def train(client: Client) -> Jobs:
     failed = client.submit({**SMALL, "name": "digits-too-hot", "steps": 60, "optimizer": {"name": "sgd", "lr": 1e12}})
     paused = client.submit({**SMALL, "name": "digits-waits-for-review", "steps": 900})
     client.pause(paused.id)
-    for job in (*rates, failed):
+    small = {**SMALL, "name": "digits-sweep", "steps": 40}
+    grid = {"optimizer.lr": [1e-3, 3e-3, 1e-2], "batch.size": [32, 64]}
+    sweep = client.submit_sweep(small, grid=grid, name="rates and sizes")
+    client.create_token("anna", role="user", expires_in_days=90)
+    client.revoke_token(client.create_token("old-laptop", role="viewer").id)
+    client.test_webhook(client.create_webhook("http://127.0.0.1:9/hook", statuses=["failed", "lost"]).id)
+    for job in (*rates, failed, *(client.job(member.job_id) for member in sweep.members)):
         wait_for_status(client, job.id, "succeeded", "failed")
     every = {"checkpoint": {"every_steps": 100}, "evaluation": {"every_steps": 50}}
     running = client.submit({**SMALL, **every, "name": "digits-ddp", "gpus": 2, "strategy": "ddp", "steps": 100_000})
     client.submit({**SMALL, "name": "digits-fsdp", "gpus": 2, "strategy": "fsdp", "steps": 1000})
     wait_for_step(client, running.id, 120)
-    return Jobs(running.id, failed.id, (rates[0].id, rates[1].id))
+    return Jobs(running.id, failed.id, (rates[0].id, rates[1].id), sweep.id)
 
 
 def shoot(browser: Browser, url: str, token: str, jobs: Jobs, folder: Path) -> list[str]:
@@ -88,9 +95,14 @@ def shoot(browser: Browser, url: str, token: str, jobs: Jobs, folder: Path) -> l
         "job-running": f"/jobs/{jobs.running}",
         "job-failed": f"/jobs/{jobs.failed}",
         "compare": f"/compare?job={one}&job={other}",
-        "submit": "/submit",
+        "compare-sweep": f"/compare?sweep={jobs.sweep}",
+        "compare-empty": "/compare",
+        "submit": "/submit?preset=gpt_fsdp",
+        "submit-fork": f"/submit?fork={one}",
         "cluster": "/cluster",
         "admin": "/admin",
+        "admin-webhooks": "/admin/webhooks",
+        "admin-audit": "/admin/audit",
     }
     wrong = []
     for scheme in SCHEMES:

@@ -28,7 +28,9 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    process = ServiceProcess(tmp_path_factory.mktemp("service"), local_slots="4", tick_seconds="0.3")
+    process = ServiceProcess(
+        tmp_path_factory.mktemp("service"), local_slots="4", tick_seconds="0.3", webhook_allowed_hosts="127.0.0.1"
+    )
     process.start()
     yield process
     process.stop()

@@ -14,11 +14,11 @@ from trainyard.cli.session import JsonOption, client_of, find_jobs
 from trainyard.cli.sweep import find_sweep
 from trainyard.client import Client
 from trainyard.contract.curves import AXIS_COLUMNS, CurveAxis, MetricsResource, Series
+from trainyard.contract.differing import differences, flat
 from trainyard.contract.resources import JobResource
 
 _PREFERRED = ("eval/loss", "train/loss")
 _AT_ONCE = 20
-_NAMES = frozenset({"name", "metadata"})
 
 
 def compare(
@@ -52,23 +52,6 @@ def compare(
         _draw(jobs, found, keys)
     elif not chosen:
         complain("no metrics yet")
-
-
-def flat(spec: Any, path: str = "") -> dict[str, Any]:
-    """A spec's fields by dotted path; lists are values."""
-    if not isinstance(spec, dict):
-        return {path: spec}
-    found: dict[str, Any] = {}
-    for name, value in spec.items():
-        if path or name not in _NAMES:
-            found |= flat(value, f"{path}.{name}" if path else name)
-    return found
-
-
-def differences(specs: Sequence[dict[str, Any]]) -> list[str]:
-    """The paths whose values are not the same everywhere, in the order of the first spec that has them."""
-    paths = dict.fromkeys(path for spec in specs for path in spec)
-    return [path for path in paths if any(spec.get(path) != specs[0].get(path) for spec in specs)]
 
 
 def choose(found: Sequence[MetricsResource]) -> list[str]:

@@ -1,5 +1,8 @@
 """The description of the API, for people and for those who generate clients from it."""
 
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
@@ -8,7 +11,17 @@ import pytest
 from tests.support.world import World
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
+def world(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """One for all: the description takes a second to make, and is the same on every database."""
+    folder = tmp_path_factory.mktemp("described")
+    shutil.copy(migrated_sqlite, folder / "test.sqlite")
+    made = World(f"sqlite:///{folder / 'test.sqlite'}", folder / "state")
+    yield made
+    made.database.dispose()
+
+
+@pytest.fixture(scope="module")
 def operations(world: World) -> dict[str, dict[str, Any]]:
     paths = world.app.openapi()["paths"]
     return {f"{verb.upper()} {path}": one for path, verbs in paths.items() for verb, one in verbs.items()}

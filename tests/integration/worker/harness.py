@@ -96,7 +96,7 @@ class FakeService:
 
         self._server = _Server(("127.0.0.1", self.port), Handler)
         self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
         return self
 
     def obey(self, url, headers, body):

@@ -161,12 +161,12 @@ class TestProcess:
 class TestForPrograms:
     """With --json an error is one object on stderr, in the form of the service's own; the exit code is the same."""
 
-    def ends(self, result, code, **expected):
+    def ends(self, result, exit_code, **expected):
         assert result.stdout == ""
         told = json.loads(result.stderr)
         assert {key: told["error"].get(key) for key in expected} == expected
         assert set(told["error"]) == {"message", "type", "param", "code"}
-        assert result.exit_code == code
+        assert result.exit_code == exit_code
         return told
 
     def test_what_the_service_says(self, service, run):
@@ -211,17 +211,12 @@ class TestForPrograms:
 class TestNames:
     def test_which_job_a_name_stands_for_is_said(self, service, run):
         service.on("GET", "/v1/jobs/digits", UNKNOWN)
-
-        def listed(request):
-            named = request.url.params.get("name") == "digits"
-            return httpx.Response(200, json=page(job("job_new"), job("job_old")) if named else page())
-
-        service.on("GET", "/v1/jobs", listed)
+        service.on("GET", "/v1/jobs", page(job("job_new", name="digits"), job("job_old", name="digits")))
         done = run("show", "digits", "--json")
         assert json.loads(done.stdout)["id"] == "job_new"
         assert done.stderr == "note: 'digits' is job_new, the newest job of this name\n"
 
     def test_a_name_that_only_one_job_has(self, service, run):
         service.on("GET", "/v1/jobs/digits", UNKNOWN)
-        service.on("GET", "/v1/jobs", page(), page(job("job_new")))
+        service.on("GET", "/v1/jobs", page(job("job_new", name="digits"), job("job_old", name="other")))
         assert run("show", "digits").stderr == "note: 'digits' is job_new, the job of this name\n"

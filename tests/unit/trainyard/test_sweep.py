@@ -5,9 +5,9 @@ import json
 import pytest
 
 from tests.unit.trainyard.fake_service import TIME, job, page
-from trainyard.cli.compare import differences, flat
 from trainyard.cli.failures import UsageError
 from trainyard.cli.sweep import parse_grid
+from trainyard.contract.differing import differences, flat
 
 ID = "swp_01kdvdna00az9cxjnszk8v8abh"
 

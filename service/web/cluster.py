@@ -1,0 +1,59 @@
+"""The page of what there is to run on, who has it, and how the service itself does."""
+
+from datetime import datetime
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse
+
+from service.cluster.endpoints import get_cluster
+from service.dependencies import NowDep, Services, ServicesDep
+from service.jobs import endpoints as jobs
+from service.jobs.repository import JobFilter, Window
+from service.web import clustering
+from service.web.endpoints import PagesDep, VisitorDep
+from trainyard.contract.resources import JobResource
+
+router = APIRouter(include_in_schema=False)
+
+_PAGE = 200
+_MOST_PAGES = 5
+"""Jobs beyond are left out of the counts by person."""
+
+
+@router.get("/cluster")
+def show_cluster(services: ServicesDep, pages: PagesDep, visitor: VisitorDep, now: NowDep) -> HTMLResponse:
+    """Its first view is what the scheduler said last; a script keeps it up."""
+    cluster = get_cluster(services, visitor.person, now)
+    database = services.settings.url.partition(":")[0].partition("+")[0]
+    facts: dict[str, Any] = {
+        "Backend": {"local": "this machine", "slurm": "Slurm"}.get(cluster.backend, cluster.backend),
+        "Database": {"sqlite": "SQLite", "postgresql": "PostgreSQL"}.get(database, database),
+        "Address": services.settings.service_url,
+    }
+    return pages.show(
+        "cluster.html",
+        visitor,
+        now,
+        here="/cluster",
+        cluster=cluster,
+        sentence=clustering.sentence(cluster),
+        pools=clustering.pools(cluster),
+        owners=clustering.owners(busy(services, now)),
+        partitions=[(one, clustering.partition_cells(one)) for one in cluster.partitions],
+        facts=facts,
+    )
+
+
+def busy(services: Services, now: datetime) -> list[JobResource]:
+    """Jobs that hold something or wait for it, the newest first."""
+    found: list[JobResource] = []
+    after = None
+    for _ in range(_MOST_PAGES):
+        wanted = JobFilter(statuses=(*clustering.HOLDING, *clustering.WAITING))
+        page = jobs.jobs_page(services, Window(limit=_PAGE, after=after), wanted, now)
+        found += page.data
+        if not page.has_more:
+            break
+        after = page.last_id
+    return found

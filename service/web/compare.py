@@ -1,0 +1,95 @@
+"""The page on which runs are compared: any that are named, or the members of a sweep."""
+
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from fastapi.responses import HTMLResponse
+from markupsafe import Markup
+
+from service.dependencies import NowDep, Services, ServicesDep
+from service.errors import NotFoundError
+from service.jobs import endpoints as jobs
+from service.jobs.repository import JobFilter, Window
+from service.reports.curves.reading import Wanted, read_curves
+from service.sweeps import actions as sweeps
+from service.web import sketch, views
+from service.web.comparing import compare
+from service.web.endpoints import PagesDep, VisitorDep
+from service.web.pages import Visitor
+from trainyard.contract.resources import JobResource
+from trainyard.contract.sweeps import SweepDetail
+
+router = APIRouter(include_in_schema=False)
+
+MOST = 50
+"""Runs that are named one by one."""
+MOST_MEMBERS = 200
+_RECENT = 8
+_SKETCHED = 20
+_SKETCHED_POINTS = 200
+
+
+@router.get("/compare")
+def show_compare(
+    services: ServicesDep,
+    pages: PagesDep,
+    visitor: VisitorDep,
+    now: NowDep,
+    job: Annotated[list[str] | None, Query(max_length=MOST)] = None,
+    sweep: Annotated[str | None, Query(max_length=40)] = None,
+    key: Annotated[str | None, Query(max_length=200)] = None,
+) -> HTMLResponse:
+    """Curves of several runs in one frame, and a table of what differs between them."""
+    found, missing = named_jobs(services, visitor, now, list(dict.fromkeys(job or ())))
+    detail = sweeps.read(services, sweep, now) if sweep else None
+    if detail is not None:
+        found = [*members(services, detail, now), *found]
+    compared = compare(found, key, sweep=sweep)
+    recent = [] if found else sweeps.page(services, Window(limit=_RECENT))[0]
+    return pages.show(
+        "compare.html",
+        visitor,
+        now,
+        here="/compare",
+        compared=compared,
+        drawn=drawn(services, found[:_SKETCHED], compared.key, now),
+        sweep=detail,
+        missing=missing,
+        recent=recent,
+        tones=views.TONES,
+        data={
+            "runs": [{"id": one.id, "name": one.name, "status": one.status} for one in found],
+            "sweep": sweep,
+            "key": compared.key,
+            "members": detail.model_dump(mode="json")["members"] if detail else [],
+        },
+    )
+
+
+def named_jobs(
+    services: Services, visitor: Visitor, now: datetime, ids: list[str]
+) -> tuple[list[JobResource], list[str]]:
+    """Those that there are, and the ids of those that there are not."""
+    found, missing = [], []
+    for job_id in ids:
+        try:
+            found.append(jobs.get(services, visitor.person, now, job_id))
+        except NotFoundError:
+            missing.append(job_id)
+    return found, missing
+
+
+def members(services: Services, sweep: SweepDetail, now: datetime) -> list[JobResource]:
+    """The jobs of a sweep, in the order of its members."""
+    page = jobs.jobs_page(services, Window(limit=MOST_MEMBERS), JobFilter(sweep=sweep.id), now)
+    by_id = {job.id: job for job in page.data}
+    return [by_id[member.job_id] for member in sweep.members if member.job_id in by_id]
+
+
+def drawn(services: Services, runs: list[JobResource], key: str, now: datetime) -> Markup:
+    """The curves by step, until the page's script has drawn them."""
+    wanted = Wanted((key,), max_points=_SKETCHED_POINTS)
+    found = [read_curves(services.database, run.id, wanted, now).series for run in runs if key]
+    curves = [list(zip(series[0].steps, series[0].values, strict=True)) if series else [] for series in found]
+    return sketch.draw_several(curves, title=f"{key} by step")

@@ -1,0 +1,43 @@
+// What the forms of administrators share: errors at their fields, and a secret that is shown once.
+
+import { ApiError } from "./api.js";
+import { byId, say } from "./page.js";
+
+/** Say what is wrong at the field that it is about; elsewhere at the lower edge. */
+export function complain(form, error) {
+  if (!(error instanceof ApiError)) { say("The service does not answer.", { bad: true }); return; }
+  const field = form?.elements[error.param];
+  if (!field?.name) { say(error.message, { bad: true }); return; }
+  field.setAttribute("aria-invalid", "true");
+  byId(`wrong-${error.param}`).textContent = error.message;
+  field.focus();
+}
+
+/** Take back what was said at the fields. */
+export function forgive(form) {
+  for (const field of form.elements) field.removeAttribute("aria-invalid");
+  for (const place of form.querySelectorAll(".problem")) place.textContent = "";
+}
+
+/** Show a secret until its reader says that they have it. */
+export function reveal(title, secret) {
+  const dialog = byId("secret");
+  const field = dialog.querySelector("input");
+  byId("secret-title").textContent = title;
+  field.value = secret;
+  byId("copy").onclick = () => copy(field);
+  dialog.showModal();
+  field.select();
+  return new Promise((resolve) => dialog.addEventListener("close", () => { field.value = ""; resolve(); }, { once: true }));
+}
+
+/** Without https a browser has no clipboard for pages, and the older way is left. */
+async function copy(field) {
+  field.select();
+  try {
+    await navigator.clipboard.writeText(field.value);
+  } catch {
+    if (!document.execCommand("copy")) { say("The browser does not let this page copy: copy it by hand.", { bad: true }); return; }
+  }
+  say("Copied.");
+}

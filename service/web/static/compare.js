@@ -1,0 +1,180 @@
+// Curves of several runs in one frame, with the numbers of the chosen metric beside each run.
+
+import { call, query } from "./api.js";
+import { smoothed } from "./curves.js";
+import { asNumber, number } from "./format.js";
+import { byId, data, localTimes, say, setText } from "./page.js";
+import { Parallel } from "./parallel.js";
+import { pick } from "./picker.js";
+import { colour, curveColour, draw, onTheme } from "./plotly.js";
+import { tone } from "./rows.js";
+
+const AT_ONCE = 20; // runs that the API answers for in one go
+const PAUSE = 5000; // milliseconds between two looks at what still runs
+const FINAL = new Set(["succeeded", "failed", "cancelled"]);
+const TITLES = { step: "", time: "seconds of training", tokens: "tokens" };
+
+const runs = data.runs;
+const rows = new Map([...document.querySelectorAll("#runs tbody tr")].map((row) => [row.dataset.id, row]));
+let series = new Map();
+let members = data.members;
+let lit = null;
+
+for (const member of members) { // all members have one name: what tells them apart is what each changes
+  const run = runs.find((one) => one.id === member.job_id);
+  if (run) run.name = Object.entries(member.values).map(([field, value]) => `${field.split(".").at(-1)} ${typeof value === "string" ? value : JSON.stringify(value)}`).join(", ");
+}
+
+// -- what is looked at lives in the address ----------------------------------------------------------------------------
+
+const parameters = new URLSearchParams(location.search);
+const view = {
+  key: data.key, axis: TITLES[parameters.get("x")] === undefined ? "step" : parameters.get("x"),
+  log: parameters.get("log") === "1", weight: Math.min(0.99, Number(parameters.get("smooth")) || 0),
+};
+
+function remember() {
+  const found = new URLSearchParams(location.search);
+  const told = { key: view.key, x: view.axis === "step" ? "" : view.axis, log: view.log ? "1" : "", smooth: view.weight || "" };
+  for (const [name, value] of Object.entries(told)) if (value === "") found.delete(name); else found.set(name, value);
+  history.replaceState(null, "", `${location.pathname}?${found}`);
+}
+
+// -- reading -----------------------------------------------------------------------------------------------------------
+
+async function load() {
+  if (!view.key) return;
+  const [wanted, axis] = [view.key, view.axis];
+  const found = new Map();
+  const max_points = runs.length > AT_ONCE ? 400 : 2000;
+  for (let first = 0; first < runs.length; first += AT_ONCE) {
+    const job = runs.slice(first, first + AT_ONCE).map((run) => run.id);
+    const told = await call(`/v1/metrics${query({ job, keys: wanted, x: axis === "step" ? "" : axis, max_points })}`);
+    for (const one of told.data) {
+      const [curve] = one.series;
+      if (curve?.steps.length) found.set(one.job_id, { x: axis === "step" ? curve.steps : curve.x, y: curve.values.map(asNumber) });
+    }
+  }
+  if (wanted !== view.key || axis !== view.axis) return;
+  series = found;
+  show();
+}
+
+async function refresh() {
+  const running = runs.filter((run) => !FINAL.has(run.status));
+  if (!running.length) return;
+  if (data.sweep) ({ members } = await call(`/v1/sweeps/${data.sweep}`));
+  const told = new Map(members.map((member) => [member.job_id, member]));
+  for (const run of running) showStatus(run, (told.get(run.id) ?? (await call(`/v1/jobs/${run.id}`))).status);
+  await load();
+}
+
+// -- showing -----------------------------------------------------------------------------------------------------------
+
+const runColour = (n) => (runs.length > 6 ? `hsl(${Math.round((360 * n) / runs.length + 215) % 360} 62% ${matchMedia("(prefers-color-scheme: dark)").matches ? 66 : 44}%)` : curveColour(n));
+
+function showStatus(run, status) {
+  if (!status) return;
+  run.status = status;
+  const chip = rows.get(run.id).querySelector(".chip");
+  setText(chip, status);
+  chip.className = `chip ${tone(status)}`;
+}
+
+function show() {
+  runs.forEach((run, n) => fill(rows.get(run.id), series.get(run.id)?.y, runColour(n)));
+  const without = runs.filter((run) => !series.get(run.id)?.x?.length).length;
+  setText(byId("told"), without && without < runs.length ? `${without} of ${runs.length} runs have no such points` : "");
+  parallel?.show(coordinates());
+  if (without === runs.length) {
+    setText(byId("told"), view.axis === "tokens" && series.size ? "Tokens are not told of these runs." : "No points of this metric yet.");
+    return;
+  }
+  draw(byId("frame"), runs.flatMap(traces), {
+    xaxis: { autorange: true, title: { text: TITLES[view.axis], standoff: 4 } },
+    yaxis: { type: view.log ? "log" : "linear", autorange: true },
+    hovermode: runs.length > 6 ? "closest" : "x unified",
+    margin: { l: 56, r: 8, t: 6, b: view.axis === "step" ? 26 : 40 },
+    uirevision: `${view.key} ${view.axis} ${view.log}`,
+  });
+}
+
+function fill(row, values, shade) {
+  row.querySelector(".swatch").style.background = shade;
+  const finite = (values ?? []).filter(Number.isFinite);
+  const [low, high] = finite.reduce(([a, b], value) => [Math.min(a, value), Math.max(b, value)], [Infinity, -Infinity]);
+  setText(row.querySelector(".last"), values ? number(values.at(-1)) : number(null));
+  setText(row.querySelector(".low"), finite.length ? number(low) : number(null));
+  setText(row.querySelector(".high"), finite.length ? number(high) : number(null));
+}
+
+function traces(run, n) {
+  const curve = series.get(run.id);
+  if (!curve?.x?.length) return [];
+  const faded = lit !== null && lit !== run.id;
+  const line = { color: faded ? colour("line") : runColour(n), width: lit === run.id ? 2.6 : 1.6 };
+  const few = curve.x.length < 3 || view.key.startsWith("eval/");
+  const one = { x: curve.x, y: curve.y, name: run.name, type: "scatter", mode: few ? "lines+markers" : "lines", marker: { size: 5 }, line, hovertemplate: "%{y:.4~g}" };
+  if (!view.weight || curve.x.length < 3) return [one];
+  const faint = { ...one, opacity: 0.22, hoverinfo: "skip", hovertemplate: undefined };
+  const smooth = { ...one, mode: "lines", y: smoothed(curve.y, view.weight) };
+  return runs.length > 6 ? [smooth] : [faint, smooth];
+}
+
+/** Members of a sweep as lines across its fields and the chosen metric. */
+function coordinates() {
+  const fields = [...new Set(members.flatMap((member) => Object.keys(member.values)))];
+  const there = members.filter((member) => rows.has(member.job_id));
+  return {
+    axes: [...fields, view.key || "no metric yet"],
+    lines: there.map((member) => ({
+      id: member.job_id,
+      name: runs.find((run) => run.id === member.job_id).name,
+      values: [...fields.map((field) => member.values[field] ?? null), asNumber(member.metrics[view.key] ?? null)],
+    })),
+  };
+}
+
+// -- what the reader does ----------------------------------------------------------------------------------------------
+
+/** One run before the others, in the curves, the coordinates and the table. */
+function light(id) {
+  if (lit === id) return;
+  rows.get(lit)?.classList.remove("on");
+  lit = id;
+  rows.get(lit)?.classList.add("on");
+  parallel?.light(lit);
+  if (byId("frame").classList.contains("js-plotly-plot")) show();
+}
+
+function change(what, { read = false } = {}) {
+  Object.assign(view, what);
+  remember();
+  if (read) load().catch(complain); else show();
+}
+
+const complain = (error) => say(error.status ? error.message : "The service does not answer.", { bad: true });
+
+const parallel = byId("parallel") ? new Parallel(byId("parallel"), {
+  light,
+  keep: (ids) => { for (const [id, row] of rows) row.classList.toggle("off", !ids.has(id)); },
+}) : null;
+
+if (runs.length) {
+  byId("axis").value = view.axis;
+  byId("log-scale").checked = view.log;
+  byId("smooth").value = String(view.weight);
+  byId("key").addEventListener("change", () => change({ key: byId("key").value }, { read: true }));
+  byId("axis").addEventListener("change", () => change({ axis: byId("axis").value }, { read: true }));
+  byId("log-scale").addEventListener("change", () => change({ log: byId("log-scale").checked }));
+  byId("smooth").addEventListener("input", () => change({ weight: Number(byId("smooth").value) }));
+  for (const [id, row] of rows) {
+    row.addEventListener("pointerenter", () => light(id));
+    row.addEventListener("pointerleave", () => light(null));
+  }
+  onTheme(show);
+  load().catch(complain);
+  setInterval(() => { if (!document.hidden) refresh().catch(() => {}); }, PAUSE);
+}
+pick(byId("search"), byId("found"), runs.map((run) => run.id));
+localTimes();

@@ -1,0 +1,75 @@
+"""The page on which a spec is written: a preset or one's own, with its plan beside it."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from fastapi.responses import HTMLResponse
+
+from service.dependencies import NowDep, Services, ServicesDep
+from service.jobs import endpoints as jobs
+from service.web.endpoints import PagesDep, VisitorDep
+from service.web.pages import Visitor
+from service.web.specs import brief_spec, spec_yaml
+from trainyard.contract.code import CODE_TASKS
+from trainyard.contract.templates import Template, load_template, template_names
+
+router = APIRouter(include_in_schema=False)
+
+FIRST = "digits_ddp"
+"""What a new page begins with."""
+
+JobId = Annotated[str | None, Query(max_length=40)]
+
+
+@router.get("/submit")
+def show_submit(
+    services: ServicesDep,
+    pages: PagesDep,
+    visitor: VisitorDep,
+    now: NowDep,
+    fork: JobId = None,
+    source: Annotated[str | None, Query(alias="from", max_length=40)] = None,
+    preset: Annotated[str | None, Query(max_length=64)] = None,
+) -> HTMLResponse:
+    """`fork` begins with a job's spec, to go on from its newest checkpoint; `from` with a copy of a job's spec."""
+    presets = [load_template(name) for name in template_names()]
+    texts = {template.name: preset_text(template) for template in presets}
+    begun, text = begin_with(services, visitor, now, fork=fork, copy=source)
+    chosen = preset if preset in texts else FIRST
+    return pages.show(
+        "submit.html",
+        visitor,
+        now,
+        here="/submit",
+        ready=[template for template in presets if template.spec.get("task") not in CODE_TASKS],
+        with_code=[template for template in presets if template.spec.get("task") in CODE_TASKS],
+        begun=begun,
+        chosen=None if begun else chosen,
+        text=text or texts[chosen],
+        may_submit=visitor.person.role != "viewer",
+        data={"presets": texts, "given": bool(begun or preset)},
+    )
+
+
+def preset_text(template: Template) -> str:
+    """With its description above it, as in its file."""
+    return f"# {template.description}\n{spec_yaml(template.spec)}"
+
+
+def begin_with(
+    services: Services, visitor: Visitor, now: Any, *, fork: str | None, copy: str | None
+) -> tuple[str, str]:
+    """What the page says of where its spec is from, and the spec; both empty where it begins with a preset.
+
+    Raises:
+        NotFoundError: there is no such job.
+    """
+    if not (wanted := fork or copy):
+        return "", ""
+    job = jobs.get(services, visitor.person, now, wanted)
+    document = brief_spec(job.spec)
+    document.pop("resume_from", None)
+    if not fork:
+        return f"A copy of {job.name}.", spec_yaml(document)
+    document["resume_from"] = job.id
+    return f"Goes on from the newest checkpoint of {job.name}.", spec_yaml(document)

@@ -1,0 +1,20 @@
+"""Specs as text to edit."""
+
+import pytest
+
+from service.web.specs import brief_spec, spec_yaml
+from trainyard.contract.spec import dump_spec, parse_spec
+from trainyard.contract.templates import load_template, template_names
+from trainyard.contract.yaml_text import load_yaml
+
+
+@pytest.mark.parametrize("name", template_names())
+def test_a_brief_spec_is_the_same_spec(name: str) -> None:
+    spec = parse_spec(load_template(name).spec)
+    brief = load_yaml(spec_yaml(brief_spec(dump_spec(spec))))
+    assert parse_spec(brief) == spec
+    assert len(brief) < len(dump_spec(spec)) / 2
+
+
+def test_what_is_no_spec_any_more_is_shown_as_it_is() -> None:
+    assert brief_spec({"task": "gone"}) == {"task": "gone"}

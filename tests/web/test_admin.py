@@ -1,0 +1,123 @@
+"""The pages of administrators."""
+
+import re
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.support.browser import Visit
+from tests.support.receiver import Receiver, receiver
+from trainyard.client import Client
+
+pytestmark = [pytest.mark.web]
+
+
+@pytest.fixture
+def listening() -> Iterator[Receiver]:
+    with receiver() as made:
+        yield made
+
+
+def forgive_refusals(visit: Visit) -> None:
+    """Chromium writes a line for every answer that is an error."""
+    visit.errors = [error for error in visit.errors if "the server responded with a status of 4" not in error]
+
+
+def created(page: Page) -> str:
+    """The secret that is shown once, taken by the button."""
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    secret = page.get_by_label("Secret").input_value()
+    page.get_by_role("button", name="Copy").click()
+    assert page.evaluate("navigator.clipboard.readText()") == secret
+    page.get_by_role("button", name="I have it").click()
+    return secret
+
+
+def test_a_token_is_made_shown_once_and_revoked(visit: Visit) -> None:
+    page = visit.go("/admin")
+    page.get_by_label("Name").fill("carla")
+    page.get_by_label("Role").select_option("viewer")
+    expect(page.get_by_text("May run code of their own")).to_be_hidden()
+    page.get_by_label("Days until it ends").fill("30")
+    page.get_by_role("button", name="Create").click()
+    secret = created(page)
+    line = page.locator('#tokens tr[data-name="carla"]')
+    expect(line.locator(".chip")).to_have_text("active")
+    assert secret not in page.content()
+    bearer = {"Authorization": f"Bearer {secret}"}
+    assert httpx.get(f"{visit.url}/v1/tokens/self", headers=bearer).json()["role"] == "viewer"
+    page.get_by_role("button", name="Revoke carla").click()
+    page.get_by_role("button", name="Not now").click()
+    assert httpx.get(f"{visit.url}/v1/tokens/self", headers=bearer).status_code == 200
+    page.get_by_role("button", name="Revoke carla").click()
+    page.get_by_role("button", name="Revoke", exact=True).click()
+    expect(line.locator(".chip")).to_have_text("revoked")
+    assert httpx.get(f"{visit.url}/v1/tokens/self", headers=bearer).status_code == 401
+
+
+def test_a_wrong_name_is_told_at_its_field(visit: Visit) -> None:
+    page = visit.go("/admin")
+    page.get_by_label("Name").fill("no spaces please")
+    page.get_by_role("button", name="Create").click()
+    expect(page.locator("#wrong-name")).not_to_be_empty()
+    expect(page.get_by_label("Name")).to_be_focused()
+    forgive_refusals(visit)
+
+
+def test_a_webhook_is_made_tested_and_deleted(visit: Visit, listening: Receiver) -> None:
+    page = visit.go("/admin/webhooks")
+    page.get_by_label("Address").fill(f"http://127.0.0.1:{listening.port}/hook")
+    page.get_by_text("failed", exact=True).click()
+    page.get_by_role("button", name="Create").click()
+    created(page)
+    card = page.locator(".webhook").first
+    expect(card).to_contain_text("jobs of admin, failed")
+    card.get_by_role("button", name="Test").click()
+    expect(card.locator("tbody tr")).to_contain_text("delivered", timeout=30_000)
+    expect(card.locator("tbody tr")).to_contain_text("200")
+    (message,) = listening.messages
+    assert message.path == "/hook"
+    listening.status = 500
+    card.get_by_role("button", name="Test").click()
+    expect(card.locator("tbody tr").first).to_contain_text(re.compile("on its way.*500"), timeout=30_000)
+    card.get_by_role("button", name="Delete").click()
+    page.locator("#sure").get_by_role("button", name="Delete").click()
+    expect(page.locator(".webhook")).to_have_count(0)
+
+
+def test_a_forbidden_address_is_told_at_its_field(visit: Visit) -> None:
+    page = visit.go("/admin/webhooks")
+    page.get_by_label("Address").fill("http://10.0.0.1/hook")
+    page.get_by_role("button", name="Create").click()
+    expect(page.locator("#wrong-url")).to_contain_text("must begin with https://")
+    forgive_refusals(visit)
+
+
+def test_the_audit_is_narrowed_and_paged(visit: Visit, client: Client) -> None:
+    for n in range(55):
+        client.create_token(f"audited-{n}", role="viewer")
+    page = visit.go("/admin/audit")
+    page.get_by_label("What").fill("create_token")
+    page.get_by_label("Since").select_option("hour")
+    page.get_by_role("button", name="Show").click()
+    expect(page.locator("#audit tbody tr")).to_have_count(50)
+    expect(page.locator("#audit tbody tr td:nth-child(3)").first).to_have_text("create_token")
+    page.get_by_role("link", name="Older").click()
+    assert page.locator("#audit tbody tr").count() >= 5
+    expect(page.get_by_label("What")).to_have_value("create_token")
+    page.get_by_role("link", name="Newest").click()
+    page.get_by_label("Who").fill("nobody")
+    page.get_by_role("button", name="Show").click()
+    expect(page.get_by_role("heading", name="Nothing matches")).to_be_visible()
+
+
+@pytest.mark.parametrize("path", ["/admin", "/admin/webhooks", "/admin/audit"])
+def test_others_are_told_that_it_is_for_administrators(stranger: Visit, client: Client, path: str) -> None:
+    token = client.create_token("not-an-admin", role="user").token
+    page = stranger.sign_in(token, path)
+    expect(page.get_by_role("heading", name="For administrators")).to_be_visible()
+    expect(page.get_by_role("navigation", name="Main").get_by_role("link", name="Admin")).to_have_count(0)
+    forgive_refusals(stranger)
+    stranger.require_clean()

@@ -1,0 +1,123 @@
+"""Runs side by side, with curves that were really trained."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.support.browser import Visit
+from tests.support.live import wait_for_status
+from tests.web.test_jobs import SPEC
+from trainyard.client import Client
+from trainyard.contract.sweeps import SweepDetail
+
+pytestmark = [pytest.mark.web]
+
+
+@pytest.fixture(scope="module")
+def sweep(client: Client) -> SweepDetail:
+    """Two members, trained to their end."""
+    base = {**SPEC, "name": "of-a-sweep", "steps": 60}
+    made = client.submit_sweep(base, grid={"optimizer.lr": [0.001, 0.1]}, name="two rates")
+    for member in made.members:
+        wait_for_status(client, member.job_id, "succeeded", "failed")
+    return made
+
+
+def ids(sweep: SweepDetail) -> list[str]:
+    return [member.job_id for member in sweep.members]
+
+
+def drawn(page: Page, count: int) -> list[dict[str, Any]]:
+    """Each curve of the frame as its points, once there are so many."""
+    page.wait_for_function("count => document.querySelector('#frame').data?.length === count", arg=count)
+    found: list[dict[str, Any]] = page.evaluate(
+        "() => document.querySelector('#frame').data.map(one => ({x: Array.from(one.x), y: Array.from(one.y)}))"
+    )
+    return found
+
+
+def told(client: Client, jobs: Sequence[str]) -> list[dict[str, Any]]:
+    found = client.metrics_of(jobs, ["train/loss"])
+    return [{"x": metrics.series[0].steps, "y": metrics.series[0].values} for metrics in found]
+
+
+def test_curves_are_those_of_the_api_and_differing_fields_stand_beside(
+    visit: Visit, client: Client, sweep: SweepDetail
+) -> None:
+    first, second = ids(sweep)
+    page = visit.go(f"/compare?job={first}&job={second}")
+    expect(page.get_by_label("Metric")).to_have_value("eval/loss")
+    page.get_by_label("Metric").select_option("train/loss")
+    page.wait_for_function("() => document.querySelector('#frame').data?.[0].x.length > 1")
+    assert drawn(page, 2) == told(client, [first, second])
+    expect(page.locator("#runs th.mono")).to_have_text(["optimizer.lr"])
+    expect(page.locator("#runs tbody tr td:nth-child(3)")).to_have_text(["0.001", "0.1"])
+    (loss,) = client.metrics(first, ["train/loss"]).series
+    row = page.locator(f'tr[data-id="{first}"]')
+    assert float(row.locator(".low").inner_text()) == pytest.approx(min(loss.values), rel=1e-3)
+    assert float(row.locator(".last").inner_text()) == pytest.approx(loss.values[-1], rel=1e-3)
+
+
+def test_scale_smoothing_and_time_are_kept_in_the_address(visit: Visit, sweep: SweepDetail) -> None:
+    page = visit.go(f"/compare?job={ids(sweep)[0]}&job={ids(sweep)[1]}&key=train/loss")
+    drawn(page, 2)
+    page.get_by_text("Log scale").click()
+    page.locator("#axis").select_option("time")
+    page.get_by_label("Smooth").fill("0.9")
+    drawn(page, 4)
+    page.reload()
+    curves = drawn(page, 4)
+    assert all(curve["x"][0] >= 0 and curve["x"][-1] < 600 for curve in curves)
+    assert page.evaluate("document.querySelector('#frame').layout.yaxis.type") == "log"
+    expect(page.get_by_label("Smooth")).to_have_value("0.9")
+
+
+def test_a_run_is_added_by_its_name_and_left_out_again(visit: Visit, client: Client, sweep: SweepDetail) -> None:
+    first, second = ids(sweep)
+    page = visit.go("/compare")
+    expect(page.get_by_role("heading", name="Nothing to compare yet")).to_be_visible()
+    for job_id in (first, second):
+        page.get_by_label("Add a run by name or id").fill(job_id)
+        expect(page.locator("#found a")).to_have_count(1)
+        page.locator("#found a").click()
+        expect(page.locator(f'tr[data-id="{job_id}"]')).to_be_visible()
+    drawn(page, 2)
+    page.get_by_role("link", name="Leave of-a-sweep out").first.click()
+    expect(page.locator("#runs tbody tr")).to_have_count(1)
+    expect(page).to_have_url(f"{visit.url}/compare?job={second}")
+
+
+def test_a_sweep_is_drawn_across_its_fields(visit: Visit, sweep: SweepDetail) -> None:
+    page = visit.go("/compare")
+    page.get_by_role("link", name="two rates").click()
+    expect(page.locator("#parallel text.title")).to_have_text(["optimizer.lr", "eval/loss"])
+    expect(page.locator("#parallel path")).to_have_count(2)
+    handle = page.locator("#parallel .handle").first.bounding_box()
+    assert handle is not None
+    middle = handle["x"] + handle["width"] / 2
+    page.mouse.move(middle, handle["y"] + 2)
+    page.mouse.down()
+    page.mouse.move(middle, handle["y"] + handle["height"] / 3)
+    page.mouse.up()
+    expect(page.locator("#runs tr.off")).to_have_attribute("data-id", ids(sweep)[0])
+    page.mouse.dblclick(middle, handle["y"] + 2)
+    expect(page.locator("#runs tr.off")).to_have_count(0)
+
+
+def test_first_view_is_drawn_without_scripts(visit: Visit, sweep: SweepDetail) -> None:
+    context = visit.page.context.browser.new_context(  # type: ignore[union-attr]
+        java_script_enabled=False, storage_state=visit.page.context.storage_state()
+    )
+    page = context.new_page()
+    page.goto(f"{visit.url}/compare?sweep={sweep.id}&key=train/loss")
+    expect(page.locator("#frame svg .line")).to_have_count(2)
+    expect(page.locator("#runs tbody tr")).to_have_count(2)
+    context.close()
+
+
+def test_a_job_that_is_gone_is_named(visit: Visit) -> None:
+    gone = "job_01kdvdna00az9cxjnszk8v8abh"
+    page = visit.go(f"/compare?job={gone}")
+    expect(page.get_by_text(f"There is no job {gone} any more")).to_be_visible()

@@ -1,0 +1,178 @@
+"""Writing a spec in the browser: its errors, its plan, and the job that comes of it."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.support.browser import Visit
+from trainyard.client import Client
+
+pytestmark = [pytest.mark.web]
+
+TEXT = """\
+task: regression
+gpus: 1
+model: {source: builtin, name: mlp}
+data: {source: builtin, name: parity}
+steps: 200
+batch:
+  size: 10
+"""
+
+
+@pytest.fixture
+def writing(visit: Visit) -> Iterator[Page]:
+    """The page with a small spec in the editor, planned."""
+    yield written(visit.go("/submit"), TEXT)
+    # Chromium writes a line for every answer that is an error, as those about a wrong spec are.
+    visit.errors = [error for error in visit.errors if "status of 422" not in error and "status of 400" not in error]
+
+
+def written(page: Page, text: str) -> Page:
+    page.locator("#spec").fill(text)
+    with page.expect_response("**/v1/plans"):
+        pass
+    return page
+
+
+def note(page: Page, line: int) -> str:
+    """What is noted at a line of the editor, counted from 1; fails where the line is not marked."""
+    expect(page.locator(".gutter .wrong")).to_have_text(str(line))
+    return page.locator(".notes div").inner_text()
+
+
+def test_an_unknown_field_is_noted_at_its_line(writing: Page) -> None:
+    written(writing, TEXT.replace("steps:", "stepps:"))
+    assert note(writing, 5) == "unknown field; did you mean `steps`?"
+    expect(writing.locator("#problems li")).to_have_text("Line 5stepps unknown field; did you mean `steps`?")
+    written(writing, TEXT)
+    expect(writing.locator(".gutter .wrong")).to_have_count(0)
+    expect(writing.locator("#problems li")).to_have_count(0)
+
+
+def test_a_wrong_value_is_noted_inside_of_its_section(writing: Page) -> None:
+    written(writing, TEXT.replace("size: 10", "size: 0"))
+    assert "greater than or equal to 1" in note(writing, 7)
+
+
+def test_text_that_is_no_yaml_is_noted_where_it_breaks(writing: Page) -> None:
+    written(writing, TEXT.replace("name: parity}", "name: parity"))
+    assert "not valid YAML" in note(writing, 5)
+
+
+def test_the_plan_follows_the_text(writing: Page) -> None:
+    expect(writing.locator("#verdict")).to_contain_text("Fits: needs about")
+    expect(writing.locator(".strategy")).to_have_count(1)
+    written(writing, TEXT.replace("gpus: 1", "gpus: 2"))
+    expect(writing.locator(".strategy")).to_have_count(4)
+    expect(writing.locator(".strategy.chosen strong")).to_have_text("ddp")
+    expect(writing.locator("#room")).to_contain_text("2 worker processes are free")
+    writing.get_by_role("button", name="fsdp").click()
+    expect(writing.locator(".strategy.chosen strong")).to_have_text("fsdp")
+    assert "strategy: fsdp" in writing.locator("#spec").input_value()
+    writing.get_by_text("Batch script").click()
+    expect(writing.locator("#script pre")).to_contain_text("worker.launch")
+
+
+def test_what_cannot_fit_says_so_and_offers_to_be_forced(writing: Page) -> None:
+    huge = "{source: builtin, name: mlp, sizes: [2, 200000, 200000, 3]}"
+    written(writing, TEXT.replace("{source: builtin, name: mlp}", huge))
+    expect(writing.locator("#verdict")).to_contain_text("Does not fit")
+    expect(writing.get_by_text("Submit all the same")).to_be_visible()
+    written(writing, TEXT)
+    expect(writing.get_by_text("Submit all the same")).to_be_hidden()
+
+
+def test_tab_indents_and_enter_keeps_the_indentation(writing: Page) -> None:
+    area = writing.locator("#spec")
+    area.fill("batch:")
+    area.press("End")
+    area.press("Enter")
+    area.type("size: 4")
+    area.press("Enter")
+    area.press("Tab")
+    area.type("x")
+    area.press("Shift+Tab")
+    assert area.input_value() == "batch:\n  size: 4\n  x"
+    area.press("Escape")
+    area.press("Tab")
+    expect(area).not_to_be_focused()
+
+
+def test_a_preset_can_be_taken_and_undone(writing: Page) -> None:
+    writing.get_by_label("Start from").select_option("gpt_fsdp")
+    expect(writing.locator("#spec")).to_have_value(re.compile("name: gpt-fsdp"))
+    writing.locator("#spec").press("Control+z")
+    expect(writing.locator("#spec")).to_have_value(TEXT)
+
+
+def test_the_draft_outlives_the_page(visit: Visit) -> None:
+    written(visit.go("/submit"), TEXT)
+    visit.go("/jobs")
+    expect(visit.go("/submit").locator("#spec")).to_have_value(TEXT)
+
+
+def test_a_submitted_spec_becomes_one_running_job_that_can_be_forked(visit: Visit, client: Client) -> None:
+    page = written(visit.go("/submit"), f"name: by-hand\n{TEXT}checkpoint: {{every_steps: 100}}\n")
+    page.get_by_role("button", name="Submit", exact=True).dblclick()
+    page.wait_for_url(re.compile("/jobs/job_"))
+    expect(page.locator("#status")).to_have_text("succeeded", timeout=120_000)
+    (job,) = client.jobs(name="by-hand")
+    page.get_by_role("link", name="Fork").click()
+    area = page.locator("#spec")
+    assert f"resume_from: {job.id}" in area.input_value()
+    assert "bucket_cap_mb" not in area.input_value()  # a default
+    written(page, area.input_value().replace("steps: 200", "steps: 300").replace("by-hand", "forked"))
+    page.get_by_role("button", name="Submit", exact=True).click()
+    page.wait_for_url(re.compile("/jobs/job_"))
+    (forked,) = client.jobs(name="forked")
+    assert forked.origin is not None
+    assert (forked.origin.job_id, forked.origin.step) == (job.id, 200)
+    client.cancel(forked.id)
+
+
+def test_a_submission_whose_answer_was_lost_is_the_same_one(visit: Visit, client: Client) -> None:
+    page = written(visit.go("/submit"), f"name: answered-late\n{TEXT}")
+    page.route("**/v1/jobs", lambda route: (route.fetch(), route.abort())[-1])
+    page.get_by_role("button", name="Submit", exact=True).click()
+    expect(page.locator("#said")).to_have_text("The service does not answer.")
+    page.unroute("**/v1/jobs")
+    page.get_by_role("button", name="Submit", exact=True).click()
+    page.wait_for_url(re.compile("/jobs/job_"))
+    (job,) = client.jobs(name="answered-late")
+    client.cancel(job.id)
+    visit.forgive_lost_connections()
+
+
+def test_slurm_is_asked_when_it_would_start(visit: Visit) -> None:
+    page = visit.page
+    asked = {
+        "object": "ask",
+        "id": "ask_1",
+        "state": "waiting",
+        "accepted": None,
+        "estimated_start": None,
+        "message": "asked",
+    }
+    answered = {**asked, "state": "answered", "accepted": True, "estimated_start": "2026-01-01T12:00:00.000Z"}
+    cluster = {
+        "object": "cluster", "backend": "slurm", "taken_at": None, "age_seconds": None, "error": None, "partitions": [],
+        "nodes": {}, "gpus": [], "accounts": None, "enforced": [], "slots": None,
+    }  # fmt: skip
+    page.route("**/v1/cluster", lambda route: route.fulfill(json=cluster))
+    page.route("**/v1/plans?ask_scheduler=true*", lambda route: route.fulfill(json={"ask": asked}))
+    page.route("**/v1/asks/ask_1", lambda route: route.fulfill(json=answered))
+    visit.go("/submit")
+    page.get_by_role("button", name="Ask Slurm when it would start").click()
+    expect(page.locator("#asked")).to_have_text("Submitted now, it would start about 1 Jan 2026, 13:00.")
+
+
+def test_a_viewer_plans_and_cannot_submit(stranger: Visit, client: Client) -> None:
+    token = client.create_token("only-plans", role="viewer").token
+    page = written(stranger.sign_in(token, "/submit"), TEXT)
+    expect(page.locator("#verdict")).to_contain_text("Fits")
+    expect(page.get_by_role("button", name="Submit", exact=True)).to_have_count(0)
+    expect(page.get_by_text("it does not submit")).to_be_visible()
+    stranger.require_clean()
