@@ -14,7 +14,13 @@ def test_the_demo_trains_shows_the_curve_and_leaves_nothing_running(tmp_path: Pa
         [sys.executable, "-m", "trainyard.demo"], cwd=tmp_path, capture_output=True, text=True, timeout=280
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    for promised in ("train/loss", "eval/accuracy", "checkpoint of step 276", "What to type next", "The page of this job: http"):
+    for promised in (
+        "train/loss",
+        "eval/accuracy",
+        "checkpoint of step 276",
+        "What to type next",
+        "The page of this job: http",
+    ):
         assert promised in done.stdout
     left = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True)
     assert left.stdout == ""
