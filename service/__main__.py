@@ -45,7 +45,7 @@ from service.scheduler.documents import source_tree
 from service.scheduler.local import LocalScheduler
 from service.scheduler.local_policy import visible_gpus
 from service.scheduler.slurm import SlurmScheduler
-from service.scheduler.slurm_plan import SlurmSite, batch_script, is_plain_path
+from service.scheduler.slurm_plan import batch_script, is_plain_path
 from service.settings import Settings
 from service.webhooks import loop as webhooks
 from service.webhooks.sending import Sender
@@ -214,13 +214,13 @@ def make_scheduler(services: Services) -> Scheduler:
             submit_seconds=settings.slurm_submit_seconds,
             count=services.metrics.command,
         )
-    gpus = visible_gpus(os.environ, os.listdir("/dev")) if settings.site.accelerator == "cuda" else ()
+    gpus = visible_gpus(os.environ, os.listdir("/dev")) if settings.known_accelerator == "cuda" else ()
     return LocalScheduler(settings.state, settings.local_slots, utc_now, gpus=gpus)
 
 
 def make_loop(services: Services, scheduler: Scheduler) -> ReconcileLoop:
     """The reconciler on the given parts."""
-    batch = partial(batch_script, _slurm_site(services.settings)) if scheduler.name == "slurm" else None
+    batch = batch_script if scheduler.name == "slurm" else None
     slurm, settings = scheduler.name == "slurm", services.settings
     lease = LeaderLease(services.database, owner_of(services.state))
     preparation = Preparation(services, slurm=slurm, search_path=source_tree(), batch_script=batch)
@@ -238,10 +238,6 @@ def make_loop(services: Services, scheduler: Scheduler) -> ReconcileLoop:
 def _retain(services: Services) -> bool:
     before = cutoff(services.clock(), services.settings.metrics_retention_days)
     return before is not None and trim(services.database, before)
-
-
-def _slurm_site(settings: Settings) -> SlurmSite:
-    return SlurmSite(accelerator=settings.site.accelerator)
 
 
 class _Server(uvicorn.Server):

@@ -15,6 +15,8 @@ from service.planner.devices import parse_sizes
 from trainyard.contract.places import DEFAULT_HOST, DEFAULT_PORT, default_state_dir
 from trainyard.contract.resolve import Site
 
+Accelerator = Literal["cpu", "cuda"]
+
 
 class Settings(BaseSettings):
     """Every setting has a default that suits one person on one machine."""
@@ -36,8 +38,9 @@ class Settings(BaseSettings):
     """Whether this process also reconciles, and migrates the database when it starts. One that only answers requests
     is a replica of the API, on Postgres."""
     backend: Literal["local", "slurm"] = "local"
-    accelerator: Literal["cpu", "cuda", "auto"] = "auto"
-    """What the workers have; `auto` asks whether this machine shows an NVIDIA device."""
+    accelerator: Accelerator | Literal["auto"] = "auto"
+    """What the workers have. `auto`: on Slurm, whether the job's partition has GPUs; on the local backend, whether this
+    machine shows an NVIDIA device."""
     host: str = DEFAULT_HOST
     port: Annotated[int, Field(ge=0, le=65535)] = DEFAULT_PORT
     public_url: str = ""
@@ -216,12 +219,18 @@ class Settings(BaseSettings):
         return f"http://{host}:{self.port}"
 
     @property
+    def known_accelerator(self) -> Accelerator | None:
+        """What the workers have, whatever the job; None: it depends on the partition."""
+        if self.accelerator != "auto":
+            return self.accelerator
+        if self.backend == "slurm":
+            return None
+        return "cuda" if Path("/dev/nvidia0").exists() else "cpu"
+
+    @property
     def site(self) -> Site:
-        accelerator = self.accelerator
-        if accelerator == "auto":
-            accelerator = "cuda" if Path("/dev/nvidia0").exists() else "cpu"
         return Site(
-            accelerator=accelerator,
+            accelerator=self.known_accelerator,
             scheduler=self.backend,
             roots=self.allowed_roots or (str(Path.home()), str(self.runs)),
             gpus_per_node=self.slurm_gpus_per_node,

@@ -21,7 +21,7 @@ from worker.launcher.heartbeat import Heart
 from worker.launcher.logs import LogShipper, LogStream
 from worker.launcher.nodes import Node, Rendezvous, await_verdict, publish, this_node
 from worker.launcher.script import ScriptReports
-from worker.launcher.stopping import CANCEL_GRACE_SECONDS, Signals, StopRequest, TimeLimit
+from worker.launcher.stopping import CANCEL_GRACE_SECONDS, SUSPENDED_SECONDS, Signals, StopRequest, TimeLimit
 from worker.service_client import ServiceClient, ServiceError
 
 log = logging.getLogger("worker.launch")
@@ -42,7 +42,7 @@ def run(attempt_folder: str) -> None:
     signals.install()
     layout = AttemptLayout(Path(attempt_folder).absolute())
     launch = LaunchDocument.model_validate_json(layout.launch.read_bytes())
-    limit = TimeLimit(launch.time_limit_minutes, launch.lead)
+    limit = TimeLimit.of(launch, os.environ, time.time())
     connect = partial(ServiceClient, launch.service_url, launch.attempt_id, layout.token.read_text().strip())
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("worker").setLevel(logging.INFO)
@@ -172,18 +172,29 @@ class Supervisor:
         _post_finish(self._connect, record)
 
     def _supervise(self) -> None:
+        looked = time.monotonic()
         while True:
             try:
                 self._process.wait(_POLL_SECONDS)
                 return
             except subprocess.TimeoutExpired:
                 pass
+            looked, since = time.monotonic(), looked
+            if looked - since > SUSPENDED_SECONDS:
+                self._stood_still(looked - since)
             self._known.update(processes.descendants(self._process.pid))
             if self._reports:
                 self._reports.follow()
             self._follow_ranks()
             self._heed_wishes()
             self._enforce()
+
+    def _stood_still(self, seconds: float) -> None:
+        """`scontrol suspend` and gang scheduling stop every process of a job, this one too."""
+        log.warning("stood still for %.0f s: the job was suspended", seconds)
+        self._limit.stood_still(seconds)
+        if self._watchdog:
+            self._watchdog.stood_still(seconds)
 
     def _follow_ranks(self) -> None:
         """Which ranks a node has is decided by each rendezvous: several nodes ship the logs of those they see."""

@@ -20,10 +20,11 @@ _WIDE = {
     "Size": 24,
     "Groups": 160,
     "Gres": 240,
+    "DefaultTime": 24,
     "GresUsed": 320,
 }
 WIDE = "--Format=" + ",".join(f"{name}:{width}" for name, width in _WIDE.items())
-SHORT = "--format=%P|%a|%l|%N|%T|%s|%g|%G"
+SHORT = "--format=%P|%a|%l|%N|%T|%s|%g|%G|%L"
 
 _FREE_STATES = frozenset({"idle", "mixed", "allocated", "completing", "planned"})
 """States in which a node takes jobs, or will as soon as there is room on it."""
@@ -44,6 +45,7 @@ class NodeLine:
     max_nodes: int | None
     groups: tuple[str, ...] | None
     gpus: Mapping[str, int]
+    default_time_minutes: int | None = None
     used: Mapping[str, int] | None = field(default=None)
     """None: not told."""
 
@@ -68,11 +70,11 @@ def _slices(row: str) -> list[str]:
 
 
 def _node_line(cells: Sequence[str]) -> NodeLine | None:
-    name, available, limit, node, state, size, groups, gres = cells[:8]
+    name, available, limit, node, state, size, groups, gres, default_time = cells[:9]
     if not name:
         return None
     word = state.rstrip("*~#!%$@^+-").lower()
-    used = parse_gpus(cells[8]) if len(cells) > 8 else None
+    used = parse_gpus(cells[9]) if len(cells) > 9 else None
     return NodeLine(
         partition=name.removesuffix("*"),
         default=name.endswith("*"),
@@ -85,6 +87,7 @@ def _node_line(cells: Sequence[str]) -> NodeLine | None:
         max_nodes=_largest(size),
         groups=None if groups.lower() in ("all", "", "(null)") else tuple(groups.split(",")),
         gpus=parse_gpus(gres),
+        default_time_minutes=parse_minutes(default_time),
         used=used,
     )
 
@@ -137,6 +140,7 @@ def _partition(lines: Sequence[NodeLine]) -> PartitionResource:
         default=first.default,
         state=first.available,
         time_limit_minutes=first.time_limit_minutes,
+        default_time_minutes=first.default_time_minutes,
         max_nodes=first.max_nodes,
         groups=list(first.groups) if first.groups is not None else None,
         nodes=dict(sorted(Counter(line.state for line in nodes).items())),

@@ -1,5 +1,6 @@
 """What people can ask of a job. Each call is one transaction that records intent; the reconciler acts on it."""
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -26,8 +27,8 @@ FORCED = "preflight_overridden"
 """The event of a job that is submitted however large it is."""
 
 
-def accept_spec(document: Any, site: Site) -> TrainingSpec:
-    """A document as a resolved spec.
+def accept_spec(document: Any, site_of: Callable[[TrainingSpec], Site]) -> TrainingSpec:
+    """A document as a resolved spec, on the site that `site_of` says.
 
     Raises:
         InvalidSpecError: with every problem found.
@@ -35,7 +36,8 @@ def accept_spec(document: Any, site: Site) -> TrainingSpec:
     if not isinstance(document, dict):
         raise InvalidRequestError("a spec is a mapping of fields", code="invalid_spec")
     try:
-        spec = resolve(parse_spec(document), site)
+        parsed = parse_spec(document)
+        spec = resolve(parsed, site_of(parsed))
     except SpecError as error:
         raise InvalidSpecError(error.problems) from None
     if problems := forbidden_variables(spec):

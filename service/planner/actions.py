@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
+from service.cluster.place import find_place, site_of
 from service.cluster.preflight import STALE
 from service.cluster.repository import ClusterRepository
 from service.dependencies import Services
@@ -16,6 +18,7 @@ from service.planner.fit import Question, automatic, too_large
 from service.planner.host import machine_bytes, share_of_machine
 from service.planner.models import Found
 from service.planner.script import preview
+from service.scheduler.documents import UNKNOWN_ACCELERATOR
 from trainyard.contract.plans import PlanResource
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec import LOOP_TASKS, TrainingSpec, parse_spec
@@ -27,7 +30,7 @@ class Accepted:
 
     spec: TrainingSpec
     plain: TrainingSpec
-    """As it is without knowledge of GPUs: what an idempotency key stands for, since the cluster changes."""
+    """As it is without knowledge of the cluster, which changes: what an idempotency key stands for."""
     why: str
     """Of the strategy."""
 
@@ -38,24 +41,28 @@ def accept(services: Services, document: Any, now: datetime) -> Accepted:
     Raises:
         InvalidSpecError: with every problem found.
     """
-    site = services.settings.site
-    plain = accept_spec(document, site)
+    find = partial(site_of, services, now=now)
+    spec = accept_spec(document, find)
+    site = find(spec)
+    plain = spec if services.settings.site.accelerator else parse_spec(document)
     if document.get("strategy", "auto") != "auto":
-        return Accepted(plain, plain, "the spec says so")
-    if plain.gpus == 1 or plain.task not in LOOP_TASKS:
-        return Accepted(plain, plain, "`auto` takes single on one rank")
+        return Accepted(spec, plain, "the spec says so")
+    if spec.gpus == 1 or spec.task not in LOOP_TASKS:
+        return Accepted(spec, plain, "`auto` takes single on one rank")
+    if site.accelerator is None:
+        return Accepted(spec, plain, f"`auto` is settled later: {UNKNOWN_ACCELERATOR}")
     if site.accelerator == "cpu":
-        return Accepted(plain, plain, "`auto` takes ddp on several ranks")
-    question = question_of(services, plain, services.models.find(plain, site.roots), now)
+        return Accepted(spec, plain, "`auto` takes ddp on several ranks")
+    question = question_of(services, spec, services.models.find(spec, site.roots), now)
     if question is None:
-        return Accepted(plain, plain, "`auto` takes ddp on several ranks; the model is not known")
-    strategy, why = automatic(question, plain)
-    if strategy == plain.strategy:
-        return Accepted(plain, plain, why)
+        return Accepted(spec, plain, "`auto` takes ddp on several ranks; the model is not known")
+    strategy, why = automatic(question, spec)
+    if strategy == spec.strategy:
+        return Accepted(spec, plain, why)
     try:
-        return Accepted(accept_spec({**document, "strategy": strategy}, site), plain, why)
+        return Accepted(accept_spec({**document, "strategy": strategy}, find), plain, why)
     except InvalidSpecError as error:
-        return Accepted(plain, plain, f"`auto` takes ddp: {strategy} does not go with this spec ({error.problems[0]})")
+        return Accepted(spec, plain, f"`auto` takes ddp: {strategy} does not go with this spec ({error.problems[0]})")
 
 
 def plan(services: Services, document: Any, now: datetime) -> PlanResource:
@@ -67,13 +74,15 @@ def plan(services: Services, document: Any, now: datetime) -> PlanResource:
     accepted = accept(services, document, now)
     spec = accepted.spec
     found = services.models.find(spec, services.settings.site.roots)
-    script, problem = preview(services.settings, spec)
+    with services.database.read() as session:
+        place = find_place(session, services.settings, spec.resources, now)
+    script, problem = preview(services.settings, spec, place)
     return compose(
         spec,
         found,
         _devices(services, spec, now),
         why=accepted.why,
-        cpu=services.settings.site.accelerator == "cpu",
+        cpu=place.accelerator == "cpu",
         script=script,
         warnings=[problem] if problem else [],
     )
@@ -86,7 +95,7 @@ def outsized(services: Services, document: Mapping[str, Any], now: datetime) -> 
     Reads the model's folder: not in a database session.
     """
     spec = parse_spec(document)
-    if spec.task not in LOOP_TASKS or (services.settings.site.accelerator == "cpu" and not _here(services)):
+    if spec.task not in LOOP_TASKS or _on_other_hosts(services, spec, now):
         return []
     question = question_of(services, spec, services.models.find(spec, services.settings.site.roots), now)
     return too_large(question, spec) if question else []
@@ -96,8 +105,13 @@ def question_of(services: Services, spec: TrainingSpec, found: Found, now: datet
     """None where the model is not known."""
     if found.outline is None:
         return None
-    cpu = services.settings.site.accelerator == "cpu"
+    cpu = site_of(services, spec, now).accelerator == "cpu"
     return Question(found.outline, _devices(services, spec, now), found.context, cpu)
+
+
+def _on_other_hosts(services: Services, spec: TrainingSpec, now: datetime) -> bool:
+    """Whether it runs in the memory of machines of which nothing is known."""
+    return not _here(services) and site_of(services, spec, now).accelerator == "cpu"
 
 
 def _here(services: Services) -> bool:
@@ -108,7 +122,7 @@ def _here(services: Services) -> bool:
 def _devices(services: Services, spec: TrainingSpec, now: datetime) -> list[Device]:
     """By the cluster's newest snapshot, unless it is out of date; without GPUs, of this machine's memory."""
     settings = services.settings
-    if settings.site.accelerator == "cpu":
+    if site_of(services, spec, now).accelerator == "cpu":
         return [share_of_machine(machine_bytes(), spec.gpus)] if _here(services) else []
     with services.database.read() as session:
         cluster = ClusterRepository(session).resource(settings.backend, now)

@@ -2,32 +2,24 @@
 
 import os
 
+from service.cluster.place import Place
 from service.scheduler.documents import launch_document, source_tree
 from service.scheduler.launch_plan import allowed, plan_launch
-from service.scheduler.slurm_plan import SlurmSite, batch_script
+from service.scheduler.slurm_plan import batch_script
 from service.settings import Settings
+from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec import TrainingSpec
 
 JOB, ATTEMPT = "JOB-ID", "ATTEMPT-ID"
 
 
-def preview(settings: Settings, spec: TrainingSpec) -> tuple[str | None, str | None]:
+def preview(settings: Settings, spec: TrainingSpec, place: Place) -> tuple[str | None, str | None]:
     """The script, or why there is none."""
     slurm = settings.backend == "slurm"
-    document = launch_document(
-        spec,
-        settings,
-        slurm=slurm,
-        job_id=JOB,
-        attempt_id=ATTEMPT,
-        attempt=1,
-        tag=f"ty-{settings.instance}-{ATTEMPT}",
-        execution=1,
-        max_restarts=0,
-    )
     folder = RunLayout(settings.runs / JOB).attempt(1).root
     try:
+        document = _document(settings, spec, place, slurm=slurm)
         plan = plan_launch(
             document,
             folder=folder,
@@ -36,7 +28,22 @@ def preview(settings: Settings, spec: TrainingSpec) -> tuple[str | None, str | N
             search_path=source_tree(),
         )
         if slurm:
-            return batch_script(SlurmSite(accelerator=settings.site.accelerator), document, plan), None
+            return batch_script(document, plan), None
     except ValueError as error:
         return None, f"the batch script cannot be made: {error}"
     return plan.script, None
+
+
+def _document(settings: Settings, spec: TrainingSpec, place: Place, *, slurm: bool) -> LaunchDocument:
+    return launch_document(
+        spec,
+        settings,
+        place,
+        slurm=slurm,
+        job_id=JOB,
+        attempt_id=ATTEMPT,
+        attempt=1,
+        tag=f"ty-{settings.instance}-{ATTEMPT}",
+        execution=1,
+        max_restarts=0,
+    )

@@ -14,13 +14,15 @@ _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 def blamed(finish: FinishRecord | None, seen: Observation | None) -> str | None:
     """The node that failed the attempt, by the scheduler's name; None where nothing points at one.
 
-    What a worker says is a stranger's word: anything but a node's name is no name. Without its word, an attempt that
-    the scheduler says ran on one node and ended in a failure of it, or without a trace, points there too.
+    What a worker says is a stranger's word: anything but a node's name is no name. An attempt that the scheduler says
+    ran on one node and ended in a failure of it points there too, whatever its worker had the time to say; without
+    that word, one that ended without a trace as well.
     """
-    if finish is not None:
-        node = finish.failure.node if finish.failure else None
-        return node if node and _NODE.fullmatch(node) else None
-    if seen is None or seen.ended_as not in ("node_failure", "failed") or len(seen.nodes) != 1:
+    told = finish.failure.node if finish is not None and finish.failure else None
+    if told is not None:
+        return told if _NODE.fullmatch(told) else None
+    witnesses = ("node_failure",) if finish is not None else ("node_failure", "failed")
+    if seen is None or seen.ended_as not in witnesses or len(seen.nodes) != 1:
         return None
     return seen.nodes[0] if _NODE.fullmatch(seen.nodes[0]) else None
 

@@ -35,6 +35,8 @@ class Facts:
     barren: int
     """Continuations in a row that began without a newer checkpoint, the one that would follow now counted in."""
     on_time_limit: Literal["continue", "fail"]
+    former: tuple[str, ...] = ()
+    """How the attempts before this one ended that brought no newer checkpoint either, oldest first."""
     silent_seconds: float = 0.0
     """Since the last sign of life of its worker."""
     pause_seconds: float = 0.0
@@ -173,7 +175,7 @@ def _why(facts: Facts) -> ExitReason:
 
 def _knows_better(told: EndedAs | None, finish: FinishRecord) -> bool:
     if finish.reason == "preempted":
-        return told in ("cancelled", "node_failure")
+        return told in ("cancelled", "node_failure", "time_limit")
     return told == "node_failure" and finish.failure is not None and finish.failure.consequence
 
 
@@ -234,6 +236,24 @@ _WHY = {
 }
 
 
+_HELP = {
+    "preempted": "take a partition or qos whose jobs are not preempted",
+    "time_limit": "raise resources.time_limit_minutes, or take a partition that allows more (`trainyard cluster`)",
+    "node_failure": "look at the log of each attempt and at its nodes",
+}
+
+
+def _given_up(facts: Facts, why: ExitReason, words: str) -> str:
+    """What ended each attempt, and what helps against that."""
+    ends = [*facts.former, why]
+    told = f"{words}, {facts.barren} times in a row"
+    if len(set(ends)) > 1:
+        each = ", then ".join(_WHY.get(end, end) for end in ends)
+        told = f"{facts.barren} attempts in a row ended ({each})"
+    helps = "; ".join(_HELP[end] for end in dict.fromkeys(ends) if end in _HELP)
+    return f"{told} without a newer checkpoint; write checkpoints more often (checkpoint.every_steps), or {helps}"
+
+
 def _words(facts: Facts, why: ExitReason) -> str:
     finish, seen = facts.finish, facts.observation
     words = _WHY[why]
@@ -248,8 +268,13 @@ def _words(facts: Facts, why: ExitReason) -> str:
 def _continued(facts: Facts, why: ExitReason) -> Verdict:
     words = _words(facts, why)
     if facts.barren >= MAX_BARREN:
-        message = f"{words}, {facts.barren} times in a row without a newer checkpoint; write checkpoints more often"
-        return Verdict(status="failed", reason="retries_exhausted", message=message, ended=True, exit_reason=why)
+        return Verdict(
+            status="failed",
+            reason="retries_exhausted",
+            message=_given_up(facts, why, words),
+            ended=True,
+            exit_reason=why,
+        )
     return Verdict(
         status="queued", message=f"to be continued from the last checkpoint: {words}", ended=True, exit_reason=why
     )

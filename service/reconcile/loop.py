@@ -219,14 +219,17 @@ class Reconciler:
     def _facts(
         self, job: Job, attempt: Attempt, seen: Observation, finish: FinishRecord | None, *, over: bool
     ) -> Facts:
-        retries_left, barren, on_time_limit = 0, 0, "continue"
+        retries_left, barren, on_time_limit, former = 0, 0, "continue", ()
         if over:
             # Points drained a moment ago may have brought a checkpoint that the loaded row does not know.
             with self._services.database.read() as session:
-                fresh = JobRepository(session, self._services.clock()).get(job.id)
+                jobs = JobRepository(session, self._services.clock())
+                fresh = jobs.get(job.id)
+                barren = _barren(fresh, attempt)
+                former = _former(jobs.attempts(fresh), attempt, barren - 1)
             restart = parse_spec(fresh.spec).restart
             used = fresh.retries_used + (finish.restarts if finish else 0)
-            retries_left, barren = restart.max_retries - used, _barren(fresh, attempt)
+            retries_left = restart.max_retries - used
             on_time_limit = restart.on_time_limit
         return Facts(
             status=job.status,  # type: ignore[arg-type]
@@ -237,6 +240,7 @@ class Reconciler:
             retries_left=retries_left,
             barren=barren,
             on_time_limit=on_time_limit,  # type: ignore[arg-type]
+            former=former,
             silent_seconds=_silence(attempt, self._services.clock()),
             pause_seconds=self._pause_seconds(job),
             pause_patience=self._services.settings.pause_patience_seconds,
@@ -324,6 +328,12 @@ def _end(job: Job, attempt: Attempt, verdict: Verdict, finish: FinishRecord | No
 
 def _barren(job: Job, attempt: Attempt) -> int:
     return 0 if newest_step(job) != attempt.checkpoint_step else job.barren_continuations + 1
+
+
+def _former(attempts: Sequence[Attempt], current: Attempt, count: int) -> tuple[str, ...]:
+    """How the last attempts before the current one ended."""
+    before = [one.exit_reason or "node_failure" for one in attempts if one.number < current.number]
+    return tuple(before[len(before) - count :]) if count > 0 else ()
 
 
 def _finish_of(attempt: Attempt) -> FinishRecord | None:

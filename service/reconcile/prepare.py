@@ -6,22 +6,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy.orm import Session
 
 from service.access.tokens import hash_token, new_worker_token
+from service.cluster.place import Place, find_place
 from service.cluster.preflight import refusals
 from service.cluster.repository import ClusterRepository
 from service.db.models import Attempt, Job
 from service.dependencies import Services
-from service.errors import UnavailableError
+from service.errors import InvalidSpecError, UnavailableError
 from service.jobs.repository import JobRepository
 from service.jobs.submitting import FORCED
-from service.planner.actions import outsized
+from service.planner.actions import accept, outsized
 from service.reconcile.handover import NotAsked, Superseded
 from service.reconcile.lease import LeaderLease, LeaseLostError
 from service.scheduler.base import LaunchPlan, Rejected
-from service.scheduler.documents import launch_document, ranks_per_node
+from service.scheduler.documents import UNKNOWN_ACCELERATOR, launch_document, ranks_per_node
 from service.scheduler.launch_plan import allowed, plan_launch
 from trainyard.contract.launch import LaunchDocument, Origin
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
@@ -35,6 +37,18 @@ _STALE = timedelta(seconds=60)
 _HEARTBEAT_SECONDS = 10
 _LOCAL_HEARTBEAT_SECONDS = 2
 """Of the few jobs of one machine, which hear of a pause the sooner."""
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What the cluster's snapshot has made of a spec that was accepted without one."""
+
+    spec: dict[str, Any] | None = None
+    """Resolved; None: it was already."""
+    problems: Sequence[Problem] = ()
+    """Why it cannot run there."""
+    waiting: str = ""
+    """Why nothing can be said yet."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +74,7 @@ class Preparation:
         try:
             job, attempt = self._load(job_id, attempt_id)
             folder = self.services.run(job.id).attempt(attempt.number)
-            document = self._document(job, attempt)
+            document = self._document(job, attempt, self._place(job))
             plan = self._plan(document, folder.root)
             self.services.crash("prepare.before-announcement")
             said = self.services.clock()
@@ -87,11 +101,31 @@ class Preparation:
         spec = parse_spec(job.spec)
         cluster = ClusterRepository(session).resource("slurm", self.services.clock())
         ranks, limit = ranks_per_node(spec), spec.resources.time_limit_minutes or settings.slurm_time_limit_minutes
-        gpus = ranks if settings.site.accelerator == "cuda" else 0
+        place = find_place(session, settings, spec.resources, self.services.clock())
+        gpus = ranks if place.accelerator == "cuda" else 0
         return refusals(spec.resources, spec.gpus // ranks, gpus, limit, cluster)
 
-    def outsized(self, job_no: int) -> list[Problem]:
-        """Why a new job cannot fit the memory of the GPUs it asks for. Reads its model's folder: in no session."""
+    def settle(self, job_no: int) -> Settled:
+        """What of a new job waited for the cluster's first snapshot. Reads its model's folder: in no session."""
+        now = self.services.clock()
+        with self.services.database.read() as session:
+            job = JobRepository(session, now).by_number(job_no)
+            document, resources = job.spec, parse_spec(job.spec).resources
+            if find_place(session, self.services.settings, resources, now).accelerator is None:
+                return Settled(waiting=UNKNOWN_ACCELERATOR)
+        if job.attempts or self.services.settings.known_accelerator is not None:
+            return Settled()
+        try:
+            return Settled(spec=dump_spec(accept(self.services, document, now).spec))
+        except InvalidSpecError as error:
+            return Settled(problems=error.problems)
+
+    def outsized(self, job_no: int, settled: dict[str, Any] | None = None) -> list[Problem]:
+        """Why a new job cannot fit the memory of the GPUs it asks for. Reads its model's folder: in no session.
+
+        Args:
+            settled: its spec, where that is to change.
+        """
         if not self.services.settings.slurm_preflight:
             return []
         with self.services.database.read() as session:
@@ -99,7 +133,7 @@ class Preparation:
             job = jobs.by_number(job_no)
             if job.attempts or jobs.last_event(job, FORCED, since=None):
                 return []
-            document = job.spec
+            document = settled or job.spec
         return outsized(self.services, document, self.services.clock())
 
     def _load(self, job_id: str, attempt_id: str) -> tuple[Job, Attempt]:
@@ -139,10 +173,16 @@ class Preparation:
         )
         return replace(plan, script=self.batch_script(document, plan)) if self.batch_script else plan
 
-    def _document(self, job: Job, attempt: Attempt) -> LaunchDocument:
+    def _place(self, job: Job) -> Place:
+        with self.services.database.read() as session:
+            resources = parse_spec(job.spec).resources
+            return find_place(session, self.services.settings, resources, self.services.clock())
+
+    def _document(self, job: Job, attempt: Attempt, place: Place) -> LaunchDocument:
         return launch_document(
             parse_spec(job.spec),
             self.services.settings,
+            place,
             slurm=self.slurm,
             job_id=job.id,
             attempt_id=attempt.id,

@@ -81,13 +81,18 @@ class Submitter:
         """Begin the next attempt of a queued job, where there is room for one more question."""
         if not self.hand_overs.room:
             return
-        now, outsized = self.services.clock(), self.preparation.outsized(job_no)
+        now, settled = self.services.clock(), self.preparation.settle(job_no)
+        outsized = self.preparation.outsized(job_no, settled.spec)
         with self.lease.write() as session:
             jobs = JobRepository(session, now)
             job = jobs.locked(job_no)
             if job.status != "queued" or job.desired != "run":
                 return
-            if problems := self.preparation.refusals(session, job) + outsized:
+            if settled.waiting:
+                jobs.say(job, f"not handed over yet: {settled.waiting}")
+                return
+            job.spec = settled.spec or job.spec
+            if problems := [*settled.problems, *self.preparation.refusals(session, job), *outsized]:
                 _refuse(jobs, job, problems)
                 self.services.metrics.submission("refused")
                 return

@@ -4,25 +4,39 @@ import os
 from pathlib import Path
 from typing import Any
 
+from service.cluster.place import Place
 from service.settings import Settings
 from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.spec import TrainingSpec
 
+UNKNOWN_ACCELERATOR = (
+    "Slurm has not told yet whether the partition has GPUs (sinfo); TRAINYARD_ACCELERATOR=cpu or cuda says so for all"
+)
 
-def launch_document(spec: TrainingSpec, settings: Settings, *, slurm: bool, **attempt: Any) -> LaunchDocument:
+
+def launch_document(
+    spec: TrainingSpec, settings: Settings, place: Place, *, slurm: bool, **attempt: Any
+) -> LaunchDocument:
     """What a worker is told.
 
     Args:
         attempt: The fields that say which attempt it is.
+
+    Raises:
+        ValueError: nobody knows yet what the ranks will compute on.
     """
+    if place.accelerator is None:
+        raise ValueError(UNKNOWN_ACCELERATOR)
     ranks = ranks_per_node(spec)
     default_limit = settings.slurm_time_limit_minutes if slurm else None
     return LaunchDocument(
         service_url=settings.service_url,
         nodes=spec.gpus // ranks,
         ranks_per_node=ranks,
+        accelerator=place.accelerator,
         host_suffix=settings.slurm_host_suffix,
         time_limit_minutes=spec.resources.time_limit_minutes or default_limit,
+        partition_limit_minutes=place.limit_minutes if slurm else None,
         lead_seconds=settings.slurm_lead_seconds,
         spec=spec,
         **attempt,

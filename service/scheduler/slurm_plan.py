@@ -6,7 +6,6 @@ submitit's quoting is for a shell, and sbatch reads its options otherwise.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +20,12 @@ _NAME = re.compile(r"[A-Za-z0-9_.:,=\[\]&*|-]{1,128}")
 _PATH = re.compile(r"/[A-Za-z0-9_./+@=,-]*")
 
 
-@dataclass(frozen=True)
-class SlurmSite:
-    """What an administrator has said about the cluster."""
-
-    accelerator: str = "cpu"
-
-
 def is_plain_path(path: Path) -> bool:
     """Whether a path can stand in a batch script as it is."""
     return _PATH.fullmatch(str(path)) is not None
 
 
-def batch_script(site: SlurmSite, document: LaunchDocument, plan: LaunchPlan) -> str:
+def batch_script(document: LaunchDocument, plan: LaunchPlan) -> str:
     """The batch script of one attempt, to the letter as it is submitted.
 
     Raises:
@@ -44,11 +36,11 @@ def batch_script(site: SlurmSite, document: LaunchDocument, plan: LaunchPlan) ->
             raise ValueError(f"{path} cannot stand in a batch script: letters, digits and _./+@=,- only")
     folder = submitit_folder(plan.folder)
     command = f"{plan.python} -u -m submitit.core._submit {folder}"
-    text: str = _make_sbatch_string(command=command, folder=folder, **_options(site, document, plan))
+    text: str = _make_sbatch_string(command=command, folder=folder, **_options(document, plan))
     return text
 
 
-def _options(site: SlurmSite, document: LaunchDocument, plan: LaunchPlan) -> dict[str, Any]:
+def _options(document: LaunchDocument, plan: LaunchPlan) -> dict[str, Any]:
     """Of submitit's SlurmExecutor, by its own names."""
     resources, ranks = document.spec.resources, document.ranks_per_node
     options: dict[str, Any] = {
@@ -58,7 +50,7 @@ def _options(site: SlurmSite, document: LaunchDocument, plan: LaunchPlan) -> dic
         "cpus_per_task": ranks * (resources.cpus_per_gpu or 1),
         "time": document.time_limit_minutes,
         "mem": f"{ranks * resources.memory_gb_per_gpu}G" if resources.memory_gb_per_gpu else None,
-        "gres": _gres(resources, ranks) if site.accelerator == "cuda" else None,
+        "gres": _gres(resources, ranks) if document.accelerator == "cuda" else None,
         "partition": resources.partition,
         "account": resources.account,
         "qos": resources.qos,
@@ -83,7 +75,7 @@ def _warning(document: LaunchDocument) -> str:
     (SIGCONT does nothing).
     """
     lead = int(document.lead)
-    if document.time_limit_minutes is None:
+    if document.limit_minutes is None:
         return f"USR2@{lead}"
     return f"USR2@{lead - 75}" if lead > 90 else f"CONT@{lead}"
 

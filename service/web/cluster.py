@@ -9,7 +9,8 @@ from fastapi.responses import HTMLResponse
 from service.cluster.endpoints import get_cluster
 from service.dependencies import NowDep, Services, ServicesDep
 from service.jobs import endpoints as jobs
-from service.jobs.repository import JobFilter, Window
+from service.jobs.lists.repository import JobFilter
+from service.jobs.repository import Window
 from service.web import clustering
 from service.web.endpoints import PagesDep, VisitorDep
 from trainyard.contract.resources import JobResource

@@ -10,7 +10,8 @@ from markupsafe import Markup
 from service.dependencies import NowDep, Services, ServicesDep
 from service.errors import NotFoundError
 from service.jobs import endpoints as jobs
-from service.jobs.repository import JobFilter, Window
+from service.jobs.lists.repository import JobFilter
+from service.jobs.repository import Window
 from service.reports.curves.reading import Wanted, read_curves
 from service.sweeps import actions as sweeps
 from service.web import sketch, views

@@ -81,7 +81,7 @@ def complete(client: Client, job_id: str) -> None:
     def steps() -> list[int]:
         return [point.step for point in client.points(job_id, ["train/loss"])]
 
-    wanted = list(range(EVERY, STEPS + 1, EVERY))
+    wanted = [1, *range(EVERY, STEPS + 1, EVERY)]
     wait_until(lambda: len(steps()) >= len(wanted), 30, "the last points")
     assert steps() == wanted
     assert STEPS in {checkpoint.step for checkpoint in client.checkpoints(job_id)}

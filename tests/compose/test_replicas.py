@@ -1,5 +1,6 @@
 """Three replicas of the API are one service."""
 
+import ssl
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
@@ -23,6 +24,16 @@ def test_one_key_at_all_of_them_is_one_job(stack: Stack) -> None:
         assert len(set(pool.map(submit, range(9)))) == 1
 
 
+def first_metrics_by_tls(stack: Stack, run: LongRun) -> None:
+    """The proxy passes on what comes while it comes: the run is not over when its first points are here."""
+    trusted = ssl.create_default_context(cafile=str(stack.certificate))
+    head = {"Authorization": f"Bearer {stack.token}"}
+    url = f"https://127.0.0.1:{stack.secure_port}/v1/jobs/{run.id}/stream"
+    with httpx.stream("GET", url, headers=head, verify=trusted, timeout=60) as answer:
+        assert answer.status_code == 200
+        assert "event: metrics" in answer.iter_lines()
+
+
 def test_a_stream_of_one_tells_what_workers_said_to_others(stack: Stack) -> None:
     run = LongRun(stack, "streamed")
     token = stack.execute("reconciler", "sh", "-c", f"cat /shared/runs/{run.id}/attempts/1/token").strip()
@@ -44,6 +55,7 @@ def test_a_stream_of_one_tells_what_workers_said_to_others(stack: Stack) -> None
             told = [event for event in client.stream(run.id, logs=False) if event.type == "metrics"]
         return [(point.key, point.step) for event in told for point in event.data.points]
 
+    first_metrics_by_tls(stack, run)
     with ThreadPoolExecutor(6) as pool:
         streams = [pool.submit(follow, number) for number in REPLICAS]
         assert list(pool.map(report, REPLICAS)) == [200, 200, 200]

@@ -10,7 +10,7 @@ import pytest
 from service.scheduler.base import Accepted
 from service.scheduler.launch_plan import plan_launch
 from service.scheduler.slurm import SlurmScheduler
-from service.scheduler.slurm_plan import SlurmSite, batch_script
+from service.scheduler.slurm_plan import batch_script
 from tests.slurm.specs import parity
 from tests.support.slurm_lab import SlurmLab
 from tests.support.wait import wait_until
@@ -33,11 +33,12 @@ def test_a_job_is_given_the_gpus_that_it_asks_for(slurm: SlurmLab, tmp_path: Pat
         execution=1,
         max_restarts=0,
         ranks_per_node=2,
+        accelerator="cuda",
         spec=spec,
     )
     root = Path(__file__).parents[2]
     plan = plan_launch(document, folder=folder, allowed_environment={"PATH": os.environ["PATH"]}, search_path=[root])
-    script = batch_script(SlurmSite("cuda"), document, plan)
+    script = batch_script(document, plan)
     outcome = SlurmScheduler(target="tests.support.jobs:environment").submit(replace(plan, script=script))
     assert isinstance(outcome, Accepted)
     assert slurm.run("squeue", "--noheader", "--states=all", "-j", outcome.scheduler_id, "-o", "%b").strip() in (

@@ -11,7 +11,7 @@ import pytest
 from service.scheduler.base import Accepted, Rejected
 from service.scheduler.launch_plan import plan_launch
 from service.scheduler.slurm import SlurmScheduler
-from service.scheduler.slurm_plan import SlurmSite, batch_script
+from service.scheduler.slurm_plan import batch_script
 from tests.slurm.specs import parity
 from tests.support.slurm_lab import SlurmLab
 from tests.support.wait import wait_until
@@ -51,7 +51,7 @@ def test_never_reaches_a_script_even_past_acceptance(slurm: SlurmLab, tmp_path: 
         document = _document(spec.model_copy(update={"resources": resources}))
         plan = plan_launch(document, folder=tmp_path, allowed_environment={})
         with pytest.raises(ValueError, match="may not stand in a batch script"):
-            batch_script(SlurmSite("cuda"), document, plan)
+            batch_script(document, plan)
     assert not (tmp_path / "pwned").exists()
 
 
@@ -60,7 +60,7 @@ def test_a_tag_with_it_runs_nothing(slurm: SlurmLab, tmp_path: Path) -> None:
     document = _document(spec).model_copy(update={"tag": hostile(tmp_path / "pwned")})
     plan = plan_launch(document, folder=tmp_path, allowed_environment={})
     with pytest.raises(ValueError, match="may not stand in a batch script"):
-        batch_script(SlurmSite(), document, plan)
+        batch_script(document, plan)
 
 
 def test_the_bypass_itself_still_works_on_this_slurm(slurm: SlurmLab, tmp_path: Path) -> None:
@@ -113,4 +113,4 @@ def _submit(scheduler: SlurmScheduler, document: LaunchDocument, folder: Path) -
     root = Path(__file__).parents[2]
     allowed = {"PATH": os.environ["PATH"], "MY_FLAG": 'a "quoted" $(value)'}
     plan = plan_launch(document, folder=folder, allowed_environment=allowed, search_path=[root])
-    return scheduler.submit(replace(plan, script=batch_script(SlurmSite(), document, plan)))
+    return scheduler.submit(replace(plan, script=batch_script(document, plan)))

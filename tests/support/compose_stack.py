@@ -18,12 +18,16 @@ from trainyard.client import Client
 
 ROOT = Path(__file__).parents[2]
 COPIED = (
-    *("compose.yaml", ".dockerignore", "pyproject.toml", "constraints.txt", "docker"),
+    *("compose.yaml", "compose.tls.yaml", ".dockerignore", "pyproject.toml", "constraints.txt", "docker"),
     *("trainyard", "service", "worker", "migrations", "jobs_templates"),
 )
 EXTRAS = "worker,hf"
 """What the nodes of the tests have: low-rank adapters need peft."""
 IMAGES = {"service": "SERVICE_IMAGE", "slurm-controller": "CONTROLLER_IMAGE", "slurm-node": "NODE_IMAGE"}
+SOON = {"SUBMIT_SECONDS": 20, "DOUBT_SECONDS": 15, "POLL_SECONDS": 1, "SLOWEST_POLL_SECONDS": 5}
+"""Of Slurm: a submission in whose middle the service was killed is in doubt for seconds, not for minutes."""
+STAND_INS = {"postgres": "POSTGRES_IMAGE", "nginx": "NGINX_IMAGE"}
+"""Images of others that cannot be pulled everywhere, made of Debian's packages."""
 _REPLICAS = 3
 
 
@@ -36,14 +40,17 @@ class Stack:
         self.name = f"tytest{os.getpid()}"
         self.seconds: dict[str, float] = {}
         """How long each step took."""
-        first = _free_ports(_REPLICAS)
+        first = _free_ports(_REPLICAS + 1)
+        self.secure_port = first + _REPLICAS
         self._environment = {
             "COMPOSE_PROJECT_NAME": self.name,
+            "COMPOSE_FILE": "compose.yaml:compose.test.yaml:compose.tls.yaml",
             "TRAINYARD_PORTS": f"{first}-{first + _REPLICAS - 1}",
-            "POSTGRES_IMAGE": "trainyard-test-postgres",
+            "TRAINYARD_TLS_BIND": "127.0.0.1",
+            "TRAINYARD_TLS_PORT": str(self.secure_port),
             "WORKER_EXTRAS": EXTRAS,
             "DOCKER_BUILDKIT": "0",
-            **{variable: f"trainyard-test-{name}" for name, variable in IMAGES.items()},
+            **{variable: f"trainyard-test-{name}" for name, variable in (IMAGES | STAND_INS).items()},
         }
         v2 = shutil.which("docker-compose") is None
         self._command = ("docker", "compose") if v2 else ("docker-compose",)
@@ -57,6 +64,9 @@ class Stack:
                 shutil.copytree(source, target, ignore=ignored)
             else:
                 shutil.copy(source, target)
+        settings = {f"TRAINYARD_SLURM_{name}": str(value) for name, value in SOON.items()}
+        changed = {"services": {service: {"environment": settings} for service in ("api", "reconciler")}}
+        (self.folder / "compose.test.yaml").write_text(json.dumps(changed))
         self.engine.run("docker/init", cwd=self.folder)
         with self._timed("wheelhouse"):
             fill_wheelhouse(self.engine, self.folder)
@@ -65,15 +75,34 @@ class Stack:
         for service, image in (("migrate", "service"), ("mariadb", "controller"), ("c1", "node")):
             with self._timed(f"{image} image"):
                 self.compose("build", service, timeout=900)
-        with self._timed("Postgres image"):
-            self._build_postgres(base)
+        with self._timed("stand-ins for Postgres and nginx"):
+            for name in STAND_INS:
+                self._build_stand_in(name, base)
+        self._certify(base)
 
-    def _build_postgres(self, base: str) -> None:
+    def _build_stand_in(self, name: str, base: str) -> None:
         here = ROOT / "tests" / "compose"
         uid = dict(line.split("=") for line in (self.folder / ".env").read_text().split())["TRAINYARD_UID"]
         arguments = ["--build-arg", f"BASE_IMAGE={base}", "--build-arg", f"TRAINYARD_UID={uid}"]
-        file = ["--file", here / "postgres.Dockerfile", "--tag", self._environment["POSTGRES_IMAGE"]]
+        file = ["--file", here / f"{name}.Dockerfile", "--tag", f"trainyard-test-{name}"]
         self.engine.run("docker", "build", "--quiet", *arguments, *file, here, timeout=600)
+
+    def _certify(self, base: str) -> None:
+        """A certificate for 127.0.0.1, signed by itself."""
+        words = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=test -addext subjectAltName=IP:127.0.0.1"
+        made = self.engine.run("docker", "run", "--rm", base, *words.split(), "-keyout", "/dev/stdout")
+        end = made.index("-----BEGIN CERTIFICATE")
+        secrets = self.folder / "docker" / "secrets"
+        self.certificate.write_text(made[end:])
+        key = secrets / "tls_key"
+        key.touch(mode=0o600)
+        key.write_text(made[:end])
+        owner = (secrets / "admin_token").stat()
+        os.chown(key, owner.st_uid, owner.st_gid)
+
+    @property
+    def certificate(self) -> Path:
+        return self.folder / "docker" / "certificate.pem"
 
     def up(self, replicas: int = 1) -> None:
         """Returns when the service is ready and both nodes are idle."""
@@ -137,9 +166,12 @@ class Stack:
 
     def client(self, number: int = 0) -> Client:
         """Of one replica of the API, as its administrator."""
-        token = (self.folder / "docker" / "secrets" / "admin_token").read_text().strip()
         ports = self.inspect(self.containers("api")[number])["NetworkSettings"]["Ports"]["8470/tcp"]
-        return Client(f"http://127.0.0.1:{ports[0]['HostPort'] if ports else 1}", token)
+        return Client(f"http://127.0.0.1:{ports[0]['HostPort'] if ports else 1}", self.token)
+
+    @property
+    def token(self) -> str:
+        return (self.folder / "docker" / "secrets" / "admin_token").read_text().strip()
 
     def image_megabytes(self, name: str) -> int:
         size = self.engine.run("docker", "image", "inspect", "--format", "{{.Size}}", f"trainyard-test-{name}")

@@ -116,7 +116,8 @@ class World:
     """One service, and the hands of everyone around it."""
 
     def __init__(self, url: str, folder: Path, **settings: Any):
-        self.settings = Settings(state_dir=folder, database_url=url, accelerator="cpu", local_slots=4, **settings)
+        made = {"accelerator": "cpu", "local_slots": 4, **settings}
+        self.settings = Settings(state_dir=folder, database_url=url, **made)
         self.settings.runs.mkdir(parents=True, exist_ok=True)
         self.clock = FakeClock()
         self.database = Database(self.settings.url)

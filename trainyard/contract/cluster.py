@@ -34,6 +34,8 @@ class PartitionResource(Resource):
     """`up`; `down`: jobs wait; `drain`: what is there runs on, no new ones; `inact`: neither."""
     time_limit_minutes: int | None = None
     """None: no limit."""
+    default_time_minutes: int | None = None
+    """Of jobs that name no limit; None: the limit itself."""
     max_nodes: int | None = None
     """That one job may take; None: no limit."""
     groups: list[str] | None = None

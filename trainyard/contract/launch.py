@@ -1,5 +1,7 @@
 """launch.json: everything a worker is told about its attempt besides its token."""
 
+from typing import Literal
+
 from trainyard.contract.base import NonNegativeInt, PositiveInt, Strict
 from trainyard.contract.spec import TrainingSpec
 
@@ -35,12 +37,17 @@ class LaunchDocument(Strict):
     """Checkpoints of lower executions are from before a retry from scratch: they are removed, not gone on from."""
     nodes: PositiveInt = 1
     ranks_per_node: PositiveInt
+    accelerator: Literal["cpu", "cuda"] = "cpu"
+    """`cuda`: on Slurm, each rank is given a GPU."""
     host_suffix: str = ""
     """Several nodes: appended to a node's name to get the one under which the other nodes reach it."""
     heartbeat_seconds: PositiveInt = 10
     log_bytes: PositiveInt = 1024**3
     """What the file of one rank's log may take on disk; its beginning is dropped for it."""
     time_limit_minutes: PositiveInt | None = None
+    """What the scheduler is asked for."""
+    partition_limit_minutes: PositiveInt | None = None
+    """What the partition gives where nothing is asked for, as far as is known."""
     lead_seconds: PositiveInt = 180
     """How long before the time limit the ranks are asked to save, where the limit leaves room for it."""
     excluded_nodes: tuple[str, ...] = ()
@@ -54,7 +61,15 @@ class LaunchDocument(Strict):
         return 1 if self.spec.strategy == "dp" else self.ranks_per_node
 
     @property
+    def limit_minutes(self) -> int | None:
+        """The time limit that holds; None: none, or not known."""
+        return self.time_limit_minutes or self.partition_limit_minutes
+
+    @property
     def lead(self) -> float:
         """Seconds before the time limit at which the ranks are asked to save."""
-        seconds = (self.time_limit_minutes or 1e9) * 60.0
-        return min(float(self.lead_seconds), max(15.0, seconds / 10.0))
+        return self.lead_of((self.limit_minutes or 1e9) * 60.0)
+
+    def lead_of(self, limit_seconds: float) -> float:
+        """The same for another limit."""
+        return min(float(self.lead_seconds), max(15.0, limit_seconds / 10.0))

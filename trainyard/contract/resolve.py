@@ -1,7 +1,7 @@
 """Acceptance of a spec: what this release does not do is refused, and every `auto` becomes a value."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from trainyard.contract.forks import parse_origin
@@ -22,7 +22,8 @@ DIGITS = 10
 class Site:
     """What an `auto` depends on beyond the spec."""
 
-    accelerator: Literal["cpu", "cuda"] = "cpu"
+    accelerator: Literal["cpu", "cuda"] | None = "cpu"
+    """None: not known yet."""
     scheduler: Literal["local", "slurm"] = "local"
     slots: int | None = None
     """Ranks that the local scheduler can run at once."""
@@ -34,12 +35,14 @@ class Site:
 
 def resolve(spec: TrainingSpec, site: Site) -> TrainingSpec:
     """The spec with every `auto` settled, except `batch.micro_size`, which the first execution settles, and those that
-    mean nothing to the task.
+    mean nothing to the task. While the accelerator is not known, a spec to which it matters stays as it is.
 
     Raises:
         SpecError: when the spec asks for something that is not built yet or would have no effect: nothing is ever
             silently ignored.
     """
+    if site.accelerator is None:
+        return _undecided(spec, site)
     problems = unsupported(spec, site)
     if problems:
         raise SpecError(problems)
@@ -60,6 +63,20 @@ def resolve(spec: TrainingSpec, site: Site) -> TrainingSpec:
     if idle := unused_fields(resolved):
         raise SpecError(idle)
     return resolved
+
+
+def _undecided(spec: TrainingSpec, site: Site) -> TrainingSpec:
+    """What runs with neither accelerator is refused now; the rest waits for the answer, unless it is the same."""
+    try:
+        with_gpus = resolve(spec, replace(site, accelerator="cuda"))
+    except SpecError:
+        resolve(spec, replace(site, accelerator="cpu"))
+        return spec
+    try:
+        without = resolve(spec, replace(site, accelerator="cpu"))
+    except SpecError:
+        return spec
+    return with_gpus if with_gpus == without else spec
 
 
 def unsupported(spec: TrainingSpec, site: Site) -> list[Problem]:

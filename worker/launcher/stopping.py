@@ -4,14 +4,17 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import FrameType
 
+from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import AttemptLayout, write_atomic
 
 log = logging.getLogger(__name__)
 
 CANCEL_GRACE_SECONDS = 30.0
+SUSPENDED_SECONDS = 15.0
+"""A loop that looks several times a second and has not for so long was stopped itself."""
 
 
 class Signals:
@@ -59,10 +62,35 @@ class StopRequest:
 class TimeLimit:
     """When the allocation ends, and how long before that the ranks are asked to save."""
 
-    def __init__(self, minutes: int | None, lead: float, *, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, seconds: float, lead: float, *, now: Callable[[], float] = time.monotonic) -> None:
+        """`seconds` from now it ends; infinite where nobody knows of a limit."""
         self._now = now
-        self._end = now() + (minutes * 60.0 if minutes else float("inf"))
+        self._end = now() + seconds
         self._lead = lead
+
+    @classmethod
+    def of(
+        cls,
+        launch: LaunchDocument,
+        environ: Mapping[str, str],
+        wall: float,
+        *,
+        now: Callable[[], float] = time.monotonic,
+    ) -> "TimeLimit":
+        """What was asked for or, better, what Slurm says (newer releases do): a qos may give another one.
+
+        Args:
+            wall: seconds since 1970.
+        """
+        told = environ.get("SLURM_JOB_END_TIME", "")
+        left = float(told) - wall if told.isdigit() else 0.0
+        if left <= 0.0:
+            left = (launch.limit_minutes or float("inf")) * 60.0
+        return cls(left, launch.lead_of(left), now=now)
+
+    def stood_still(self, seconds: float) -> None:
+        """The job was suspended for so long, which does not count."""
+        self._end += seconds
 
     @property
     def near(self) -> bool:

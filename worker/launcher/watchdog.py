@@ -107,6 +107,10 @@ class Watchdog:
         self._moved = now()
         self._looked = 0.0
 
+    def stood_still(self, seconds: float) -> None:
+        """The job was suspended for so long, its ranks with this process."""
+        self._moved += seconds
+
     def look(self) -> Stall | None:
         """The verdict as of now; reads files only every so often."""
         now = self._now()

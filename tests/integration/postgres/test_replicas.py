@@ -10,11 +10,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-import sqlalchemy as sa
 
 from service.access.tokens import new_person_token
 from service.reconcile.elsewhere import Elsewhere
-from service.settings import Settings
 from tests.conftest import empty
 from tests.support.postgres import PostgresServer
 from tests.support.wait import wait_until
@@ -104,12 +102,3 @@ def test_what_others_write_is_a_hint_and_silence_is_none(world: World) -> None:
     world.client.post(f"/v1/jobs/{job}/cancel")
     elsewhere.run_once()
     assert len(hints) == 3
-
-
-def test_the_password_comes_from_a_file(postgres_server: PostgresServer, tmp_path: Path) -> None:
-    secret = tmp_path / "password"
-    secret.write_text("odd/@:p%w\n")
-    secret.chmod(0o600)
-    settings = Settings(database_url="postgres://ada@host/yard", database_password_file=secret)
-    url = sa.make_url(settings.url)
-    assert (url.username, url.password, url.host, url.database) == ("ada", "odd/@:p%w", "host", "yard")

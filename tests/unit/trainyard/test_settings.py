@@ -33,6 +33,12 @@ class TestConnection:
         assert connection().token == "from-the-file"
         assert connection("http://[::1]:8470").token == "from-the-file"
 
+    def test_or_the_file_that_the_service_was_given(self, admin_token, tmp_path, monkeypatch):
+        (tmp_path / "given").write_text("an-operators\n")
+        monkeypatch.setenv("TRAINYARD_ADMIN_TOKEN_FILE", str(tmp_path / "given"))
+        assert connection().token == "an-operators"
+        assert connection("https://yard.example").token is None
+
     def test_and_its_token_never_leaves_that_machine(self, admin_token):
         for url in ("https://yard.example", "http://127.evil.example", "http://localhost.evil.example"):
             assert connection(url).token is None, url

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.worker.test_nodes import document
 from trainyard.contract.layout import AttemptLayout, write_atomic
 from trainyard.contract.reports import FinishRecord
 from trainyard.contract.spec import parse_spec
@@ -175,7 +176,7 @@ class TestStopRequest:
 class TestTimeLimit:
     def test_asks_in_time_and_then_insists(self):
         clock = [0.0]
-        limit = TimeLimit(10, 60.0, now=lambda: clock[0])
+        limit = TimeLimit(600.0, 60.0, now=lambda: clock[0])
         assert not limit.near
         clock[0] = 541.0
         assert limit.near
@@ -184,7 +185,28 @@ class TestTimeLimit:
         assert limit.passed
 
     def test_no_limit(self):
-        assert not TimeLimit(None, 180.0, now=lambda: 1e12).near
+        assert not TimeLimit(float("inf"), 180.0, now=lambda: 1e12).near
+
+    def test_a_partitions_limit_counts_where_none_was_asked_for(self):
+        clock = [0.0]
+        limit = TimeLimit.of(document(partition_limit_minutes=10), {}, 0.0, now=lambda: clock[0])
+        clock[0] = 541.0
+        assert limit.near
+
+    def test_what_slurm_says_of_the_end_is_believed_first(self):
+        clock, told = [0.0], {"SLURM_JOB_END_TIME": "1060"}
+        limit = TimeLimit.of(document(time_limit_minutes=600), told, 1000.0, now=lambda: clock[0])
+        clock[0] = 46.0
+        assert limit.near
+        clock[0] = 60.0
+        assert limit.passed
+
+    def test_time_in_suspension_does_not_count(self):
+        clock = [0.0]
+        limit = TimeLimit(600.0, 60.0, now=lambda: clock[0])
+        clock[0] = 900.0
+        limit.stood_still(800.0)
+        assert not limit.near
 
 
 class TestProcesses:

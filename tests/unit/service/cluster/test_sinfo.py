@@ -7,7 +7,8 @@ from service.cluster.sinfo import WIDE, parse_gpus, parse_minutes, parse_short, 
 _WIDTHS = [int(part.split(":")[1]) for part in WIDE.removeprefix("--format=").removeprefix("--Format=").split(",")]
 
 
-def wide(*cells: str) -> str:
+def wide(*cells: str, default_time: str = "n/a") -> str:
+    cells = (*cells[:-1], default_time, cells[-1])
     return "".join(cell.ljust(width) for cell, width in zip(cells, _WIDTHS, strict=True))
 
 
@@ -49,6 +50,12 @@ class TestWide:
         assert (minute.name, minute.default, minute.time_limit_minutes) == ("minute", False, 1)
         assert [(shape.nodes, shape.gpus) for shape in gpu.shapes] == [(2, {"": 2})]
 
+    def test_the_time_of_jobs_that_name_none(self) -> None:
+        line = wide("gpu*", "up", "1-00:00:00", "n1", "idle", "1", "all", "gpu:2", "gpu:0", default_time="30:00")
+        (gpu,) = snapshot(parse_wide(line)).partitions
+        assert (gpu.time_limit_minutes, gpu.default_time_minutes) == (1440, 30)
+        assert snapshot(parse_wide(SLURM_22)).partitions[0].default_time_minutes is None
+
     def test_nodes_that_take_no_jobs_have_nothing_free(self) -> None:
         a100, cpu = snapshot(parse_wide(SLURM_24)).partitions
         assert [(gpu.type, gpu.total, gpu.free) for gpu in a100.gpus] == [("a100", 12, 1 + 0 + 4)]
@@ -80,7 +87,8 @@ class TestWide:
 
 class TestShort:
     TEXT = (
-        "gpu*|up|infinite|n1|mixed|1-infinite|all|gpu:a100:4(S:0-1)\ngpu*|up|infinite|n2|idle|1-infinite|all|(null)\nx"
+        "gpu*|up|infinite|n1|mixed|1-infinite|all|gpu:a100:4(S:0-1)|n/a\n"
+        "gpu*|up|infinite|n2|idle|1-infinite|all|(null)|30:00\nx"
     )
 
     def test_which_gpus_are_free_is_not_told(self) -> None:

@@ -21,7 +21,14 @@ def ended(**changes: Any) -> Observation:
 
 def test_the_worker_names_it() -> None:
     assert blamed(finish("n2"), ended()) == "n2"
-    assert blamed(finish(None), ended()) is None
+    assert blamed(finish("n2; rm"), ended()) is None
+
+
+def test_slurms_word_of_a_failed_node_stands_beside_any_of_the_workers() -> None:
+    preempted = FinishRecord(execution=1, reason="preempted", time=datetime(2026, 1, 1, tzinfo=UTC))
+    assert blamed(preempted, ended()) == "n1"
+    assert blamed(preempted, ended(nodes=("n[1-2]",))) is None
+    assert blamed(preempted, ended(ended_as="failed")) is None
 
 
 def test_without_its_word_a_failure_on_one_node_is_that_nodes() -> None:

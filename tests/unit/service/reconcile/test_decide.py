@@ -103,6 +103,25 @@ def test_three_continuations_without_a_newer_checkpoint_end_it(reason: ExitReaso
     assert "3 times in a row without a newer checkpoint" in (ended.message or "")
 
 
+@pytest.mark.parametrize("reason", ["preempted", "time_limit"])
+def test_slurms_timeout_is_a_time_limit_whatever_the_worker_took_it_for(reason: ExitReason) -> None:
+    seen = Observation("ended", "Slurm: TIMEOUT", ended_as="time_limit")
+    assert decide(facts(finish=finish(reason), observation=seen)).exit_reason == "time_limit"
+
+
+def test_who_gives_up_says_what_ended_each_attempt_and_what_helps() -> None:
+    alike = decide(facts(finish=finish("time_limit"), barren=MAX_BARREN, former=("time_limit", "time_limit")))
+    assert alike.message is not None
+    assert alike.message.startswith("its time limit was reached, 3 times in a row without a newer checkpoint; ")
+    assert "resources.time_limit_minutes" in alike.message
+    assert "preempted" not in alike.message
+    mixed = decide(facts(finish=finish("preempted"), barren=MAX_BARREN, former=("time_limit", "node_failure")))
+    assert mixed.message is not None
+    ends = "its time limit was reached, then its processes ended without a last word, then it was preempted"
+    assert f"3 attempts in a row ended ({ends})" in mixed.message
+    assert "a partition or qos whose jobs are not preempted" in mixed.message
+
+
 def test_a_time_limit_can_be_the_end() -> None:
     verdict = decide(facts(finish=finish("time_limit"), on_time_limit="fail"))
     assert (verdict.status, verdict.reason) == ("failed", "time_limit")

@@ -34,7 +34,7 @@ def test_every_command_is_counted_with_its_outcome(programs: Path) -> None:
 
 def test_a_release_without_the_column_of_taken_gpus_is_asked_otherwise_the_next_time(programs: Path) -> None:
     said = "echo 'sinfo: error: Invalid node format specification: GresUsed' >&2; exit 1"
-    line = "gpu*|up|1:00|n1|idle|1|all|gpu:2"
+    line = "gpu*|up|1:00|n1|idle|1|all|gpu:2|n/a"
     program(programs, "sinfo", f'case "$*" in *GresUsed*) {said};; *) echo "{line}";; esac')
     commands = SlurmCommands()
     with pytest.raises(SchedulerUnavailableError):

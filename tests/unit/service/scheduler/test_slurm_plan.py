@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 
 from service.scheduler.launch_plan import plan_launch
-from service.scheduler.slurm_plan import SlurmSite, batch_script, is_plain_path
+from service.scheduler.slurm_plan import batch_script, is_plain_path
 from tests.unit.service.scheduler.test_launch_plan import document, spec_with
 
 FOLDER = Path("/runs/job-1/attempts/1")
 
 
-def script(site: SlurmSite | None = None, *, resources: dict[str, Any] | None = None, **changes: Any) -> str:
+def script(*, resources: dict[str, Any] | None = None, **changes: Any) -> str:
     spec = spec_with({"MY_FLAG": "secret; touch pwned"})
     spec = spec.model_copy(update={"resources": spec.resources.model_copy(update=resources or {})})
     made = document(**({"spec": spec, "nodes": 2} | changes))
     plan = plan_launch(made, folder=FOLDER, python="/py", allowed_environment={"PATH": "/bin"})
-    return batch_script(site or SlurmSite(), made, plan)
+    return batch_script(made, plan)
 
 
 def options(text: str) -> dict[str, str]:
@@ -47,14 +47,20 @@ def test_asks_for_what_the_job_needs_and_nothing_else() -> None:
 
 def test_gpus_are_asked_for_by_type_where_there_are_any() -> None:
     assert "gres" not in options(script())
-    assert options(script(SlurmSite("cuda")))["gres"] == "gpu:2"
-    assert options(script(SlurmSite("cuda"), resources={"gpu_type": "a100"}))["gres"] == "gpu:a100:2"
+    assert options(script(accelerator="cuda"))["gres"] == "gpu:2"
+    assert options(script(accelerator="cuda", resources={"gpu_type": "a100"}))["gres"] == "gpu:a100:2"
 
 
 @pytest.mark.parametrize(("minutes", "signal"), [(1, "CONT@15"), (10, "CONT@60"), (600, "USR2@105")])
 def test_slurms_warning_never_comes_before_the_workers_own(minutes: int, signal: str) -> None:
     found = options(script(time_limit_minutes=minutes))
     assert (found["time"], found["signal"]) == (str(minutes), signal)
+
+
+def test_the_warning_fits_the_partitions_limit_where_the_job_names_none() -> None:
+    found = options(script(partition_limit_minutes=1))
+    assert found["signal"] == "CONT@15"
+    assert "time" not in found
 
 
 def test_a_dead_task_takes_the_others_with_it_and_has_its_cpus() -> None:
@@ -81,4 +87,4 @@ def test_a_path_that_sbatch_could_misread_is_refused(path: str) -> None:
     made = document()
     plan = plan_launch(made, folder=FOLDER, python="/py", allowed_environment={})
     with pytest.raises(ValueError, match="cannot stand in a batch script"):
-        batch_script(SlurmSite(), made, replace(plan, folder=Path(path)))
+        batch_script(made, replace(plan, folder=Path(path)))

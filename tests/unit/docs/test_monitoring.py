@@ -1,0 +1,43 @@
+"""The pages and files that name series name those that there are."""
+
+import json
+import re
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from service.observability import ServiceMetrics
+
+ROOT = Path(__file__).parents[3]
+NAMES = re.compile(r"\btrainyard_[a-z_]+[a-z]\b")
+
+
+def offered() -> set[str]:
+    """Every name that a query may use, at a service to which everything has happened once."""
+    metrics = ServiceMetrics()
+    metrics.request("GET", "/v1/jobs", 200, 0.1)
+    metrics.command("squeue", "ok")
+    metrics.submission("accepted")
+    metrics.adoption("name")
+    metrics.ingested("points", 1)
+    text = metrics.render({"running": 1}, 0, 1.0).decode()
+    families = list(text_string_to_metric_families(text))
+    samples = {sample.name for family in families for sample in family.samples}
+    return samples | {family.name for family in families}
+
+
+def test_operations_names_series_that_there_are() -> None:
+    named = set(NAMES.findall((ROOT / "docs" / "operations.md").read_text()))
+    assert len(named) > 8
+    assert named <= offered()
+
+
+def test_so_does_the_dashboard_and_it_shows_all_of_them() -> None:
+    board = json.loads((ROOT / "docker" / "grafana-dashboard.json").read_text())
+    queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    asked = {name for query in queries for name in NAMES.findall(query)}
+    assert asked <= offered()
+    named = set(NAMES.findall((ROOT / "docs" / "operations.md").read_text()))
+    shown = {re.sub(r"_(bucket|sum|count)$", "", name) for name in asked}
+    assert named == shown
+    assert all(query.count("(") == query.count(")") for query in queries)
