@@ -114,7 +114,9 @@ def shoot(browser: Browser, url: str, token: str, jobs: Jobs, folder: Path) -> l
                 for name, path in pages.items():
                     visit.go(path)
                     page.wait_for_timeout(_SETTLED)
-                    page.screenshot(path=folder / f"{name}-{scheme}-{form}.png", full_page=name != "jobs")
+                    page.screenshot(
+                        path=folder / f"{name}-{scheme}-{form}.png", full_page=name != "jobs", timeout=90_000
+                    )
                     if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
                         wrong.append(f"{name} is wider than {size[0]} pixels")
                 wrong += [*visit.errors, *visit.strangers]

@@ -15,7 +15,7 @@ from trainyard.demo import ServiceProcess
 
 pytestmark = [pytest.mark.web]
 
-LONG = {**SPEC, "steps": 1_000_000, "log": {"every_steps": 5}, "checkpoint": {"every_steps": 200}}
+LONG = {**SPEC, "steps": 1_000_000, "log": {"every_steps": 20}, "checkpoint": {"every_steps": 200}}
 
 
 def points(page: Page, chart: str = "loss") -> dict[int, float]:

@@ -17,7 +17,7 @@ export class Charts {
     this.zoomed = null;
     this.seen = new Set();
     this.dirty = new Set();
-    this.watcher = new IntersectionObserver((entries) => entries.forEach((entry) => this.sight(entry)), { rootMargin: "600px 0px" });
+    this.watcher = new IntersectionObserver((entries) => entries.forEach((entry) => this.sight(entry)), { rootMargin: "300px 0px" });
     for (const id of this.charts.keys()) this.watch(id);
     onTheme(() => this.redraw());
     plotly().then(() => this.redraw());
@@ -78,7 +78,7 @@ export class Charts {
     this.waiting ??= setTimeout(async () => {
       const began = performance.now();
       const ids = [...this.dirty].filter((id) => this.seen.has(id));
-      for (const id of ids) { this.dirty.delete(id); await this.drawOne(id); }
+      for (const id of ids) { this.dirty.delete(id); await this.drawOne(id); await breath(); }
       const took = performance.now() - began;
       setTimeout(() => { this.waiting = undefined; if ([...this.dirty].some((id) => this.seen.has(id))) this.schedule(); }, Math.min(400, took * 2));
     }, PAUSE);
@@ -170,6 +170,9 @@ export class Charts {
     if (finer && this.view.range === range) { this.zoomed = finer; this.redraw(); }
   }
 }
+
+/** Between two frames, what came meanwhile has its turn: events of the stream, and the reader's. */
+const breath = () => new Promise((resolve) => setTimeout(resolve));
 
 /** A curve that does not move is drawn in the middle of a frame that says how high it is. */
 function heights(traces) {

@@ -3,8 +3,8 @@
 import { call, query } from "./api.js";
 import { asNumber } from "./format.js";
 
-export const POINTS = 2000; // a series, as the API thins it
-const MOST = 6000; // a series that grew beyond is read again, thinned
+export const POINTS = 1000; // a series, as the API thins it: two for each pixel of a frame
+const MOST = 3000; // a series that grew beyond is read again, thinned
 
 export class CurveStore {
   /** `execution` is the one whose points the API tells last, where that is known. */
