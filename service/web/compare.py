@@ -15,7 +15,7 @@ from service.jobs.repository import Window
 from service.reports.curves.reading import Wanted, read_curves
 from service.sweeps import actions as sweeps
 from service.web import sketch, views
-from service.web.comparing import compare
+from service.web.comparing import FIRST, compare
 from service.web.endpoints import PagesDep, VisitorDep
 from service.web.pages import Visitor
 from trainyard.contract.resources import JobResource
@@ -46,7 +46,9 @@ def show_compare(
     detail = sweeps.read(services, sweep, now) if sweep else None
     if detail is not None:
         found = [*members(services, detail, now), *found]
-    compared = compare(found, key, sweep=sweep)
+    outcome = compare(found, None, sweep=sweep).key
+    curve = next((name for name in FIRST if is_curve(services, found[:_SKETCHED], name, now)), None)
+    compared = compare(found, key or curve, sweep=sweep)
     recent = [] if found else sweeps.page(services, Window(limit=_RECENT))[0]
     return pages.show(
         "compare.html",
@@ -57,12 +59,14 @@ def show_compare(
         drawn=drawn(services, found[:_SKETCHED], compared.key, now),
         sweep=detail,
         missing=missing,
+        outcome=outcome,
         recent=recent,
         tones=views.TONES,
         data={
             "runs": [{"id": one.id, "name": one.name, "status": one.status} for one in found],
             "sweep": sweep,
             "key": compared.key,
+            "outcome": outcome,
             "members": detail.model_dump(mode="json")["members"] if detail else [],
         },
     )
@@ -86,6 +90,15 @@ def members(services: Services, sweep: SweepDetail, now: datetime) -> list[JobRe
     page = jobs.jobs_page(services, Window(limit=MOST_MEMBERS), JobFilter(sweep=sweep.id), now)
     by_id = {job.id: job for job in page.data}
     return [by_id[member.job_id] for member in sweep.members if member.job_id in by_id]
+
+
+def is_curve(services: Services, runs: list[JobResource], key: str, now: datetime) -> bool:
+    """Whether it has more than an end in any run: what is evaluated once makes no line."""
+    wanted = Wanted((key,), max_points=10)
+    there = (run for run in runs if key in run.metrics)
+    return any(
+        len(one.steps) > 2 for run in there for one in read_curves(services.database, run.id, wanted, now).series
+    )
 
 
 def drawn(services: Services, runs: list[JobResource], key: str, now: datetime) -> Markup:

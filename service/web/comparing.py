@@ -10,7 +10,8 @@ from service.web.wording import NOTHING, number
 from trainyard.contract.differing import differences, flat
 from trainyard.contract.resources import JobResource
 
-_FIRST = ("eval/loss", "train/loss")
+FIRST = ("eval/loss", "train/loss")
+"""What is looked at where nobody says what."""
 _LATER = ("perf/", "memory/", "comm/")
 """Metrics that are listed after those of the model."""
 
@@ -44,7 +45,7 @@ def compare(jobs: Sequence[JobResource], key: str | None, *, sweep: str | None) 
     specs = [flat(job.spec) for job in jobs]
     fields = differences(specs)
     keys = sorted({name for job in jobs for name in job.metrics}, key=lambda name: (name.startswith(_LATER), name))
-    chosen = key if key in keys else next((name for name in _FIRST if name in keys), keys[0] if keys else "")
+    chosen = key if key in keys else next((name for name in FIRST if name in keys), keys[0] if keys else "")
     ids = [job.id for job in jobs]
     runs = [
         Run(

@@ -51,16 +51,25 @@ def main() -> int:
         service.start()
         try:
             with service.client() as client, launched() as browser:
-                jobs = train(client)
-                token = admin_token_file(service.state_dir).read_text().strip()
-                wrong = shoot(browser, service.url, token, jobs, folder)
-                for job in client.jobs(status=["running", "pending"]):
-                    client.cancel(job.id)
-                    wait_for_status(client, job.id, "cancelled")
+                try:
+                    jobs = train(client)
+                    token = admin_token_file(service.state_dir).read_text().strip()
+                    wrong = shoot(browser, service.url, token, jobs, folder)
+                finally:
+                    end(client)
         finally:
             service.stop()
     print("\n".join(wrong) or f"the pages are in {folder}")
     return 1 if wrong else 0
+
+
+def end(client: Client) -> None:
+    """Leave nothing that runs, whatever happened."""
+    left = [job.id for job in client.jobs(status=["queued", "submitting", "pending", "running", "paused"])]
+    for job_id in left:
+        client.cancel(job_id)
+    for job_id in left:
+        wait_for_status(client, job_id, "cancelled", "succeeded", "failed")
 
 
 def train(client: Client) -> Jobs:

@@ -29,13 +29,13 @@ for (const member of members) { // all members have one name: what tells them ap
 
 const parameters = new URLSearchParams(location.search);
 const view = {
-  key: data.key, axis: TITLES[parameters.get("x")] === undefined ? "step" : parameters.get("x"),
+  key: data.key, outcome: parameters.get("outcome") ?? data.outcome, axis: TITLES[parameters.get("x")] === undefined ? "step" : parameters.get("x"),
   log: parameters.get("log") === "1", weight: Math.min(0.99, Number(parameters.get("smooth")) || 0),
 };
 
 function remember() {
   const found = new URLSearchParams(location.search);
-  const told = { key: view.key, x: view.axis === "step" ? "" : view.axis, log: view.log ? "1" : "", smooth: view.weight || "" };
+  const told = { key: view.key, outcome: view.outcome === data.outcome ? "" : view.outcome, x: view.axis === "step" ? "" : view.axis, log: view.log ? "1" : "", smooth: view.weight || "" };
   for (const [name, value] of Object.entries(told)) if (value === "") found.delete(name); else found.set(name, value);
   history.replaceState(null, "", `${location.pathname}?${found}`);
 }
@@ -121,16 +121,16 @@ function traces(run, n) {
   return runs.length > 6 ? [smooth] : [faint, smooth];
 }
 
-/** Members of a sweep as lines across its fields and the chosen metric. */
+/** Members of a sweep as lines across its fields and what came of them. */
 function coordinates() {
   const fields = [...new Set(members.flatMap((member) => Object.keys(member.values)))];
   const there = members.filter((member) => rows.has(member.job_id));
   return {
-    axes: [...fields, view.key || "no metric yet"],
+    axes: [...fields, view.outcome || "no metric yet"],
     lines: there.map((member) => ({
       id: member.job_id,
       name: runs.find((run) => run.id === member.job_id).name,
-      values: [...fields.map((field) => member.values[field] ?? null), asNumber(member.metrics[view.key] ?? null)],
+      values: [...fields.map((field) => member.values[field] ?? null), asNumber(member.metrics[view.outcome] ?? null)],
     })),
   };
 }
@@ -172,6 +172,8 @@ if (runs.length) {
     row.addEventListener("pointerenter", () => light(id));
     row.addEventListener("pointerleave", () => light(null));
   }
+  byId("outcome")?.addEventListener("change", () => change({ outcome: byId("outcome").value }));
+  if (byId("outcome")) byId("outcome").value = view.outcome;
   onTheme(show);
   load().catch(complain);
   setInterval(() => { if (!document.hidden) refresh().catch(() => {}); }, PAUSE);
