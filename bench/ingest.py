@@ -17,13 +17,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import sqlalchemy as sa
 
+from bench._processor import spent_by_children
 from bench._seeded import seed_jobs
 from service.db.engine import Database
 from service.db.migrate import upgrade
@@ -44,9 +45,12 @@ class Rate:
     p50: float
     p99: float
     """Of a request, in milliseconds."""
+    processor: float = 0.0
+    """Of the service, microseconds a point."""
 
     def __str__(self) -> str:
-        return f"{self.points:10,.0f} points/s   p50 {self.p50:7.1f} ms   p99 {self.p99:7.1f} ms"
+        told = f"{self.points:10,.0f} points/s   p50 {self.p50:7.1f} ms   p99 {self.p99:7.1f} ms"
+        return told + (f"   processor {self.processor:5.1f} us a point" if self.processor else "")
 
 
 def main() -> int:
@@ -98,7 +102,9 @@ def _ours(folder: Path, url: str, size: int, seconds: float) -> Rate:
     try:
         service.client().close()
         place = {"kind": "trainyard", "host": "127.0.0.1", "port": service.port}
-        return _measure([{**place, "path": job.metrics_path, "token": job.token} for job in jobs], size, seconds)
+        before = spent_by_children()
+        rate = _measure([{**place, "path": job.metrics_path, "token": job.token} for job in jobs], size, seconds)
+        return replace(rate, processor=(spent_by_children() - before) / (rate.points * seconds) * 1e6)
     finally:
         service.stop()
         database.dispose()

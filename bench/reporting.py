@@ -55,10 +55,12 @@ class Cost:
     """Of these, the processor's time."""
     spent: float = 0.0
     """Seconds of the processor, beyond the training itself."""
+    elapsed: float = 0.0
+    """Seconds of the blocks with reports."""
 
     def share(self) -> float:
-        """Of the time between two reports."""
-        return self.spent / (len(self.calls) * EVERY * STEP_SECONDS)
+        """Of the time of the blocks: much of it is spent by the clock, and not by the report."""
+        return self.spent / self.elapsed
 
     def good(self) -> bool:
         """The clock does not contradict one per cent, and the processor's time shows it."""
@@ -140,6 +142,7 @@ def _block(reports: int, products: int, reporter: SpoolReporter | None, cost: Co
     seconds = time.perf_counter() - begun
     training = time.thread_time() - own
     if reporter is not None:
+        cost.elapsed += seconds
         time.sleep(DRAIN_SECONDS)
         cost.spent += sum(cost.worked[-reports:]) + time.process_time() - everything - training
     return seconds
