@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from service.jobs.states import MOVES
+from service.jobs.states import MOVES, SUSPENDED
 from service.scheduler.base import EndedAs, Observation
 from trainyard.contract.reports import CONTINUE_REASONS, ExitReason, Failure, FinishRecord
 from trainyard.contract.resources import Desired, JobStatus, StatusReason
@@ -15,6 +15,8 @@ MAX_BARREN = 3
 
 SILENCE_SECONDS = 600.0
 """A run that the scheduler does not know, that was told to stop and that has said nothing for so long is gone."""
+
+CANCEL_WAITS = "cancel asked; waits for the scheduler to answer"
 
 UNHEARD_SECONDS = 60.0
 """A worker beats every ten seconds: one that has not for so long does not hear of a pause by its heartbeat either."""
@@ -35,6 +37,8 @@ class Facts:
     barren: int
     """Continuations in a row that began without a newer checkpoint, the one that would follow now counted in."""
     on_time_limit: Literal["continue", "fail"]
+    said: str = ""
+    """The words about its status, as they are."""
     former: tuple[str, ...] = ()
     """How the attempts before this one ended that brought no newer checkpoint either, oldest first."""
     silent_seconds: float = 0.0
@@ -75,17 +79,25 @@ def decide(facts: Facts) -> Verdict:
     """The next step toward what is wanted. On missing evidence: nothing."""
     seen = facts.observation
     if seen is None:
-        return NOTHING
+        return _unheard(facts)
     if seen.state == "ended" or (seen.state == "absent" and facts.finish is not None):
         return _after_end(facts)
     if seen.state == "absent":
         return _vanished(facts)
     if facts.desired == "cancelled":
-        message = None if facts.status == "cancelling" else "asked to stop; waiting until nothing of it runs any more"
+        told = facts.status == "cancelling" and facts.said != CANCEL_WAITS
+        message = None if told else "asked to stop; waiting until nothing of it runs any more"
         return Verdict(status=_unless(facts.status, "cancelling"), message=message, cancel=True)
     if facts.pausing and facts.status in ("pending", "running", "pausing"):
         return _to_pause(facts)
     return _alive(facts, seen)
+
+
+def _unheard(facts: Facts) -> Verdict:
+    """The scheduler does not answer: nothing is concluded, and a cancellation is not forgotten."""
+    if facts.desired == "cancelled" and facts.status in ("pending", "running", "pausing"):
+        return Verdict(status="cancelling", message=CANCEL_WAITS)
+    return NOTHING
 
 
 def _to_pause(facts: Facts) -> Verdict:
@@ -111,6 +123,10 @@ def _alive(facts: Facts, seen: Observation) -> Verdict:
     if facts.status == "pending" and not facts.claimed:
         words = seen.message if seen.state == "pending" else "started; the worker is coming up"
         return Verdict(message=words or None, estimated_start=seen.estimated_start)
+    if facts.status == "running" and seen.suspended:
+        return Verdict(message=seen.message)
+    if facts.status == "running" and seen.state == "running" and facts.said.startswith(SUSPENDED):
+        return Verdict(message="running again; it is no longer suspended")
     return NOTHING
 
 
@@ -268,13 +284,8 @@ def _words(facts: Facts, why: ExitReason) -> str:
 def _continued(facts: Facts, why: ExitReason) -> Verdict:
     words = _words(facts, why)
     if facts.barren >= MAX_BARREN:
-        return Verdict(
-            status="failed",
-            reason="retries_exhausted",
-            message=_given_up(facts, why, words),
-            ended=True,
-            exit_reason=why,
-        )
+        message = _given_up(facts, why, words)
+        return Verdict(status="failed", reason="retries_exhausted", message=message, ended=True, exit_reason=why)
     return Verdict(
         status="queued", message=f"to be continued from the last checkpoint: {words}", ended=True, exit_reason=why
     )

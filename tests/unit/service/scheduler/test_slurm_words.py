@@ -4,10 +4,11 @@ from datetime import UTC, datetime
 
 import pytest
 
+from service.jobs.states import SUSPENDED
 from service.scheduler.base import Accepted, Ambiguous, Rejected
 from service.scheduler.slurm_answer import read_answer, read_forecast
 from service.scheduler.slurm_reasons import explain
-from service.scheduler.slurm_states import KNOWN, meaning, word
+from service.scheduler.slurm_states import KNOWN, meaning, suspended, word
 
 DOCUMENTED = {
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PENDING"),
@@ -44,6 +45,12 @@ class TestStates:
     )
     def test_means(self, text: str, expected: tuple[str, str | None]) -> None:
         assert meaning(text) == expected
+
+    def test_a_job_that_has_its_nodes_and_does_not_run_says_what_brings_it_back(self) -> None:
+        assert "`scontrol resume 7`" in suspended("SUSPENDED", "7")
+        assert suspended("SUSPENDED", "7").startswith(SUSPENDED)
+        assert suspended("STOPPED", "7").startswith(SUSPENDED)
+        assert suspended("RUNNING", "7") == ""
 
     def test_a_word_is_the_first_one_without_its_mark(self) -> None:
         assert [word(text) for text in ("cancelled by 0", "RUNNING+", " FAILED ", "")] == [
