@@ -163,7 +163,7 @@ def _after_end(facts: Facts) -> Verdict:
     if facts.pausing:
         return _paused(facts, why)
     if why == "user_cancelled":
-        message = "stopped by a request that this service knows nothing of"
+        message = "stopped by somebody else, such as `scancel`; `trainyard retry` runs it on from its last checkpoint"
         return Verdict(status="cancelled", reason="cancelled_outside", message=message, ended=True, exit_reason=why)
     if why == "time_limit" and facts.on_time_limit == "fail":
         message = "reached its time limit; `restart.on_time_limit: continue` would go on from the last checkpoint"

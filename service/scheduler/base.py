@@ -44,6 +44,8 @@ class Rejected:
     """A clear no: nothing was queued, and trying again would not help."""
 
     message: str
+    hint: str = ""
+    """What to change."""
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,30 @@ class TestAnswers:
     def test_a_refusal_names_the_field_to_change(self) -> None:
         outcome = read_answer(1, "", "sbatch: error: Batch job submission failed: Invalid qos specification\n")
         assert isinstance(outcome, Rejected)
-        assert outcome.message.endswith("(change resources.qos)")
+        assert "(change resources.qos; " in outcome.message
+        assert outcome.hint.startswith("Change resources.qos; ")
+
+    @pytest.mark.parametrize(
+        ("words", "field"),
+        [
+            ("Batch job submission failed: Invalid node name specified", "exclude"),
+            ("Batch job submission failed: Invalid feature specification", "constraint"),
+            ("Batch job submission failed: Invalid account or account/partition combination specified", "account"),
+            (
+                "Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)",
+                "time_limit",
+            ),
+            (
+                "invalid partition specified: x\nBatch job submission failed: Invalid partition name specified",
+                "partition",
+            ),
+            ("Batch job submission failed: Job constraint cannot be met: Invalid job constraint", "constraint"),
+        ],
+    )
+    def test_every_word_about_a_field_of_the_spec_has_a_hint(self, words: str, field: str) -> None:
+        outcome = read_answer(1, "", f"sbatch: error: {words}\n")
+        assert isinstance(outcome, Rejected)
+        assert f"resources.{field}" in outcome.hint
 
     @pytest.mark.parametrize(
         ("code", "stdout", "stderr"),
