@@ -42,7 +42,7 @@ serve: venv
 	$(BIN)/trainyard serve
 
 lab: venv
-	$(BIN)/python -m tests.support.lab
+	$(BIN)/python -m tests.support.lab $(if $(ACCOUNTING),--accounting) $(if $(GPUS),--gpus)
 
 bench: venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,bench]'
