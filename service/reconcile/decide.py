@@ -16,6 +16,7 @@ MAX_BARREN = 3
 SILENCE_SECONDS = 600.0
 """A run that the scheduler does not know, that was told to stop and that has said nothing for so long is gone."""
 
+REQUEUED = "requeued by an operator or by the site; a next attempt follows when Slurm has started and ended this one"
 CANCEL_WAITS = "cancel asked; waits for the scheduler to answer"
 
 UNHEARD_SECONDS = 60.0
@@ -123,6 +124,9 @@ def _alive(facts: Facts, seen: Observation) -> Verdict:
     if facts.status == "pending" and not facts.claimed:
         words = seen.message if seen.state == "pending" else "started; the worker is coming up"
         return Verdict(message=words or None, estimated_start=seen.estimated_start)
+    if facts.status == "running" and seen.state == "pending":
+        # Submitted with `--no-requeue`, so that a preemption never puts it back into the queue.
+        return Verdict(message=REQUEUED)
     if facts.status == "running" and seen.suspended:
         return Verdict(message=seen.message)
     if facts.status == "running" and seen.state == "running" and facts.said.startswith(SUSPENDED):
@@ -272,6 +276,8 @@ def _given_up(facts: Facts, why: ExitReason, words: str) -> str:
 
 def _words(facts: Facts, why: ExitReason) -> str:
     finish, seen = facts.finish, facts.observation
+    if why == "preempted" and facts.said == REQUEUED:
+        return "it was requeued by an operator or by the site"
     words = _WHY[why]
     if finish is not None and finish.reason == "node_failure" and finish.failure is not None:
         words = finish.failure.message

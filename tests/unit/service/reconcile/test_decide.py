@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from service.jobs.states import ACTIVE, check_move
-from service.reconcile.decide import MAX_BARREN, NOTHING, Facts, Verdict, decide
+from service.reconcile.decide import MAX_BARREN, NOTHING, REQUEUED, Facts, Verdict, decide
 from service.scheduler.base import EndedAs, Observation
 from trainyard.contract.reports import ExitReason, Failure, FinishRecord
 from trainyard.contract.resources import Desired
@@ -48,6 +48,13 @@ def test_a_cancellation_shows_while_the_scheduler_does_not_answer_and_is_carried
     heard = decide(facts(status="cancelling", desired="cancelled", observation=seen, said=waiting.message))
     assert heard.cancel
     assert heard.message == "asked to stop; waiting until nothing of it runs any more"
+
+
+def test_a_requeue_is_told_from_a_preemption() -> None:
+    back = decide(facts(observation=Observation("pending", "waiting for Slurm: (BeginTime)")))
+    assert back == Verdict(message=REQUEUED)
+    after = decide(facts(finish=finish("preempted"), said=REQUEUED))
+    assert after.message == "to be continued from the last checkpoint: it was requeued by an operator or by the site"
 
 
 def test_a_suspended_job_says_so_until_it_runs_again() -> None:
