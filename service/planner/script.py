@@ -22,7 +22,7 @@ def preview(settings: Settings, spec: TrainingSpec, place: Place) -> tuple[str |
         document = _document(settings, spec, place, slurm=slurm)
         plan = plan_launch(document, folder=folder, allowed_environment=allowed(os.environ), search_path=source_tree())
         if slurm:
-            return batch_script(document, plan), None
+            return batch_script(document, plan, extra=settings.slurm_extra_options), None
     except ValueError as error:
         return None, f"the batch script cannot be made: {error}"
     return plan.script, None
