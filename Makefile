@@ -51,7 +51,7 @@ serve: venv
 	$(BIN)/trainyard serve
 
 lab: venv
-	$(BIN)/python -m tests.support.lab
+	$(BIN)/python -m tests.support.lab $(if $(ACCOUNTING),--accounting) $(if $(GPUS),--gpus)
 
 wheelhouse: venv
 	$(BIN)/python -m pip download --quiet --dest docker/wheelhouse --constraint constraints.txt \

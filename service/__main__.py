@@ -220,8 +220,8 @@ def make_scheduler(services: Services) -> Scheduler:
 
 def make_loop(services: Services, scheduler: Scheduler) -> ReconcileLoop:
     """The reconciler on the given parts."""
-    batch = batch_script if scheduler.name == "slurm" else None
     slurm, settings = scheduler.name == "slurm", services.settings
+    batch = partial(batch_script, extra=settings.slurm_extra_options) if slurm else None
     lease = LeaderLease(services.database, owner_of(services.state))
     preparation = Preparation(services, slurm=slurm, search_path=source_tree(), batch_script=batch)
     # The local queue answers at once; sbatch may hang for minutes.

@@ -8,11 +8,14 @@ from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from service.cluster.preflight import STALE
 from service.cluster.repository import ClusterRepository
 from service.dependencies import Services, ServicesDep
 from service.errors import ServiceError
 from service.jobs.repository import JobRepository
 from service.observability import ServiceMetrics
+
+NOT_ASKED = "not asked yet"
 
 
 def health_router(metrics: ServiceMetrics) -> APIRouter:
@@ -26,10 +29,12 @@ def health_router(metrics: ServiceMetrics) -> APIRouter:
 
     @router.get("/readyz", operation_id="readyz", responses={503: {"description": "A dependency does not answer."}})
     def readyz(services: ServicesDep) -> Any:
-        """Every dependency answers; each is named."""
+        """Every dependency answers; each is named. `degraded`: the API serves, and the scheduler does not answer."""
         checks = {"database": _database(services), "runs_dir": _runs_dir(services)}
         ready = all(state == "ok" for state in checks.values())
-        body: dict[str, Any] = {"status": "ok" if ready else "unavailable", "checks": checks}
+        checks["scheduler"] = _scheduler(services) if checks["database"] == "ok" else "not known without the database"
+        served = "ok" if checks["scheduler"] in ("ok", NOT_ASKED) else "degraded"
+        body: dict[str, Any] = {"status": served if ready else "unavailable", "checks": checks}
         if notes := _notes(services):
             body["notes"] = notes
         return JSONResponse(body, status_code=200 if ready else 503)
@@ -52,6 +57,20 @@ def _database(services: Services) -> str:
         services.database.ping()
     except ServiceError as error:
         return error.message
+    return "ok"
+
+
+def _scheduler(services: Services) -> str:
+    """As the reconciler last heard of it, a minute ago at most: a route never asks."""
+    backend, now = services.settings.backend, services.clock()
+    with services.database.read() as session:
+        cluster = ClusterRepository(session).resource(backend, now)
+    if cluster.error:
+        return f"does not answer: {cluster.error}"
+    if cluster.age_seconds is None:
+        return NOT_ASKED
+    if cluster.age_seconds > STALE.total_seconds():
+        return f"last asked {cluster.age_seconds:.0f} s ago; does a reconciler run?"
     return "ok"
 
 

@@ -12,6 +12,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from service.access.private import read_private
 from service.planner.devices import parse_sizes
+from service.scheduler.slurm_options import parse_options
 from trainyard.contract.places import DEFAULT_HOST, DEFAULT_PORT, default_state_dir
 from trainyard.contract.resolve import Site
 
@@ -79,6 +80,11 @@ class Settings(BaseSettings):
     plugin of the site's changes what is asked."""
     slurm_host_suffix: Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]{0,128}$")] = ""
     """Appended to a node's name to get its name on the network between the nodes, such as `-ib0`."""
+    slurm_extra_options: str = ""
+    """sbatch options for every job, such as `--reservation=ai --exclusive`; `service/scheduler/slurm_options.py` has
+    those that may be set."""
+    slurm_network_interface: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.,-]{0,64}$")] = ""
+    """Through which the ranks of several nodes talk, such as `ib0`; absent: gloo and nccl choose."""
     pause_patience_seconds: Annotated[float, Field(gt=0)] = 600.0
     """How long a job that is to pause may take to save and leave before the scheduler is asked to end it."""
     gpu_memory_gb: str = ""
@@ -153,6 +159,12 @@ class Settings(BaseSettings):
     @classmethod
     def _known_sizes(cls, text: str) -> str:
         parse_sizes(text)
+        return text
+
+    @field_validator("slurm_extra_options")
+    @classmethod
+    def _known_options(cls, text: str) -> str:
+        parse_options(text)
         return text
 
     @field_validator("trusted_proxies")

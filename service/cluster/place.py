@@ -1,4 +1,4 @@
-"""What the settings and the cluster's snapshot say of the place where a job will run: its accelerator and its time limit."""
+"""The place where a job will run, by the settings and the cluster's snapshot: its accelerator and time limit."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from service.db.models import Attempt, Checkpoint, Event, Job
+from service.jobs.states import SUSPENDED
 from trainyard.contract.launch import Origin
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.reports import Failure
@@ -59,7 +60,8 @@ def progress_resource(job: Job, now: datetime) -> JobProgress | None:
         return None
     progress = JobProgress.model_validate(job.progress)
     pace = progress.seconds_per_step
-    if job.status != "running" or pace is None or not math.isfinite(pace):
+    stands_still = job.status != "running" or job.status_message.startswith(SUSPENDED)
+    if stands_still or pace is None or not math.isfinite(pace):
         return progress
     left = (progress.total_steps - progress.step) * pace
     reported = datetime.fromisoformat(job.progress["reported_at"])

@@ -54,6 +54,10 @@ FINAL_STATUS: Mapping[StatusReason, JobStatus] = {
 }
 
 
+SUSPENDED = "suspended in Slurm"
+"""How the words about a running job begin while Slurm keeps it from running. No status of its own: it has its nodes."""
+
+
 class IllegalMoveError(ConflictError):
     """A move that the table does not have."""
 

@@ -28,7 +28,7 @@ def preview(settings: Settings, spec: TrainingSpec, place: Place) -> tuple[str |
             search_path=source_tree(),
         )
         if slurm:
-            return batch_script(document, plan), None
+            return batch_script(document, plan, extra=settings.slurm_extra_options), None
     except ValueError as error:
         return None, f"the batch script cannot be made: {error}"
     return plan.script, None

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from service.jobs.states import MOVES
+from service.jobs.states import MOVES, SUSPENDED
 from service.scheduler.base import EndedAs, Observation
 from trainyard.contract.reports import CONTINUE_REASONS, ExitReason, Failure, FinishRecord
 from trainyard.contract.resources import Desired, JobStatus, StatusReason
@@ -15,6 +15,9 @@ MAX_BARREN = 3
 
 SILENCE_SECONDS = 600.0
 """A run that the scheduler does not know, that was told to stop and that has said nothing for so long is gone."""
+
+REQUEUED = "requeued by an operator or by the site; a next attempt follows when Slurm has started and ended this one"
+CANCEL_WAITS = "cancel asked; waits for the scheduler to answer"
 
 UNHEARD_SECONDS = 60.0
 """A worker beats every ten seconds: one that has not for so long does not hear of a pause by its heartbeat either."""
@@ -35,6 +38,8 @@ class Facts:
     barren: int
     """Continuations in a row that began without a newer checkpoint, the one that would follow now counted in."""
     on_time_limit: Literal["continue", "fail"]
+    said: str = ""
+    """The words about its status, as they are."""
     former: tuple[str, ...] = ()
     """How the attempts before this one ended that brought no newer checkpoint either, oldest first."""
     silent_seconds: float = 0.0
@@ -75,17 +80,25 @@ def decide(facts: Facts) -> Verdict:
     """The next step toward what is wanted. On missing evidence: nothing."""
     seen = facts.observation
     if seen is None:
-        return NOTHING
+        return _unheard(facts)
     if seen.state == "ended" or (seen.state == "absent" and facts.finish is not None):
         return _after_end(facts)
     if seen.state == "absent":
         return _vanished(facts)
     if facts.desired == "cancelled":
-        message = None if facts.status == "cancelling" else "asked to stop; waiting until nothing of it runs any more"
+        told = facts.status == "cancelling" and facts.said != CANCEL_WAITS
+        message = None if told else "asked to stop; waiting until nothing of it runs any more"
         return Verdict(status=_unless(facts.status, "cancelling"), message=message, cancel=True)
     if facts.pausing and facts.status in ("pending", "running", "pausing"):
         return _to_pause(facts)
     return _alive(facts, seen)
+
+
+def _unheard(facts: Facts) -> Verdict:
+    """The scheduler does not answer: nothing is concluded, and a cancellation is not forgotten."""
+    if facts.desired == "cancelled" and facts.status in ("pending", "running", "pausing"):
+        return Verdict(status="cancelling", message=CANCEL_WAITS)
+    return NOTHING
 
 
 def _to_pause(facts: Facts) -> Verdict:
@@ -111,6 +124,13 @@ def _alive(facts: Facts, seen: Observation) -> Verdict:
     if facts.status == "pending" and not facts.claimed:
         words = seen.message if seen.state == "pending" else "started; the worker is coming up"
         return Verdict(message=words or None, estimated_start=seen.estimated_start)
+    if facts.status == "running" and seen.state == "pending":
+        # Submitted with `--no-requeue`, so that a preemption never puts it back into the queue.
+        return Verdict(message=REQUEUED)
+    if facts.status == "running" and seen.suspended:
+        return Verdict(message=seen.message)
+    if facts.status == "running" and seen.state == "running" and facts.said.startswith(SUSPENDED):
+        return Verdict(message="running again; it is no longer suspended")
     return NOTHING
 
 
@@ -147,7 +167,7 @@ def _after_end(facts: Facts) -> Verdict:
     if facts.pausing:
         return _paused(facts, why)
     if why == "user_cancelled":
-        message = "stopped by a request that this service knows nothing of"
+        message = "stopped by somebody else, such as `scancel`; `trainyard retry` runs it on from its last checkpoint"
         return Verdict(status="cancelled", reason="cancelled_outside", message=message, ended=True, exit_reason=why)
     if why == "time_limit" and facts.on_time_limit == "fail":
         message = "reached its time limit; `restart.on_time_limit: continue` would go on from the last checkpoint"
@@ -256,6 +276,8 @@ def _given_up(facts: Facts, why: ExitReason, words: str) -> str:
 
 def _words(facts: Facts, why: ExitReason) -> str:
     finish, seen = facts.finish, facts.observation
+    if why == "preempted" and facts.said == REQUEUED:
+        return "it was requeued by an operator or by the site"
     words = _WHY[why]
     if finish is not None and finish.reason == "node_failure" and finish.failure is not None:
         words = finish.failure.message
@@ -268,13 +290,8 @@ def _words(facts: Facts, why: ExitReason) -> str:
 def _continued(facts: Facts, why: ExitReason) -> Verdict:
     words = _words(facts, why)
     if facts.barren >= MAX_BARREN:
-        return Verdict(
-            status="failed",
-            reason="retries_exhausted",
-            message=_given_up(facts, why, words),
-            ended=True,
-            exit_reason=why,
-        )
+        message = _given_up(facts, why, words)
+        return Verdict(status="failed", reason="retries_exhausted", message=message, ended=True, exit_reason=why)
     return Verdict(
         status="queued", message=f"to be continued from the last checkpoint: {words}", ended=True, exit_reason=why
     )

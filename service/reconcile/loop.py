@@ -14,7 +14,7 @@ from service.jobs.repository import JobRepository
 from service.jobs.states import ACTIVE
 from service.reconcile.asks import Asks
 from service.reconcile.blame import blamed
-from service.reconcile.decide import NOTHING, Facts, Verdict, decide
+from service.reconcile.decide import CANCEL_WAITS, NOTHING, Facts, Verdict, decide
 from service.reconcile.drain import Drain, read_claimant, read_finish
 from service.reconcile.lease import LeaderLease, LeaseLostError
 from service.reconcile.shares import Share, held_back
@@ -72,6 +72,8 @@ class Reconciler:
         self._patience = _PATIENCE_SECONDS
         self._limits = services.limits
         self._watching_since = services.clock()
+        self._silent_since: datetime | None = None
+        """Since when the scheduler does not answer, as far as this process has seen: for words alone."""
         self.changed = False
         """Whether the last tick wrote anything, or has a question under way."""
 
@@ -141,10 +143,13 @@ class Reconciler:
             if pair.job.status in ACTIVE and pair.attempt and pair.attempt.scheduler_id
         ]
         try:
-            return self._scheduler.observe(known)
+            observed = self._scheduler.observe(known)
         except SchedulerUnavailableError as error:
             log.warning("scheduler unavailable", error=str(error))
+            self._silent_since = self._silent_since or self._services.clock()
             return None
+        self._silent_since = None
+        return observed
 
     def _known(self, job: Job, attempt: Attempt) -> Known:
         folder = self._services.run(job.id).attempt(attempt.number).root
@@ -155,18 +160,24 @@ class Reconciler:
     ) -> None:
         job, attempt = pair.job, pair.attempt
         if held is not None:
-            if job.status_message != held:
-                self._apply(job, None, Verdict(message=held))
+            self._say(job, held)
         elif job.status in ("queued", "paused"):
             # While the scheduler is silent a submission could only end without an answer.
             if observed is not None or job.desired != "run":
                 self._waiting(job)
+            elif job.status == "queued":
+                since = f"{self._silent_since:%Y-%m-%d %H:%M} UTC"
+                self._say(job, f"waits for the scheduler, which does not answer since {since}")
         elif attempt is None:
             raise AssertionError(f"job {job.id} is {job.status} without an attempt")
         elif attempt.scheduler_id is None:
+            if observed is None and job.desired == "cancelled":
+                self._say(job, CANCEL_WAITS)
             self._ask(lambda: self._submitter.resolve(job, attempt, tags.unanswered), job)
         elif observed is not None:
             self._underway(job, attempt, _named(observed[attempt.tag], tags.names))
+        else:
+            self._unheard(job, attempt)
 
     def _ask(self, question: Callable[[], None], job: Job) -> None:
         """A question about one job; those that fail slowly do not hold up all others."""
@@ -190,6 +201,16 @@ class Reconciler:
             self._apply(job, None, Verdict("queued", "resumed; to be continued from the last checkpoint"))
         elif job.status == "queued":
             self._apply(job, None, Verdict("paused", "paused before it was started"))
+
+    def _say(self, job: Job, words: str) -> None:
+        if job.status_message != words:
+            self._apply(job, None, Verdict(message=words))
+
+    def _unheard(self, job: Job, attempt: Attempt) -> None:
+        """A job that the scheduler has, while it does not answer."""
+        verdict = decide(self._facts(job, attempt, None, None, over=False))
+        if verdict != NOTHING:
+            self._apply(job, attempt, verdict)
 
     def _underway(self, job: Job, attempt: Attempt, seen: Observation) -> None:
         """A job that the scheduler has, or had."""
@@ -217,7 +238,7 @@ class Reconciler:
             self._services.crash("tick.after-apply")
 
     def _facts(
-        self, job: Job, attempt: Attempt, seen: Observation, finish: FinishRecord | None, *, over: bool
+        self, job: Job, attempt: Attempt, seen: Observation | None, finish: FinishRecord | None, *, over: bool
     ) -> Facts:
         retries_left, barren, on_time_limit, former = 0, 0, "continue", ()
         if over:
@@ -240,6 +261,7 @@ class Reconciler:
             retries_left=retries_left,
             barren=barren,
             on_time_limit=on_time_limit,  # type: ignore[arg-type]
+            said=job.status_message,
             former=former,
             silent_seconds=_silence(attempt, self._services.clock()),
             pause_seconds=self._pause_seconds(job),

@@ -276,12 +276,14 @@ class Submitter:
                     jobs.event(job, "submitted", note or f"the scheduler has it as {scheduler_id}")
                     if job.status == "submitting":
                         jobs.move(job, "pending", "waiting for the scheduler to start it")
-                case Rejected(message) if attempt.excluded_nodes:
+                case Rejected(message, _) if attempt.excluded_nodes:
                     # Without these nodes it may be more than the cluster can ever give; better there than nowhere.
                     names = ", ".join(attempt.excluded_nodes)
                     attempt.excluded_nodes, attempt.handed_over_at = [], None
                     jobs.event(job, "node_exclusion_lifted", f"{names} may run it again: {message}", level="warning")
-                case Rejected(message):
+                case Rejected(message, hint):
+                    told = Failure(type="SubmissionRefused", message=message, hint=hint or None, final=True)
+                    job.failure = told.model_dump(mode="json")
                     attempt.ended_at, attempt.exit_reason = now, "rejected"
                     jobs.finish(job, "rejected", message)
                 case Ambiguous(message):

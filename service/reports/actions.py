@@ -51,7 +51,7 @@ class Ingest:
             jobs, reports = JobRepository(session, self._now), ReportRepository(session, self._database)
             attempt, job = self._rows(jobs, reports)
             wanted = job.attempt_id == attempt.id and job.desired == "run" and job.status in CLAIMABLE
-            nodes = sorted({*attempt.nodes, claim.host})
+            nodes = sorted({*attempt.nodes, claim.where})
             if not wanted or not reports.claim(attempt.id, claim.nonce, self._now, nodes):
                 raise ConflictError(f"attempt {attempt.number} of job {job.id} is not to be run", code="claim_refused")
             if attempt.scheduler == "slurm" and claim.scheduler_id not in (None, attempt.scheduler_id):

@@ -44,6 +44,8 @@ class Rejected:
     """A clear no: nothing was queued, and trying again would not help."""
 
     message: str
+    hint: str = ""
+    """What to change."""
 
 
 @dataclass(frozen=True)
@@ -75,13 +77,16 @@ class Observation:
     state: Literal["pending", "running", "ended", "absent"]
     """`ended`: it had it, and nothing of it runs any more. `absent`: it does not know it."""
     message: str = ""
-    """While pending: in plain words, what it waits for."""
+    """While pending: in plain words, what it waits for; once ended, the scheduler's word for it; while suspended, what
+    to do about it."""
     nodes: tuple[str, ...] = field(default=())
     behind: tuple[str, ...] = ()
     """While pending: the tags before it, those that run first. `message` may hold these tags; a caller that knows
     better names puts them in their place."""
     estimated_start: datetime | None = None
     """While pending: the scheduler's guess."""
+    suspended: bool = False
+    """While running: its processes are stopped, and it goes on later."""
     ended_as: EndedAs | None = None
     """Once ended: how, where the scheduler knows. The worker's own last word says more."""
 

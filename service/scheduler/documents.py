@@ -35,6 +35,7 @@ def launch_document(
         ranks_per_node=ranks,
         accelerator=place.accelerator,
         host_suffix=settings.slurm_host_suffix,
+        network_interface=settings.slurm_network_interface,
         time_limit_minutes=spec.resources.time_limit_minutes or default_limit,
         partition_limit_minutes=place.limit_minutes if slurm else None,
         lead_seconds=settings.slurm_lead_seconds,

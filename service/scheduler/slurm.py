@@ -30,7 +30,7 @@ from service.scheduler.slurm_accounts import SlurmAccounts
 from service.scheduler.slurm_answer import read_answer, read_forecast
 from service.scheduler.slurm_commands import CommandCounter, Row, SlurmCommands, clean_environment, ignore
 from service.scheduler.slurm_files import submitit_folder
-from service.scheduler.slurm_states import meaning, word
+from service.scheduler.slurm_states import meaning, suspended, word
 from service.scheduler.slurm_waiting import count_ahead, waiting, waits_behind_others
 from trainyard.contract.cluster import ClusterSnapshot
 from trainyard.contract.layout import AttemptLayout, write_atomic
@@ -195,7 +195,8 @@ def _observation(row: Row, ahead: Mapping[str, int], now: datetime) -> Observati
     if state == "ended":
         code = f", exit code {row.detail}" if re.fullmatch(r"\d+:\d+", row.detail) else ""
         return Observation("ended", f"Slurm: {word(row.state)}{code}", nodes, ended_as=ended_as)
-    return Observation("running", nodes=nodes)
+    stopped = suspended(row.state, row.id)
+    return Observation("running", stopped, nodes, suspended=bool(stopped))
 
 
 def _run_submitter(plan: LaunchPlan, request: Path, seconds: float) -> bytes:

@@ -12,16 +12,26 @@ _PARTITION = "change resources.partition; `trainyard cluster` shows what there i
 _TIME = "lower resources.time_limit_minutes; `trainyard cluster` shows the partitions' limits"
 _MEMORY = "lower resources.memory_gb_per_gpu"
 _NODES = "no node or not enough nodes can ever give that: change gpus, gpus_per_node, gpu_type or memory in resources"
+_QOS = "change resources.qos; `trainyard cluster` shows what the accounts may use"
+_CONSTRAINT = "change resources.constraint; `sinfo -o %f` shows the features of nodes"
+_EXCLUDE = "change resources.exclude; `sinfo -N` shows the names of nodes"
 _ASK = "ask an administrator of the cluster"
 _REFUSALS = {
     "invalid account or account/partition combination": _ACCOUNT,
     "invalid partition name specified": _PARTITION,
-    "invalid qos specification": "change resources.qos",
-    "invalid feature specification": "change resources.constraint",
+    "invalid qos specification": _QOS,
+    "invalid feature specification": _CONSTRAINT,
     "invalid generic resource (gres) specification": "change resources.gpu_type",
-    "invalid node name specified": "change resources.exclude",
+    "invalid node name specified": _EXCLUDE,
+    "invalid exclude node list": _EXCLUDE,
+    "invalid job constraint": _CONSTRAINT,
+    "invalid features specification": _CONSTRAINT,
+    "invalid qos for job": _QOS,
+    "qos not permitted to use this partition": _QOS,
+    "requested partition is not available": _PARTITION,
+    "invalid --time specification": _TIME,
+    "time limit specification required": "set resources.time_limit_minutes",
     "invalid wckey specification": _ASK,
-    "invalid job constraint": "change resources.constraint",
     "invalid time specification": _TIME,
     "requested node configuration is not available": _NODES,
     "requested time limit is invalid": _TIME,
@@ -45,7 +55,7 @@ def read_answer(returncode: int, stdout: str, stderr: str) -> SubmitOutcome:
     if found := _ID.search(stdout):
         return Accepted(found[1])
     if (refusal := _refusal(returncode, stderr)) is not None:
-        return Rejected(refusal)
+        return Rejected(*refusal)
     return Ambiguous(_unclear(returncode, stderr))
 
 
@@ -60,14 +70,16 @@ def read_forecast(returncode: int, stderr: str) -> Forecast:
             return Forecast(True, f"Slurm would accept it{where}; it does not say when it would start")
         return Forecast(True, f"Slurm would accept it, and start it{where} at {start:%Y-%m-%d %H:%M:%S}Z", start)
     if (refusal := _refusal(returncode, stderr)) is not None:
-        return Forecast(False, refusal)
+        return Forecast(False, refusal[0])
     return Forecast(None, _unclear(returncode, stderr))
 
 
-def _refusal(returncode: int, stderr: str) -> str | None:
-    """A clear no with the way out, or None."""
+def _refusal(returncode: int, stderr: str) -> tuple[str, str] | None:
+    """A clear no with the way out, and the way out alone; or None."""
     way_out = next((hint for refusal, hint in _REFUSALS.items() if refusal in stderr.lower()), None)
-    return f"Slurm refuses it: {_words(stderr)} ({way_out})" if returncode != 0 and way_out is not None else None
+    if returncode == 0 or way_out is None:
+        return None
+    return f"Slurm refuses it: {_words(stderr)} ({way_out})", way_out[0].upper() + way_out[1:] + "."
 
 
 def _unclear(returncode: int, stderr: str) -> str:

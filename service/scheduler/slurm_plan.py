@@ -13,6 +13,7 @@ from submitit.slurm.slurm import _make_sbatch_string
 
 from service.scheduler.base import LaunchPlan
 from service.scheduler.slurm_files import call_file, submitit_folder
+from service.scheduler.slurm_options import parse_options
 from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.sections import Resources
 
@@ -25,8 +26,11 @@ def is_plain_path(path: Path) -> bool:
     return _PATH.fullmatch(str(path)) is not None
 
 
-def batch_script(document: LaunchDocument, plan: LaunchPlan) -> str:
+def batch_script(document: LaunchDocument, plan: LaunchPlan, *, extra: str = "") -> str:
     """The batch script of one attempt, to the letter as it is submitted.
+
+    Args:
+        extra: the administrator's own options.
 
     Raises:
         ValueError: something in it is not what acceptance must have let through.
@@ -36,11 +40,11 @@ def batch_script(document: LaunchDocument, plan: LaunchPlan) -> str:
             raise ValueError(f"{path} cannot stand in a batch script: letters, digits and _./+@=,- only")
     folder = submitit_folder(plan.folder)
     command = f"{plan.python} -u -m submitit.core._submit {folder}"
-    text: str = _make_sbatch_string(command=command, folder=folder, **_options(document, plan))
+    text: str = _make_sbatch_string(command=command, folder=folder, **_options(document, plan, extra))
     return text
 
 
-def _options(document: LaunchDocument, plan: LaunchPlan) -> dict[str, Any]:
+def _options(document: LaunchDocument, plan: LaunchPlan, extra: str) -> dict[str, Any]:
     """Of submitit's SlurmExecutor, by its own names."""
     resources, ranks = document.spec.resources, document.ranks_per_node
     options: dict[str, Any] = {
@@ -62,7 +66,12 @@ def _options(document: LaunchDocument, plan: LaunchPlan) -> dict[str, Any]:
         "srun_args": ["--kill-on-bad-exit=1", "--export=ALL"],
         # ALL of a submitter that holds the plan's environment and nothing else. A list of names, NONE and NIL make
         # Slurm load the account's login environment on the node beside it.
-        "additional_parameters": {"export": "ALL", "no-requeue": True, "signal": _warning(document)},
+        "additional_parameters": {
+            **parse_options(extra),
+            "export": "ALL",
+            "no-requeue": True,
+            "signal": _warning(document),
+        },
     }
     _check(options)
     return options

@@ -29,6 +29,11 @@ _ENDED: dict[str, EndedAs] = {
 }
 """Final for us at once: jobs are submitted with `--no-requeue`, so Slurm never brings one back under its id."""
 
+_SUSPENDED = {
+    "SUSPENDED": "suspended in Slurm (by an operator or by gang scheduling); it goes on by `scontrol resume {id}`",
+    "STOPPED": "suspended in Slurm (by a SIGSTOP); it goes on by `scancel --signal=CONT {id}`",
+}
+
 KNOWN = _PENDING | _RUNNING | _ENDED.keys()
 
 
@@ -36,6 +41,11 @@ def word(text: str) -> str:
     """The state in what a command printed: `CANCELLED by 1000` and `CANCELLED+` are CANCELLED."""
     first = text.split(maxsplit=1)
     return first[0].rstrip("+").upper() if first else ""
+
+
+def suspended(text: str, job: str) -> str:
+    """What to say of a job that has its nodes and does not run; empty for all others."""
+    return _SUSPENDED.get(word(text), "").format(id=job)
 
 
 def meaning(text: str) -> tuple[State, EndedAs | None]:

@@ -1,12 +1,13 @@
 """`make lab`: a two-node Slurm on this machine with a service on it, to play with until Ctrl-C."""
 
+import argparse
 import os
 import signal
 import sys
 import threading
 from pathlib import Path
 
-from tests.support.slurm_lab import SlurmMissingError, running_lab
+from tests.support.slurm_lab import SlurmMissingError, Variant, running_lab
 from trainyard.demo import DemoError, ServiceProcess
 
 _USAGE = """
@@ -15,30 +16,38 @@ In another shell:
 
   export SLURM_CONF={conf}
   export TRAINYARD_URL={url} TRAINYARD_TOKEN={token}
-  .venv/bin/trainyard submit mlp_parity --set resources.partition=gpu --set resources.gpus_per_node=1 --watch
+  .venv/bin/trainyard submit mlp_parity --set resources.partition=gpu --set resources.gpus_per_node=1{more} --watch
   sinfo; squeue --states=all
-  scontrol update nodename=node2 state=down reason=play; scontrol update nodename=node2 state=resume
+  scontrol update nodename=node2 state=drain reason=play; scontrol update nodename=node2 state=resume
   sbatch -p high -N2 --exclusive --output=/dev/null --wrap 'sleep 30'      preempts what runs in `gpu`
 
 Runs are in {runs}. Ctrl-C ends all of it.
 """
+_ON_NOTHING = " --set backend=gloo --set precision=fp32"
+"""GPUs are asked for and given, and are empty files: what runs on them runs on the CPU."""
 
 
 def main() -> int:
     """Until a signal; the exit status."""
+    parser = argparse.ArgumentParser(description="A Slurm to play with.")
+    parser.add_argument("--accounting", action="store_true", help="with slurmdbd: it refuses accounts and qos")
+    parser.add_argument("--gpus", action="store_true", help="jobs ask for the GPUs that do not exist")
+    asked = parser.parse_args()
     over = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: over.set())
     try:
-        with running_lab() as lab:
+        with running_lab(Variant(accounting=asked.accounting)) as lab:
             os.environ.update(lab.environment)
-            service = ServiceProcess(lab.root, backend="slurm", accelerator="cpu")
+            service = ServiceProcess(lab.root, backend="slurm", accelerator="auto" if asked.gpus else "cpu")
             try:
                 service.start()
                 with service.client():
                     token = Path(service.state_dir / "admin_token").read_text().strip()
-                print(_USAGE.format(url=service.url, conf=lab.conf, token=token, runs=service.runs_dir), flush=True)
+                places = {"url": service.url, "conf": lab.conf, "token": token, "runs": service.runs_dir}
+                print(_USAGE.format(**places, more=_ON_NOTHING if asked.gpus else ""), flush=True)
                 over.wait()
+                print("stopping: the jobs that run are ended, then the daemons; this may take a minute", flush=True)
             finally:
                 service.stop()
         return 0

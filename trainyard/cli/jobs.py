@@ -122,6 +122,8 @@ def _attempt(job: JobResource) -> str:
     attempt = job.attempt
     assert attempt is not None
     where = f" on {', '.join(attempt.nodes)}" if attempt.nodes else ""
+    if attempt.scheduler_id is None and attempt.ended_at is not None:
+        return f"{attempt.number}, not taken by {attempt.scheduler}"
     return f"{attempt.number}, {attempt.scheduler} job {attempt.scheduler_id or 'not known yet'}{where}"
 
 

@@ -43,7 +43,8 @@ class RunState:
                 changed = (update.status, update.status_message) != (self.status, self.message)
                 self.status, self.message = update.status, update.status_message
                 self._progress(update.progress)
-                return self.headline() if changed else None
+                # A bad end is told once, by who concludes, with its reason and its hint.
+                return self.headline() if changed and update.status not in ("failed", "cancelled") else None
             case MetricsUpdate() as update:
                 self.metrics |= {point.key: point.value for point in update.points}
                 self._progress(update.progress)

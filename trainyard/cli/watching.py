@@ -175,6 +175,9 @@ def error_lines(job: JobResource) -> list[str]:
     error = job.error
     if error is None:
         return []
+    if error.message == job.status_message:
+        # Said already, with the status.
+        return [f"hint: {error.hint}"] if error.hint else []
     rank = "" if error.rank is None else f" on rank {error.rank}"
     host = f" ({error.host})" if error.host else ""
     first = f"first error{rank}{host}: {error.type}: {error.message}"

@@ -41,6 +41,8 @@ class LaunchDocument(Strict):
     """`cuda`: on Slurm, each rank is given a GPU."""
     host_suffix: str = ""
     """Several nodes: appended to a node's name to get the one under which the other nodes reach it."""
+    network_interface: str = ""
+    """Several nodes: through which gloo and nccl talk; they choose where it is empty."""
     heartbeat_seconds: PositiveInt = 10
     log_bytes: PositiveInt = 1024**3
     """What the file of one rank's log may take on disk; its beginning is dropped for it."""

@@ -30,6 +30,9 @@ a checkpoint is there, continue me. `node_failure`: no rank is to blame, a node 
 CONTINUE_REASONS: frozenset[str] = frozenset({"preempted", "time_limit"})
 
 
+NODE_LIST = r"^[A-Za-z0-9][A-Za-z0-9._,\[\]-]{0,999}$"
+
+
 class Claim(Strict):
     """Node 0's first act: to be the one run of its attempt."""
 
@@ -39,6 +42,15 @@ class Claim(Strict):
     pid: PositiveInt
     scheduler_id: Annotated[str, StringConstraints(pattern=r"^[0-9]{1,20}$")] | None = None
     """The job of the scheduler in which the claimant runs, where it has a number."""
+    nodes: Annotated[str, StringConstraints(pattern=NODE_LIST)] | None = None
+    """All nodes of that job, as the scheduler writes them: `node[1-2]`. Hosts may have other names."""
+
+    @property
+    def where(self) -> str:
+        """For people: the scheduler's names, and the host's where it is none of them."""
+        if self.nodes is None or self.nodes == self.host or self.host.startswith(f"{self.nodes}."):
+            return self.host
+        return f"{self.nodes} ({self.host})"
 
 
 class ClaimGrant(Strict):

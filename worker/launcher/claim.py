@@ -3,15 +3,16 @@
 import json
 import logging
 import os
+import re
 import secrets
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import AttemptLayout, RunLayout, create_exclusive
-from trainyard.contract.reports import Claim
+from trainyard.contract.reports import NODE_LIST, Claim
 from worker.service_client import RefusedError, RejectedError, ServiceClient, UnavailableError
 
 log = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ def claim_attempt(
         host=socket.gethostname(),
         pid=os.getpid(),
         scheduler_id=os.environ.get("SLURM_JOB_ID"),
+        nodes=_nodes(os.environ),
     )
     try:
         answer = client.post_until(now() + _PATIENCE_SECONDS, "claim", claim.model_dump_json())
@@ -54,6 +56,12 @@ def claim_attempt(
         log.warning("attempt %s was claimed by another run while the service was away", launch.attempt_id)
         return None
     return Claimed(int(answer.get("execution", launch.execution)), claim, known_to_service=True)
+
+
+def _nodes(environ: Mapping[str, str]) -> str | None:
+    """The job's nodes as Slurm calls them; a list too long to show is left out."""
+    told = (environ.get("SLURM_JOB_NODELIST", ""), environ.get("SLURMD_NODENAME", ""))
+    return next((names for names in told if re.match(NODE_LIST, names)), None)
 
 
 def _by_file(layout: AttemptLayout, launch: LaunchDocument, claim: Claim) -> Claimed | None:

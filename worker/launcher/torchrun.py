@@ -115,6 +115,9 @@ def environment(launch: LaunchDocument, execution: int, base: dict[str, str]) ->
     if loopback and launch.nodes == 1:
         # gloo asks the resolver for this host's name otherwise, and not every machine knows its own.
         found.setdefault("GLOO_SOCKET_IFNAME", loopback)
+    if launch.network_interface and launch.nodes > 1:
+        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            found.setdefault(name, launch.network_interface)
     source = str(Path(worker.__file__).parents[1])
     if "site-packages" not in source:
         found["PYTHONPATH"] = os.pathsep.join(filter(None, [found.get("PYTHONPATH"), source]))

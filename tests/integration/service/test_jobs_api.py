@@ -138,13 +138,32 @@ def test_templates_are_ready_to_post(world: World) -> None:
 def test_probes_need_no_token_and_name_the_parts(world: World) -> None:
     stranger = world.new_client(None)
     assert stranger.get("/livez").json() == {"status": "ok"}
-    assert stranger.get("/readyz").json() == {"status": "ok", "checks": {"database": "ok", "runs_dir": "ok"}}
+    checks = {"database": "ok", "runs_dir": "ok", "scheduler": "not asked yet"}
+    assert stranger.get("/readyz").json() == {"status": "ok", "checks": checks}
     world.submit()
     assert 'trainyard_jobs{status="queued"} 1.0' in stranger.get("/metrics").text
     world.settings.runs.rmdir()
     broken = stranger.get("/readyz")
     assert broken.status_code == 503
     assert "not a folder" in broken.json()["checks"]["runs_dir"]
+
+
+def test_readiness_names_a_silent_scheduler_and_goes_on_serving(world: World) -> None:
+    stranger = world.new_client(None)
+    world.tick()
+    assert stranger.get("/readyz").json()["checks"]["scheduler"] == "ok"
+    world.scheduler.unavailable = True
+    world.clock.advance(60)
+    world.tick()
+    degraded = stranger.get("/readyz")
+    assert (degraded.status_code, degraded.json()["status"]) == (200, "degraded")
+    assert degraded.json()["checks"]["scheduler"] == "does not answer: it does not answer"
+    world.scheduler.unavailable = False
+    world.clock.advance(60)
+    world.tick()
+    assert stranger.get("/readyz").json()["status"] == "ok"
+    world.clock.advance(3600)
+    assert "does a reconciler run?" in stranger.get("/readyz").json()["checks"]["scheduler"]
 
 
 def test_roles_bound_what_a_token_can_do(world: World) -> None:

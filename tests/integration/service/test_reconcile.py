@@ -94,9 +94,10 @@ def test_on_slurm_an_ambiguous_submission_is_repeated_only_after_three_clean_loo
 
 def test_a_clear_rejection_is_the_end_and_says_why(world: World) -> None:
     job = world.submit()
-    world.scheduler.outcome = Rejected("4 ranks are more than the 2 slots")
+    world.scheduler.outcome = Rejected("4 ranks are more than the 2 slots", "Ask for two.")
     world.tick()
     shown = world.job(job)
+    assert (shown["error"]["message"], shown["error"]["hint"]) == ("4 ranks are more than the 2 slots", "Ask for two.")
     assert (shown["status"], shown["status_reason"], shown["status_message"]) == (
         "failed",
         "rejected",

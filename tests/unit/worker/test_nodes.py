@@ -93,6 +93,11 @@ class TestCommand:
         assert "GLOO_SOCKET_IFNAME" in torchrun.environment(document(nodes=1), 1, {})
         assert "GLOO_SOCKET_IFNAME" not in torchrun.environment(document(), 1, {})
 
+    def test_the_administrators_interface_is_for_several_nodes_and_yields_to_the_spec(self):
+        found = torchrun.environment(document(network_interface="ib0"), 1, {"NCCL_SOCKET_IFNAME": "eth1"})
+        assert (found["GLOO_SOCKET_IFNAME"], found["NCCL_SOCKET_IFNAME"]) == ("ib0", "eth1")
+        assert "NCCL_SOCKET_IFNAME" not in torchrun.environment(document(nodes=1, network_interface="ib0"), 1, {})
+
 
 class TestLead:
     @pytest.mark.parametrize(("minutes", "lead"), [(1, 15.0), (10, 60.0), (600, 180.0), (None, 180.0)])

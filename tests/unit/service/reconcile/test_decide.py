@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from service.jobs.states import ACTIVE, check_move
-from service.reconcile.decide import MAX_BARREN, NOTHING, Facts, Verdict, decide
+from service.reconcile.decide import MAX_BARREN, NOTHING, REQUEUED, Facts, Verdict, decide
 from service.scheduler.base import EndedAs, Observation
 from trainyard.contract.reports import ExitReason, Failure, FinishRecord
 from trainyard.contract.resources import Desired
@@ -36,7 +36,37 @@ def facts(**changes: Any) -> Facts:
 
 def test_without_an_answer_from_the_scheduler_nothing_is_concluded() -> None:
     for status, desired in product(sorted(ACTIVE), get_args(Desired)):
-        assert decide(facts(status=status, desired=desired, observation=None)) == NOTHING
+        if desired != "cancelled" or status not in ("pending", "running", "pausing"):
+            assert decide(facts(status=status, desired=desired, observation=None)) == NOTHING
+
+
+@pytest.mark.parametrize("status", ["pending", "running", "pausing"])
+def test_a_cancellation_shows_while_the_scheduler_does_not_answer_and_is_carried_out_after(status: str) -> None:
+    waiting = decide(facts(status=status, desired="cancelled", observation=None))
+    assert (waiting.status, waiting.cancel, waiting.ended) == ("cancelling", False, False)
+    seen = Observation("running")
+    heard = decide(facts(status="cancelling", desired="cancelled", observation=seen, said=waiting.message))
+    assert heard.cancel
+    assert heard.message == "asked to stop; waiting until nothing of it runs any more"
+
+
+def test_a_requeue_is_told_from_a_preemption() -> None:
+    back = decide(facts(observation=Observation("pending", "waiting for Slurm: (BeginTime)")))
+    assert back == Verdict(message=REQUEUED)
+    after = decide(facts(finish=finish("preempted"), said=REQUEUED))
+    assert after.message == "to be continued from the last checkpoint: it was requeued by an operator or by the site"
+
+
+def test_a_suspended_job_says_so_until_it_runs_again() -> None:
+    words = "suspended in Slurm (by an operator or by gang scheduling); it goes on by `scontrol resume 7`"
+    stopped = Observation("running", words, suspended=True)
+    verdict = decide(facts(observation=stopped, said="running on n1"))
+    assert verdict == Verdict(message=words)
+    assert decide(facts(observation=Observation("running"), said=words)).message == (
+        "running again; it is no longer suspended"
+    )
+    assert decide(facts(observation=Observation("running"), said="running on n1")) == NOTHING
+    assert decide(facts(observation=stopped, desired="cancelled")).cancel
 
 
 @pytest.mark.parametrize(

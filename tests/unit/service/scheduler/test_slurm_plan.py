@@ -5,20 +5,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from service.scheduler.launch_plan import plan_launch
 from service.scheduler.slurm_plan import batch_script, is_plain_path
+from service.settings import Settings
 from tests.unit.service.scheduler.test_launch_plan import document, spec_with
 
 FOLDER = Path("/runs/job-1/attempts/1")
 
 
-def script(*, resources: dict[str, Any] | None = None, **changes: Any) -> str:
+def script(*, extra: str = "", resources: dict[str, Any] | None = None, **changes: Any) -> str:
     spec = spec_with({"MY_FLAG": "secret; touch pwned"})
     spec = spec.model_copy(update={"resources": spec.resources.model_copy(update=resources or {})})
     made = document(**({"spec": spec, "nodes": 2} | changes))
     plan = plan_launch(made, folder=FOLDER, python="/py", allowed_environment={"PATH": "/bin"})
-    return batch_script(made, plan)
+    return batch_script(made, plan, extra=extra)
 
 
 def options(text: str) -> dict[str, str]:
@@ -61,6 +63,20 @@ def test_the_warning_fits_the_partitions_limit_where_the_job_names_none() -> Non
     found = options(script(partition_limit_minutes=1))
     assert found["signal"] == "CONT@15"
     assert "time" not in found
+
+
+def test_an_administrators_options_stand_in_every_script() -> None:
+    found = options(script(extra="--reservation=ai --exclusive --licenses=a:2,b"))
+    assert (found["reservation"], found["licenses"], "exclusive" in found) == ("ai", "a:2,b", True)
+    assert found["job-name"] == "ty-main-a1b2"
+
+
+@pytest.mark.parametrize(
+    "text", ["--export=NONE", "--job-name=x", "--requeue", "reservation=ai", "--comment='a b'", "--comment=$(x)", "-x"]
+)
+def test_what_is_the_services_or_could_be_more_than_an_option_is_no_setting(text: str) -> None:
+    with pytest.raises(ValidationError):
+        Settings(slurm_extra_options=text)
 
 
 def test_a_dead_task_takes_the_others_with_it_and_has_its_cpus() -> None:

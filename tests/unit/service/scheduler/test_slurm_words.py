@@ -4,10 +4,11 @@ from datetime import UTC, datetime
 
 import pytest
 
+from service.jobs.states import SUSPENDED
 from service.scheduler.base import Accepted, Ambiguous, Rejected
 from service.scheduler.slurm_answer import read_answer, read_forecast
 from service.scheduler.slurm_reasons import explain
-from service.scheduler.slurm_states import KNOWN, meaning, word
+from service.scheduler.slurm_states import KNOWN, meaning, suspended, word
 
 DOCUMENTED = {
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PENDING"),
@@ -44,6 +45,12 @@ class TestStates:
     )
     def test_means(self, text: str, expected: tuple[str, str | None]) -> None:
         assert meaning(text) == expected
+
+    def test_a_job_that_has_its_nodes_and_does_not_run_says_what_brings_it_back(self) -> None:
+        assert "`scontrol resume 7`" in suspended("SUSPENDED", "7")
+        assert suspended("SUSPENDED", "7").startswith(SUSPENDED)
+        assert suspended("STOPPED", "7").startswith(SUSPENDED)
+        assert suspended("RUNNING", "7") == ""
 
     def test_a_word_is_the_first_one_without_its_mark(self) -> None:
         assert [word(text) for text in ("cancelled by 0", "RUNNING+", " FAILED ", "")] == [
@@ -156,7 +163,30 @@ class TestAnswers:
     def test_a_refusal_names_the_field_to_change(self) -> None:
         outcome = read_answer(1, "", "sbatch: error: Batch job submission failed: Invalid qos specification\n")
         assert isinstance(outcome, Rejected)
-        assert outcome.message.endswith("(change resources.qos)")
+        assert "(change resources.qos; " in outcome.message
+        assert outcome.hint.startswith("Change resources.qos; ")
+
+    @pytest.mark.parametrize(
+        ("words", "field"),
+        [
+            ("Batch job submission failed: Invalid node name specified", "exclude"),
+            ("Batch job submission failed: Invalid feature specification", "constraint"),
+            ("Batch job submission failed: Invalid account or account/partition combination specified", "account"),
+            (
+                "Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)",
+                "time_limit",
+            ),
+            (
+                "invalid partition specified: x\nBatch job submission failed: Invalid partition name specified",
+                "partition",
+            ),
+            ("Batch job submission failed: Job constraint cannot be met: Invalid job constraint", "constraint"),
+        ],
+    )
+    def test_every_word_about_a_field_of_the_spec_has_a_hint(self, words: str, field: str) -> None:
+        outcome = read_answer(1, "", f"sbatch: error: {words}\n")
+        assert isinstance(outcome, Rejected)
+        assert f"resources.{field}" in outcome.hint
 
     @pytest.mark.parametrize(
         ("code", "stdout", "stderr"),

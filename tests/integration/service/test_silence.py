@@ -1,0 +1,68 @@
+"""What jobs say while the scheduler does not answer, and while it keeps one from running."""
+
+from service.scheduler.base import Observation
+from tests.support.world import World
+
+SUSPENDED = "suspended in Slurm (by an operator or by gang scheduling); it goes on by `scontrol resume 7`"
+
+
+def test_a_waiting_job_says_since_when_and_is_submitted_after(world: World) -> None:
+    world.scheduler.unavailable = True
+    job = world.submit()
+    world.tick(times=90)
+    assert world.status(job) == "queued"
+    assert world.job(job)["status_message"] == (
+        "waits for the scheduler, which does not answer since 2026-01-01 00:00 UTC"
+    )
+    events = world.client.get(f"/v1/jobs/{job}/events").json()["data"]
+    assert len(events) == 3
+    world.scheduler.unavailable = False
+    world.tick()
+    assert world.status(job) == "pending"
+
+
+def test_a_cancel_shows_at_once_and_is_carried_out_when_it_answers(world: World) -> None:
+    job = world.submit()
+    world.start(job)
+    world.scheduler.unavailable = True
+    world.client.post(f"/v1/jobs/{job}/cancel")
+    world.tick()
+    assert (world.status(job), world.scheduler.cancelled) == ("cancelling", [])
+    assert world.job(job)["status_message"] == "cancel asked; waits for the scheduler to answer"
+    world.scheduler.unavailable = False
+    world.tick()
+    assert len(world.scheduler.cancelled) == 1
+    assert "waits for" not in world.job(job)["status_message"]
+    world.scheduler.say("ended")
+    world.tick()
+    assert world.status(job) == "cancelled"
+
+
+def test_a_suspended_job_tells_and_promises_no_end(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    progress = {"step": 5, "total_steps": 20, "seconds_per_step": 60.0}
+    assert worker.metrics([("train/loss", 5, 1.0)], progress=progress).status_code == 200
+    assert world.job(job)["progress"]["eta_seconds"] == 900
+    tag = world.scheduler.submitted[0].tag
+    world.scheduler.states[tag] = Observation("running", SUSPENDED, suspended=True)
+    world.tick(times=3)
+    told = world.job(job)
+    assert (told["status"], told["status_message"], told["progress"]["eta_seconds"]) == ("running", SUSPENDED, None)
+    world.scheduler.say("running")
+    world.tick(times=3)
+    assert world.job(job)["status_message"] == "running again; it is no longer suspended"
+    assert world.job(job)["progress"]["eta_seconds"] is not None
+    events = [event["message"] for event in world.client.get(f"/v1/jobs/{job}/events").json()["data"]]
+    assert (events.count(SUSPENDED), events.count("running again; it is no longer suspended")) == (1, 1)
+
+
+def test_a_suspended_job_can_be_cancelled(world: World) -> None:
+    job = world.submit()
+    world.start(job)
+    tag = world.scheduler.submitted[0].tag
+    world.scheduler.states[tag] = Observation("running", SUSPENDED, suspended=True)
+    world.tick()
+    world.client.post(f"/v1/jobs/{job}/cancel")
+    world.tick()
+    assert (world.status(job), world.scheduler.cancelled) == ("cancelling", [tag])
