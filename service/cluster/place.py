@@ -1,4 +1,4 @@
-"""The place where a job will run, by the settings and the cluster's snapshot: its accelerator and time limit."""
+"""What the settings and the snapshot say of the place where a job will run: its accelerator and its time limit."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from service.cluster.place import Place
 from service.errors import ServiceError
 from service.planner.script import preview
 from service.settings import Settings
@@ -23,7 +24,7 @@ def private(path: Path, text: str) -> Path:
 def test_the_nodes_interpreter_stands_in_the_batch_script(tmp_path: Path) -> None:
     settings = Settings(backend="slurm", slurm_python=Path("/nodes/bin/python"), state_dir=tmp_path, accelerator="cpu")
     spec = resolve(parse_spec(fill_template("mlp_parity", {})), settings.site)
-    script, _ = preview(settings, spec)
+    script, _ = preview(settings, spec, Place(accelerator="cpu"))
     assert script is not None
     assert " /nodes/bin/python -u -m submitit.core._submit " in script
 
