@@ -21,7 +21,8 @@ def sweep(client: Client) -> SweepDetail:
     base = {**SPEC, "name": "of-a-sweep", "steps": 60}
     made = client.submit_sweep(base, grid={"optimizer.lr": [0.001, 0.1]}, name="two rates")
     for member in made.members:
-        wait_for_status(client, member.job_id, "succeeded", "failed")
+        ended = wait_for_status(client, member.job_id, "succeeded", "failed")
+        assert ended.status == "succeeded", ended.error
     return made
 
 

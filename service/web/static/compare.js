@@ -3,7 +3,7 @@
 import { call, query } from "./api.js";
 import { smoothed } from "./curves.js";
 import { asNumber, number } from "./format.js";
-import { byId, data, localTimes, say, setText } from "./page.js";
+import { byId, data, localTimes, make, say, setText } from "./page.js";
 import { Parallel } from "./parallel.js";
 import { pick } from "./picker.js";
 import { colour, curveColour, draw, onTheme } from "./plotly.js";
@@ -65,8 +65,28 @@ async function refresh() {
   if (!running.length) return;
   if (data.sweep) ({ members } = await call(`/v1/sweeps/${data.sweep}`));
   const told = new Map(members.map((member) => [member.job_id, member]));
-  for (const run of running) showStatus(run, (told.get(run.id) ?? (await call(`/v1/jobs/${run.id}`))).status);
+  for (const run of running) {
+    const { status, metrics } = told.get(run.id) ?? (await call(`/v1/jobs/${run.id}`));
+    showStatus(run, status);
+    offer(Object.keys(metrics));
+  }
   await load();
+}
+
+/** Metrics that no run had before can be chosen, too. */
+function offer(keys) {
+  const select = byId("key");
+  const known = new Set(Array.from(select.options, (option) => option.value));
+  for (const key of keys.filter((one) => !known.has(one))) {
+    for (const list of [select, byId("outcome")]) list?.append(make("option", { text: key }));
+  }
+  if (view.key || !keys.length) return;
+  view.key = keys.includes("train/loss") ? "train/loss" : keys[0];
+  view.outcome ||= view.key;
+  for (const [list, key] of [[select, view.key], [byId("outcome"), view.outcome]]) {
+    list?.querySelector('option[value=""]')?.remove();
+    if (list) list.value = key;
+  }
 }
 
 // -- showing -----------------------------------------------------------------------------------------------------------
