@@ -18,6 +18,7 @@ from service.cluster import endpoints as cluster
 from service.code import endpoints as code
 from service.dependencies import Services
 from service.errors import InvalidRequestError, NotFoundError, ServiceError
+from service.examination import router as examination
 from service.health import health_router
 from service.housekeeping import endpoints as usage
 from service.jobs import endpoints as jobs
@@ -75,6 +76,7 @@ def create_app(services: Services) -> FastAPI:
         artifacts.router,
         checkpoints.router,
         usage.router,
+        examination,
         access.router,
         access.audit_router,
         webhooks.router,

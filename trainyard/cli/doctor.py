@@ -1,6 +1,7 @@
 """`doctor`: is everything in order? The service's side is asked in a process of its own, where that is here."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -27,7 +28,8 @@ _SIGNS = {"ok": "ok", "warning": "warning", "wrong": "WRONG"}
 def doctor(ctx: typer.Context, as_json: JsonOption = False) -> None:
     """Look at the installation: one line each, with the fix. The exit code is 1 when something is wrong.
 
-    On the machine of the service it looks at the database, Slurm, folders and more; elsewhere at the way to it.
+    The service looks at its own database, Slurm, folders and more, where it answers and the token is an
+    administrator's. Where none answers and TRAINYARD_URL names none, the settings of this shell are looked at.
 
     Example: trainyard doctor
     """
@@ -52,8 +54,23 @@ def _examine(client: Client) -> Iterator[Finding]:
     if answered:
         yield _token(client)
         yield _cluster(client)
-    if client.local:
+        yield from _as_the_service_sees_it(client)
+    elif os.environ.get("TRAINYARD_URL"):
+        told = f"not looked at: TRAINYARD_URL says that the service is {client.url}, and it does not answer"
+        yield worth("here", told, "unset TRAINYARD_URL to examine the settings of this shell")
+    elif client.local:
         yield from _service_side()
+
+
+def _as_the_service_sees_it(client: Client) -> Iterator[Finding]:
+    try:
+        findings = client.doctor().findings
+    except TrainyardError as error:
+        told = f"the service does not say what it sees of itself: {error.message}"
+        yield worth("itself", told, "ask with an administrator's token, or run this on its machine")
+        return
+    yield fine("itself", "what follows is what the service sees of its own settings")
+    yield from findings
 
 
 def _way_to_service(client: Client) -> Iterator[Finding]:
@@ -102,6 +119,9 @@ def _cluster(client: Client) -> Finding:
 
 
 def _service_side() -> Iterator[Finding]:
+    chosen = sorted(name for name in os.environ if name.startswith("TRAINYARD_"))
+    told = f"set here: {', '.join(chosen)}" if chosen else "no TRAINYARD_* is set here, so they are the defaults"
+    yield fine("here", f"no service answers; what follows is about the settings of this shell ({told})")
     if find_spec("service") is None:
         yield worth("here", "the service is not installed here", "run this on the machine of the service as well")
         return

@@ -117,6 +117,7 @@ class SharedCalls:
     usage = Call(requests.usage)
     script = Call(requests.script)
     cluster = Call(requests.cluster)
+    doctor = Call(requests.doctor)
     template = Call(requests.template)
     templates = Items(requests.templates)
     submit_sweep = Call(requests.submit_sweep)

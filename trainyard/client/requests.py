@@ -17,6 +17,7 @@ from trainyard.client.packing import CodeArchive, pack
 from trainyard.client.wire import JSON, Request, given, job_path, model, page, whole
 from trainyard.contract.base import wire_time
 from trainyard.contract.cluster import ClusterResource
+from trainyard.contract.findings import Examination
 from trainyard.contract.plans import AskResource, PlanResource
 from trainyard.contract.resources import (
     ArtifactResource,
@@ -304,6 +305,11 @@ def templates() -> Request[Page[Template]]:
 
 def template(name: str) -> Request[Template]:
     return Request("GET", f"/v1/templates/{segment(name, 'template')}", model(Template))
+
+
+def doctor() -> Request[Examination]:
+    """What the service sees of its own installation."""
+    return Request("GET", "/v1/doctor", model(Examination))
 
 
 def cluster() -> Request[ClusterResource]:

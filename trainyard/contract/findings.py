@@ -15,6 +15,13 @@ class Finding(Resource):
     """What to do, where something is to be done."""
 
 
+class Examination(Resource):
+    """What the service sees of its own installation."""
+
+    object: Literal["examination"] = "examination"
+    findings: list[Finding]
+
+
 def fine(name: str, message: str) -> Finding:
     return Finding(name=name, state="ok", message=message)
 

@@ -12,6 +12,7 @@ import pytest
 from service.db.migrate import upgrade
 from service.doctor import examine
 from service.settings import Settings
+from tests.support.world import World
 from trainyard.contract.findings import Finding
 
 
@@ -83,3 +84,10 @@ def test_the_command_says_one_object_a_line_and_ends_with_1(settings: Settings) 
     )
     assert done.returncode == 1
     assert {json.loads(line)["name"] for line in done.stdout.splitlines()} >= {"database", "runs", "route"}
+
+
+def test_the_service_says_it_of_itself_to_administrators_alone(world: World) -> None:
+    answer = world.client.get("/v1/doctor")
+    assert answer.status_code == 200
+    assert {"database", "runs", "route"} <= {finding["name"] for finding in answer.json()["findings"]}
+    assert world.person("user", "anna").get("/v1/doctor").status_code == 403

@@ -38,6 +38,35 @@ def test_a_service_that_does_not_answer_is_wrong_with_the_fix(run, monkeypatch):
     assert "trainyard serve" in line
 
 
+def ready(monkeypatch):
+    monkeypatch.setattr(httpx, "get", lambda *_, **__: httpx.Response(200))
+
+
+def test_a_service_that_answers_is_asked_and_not_this_shells_settings(service, run, monkeypatch):
+    ready(monkeypatch)
+    monkeypatch.setenv("TRAINYARD_STATE_DIR", "/nowhere")
+    there = {"name": "disk", "state": "wrong", "message": "full there", "fix": "delete jobs"}
+    service.on("GET", "/v1/doctor", {"object": "examination", "findings": [there]})
+    result = run("doctor")
+    assert result.exit_code == 1
+    assert "WRONG    disk        full there. Fix: delete jobs" in result.stdout.splitlines()
+    assert "migrations" not in result.stdout
+
+
+def test_a_service_that_keeps_it_to_itself_is_a_warning_with_the_fix(run, monkeypatch):
+    ready(monkeypatch)
+    result = run("doctor")
+    line = next(line for line in result.stdout.splitlines() if "itself" in line)
+    assert "administrator's token" in line
+
+
+def test_a_silent_service_elsewhere_is_not_replaced_by_this_shells_settings(run, monkeypatch):
+    monkeypatch.setenv("TRAINYARD_URL", "http://127.0.0.1:9")
+    result = run("doctor")
+    assert not any("migrations" in line for line in result.stdout.splitlines())
+    assert any("unset TRAINYARD_URL" in line for line in result.stdout.splitlines())
+
+
 def test_the_innermost_mount_says_the_filesystem():
     mounts = "/dev/sda1 / ext4 rw 0 0\nserver:/shared /shared nfs4 rw 0 0\ntmpfs /shared/fast tmpfs rw 0 0\n"
     assert filesystem_of(Path("/shared/runs"), mounts) == "nfs4"

@@ -1,0 +1,16 @@
+"""The route behind `trainyard doctor`: what the service sees of its own installation."""
+
+from fastapi import APIRouter
+
+from service.dependencies import AdminDep, ServicesDep
+from service.doctor import examine
+from trainyard.contract.findings import Examination
+
+router = APIRouter(prefix="/v1/doctor", tags=["health"])
+
+
+@router.get("", operation_id="get_doctor")
+def get_doctor(services: ServicesDep, _admin: AdminDep) -> Examination:
+    """What can be wrong with the installation, as the service itself sees it; may take seconds. The scheduler is not
+    asked."""
+    return Examination(findings=list(examine(services.settings)))
