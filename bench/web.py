@@ -91,7 +91,7 @@ def measure(service: ServiceProcess, database: Database, long: SeededJob, live: 
     token = admin_token_file(service.state_dir).read_text().strip()
     pages = (
         ("a page of text", "/no-such-page", "h1", False),
-        (f"{options.jobs:,} jobs", "/jobs", "tr.job:nth-of-type(50)", True),
+        (f"{options.jobs:,} jobs", "/jobs", "tr.job:nth-of-type(15)", True),
         (f"a job of {options.points:,} points", f"/jobs/{long.id}", "#chart-loss svg.sketch .line", True),
     )
     good = True
