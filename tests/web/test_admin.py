@@ -28,6 +28,7 @@ def forgive_refusals(visit: Visit) -> None:
 def created(page: Page) -> str:
     """The secret that is shown once, taken by the button."""
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    expect(page.get_by_label("Secret")).not_to_have_value("")
     secret = page.get_by_label("Secret").input_value()
     page.get_by_role("button", name="Copy").click()
     assert page.evaluate("navigator.clipboard.readText()") == secret

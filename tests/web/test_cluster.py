@@ -13,13 +13,12 @@ pytestmark = [pytest.mark.web]
 
 def test_who_holds_and_who_waits_is_told_while_it_changes(visit: Visit, client: Client) -> None:
     page = visit.go("/cluster")
-    expect(page.locator("#sentence")).to_contain_text("up to 2 worker processes at once")
-    jobs = [client.submit({**SPEC, "name": f"holds-{n}", "steps": 1_000_000}) for n in range(3)]
+    expect(page.locator("#sentence")).to_contain_text("up to 4 worker processes at once")
+    runs = client.submit({**SPEC, "name": "holds", "steps": 1_000_000})
+    wait_for_status(client, runs.id, "running")
+    jobs = [runs, client.submit({**SPEC, "name": "wants-all", "gpus": 4, "batch": {"size": 12}})]
     row = page.locator("#owners tbody tr").filter(has=page.get_by_role("link", name="admin"))
-    # Two run, the third waits: this machine has two slots. The API's own words decide.
-    for job in jobs[:2]:
-        wait_for_status(client, job.id, "running")
-    expect(row.locator("td")).to_have_text(["admin", "2", "2", "1", "1"], timeout=30_000)
+    expect(row.locator("td")).to_have_text(["admin", "1", "1", "1", "4"], timeout=30_000)
     for job in jobs:
         client.cancel(job.id)
     for job in jobs:

@@ -68,7 +68,7 @@ def test_the_plan_follows_the_text(writing: Page) -> None:
     written(writing, TEXT.replace("gpus: 1", "gpus: 2"))
     expect(writing.locator(".strategy")).to_have_count(4)
     expect(writing.locator(".strategy.chosen strong")).to_have_text("ddp")
-    expect(writing.locator("#room")).to_contain_text("2 worker processes are free")
+    expect(writing.locator("#room")).to_contain_text("worker processes are free")
     writing.get_by_role("button", name="fsdp").click()
     expect(writing.locator(".strategy.chosen strong")).to_have_text("fsdp")
     assert "strategy: fsdp" in writing.locator("#spec").input_value()
@@ -144,6 +144,28 @@ def test_a_submission_whose_answer_was_lost_is_the_same_one(visit: Visit, client
     (job,) = client.jobs(name="answered-late")
     client.cancel(job.id)
     visit.forgive_lost_connections()
+
+
+def test_fields_are_found_and_set_where_they_stand(visit: Visit) -> None:
+    page = visit.go("/submit")
+    module = str(page.locator("script[type=module]").get_attribute("src")).replace("submit.js", "fields.js")
+    text = (
+        "name: a # b: c\nmodel: {source: hf,\n  path: /x}\nargv:\n- one\n- two\ngrid:\n  - {lr: 1}\nbatch:\n  size: 8\n"
+    )
+
+    def asked(call: str) -> object:
+        return page.evaluate(f"async text => {{ const it = await import('{module}'); return {call}; }}", text)
+
+    places = {"name": 0, "model": 1, "model.path": 2, "argv.1": 5, "grid.0.lr": 7, "batch.size": 9}
+    for param, line in places.items():
+        assert asked(f"it.lineOf(it.fieldsOf(text), '{param}')") == line, param
+    assert asked("it.lineOf(it.fieldsOf(text), 'batch.micro_size')") == 8  # the nearest section that is there
+    assert asked("it.lineOf(it.fieldsOf(text), 'steps')") is None
+    assert "size: 16\n" in str(asked("it.put(text, 'batch.size', 16)"))
+    assert "batch:\n  micro_size: 2\n  size: 8" in str(asked("it.put(text, 'batch.micro_size', 2)"))
+    assert "model: {revision: main, source: hf" in str(asked("it.put(text, 'model.revision', 'main')"))
+    assert str(asked("it.put(text, 'optimizer.lr', 0.1)")).endswith("optimizer: {lr: 0.1}\n")
+    assert str(asked("it.put(text, 'name', 'b')")).startswith("name: b # b: c\n")
 
 
 def test_slurm_is_asked_when_it_would_start(visit: Visit) -> None:

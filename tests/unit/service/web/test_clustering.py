@@ -3,6 +3,7 @@
 import pytest
 
 from service.web.clustering import Owner, Pool, owners, partition_cells, pools, sentence
+from service.web.wording import NOTHING
 from tests.unit.service.web.test_views import NOW, job
 from trainyard.contract.cluster import ClusterResource, GpuCount, PartitionResource, SlotCount
 
@@ -39,7 +40,7 @@ def test_what_the_scheduler_does_not_tell_is_not_made_up() -> None:
 
 
 def test_a_partition_without_limits_says_so() -> None:
-    assert partition_cells(PartitionResource(name="cpu")) == ("none", "any", "none", "–", "all")
+    assert partition_cells(PartitionResource(name="cpu")) == ("none", "any", "none", NOTHING, "all")
     told = PartitionResource(
         name="gpu",
         time_limit_minutes=480,

@@ -2,6 +2,7 @@
 
 from service.web.comparing import cell, compare
 from service.web.sketch import draw_several
+from service.web.wording import NOTHING
 from tests.unit.service.web.test_views import job
 
 
@@ -32,7 +33,13 @@ def test_each_run_can_be_left_out_but_none_of_a_sweep() -> None:
 
 
 def test_values_are_written_as_in_a_spec() -> None:
-    assert [cell(value) for value in (None, True, "auto", 3, [0.9, 0.95])] == ["–", "true", "auto", "3", "[0.9, 0.95]"]
+    assert [cell(value) for value in (None, True, "auto", 3, [0.9, 0.95])] == [
+        NOTHING,
+        "true",
+        "auto",
+        "3",
+        "[0.9, 0.95]",
+    ]
 
 
 def test_curves_of_several_runs_share_their_axes() -> None:
