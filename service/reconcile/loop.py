@@ -240,7 +240,8 @@ class Reconciler:
     def _facts(
         self, job: Job, attempt: Attempt, seen: Observation | None, finish: FinishRecord | None, *, over: bool
     ) -> Facts:
-        retries_left, barren, on_time_limit, former = 0, 0, "continue", ()
+        retries_left, barren, on_time_limit = 0, 0, "continue"
+        former: tuple[str, ...] = ()
         if over:
             # Points drained a moment ago may have brought a checkpoint that the loaded row does not know.
             with self._services.database.read() as session:
