@@ -3,18 +3,24 @@
 import json
 import os
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from service.cluster.place import Place, place_of
 from service.scheduler.base import Accepted
 from service.scheduler.launch_plan import plan_launch
 from service.scheduler.slurm import SlurmScheduler
+from service.scheduler.slurm_commands import SlurmCommands
 from service.scheduler.slurm_plan import batch_script
+from service.settings import Settings
 from tests.slurm.specs import parity
 from tests.support.slurm_lab import SlurmLab
 from tests.support.wait import wait_until
+from trainyard.contract.cluster import ClusterResource
 from trainyard.contract.launch import LaunchDocument
+from trainyard.contract.sections import Resources
 from trainyard.contract.spec import parse_spec
 
 pytestmark = pytest.mark.slurm
@@ -47,3 +53,12 @@ def test_a_job_is_given_the_gpus_that_it_asks_for(slurm: SlurmLab, tmp_path: Pat
     )
     wait_until((folder / "began").exists, 60, "the job to run")
     assert json.loads((folder / "environment.json").read_text())["SLURM_GPUS_ON_NODE"] == "2"
+
+
+def test_the_partitions_tell_their_gpus_and_the_time_of_jobs_that_name_none(slurm: SlurmLab) -> None:
+    told = {one.name: one for one in SlurmCommands().sinfo().partitions}
+    assert (told["minute"].default_time_minutes, told["minute"].time_limit_minutes) == (1, 1)
+    assert told["gpu"].default_time_minutes is None
+    cluster = ClusterResource(backend="slurm", taken_at=datetime.now(UTC), partitions=list(told.values()))
+    place = place_of(Settings(backend="slurm"), Resources(partition="minute"), cluster)
+    assert place == Place("cuda", 1)

@@ -49,6 +49,7 @@ def test_never_reaches_a_script_even_past_acceptance(slurm: SlurmLab, tmp_path: 
     for field in FIELDS:
         resources = spec.resources.model_copy(update={field: hostile(tmp_path / "pwned")})
         document = _document(spec.model_copy(update={"resources": resources}))
+        document = document.model_copy(update={"accelerator": "cuda"})
         plan = plan_launch(document, folder=tmp_path, allowed_environment={})
         with pytest.raises(ValueError, match="may not stand in a batch script"):
             batch_script(document, plan)
