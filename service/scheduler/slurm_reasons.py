@@ -2,7 +2,7 @@
 
 _ANEW = "cancel it and submit it anew"
 _PLAIN: dict[str, str] = {
-    "None": "Slurm has not looked at it yet",
+    "None": "Slurm has given no reason yet; it plans in rounds",
     "SchedDefer": "Slurm has not looked at it yet; it plans in rounds",
     "Resources": "next in line; waits until enough nodes are free",
     "Priority": "jobs of higher priority come first",

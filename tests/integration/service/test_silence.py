@@ -1,4 +1,6 @@
-"""What jobs say while the scheduler does not answer, and while it keeps one from running."""
+"""What jobs say and do when the scheduler does not answer, keeps one from running, or says that a node failed."""
+
+import json
 
 from service.scheduler.base import Observation
 from tests.support.world import World
@@ -66,3 +68,16 @@ def test_a_suspended_job_can_be_cancelled(world: World) -> None:
     world.client.post(f"/v1/jobs/{job}/cancel")
     world.tick()
     assert (world.status(job), world.scheduler.cancelled) == ("cancelling", [tag])
+
+
+def test_a_node_that_slurm_says_has_failed_is_left_out_though_its_worker_had_time_to_say_more(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    assert worker.finish("preempted").status_code == 200
+    tag = world.scheduler.submitted[0].tag
+    world.scheduler.states[tag] = Observation("ended", "Slurm: NODE_FAIL", ("node1",), ended_as="node_failure")
+    world.tick(times=2)
+    assert json.loads(world.folder(job, 2).launch.read_text())["excluded_nodes"] == ["node1"]
+    events = world.client.get(f"/v1/jobs/{job}/events").json()["data"]
+    (excluded,) = [event for event in events if event["type"] == "node_excluded"]
+    assert excluded["data"] == {"node": "node1", "attempt": 1}

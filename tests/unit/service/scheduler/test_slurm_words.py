@@ -65,8 +65,8 @@ class TestReasons:
     @pytest.mark.parametrize(
         ("reason", "part"),
         [
-            ("None", "has not looked at it yet"),
-            ("", "has not looked at it yet"),
+            ("None", "has given no reason yet"),
+            ("", "has given no reason yet"),
             ("SchedDefer", "plans in rounds"),
             ("Resources", "until enough nodes are free"),
             ("Priority", "higher priority"),
