@@ -26,10 +26,15 @@ _MOST_SKEW = 2.0
 _PACKAGES = ("trainyard", "fastapi", "sqlalchemy", "submitit", "torch")
 
 
-def examine(settings: Settings) -> Iterator[Finding]:
-    """Every check in turn; one that breaks is a finding too. Nothing is changed."""
+def examine(settings: Settings, *, ask_scheduler: bool = True) -> Iterator[Finding]:
+    """Every check in turn; one that breaks is a finding too. Nothing is changed.
+
+    Args:
+        ask_scheduler: whether slurmctld may be asked, which no request of the API does.
+    """
     checks: list[Callable[[Settings], Finding]] = [_database, _schema, _clock, _runs, _shared, _disk, _private]
-    checks += [_slurm] if settings.backend == "slurm" else []
+    if settings.backend == "slurm":
+        checks += [_slurm, _slurmctld] if ask_scheduler else [_slurm]
     checks += [_route, _gpus, _versions]
     for check in checks:
         try:
@@ -138,11 +143,17 @@ def _slurm(settings: Settings) -> Finding:
     if missing:
         return bad("slurm", f"not found: {', '.join(missing)}", "install Slurm's client commands, or mend PATH")
     answer = subprocess.run(["sbatch", "--version"], capture_output=True, text=True, timeout=_SECONDS, check=False)  # noqa: S607
+    return fine("slurm", answer.stdout.strip())
+
+
+def _slurmctld(_settings: Settings) -> Finding:
+    if shutil.which("sinfo") is None:
+        return bad("slurmctld", "cannot be asked without sinfo", "install Slurm's client commands, or mend PATH")
     asked = subprocess.run(["sinfo", "--noheader"], capture_output=True, text=True, timeout=_SECONDS, check=False)  # noqa: S607
     if asked.returncode:
         told = asked.stderr.strip().splitlines() or ["no reason given"]
-        return bad("slurm", f"{answer.stdout.strip()}; sinfo fails: {told[-1]}", "is slurmctld up? is slurm.conf here?")
-    return fine("slurm", answer.stdout.strip())
+        return bad("slurmctld", f"sinfo fails: {told[-1]}", "is slurmctld up? is slurm.conf here?")
+    return fine("slurmctld", "answers")
 
 
 def _route(settings: Settings) -> Finding:

@@ -12,5 +12,5 @@ router = APIRouter(prefix="/v1/doctor", tags=["health"])
 @router.get("", operation_id="get_doctor")
 def get_doctor(services: ServicesDep, _admin: AdminDep) -> Examination:
     """What can be wrong with the installation, as the service itself sees it; may take seconds. The scheduler is not
-    asked."""
-    return Examination(findings=list(examine(services.settings)))
+    asked: what the reconciler heard of it is in `/v1/cluster`."""
+    return Examination(findings=list(examine(services.settings, ask_scheduler=False)))

@@ -128,6 +128,18 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType(
             "gpus": [{"type": "h100", "total": 8, "free": 5}],
         },
         "AskResource": _ASK,
+        "Examination": {
+            "object": "examination",
+            "findings": [
+                {"name": "database", "state": "ok", "message": "answers"},
+                {
+                    "name": "disk",
+                    "state": "wrong",
+                    "message": "only 2.5 GB are free for runs",
+                    "fix": "delete jobs (trainyard usage shows whose), or move TRAINYARD_RUNS_DIR",
+                },
+            ],
+        },
         "PlanResource": {
             "object": "plan",
             "spec": _SPEC,

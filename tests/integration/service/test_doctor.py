@@ -91,3 +91,17 @@ def test_the_service_says_it_of_itself_to_administrators_alone(world: World) -> 
     assert answer.status_code == 200
     assert {"database", "runs", "route"} <= {finding["name"] for finding in answer.json()["findings"]}
     assert world.person("user", "anna").get("/v1/doctor").status_code == 403
+
+
+def test_in_a_request_slurm_is_not_asked(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = tmp_path / "asked"
+    for name in ("sbatch", "squeue", "sacct", "scancel", "sinfo"):
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(f"#!/bin/sh\necho {name} $* >> {asked}\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    slurm = settings.model_copy(update={"backend": "slurm"})
+    list(examine(slurm, ask_scheduler=False))
+    assert asked.read_text() == "sbatch --version\n"
+    assert "slurmctld" in {finding.name for finding in examine(slurm)}
