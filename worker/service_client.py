@@ -122,7 +122,7 @@ class ServiceClient:
 
 
 def _trusted() -> ssl.SSLContext:
-    """Public authorities, or those of `SSL_CERT_FILE`; and those that this machine trusts, since a site has one of its own."""
+    """Public authorities or those of `SSL_CERT_FILE`, and what this machine trusts: a site may have its own."""
     context = httpx.create_ssl_context()
     context.load_default_certs()
     return context
