@@ -29,7 +29,8 @@ RUN sh /tmp/account.sh ${TRAINYARD_UID} ${TRAINYARD_GID}
 COPY docker/slurm/slurm.conf /etc/slurm/
 COPY docker/healthy.py /usr/local/lib/
 COPY --from=build /opt/trainyard /opt/trainyard
-ENV PATH=/opt/trainyard/bin:/usr/local/bin:/usr/bin:/bin PYTHONUNBUFFERED=1
+# What is in docker/certs counts for webhooks and commands too, which would trust public authorities alone.
+ENV PATH=/opt/trainyard/bin:/usr/local/bin:/usr/bin:/bin PYTHONUNBUFFERED=1 SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt
 USER ${TRAINYARD_UID}:${TRAINYARD_GID}
 WORKDIR /state
 EXPOSE 8470

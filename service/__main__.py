@@ -264,7 +264,8 @@ def _run(config: uvicorn.Config, services: Services, parts: Sequence[_Part]) -> 
         for part in parts:
             part.start()
         log.info("serving", url=settings.service_url, backend=settings.backend, runs=str(settings.runs))
-        log.info("dashboard", page=f"{settings.service_url}/jobs", token=str(settings.state / "admin_token"))
+        token = settings.admin_token_file or admin_token_file(settings.state)
+        log.info("dashboard", page=f"{settings.service_url}/jobs", token=str(token))
         try:
             _Server(config, services.hub.close).run(sockets=[listener])
         except KeyboardInterrupt:

@@ -1,6 +1,7 @@
 """HTTP to the worker's routes: one attempt's token, and what each kind of answer means."""
 
 import random
+import ssl
 import time
 from collections.abc import Callable
 from typing import Any
@@ -80,6 +81,7 @@ class ServiceClient:
             headers={"Authorization": f"Bearer {token}"},
             timeout=timeout,
             transport=transport,
+            verify=_trusted(),
             # A proxy of the user's shell is not on the way to a service of the same site.
             trust_env=False,
         )
@@ -117,6 +119,13 @@ class ServiceClient:
 
     def close(self) -> None:
         self._http.close()
+
+
+def _trusted() -> ssl.SSLContext:
+    """Public authorities or those of `SSL_CERT_FILE`, and what this machine trusts: a site may have its own."""
+    context = httpx.create_ssl_context()
+    context.load_default_certs()
+    return context
 
 
 def _read(answer: httpx.Response) -> dict[str, Any]:

@@ -1,0 +1,24 @@
+"""Which authorities a worker's connection to the service trusts."""
+
+from pathlib import Path
+
+import certifi
+import pytest
+
+from worker.service_client import _trusted
+
+
+def test_a_sites_own_authority_is_trusted_where_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, end = (
+        Path(certifi.where()).read_text().split("-----END CERTIFICATE-----", 1)[0],
+        "-----END CERTIFICATE-----\n",
+    )
+    own = tmp_path / "own.pem"
+    own.write_text(first[first.index("-----BEGIN") :] + end)
+    monkeypatch.setenv("SSL_CERT_FILE", str(own))
+    assert len(_trusted().get_ca_certs()) == 1
+
+
+def test_without_one_the_public_authorities_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    assert len(_trusted().get_ca_certs()) > 50
