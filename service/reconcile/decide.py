@@ -16,6 +16,9 @@ MAX_BARREN = 3
 SILENCE_SECONDS = 600.0
 """A run that the scheduler does not know, that was told to stop and that has said nothing for so long is gone."""
 
+_OLDEST_ANSWER_SECONDS = 30.0
+"""An answer of the scheduler may be this old, and from before the claim. What is requeued waits for two minutes."""
+
 REQUEUED = "requeued by an operator or by the site; a next attempt follows when Slurm has started and ended this one"
 CANCEL_WAITS = "cancel asked; waits for the scheduler to answer"
 
@@ -42,6 +45,8 @@ class Facts:
     """The words about its status, as they are."""
     former: tuple[str, ...] = ()
     """How the attempts before this one ended that brought no newer checkpoint either, oldest first."""
+    claimed_seconds: float = 0.0
+    """Since a worker claimed it."""
     silent_seconds: float = 0.0
     """Since the last sign of life of its worker."""
     pause_seconds: float = 0.0
@@ -124,7 +129,7 @@ def _alive(facts: Facts, seen: Observation) -> Verdict:
     if facts.status == "pending" and not facts.claimed:
         words = seen.message if seen.state == "pending" else "started; the worker is coming up"
         return Verdict(message=words or None, estimated_start=seen.estimated_start)
-    if facts.status == "running" and seen.state == "pending":
+    if facts.status == "running" and seen.state == "pending" and facts.claimed_seconds >= _OLDEST_ANSWER_SECONDS:
         # Submitted with `--no-requeue`, so that a preemption never puts it back into the queue.
         return Verdict(message=REQUEUED)
     if facts.status == "running" and seen.suspended:

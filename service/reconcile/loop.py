@@ -264,6 +264,7 @@ class Reconciler:
             on_time_limit=on_time_limit,  # type: ignore[arg-type]
             said=job.status_message,
             former=former,
+            claimed_seconds=_since(attempt.claimed_at, self._services.clock()),
             silent_seconds=_silence(attempt, self._services.clock()),
             pause_seconds=self._pause_seconds(job),
             pause_patience=self._services.settings.pause_patience_seconds,
@@ -361,6 +362,10 @@ def _former(attempts: Sequence[Attempt], current: Attempt, count: int) -> tuple[
 
 def _finish_of(attempt: Attempt) -> FinishRecord | None:
     return FinishRecord.model_validate(attempt.finish) if attempt.finish else None
+
+
+def _since(moment: datetime | None, now: datetime) -> float:
+    return 0.0 if moment is None else (now - moment).total_seconds()
 
 
 def _silence(attempt: Attempt, now: datetime) -> float:

@@ -51,10 +51,14 @@ def test_a_cancellation_shows_while_the_scheduler_does_not_answer_and_is_carried
 
 
 def test_a_requeue_is_told_from_a_preemption() -> None:
-    back = decide(facts(observation=Observation("pending", "waiting for Slurm: (BeginTime)")))
-    assert back == Verdict(message=REQUEUED)
+    pending = Observation("pending", "waiting for Slurm: (BeginTime)")
+    assert decide(facts(observation=pending, claimed_seconds=30.0)) == Verdict(message=REQUEUED)
     after = decide(facts(finish=finish("preempted"), said=REQUEUED))
     assert after.message == "to be continued from the last checkpoint: it was requeued by an operator or by the site"
+
+
+def test_an_answer_from_before_the_claim_is_no_requeue() -> None:
+    assert decide(facts(observation=Observation("pending", "(Priority)"), claimed_seconds=5.0)) == NOTHING
 
 
 def test_a_suspended_job_says_so_until_it_runs_again() -> None:
