@@ -226,13 +226,14 @@ follow("/v1/stream", {
     status(told) {
       if (!jobs.has(told.job_id)) { welcome(); return; }
       const { status, status_message, progress } = told;
+      if (FINAL.has(status)) curves.renew(told.job_id);
       update(told.job_id, { status, status_message, progress: progress ?? jobs.get(told.job_id).progress });
       if (wantsStatus().length && !wantsStatus().includes(status)) leave(told.job_id);
     },
     metrics(told) {
       if (!jobs.has(told.job_id)) return;
       const loss = told.values[LOSS];
-      update(told.job_id, { metrics: { [LOSS]: loss }, progress: told.progress });
+      update(told.job_id, { ...(loss !== undefined && { metrics: { [LOSS]: loss } }), progress: told.progress });
       if (loss !== undefined && told.progress) curves.add(told.job_id, told.progress.step, loss);
     },
     reset: () => reload().catch(complain),

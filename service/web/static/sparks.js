@@ -12,6 +12,7 @@ export class Curves {
     this.changed = changed;
     this.found = new Map();
     this.wanted = new Set();
+    this.asked = new Set();
   }
 
   /** Values, oldest first; null where they are not known. */
@@ -21,7 +22,18 @@ export class Curves {
 
   /** These jobs are in sight. */
   want(jobs) {
-    this.wanted = new Set(jobs.map((job) => job.id).filter((id) => !this.found.has(id)));
+    this.wanted = new Set(jobs.map((job) => job.id).filter((id) => !this.asked.has(id)));
+    this.soon();
+  }
+
+  /** The stream tells only the newest value, now and then: the curve of a job that is over is asked for as a whole. */
+  renew(id) {
+    this.asked.delete(id);
+    this.wanted.add(id);
+    this.soon();
+  }
+
+  soon() {
     clearTimeout(this.later); // asked for when the scrolling rests
     this.later = setTimeout(() => this.fetch(), 150);
   }
@@ -29,16 +41,19 @@ export class Curves {
   async fetch() {
     const ids = [...this.wanted].slice(0, AT_ONCE);
     if (!ids.length) return;
-    for (const id of ids) { this.wanted.delete(id); this.found.set(id, { steps: [], values: [] }); }
+    for (const id of ids) { this.wanted.delete(id); this.asked.add(id); }
     try {
       const answer = await call(`/v1/metrics${query({ job: ids, keys: LOSS, max_points: POINTS })}`);
       for (const { job_id, series } of answer.data) {
         const [{ steps, values }] = series;
+        const grown = this.found.get(job_id); // by the stream, while the answer was on its way
+        const from = grown ? grown.steps.findIndex((step) => step > (steps.at(-1) ?? -1)) : -1;
+        if (from >= 0) { steps.push(...grown.steps.slice(from)); values.push(...grown.values.slice(from)); }
         this.found.set(job_id, { steps, values });
         this.changed(job_id);
       }
     } catch {
-      for (const id of ids) this.found.delete(id); // asked for again when next in sight
+      for (const id of ids) this.asked.delete(id); // asked for again when next in sight
       return;
     }
     this.fetch();
