@@ -45,7 +45,7 @@ def main() -> int:
         slow = 0
         for name, url in urls.items():
             upgrade(url)
-            world = World(url, Path(folder) / name)
+            world = World(url, Path(folder) / name, rate_burst=10**6)
             fill(world, options.jobs)
             slow += measure(name, world, options.requests)
             world.database.dispose()
