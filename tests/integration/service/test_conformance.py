@@ -28,8 +28,6 @@ CROSS_CHECKED = {
     "resolve_job",
     "profile_job",
     "get_log",
-    "get_metrics",
-    "compare_metrics",
     "create_webhook",
     "create_token",
     "submit_sweep",
