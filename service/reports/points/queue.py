@@ -57,7 +57,7 @@ class IngestQueue:
         loop = asyncio.get_running_loop()
         waiting = _Waiting(attempt_id, batch, size, loop, loop.create_future())
         with self._changed:
-            if self._bytes + size > self._limit and self._line:
+            if self._bytes and self._bytes + size > self._limit:
                 raise TooManyRequestsError("more points wait to be written than the service holds; send them again")
             self._bytes += size
             self._line.append(waiting)

@@ -73,10 +73,12 @@ class Stuck:
     known_keys: dict[str, int] = {}  # noqa: RUF012
 
     def __init__(self, error: Exception | None = None):
+        self.entered = threading.Event()
         self.go = threading.Event()
         self.error = error
 
     def write(self, group: Any, _now: datetime) -> Any:
+        self.entered.set()
         self.go.wait(10)
         if self.error:
             raise self.error
@@ -86,17 +88,17 @@ class Stuck:
 BATCH = PointBatch(1, 0, [("a", 1, 1.0, 0, 0)])
 
 
-def test_a_full_line_says_come_again() -> None:
+@pytest.mark.parametrize("sizes", [[900], [450, 450]], ids=["one", "two"])
+def test_a_full_line_says_come_again_and_what_is_being_written_counts(sizes: list[int]) -> None:
     async def fill() -> None:
         writer = Stuck()
         queue = IngestQueue(writer, lambda: datetime.now(UTC), limit_bytes=1000)  # type: ignore[arg-type]
-        waiting = [asyncio.create_task(queue.put("a", BATCH, 450)) for _ in range(3)]
-        done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_EXCEPTION)
-        (refused,) = done
-        assert isinstance(refused.exception(), TooManyRequestsError)
+        waiting = [asyncio.create_task(queue.put("a", BATCH, size)) for size in sizes]
+        await asyncio.to_thread(writer.entered.wait, 10)
+        with pytest.raises(TooManyRequestsError):
+            await queue.put("a", BATCH, 450)
         writer.go.set()
-        kept = await asyncio.gather(*(task for task in waiting if task is not refused))
-        assert [one.fresh for one in kept] == [1, 1]
+        assert [one.fresh for one in await asyncio.gather(*waiting)] == [1] * len(sizes)
         assert (await queue.put("a", BATCH, 450)).fresh == 1, "there is room again"
 
     asyncio.run(fill())
