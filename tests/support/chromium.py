@@ -2,8 +2,9 @@
 
 import os
 import shutil
-import subprocess
 from functools import cache
+
+from tests.support.packages import install
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
@@ -21,12 +22,9 @@ def chromium() -> str:
     """
     if found := _found():
         return found
-    if os.geteuid() == 0 and shutil.which("apt-get"):
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        for command in (["update"], ["install", "-y", "--no-install-recommends", "chromium"]):
-            subprocess.run(["apt-get", *command], check=False, timeout=600, **quiet)
-        if found := _found():
-            return found
+    install("Chromium", "chromium")
+    if found := _found():
+        return found
     raise ChromiumMissingError("these tests need Chromium: apt-get install chromium")
 
 

@@ -3,12 +3,12 @@
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.packages import install
 from tests.support.wait import wait_until
 
 PACKAGES = ("docker.io", "docker-compose", "iptables", "debootstrap")
@@ -99,11 +99,8 @@ def running_engine() -> Iterator[Engine]:
 def _require_programs() -> None:
     needed = ("dockerd", "docker", "docker-compose", "iptables", "debootstrap")
     missing = [name for name in needed if shutil.which(name) is None]
-    if missing and os.geteuid() == 0 and shutil.which("apt-get"):
-        print("installing Docker for the tests", file=sys.stderr)
-        quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        for command in (["update", "-qq"], ["install", "-qq", "--no-install-recommends", *PACKAGES]):
-            execute(["apt-get", "-o", "DPkg::Lock::Timeout=300", *command], quiet, 600)
+    if missing:
+        install("Docker", *PACKAGES)
         missing = [name for name in needed if shutil.which(name) is None]
     if missing:
         raise DockerMissingError(f"not found: {', '.join(missing)}; install the packages {' '.join(PACKAGES)}")

@@ -13,6 +13,8 @@ from pathlib import Path
 import psycopg
 from sqlalchemy import make_url
 
+from tests.support.packages import install
+
 INSTALLED = Path("/usr/lib/postgresql")
 """Where Debian puts each version's programs."""
 HOW_TO_GET_IT = "PostgreSQL's server programs (initdb, pg_ctl) are missing; install the package `postgresql`"
@@ -26,7 +28,7 @@ class PostgresServer:
     """A running server with one superuser, reached over a Unix socket."""
 
     def __init__(self, socket_folder: Path, user: str) -> None:
-        self._folder = socket_folder
+        self.folder = socket_folder
         self._user = user
         self._created = 0
         self._templates: dict[Callable[[str], object], str] = {}
@@ -41,7 +43,7 @@ class PostgresServer:
         name = f"test_{self._created}"
         source = make_url(template).database if template else "template0"
         self._execute(f"CREATE DATABASE {name} TEMPLATE {source}")
-        return f"postgresql+psycopg://{self._user}@/{name}?host={self._folder}"
+        return f"postgresql+psycopg://{self._user}@/{name}?host={self.folder}"
 
     def copy_of(self, prepare: Callable[[str], object]) -> str:
         """A new database as `prepare` left one: it is called once a session, with the URL of an empty database."""
@@ -56,7 +58,7 @@ class PostgresServer:
         self._execute(f"DROP DATABASE IF EXISTS {make_url(url).database} WITH (FORCE)")
 
     def _execute(self, statement: str) -> None:
-        with psycopg.connect(host=str(self._folder), user=self._user, dbname="postgres", autocommit=True) as connection:
+        with psycopg.connect(host=str(self.folder), user=self._user, dbname="postgres", autocommit=True) as connection:
             connection.execute(statement.encode())
 
 
@@ -74,6 +76,12 @@ def running_server(*, durable: bool = False) -> Iterator[PostgresServer]:
     root = Path(tempfile.mkdtemp(prefix="trainyard-pg-"))
     account = _account(root)
     data = root / "data"
+    reaper = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.postgres_reaper", str(root)],
+        cwd=Path(__file__).parents[2],
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    )
     try:
         _run([programs / "initdb", "-D", data, "-U", "test", "-A", "trust", "-E", "UTF8", "--no-sync"], account)
         options = f"-c listen_addresses='' -c unix_socket_directories='{root}' -c max_connections=200"
@@ -86,17 +94,16 @@ def running_server(*, durable: bool = False) -> Iterator[PostgresServer]:
         finally:
             _run([programs / "pg_ctl", "-D", data, "-m", "immediate", "-w", "stop"], account)
     finally:
-        shutil.rmtree(root, ignore_errors=True)
+        reaper.communicate()
 
 
 def _programs() -> Path:
     """The folder of the server programs; installs the Debian package where that is possible."""
     if found := _find():
         return found
-    if os.geteuid() == 0 and shutil.which("apt-get"):
-        _install()
-        if found := _find():
-            return found
+    install("PostgreSQL", "postgresql")
+    if found := _find():
+        return found
     raise PostgresMissingError(HOW_TO_GET_IT)
 
 
@@ -113,24 +120,6 @@ def _number(version: str) -> float:
         return float(version)
     except ValueError:
         return 0.0
-
-
-def _install() -> None:
-    print("installing PostgreSQL for the tests", file=sys.stderr)
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    commands = (["apt-get", "update", "-qq"], ["apt-get", "install", "-qq", "--no-install-recommends", "postgresql"])
-    for command in commands:
-        done = subprocess.run(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=600,
-            check=False,
-        )
-        if done.returncode != 0:
-            print(done.stdout.decode(errors="replace"), file=sys.stderr)
 
 
 def _account(root: Path) -> pwd.struct_passwd | None:

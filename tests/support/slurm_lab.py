@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.support.packages import install
 from tests.support.slurm_accounting import Accounting
 from tests.support.slurm_reaper import belonging, kill
 from tests.support.wait import wait_until
@@ -281,31 +282,13 @@ def running_lab(variant: Variant | None = None) -> Iterator[SlurmLab]:
 def _require_programs() -> None:
     if not _missing():
         return
-    if os.geteuid() == 0 and shutil.which("apt-get"):
-        _install()
+    install("Slurm", *PACKAGES)
     if missing := _missing():
         raise SlurmMissingError(f"{HOW_TO_GET_IT}; not found: {', '.join(missing)}")
 
 
 def _missing() -> list[str]:
     return [name for name in PROGRAMS if shutil.which(name, path=_SEARCH) is None]
-
-
-def _install() -> None:
-    print("installing Slurm for the tests", file=sys.stderr)
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for command in (["update", "-qq"], ["install", "-qq", "--no-install-recommends", *PACKAGES]):
-        done = subprocess.run(
-            ["apt-get", *command],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=600,
-            check=False,
-        )
-        if done.returncode != 0:
-            print(done.stdout.decode(errors="replace"), file=sys.stderr)
 
 
 def _free_ports(count: int) -> list[int]:

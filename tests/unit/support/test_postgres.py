@@ -36,8 +36,8 @@ def test_installs_the_package_as_root(bare_machine: Path, monkeypatch: pytest.Mo
     with pytest.raises(postgres.PostgresMissingError, match="install the package `postgresql`"):
         postgres._programs()
     assert (bare_machine / "calls").read_text().splitlines() == [
-        "noninteractive update -qq",
-        "noninteractive install -qq --no-install-recommends postgresql",
+        "noninteractive -o DPkg::Lock::Timeout=300 update -qq",
+        "noninteractive -o DPkg::Lock::Timeout=300 install -qq --no-install-recommends postgresql",
     ]
     program(made / "initdb")
     program(made / "pg_ctl")

@@ -1,0 +1,31 @@
+"""Debian packages that tests need: installed where that is allowed, so that no test is skipped for the want of one."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+
+def install(what: str, *packages: str) -> None:
+    """Install `packages` if this is root on a machine that has apt; whether that worked is for the caller to see.
+
+    Args:
+        what: What is installed, for whoever waits.
+    """
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        return
+    print(f"installing {what} for the tests", file=sys.stderr)
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for command in (["update", "-qq"], ["install", "-qq", "--no-install-recommends", *packages]):
+        done = subprocess.run(
+            # Another run of the tests may be installing too.
+            ["apt-get", "-o", "DPkg::Lock::Timeout=300", *command],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=600,
+            check=False,
+        )
+        if done.returncode != 0:
+            print(done.stdout.decode(errors="replace"), file=sys.stderr)
