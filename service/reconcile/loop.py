@@ -14,17 +14,17 @@ from service.jobs.repository import JobRepository
 from service.jobs.states import ACTIVE
 from service.reconcile.asks import Asks
 from service.reconcile.blame import blamed
-from service.reconcile.decide import CANCEL_WAITS, NOTHING, Facts, Verdict, decide
+from service.reconcile.decide import CANCEL_WAITS, NOTHING, Verdict, decide
 from service.reconcile.drain import Drain, read_claimant, read_finish
+from service.reconcile.facts import FactFinder
 from service.reconcile.lease import LeaderLease, LeaseLostError
 from service.reconcile.shares import Share, held_back
-from service.reconcile.submit import Submitter, newest_step
+from service.reconcile.submit import Submitter
 from service.reconcile.survey import Survey
 from service.reconcile.sweeps import beyond_sweep
+from service.reconcile.verdicts import VerdictWriter
 from service.scheduler.base import Known, Observation, Scheduler, SchedulerUnavailableError
 from trainyard.contract.reports import FinishRecord
-from trainyard.contract.resources import TERMINAL
-from trainyard.contract.spec import parse_spec
 
 log = structlog.get_logger("reconcile")
 
@@ -71,7 +71,8 @@ class Reconciler:
         self._asks = Asks(services, scheduler, lease)
         self._patience = _PATIENCE_SECONDS
         self._limits = services.limits
-        self._watching_since = services.clock()
+        self._facts = FactFinder(services, services.clock())
+        self._verdicts = VerdictWriter(services, lease)
         self._silent_since: datetime | None = None
         """Since when the scheduler does not answer, as far as this process has seen: for words alone."""
         self.changed = False
@@ -196,21 +197,21 @@ class Reconciler:
             self._submitter.submit(job.no)
         elif job.desired == "cancelled":
             words = "cancelled while it was paused" if job.status == "paused" else "cancelled before it was started"
-            self._apply(job, None, Verdict("cancelled", words, "user_cancelled"))
+            self._verdicts.write(job, None, Verdict("cancelled", words, "user_cancelled"))
         elif job.desired == "run":
-            self._apply(job, None, Verdict("queued", "resumed; to be continued from the last checkpoint"))
+            self._verdicts.write(job, None, Verdict("queued", "resumed; to be continued from the last checkpoint"))
         elif job.status == "queued":
-            self._apply(job, None, Verdict("paused", "paused before it was started"))
+            self._verdicts.write(job, None, Verdict("paused", "paused before it was started"))
 
     def _say(self, job: Job, words: str) -> None:
         if job.status_message != words:
-            self._apply(job, None, Verdict(message=words))
+            self._verdicts.write(job, None, Verdict(message=words))
 
     def _unheard(self, job: Job, attempt: Attempt) -> None:
         """A job that the scheduler has, while it does not answer."""
-        verdict = decide(self._facts(job, attempt, None, None, over=False))
+        verdict = decide(self._facts.of(job, attempt, None, None, over=False))
         if verdict != NOTHING:
-            self._apply(job, attempt, verdict)
+            self._verdicts.write(job, attempt, verdict)
 
     def _underway(self, job: Job, attempt: Attempt, seen: Observation) -> None:
         """A job that the scheduler has, or had."""
@@ -228,84 +229,14 @@ class Reconciler:
             self._services.crash("tick.before-drain")
             Drain(self._services.database, attempt.id, folder, self._services.clock(), limit, count).run()
             self._services.crash("tick.after-drain")
-        verdict = decide(self._facts(job, attempt, seen, finish, over=over))
+        verdict = decide(self._facts.of(job, attempt, seen, finish, over=over))
         self._services.crash("tick.after-verdict")
         if verdict.cancel:
             self._ask(lambda: self._scheduler.cancel(self._known(job, attempt)), job)
             self._services.crash("tick.after-cancel")
-        if verdict != NOTHING and not _known_already(job, attempt, verdict):
-            self._apply(job, attempt, verdict, finish, blamed(finish, seen))
+        if verdict != NOTHING:
+            self._verdicts.write(job, attempt, verdict, finish, blamed(finish, seen))
             self._services.crash("tick.after-apply")
-
-    def _facts(
-        self, job: Job, attempt: Attempt, seen: Observation | None, finish: FinishRecord | None, *, over: bool
-    ) -> Facts:
-        retries_left, barren, on_time_limit = 0, 0, "continue"
-        former: tuple[str, ...] = ()
-        if over:
-            # Points drained a moment ago may have brought a checkpoint that the loaded row does not know.
-            with self._services.database.read() as session:
-                jobs = JobRepository(session, self._services.clock())
-                fresh = jobs.get(job.id)
-                barren = _barren(fresh, attempt)
-                former = _former(jobs.attempts(fresh), attempt, barren - 1)
-            restart = parse_spec(fresh.spec).restart
-            used = fresh.retries_used + (finish.restarts if finish else 0)
-            retries_left = restart.max_retries - used
-            on_time_limit = restart.on_time_limit
-        return Facts(
-            status=job.status,  # type: ignore[arg-type]
-            desired=job.desired,  # type: ignore[arg-type]
-            claimed=attempt.claimed_at is not None,
-            observation=seen,
-            finish=finish,
-            retries_left=retries_left,
-            barren=barren,
-            on_time_limit=on_time_limit,  # type: ignore[arg-type]
-            said=job.status_message,
-            former=former,
-            claimed_seconds=_since(attempt.claimed_at, self._services.clock()),
-            silent_seconds=_silence(attempt, self._services.clock()),
-            pause_seconds=self._pause_seconds(job),
-            pause_patience=self._services.settings.pause_patience_seconds,
-        )
-
-    def _pause_seconds(self, job: Job) -> float:
-        """Since the worker could first hear of the pause: not while this service was away."""
-        now = self._services.clock()
-        asked = max(job.pause_asked_at or now, self._watching_since)
-        return max(0.0, (now - asked).total_seconds())
-
-    def _apply(
-        self,
-        job: Job,
-        attempt: Attempt | None,
-        verdict: Verdict,
-        finish: FinishRecord | None = None,
-        blamed_node: str | None = None,
-    ) -> None:
-        """Write a verdict, unless the job moved on since it was made."""
-        now = self._services.clock()
-        with self.lease.write() as session:
-            jobs = JobRepository(session, now)
-            fresh = jobs.locked(job.no)
-            if fresh.status != job.status or fresh.attempt_id != job.attempt_id:
-                return
-            if verdict.ended and attempt is not None:
-                row = jobs.attempt(attempt.id)
-                _end(fresh, row, verdict, finish, now)
-                row.blamed_node = blamed_node
-            elif attempt is not None:
-                jobs.attempt(attempt.id).estimated_start = verdict.estimated_start
-            session.flush()
-            if verdict.status is not None:
-                log.info("moved", source=fresh.status, target=verdict.status, reason=verdict.reason)
-                jobs.move(fresh, verdict.status, verdict.message or "", reason=verdict.reason)
-                if fresh.status in TERMINAL:
-                    fresh.finished_at = _finished_at(fresh, finish, now)
-            elif verdict.message is not None:
-                jobs.say(fresh, verdict.message)
-            self._services.crash("apply.before-commit")
 
 
 def _share(pair: Pair) -> Share:
@@ -331,53 +262,8 @@ def _about(job: Job, attempt: Attempt | None) -> dict[str, str | None]:
     return {"job": job.id, "attempt": attempt.id, "scheduler_id": attempt.scheduler_id}
 
 
-def _finished_at(job: Job, finish: FinishRecord | None, now: datetime) -> datetime:
-    """When it really ended, which may be while the service was away; a node's clock is believed within reason."""
-    if finish is None or job.started_at is None:
-        return now
-    return min(now, max(job.started_at, finish.time))
-
-
-def _end(job: Job, attempt: Attempt, verdict: Verdict, finish: FinishRecord | None, now: datetime) -> None:
-    """Close an attempt's books."""
-    restarts = finish.restarts if finish else 0
-    # A pause is no failure to get on.
-    paused = verdict.status == "paused"
-    job.barren_continuations = min(job.barren_continuations, _barren(job, attempt)) if paused else _barren(job, attempt)
-    job.retries_used += restarts + (1 if verdict.spends_retry else 0)
-    job.failure = verdict.failure.model_dump(mode="json") if verdict.failure else None
-    attempt.ended_at = now
-    attempt.exit_reason = verdict.exit_reason
-
-
-def _barren(job: Job, attempt: Attempt) -> int:
-    return 0 if newest_step(job) != attempt.checkpoint_step else job.barren_continuations + 1
-
-
-def _former(attempts: Sequence[Attempt], current: Attempt, count: int) -> tuple[str, ...]:
-    """How the last attempts before the current one ended."""
-    before = [one.exit_reason or "node_failure" for one in attempts if one.number < current.number]
-    return tuple(before[len(before) - count :]) if count > 0 else ()
-
-
 def _finish_of(attempt: Attempt) -> FinishRecord | None:
     return FinishRecord.model_validate(attempt.finish) if attempt.finish else None
-
-
-def _since(moment: datetime | None, now: datetime) -> float:
-    return 0.0 if moment is None else (now - moment).total_seconds()
-
-
-def _silence(attempt: Attempt, now: datetime) -> float:
-    signs = [at for at in (attempt.submitted_at, attempt.claimed_at, attempt.heartbeat_at) if at is not None]
-    return (now - max(signs, default=now)).total_seconds()
-
-
-def _known_already(job: Job, attempt: Attempt, verdict: Verdict) -> bool:
-    """Whether it only says what the rows say."""
-    if verdict.status is not None or verdict.ended or verdict.estimated_start != attempt.estimated_start:
-        return False
-    return verdict.message in (None, job.status_message)
 
 
 def _named(seen: Observation, names: Mapping[str, str]) -> Observation:
