@@ -1,5 +1,6 @@
 """Numbers about the run itself: where a step's time goes, how fast it is, how much memory it holds."""
 
+import math
 import resource
 import sys
 import time
@@ -13,6 +14,7 @@ from worker.engine.step import StepResult
 
 _RANKS_SHOWN = 64
 """Up to so many each rank has a curve of its own; beyond, only how far apart they are."""
+_PACE_SECONDS = 60.0
 
 
 @dataclass
@@ -27,6 +29,24 @@ class _Sums:
     stall: float = 0.0
 
 
+class Pace:
+    """What a step takes over about the last minute, waits for checkpoints included: the rest is reckoned with it."""
+
+    def __init__(self) -> None:
+        self._steps = 0.0
+        self._seconds = 0.0
+
+    @property
+    def seconds_per_step(self) -> float | None:
+        return self._seconds / self._steps if self._steps else None
+
+    def add(self, steps: int, seconds: float) -> None:
+        """So many steps took so long; what was before counts for less, the longer ago it was."""
+        kept = math.exp(-seconds / _PACE_SECONDS)
+        self._steps = self._steps * kept + steps
+        self._seconds = self._seconds * kept + seconds
+
+
 @dataclass
 class Performance:
     """Sums over the steps since the last log; `take` turns them into metrics and begins anew."""
@@ -37,8 +57,8 @@ class Performance:
     """Of one example, forward and backward."""
     peak: float | None = None
     """FLOP/s of all devices together."""
+    pace: Pace = field(default_factory=Pace)
     _sums: _Sums = field(default_factory=_Sums)
-    seconds_per_step: float | None = None
     _host_peak: int = 0
 
     def add(self, result: StepResult, examples: int, seconds: float) -> None:
@@ -66,10 +86,10 @@ class Performance:
         self._host_peak = max(self._host_peak, host_peak(), rss_now)
         memory = [float(rss_now), float(self._host_peak), *map(float, device_peaks(self.ranks.device))]
         owns, rss, host_peaks, peaks, reserved = zip(*self.ranks.gather([own, *memory]), strict=True)
-        self.seconds_per_step = sums.step_seconds / steps
+        self.pace.add(sums.steps, sums.step_seconds + sums.stall)
         found = {
             "perf/examples_per_second": sums.examples / max(sums.step_seconds, 1e-9),
-            "perf/step_seconds": self.seconds_per_step,
+            "perf/step_seconds": sums.step_seconds / steps,
             "perf/data_seconds": sums.data / steps,
             "perf/forward_backward_seconds": sums.forward_backward / steps,
             "perf/optimizer_seconds": sums.optimizer / steps,

@@ -100,6 +100,7 @@ class Progress(Strict):
     total_steps: NonNegativeInt
     epoch: NonNegativeInt = 0
     seconds_per_step: AnyFloat | None = None
+    """Over about the last minute."""
 
 
 class MetricsBatch(Strict):

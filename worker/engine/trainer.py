@@ -214,7 +214,7 @@ class Trainer:
             step=step,
             total_steps=self.total_steps,
             epoch=self._batches.epoch_of(step - 1),
-            seconds_per_step=self._performance.seconds_per_step,
+            seconds_per_step=self._performance.pace.seconds_per_step,
         )
 
 

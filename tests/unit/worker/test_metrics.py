@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from worker import metrics
-from worker.metrics import Performance
+from worker.metrics import Pace, Performance
 
 
 @pytest.fixture
@@ -35,3 +35,20 @@ def test_each_rank_has_a_curve_where_that_can_be_read(world, told):
         f"perf/rank_seconds/{rank}": float(rank) for rank in told
     }
     assert found["perf/rank_spread_seconds"] == world - 1
+
+
+def test_the_pace_is_that_of_the_last_minute_and_forgets_a_slow_start():
+    pace = Pace()
+    assert pace.seconds_per_step is None
+    pace.add(5, 5.0)
+    for _ in range(100):
+        pace.add(5, 0.05)
+    assert pace.seconds_per_step == pytest.approx(10 / 505, rel=0.1), "the warm-up counts as what it was: five steps"
+    for seconds in (0.04, 0.16) * 600:
+        pace.add(5, seconds)
+    told = pace.seconds_per_step
+    pace.add(5, 0.2)
+    assert told == pytest.approx(0.02, rel=0.05)
+    assert pace.seconds_per_step == pytest.approx(told, rel=0.01), "one slow interval does not move it"
+    pace.add(5, 600.0)
+    assert pace.seconds_per_step == pytest.approx(120.0, rel=0.1), "ten minutes at a new pace are the pace"
