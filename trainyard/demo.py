@@ -164,7 +164,7 @@ def run(client: Client) -> JobResource:
     Raises:
         DemoError: the job did not succeed.
     """
-    job = client.submit(client.template(PRESET).spec)
+    job = client.submit(client.template(PRESET).spec).resource
     say(f"submitted the preset {PRESET}: job {job.id}")
     try:
         ended = follow(client, job, view_of(job))

@@ -141,7 +141,7 @@ def fork(
             _chosen(client, source.id, str(step))
         changes = change(source.spec | ({"name": name} if name is not None else {}), settings or [])
         changes.pop("resume_from", None)
-        made = client.fork(source.id, step=step, changes=changes)
+        made = client.fork(source.id, step=step, changes=changes).resource
     if as_json:
         emit(made)
         return

@@ -42,7 +42,7 @@ def submit(
         document |= {"name": name} if name is not None else {}
         document |= {"gpus": gpus} if gpus is not None else {}
         folder = code or find_code(document, source)
-        job = client.submit(document, code=folder, idempotency_key=idempotency_key, force=force)
+        job = client.submit(document, code=folder, idempotency_key=idempotency_key, force=force).resource
         if as_json:
             emit(job)
         else:

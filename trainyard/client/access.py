@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from trainyard.client.calls import Call, Pages
 from trainyard.client.ids import segment
-from trainyard.client.wire import JSON, Request, given, model, page
+from trainyard.client.wire import JSON, Request, given, model, page, several
 from trainyard.contract.access import (
     AuditResource,
     DeliveryResource,
@@ -35,9 +35,9 @@ def create_token(
     return _create("/v1/tokens", NewTokenResource, **body)
 
 
-def create_webhook(url: str, *, statuses: Sequence[str] = (), jobs: str = "own") -> Request[NewWebhookResource]:
+def create_webhook(url: str, *, statuses: str | Sequence[str] = (), jobs: str = "own") -> Request[NewWebhookResource]:
     """Be told of changes of status. `secret` in the answer, shown this once, is what messages are signed with."""
-    return _create("/v1/webhooks", NewWebhookResource, url=url, statuses=list(statuses), jobs=jobs)
+    return _create("/v1/webhooks", NewWebhookResource, url=url, statuses=several(statuses), jobs=jobs)
 
 
 def tokens() -> Request[Page[TokenResource]]:

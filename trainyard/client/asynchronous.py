@@ -87,12 +87,12 @@ class AsyncClient(AccessCalls, SharedCalls):
         code: str | Path | None = None,
         idempotency_key: str | None = None,
         force: bool = False,
-    ) -> JobResource:
+    ) -> AsyncJobHandle:
         """See `Client.submit`."""
         if code is not None:
             spec, archive = requests.packed(spec, code)
             await self._upload(archive)
-        return await self._send(requests.submit(spec, idempotency_key, force=force))
+        return AsyncJobHandle(self, await self._send(requests.submit(spec, idempotency_key, force=force)))
 
     async def _upload(self, archive: CodeArchive) -> None:
         try:
@@ -108,7 +108,7 @@ class AsyncClient(AccessCalls, SharedCalls):
 
     async def fork(
         self, job_id: str, *, step: int | None = None, changes: Mapping[str, Any] | None = None
-    ) -> JobResource:
+    ) -> AsyncJobHandle:
         """Submit the job's spec again, to start from its newest checkpoint or that of `step`.
 
         Args:

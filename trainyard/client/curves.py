@@ -4,9 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from trainyard.client.wire import Request, given, job_path, model, page
+from trainyard.client.wire import Request, given, job_path, model, page, several
 from trainyard.contract.curves import ComparisonResource, CurveAxis, MetricsResource, PointResource
 from trainyard.contract.resources import Page
+
+Keys = str | Sequence[str]
+"""One or several; a text is one, not its letters."""
 
 POINTS_PAGE = 10_000
 
@@ -16,7 +19,7 @@ ALL_POINTS = 1_000_000
 
 def metrics(
     job_id: str,
-    keys: Sequence[str] = (),
+    keys: Keys = (),
     *,
     from_step: int | None = None,
     max_points: int | None = None,
@@ -30,14 +33,14 @@ def metrics(
     return Request("GET", job_path(job_id, "metrics"), model(MetricsResource), _wanted(keys, from_step, max_points, x))
 
 
-def _wanted(keys: Sequence[str], from_step: int | None, max_points: int | None, x: CurveAxis) -> dict[str, Any]:
+def _wanted(keys: Keys, from_step: int | None, max_points: int | None, x: CurveAxis) -> dict[str, Any]:
     axis = None if x == "step" else x
-    return given(keys=list(keys), from_step=from_step, max_points=max_points or ALL_POINTS, x=axis)
+    return given(keys=several(keys), from_step=from_step, max_points=max_points or ALL_POINTS, x=axis)
 
 
 def metrics_table(
     job_id: str,
-    keys: Sequence[str] = (),
+    keys: Keys = (),
     *,
     from_step: int | None = None,
     max_points: int | None = None,
@@ -49,27 +52,27 @@ def metrics_table(
 
 
 def metrics_of(
-    job_ids: Sequence[str],
-    keys: Sequence[str] = (),
+    job_ids: Keys,
+    keys: Keys = (),
     *,
     from_step: int | None = None,
     max_points: int = 2000,
     x: CurveAxis = "step",
 ) -> Request[list[MetricsResource]]:
     """The curves of several jobs in one answer, each thinned to `max_points`, in the order of the ids."""
-    params = {"job": list(job_ids), **_wanted(keys, from_step, max_points, x)}
+    params = {"job": several(job_ids), **_wanted(keys, from_step, max_points, x)}
     return Request("GET", "/v1/metrics", lambda answer: model(ComparisonResource)(answer).data, params)
 
 
-def points(job_id: str, keys: Sequence[str] = ()) -> Request[Page[PointResource]]:
+def points(job_id: str, keys: Keys = ()) -> Request[Page[PointResource]]:
     """Every point as it was reported, by metric and step, however many there are."""
-    request = page(job_path(job_id, "points"), PointResource, keys=list(keys))
+    request = page(job_path(job_id, "points"), PointResource, keys=several(keys))
     return replace(request, params={**request.params, "limit": POINTS_PAGE})
 
 
 def metrics_csv(
     job_id: str,
-    keys: Sequence[str] = (),
+    keys: Keys = (),
     *,
     from_step: int | None = None,
     max_points: int | None = None,

@@ -94,7 +94,7 @@ class JobCalls:
 
 
 class JobHandle(JobCalls):
-    """What `Client.job` gives."""
+    """What `Client.job`, `submit` and `fork` give."""
 
     def __init__(self, client: Waits, resource: JobResource) -> None:
         self._client = client
@@ -113,7 +113,7 @@ class JobHandle(JobCalls):
 
 
 class AsyncJobHandle(JobCalls):
-    """What `AsyncClient.job` gives."""
+    """What `AsyncClient.job`, `submit` and `fork` give."""
 
     def __init__(self, client: WaitsAsync, resource: JobResource) -> None:
         self._client = client

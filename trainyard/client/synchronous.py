@@ -87,7 +87,7 @@ class Client(AccessCalls, SharedCalls):
         code: str | Path | None = None,
         idempotency_key: str | None = None,
         force: bool = False,
-    ) -> JobResource:
+    ) -> JobHandle:
         """Submit a spec: a TrainingSpec, plain data, or YAML text. The same key and spec give the same job.
 
         Args:
@@ -97,7 +97,7 @@ class Client(AccessCalls, SharedCalls):
         if code is not None:
             spec, archive = requests.packed(spec, code)
             self._upload(archive)
-        return self._send(requests.submit(spec, idempotency_key, force=force))
+        return JobHandle(self, self._send(requests.submit(spec, idempotency_key, force=force)))
 
     def _upload(self, archive: CodeArchive) -> None:
         try:
@@ -111,7 +111,7 @@ class Client(AccessCalls, SharedCalls):
         """A job: its resource, and what can be asked of it and done to it."""
         return JobHandle(self, self._send(requests.job(job_id)))
 
-    def fork(self, job_id: str, *, step: int | None = None, changes: Mapping[str, Any] | None = None) -> JobResource:
+    def fork(self, job_id: str, *, step: int | None = None, changes: Mapping[str, Any] | None = None) -> JobHandle:
         """Submit the job's spec again, to start from its newest checkpoint or that of `step`.
 
         Args:

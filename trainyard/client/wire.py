@@ -1,6 +1,6 @@
 """A request of the API as a value, and what all of them are made of."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
@@ -68,6 +68,11 @@ def whole(path: str, kind: type[M]) -> Request[Page[M]]:
 def given(**params: Any) -> dict[str, Any]:
     """Those that are not left out."""
     return {key: value for key, value in params.items() if value is not None and value != []}
+
+
+def several(values: str | Sequence[str]) -> list[str]:
+    """What was given as one text, or as several."""
+    return [values] if isinstance(values, str) else list(values)
 
 
 def model(kind: type[M]) -> Callable[[httpx.Response], M]:

@@ -54,6 +54,29 @@ def test_the_asynchronous_one_is_the_same() -> None:
     asyncio.run(use())
 
 
+def test_what_was_submitted_is_in_the_hand_at_once() -> None:
+    service = answering().on("POST", "/v1/jobs", httpx.Response(201, json=job("a1", status="queued")))
+    with service.client() as client:
+        held = client.submit("task: regression\n")
+        assert held.status == "queued"
+        assert held.metrics("train/loss", x="time")["seconds"] == [1.5, 3.0]
+        assert held.wait().status == "succeeded"
+        assert client.fork("a1").id == "a1"
+    asked = next(request for request in service.requests if request.url.path.endswith("/metrics"))
+    assert asked.url.params.get_list("keys") == ["train/loss"]
+
+
+def test_so_it_is_with_the_asynchronous_client() -> None:
+    service = answering().on("POST", "/v1/jobs", httpx.Response(201, json=job("a1", status="queued")))
+
+    async def use() -> None:
+        async with service.async_client() as client:
+            assert (await (await client.submit("task: regression\n")).wait()).status == "succeeded"
+            assert (await (await client.fork("a1")).cancel()).status == "cancelling"
+
+    asyncio.run(use())
+
+
 def test_what_the_job_does_not_allow_is_an_error_and_changes_nothing() -> None:
     problem = {"error": {"message": "not paused", "type": "conflict_error", "param": None, "code": "not_paused"}}
     service = FakeService().on("GET", "/v1/jobs/a1", job("a1", status="running"))
