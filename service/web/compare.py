@@ -58,6 +58,7 @@ def show_compare(
         compared=compared,
         drawn=drawn(services, found[:_SKETCHED], compared.key, now),
         sweep=detail,
+        may_change=detail is not None and visitor.may_change(detail.created_by),
         missing=missing,
         outcome=outcome,
         recent=recent,

@@ -19,7 +19,7 @@ from service.web import views
 from service.web.charts import charts_of
 from service.web.pages import Pages, Visitor
 from service.web.security import PAGE_HEADERS, way_back
-from trainyard.contract.resources import JobStatus
+from trainyard.contract.resources import TERMINAL, JobStatus
 
 router = APIRouter(include_in_schema=False)
 
@@ -130,6 +130,7 @@ def show_jobs(
         here="/jobs",
         rows=[views.row(job) for job in found.data],
         filtered=bool(wanted.statuses or search or created_by or sweep or labels),
+        may_submit=visitor.person.role != "viewer",
         statuses=wanted.statuses,
         blank=views.BLANK,
         groups=views.GROUPS,
@@ -145,7 +146,6 @@ def show_job(services: ServicesDep, pages: PagesDep, visitor: VisitorDep, now: N
     job = jobs.get(services, visitor.person, now, job_id)
     curve = read_curves(services.database, job_id, Wanted((views.LOSS,), max_points=SKETCHED_POINTS), now)
     drawn = charts_of(job.spec, job.metrics.keys())
-    person = visitor.person
     return pages.show(
         "job.html",
         visitor,
@@ -158,9 +158,10 @@ def show_job(services: ServicesDep, pages: PagesDep, visitor: VisitorDep, now: N
         failure=views.broken(job),
         facts=views.facts(job),
         charts=drawn,
+        pointless=job.status in TERMINAL and not job.metrics,
         curve=curve.series[0],
         ranks=[*map(str, range(int(job.spec.get("gpus") or 1))), "launch"],
         spec=views.spec_text(job),
-        may_change=person.role == "admin" or (person.role == "user" and person.name == job.created_by),
+        may_change=visitor.may_change(job.created_by),
         data={"job": job.model_dump(mode="json", by_alias=True), "charts": [chart.plain for chart in drawn]},
     )

@@ -1,9 +1,10 @@
 """Templates, and what every page has in common: who looks, where they can go, what the browser is told."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
@@ -20,6 +21,12 @@ from service.web.security import PAGE_HEADERS
 from trainyard import __version__
 
 _PLACES = (("/jobs", "Jobs"), ("/compare", "Compare"), ("/submit", "Submit"), ("/cluster", "Cluster"))
+_PLACES_OF: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
+    {
+        "admin": (*_PLACES, ("/admin", "Admin")),
+        "viewer": tuple((path, "Plan" if path == "/submit" else word) for path, word in _PLACES),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,11 @@ class Visitor:
     person: Principal
     secret: str
     """Of their session."""
+
+    def may_change(self, owner: str) -> bool:
+        """Whether what belongs to `owner` is theirs to change."""
+        role = self.person.role
+        return role == "admin" or (role == "user" and self.person.name == owner)
 
     @property
     def shown(self) -> dict[str, Any]:
@@ -60,7 +72,7 @@ class Pages:
         self, template: str, visitor: Visitor | None, now: datetime, *, status: int = 200, **context: Any
     ) -> HTMLResponse:
         """A page; `visitor` is None where nobody is signed in."""
-        places = [*_PLACES, ("/admin", "Admin")] if visitor and visitor.person.role == "admin" else _PLACES
+        places = _PLACES_OF.get(visitor.person.role or "", _PLACES) if visitor else ()
         shared: Mapping[str, Any] = {"visitor": visitor, "places": places, "here": "", "now": now, "data": {}}
         body = self._templates.get_template(template).render({**shared, **context})
         return HTMLResponse(body, status_code=status, headers=PAGE_HEADERS)

@@ -34,7 +34,7 @@ def show_submit(
     """`fork` begins with a job's spec, to go on from its newest checkpoint; `from` with a copy of a job's spec."""
     presets = [load_template(name) for name in template_names()]
     texts = {template.name: preset_text(template) for template in presets}
-    begun, text = begin_with(services, visitor, now, fork=fork, copy=source)
+    origin, text = begin_with(services, visitor, now, fork=fork, copy=source)
     chosen = preset if preset in texts else FIRST
     return pages.show(
         "submit.html",
@@ -43,11 +43,11 @@ def show_submit(
         here="/submit",
         ready=[template for template in presets if template.spec.get("task") not in CODE_TASKS],
         with_code=[template for template in presets if template.spec.get("task") in CODE_TASKS],
-        begun=begun,
-        chosen=None if begun else chosen,
+        forked=origin is not None,
+        chosen=None if origin else chosen,
         text=text or texts[chosen],
         may_submit=visitor.person.role != "viewer",
-        data={"presets": texts, "given": bool(begun or preset)},
+        data={"presets": texts, "given": bool(origin or preset), "source": origin},
     )
 
 
@@ -58,18 +58,17 @@ def preset_text(template: Template) -> str:
 
 def begin_with(
     services: Services, visitor: Visitor, now: Any, *, fork: str | None, copy: str | None
-) -> tuple[str, str]:
-    """What the page says of where its spec is from, and the spec; both empty where it begins with a preset.
+) -> tuple[dict[str, str] | None, str]:
+    """The job that the spec is from, and the spec; nothing of both where it begins with a preset.
 
     Raises:
         NotFoundError: there is no such job.
     """
     if not (wanted := fork or copy):
-        return "", ""
+        return None, ""
     job = jobs.get(services, visitor.person, now, wanted)
     document = brief_spec(job.spec)
     document.pop("resume_from", None)
-    if not fork:
-        return f"A copy of {job.name}.", spec_yaml(document)
-    document["resume_from"] = job.id
-    return f"Goes on from the newest checkpoint of {job.name}.", spec_yaml(document)
+    if fork:
+        document["resume_from"] = job.id
+    return {"id": job.id, "name": job.name}, spec_yaml(document)

@@ -139,6 +139,8 @@ def sentence(job: JobResource) -> str:
     if job.status == "running" and progress:
         words += f": step {count(progress.step)} of {count(progress.total_steps)}"
         words += f", about {duration(progress.eta_seconds)} left" if progress.eta_seconds is not None else ""
+    if job.status == "running" and not progress:
+        words += "; its first step is not done yet"
     return f"{words[:1].upper()}{words[1:]}."
 
 

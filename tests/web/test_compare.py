@@ -1,5 +1,6 @@
 """Runs side by side, with curves that were really trained."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -73,6 +74,15 @@ def test_scale_smoothing_and_time_are_kept_in_the_address(visit: Visit, sweep: S
     expect(page.get_by_label("Smooth")).to_have_value("0.9")
 
 
+def test_an_axis_that_a_run_does_not_have_is_refused_and_not_shown(visit: Visit, sweep: SweepDetail) -> None:
+    page = visit.go(f"/compare?job={ids(sweep)[0]}&job={ids(sweep)[1]}&x=tokens")
+    expect(page.locator("#said")).to_contain_text("counts no tokens")
+    expect(page.locator("#axis")).to_have_value("step")
+    drawn(page, 2)
+    expect(page).not_to_have_url(re.compile("x=tokens"))
+    visit.errors = [error for error in visit.errors if "status of 409" not in error]
+
+
 def test_a_run_is_added_by_its_name_and_left_out_again(visit: Visit, client: Client, sweep: SweepDetail) -> None:
     first, second = ids(sweep)
     page = visit.go("/compare")
@@ -89,6 +99,10 @@ def test_a_run_is_added_by_its_name_and_left_out_again(visit: Visit, client: Cli
 
 
 def test_a_sweep_is_drawn_across_its_fields(visit: Visit, sweep: SweepDetail) -> None:
+    page = visit.go(f"/jobs/{ids(sweep)[0]}")
+    page.get_by_role("link", name="its sweep").click()
+    expect(page.get_by_role("heading", name="two rates")).to_be_visible()
+    expect(page.get_by_role("button", name="Cancel what is left")).to_be_hidden()
     page = visit.go("/compare")
     page.get_by_role("link", name="two rates").click()
     expect(page.locator("#parallel text.title")).to_have_text(["optimizer.lr", "eval/loss"])

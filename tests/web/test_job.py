@@ -1,7 +1,9 @@
 """The page of one job, while it really trains."""
 
 import re
+from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -11,6 +13,7 @@ from tests.support.live import wait_for_status, wait_for_step
 from tests.support.wire import wired
 from tests.web.test_jobs import SPEC
 from trainyard.client import Client
+from trainyard.client.errors import NotFoundError
 from trainyard.demo import ServiceProcess
 
 pytestmark = [pytest.mark.web]
@@ -75,12 +78,20 @@ def test_first_view_is_drawn_without_scripts(visit: Visit, running: Any) -> None
     page.context.close()
 
 
-def test_zoom_is_shared_and_undone(visit: Visit, running: Any) -> None:
+def test_zoom_is_shared_as_high_as_what_is_seen_and_undone(visit: Visit, client: Client, running: Any) -> None:
     page = visit.go(f"/jobs/{running.id}")
-    grown(page, 30)
-    page.evaluate("Plotly.relayout(document.querySelector('#chart-loss .frame'), {'xaxis.range': [5, 15]})")
+    grown(page, 210)
+    page.evaluate("Plotly.relayout(document.querySelector('#chart-loss .frame'), {'xaxis.range': [10, 210]})")
     page.wait_for_function(
-        "() => JSON.stringify(document.querySelector('#chart-norm .frame').layout.xaxis.range) === '[5,15]'"
+        "() => JSON.stringify(document.querySelector('#chart-norm .frame').layout.xaxis.range) === '[10,210]'"
+    )
+    (loss,) = client.metrics(running.id, ["train/loss"], max_points=1_000_000).series
+    within = [value for step, value in zip(loss.steps, loss.values, strict=True) if 10 <= step <= 210]
+    room = (max(within) - min(within)) / 20
+    page.wait_for_function(
+        "([low, high]) => { const [from, to] = document.querySelector('#chart-loss .frame').layout.yaxis.range;"
+        " return Math.abs(from - low) < 1e-6 && Math.abs(to - high) < 1e-6; }",
+        arg=[min(within) - room, max(within) + room],
     )
     page.get_by_role("button", name="Show all").click()
     page.wait_for_function("() => document.querySelector('#chart-norm .frame').layout.xaxis.autorange !== false")
@@ -93,6 +104,19 @@ def test_log_scale_and_smoothing(visit: Visit, running: Any) -> None:
     page.wait_for_function("() => document.querySelector('#chart-loss .frame').layout.yaxis.type === 'log'")
     page.get_by_label("Smooth").fill("0.9")
     page.wait_for_function("() => document.querySelector('#chart-loss .frame').data.length === 2")
+    module = str(page.locator("script[type=module]").get_attribute("src")).replace("job.js", "curves.js")
+    smooth = "async from => (await import(from)).smoothed([1, 0, 0, 1], 0.5, {log: true})"
+    assert page.evaluate(smooth, module) == [1, 0, 0, 1], "zeros that a log scale leaves out pull nothing down"
+
+
+def test_times_are_those_of_the_readers_clocks(visit: Visit, client: Client, running: Any) -> None:
+    page = visit.go(f"/jobs/{running.id}")
+    grown(page, 30)
+    page.locator("#axis").select_option("time")
+    page.wait_for_function("() => document.querySelector('#chart-loss .frame').layout.xaxis.type === 'date'")
+    (told,) = client.metrics(running.id, ["train/loss"], max_points=1_000_000).series
+    there = datetime.fromisoformat(str(told.times[0])).astimezone(ZoneInfo("Europe/Berlin"))
+    assert str(next(iter(points(page)))) == there.replace(tzinfo=None).isoformat(timespec="milliseconds")
 
 
 def test_a_lost_connection_is_told_and_nothing_is_missing_after_it(
@@ -103,6 +127,8 @@ def test_a_lost_connection_is_told_and_nothing_is_missing_after_it(
         grown(page, 30)
         wire.cut()
         expect(page.locator("#banner")).to_be_visible()
+        page.get_by_role("button", name="Pause").click()
+        expect(page.locator("#said")).to_have_text("The service does not answer.")
         there = client.job(running.id).progress
         assert there is not None
         wait_for_step(client, running.id, there.step + 50)
@@ -131,6 +157,9 @@ def test_log_lines_are_text_and_can_be_searched(visit: Visit, client: Client, se
     expect(page.locator("#log-found")).to_have_text(re.compile(r"^1 of \d lines$"))
 
 
+MARKS = "(document.querySelector('#chart-loss .frame').layout?.shapes ?? [])"
+
+
 def test_pause_resume_and_cancel_by_buttons(visit: Visit, client: Client) -> None:
     job = client.submit({**LONG, "name": "steered"})
     page = visit.go(f"/jobs/{job.id}")
@@ -140,6 +169,9 @@ def test_pause_resume_and_cancel_by_buttons(visit: Visit, client: Client) -> Non
     expect(status).to_have_text("paused", timeout=60_000)
     page.get_by_role("button", name="Resume").click()
     expect(status).to_have_text("running", timeout=60_000)
+    page.wait_for_function(f"() => {MARKS}.some(one => one.line.width === 1.5)", timeout=60_000)
+    page.locator("#axis").select_option("time")
+    page.wait_for_function(f"() => {MARKS}.some(one => one.line.width === 1.5 && Date.parse(one.x0))")
     expect(page.locator("#attempts li")).to_have_count(2)
     page.get_by_role("button", name="Cancel", exact=True).click()
     page.get_by_role("button", name="Cancel the job").click()
@@ -154,6 +186,23 @@ def test_a_failure_says_where_and_what_to_try(visit: Visit, client: Client) -> N
     expect(page.locator("#failed-hint")).to_contain_text("Lower optimizer.lr")
     page.get_by_text("Traceback", exact=True).click()
     expect(page.locator("#failed-trace pre")).to_contain_text("TrainingError")
+    client.retry(job.id)  # elsewhere: the page of a job that was over notices
+    expect(page.locator("#attempts li")).to_have_count(2, timeout=30_000)
+    expect(page.locator("#status")).to_have_text("failed", timeout=90_000)
+    page.get_by_role("button", name="Delete", exact=True).click()
+    page.get_by_role("button", name="Delete the job").click()
+    page.wait_for_url(visit.url + "/jobs")
+    with pytest.raises(NotFoundError):
+        client.job(job.id)
+
+
+def test_a_job_that_ended_before_its_first_step_has_no_empty_frames(visit: Visit, client: Client) -> None:
+    job = client.submit({**SPEC, "name": "never-ran"})
+    client.cancel(job.id)
+    wait_for_status(client, job.id, "cancelled")
+    page = visit.go(f"/jobs/{job.id}")
+    expect(page.get_by_role("heading", name="Curves")).to_be_hidden()
+    expect(page.get_by_role("heading", name="Log")).to_be_visible()
 
 
 def test_two_ranks_are_compared_and_what_they_saved_can_be_downloaded(visit: Visit, client: Client) -> None:
@@ -198,4 +247,7 @@ def test_a_viewer_sees_no_buttons(stranger: Visit, client: Client, running: Any)
     for name in ("Pause", "Cancel", "Retry", "Resume"):
         expect(page.get_by_role("button", name=name)).to_have_count(0)
     expect(page.get_by_role("link", name="Fork")).to_have_count(0)
+    stranger.go("/jobs")
+    expect(page.get_by_role("link", name="New job")).to_have_count(0)
+    expect(page.get_by_role("link", name="Plan")).to_be_visible()
     stranger.require_clean()

@@ -56,6 +56,8 @@ def test_filters_are_kept_in_the_address(visit: Visit, client: Client) -> None:
     expect(page.get_by_label("Search names")).to_have_value("ONE-pau")
     page.get_by_label("Search names").fill("no such name")
     expect(page.get_by_role("heading", name="Nothing matches")).to_be_visible()
+    visit.go("/jobs").get_by_label("Search names").fill("no such name")
+    expect(page.get_by_role("heading", name="Nothing matches")).to_be_visible()
     client.cancel(paused.id)
 
 

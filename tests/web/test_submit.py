@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -104,8 +105,10 @@ def test_tab_indents_and_enter_keeps_the_indentation(writing: Page) -> None:
 def test_a_preset_can_be_taken_and_undone(writing: Page) -> None:
     writing.get_by_label("Start from").select_option("gpt_fsdp")
     expect(writing.locator("#spec")).to_have_value(re.compile("name: gpt-fsdp"))
+    expect(writing.get_by_label("Start from")).to_have_value("gpt_fsdp")
     writing.locator("#spec").press("Control+z")
     expect(writing.locator("#spec")).to_have_value(TEXT)
+    expect(writing.get_by_label("Start from")).to_have_value("")
 
 
 def test_the_draft_outlives_the_page(visit: Visit) -> None:
@@ -124,6 +127,11 @@ def test_a_submitted_spec_becomes_one_running_job_that_can_be_forked(visit: Visi
     area = page.locator("#spec")
     assert f"resume_from: {job.id}" in area.input_value()
     assert "bucket_cap_mb" not in area.input_value()  # a default
+    whole, begun = area.input_value(), page.locator("#begun")
+    expect(begun).to_have_text("Goes on from the newest checkpoint of by-hand.")
+    area.fill(whole.replace(f"resume_from: {job.id}\n", ""))
+    expect(begun).to_have_text("Begins anew, with a copy of by-hand.")
+    area.fill(whole)
     written(page, area.input_value().replace("steps: 200", "steps: 300").replace("by-hand", "forked"))
     page.get_by_role("button", name="Submit", exact=True).click()
     page.wait_for_url(re.compile("/jobs/job_"))
@@ -179,7 +187,7 @@ def test_slurm_is_asked_when_it_would_start(visit: Visit) -> None:
         "message": "asked",
     }
     answered = {**asked, "state": "answered", "accepted": True, "estimated_start": "2026-01-01T12:00:00.000Z"}
-    cluster = {
+    cluster: dict[str, Any] = {
         "object": "cluster", "backend": "slurm", "taken_at": None, "age_seconds": None, "error": None, "partitions": [],
         "nodes": {}, "gpus": [], "accounts": None, "enforced": [], "slots": None,
     }  # fmt: skip

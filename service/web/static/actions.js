@@ -8,6 +8,11 @@ const ALLOWED = {
   resume: (job) => job.status === "paused" && job.desired !== "cancelled",
   retry: (job) => ["failed", "cancelled"].includes(job.status),
   cancel: (job) => !["succeeded", "failed", "cancelled", "cancelling"].includes(job.status),
+  delete: (job) => ["succeeded", "failed", "cancelled"].includes(job.status),
+};
+const SURE = {
+  cancel: ["Cancel", "What runs is ended. Checkpoints and curves are kept, and it can be tried again.", "Cancel the job"],
+  delete: ["Delete", "Its curves, logs, checkpoints and what it trained are deleted, and cannot be brought back.", "Delete the job"],
 };
 const SAID = {
   pause: "It saves a checkpoint, then gives its place back.",
@@ -34,7 +39,9 @@ export function actOn(current, changed) {
     if (body === null) return;
     button.disabled = true;
     try {
-      changed(await call(`/v1/jobs/${current().id}/${name}`, { method: "POST", body }), name, body);
+      const path = `/v1/jobs/${current().id}`;
+      if (name === "delete") { await call(path, { method: "DELETE" }); location.assign("/jobs"); return; }
+      changed(await call(`${path}/${name}`, { method: "POST", body }), name, body);
       say(SAID[name]);
     } catch (error) {
       say(error.message, { bad: true });
@@ -46,9 +53,9 @@ export function actOn(current, changed) {
 
 /** The body to send; null where it was thought better of. */
 async function wanted(name, job) {
-  if (name === "cancel") {
-    const sure = await confirmed(byId("sure"), `Cancel ${job.name}?`, "What runs is ended. Checkpoints and curves are kept, and it can be tried again.");
-    return sure ? undefined : null;
+  if (SURE[name]) {
+    const [verb, about, yes] = SURE[name];
+    return (await confirmed(byId("sure"), `${verb} ${job.name}?`, about, yes)) ? undefined : null;
   }
   if (name !== "retry") return undefined;
   const dialog = byId("again");

@@ -1,11 +1,9 @@
 // What the forms of administrators share: errors at their fields, and a secret that is shown once.
 
-import { ApiError } from "./api.js";
 import { byId, say } from "./page.js";
 
 /** Say what is wrong at the field that it is about; elsewhere at the lower edge. */
 export function complain(form, error) {
-  if (!(error instanceof ApiError)) { say("The service does not answer.", { bad: true }); return; }
   const field = form?.elements[error.param];
   if (!field?.name) { say(error.message, { bad: true }); return; }
   field.setAttribute("aria-invalid", "true");

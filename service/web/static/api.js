@@ -18,7 +18,7 @@ export function toSignIn() {
   location.assign(`/sign-in?next=${encodeURIComponent(location.pathname + location.search)}`);
 }
 
-/** The answer itself. Raises ApiError, or TypeError where nothing answers. */
+/** The answer itself. Raises ApiError, or an Error with words about it where nothing answers. */
 export async function ask(path, { method = "GET", body, headers = {}, signal } = {}) {
   const sent = { ...headers };
   if (method !== "GET") sent["X-CSRF-Token"] = visitor.csrf;
@@ -26,7 +26,9 @@ export async function ask(path, { method = "GET", body, headers = {}, signal } =
     sent["Content-Type"] = "application/json";
     body = JSON.stringify(body);
   }
-  const answer = await fetch(path, { method, body, headers: sent, signal, credentials: "same-origin" });
+  const answer = await fetch(path, { method, body, headers: sent, signal, credentials: "same-origin" }).catch((error) => {
+    throw signal?.aborted ? error : new Error("The service does not answer.");
+  });
   if (answer.status === 401) toSignIn();
   if (!answer.ok) throw new ApiError(answer.status, await answer.json().catch(() => null));
   return answer;

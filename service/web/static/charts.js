@@ -1,7 +1,7 @@
 // The frames of a job's page: each draws the curves of its metrics; all share the zoom and the marks.
 
 import { CurveStore, smoothed } from "./curves.js";
-import { number } from "./format.js";
+import { number, wallClock } from "./format.js";
 import { byId, make, setText } from "./page.js";
 import { colour, curveColour, draw, onTheme, plotly } from "./plotly.js";
 
@@ -13,7 +13,7 @@ export class Charts {
     this.store = store;
     this.charts = new Map(charts.map((chart) => [chart.id, chart]));
     this.view = { axis: "step", log: false, weight: 0, range: null };
-    this.marks = { checkpoints: [], resumed: [] };
+    this.marks = { checkpoint: [], resumed: [], interrupted: [] }; // each a step, where it is known, and a time
     this.zoomed = null;
     this.seen = new Set();
     this.dirty = new Set();
@@ -39,6 +39,11 @@ export class Charts {
     Object.assign(this.view, change);
     if ("axis" in change) this.zoom(null);
     this.redraw();
+  }
+
+  /** Points of the stream, for the finer curves of a zoom; those of the whole are in the store. */
+  grow(told) {
+    this.zoomed?.add(told);
   }
 
   mark(marks) {
@@ -93,11 +98,11 @@ export class Charts {
     const traces = found.flatMap(([key, series], n) => this.traces(chart, key, series, n, many && found));
     await draw(frame, traces, {
       xaxis: { type: this.view.axis === "time" ? "date" : "linear", ...(this.view.range ? { range: this.view.range, autorange: false } : { autorange: true }) },
-      yaxis: this.view.log ? { type: "log", autorange: true } : { type: "linear", ...heights(traces) },
+      yaxis: { type: this.view.log ? "log" : "linear", ...heights(traces, this.view) },
       shapes: this.shapes(),
       showlegend: found.length > 1 && !many,
       legend: { orientation: "h", x: 0, y: 1.02, xanchor: "left", yanchor: "bottom", font: { size: 11 } },
-      margin: { l: 52, r: 8, t: found.length > 1 && !many ? 24 : 6, b: 26 },
+      margin: { l: 52, r: 8, t: found.length > 1 && !many ? 24 : 6, b: this.view.axis === "time" ? 38 : 26 }, // below times stands their day
     });
     this.listen(frame);
     this.say(id, chart, found);
@@ -114,7 +119,7 @@ export class Charts {
 
   traces(chart, key, series, n, many) {
     // Copies: what Plotly holds is what it has drawn, while the store goes on.
-    const x = (this.view.axis === "time" ? series.times : series.steps).slice();
+    const x = this.view.axis === "time" ? series.times.map(wallClock) : series.steps.slice();
     const values = series.values.map((value) => value * chart.scale);
     const shown = many ? (key === slowest(many) ? "c2" : "line") : null;
     const line = { color: shown ? colour(shown) : curveColour(n), width: series.steps.length > 500 ? 1.1 : 1.6 };
@@ -124,16 +129,18 @@ export class Charts {
     if (!this.view.weight || few) return [one];
     return [
       { ...one, opacity: 0.25, hoverinfo: "skip", hovertemplate: undefined, showlegend: false },
-      { ...one, y: smoothed(values, this.view.weight) },
+      { ...one, y: smoothed(values, this.view.weight, this.view) },
     ];
   }
 
   shapes() {
-    if (this.view.axis === "time") return [];
-    const line = (step, style) => ({ type: "line", x0: step, x1: step, y0: 0, y1: 1, yref: "paper", layer: "below", line: style });
+    const place = ({ step, time }) => (this.view.axis === "time" ? wallClock(time) : step);
+    const lines = (marks, style) => marks.slice(-100).map(place).filter((x) => x !== null && x !== undefined)
+      .map((x) => ({ type: "line", x0: x, x1: x, y0: 0, y1: 1, yref: "paper", layer: "below", line: style }));
     return [
-      ...this.marks.checkpoints.slice(-100).map((step) => line(step, { color: colour("soft"), width: 1, dash: "dot" })),
-      ...this.marks.resumed.map((step) => line(step, { color: colour("c2"), width: 1.5 })),
+      ...lines(this.marks.checkpoint, { color: colour("soft"), width: 1, dash: "dot" }),
+      ...lines(this.marks.resumed, { color: colour("c2"), width: 1.5 }),
+      ...lines(this.marks.interrupted, { color: colour("bad"), width: 2, dash: "dash" }),
     ];
   }
 
@@ -166,7 +173,7 @@ export class Charts {
     this.redraw();
     if (!range || this.view.axis !== "step" || !this.store.truncated) return;
     const steps = [Math.max(0, Math.floor(range[0])), Math.max(0, Math.ceil(range[1]))];
-    const finer = await new CurveStore(this.store.jobId).load(steps).catch(() => null);
+    const finer = await new CurveStore(this.store.jobId, this.store.execution).load(steps).catch(() => null);
     if (finer && this.view.range === range) { this.zoomed = finer; this.redraw(); }
   }
 }
@@ -174,14 +181,29 @@ export class Charts {
 /** Between two frames, what came meanwhile has its turn: events of the stream, and the reader's. */
 const breath = () => new Promise((resolve) => setTimeout(resolve));
 
-/** A curve that does not move is drawn in the middle of a frame that says how high it is. */
-function heights(traces) {
+/**
+ * How high a frame is: as its curves are in the range that is looked at. A curve that does not move is drawn in the
+ * middle of a frame that says how high it is.
+ */
+function heights(traces, { range, axis, log }) {
+  const place = axis === "time" ? Date.parse : Number;
+  const [from, to] = range ? range.map(place) : [-Infinity, Infinity];
   let [low, high] = [Infinity, -Infinity];
-  for (const { y } of traces) for (const value of y) if (Number.isFinite(value)) { low = Math.min(low, value); high = Math.max(high, value); }
-  if (high - low > Math.abs(high) * 1e-9 || !Number.isFinite(low)) return { autorange: true };
+  for (const { x, y } of traces) {
+    y.forEach((value, i) => {
+      if (!Number.isFinite(value) || (log && value <= 0) || (range && (place(x[i]) < from || place(x[i]) > to))) return;
+      [low, high] = [Math.min(low, value), Math.max(high, value)];
+    });
+  }
+  if (!Number.isFinite(low)) return { autorange: true };
+  const still = high - low <= Math.abs(high) * 1e-9;
+  if (log) return range && !still ? { autorange: false, range: padded(Math.log10(low), Math.log10(high)) } : { autorange: true };
+  if (!still) return range ? { autorange: false, range: padded(low, high) } : { autorange: true };
   const room = Math.abs(high) / 2 || 1;
   return { autorange: false, range: [low - room, high + room] };
 }
+
+const padded = (low, high) => [low - (high - low) / 20, high + (high - low) / 20];
 
 const HIDDEN = new Set(["perf/examples_per_second", "perf/tokens_per_second", "perf/rank_spread_seconds"]);
 

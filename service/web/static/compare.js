@@ -1,9 +1,9 @@
 // Curves of several runs in one frame, with the numbers of the chosen metric beside each run.
 
-import { call, query } from "./api.js";
+import { ApiError, call, query } from "./api.js";
 import { smoothed } from "./curves.js";
 import { asNumber, number } from "./format.js";
-import { byId, data, localTimes, make, say, setText } from "./page.js";
+import { byId, confirmed, data, localTimes, make, say, setText } from "./page.js";
 import { Parallel } from "./parallel.js";
 import { pick } from "./picker.js";
 import { colour, curveColour, draw, onTheme } from "./plotly.js";
@@ -42,6 +42,8 @@ function remember() {
 
 // -- reading -----------------------------------------------------------------------------------------------------------
 
+let drawn = "step"; // the axis that the curves on the page are along
+
 async function load() {
   if (!view.key) return;
   const [wanted, axis] = [view.key, view.axis];
@@ -49,14 +51,15 @@ async function load() {
   const max_points = runs.length > AT_ONCE ? 400 : 2000;
   for (let first = 0; first < runs.length; first += AT_ONCE) {
     const job = runs.slice(first, first + AT_ONCE).map((run) => run.id);
-    const told = await call(`/v1/metrics${query({ job, keys: wanted, x: axis === "step" ? "" : axis, max_points })}`);
-    for (const one of told.data) {
+    const answer = await call(`/v1/metrics${query({ job, keys: wanted, x: axis === "step" ? "" : axis, max_points })}`);
+    for (const one of answer.data) {
       const [curve] = one.series;
       if (curve?.steps.length) found.set(one.job_id, { x: axis === "step" ? curve.steps : curve.x, y: curve.values.map(asNumber) });
     }
   }
   if (wanted !== view.key || axis !== view.axis) return;
   series = found;
+  drawn = axis;
   show();
 }
 
@@ -64,12 +67,13 @@ async function refresh() {
   const running = runs.filter((run) => !FINAL.has(run.status));
   if (!running.length) return;
   if (data.sweep) ({ members } = await call(`/v1/sweeps/${data.sweep}`));
-  const told = new Map(members.map((member) => [member.job_id, member]));
+  const known = new Map(members.map((member) => [member.job_id, member]));
   for (const run of running) {
-    const { status, metrics } = told.get(run.id) ?? (await call(`/v1/jobs/${run.id}`));
+    const { status, metrics } = known.get(run.id) ?? (await call(`/v1/jobs/${run.id}`));
     showStatus(run, status);
     offer(Object.keys(metrics));
   }
+  showCancel();
   await load();
 }
 
@@ -137,7 +141,7 @@ function traces(run, n) {
   const one = { x: curve.x, y: curve.y, name: run.name, type: "scatter", mode: few ? "lines+markers" : "lines", marker: { size: 5 }, line, hovertemplate: "%{y:.4~g}" };
   if (!view.weight || curve.x.length < 3) return [one];
   const faint = { ...one, opacity: 0.22, hoverinfo: "skip", hovertemplate: undefined };
-  const smooth = { ...one, mode: "lines", y: smoothed(curve.y, view.weight) };
+  const smooth = { ...one, mode: "lines", y: smoothed(curve.y, view.weight, view) };
   return runs.length > 6 ? [smooth] : [faint, smooth];
 }
 
@@ -167,13 +171,32 @@ function light(id) {
   if (byId("frame").classList.contains("js-plotly-plot")) show();
 }
 
+/** Of a sweep, those that wait or run can be ended together. */
+function showCancel() {
+  if (byId("cancel")) byId("cancel").hidden = runs.every((run) => FINAL.has(run.status));
+}
+
+async function cancel() {
+  if (!(await confirmed(byId("sure"), "Cancel what is left of this sweep?", "What waits is not started, and what runs is ended. Checkpoints and curves are kept."))) return;
+  await call(`/v1/sweeps/${data.sweep}/cancel`, { method: "POST" }).then(() => say("They are being cancelled."), complain);
+  await refresh().catch(() => {});
+}
+
 function change(what, { read = false } = {}) {
   Object.assign(view, what);
   remember();
-  if (read) load().catch(complain); else show();
+  if (read) load().catch(refused); else show();
 }
 
-const complain = (error) => say(error.status ? error.message : "The service does not answer.", { bad: true });
+/** Some runs have no such axis, as tokens where a task counts examples: what is chosen is what is drawn. */
+function refused(error) {
+  complain(error);
+  if (!(error instanceof ApiError) || view.axis === drawn) return;
+  byId("axis").value = drawn;
+  change({ axis: drawn }, { read: series.size === 0 });
+}
+
+const complain = (error) => say(error.message, { bad: true });
 
 const parallel = byId("parallel") ? new Parallel(byId("parallel"), {
   light,
@@ -194,8 +217,10 @@ if (runs.length) {
   }
   byId("outcome")?.addEventListener("change", () => change({ outcome: byId("outcome").value }));
   if (byId("outcome")) byId("outcome").value = view.outcome;
+  showCancel();
+  byId("cancel")?.addEventListener("click", cancel);
   onTheme(show);
-  load().catch(complain);
+  load().catch(refused);
   setInterval(() => { if (!document.hidden) refresh().catch(() => {}); }, PAUSE);
 }
 pick(byId("search"), byId("found"), runs.map((run) => run.id));

@@ -39,12 +39,14 @@ export class CurveStore {
   /**
    * Take points of the stream.
    *
-   * @returns {{ fresh: boolean, unsure: boolean }} whether there is a metric that was not there before, and whether the
-   *     curves have to be read again, because nobody knows which of them this execution began anew.
+   * @returns {{ fresh: boolean, unsure: boolean, begun: number | null }} whether there is a metric that was not there
+   *     before; whether the curves have to be read again, because nobody knows which of them this execution began anew;
+   *     and the step from which an execution goes on that was not known before.
    */
   add({ execution, resumed_from_step, points }) {
     const unsure = this.execution === null && this.series.size > 0;
-    if (execution > (this.execution ?? 0)) {
+    const begun = execution > (this.execution ?? 0) ? resumed_from_step : null;
+    if (begun !== null) {
       if (!unsure) for (const series of this.series.values()) cut(series, resumed_from_step);
       this.execution = execution;
       this.resumedFrom = resumed_from_step;
@@ -55,7 +57,7 @@ export class CurveStore {
       if (!this.series.has(key)) { this.series.set(key, { steps: [], values: [], times: [] }); fresh = true; }
       place(this.series.get(key), step, asNumber(value), time);
     }
-    return { fresh, unsure };
+    return { fresh, unsure, begun };
   }
 
   /** Forget everything: the job begins from scratch. */
@@ -92,13 +94,16 @@ function cut(series, step) {
   for (const list of [series.steps, series.values, series.times]) list.length = length;
 }
 
-/** An exponential mean without the bias of its beginning; NaN and infinities are left where they are. */
-export function smoothed(values, weight) {
+/**
+ * An exponential mean without the bias of its beginning. NaN and infinities are left where they are; so is, for a log
+ * scale, what such a scale cannot show: a mean would make ever smaller numbers of zeros.
+ */
+export function smoothed(values, weight, { log = false } = {}) {
   if (!weight) return values;
   let mean = 0;
   let sum = 0;
   return values.map((value) => {
-    if (!Number.isFinite(value)) return value;
+    if (!Number.isFinite(value) || (log && value <= 0)) return value;
     mean = mean * weight + value * (1 - weight);
     sum = sum * weight + (1 - weight);
     return mean / sum;

@@ -60,10 +60,18 @@ export function age(iso) {
 }
 
 const SHORT = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
+const EXACT = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 const LONG = new Intl.DateTimeFormat(undefined, { dateStyle: "full", timeStyle: "long" });
 
-/** A time in the reader's zone. */
-export const moment = (iso, long = false) => (long ? LONG : SHORT).format(new Date(iso));
+/** A time in the reader's zone: to the minute, "exact" to the second, "long" with its zone. */
+export const moment = (iso, form = "short") => ({ short: SHORT, exact: EXACT, long: LONG })[form].format(new Date(iso));
+
+/** A time as the clocks of the reader's zone show it, for Plotly, which knows no zones. */
+export function wallClock(iso) {
+  if (!iso) return null;
+  const at = new Date(iso);
+  return new Date(at.getTime() - at.getTimezoneOffset() * 60_000).toISOString().slice(0, -1);
+}
 
 /** `fsdp · bf16 · LoRA 16`. */
 export const madeOf = (spec) =>

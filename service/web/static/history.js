@@ -5,10 +5,11 @@ import { count, duration, number, size } from "./format.js";
 import { byId, localTimes, make } from "./page.js";
 
 const REASONS = {
-  completed: "completed", error: "failed", out_of_memory: "out of memory", stalled: "stalled", rejected: "rejected",
+  completed: "completed", error: "failed", out_of_memory: "out of memory", stalled: "stalled", rejected: "refused to run",
   preempted: "preempted", time_limit: "reached its time limit", user_cancelled: "cancelled or paused on request",
   node_failure: "lost a node", cancelled_outside: "cancelled outside Trainyard",
 };
+const INTERRUPTED = new Set(["preempted", "time_limit", "node_failure", "error", "out_of_memory", "stalled", "cancelled_outside"]);
 const BAD = new Set(["error", "out_of_memory", "stalled", "rejected", "node_failure"]);
 
 /** The attempts of a job, each a line from when it was made to its end. */
@@ -32,6 +33,15 @@ export function showAttempts(attempts) {
       make("div", { class: "place", text: spans(made, started, end) }));
   }));
   localTimes(byId("attempts"));
+}
+
+/** Where a curve was broken off and taken up again, by step and by time. */
+export function marksOf(attempts) {
+  return {
+    resumed: attempts.filter((one) => one.resumed_from_step).map((one) => ({ step: one.resumed_from_step, time: one.started_at })),
+    interrupted: attempts.filter((one) => INTERRUPTED.has(one.exit_reason))
+      .map((one) => ({ step: attempts.find((next) => next.number === one.number + 1)?.resumed_from_step || null, time: one.ended_at })),
+  };
 }
 
 function words(attempt) {
@@ -93,7 +103,7 @@ export class History {
   put(event, place) {
     if (this.known.has(event.id)) return;
     this.known.add(event.id);
-    const line = make("li", {}, make("time", { datetime: event.created_at }), make("span", { class: event.level, text: event.message }));
+    const line = make("li", {}, make("time", { datetime: event.created_at, "data-as": "exact" }), make("span", { class: event.level, text: event.message }));
     place(line);
     localTimes(line);
   }

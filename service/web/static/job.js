@@ -5,12 +5,13 @@ import { call } from "./api.js";
 import { Charts } from "./charts.js";
 import { CurveStore } from "./curves.js";
 import { showJob } from "./facts.js";
-import { History, showAttempts, showCheckpoints } from "./history.js";
+import { History, marksOf, showAttempts, showCheckpoints } from "./history.js";
 import { LogView } from "./logs.js";
 import { byId, data, say, showLink } from "./page.js";
 import { follow } from "./stream.js";
 
 const FINAL = new Set(["succeeded", "failed", "cancelled"]);
+const PAUSE = 5000; // milliseconds between two looks at what no stream tells: clocks, and a job that was over
 
 let job = data.job;
 const root = `/v1/jobs/${job.id}`;
@@ -21,7 +22,9 @@ const logs = new LogView(job, () => listen());
 let stream;
 
 function update(change) {
+  const wasOver = FINAL.has(job.status);
   job = { ...job, ...change };
+  if (wasOver && !FINAL.has(job.status)) listen(); // it was tried again, here or elsewhere
   showJob(job);
   showActions(job);
 }
@@ -46,17 +49,19 @@ function again(work) {
 
 const readJob = again(async () => update(await call(root)));
 
+let attempts = [];
+
 const readAttempts = again(async () => {
-  const { data: attempts } = await call(`${root}/attempts`);
+  ({ data: attempts } = await call(`${root}/attempts`));
   showAttempts(attempts);
   logs.setAttempts(attempts.map((attempt) => attempt.number));
-  charts.mark({ resumed: attempts.map((attempt) => attempt.resumed_from_step).filter(Boolean) });
+  charts.mark(marksOf(attempts));
 });
 
 const readCheckpoints = again(async () => {
   const { data: checkpoints } = await call(`${root}/checkpoints`);
   showCheckpoints(job.id, checkpoints);
-  charts.mark({ checkpoints: checkpoints.map((one) => one.step) });
+  charts.mark({ checkpoint: checkpoints.map((one) => ({ step: one.step, time: one.created_at })) });
   byId("export").hidden = !(job.status === "succeeded" && job.spec.checkpoint?.export);
 });
 
@@ -66,7 +71,13 @@ const readCurves = again(async () => {
   await store.load();
   charts.adopt();
   charts.redraw();
+  showWhetherCurves();
 });
+
+/** A job that ended before its first step has no frames in the way of its log. */
+function showWhetherCurves() {
+  byId("curves-of-job").hidden = FINAL.has(job.status) && store.series.size === 0;
+}
 
 // -- live ------------------------------------------------------------------------------------------------------------
 
@@ -98,10 +109,12 @@ const handlers = {
     if (told.type.startsWith("checkpoint")) readCheckpoints();
   },
   metrics(told) {
-    const { fresh, unsure } = store.add(told);
+    const { fresh, unsure, begun } = store.add(told);
+    charts.grow(told);
+    if (begun !== null) readAttempts(); // the API knows from now on where it was taken up
     const newest = Object.fromEntries(told.points.map((point) => [point.key, point.value]));
     update({ progress: told.progress ?? job.progress, metrics: { ...job.metrics, ...newest } });
-    if (fresh) charts.adopt();
+    if (fresh) { charts.adopt(); showWhetherCurves(); }
     if (store.isLong || unsure) { store.clear(); readCurves(); } else charts.redraw(Object.keys(newest));
   },
   checkpoint(told) {
@@ -116,7 +129,6 @@ const handlers = {
 actOn(() => job, (changed, name, body) => {
   update(changed);
   if (name === "retry" && body?.from === "scratch") { store.clear(); readCurves(); }
-  listen();
 });
 
 byId("axis").addEventListener("change", () => charts.look({ axis: byId("axis").value }));
@@ -128,7 +140,12 @@ byId("script").addEventListener("toggle", async () => {
   const told = await call(`${root}/script`).catch((error) => say(error.message, { bad: true }));
   if (told) byId("script").querySelector("pre").textContent = told.script;
 });
-setInterval(() => { if (!FINAL.has(job.status)) showJob(job); }, 5000);
+setInterval(() => {
+  if (document.hidden) return;
+  if (FINAL.has(job.status)) { readJob(); return; }
+  showJob(job);
+  if (attempts.some((attempt) => !attempt.ended_at)) showAttempts(attempts);
+}, PAUSE);
 
 showActions(job);
 showJob(job);

@@ -1,6 +1,6 @@
 // The table of jobs: filters in the address, pages as they are needed, rows that change while one looks.
 
-import { ApiError, call, query } from "./api.js";
+import { call, query } from "./api.js";
 import { asNumber, count } from "./format.js";
 import { byId, confirmed, data, localTimes, mayChange, say, setText, showLink, visitor } from "./page.js";
 import { brief, done, fillRow, LOSS, newRow } from "./rows.js";
@@ -61,6 +61,8 @@ function show() {
   order = [...jobs.keys()].sort(KEYS[key] ? by(KEYS[key], descending) : byAge(descending));
   table.show(order);
   byId("empty").hidden = order.length > 0;
+  byId("none-match").hidden = filters().size === 0;
+  byId("none-yet").hidden = filters().size > 0;
   byId("jobs").hidden = order.length === 0;
   byId("more").hidden = !hasMore;
   const words = `${count(order.length)} ${order.length === 1 ? "job" : "jobs"}`;
@@ -260,8 +262,7 @@ async function refreshFirst() {
 }
 
 function complain(error) {
-  if (error instanceof ApiError) say(error.message, { bad: true });
-  else say("The service does not answer.", { bad: true });
+  say(error.message, { bad: true });
 }
 
 show();

@@ -56,21 +56,22 @@ export function showLink(state) {
   setText(banner, state === "lost" ? "The connection to the service is lost. This page shows what was last heard, and goes on by itself as soon as the service answers." : "");
 }
 
-/** Ask before something that cannot be undone; true when confirmed. */
-export function confirmed(dialog, question, about) {
+/** Ask before something that cannot be undone, `yes` on the button that does it; true when confirmed. */
+export function confirmed(dialog, question, about, yes = null) {
   dialog.querySelector("h2").textContent = question;
   dialog.querySelector("p").textContent = about;
+  if (yes) dialog.querySelector('[value="yes"]').textContent = yes;
   dialog.returnValue = "no";
   dialog.showModal();
   return new Promise((resolve) => dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true }));
 }
 
-/** Put every `<time>` below an element into the reader's zone; `data-as="age"` is told as an age. */
+/** Put every `<time>` below an element into the reader's zone; `data-as` is "age", or "exact" for seconds. */
 export function localTimes(root = document) {
   for (const element of root.querySelectorAll("time[datetime]")) {
     const at = element.getAttribute("datetime");
-    setText(element, element.dataset.as === "age" ? age(at) : moment(at));
-    if (!element.title) element.title = moment(at, true);
+    setText(element, element.dataset.as === "age" ? age(at) : moment(at, element.dataset.as));
+    if (!element.title) element.title = moment(at, "long");
   }
 }
 

@@ -30,7 +30,7 @@ export function pick(input, list, known) {
 
   const soon = (pause) => {
     clearTimeout(timer);
-    timer = setTimeout(() => find().catch(() => say("The service does not answer.", { bad: true })), pause);
+    timer = setTimeout(() => find().catch((error) => say(error.message, { bad: true })), pause);
   };
   input.addEventListener("input", () => soon(PAUSE));
   input.addEventListener("focus", () => soon(0));

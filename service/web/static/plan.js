@@ -44,7 +44,7 @@ function showBars(plan, use) {
   const parts = Object.keys(PARTS).filter((part) => plan.strategies.some((one) => one.parts?.[part]));
   byId("bars").replaceChildren(...plan.strategies.map((one) => bar(one, { most, limit: near ? limit : null, use })));
   byId("parts").replaceChildren(...parts.map((part) => make("li", {}, make("i", { class: `part ${part}` }), PARTS[part])),
-    ...(limit && plan.strategies.length ? [make("li", {}, near ? make("i", { class: "limit" }) : null, `${near ? "" : "of "}${memory(limit)} that are there`)] : []));
+    ...(limit && plan.strategies.length ? [make("li", {}, near ? make("i", { class: "limit" }) : null, near ? `${memory(limit)} that are there` : `${memory(limit)} that are there, far beyond these bars`)] : []));
 }
 
 const taken = (one) => one.peak_bytes ?? one.state_bytes;

@@ -49,7 +49,7 @@ export function layout({ xaxis = {}, yaxis = {}, ...rest } = {}) {
 export async function draw(frame, traces, how) {
   const library = await plotly();
   if (!frame.classList.contains("js-plotly-plot")) frame.replaceChildren();
-  await library.react(frame, traces, layout(how), { displaylogo: false, displayModeBar: false, responsive: true, doubleClick: false });
+  await library.react(frame, traces, layout(how), { displaylogo: false, displayModeBar: false, responsive: true, doubleClick: false, showTips: false });
 }
 
 /** Call back when the system changes between light and dark. */

@@ -3,7 +3,7 @@
 import { toSignIn } from "./api.js";
 
 const SILENCE = 40_000; // the service says something every 15 seconds
-const LONGEST_WAIT = 10_000;
+const LONGEST_WAIT = 3_000; // a reader looks, and asks no more than this
 
 /**
  * Follow a stream from a place on, and take it up again there whenever it breaks off.

@@ -25,6 +25,7 @@ function changed() {
   key = null;
   setText(byId("asked"), "");
   sessionStorage.setItem(DRAFT, editor.text);
+  showOrigin();
   clearTimeout(timer);
   timer = setTimeout(ask, PAUSE);
 }
@@ -33,19 +34,26 @@ function use(fields) {
   editor.replace(Object.entries(fields).reduce((text, [path, value]) => put(text, path, value), editor.text));
 }
 
+/** Where the text is from, and where the run would begin: the text alone decides. */
+function showOrigin() {
+  const place = fieldsOf(editor.text).get("resume_from");
+  const from = place ? editor.text.slice(place.from, place.to) : "";
+  byId("preset").value = Object.entries(data.presets).find(([, text]) => text === editor.text)?.[0] ?? "";
+  const words = from ? `Goes on from the newest checkpoint of ${from === data.source?.id ? data.source.name : from}.` : data.source ? `Begins anew, with a copy of ${data.source.name}.` : "";
+  setText(byId("begun"), byId("preset").value ? "" : words);
+}
+
 byId("preset").addEventListener("change", (event) => {
   const text = data.presets[event.target.value];
-  if (text === undefined) return;
-  setText(byId("begun"), "");
-  editor.replace(text);
+  if (text !== undefined) editor.replace(text);
 });
 
 const draft = sessionStorage.getItem(DRAFT);
 if (draft !== null && !data.given && draft !== editor.text) {
   editor.area.value = draft;
   editor.number();
-  byId("preset").value = Object.entries(data.presets).find(([, text]) => text === draft)?.[0] ?? "";
-  setText(byId("begun"), byId("preset").value ? "" : "Your draft.");
+  showOrigin();
+  if (!byId("preset").value && !byId("begun").textContent) setText(byId("begun"), "Your draft.");
 }
 
 // -- its plan --------------------------------------------------------------------------------------------------------
@@ -79,7 +87,6 @@ function show({ stale }) {
 }
 
 function told(error) {
-  if (!(error instanceof ApiError)) { say("The service does not answer.", { bad: true }); return; }
   if (![400, 422].includes(error.status)) { say(error.message, { bad: true }); return; }
   complain(error.problems.length ? error.problems : [{ param: error.param ?? "", message: error.message }]);
 }
@@ -151,6 +158,7 @@ async function look() {
   if (plan && cluster) setText(byId("room"), room(cluster, plan.spec));
 }
 
+if (data.source) showOrigin();
 ask();
 look();
 setInterval(look, 15_000);

@@ -11,6 +11,7 @@ form.addEventListener("submit", async (event) => {
   forgive(form);
   const { name, role, expires_in_days: days, may_run_code: code } = form.elements;
   const body = { name: name.value.trim(), role: role.value, may_run_code: code.checked };
+  if (!body.name) { complain(form, { param: "name", message: "Say whose it is, or what it is for." }); return; }
   if (days.value) body.expires_in_days = Number(days.value);
   try {
     const made = await call("/v1/tokens", { method: "POST", body });
