@@ -74,6 +74,7 @@ def test_points_survive_the_loss_of_their_foreign_keys_and_the_way_back(empty_ur
     assert not [key for table in ("points", "thinned_points") for key in sa.inspect(engine).get_foreign_keys(table)]
     assert _points(engine) == before
     command.downgrade(config, "0010")
+    engine.dispose()
     assert len(sa.inspect(engine).get_foreign_keys("points")) == 2
     assert _points(engine) == before
     engine.dispose()
