@@ -209,13 +209,17 @@ class MetricKey(Base):
 
 
 class Point(Base):
-    """One value. `special` is set where SQLite has no number for it: 1 NaN, 2 infinity, 3 minus infinity."""
+    """One value. `special` is set where SQLite has no number for it: 1 NaN, 2 infinity, 3 minus infinity.
+
+    The job and the metric are in no foreign key: to look both up costs more than to store the point. Whoever writes
+    holds the job's row, and the job is deleted with its points (see docs/decisions/0043).
+    """
 
     __tablename__ = "points"
     __table_args__ = (Index(None, "job_no", "sequence"), {"sqlite_with_rowid": False})
 
-    job_no: Mapped[int] = mapped_column(ForeignKey("jobs.no", ondelete="CASCADE"), primary_key=True)
-    key_no: Mapped[int] = mapped_column(ForeignKey("metric_keys.no"), primary_key=True)
+    job_no: Mapped[int] = mapped_column(primary_key=True)
+    key_no: Mapped[int] = mapped_column(primary_key=True)
     step: Mapped[int] = mapped_column(primary_key=True)
     execution: Mapped[int] = mapped_column(primary_key=True)
     value: Mapped[float | None] = mapped_column(Double)
@@ -234,13 +238,16 @@ class JobKey(Base):
 
 
 class ThinnedPoint(Base):
-    """A point that stands out in its bucket of steps, at one of several widths: see service/reports/curves."""
+    """A point that stands out in its bucket of steps, at one of several widths: see service/reports/curves.
+
+    Without foreign keys, as the points themselves; whoever writes holds the job's row of `thinnings`.
+    """
 
     __tablename__ = "thinned_points"
     __table_args__ = ({"sqlite_with_rowid": False},)
 
-    job_no: Mapped[int] = mapped_column(ForeignKey("jobs.no", ondelete="CASCADE"), primary_key=True)
-    key_no: Mapped[int] = mapped_column(ForeignKey("metric_keys.no"), primary_key=True)
+    job_no: Mapped[int] = mapped_column(primary_key=True)
+    key_no: Mapped[int] = mapped_column(primary_key=True)
     level: Mapped[int] = mapped_column(SmallInteger, primary_key=True)
     step: Mapped[int] = mapped_column(primary_key=True)
     execution: Mapped[int] = mapped_column(primary_key=True)

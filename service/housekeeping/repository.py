@@ -6,7 +6,7 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from service.db.models import Checkpoint, Job, LogChunk, Point
+from service.db.models import Checkpoint, Job, LogChunk, Point, ThinnedPoint
 from service.jobs.states import ACTIVE
 
 _PIECE = 10_000
@@ -39,7 +39,10 @@ class HousekeepingRepository:
 
     def delete_job(self, job_no: int) -> None:
         """The job, and with it every row that belongs to it."""
+        # First the job, for whose row a writer of points waits or is waited for: what it stored is seen by the next two.
         self._session.execute(sa.delete(Job).where(Job.no == job_no))
+        for table in (Point, ThinnedPoint):
+            self._session.execute(sa.delete(table).where(table.job_no == job_no))
 
     def removed_checkpoints(self) -> Sequence[tuple[str, str, int]]:
         """Those whose removal was asked for: id, job, step."""

@@ -23,7 +23,7 @@ class _Point(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     key: str
     step: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
     value: float
-    time: Annotated[datetime, msgspec.Meta(tz=True)]
+    time: str
 
 
 class _Progress(msgspec.Struct, forbid_unknown_fields=True):
@@ -41,6 +41,7 @@ class _Batch(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _decoder = msgspec.json.Decoder(_Batch)
+_Time = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +65,15 @@ def decode(body: bytes, known_keys: Container[str]) -> PointBatch:
     """
     try:
         found = _decoder.decode(body)
+        # What is reported together has one time.
+        micros = {time: to_micros(msgspec.convert(time, _Time)) for time in {point.time for point in found.points}}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return of_model(_by_the_model(body))
     points = found.points
     if not all(key in known_keys for key in {point.key for point in points}):
         return of_model(_by_the_model(body))
-    rows = [
-        (point.key, point.step, *encode_value(point.value), to_micros(point.time))  # what is not finite is a string
-        for point in points
-    ]
+    # No number in JSON is other than finite: that would be a string, and the model's.
+    rows: list[Row] = [(point.key, point.step, point.value, 0, micros[point.time]) for point in points]
     progress = None if found.progress is None else msgspec.to_builtins(found.progress)
     return PointBatch(found.execution, found.resumed_from_step, rows, progress)
 

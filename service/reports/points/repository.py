@@ -1,10 +1,10 @@
 """All SQL of writing points, as driver statements: this path carries everything that training reports."""
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
@@ -22,6 +22,13 @@ _POSTGRES_INSERT = (
     " %s::float8[], %s::smallint[], %s::bigint[])"
     " ON CONFLICT DO NOTHING RETURNING sequence, job_no)"
     " SELECT job_no, sequence, count(*) FROM fresh GROUP BY job_no, sequence"
+)
+_SAVE = "UPDATE jobs SET sequence = ?, updated_at = ?, latest = ?, progress = COALESCE(?, progress) WHERE no = ?"
+_POSTGRES_SAVE = (
+    "UPDATE jobs SET sequence = w.sequence, updated_at = %s, latest = w.latest,"
+    " progress = COALESCE(w.progress, jobs.progress)"
+    " FROM json_to_recordset(%s::json) AS w(no bigint, sequence bigint, latest jsonb, progress jsonb)"
+    " WHERE jobs.no = w.no"
 )
 
 
@@ -93,7 +100,7 @@ class PointsRepository:
             self._run(f"SELECT no FROM jobs WHERE no IN ({jobs}) ORDER BY no FOR UPDATE", attempt_ids)  # noqa: S608
         query = (
             "SELECT a.id, a.execution, a.max_restarts, a.reported_execution, a.resumed_from_step,"  # noqa: S608
-            " j.no, j.id, j.attempt_id, j.sequence, j.latest FROM attempts a JOIN jobs j ON j.no = a.job_no"
+            " j.no, j.id, j.attempt_id, j.sequence, CAST(j.latest AS TEXT) FROM attempts a JOIN jobs j ON j.no = a.job_no"
             f" WHERE a.id IN ({marks})"
         )
         found: dict[str, Target] = {}
@@ -101,8 +108,8 @@ class PointsRepository:
         for attempt_id, first, restarts, reported, resumed, no, job_id, current, sequence, latest in self._run(
             query, attempt_ids
         ):
-            values = json.loads(latest) if isinstance(latest, str) else latest
-            job = jobs_by_no.setdefault(no, JobState(no, job_id, current, sequence, values))
+            job = jobs_by_no.get(no) or JobState(no, job_id, current, sequence, msgspec.json.decode(latest))
+            jobs_by_no[no] = job
             found[attempt_id] = Target(attempt_id, first, restarts, reported, resumed, job)
         return found
 
@@ -161,35 +168,25 @@ class PointsRepository:
         return fresh
 
     def _add_postgres(self, batches: Sequence[NumberedRows]) -> list[int]:
-        columns: list[list[str]] = [[] for _ in range(8)]
-        for batch in batches:
-            count = len(batch.rows)
-            for column, shared in zip(columns, (batch.target.job.no, batch.execution, batch.sequence), strict=False):
-                column += [str(shared)] * count
-            keys = batch.keys
-            columns[3] += [str(keys[row[0]]) for row in batch.rows]
-            columns[4] += [str(row[1]) for row in batch.rows]
-            columns[5] += ["NULL" if row[2] is None else repr(row[2]) for row in batch.rows]
-            columns[6] += [str(row[3]) for row in batch.rows]
-            columns[7] += [str(row[4]) for row in batch.rows]
-        if not columns[0]:
+        if not any(batch.rows for batch in batches):
             return [0] * len(batches)
-        literals = tuple("{" + ",".join(column) + "}" for column in columns)
+        literals = tuple(
+            "{" + ",".join(column) + "}"
+            for column in zip(*(_columns(batch) for batch in batches if batch.rows), strict=True)
+        )
         counts = {(job, seq): n for job, seq, n in self._connection.exec_driver_sql(_POSTGRES_INSERT, literals)}
         return [counts.get((batch.target.job.no, batch.sequence), 0) for batch in batches]
 
     def save(self, jobs: Sequence[JobState], now: int) -> None:
         """What a group changed of its jobs, in one trip."""
         self._touched.update(job.no for job in jobs)
-        given = "?" if self._sqlite else "CAST(? AS JSONB)"
-        self._many(
-            f"UPDATE jobs SET sequence = ?, updated_at = ?, latest = {given},"  # noqa: S608 (a type's name)
-            f" progress = COALESCE({given}, progress) WHERE no = ?",
-            [
-                (job.sequence, now, json.dumps(job.latest), job.progress and json.dumps(job.progress), job.no)
-                for job in jobs
-            ],
-        )
+        if self._sqlite:
+            self._many(_SAVE, [(job.sequence, now, _text(job.latest), _text(job.progress), job.no) for job in jobs])
+        elif jobs:
+            changed = [
+                {"no": job.no, "sequence": job.sequence, "latest": job.latest, "progress": job.progress} for job in jobs
+            ]
+            self._run(_POSTGRES_SAVE, (now, _text(changed)))
 
     def note_execution(self, target: Target) -> None:
         """The highest execution that has reported."""
@@ -207,6 +204,19 @@ class PointsRepository:
 
     def _spelled(self, statement: str) -> str:
         return statement if self._sqlite else statement.replace("?", "%s")
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else msgspec.json.encode(value).decode()
+
+
+def _columns(batch: NumberedRows) -> list[str]:
+    """The inside of an array literal for each column; a JSON array's differs in nothing that numbers have."""
+    keys, steps, values, specials, times = zip(*batch.rows, strict=True)
+    shared = (batch.target.job.no, batch.execution, batch.sequence)
+    numbers = ([batch.keys[key] for key in keys], steps, values, specials, times)
+    same = [",".join([str(one)] * len(batch.rows)) for one in shared]
+    return same + [msgspec.json.encode(column)[1:-1].decode() for column in numbers]
 
 
 _inserts: dict[int, str] = {}

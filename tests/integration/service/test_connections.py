@@ -83,6 +83,34 @@ def test_case_25_a_body_in_drops_is_refused(world: World, monkeypatch: pytest.Mo
         assert b"request_timeout" in answer or b"request_timeout" in connection.recv(4096)
 
 
+POST = b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\n"
+
+
+@pytest.mark.parametrize(
+    ("begin", "endless"),
+    [(POST, b"X-%d: y\r\n"), (POST + b"X: ", b"%d"), (POST + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", b"X-%d: y\r\n")],
+    ids=["headers", "one header", "trailers"],
+)  # fmt: skip
+def test_a_head_without_end_is_not_kept(world: World, begin: bytes, endless: bytes) -> None:
+    with served(world, seconds=30) as port:
+        connection = socket.create_connection(("127.0.0.1", port))
+        connection.settimeout(10)
+        connection.sendall(begin)
+        sent = 0
+        with pytest.raises(ConnectionError):
+            while sent < 50_000_000:
+                piece = b"".join(endless % number for number in range(1000))
+                connection.sendall(piece)
+                sent += len(piece)
+        assert sent < 20_000_000, "what the sockets hold, and no more"
+
+
+def test_a_body_is_read_whatever_protocol_its_sender_would_like_better(world: World) -> None:
+    with served(world, seconds=30) as port:
+        wish = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "Authorization": f"Bearer {world.token}"}
+        assert httpx.post(f"http://localhost:{port}/v1/jobs", json=SPEC, headers=wish).status_code == 201
+
+
 def test_an_id_of_the_callers_is_kept_if_it_is_one(world: World) -> None:
     for given, kept in (("abc-1_2", True), ("a b", False), ("x" * 65, False), ("<script>", False), ("", False)):
         answer = world.client.get("/livez", headers={"X-Request-ID": given})

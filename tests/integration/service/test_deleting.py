@@ -1,11 +1,21 @@
 """Jobs and checkpoints deleted: out of sight at once, off the disk soon, whatever dies on the way."""
 
 import os
+import threading
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
+from service.housekeeping.repository import HousekeepingRepository
+from service.jobs.repository import JobRepository
+from service.reports.curves.thinning import fold
+from service.reports.points.decoding import PointBatch
+from service.reports.points.repository import Known, PointsRepository
+from service.reports.points.writing import _Group
+from tests.support.wait import wait_until
 from tests.support.world import World
 
 
@@ -27,9 +37,15 @@ def over(world: World) -> str:
     worker.log("0", 0, b"hello\n")
     for step in (10, 20):
         save(world, worker, job, step)
+    assert fold(world.database, number(world, job)) == 20
     worker.end("completed", step=20)
     world.tick()
     return job
+
+
+def number(world: World, job: str) -> int:
+    with world.database.read() as session:
+        return JobRepository(session, world.clock()).get(job).no
 
 
 def test_a_deleted_job_is_gone_at_once_and_its_folder_soon(world: World, over: str) -> None:
@@ -41,9 +57,35 @@ def test_a_deleted_job_is_gone_at_once_and_its_folder_soon(world: World, over: s
     world.sweep()
     assert not world.services.run(over).root.exists()
     with world.database.read() as session:
-        for table in ("jobs", "attempts", "points", "log_chunks", "checkpoints", "events"):
+        for table in ("jobs", "attempts", "points", "thinned_points", "log_chunks", "checkpoints", "events"):
             rows = session.connection().exec_driver_sql(f"SELECT count(*) FROM {table}").scalar()
             assert rows == {"jobs": 1, "events": 2}.get(table, 0), table
+
+
+def test_points_that_come_while_their_job_is_deleted_go_with_it(world: World) -> None:
+    """No foreign key removes them."""
+    job = world.submit()
+    attempt, no = world.start(job).attempt_id, number(world, job)
+
+    def delete() -> None:
+        with world.database.write() as session:
+            HousekeepingRepository(session).delete_job(no)
+
+    def waits() -> bool:
+        if world.database.dialect == "sqlite":
+            return True  # before the one writer's turn
+        with world.database.read() as session:
+            return bool(session.scalar(sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")))
+
+    deleting = threading.Thread(target=delete)
+    with world.database.write() as session:
+        group = _Group(PointsRepository(session, world.database), Known(), datetime(2026, 1, 1, tzinfo=UTC))
+        group.write([(attempt, PointBatch(1, 0, [("a", 1, 1.0, 0, 0)]))])
+        deleting.start()
+        wait_until(waits)
+    deleting.join(10)
+    with world.database.read() as session:
+        assert session.scalar(sa.text("SELECT count(*) FROM points")) == 0
 
 
 @pytest.mark.parametrize("label", ["delete.before-files", "delete.after-files", "remove.after-files"])

@@ -1,0 +1,78 @@
+"""points without foreign keys: to check them cost more than to store the points
+
+On SQLite both tables are written anew, about a second for a million points; there it takes their space once more
+while it lasts.
+
+Revision ID: 0011
+Revises: 0010
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0011"
+down_revision = "0010"
+branch_labels = None
+depends_on = None
+
+_BIG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+_LEVEL = {"points": False, "thinned_points": True}
+
+
+def upgrade() -> None:
+    for table in _LEVEL:
+        if op.get_bind().dialect.name == "sqlite":
+            _rebuild(table, keys=False)
+        else:
+            for column in ("job_no", "key_no"):
+                op.drop_constraint(op.f(f"fk_{table}_{column}"), table, type_="foreignkey")
+
+
+def downgrade() -> None:
+    for table in _LEVEL:
+        if op.get_bind().dialect.name == "sqlite":
+            _rebuild(table, keys=True)
+        else:
+            job, key = op.f(f"fk_{table}_job_no"), op.f(f"fk_{table}_key_no")
+            op.create_foreign_key(job, table, "jobs", ["job_no"], ["no"], ondelete="CASCADE")
+            op.create_foreign_key(key, table, "metric_keys", ["key_no"], ["no"])
+
+
+def _rebuild(table: str, *, keys: bool) -> None:
+    """SQLite cannot alter a table's constraints."""
+    columns = _columns(table)
+    names = ", ".join(column.name for column in columns)
+    op.create_table(f"{table}_anew", *columns, *_constraints(table, keys=keys), sqlite_with_rowid=False)
+    op.execute(f"INSERT INTO {table}_anew ({names}) SELECT {names} FROM {table}")  # noqa: S608 (names of ours)
+    op.drop_table(table)
+    op.rename_table(f"{table}_anew", table)
+    if table == "points":
+        op.create_index(op.f("ix_points_job_no_sequence"), table, ["job_no", "sequence"])
+
+
+def _columns(table: str) -> list[sa.Column[object]]:
+    level = [sa.Column("level", sa.SmallInteger(), nullable=False)] if _LEVEL[table] else []
+    sequence = [] if _LEVEL[table] else [sa.Column("sequence", _BIG, nullable=False)]
+    return [
+        sa.Column("job_no", _BIG, nullable=False),
+        sa.Column("key_no", _BIG, nullable=False),
+        *level,
+        sa.Column("step", _BIG, nullable=False),
+        sa.Column("execution", _BIG, nullable=False),
+        sa.Column("value", sa.Double(), nullable=True),
+        sa.Column("special", sa.SmallInteger(), nullable=False),
+        sa.Column("time", sa.BigInteger(), nullable=False),
+        *sequence,
+    ]
+
+
+def _constraints(table: str, *, keys: bool) -> list[sa.Constraint]:
+    level = ["level"] if _LEVEL[table] else []
+    found: list[sa.Constraint] = [
+        sa.PrimaryKeyConstraint("job_no", "key_no", *level, "step", "execution", name=op.f(f"pk_{table}"))
+    ]
+    if keys:
+        job, key = op.f(f"fk_{table}_job_no"), op.f(f"fk_{table}_key_no")
+        found.append(sa.ForeignKeyConstraint(["job_no"], ["jobs.no"], name=job, ondelete="CASCADE"))
+        found.append(sa.ForeignKeyConstraint(["key_no"], ["metric_keys.no"], name=key))
+    return found
