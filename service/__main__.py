@@ -30,6 +30,7 @@ from service.doctor import examine
 from service.errors import ServiceError
 from service.housekeeping import keeper
 from service.impatience import protocol
+from service.misspelt import misspelt
 from service.observability import configure_logging
 from service.reconcile.elsewhere import Elsewhere
 from service.reconcile.handover import HandOvers
@@ -74,6 +75,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         settings = Settings()
         configure_logging(settings.log_format)
+        for words in misspelt(os.environ):
+            structlog.get_logger("service").warning(words)
         return {"serve": serve, "migrate": migrate, "doctor": doctor}[command](settings)
     except ValidationError as error:
         for problem in error.errors():
