@@ -1,6 +1,6 @@
 """The routes of users' code: upload by digest, ask for it, take it back."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
 from starlette.concurrency import run_in_threadpool
@@ -22,8 +22,10 @@ _BODY = {
     }
 }
 
+_KEPT: dict[int | str, dict[str, Any]] = {200: {"model": dict[str, str], "description": "It was there before."}}
 
-@router.put("/{digest}", status_code=201, operation_id="put_code", openapi_extra=_BODY)
+
+@router.put("/{digest}", status_code=201, operation_id="put_code", openapi_extra=_BODY, responses=_KEPT)
 async def put(
     request: Request, response: Response, services: ServicesDep, person: PersonDep, digest: Digest
 ) -> dict[str, str]:
