@@ -21,7 +21,9 @@ from trainyard.contract.resources import CheckpointResource, FileResource, Page
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["checkpoints"])
 
 CheckpointId = Annotated[str, PathParam(pattern=r"^ckpt_[0-9a-z]{26}$")]
-_TAR: dict[int | str, dict[str, Any]] = {200: {"content": {"application/x-tar": {}}, "description": "An uncompressed tar of known length."}}
+_TAR: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"application/x-tar": {}}, "description": "An uncompressed tar of known length."}
+}
 
 
 @router.get("/checkpoints", operation_id="list_checkpoints")

@@ -7,10 +7,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import FileResponse
 
 from service.code.actions import require_code_role
-from service.code.store import Upload
+from service.code.store import Upload, find
 from service.dependencies import PersonDep, ServicesDep
 from service.errors import NotFoundError
-from trainyard.contract.code import code_archive
 
 router = APIRouter(prefix="/v1/code", tags=["code"])
 
@@ -48,7 +47,7 @@ async def put(
 def get(services: ServicesDep, person: PersonDep, digest: Digest) -> FileResponse:
     """The archive, or by HEAD whether it is there."""
     require_code_role(person, services.settings.code_roles, "uploaded code")
-    place = code_archive(services.settings.runs, digest)
-    if not place.is_file():
+    place = find(services.settings.runs, digest)
+    if place is None:
         raise NotFoundError("there is no code of that digest", code="code_not_found", param="digest")
     return FileResponse(place, media_type="application/x-tar", filename=f"{digest.removeprefix('sha256:')}.tar")
