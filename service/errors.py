@@ -66,6 +66,18 @@ class BodyTooLargeError(ServiceError):
     code = "body_too_large"
 
 
+class RangeError(ServiceError):
+    """Bytes that the file does not have."""
+
+    status = 416
+    type = "invalid_request_error"
+    code = "range_not_satisfiable"
+
+    def __init__(self, size: int):
+        super().__init__(f"lies outside the file, which has {size} bytes", param="Range")
+        self.headers = {"Content-Range": f"bytes */{size}"}
+
+
 class AuthenticationError(ServiceError):
     """No token, a wrong one, an expired one: all the same to a stranger."""
 

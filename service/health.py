@@ -17,6 +17,10 @@ from service.observability import ServiceMetrics
 
 NOT_ASKED = "not asked yet"
 
+_NOT_READY: dict[int | str, dict[str, Any]] = {
+    503: {"model": dict[str, Any], "description": "A dependency does not answer: the same body says which."}
+}
+
 
 def health_router(metrics: ServiceMetrics) -> APIRouter:
     """Routes without a token: they tell numbers and names of parts, nothing of any job."""
@@ -27,7 +31,7 @@ def health_router(metrics: ServiceMetrics) -> APIRouter:
         """The process answers."""
         return {"status": "ok"}
 
-    @router.get("/readyz", operation_id="readyz", responses={503: {"description": "A dependency does not answer."}})
+    @router.get("/readyz", operation_id="readyz", responses=_NOT_READY)
     def readyz(services: ServicesDep) -> Any:
         """Every dependency answers; each is named. `degraded`: the API serves, and the scheduler does not answer."""
         checks = {"database": _database(services), "runs_dir": _runs_dir(services)}

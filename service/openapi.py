@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from service.examples import ANSWERS, BODIES, EXAMPLES
+from service.parameters import PARAMETERS, headers
 from trainyard.contract.resources import ErrorEnvelope
 from trainyard.contract.spec import TrainingSpec
 
@@ -60,6 +61,9 @@ def finish(document: dict[str, Any]) -> dict[str, Any]:
             operation["security"] = [] if path in _OPEN else [{scheme: []}]
             for parameter in operation.get("parameters", ()):
                 parameter["schema"] = _without_null(parameter["schema"])
+                parameter.setdefault("description", PARAMETERS.get(parameter["name"], ""))
+            for status, answer in operation["responses"].items():
+                answer["headers"] = headers(operation["operationId"], status)
     return document
 
 

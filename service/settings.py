@@ -118,6 +118,8 @@ class Settings(BaseSettings):
     """How long a browser stays signed in; shorter where the token that it signed in with ends before."""
     audit_days: Annotated[int, Field(ge=1)] = 365
     """How long the audit is kept."""
+    code_days: Annotated[int, Field(ge=1)] = 7
+    """How long uploaded code stays that no job refers to."""
     delivery_days: Annotated[int, Field(ge=1)] = 30
     """How long messages to webhooks are listed after they were made."""
     body_limit: int = 1024 * 1024

@@ -65,6 +65,13 @@ def about(target: str) -> None:
         asked.target = target
 
 
+def act(action: str) -> None:
+    """The request does more than its route's own name says."""
+    asked = CURRENT.get()
+    if asked is not None:
+        asked.action = action
+
+
 def notice(**detail: Any) -> None:
     """The request met something that belongs into the audit, whatever it is about."""
     asked = CURRENT.get()

@@ -2,11 +2,11 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from service.artifacts.files import list_artifacts
-from service.checkpoints.files import file_response
+from service.checkpoints.files import FILE_ANSWERS, Range, file_response
 from service.dependencies import NowDep, PersonDep, ServicesDep
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import page_of
@@ -35,7 +35,7 @@ def list_all(
     "/{path:path}",
     operation_id="download_artifact",
     response_class=Response,
-    responses={200: {"content": {"application/octet-stream": {}}}, 206: {"description": "The range asked for."}},
+    responses=FILE_ANSWERS,
 )
 def download(
     services: ServicesDep,
@@ -43,7 +43,7 @@ def download(
     now: NowDep,
     job_id: str,
     path: str,
-    range: Annotated[str | None, Header()] = None,
+    range: Range = None,
 ) -> Response:
     """One file, or one range of its bytes."""
     with services.database.read() as session:

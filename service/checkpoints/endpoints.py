@@ -4,12 +4,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Query
 from fastapi import Path as PathParam
 from starlette.responses import Response
 
 from service.artifacts.files import list_files
-from service.checkpoints.files import archive_response, file_response, require_plain
+from service.checkpoints.files import FILE_ANSWERS, Range, archive_response, file_response, require_plain
 from service.checkpoints.ranking import best_of
 from service.dependencies import NowDep, PersonDep, Services, ServicesDep
 from service.errors import NotFoundError
@@ -21,14 +21,9 @@ from trainyard.contract.resources import CheckpointResource, FileResource, Page
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["checkpoints"])
 
 CheckpointId = Annotated[str, PathParam(pattern=r"^ckpt_[0-9a-z]{26}$")]
-Range = Annotated[str | None, Header(description="One range of bytes; several are answered by the whole file.")]
-_Answers = dict[int | str, dict[str, Any]]
-_BYTES: _Answers = {
-    200: {"content": {"application/octet-stream": {}}, "description": "The file."},
-    206: {"content": {"application/octet-stream": {}}, "description": "The range asked for."},
-    416: {"description": "The range lies outside the file; `Content-Range` has its size."},
+_TAR: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"application/x-tar": {}}, "description": "An uncompressed tar of known length."}
 }
-_TAR: _Answers = {200: {"content": {"application/x-tar": {}}, "description": "An uncompressed tar of known length."}}
 
 
 @router.get("/checkpoints", operation_id="list_checkpoints")
@@ -74,7 +69,7 @@ def list_checkpoint_files(
     "/checkpoints/{checkpoint_id}/files/{path:path}",
     operation_id="download_checkpoint_file",
     response_class=Response,
-    responses=_BYTES,
+    responses=FILE_ANSWERS,
 )
 def download_checkpoint_file(
     services: ServicesDep,
@@ -120,7 +115,7 @@ def list_export_files(
     "/export/files/{path:path}",
     operation_id="download_export_file",
     response_class=Response,
-    responses=_BYTES,
+    responses=FILE_ANSWERS,
 )
 def download_export_file(
     services: ServicesDep, _person: PersonDep, now: NowDep, job_id: str, path: str, range: Range = None

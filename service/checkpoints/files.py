@@ -5,14 +5,16 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any
 
 import structlog
+from fastapi import Header
 from starlette.responses import Response, StreamingResponse
 
 from service.access.trail import notice
 from service.artifacts.files import CHUNK, Span, list_files, oddity, open_below, read_span, span_of
-from service.errors import ConflictError, InvalidRequestError, NotFoundError
-from trainyard.contract.resources import FileResource
+from service.errors import ConflictError, InvalidRequestError, NotFoundError, RangeError
+from trainyard.contract.resources import ErrorEnvelope, FileResource
 
 log = structlog.get_logger("files")
 
@@ -21,6 +23,16 @@ _MAX_PATH = 1024
 _END = 2 * tarfile.BLOCKSIZE
 _NAMED = 20
 """Of the files that an archive leaves out."""
+
+
+Range = Annotated[str | None, Header(description="One range of bytes; several are answered by the whole file.")]
+
+FILE_ANSWERS: dict[int | str, dict[str, Any]] = {
+    200: {"content": {_OCTETS: {}}, "description": "The file."},
+    206: {"content": {_OCTETS: {}}, "description": "The range asked for; `Content-Range` says which."},
+    416: {"model": ErrorEnvelope, "description": "The range lies outside the file; `Content-Range` has its size."},
+}
+"""Of a route that answers with `file_response`."""
 
 
 def require_plain(path: str) -> str:
@@ -36,6 +48,7 @@ def file_response(root: Path, path: str, wanted: str | None, *, code: str = "fil
 
     Raises:
         NotFoundError: there is no regular file of that name; links are not followed.
+        RangeError: the range lies outside the file.
     """
     handle = open_below(root, path)
     if handle is None:
@@ -47,7 +60,7 @@ def file_response(root: Path, path: str, wanted: str | None, *, code: str = "fil
     span = span_of(wanted, size) if size else Span(0, 0, 0)
     if span is None:
         os.close(handle)
-        return Response(status_code=416, headers={"Content-Range": f"bytes */{size}"})
+        raise RangeError(size)
     headers = {"Content-Length": str(span.end - span.start), "Accept-Ranges": "bytes"}
     partial = (span.start, span.end) != (0, size)
     if partial:

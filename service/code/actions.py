@@ -4,8 +4,9 @@ from collections.abc import Collection
 from pathlib import Path
 
 from service.access.actions import Principal
+from service.code.store import find
 from service.errors import InvalidSpecError, PermissionDeniedError
-from trainyard.contract.code import CODE_TASKS, code_archive, needs_code
+from trainyard.contract.code import CODE_TASKS, needs_code
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec import TrainingSpec
 
@@ -34,6 +35,6 @@ def admit(principal: Principal, spec: TrainingSpec, *, roles: Collection[str], r
     if spec.code is None and spec.argv is not None and needs_code(spec.argv):
         message = f"is needed: `{spec.argv[0]}` is a file of an uploaded folder (trainyard submit --code FOLDER)"
         raise InvalidSpecError([Problem(param="code", message=message)])
-    if spec.code is not None and not code_archive(runs, spec.code).is_file():
+    if spec.code is not None and find(runs, spec.code) is None:
         message = "this service has no code of that digest; upload it first (trainyard submit --code FOLDER)"
         raise InvalidSpecError([Problem(param="code", message=message)])

@@ -1,16 +1,15 @@
 """The routes of users' code: upload by digest, ask for it, take it back."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import FileResponse
 
 from service.code.actions import require_code_role
-from service.code.store import Upload
+from service.code.store import Upload, find
 from service.dependencies import PersonDep, ServicesDep
 from service.errors import NotFoundError
-from trainyard.contract.code import code_archive
 
 router = APIRouter(prefix="/v1/code", tags=["code"])
 
@@ -22,8 +21,10 @@ _BODY = {
     }
 }
 
+_KEPT: dict[int | str, dict[str, Any]] = {200: {"model": dict[str, str], "description": "It was there before."}}
 
-@router.put("/{digest}", status_code=201, operation_id="put_code", openapi_extra=_BODY)
+
+@router.put("/{digest}", status_code=201, operation_id="put_code", openapi_extra=_BODY, responses=_KEPT)
 async def put(
     request: Request, response: Response, services: ServicesDep, person: PersonDep, digest: Digest
 ) -> dict[str, str]:
@@ -46,7 +47,7 @@ async def put(
 def get(services: ServicesDep, person: PersonDep, digest: Digest) -> FileResponse:
     """The archive, or by HEAD whether it is there."""
     require_code_role(person, services.settings.code_roles, "uploaded code")
-    place = code_archive(services.settings.runs, digest)
-    if not place.is_file():
+    place = find(services.settings.runs, digest)
+    if place is None:
         raise NotFoundError("there is no code of that digest", code="code_not_found", param="digest")
     return FileResponse(place, media_type="application/x-tar", filename=f"{digest.removeprefix('sha256:')}.tar")

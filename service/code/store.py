@@ -3,11 +3,37 @@
 import hashlib
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 from service.errors import BodyTooLargeError, InvalidRequestError
 from trainyard.contract.code import MAX_CODE_BYTES, code_archive
+
+
+def find(runs: Path, digest: str) -> Path | None:
+    """The archive, if it is there. Being asked for keeps it for as long as if it had just come in."""
+    place = code_archive(runs, digest)
+    if not place.is_file():
+        return None
+    with suppress(FileNotFoundError):
+        os.utime(place)
+    return place if place.is_file() else None
+
+
+def old(runs: Path, before: float) -> list[Path]:
+    """What came in, and was last asked for, before this time; uploads that broke off too."""
+    folder = code_archive(runs, "").parent
+    if not folder.is_dir():
+        return []
+    with os.scandir(folder) as entries:
+        seen = [(entry.stat(follow_symlinks=False).st_mtime, Path(entry.path)) for entry in entries if entry.is_file()]
+    return sorted(path for changed, path in seen if changed < before)
+
+
+def digest_of(archive: Path) -> str:
+    """Of a file's name; that of an upload which broke off is nobody's."""
+    return f"sha256:{archive.stem}"
 
 
 class Upload:

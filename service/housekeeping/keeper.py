@@ -2,11 +2,12 @@
 
 import time
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import structlog
 
 from service.access.retention import forget
+from service.code import store
 from service.dependencies import Services
 from service.housekeeping import disk
 from service.housekeeping.repository import HousekeepingRepository
@@ -24,6 +25,7 @@ _MEASURING_SECONDS = 10.0
 _ORPHAN_SECONDS = 3600.0
 """A request takes less."""
 _WARN_AGAIN = timedelta(hours=1)
+_CODE_AGAIN = timedelta(hours=6)
 
 
 @dataclass
@@ -33,6 +35,7 @@ class Housekeeper:
     services: Services
     lease: LeaderLease
     _tidied: bool = field(default=False)
+    _code_seen: datetime | None = field(default=None)
 
     def run_once(self) -> bool:
         """Finish what was asked, then measure, then warn; nothing is left to be done at once.
@@ -48,6 +51,7 @@ class Housekeeper:
         if not self._tidied:
             self._tidy()
             self._tidied = True
+        self._forget_code()
         self._measure()
         self._warn()
         self.services.trail.flush()
@@ -63,6 +67,23 @@ class Housekeeper:
         for name in disk.unaccepted_forks(runs, known, time.time() - _ORPHAN_SECONDS):
             log.info("a fork that was never accepted is removed", job=name)
             disk.discard(runs, runs / name, name)
+
+    def _forget_code(self) -> None:
+        """Uploads that no job refers to, and that nobody has asked for of late."""
+        now, runs = self.services.clock(), self.services.settings.runs
+        if self._code_seen is not None and now - self._code_seen < _CODE_AGAIN:
+            return
+        self._code_seen = now
+        before = (now - timedelta(days=self.services.settings.code_days)).timestamp()
+        if not (old := store.old(runs, before)):
+            return
+        with self.services.database.read() as session:
+            used = HousekeepingRepository(session).codes()
+        # Looked at again: one that was asked for meanwhile is no longer old.
+        gone = [path for path in store.old(runs, before) if path in old and store.digest_of(path) not in used]
+        for path in gone:
+            path.unlink(missing_ok=True)
+        log.info("uploaded code that no job refers to is removed", archives=len(gone))
 
     def _delete_jobs(self) -> None:
         with self.services.database.read() as session:

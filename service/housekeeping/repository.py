@@ -95,6 +95,11 @@ class HousekeepingRepository:
         """Jobs that may write to the disk."""
         return list(self._session.scalars(sa.select(Job).where(Job.status.in_(("running", "pausing")))))
 
+    def codes(self) -> set[str]:
+        """Digests of the code that jobs refer to; reads the spec of every job."""
+        digest = Job.spec["code"].as_string()
+        return {found for found in self._session.scalars(sa.select(digest).distinct()) if found is not None}
+
     def job_ids(self) -> set[str]:
         """Of all jobs, those included whose deletion was asked for."""
         return set(self._session.scalars(sa.select(Job.id)))

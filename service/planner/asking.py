@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from service.access.actions import Principal
+from service.access.trail import about, act
 from service.db.ask_models import Ask
 from service.db.engine import Database
 from service.errors import PermissionDeniedError, TooManyRequestsError
@@ -27,14 +28,16 @@ def ask(database: Database, principal: Principal, script: str, now: datetime) ->
         PermissionDeniedError: viewers only look.
         TooManyRequestsError: many wait for an answer already.
     """
+    row = Ask(id=new_id("ask", now), created_by=principal.name, created_at=now, script=script)
+    act("ask_scheduler")
     if principal.role == "viewer":
         raise PermissionDeniedError("a viewer's token can only read")
-    row = Ask(id=new_id("ask", now), created_by=principal.name, created_at=now, script=script)
     with database.write() as session:
         asks = AskRepository(session)
         if len(asks.waiting(_MOST_WAITING)) == _MOST_WAITING:
             raise TooManyRequestsError(f"{_MOST_WAITING} questions wait for the scheduler's answer already")
         asks.add(row)
+        about(row.id)
         session.flush()
         return _resource(row)
 

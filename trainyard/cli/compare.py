@@ -9,7 +9,7 @@ from rich.text import Text
 from trainyard.cli.curves import bounds, sparkline
 from trainyard.cli.failures import UsageError
 from trainyard.cli.metrics import AxisOption, drawing, far, place
-from trainyard.cli.output import complain, emit, number, say, status_text, table
+from trainyard.cli.output import complain, emit, fits, number, say, status_text, table
 from trainyard.cli.session import JsonOption, client_of, find_jobs
 from trainyard.cli.sweep import find_sweep
 from trainyard.client import Client
@@ -19,6 +19,9 @@ from trainyard.contract.resources import JobResource
 
 _PREFERRED = ("eval/loss", "train/loss")
 _AT_ONCE = 20
+
+Field = tuple[str, list[str]]
+"""A field's path, and its value in each of the jobs."""
 
 
 def compare(
@@ -46,8 +49,17 @@ def compare(
             emit(_plain(job, differing, metrics))
         return
     chosen = keys or choose(found)
+    fields = _fields(jobs, differing)
+    result: list[Field] = [
+        ("JOB", [job.id for job in jobs]),
+        ("STATUS", [str(job.status) for job in jobs]),
+        ("LAST", ["1.234e-05"]),
+    ]
+    if not fits([*result, *fields]):
+        _tell_fields(jobs, fields)
+        fields = []
     for key in chosen or [""]:
-        _tabulate(jobs, differing, found, key)
+        _tabulate(jobs, fields, found, key)
     if keys:
         _draw(jobs, found, keys)
     elif not chosen:
@@ -81,12 +93,23 @@ def _metrics(client: Client, jobs: Sequence[JobResource], keys: Sequence[str], x
     return found
 
 
-def _tabulate(jobs: Sequence[JobResource], differing: list[str], found: Sequence[MetricsResource], key: str) -> None:
+def _fields(jobs: Sequence[JobResource], differing: Sequence[str]) -> list[Field]:
+    specs = [flat(job.spec) for job in jobs]
+    return [(path, [str(spec.get(path, "-")) for spec in specs]) for path in differing]
+
+
+def _tell_fields(jobs: Sequence[JobResource], fields: Sequence[Field]) -> None:
+    """A line for each field and job: more fields differ than the terminal holds beside the results."""
+    rows = [(path if at == 0 else "", job.id, values[at]) for path, values in fields for at, job in enumerate(jobs)]
+    table(("FIELD", "JOB", "VALUE"), rows)
+    print()
+
+
+def _tabulate(jobs: Sequence[JobResource], fields: Sequence[Field], found: Sequence[MetricsResource], key: str) -> None:
     rows: list[tuple[str | Text, ...]] = []
     axis = AXIS_COLUMNS.get(found[0].axis, "").upper()
-    for job, metrics in zip(jobs, found, strict=True):
-        specs = flat(job.spec)
-        cells = [str(specs.get(path, "-")) for path in differing]
+    for at, (job, metrics) in enumerate(zip(jobs, found, strict=True)):
+        cells = [values[at] for _, values in fields]
         series = _series(metrics, key)
         last = number(series.values[-1]) if series else "-"
         low, high = map(number, bounds(series.values)) if series else ("-", "-")
@@ -95,7 +118,8 @@ def _tabulate(jobs: Sequence[JobResource], differing: list[str], found: Sequence
         rows.append((job.id, *cells, status_text(job.status), last, low, high, *there, curve))
     if key:
         say(key)
-    table(("JOB", *differing, "STATUS", "LAST", "SMALLEST", "LARGEST", *((axis,) if axis else ()), "CURVE"), rows)
+    headings = ("JOB", *(path for path, _ in fields), "STATUS", "LAST", "SMALLEST", "LARGEST")
+    table((*headings, *((axis,) if axis else ()), "CURVE"), rows, spare=("LARGEST", "SMALLEST", "CURVE"))
 
 
 def _draw(jobs: Sequence[JobResource], found: Sequence[MetricsResource], keys: Sequence[str]) -> None:

@@ -52,7 +52,7 @@ def list_jobs(
             return
         rows = [_row(job) for job in jobs]
     if rows:
-        table(("JOB", "NAME", "STATUS", "STEP", "LOSS", "CREATED", "BY"), rows, spare=("BY", "CREATED", "LOSS"))
+        table(("JOB", "NAME", "STATUS", "STEP", "LOSS", "CREATED", "BY"), rows, spare=("BY", "CREATED", "LOSS", "STEP"))
     elif any((name, by, since, until, labels)):
         complain("no such jobs")
     else:

@@ -133,6 +133,12 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]], *, spar
     screen.print(out)
 
 
+def fits(columns: Iterable[tuple[str, Sequence[str]]]) -> bool:
+    """Whether all of these, each a heading and its cells, can be read beside each other."""
+    texts = [(heading, [Text(one_line(cell)) for cell in cells]) for heading, cells in columns]
+    return sum(map(_wanted_width, texts)) <= console().width
+
+
 def _wanted_width(column: tuple[str, Sequence[Text]]) -> int:
     """Of an id all, of other text enough to be read."""
     heading, cells = column

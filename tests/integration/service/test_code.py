@@ -1,6 +1,9 @@
 """Uploading code, and who may run it."""
 
 import hashlib
+import os
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -96,3 +99,50 @@ def test_a_script_that_gets_on_is_continued_for_ever_and_one_that_does_not_is_no
         assert world.status(job_id) == ("queued" if gets_on else "failed")
         world.client.post(f"/v1/jobs/{job_id}/cancel")
         world.tick()
+
+
+class TestForgetting:
+    """Archives grow old by the time of their files: the clock of the world stands in January."""
+
+    def aged(self, world: World, days: float, digest: str = DIGEST) -> Path:
+        world.client.put(f"/v1/code/{digest}", content=CODE)
+        place = world.settings.runs / "code" / f"{digest.removeprefix('sha256:')}.tar"
+        then = (world.clock() - timedelta(days=days)).timestamp()
+        os.utime(place, (then, then))
+        return place
+
+    def test_what_no_job_refers_to_goes_after_a_week(self, world: World) -> None:
+        place = self.aged(world, 6.9)
+        world.sweep()
+        assert place.is_file()
+        world.clock.advance(6 * 3600)
+        world.sweep()
+        assert not place.is_file()
+        assert world.client.put(f"/v1/code/{DIGEST}", content=CODE).status_code == 201
+
+    def test_what_a_job_refers_to_stays_until_the_job_is_deleted(self, world: World) -> None:
+        self.aged(world, 0)
+        job = world.client.post("/v1/jobs", json=SCRIPT).json()["id"]
+        place = self.aged(world, 30)
+        world.sweep()
+        assert place.is_file()
+        world.client.post(f"/v1/jobs/{job}/cancel")
+        world.tick(2)
+        assert world.client.delete(f"/v1/jobs/{job}").status_code == 204
+        world.sweep()
+        assert not place.is_file()
+
+    def test_who_asks_whether_it_is_there_can_count_on_it(self, world: World) -> None:
+        place = self.aged(world, 30)
+        assert world.client.head(f"/v1/code/{DIGEST}").status_code == 200
+        world.sweep()
+        assert place.is_file()
+        assert world.client.post("/v1/jobs", json=SCRIPT).status_code == 201
+
+    def test_an_upload_that_broke_off_goes_too(self, world: World) -> None:
+        left = self.aged(world, 8).with_name(".upload-x7")
+        left.write_bytes(b"half")
+        then = (world.clock() - timedelta(days=8)).timestamp()
+        os.utime(left, (then, then))
+        world.sweep()
+        assert files(world) == []

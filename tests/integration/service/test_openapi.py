@@ -72,6 +72,24 @@ def test_no_parameter_can_be_null(operations: dict[str, dict[str, Any]]) -> None
             assert {"type": "null"} not in parameter["schema"].get("anyOf", ()), (route, parameter["name"])
 
 
+def test_every_parameter_says_what_it_means(operations: dict[str, dict[str, Any]]) -> None:
+    for route, one in operations.items():
+        for parameter in one.get("parameters", ()):
+            assert parameter["description"], (route, parameter["name"])
+
+
+def test_answers_name_the_headers_that_a_client_goes_by(operations: dict[str, dict[str, Any]]) -> None:
+    for route, one in operations.items():
+        assert "X-Request-ID" in one["responses"]["401"]["headers"], route
+        assert "Retry-After" in one["responses"]["429"]["headers"], route
+    log = operations["GET /v1/jobs/{job_id}/logs"]["responses"]
+    assert "X-Trainyard-Next-Offset" in log["200"]["headers"]
+    for route, one in operations.items():
+        if "206" in one["responses"]:
+            assert "Content-Range" in one["responses"]["416"]["headers"], route
+    assert {"200", "201"} <= set(operations["PUT /v1/code/{digest}"]["responses"])
+
+
 def problems(document: dict[str, Any], content: dict[str, Any]) -> list[str]:
     """What is wrong with the example of a body: that there is none, or how it does not fit."""
     schema = content["schema"]

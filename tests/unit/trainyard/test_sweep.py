@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.unit.trainyard.fake_service import TIME, job, page
+from trainyard.cli import output
 from trainyard.cli.failures import UsageError
 from trainyard.cli.sweep import parse_grid
 from trainyard.contract.differing import differences, flat
@@ -114,6 +115,22 @@ class TestCompare:
             assert there in result.stdout
         for not_there in ("seed", "optimizer.name"):
             assert not_there not in result.stdout
+
+    def test_more_fields_than_the_terminal_holds_stand_above_the_results(self, run, service, monkeypatch):
+        monkeypatch.setattr(output, "console", lambda: output.TerminalConsole(width=80, markup=False))
+        ids = [f"job_{'0' * 25}{n}" for n in (1, 2)]
+        for n, id_ in enumerate(ids):
+            spec = {f"a_field_of_length_{m}": f"value-{m}-of-{n}" for m in range(9)}
+            service.on("GET", f"/v1/jobs/{id_}", job(id_, status="succeeded", spec=spec))
+        curves = [{"job_id": id_, "series": [series("train/loss", 3.0, 0.5)]} for id_ in ids]
+        service.on("GET", "/v1/metrics", {"object": "list", "data": curves})
+        lines = run("compare", *ids).stdout.splitlines()
+        assert max(map(len, lines)) <= 80
+        assert [line.split() for line in lines if "a_field_of_length_8" in line] == [
+            ["a_field_of_length_8", ids[0], "value-8-of-0"]
+        ]
+        results = [line.split() for line in lines if "succeeded" in line]
+        assert [result[:3] for result in results] == [[id_, "succeeded", "0.5"] for id_ in ids]
 
     def test_a_sweep_is_compared_in_the_order_of_its_members(self, run, service):
         service.on("GET", f"/v1/sweeps/{ID}", sweep({"queued": 2}))

@@ -1,0 +1,50 @@
+"""What a parameter or a header of an answer means, for those that mean the same on every route that has them."""
+
+from typing import Any
+
+PARAMETERS = {
+    "job_id": "Id of the job: `job_...`.",
+    "sweep_id": "Id of the sweep: `swp_...`.",
+    "checkpoint_id": "Id of the checkpoint: `ckpt_...`.",
+    "webhook_id": "Id of the webhook: `whk_...`.",
+    "token_id": "Id of the token, which is no secret.",
+    "ask_id": "Id of the question, from the plan's `ask`.",
+    "aid": "Id of the attempt.",
+    "path": "The file's path in its folder, with slashes.",
+    "limit": "How many at most.",
+    "after": "The `last_id` of the page before; of a stream, the id of the last event that was seen.",
+    "offset": "The place of the first byte in the log.",
+    "idempotency-key": "The same key with the same body gives what the first request made.",
+    "status": "Jobs in this status, or in any of several.",
+    "name": "Of exactly this name.",
+    "created_by": "Submitted by this person.",
+    "format": "`csv` for a table, one line a point.",
+    "logs": "Whether lines of logs are wanted too.",
+    "actor": "Who asked for it.",
+    "outcome": "What came of it.",
+}
+
+_LOG = {
+    "X-Trainyard-Offset": "Where this text begins in the log, in bytes.",
+    "X-Trainyard-Next-Offset": "Where to go on.",
+}
+
+_FILE = {"Content-Range": "Which bytes of how many."}
+
+_OF_STATUS = {
+    "206": _FILE,
+    "416": _FILE,
+    "401": {"WWW-Authenticate": "`Bearer`."},
+    "429": {"Retry-After": "Seconds to wait."},
+    "503": {"Retry-After": "Seconds to wait."},
+}
+
+_OF_ANSWER = {"get_log": _LOG, "download_checkpoint": {"Content-Disposition": "A name for the file."}}
+_OF_ANSWER["download_export"] = _OF_ANSWER["download_checkpoint"]
+
+
+def headers(operation: str, status: str) -> dict[str, Any]:
+    """OpenAPI's headers of one answer; every answer has the request's id."""
+    own = _OF_ANSWER.get(operation, {}) if status == "200" else {}
+    told = {"X-Request-ID": "The id of this request in the service's log.", **_OF_STATUS.get(status, {}), **own}
+    return {name: {"description": words, "schema": {"type": "string"}} for name, words in told.items()}
