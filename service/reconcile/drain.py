@@ -1,10 +1,8 @@
 """What an attempt left in its folder and could not send: read once it is over, before its job gets a final status.
 
-The folder is written by the job, so it is read as a stranger's: regular files only, of bounded size, never followed
-out of the folder, and nothing in it is ever executed or unpickled.
+It is read as `traces` reads: as a stranger's.
 """
 
-import os
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,33 +14,13 @@ from pydantic import ValidationError
 
 from service.db.engine import Database
 from service.errors import ConflictError
+from service.reconcile.traces import read_regular
 from service.reports.actions import Ingest
 from trainyard.contract.layout import AttemptLayout
-from trainyard.contract.reports import MAX_LOG_CHUNK, CheckpointReport, Claim, EventsBatch, FinishRecord, MetricsBatch
+from trainyard.contract.reports import MAX_LOG_CHUNK, CheckpointReport, EventsBatch, MetricsBatch
 from trainyard.contract.spool import SpoolCorruptError, SpoolRecord, parse_spool, read_acknowledged
 
-MAX_FINISH = 1024 * 1024
-
 log = structlog.get_logger("drain")
-
-
-def read_finish(folder: AttemptLayout) -> FinishRecord | None:
-    """The last word of the attempt's highest execution, if there is one that can be read."""
-    for path in sorted(folder.root.glob("finish-*.json"), reverse=True):
-        try:
-            content = _read_regular(path, 0, MAX_FINISH)
-            return FinishRecord.model_validate_json(content)
-        except (OSError, ValidationError) as error:
-            log.warning("finish record cannot be read", path=str(path), error=str(error))
-    return None
-
-
-def read_claimant(folder: AttemptLayout) -> str | None:
-    """The scheduler's id of the job that claimed the attempt, if it wrote one down."""
-    try:
-        return Claim.model_validate_json(_read_regular(folder.claim, 0, MAX_FINISH)).scheduler_id
-    except (OSError, ValidationError):
-        return None
 
 
 @dataclass(frozen=True)
@@ -102,20 +80,10 @@ def _take(ingest: Ingest, record: SpoolRecord) -> None:
 
 
 def _pieces(path: Path, offset: int) -> Iterator[bytes]:
-    while data := _read_regular(path, offset, MAX_LOG_CHUNK):
+    while data := read_regular(path, offset, MAX_LOG_CHUNK):
         yield data
         offset += len(data)
 
 
 def _is_regular(path: Path) -> bool:
     return stat.S_ISREG(path.lstat().st_mode)
-
-
-def _read_regular(path: Path, offset: int, size: int) -> bytes:
-    """Bytes of a regular file; a link or a pipe in its place is an error, not a way out."""
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(f"{path} is not a regular file")
-        file.seek(offset)
-        return file.read(size)

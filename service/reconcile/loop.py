@@ -15,12 +15,13 @@ from service.jobs.states import ACTIVE
 from service.reconcile.asks import Asks
 from service.reconcile.blame import blamed
 from service.reconcile.decide import CANCEL_WAITS, NOTHING, Facts, Verdict, decide
-from service.reconcile.drain import Drain, read_claimant, read_finish
+from service.reconcile.drain import Drain
 from service.reconcile.lease import LeaderLease, LeaseLostError
 from service.reconcile.shares import Share, held_back
 from service.reconcile.submit import Submitter, newest_step
 from service.reconcile.survey import Survey
 from service.reconcile.sweeps import beyond_sweep
+from service.reconcile.traces import Unclaimed, read_claimant, read_finish, read_unclaimed
 from service.scheduler.base import Known, Observation, Scheduler, SchedulerUnavailableError
 from trainyard.contract.reports import FinishRecord
 from trainyard.contract.resources import TERMINAL
@@ -242,6 +243,7 @@ class Reconciler:
     ) -> Facts:
         retries_left, barren, on_time_limit = 0, 0, "continue"
         former: tuple[str, ...] = ()
+        folder = self._services.run(job.id).attempt(attempt.number)
         if over:
             # Points drained a moment ago may have brought a checkpoint that the loaded row does not know.
             with self._services.database.read() as session:
@@ -257,6 +259,7 @@ class Reconciler:
             status=job.status,  # type: ignore[arg-type]
             desired=job.desired,  # type: ignore[arg-type]
             claimed=attempt.claimed_at is not None,
+            unclaimed=Unclaimed() if attempt.claimed_at else read_unclaimed(folder, over=over),
             observation=seen,
             finish=finish,
             retries_left=retries_left,
