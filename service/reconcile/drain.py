@@ -20,6 +20,9 @@ from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.reports import MAX_LOG_CHUNK, CheckpointReport, EventsBatch, MetricsBatch
 from trainyard.contract.spool import SpoolCorruptError, SpoolRecord, parse_spool, read_acknowledged
 
+RESTORED = ".restored"
+"""A file in the folder of all runs; whoever restores an older database touches it."""
+
 log = structlog.get_logger("drain")
 
 
@@ -50,7 +53,7 @@ class Drain:
                 self._log(ingest, path)
 
     def _spool(self, ingest: Ingest, path: Path) -> None:
-        offset = read_acknowledged(path.with_suffix(".acknowledged"))
+        offset = 0 if _restored_since(self.folder) else read_acknowledged(path.with_suffix(".acknowledged"))
         try:
             for record in parse_spool(path, offset):
                 _take(ingest, record)
@@ -64,6 +67,14 @@ class Drain:
         offset = ingest.log(rank, 0, b"", self.log_limit)
         for data in _pieces(path, offset):
             offset = ingest.log(rank, offset, data, self.log_limit)
+
+
+def _restored_since(folder: AttemptLayout) -> bool:
+    """Whether the database that acknowledged what this attempt sent may be gone: then all of it is read again."""
+    try:
+        return (folder.root.parents[2] / RESTORED).stat().st_mtime >= folder.launch.stat().st_mtime
+    except OSError:
+        return False
 
 
 def _take(ingest: Ingest, record: SpoolRecord) -> None:
