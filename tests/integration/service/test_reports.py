@@ -5,6 +5,8 @@ import io
 import json
 from typing import Any
 
+import pytest
+
 from tests.support.world import World
 
 
@@ -185,7 +187,7 @@ def test_a_restored_database_is_given_what_the_lost_one_had_acknowledged(world: 
     folder.spool_file(1).write_bytes(format_record(0, "metrics", batch))
     folder.spool_acknowledged(1).write_text(str(folder.spool_file(1).stat().st_size))
     if restored:
-        (world.services.settings.runs / ".restored").touch()
+        (world.settings.runs / ".restored").touch()
     worker.end("completed")
     world.tick()
     assert series(world, job) == ({"a": [(1, 1.0)]} if restored else {})
