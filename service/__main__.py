@@ -26,7 +26,7 @@ from service.clock import utc_now
 from service.db.engine import Database
 from service.db.migrate import current, head, upgrade
 from service.dependencies import Services
-from service.doctor import examine
+from service.doctor import examine, examine_slurm
 from service.errors import ServiceError
 from service.housekeeping import keeper
 from service.impatience import protocol
@@ -70,14 +70,19 @@ def main(argv: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("serve", help="run the API and, unless TRAINYARD_RECONCILE is false, the reconciler")
     commands.add_parser("migrate", help="bring the database to this release's schema")
-    commands.add_parser("doctor", help="look at the installation, one JSON object a line")
-    command = parser.parse_args(argv).command
+    looks = commands.add_parser("doctor", help="look at the installation, one JSON object a line")
+    looks.add_argument(
+        "--scheduler", action="store_true", help="ask Slurm alone, which the service does not when asked"
+    )
+    asked = parser.parse_args(argv)
     try:
         settings = Settings()
         configure_logging(settings.log_format)
         for words in misspelt(os.environ):
             structlog.get_logger("service").warning(words)
-        return {"serve": serve, "migrate": migrate, "doctor": doctor}[command](settings)
+        if asked.command == "doctor":
+            return doctor(settings, scheduler_alone=asked.scheduler)
+        return {"serve": serve, "migrate": migrate}[asked.command](settings)
     except ValidationError as error:
         for problem in error.errors():
             name = "_".join(str(part) for part in problem["loc"]).upper()
@@ -99,10 +104,10 @@ def migrate(settings: Settings) -> int:
     return 0
 
 
-def doctor(settings: Settings) -> int:
+def doctor(settings: Settings, *, scheduler_alone: bool = False) -> int:
     """Say what is found; 1 when something is wrong."""
     wrong = False
-    for finding in examine(settings):
+    for finding in examine_slurm(settings) if scheduler_alone else examine(settings):
         wrong |= finding.state == "wrong"
         print(finding.model_dump_json(), flush=True)
     return int(wrong)

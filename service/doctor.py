@@ -2,9 +2,10 @@
 
 import os
 import shutil
+import ssl
 import stat
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,14 +16,18 @@ from urllib.request import urlopen
 
 import sqlalchemy as sa
 
+from service import doctor_slurm as slurm
 from service.db.migrate import current, head
 from service.settings import Settings
 from trainyard.contract.findings import Finding, bad, fine, worth
 
-_SLURM = ("sbatch", "squeue", "sacct", "scancel", "sinfo")
 _LOCAL_FILESYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay"})
 _SECONDS = 10.0
 _MOST_SKEW = 2.0
+_TRUST = (
+    "make your authority known here (in containers docker/certs/*.crt, then build again; else the machine's store, or "
+    "SSL_CERT_FILE) and on every node; and compare the names in the certificate"
+)
 _PACKAGES = ("trainyard", "fastapi", "sqlalchemy", "submitit", "torch")
 
 
@@ -34,8 +39,18 @@ def examine(settings: Settings, *, ask_scheduler: bool = True) -> Iterator[Findi
     """
     checks: list[Callable[[Settings], Finding]] = [_database, _schema, _clock, _runs, _shared, _disk, _private]
     if settings.backend == "slurm":
-        checks += [_slurm, _slurmctld] if ask_scheduler else [_slurm]
+        checks += [slurm.commands, slurm.interpreter]
+        checks += [slurm.controller] if ask_scheduler else []
     checks += [_route, _gpus, _versions]
+    yield from _carry_out(settings, checks)
+
+
+def examine_slurm(settings: Settings) -> Iterator[Finding]:
+    """What no request of the API asks: the scheduler."""
+    yield from _carry_out(settings, [slurm.controller])
+
+
+def _carry_out(settings: Settings, checks: Sequence[Callable[[Settings], Finding]]) -> Iterator[Finding]:
     for check in checks:
         try:
             yield check(settings)
@@ -109,7 +124,8 @@ def _shared(settings: Settings) -> Finding:
         return fine("filesystem", f"{kind}; the local backend needs no shared one")
     if kind in _LOCAL_FILESYSTEMS:
         told = f"{settings.runs} is on {kind}, which the nodes do not see unless it is mounted there as well"
-        return worth("filesystem", told, "set TRAINYARD_RUNS_DIR to a folder that is the same on every node")
+        fix = "nothing, where a job has run already; else set TRAINYARD_RUNS_DIR to a folder that every node has"
+        return worth("filesystem", told, fix)
     return fine("filesystem", f"{kind}; whether nodes mount it too: srun -N1 ls {settings.runs}")
 
 
@@ -138,24 +154,6 @@ def _private(settings: Settings) -> Finding:
     return fine("tokens", f"{token} is private")
 
 
-def _slurm(settings: Settings) -> Finding:
-    missing = [name for name in _SLURM if shutil.which(name) is None]
-    if missing:
-        return bad("slurm", f"not found: {', '.join(missing)}", "install Slurm's client commands, or mend PATH")
-    answer = subprocess.run(["sbatch", "--version"], capture_output=True, text=True, timeout=_SECONDS, check=False)  # noqa: S607
-    return fine("slurm", answer.stdout.strip())
-
-
-def _slurmctld(_settings: Settings) -> Finding:
-    if shutil.which("sinfo") is None:
-        return bad("slurmctld", "cannot be asked without sinfo", "install Slurm's client commands, or mend PATH")
-    asked = subprocess.run(["sinfo", "--noheader"], capture_output=True, text=True, timeout=_SECONDS, check=False)  # noqa: S607
-    if asked.returncode:
-        told = asked.stderr.strip().splitlines() or ["no reason given"]
-        return bad("slurmctld", f"sinfo fails: {told[-1]}", "is slurmctld up? is slurm.conf here?")
-    return fine("slurmctld", "answers")
-
-
 def _route(settings: Settings) -> Finding:
     """The workers' way to the service, tried from here."""
     url = settings.service_url
@@ -165,9 +163,11 @@ def _route(settings: Settings) -> Finding:
         with urlopen(f"{url}/livez", timeout=_SECONDS):  # noqa: S310 (the service's own address)
             pass
     except (URLError, OSError) as error:
-        told = f"{url} does not answer from here: {getattr(error, 'reason', error)}"
-        return bad("route", told, "start the service: trainyard serve; if it runs, set TRAINYARD_PUBLIC_URL")
-    nodes = f"; from a node: srun -N1 curl {url}/livez" if settings.backend == "slurm" else ""
+        reason = getattr(error, "reason", error)
+        distrusted = isinstance(reason, ssl.SSLCertVerificationError)
+        fix = _TRUST if distrusted else "start the service: trainyard serve; if it runs, set TRAINYARD_PUBLIC_URL"
+        return bad("route", f"{url} does not answer from here: {reason}", fix)
+    nodes = f"; whether from the nodes too: srun -N1 curl {url}/livez" if settings.backend == "slurm" else ""
     return fine("route", f"{url} answers from here{nodes}")
 
 

@@ -1,10 +1,11 @@
 """What follows from what is known about one job. Pure: no clock, no database, no scheduler."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
 from service.jobs.states import MOVES, SUSPENDED
+from service.reconcile.traces import Unclaimed
 from service.scheduler.base import EndedAs, Observation
 from trainyard.contract.reports import CONTINUE_REASONS, ExitReason, Failure, FinishRecord
 from trainyard.contract.resources import Desired, JobStatus, StatusReason
@@ -21,6 +22,10 @@ _OLDEST_ANSWER_SECONDS = 30.0
 
 REQUEUED = "requeued by an operator or by the site; a next attempt follows when Slurm has started and ended this one"
 CANCEL_WAITS = "cancel asked; waits for the scheduler to answer"
+UNREPORTED = (
+    "it runs, and nothing of it arrives: its node does not reach TRAINYARD_PUBLIC_URL, or distrusts its certificate "
+    "(attempts/<n>/logs/launch.log in its folder says which); what it writes down is read when it is over"
+)
 
 UNHEARD_SECONDS = 60.0
 """A worker beats every ten seconds: one that has not for so long does not hear of a pause by its heartbeat either."""
@@ -41,6 +46,8 @@ class Facts:
     barren: int
     """Continuations in a row that began without a newer checkpoint, the one that would follow now counted in."""
     on_time_limit: Literal["continue", "fail"]
+    unclaimed: Unclaimed = field(default_factory=Unclaimed)
+    """Where no worker has claimed it."""
     said: str = ""
     """The words about its status, as they are."""
     former: tuple[str, ...] = ()
@@ -127,7 +134,8 @@ def _alive(facts: Facts, seen: Observation) -> Verdict:
         revived: JobStatus = "running" if facts.claimed else "pending"
         return Verdict(status=revived, message="contact is back")
     if facts.status == "pending" and not facts.claimed:
-        words = seen.message if seen.state == "pending" else "started; the worker is coming up"
+        started = UNREPORTED if facts.unclaimed.began else "started; the worker is coming up"
+        words = seen.message if seen.state == "pending" else started
         return Verdict(message=words or None, estimated_start=seen.estimated_start)
     if facts.status == "running" and seen.state == "pending" and facts.claimed_seconds >= _OLDEST_ANSWER_SECONDS:
         # Submitted with `--no-requeue`, so that a preemption never puts it back into the queue.
@@ -271,6 +279,8 @@ _HELP = {
 def _given_up(facts: Facts, why: ExitReason, words: str) -> str:
     """What ended each attempt, and what helps against that."""
     ends = [*facts.former, why]
+    if _not_begun(facts, why) and len(set(ends)) == 1:
+        return f"{words}; so did {facts.barren} attempts in a row"
     told = f"{words}, {facts.barren} times in a row"
     if len(set(ends)) > 1:
         each = ", then ".join(_WHY.get(end, end) for end in ends)
@@ -288,6 +298,8 @@ def _words(facts: Facts, why: ExitReason) -> str:
         words = finish.failure.message
     elif seen is not None and seen.ended_as == "node_failure":
         words = "a node failed"
+    elif reason := _not_begun(facts, why):
+        words = f"it ended before its worker began: {reason}"
     said = f" ({seen.message})" if seen is not None and seen.message else ""
     return words if finish is not None and finish.reason == why else words + said
 
@@ -296,7 +308,24 @@ def _continued(facts: Facts, why: ExitReason) -> Verdict:
     words = _words(facts, why)
     if facts.barren >= MAX_BARREN:
         message = _given_up(facts, why, words)
-        return Verdict(status="failed", reason="retries_exhausted", message=message, ended=True, exit_reason=why)
+        reason = _not_begun(facts, why)
+        told = Failure(type="NotStarted", message=reason, hint=_INTERPRETER) if reason else None
+        return Verdict(
+            status="failed", reason="retries_exhausted", message=message, failure=told, ended=True, exit_reason=why
+        )
     return Verdict(
         status="queued", message=f"to be continued from the last checkpoint: {words}", ended=True, exit_reason=why
     )
+
+
+_INTERPRETER = (
+    "Mend what it says. On Slurm the nodes run TRAINYARD_SLURM_PYTHON, which has to be there on each, under that "
+    "path and with the worker installed: srun -N1 <that path> -c 'import torch, worker'."
+)
+
+
+def _not_begun(facts: Facts, why: ExitReason) -> str:
+    """Why no worker began, as far as anybody wrote it down, where nothing else explains the end."""
+    failed_node = facts.observation is not None and facts.observation.ended_as == "node_failure"
+    explained = why != "node_failure" or facts.finish is not None or failed_node
+    return "" if explained else facts.unclaimed.reason

@@ -1,10 +1,8 @@
 """What an attempt left in its folder and could not send: read once it is over, before its job gets a final status.
 
-The folder is written by the job, so it is read as a stranger's: regular files only, of bounded size, never followed
-out of the folder, and nothing in it is ever executed or unpickled.
+It is read as `traces` reads: as a stranger's.
 """
 
-import os
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,33 +14,16 @@ from pydantic import ValidationError
 
 from service.db.engine import Database
 from service.errors import ConflictError
+from service.reconcile.traces import read_regular
 from service.reports.actions import Ingest
 from trainyard.contract.layout import AttemptLayout
-from trainyard.contract.reports import MAX_LOG_CHUNK, CheckpointReport, Claim, EventsBatch, FinishRecord, MetricsBatch
+from trainyard.contract.reports import MAX_LOG_CHUNK, CheckpointReport, EventsBatch, MetricsBatch
 from trainyard.contract.spool import SpoolCorruptError, SpoolRecord, parse_spool, read_acknowledged
 
-MAX_FINISH = 1024 * 1024
+RESTORED = ".restored"
+"""A file in the folder of all runs; whoever restores an older database touches it."""
 
 log = structlog.get_logger("drain")
-
-
-def read_finish(folder: AttemptLayout) -> FinishRecord | None:
-    """The last word of the attempt's highest execution, if there is one that can be read."""
-    for path in sorted(folder.root.glob("finish-*.json"), reverse=True):
-        try:
-            content = _read_regular(path, 0, MAX_FINISH)
-            return FinishRecord.model_validate_json(content)
-        except (OSError, ValidationError) as error:
-            log.warning("finish record cannot be read", path=str(path), error=str(error))
-    return None
-
-
-def read_claimant(folder: AttemptLayout) -> str | None:
-    """The scheduler's id of the job that claimed the attempt, if it wrote one down."""
-    try:
-        return Claim.model_validate_json(_read_regular(folder.claim, 0, MAX_FINISH)).scheduler_id
-    except (OSError, ValidationError):
-        return None
 
 
 @dataclass(frozen=True)
@@ -72,7 +53,7 @@ class Drain:
                 self._log(ingest, path)
 
     def _spool(self, ingest: Ingest, path: Path) -> None:
-        offset = read_acknowledged(path.with_suffix(".acknowledged"))
+        offset = 0 if _restored_since(self.folder) else read_acknowledged(path.with_suffix(".acknowledged"))
         try:
             for record in parse_spool(path, offset):
                 _take(ingest, record)
@@ -86,6 +67,14 @@ class Drain:
         offset = ingest.log(rank, 0, b"", self.log_limit)
         for data in _pieces(path, offset):
             offset = ingest.log(rank, offset, data, self.log_limit)
+
+
+def _restored_since(folder: AttemptLayout) -> bool:
+    """Whether the database that acknowledged what this attempt sent may be gone: then all of it is read again."""
+    try:
+        return (folder.root.parents[2] / RESTORED).stat().st_mtime >= folder.launch.stat().st_mtime
+    except OSError:
+        return False
 
 
 def _take(ingest: Ingest, record: SpoolRecord) -> None:
@@ -102,20 +91,10 @@ def _take(ingest: Ingest, record: SpoolRecord) -> None:
 
 
 def _pieces(path: Path, offset: int) -> Iterator[bytes]:
-    while data := _read_regular(path, offset, MAX_LOG_CHUNK):
+    while data := read_regular(path, offset, MAX_LOG_CHUNK):
         yield data
         offset += len(data)
 
 
 def _is_regular(path: Path) -> bool:
     return stat.S_ISREG(path.lstat().st_mode)
-
-
-def _read_regular(path: Path, offset: int, size: int) -> bytes:
-    """Bytes of a regular file; a link or a pipe in its place is an error, not a way out."""
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(f"{path} is not a regular file")
-        file.seek(offset)
-        return file.read(size)

@@ -9,6 +9,7 @@ from service.dependencies import Services
 from service.jobs.repository import JobRepository
 from service.reconcile.decide import Facts
 from service.reconcile.submit import newest_step
+from service.reconcile.traces import Unclaimed, read_unclaimed
 from service.scheduler.base import Observation
 from trainyard.contract.reports import FinishRecord
 from trainyard.contract.spec import parse_spec
@@ -43,6 +44,7 @@ class FactFinder:
             status=job.status,  # type: ignore[arg-type]
             desired=job.desired,  # type: ignore[arg-type]
             claimed=attempt.claimed_at is not None,
+            unclaimed=self._unclaimed(job, attempt, seen, over=over),
             observation=seen,
             finish=finish,
             retries_left=retries_left,
@@ -55,6 +57,12 @@ class FactFinder:
             pause_seconds=self._pause_seconds(job),
             pause_patience=self.services.settings.pause_patience_seconds,
         )
+
+    def _unclaimed(self, job: Job, attempt: Attempt, seen: Observation | None, *, over: bool) -> Unclaimed:
+        """The folders of thousands that wait are left alone."""
+        if attempt.claimed_at is not None or seen is None or seen.state == "pending":
+            return Unclaimed()
+        return read_unclaimed(self.services.run(job.id).attempt(attempt.number), over=over)
 
     def _pause_seconds(self, job: Job) -> float:
         """Since the worker could first hear of the pause: not while this service was away."""

@@ -15,13 +15,14 @@ from service.jobs.states import ACTIVE
 from service.reconcile.asks import Asks
 from service.reconcile.blame import blamed
 from service.reconcile.decide import CANCEL_WAITS, NOTHING, Verdict, decide
-from service.reconcile.drain import Drain, read_claimant, read_finish
+from service.reconcile.drain import Drain
 from service.reconcile.facts import FactFinder
 from service.reconcile.lease import LeaderLease, LeaseLostError
 from service.reconcile.shares import Share, held_back
 from service.reconcile.submit import Submitter
 from service.reconcile.survey import Survey
 from service.reconcile.sweeps import beyond_sweep
+from service.reconcile.traces import read_claimant, read_finish
 from service.reconcile.verdicts import VerdictWriter
 from service.scheduler.base import Known, Observation, Scheduler, SchedulerUnavailableError
 from trainyard.contract.reports import FinishRecord

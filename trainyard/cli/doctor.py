@@ -28,8 +28,9 @@ _SIGNS = {"ok": "ok", "warning": "warning", "wrong": "WRONG"}
 def doctor(ctx: typer.Context, as_json: JsonOption = False) -> None:
     """Look at the installation: one line each, with the fix. The exit code is 1 when something is wrong.
 
-    The service looks at its own database, Slurm, folders and more, where it answers and the token is an
-    administrator's. Where none answers and TRAINYARD_URL names none, the settings of this shell are looked at.
+    The service looks at its own database, folders and more, where it answers and the token is an administrator's;
+    Slurm is asked from here, where the settings of this shell name it. Where none answers and TRAINYARD_URL names
+    none, the settings of this shell are looked at.
 
     Example: trainyard doctor
     """
@@ -55,6 +56,8 @@ def _examine(client: Client) -> Iterator[Finding]:
         yield _token(client)
         yield _cluster(client)
         yield from _as_the_service_sees_it(client)
+        if client.local and os.environ.get("TRAINYARD_BACKEND") == "slurm":
+            yield from _look("--scheduler")
     elif os.environ.get("TRAINYARD_URL"):
         told = f"not looked at: TRAINYARD_URL says that the service is {client.url}, and it does not answer"
         yield worth("here", told, "unset TRAINYARD_URL to examine the settings of this shell")
@@ -125,10 +128,14 @@ def _service_side() -> Iterator[Finding]:
     if find_spec("service") is None:
         yield worth("here", "the service is not installed here", "run this on the machine of the service as well")
         return
+    yield from _look()
+
+
+def _look(*options: str) -> Iterator[Finding]:
+    """What the service's own program finds with the settings of this shell."""
+    command = [sys.executable, "-m", "service", "doctor", *options]
     try:
-        answer = subprocess.run(
-            [sys.executable, "-m", "service", "doctor"], capture_output=True, text=True, timeout=_SECONDS, check=False
-        )
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         yield bad("here", f"looking took more than {_SECONDS:.0f} s", "is the shared filesystem or Slurm stuck?")
         return

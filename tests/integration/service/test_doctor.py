@@ -3,14 +3,17 @@
 import json
 import os
 import shutil
+import ssl
 import subprocess
 import sys
 from pathlib import Path
+from urllib.error import URLError
 
 import pytest
 
 from service.db.migrate import upgrade
 from service.doctor import examine
+from service.doctor_slurm import controller_finding
 from service.settings import Settings
 from tests.support.world import World
 from trainyard.contract.findings import Finding
@@ -75,6 +78,32 @@ def test_on_slurm_a_missing_command_and_an_address_of_this_machine_are_found(
     told = found(settings.model_copy(update={"backend": "slurm"}))
     assert told["slurm"].state == "wrong"
     assert told["route"].fix == "set TRAINYARD_PUBLIC_URL"
+
+
+def test_an_interpreter_that_is_not_on_the_shared_filesystem_is_found(settings: Settings) -> None:
+    python = settings.runs.parent / "venv" / "bin" / "python"
+    slurm = settings.model_copy(update={"backend": "slurm", "slurm_python": python})
+    assert found(slurm)["python"].state == "wrong"
+    assert found(slurm.model_copy(update={"slurm_python": Path("/opt/nowhere/python")}))["python"].state == "warning"
+    python.parent.mkdir(parents=True)
+    python.symlink_to("/of/the/nodes/python3")
+    assert found(slurm)["python"].state == "ok"
+    assert f"srun -N1 {python}" in found(slurm)["python"].message
+
+
+def test_munge_is_told_from_a_controller_that_is_down() -> None:
+    unknown = controller_finding(1, "sinfo: error: x\nslurm_load_partitions: Protocol authentication error\n")
+    assert (unknown.name, unknown.state) == ("munge", "wrong")
+    away = controller_finding(1, "slurm_load_partitions: Unable to contact slurm controller (connect failure)\n")
+    assert (away.name, away.state) == ("slurmctld", "wrong")
+
+
+def test_a_distrusted_certificate_has_a_fix_of_its_own(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    def distrust(*_args: object, **_options: object) -> None:
+        raise URLError(ssl.SSLCertVerificationError("unable to get local issuer certificate"))
+
+    monkeypatch.setattr("service.doctor.urlopen", distrust)
+    assert "authority" in (found(settings)["route"].fix or "")
 
 
 def test_the_command_says_one_object_a_line_and_ends_with_1(settings: Settings) -> None:

@@ -224,6 +224,27 @@ def test_a_finish_record_on_disk_counts_when_the_network_was_gone(world: World) 
     assert world.status(job) == "succeeded"
 
 
+def test_what_stands_in_the_schedulers_log_of_a_job_that_never_began_is_told(world: World) -> None:
+    job = world.submit()
+    world.tick()
+    log = world.folder(job).root / "submitit" / "4_0_log.err"
+    log.parent.mkdir(exist_ok=True)
+    log.write_text("slurmstepd: error: execve(): /venv/bin/python: No such file or directory\nsrun: error: task 0\n")
+    world.scheduler.say("ended")
+    world.tick()
+    events = world.client.get(f"/v1/jobs/{job}/events?limit=200").json()["data"]
+    assert any("execve(): /venv/bin/python: No such file or directory" in event["message"] for event in events)
+
+
+def test_a_worker_that_claimed_by_a_file_is_said_to_run_unheard(world: World) -> None:
+    job = world.submit()
+    world.tick()
+    world.folder(job).claim.write_text('{"nonce": "nonce-of-the-first", "host": "n1", "pid": 7}')
+    world.scheduler.say("running")
+    world.tick()
+    assert (world.status(job), "does not reach" in world.job(job)["status_message"]) == ("pending", True)
+
+
 def test_a_hostile_run_directory_changes_nothing(world: World) -> None:
     job = world.submit()
     world.start(job)

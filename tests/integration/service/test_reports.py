@@ -5,6 +5,8 @@ import io
 import json
 from typing import Any
 
+import pytest
+
 from tests.support.world import World
 
 
@@ -170,6 +172,25 @@ def test_what_was_left_on_disk_is_taken_in_before_the_final_status(world: World)
     assert world.status(job) == "succeeded"
     assert series(world, job)["a"] == [(1, 0.5), (2, 1.0), (3, 1.5)]
     assert world.client.get(f"/v1/jobs/{job}/logs").text == "said\nunsaid\n"
+
+
+@pytest.mark.parametrize("restored", [True, False])
+def test_a_restored_database_is_given_what_the_lost_one_had_acknowledged(world: World, restored: bool) -> None:
+    from trainyard.contract.reports import MetricsBatch
+    from trainyard.contract.spool import format_record
+
+    job = world.submit()
+    worker = world.start(job)
+    folder = world.folder(job)
+    point = {"key": "a", "step": 1, "value": 1, "time": "2026-01-01T00:00:00Z"}
+    batch = MetricsBatch.model_validate({"execution": 1, "resumed_from_step": 0, "points": [point]})
+    folder.spool_file(1).write_bytes(format_record(0, "metrics", batch))
+    folder.spool_acknowledged(1).write_text(str(folder.spool_file(1).stat().st_size))
+    if restored:
+        (world.settings.runs / ".restored").touch()
+    worker.end("completed")
+    world.tick()
+    assert series(world, job) == ({"a": [(1, 1.0)]} if restored else {})
 
 
 def test_an_unfit_spooled_record_does_not_stop_the_rest(world: World) -> None:

@@ -72,3 +72,16 @@ def test_the_innermost_mount_says_the_filesystem():
     assert filesystem_of(Path("/shared/runs"), mounts) == "nfs4"
     assert filesystem_of(Path("/shared/fast/x"), mounts) == "tmpfs"
     assert filesystem_of(Path("/sharedish"), mounts) == "ext4"
+
+
+def test_on_the_services_machine_slurm_is_asked_beside_the_service(service, run, monkeypatch, tmp_path):
+    ready(monkeypatch)
+    monkeypatch.setenv("TRAINYARD_BACKEND", "slurm")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    service.on("GET", "/v1/doctor", {"object": "examination", "findings": []})
+    client = service.client()
+    client.local = True
+    monkeypatch.setattr(service, "client", lambda *_: client)
+    result = run("doctor")
+    assert result.exit_code == 1
+    assert any(line.startswith("WRONG    slurmctld") for line in result.stdout.splitlines())

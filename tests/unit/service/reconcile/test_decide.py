@@ -9,6 +9,7 @@ import pytest
 
 from service.jobs.states import ACTIVE, check_move
 from service.reconcile.decide import MAX_BARREN, NOTHING, REQUEUED, Facts, Verdict, decide
+from service.reconcile.traces import Unclaimed
 from service.scheduler.base import EndedAs, Observation
 from trainyard.contract.reports import ExitReason, Failure, FinishRecord
 from trainyard.contract.resources import Desired
@@ -154,6 +155,30 @@ def test_who_gives_up_says_what_ended_each_attempt_and_what_helps() -> None:
     ends = "its time limit was reached, then its processes ended without a last word, then it was preempted"
     assert f"3 attempts in a row ended ({ends})" in mixed.message
     assert "a partition or qos whose jobs are not preempted" in mixed.message
+
+
+def test_who_never_began_says_why_in_words_and_as_its_error() -> None:
+    why = Unclaimed(reason="execve(): /venv/bin/python: No such file or directory")
+    changes = {"status": "pending", "claimed": False, "unclaimed": why, "observation": Observation("ended", "FAILED")}
+    assert why.reason in (decide(facts(**changes)).message or "")
+    over = decide(facts(**changes, barren=MAX_BARREN, former=("node_failure", "node_failure")))
+    assert why.reason in (over.message or "")
+    assert "checkpoint" not in (over.message or "")
+    assert over.failure is not None
+    assert over.failure.message == why.reason
+    assert "TRAINYARD_SLURM_PYTHON" in (over.failure.hint or "")
+
+
+def test_a_node_that_failed_explains_more_than_the_log_of_what_it_had_not_begun() -> None:
+    seen = Observation("ended", "Slurm: NODE_FAIL", ended_as="node_failure")
+    verdict = decide(facts(claimed=False, unclaimed=Unclaimed(reason="Terminated"), observation=seen))
+    assert "a node failed" in (verdict.message or "")
+
+
+def test_a_worker_that_does_not_reach_the_service_is_not_said_to_come_up() -> None:
+    changes = {"status": "pending", "claimed": False, "observation": Observation("running")}
+    assert decide(facts(**changes)).message == "started; the worker is coming up"
+    assert "TRAINYARD_PUBLIC_URL" in (decide(facts(**changes, unclaimed=Unclaimed(began=True))).message or "")
 
 
 def test_a_time_limit_can_be_the_end() -> None:

@@ -1,0 +1,34 @@
+"""compose.yaml comes up by one command, in whatever order a version of Compose takes its services."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[3]
+
+
+def services() -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
+    return found
+
+
+def before(name: str, all_of_them: dict[str, dict[str, Any]]) -> set[str]:
+    """Every service that is started before it."""
+    direct = set(all_of_them[name].get("depends_on", ()))
+    return direct.union(*(before(other, all_of_them) for other in direct))
+
+
+def test_what_builds_an_image_comes_before_all_that_only_use_it() -> None:
+    """docker-compose 1.29 builds or pulls each service when its turn has come, and ends at the first that it cannot."""
+    all_of_them = services()
+    builder = {service["image"]: name for name, service in all_of_them.items() if "build" in service}
+    assert len(builder) == 3
+    late = {
+        name
+        for name, service in all_of_them.items()
+        if "build" not in service
+        and service["image"] in builder
+        and builder[service["image"]] not in before(name, all_of_them)
+    }
+    assert late == set()
