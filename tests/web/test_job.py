@@ -6,7 +6,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.support.browser import Visit, visiting
 from tests.support.live import wait_for_status, wait_for_step
@@ -76,6 +76,21 @@ def test_first_view_is_drawn_without_scripts(visit: Visit, running: Any) -> None
     expect(page.locator("#chart-loss svg.sketch .line")).to_have_attribute("d", re.compile("^M.+L"))
     expect(page.get_by_role("heading", name="watched")).to_be_visible()
     page.context.close()
+
+
+def test_curves_are_drawn_whole_or_not_yet(visit: Visit, running: Any) -> None:
+    page = visit.page
+    held: list[Route] = []
+    page.route("**/v1/jobs/*/metrics*", lambda route: held.append(route))
+    visit.go(f"/jobs/{running.id}")
+    page.wait_for_function("() => window.Plotly")
+    step = page.locator("#fact-step")
+    for _ in range(3):
+        expect(step).not_to_have_text(step.inner_text(), timeout=20_000)
+    expect(page.locator("#chart-loss svg.sketch")).to_be_visible()  # and not only what came since
+    page.unroute("**/v1/jobs/*/metrics*")  # which lets those through that were held
+    grown(page, 30)
+    assert min(points(page)) <= LONG["log"]["every_steps"]
 
 
 def test_zoom_is_shared_as_high_as_what_is_seen_and_undone(visit: Visit, client: Client, running: Any) -> None:
