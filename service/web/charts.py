@@ -7,6 +7,8 @@ from typing import Any
 _GIGA = 1e-9
 LOSSES = ("train/loss", "eval/loss")
 RANKS = "perf/rank_seconds/"
+STEPLESS = ("script", "comm_check")
+"""Tasks that may run from beginning to end without telling of a step."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ _BY_RANK = Chart("ranks", "Time of each rank", (RANKS,), "s", note="Data and for
 
 def charts_of(spec: Mapping[str, Any], keys: Collection[str]) -> list[Chart]:
     """The frames of a job's page: those that every training has, then one for each other metric that it has."""
-    if spec.get("task") in ("script", "comm_check"):
+    if spec.get("task") in STEPLESS:
         found: list[Chart] = [_LOSS] if any(key in keys for key in LOSSES) else []
     else:
         found = [_LOSS, *_STANDARD, _speed(spec, keys), _MEMORY, _TIME]

@@ -11,7 +11,7 @@ from service.web.endpoints import PagesDep, VisitorDep
 from service.web.pages import Visitor
 from service.web.specs import brief_spec, spec_yaml
 from trainyard.contract.code import CODE_TASKS
-from trainyard.contract.templates import Template, load_template, template_names
+from trainyard.contract.templates import Template, code_folder, load_template, template_names
 
 router = APIRouter(include_in_schema=False)
 
@@ -47,13 +47,19 @@ def show_submit(
         chosen=None if origin else chosen,
         text=text or texts[chosen],
         may_submit=visitor.person.role != "viewer",
-        data={"presets": texts, "given": bool(origin or preset), "source": origin},
+        may_run_code=visitor.person.may_run_code or visitor.person.role in services.settings.code_roles,
+        data={"presets": texts, "given": bool(origin or preset), "source": origin, "code": preset_code()},
     )
 
 
 def preset_text(template: Template) -> str:
     """With its description above it, as in its file."""
     return f"# {template.description}\n{spec_yaml(template.spec)}"
+
+
+def preset_code() -> dict[str, str]:
+    """The files that presets with code of their own run, by name."""
+    return {file.name: file.read_text() for file in sorted(code_folder().glob("*.py"))}
 
 
 def begin_with(

@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from service.web.charts import STEPLESS
 from service.web.wording import NOTHING, count, duration, number, size
 from trainyard.contract.resources import JobResource
 
@@ -139,7 +140,7 @@ def sentence(job: JobResource) -> str:
     if job.status == "running" and progress:
         words += f": step {count(progress.step)} of {count(progress.total_steps)}"
         words += f", about {duration(progress.eta_seconds)} left" if progress.eta_seconds is not None else ""
-    if job.status == "running" and not progress:
+    if job.status == "running" and not progress and job.spec.get("task") not in STEPLESS:
         words += "; its first step is not done yet"
     return f"{words[:1].upper()}{words[1:]}."
 

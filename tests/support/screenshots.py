@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Page
 
 from tests.support.browser import launched, visiting
 from tests.support.live import wait_for_status, wait_for_step
@@ -19,8 +19,14 @@ from trainyard.demo import ServiceProcess
 
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 SIZES = {"wide": (1280, 800), "narrow": (360, 740)}
-_SETTLED = 4000
-"""Milliseconds after which charts are drawn."""
+_SETTLED = 500
+"""Milliseconds after what a page waits for: what slides or fades has come to rest."""
+_READY = """() => {
+  const frames = [...document.querySelectorAll('.chart .frame, #frame')].filter((frame) => frame.offsetParent);
+  const drawn = (frame) => frame.classList.contains('js-plotly-plot') || frame.querySelector('.nothing')?.textContent;
+  return frames.every(drawn) && !document.querySelector('#busy')?.textContent;
+}"""
+"""Every chart that has points is drawn, and no plan is being made."""
 
 SMALL: dict[str, Any] = {
     "task": "image_classification",
@@ -82,7 +88,7 @@ def train(client: Client) -> Jobs:
     paused = client.submit({**SMALL, "name": "digits-waits-for-review", "steps": 900})
     client.pause(paused.id)
     small = {**SMALL, "name": "digits-sweep", "steps": 40}
-    grid = {"optimizer.lr": [1e-3, 3e-3, 1e-2], "batch.size": [32, 64]}
+    grid: dict[str, list[float]] = {"optimizer.lr": [1e-3, 1e-2], "batch.size": [32, 64]}
     sweep = client.submit_sweep(small, grid=grid, name="rates and sizes")
     client.create_token("anna", role="user", expires_in_days=90)
     client.revoke_token(client.create_token("old-laptop", role="viewer").id)
@@ -122,14 +128,22 @@ def shoot(browser: Browser, url: str, token: str, jobs: Jobs, folder: Path) -> l
                 visit.sign_in(token)
                 for name, path in pages.items():
                     visit.go(path)
-                    page.wait_for_timeout(_SETTLED)
-                    page.screenshot(
-                        path=folder / f"{name}-{scheme}-{form}.png", full_page=name != "jobs", timeout=90_000
-                    )
-                    if page.evaluate("document.documentElement.scrollWidth > innerWidth"):
-                        wrong.append(f"{name} is wider than {size[0]} pixels")
+                    wrong += [f"{name} {told}" for told in picture(page, folder / f"{name}-{scheme}-{form}.png", size)]
                 wrong += [*visit.errors, *visit.strangers]
     return sorted(set(wrong))
+
+
+def picture(page: Page, file: Path, size: tuple[int, int]) -> list[str]:
+    """All of a page, in a window as tall as it is: what is out of sight draws no charts."""
+    page.wait_for_timeout(_SETTLED)
+    tall = int(page.evaluate("document.documentElement.scrollHeight"))
+    page.set_viewport_size({"width": size[0], "height": max(size[1], tall)})
+    page.wait_for_function(_READY, timeout=60_000)
+    page.wait_for_timeout(_SETTLED)
+    page.screenshot(path=file, timeout=90_000)
+    wide = bool(page.evaluate("document.documentElement.scrollWidth > innerWidth"))
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    return [f"is wider than {size[0]} pixels"] if wide else []
 
 
 if __name__ == "__main__":

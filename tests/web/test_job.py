@@ -1,12 +1,13 @@
 """The page of one job, while it really trains."""
 
 import re
+import shutil
 from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.support.browser import Visit, visiting
 from tests.support.live import wait_for_status, wait_for_step
@@ -14,6 +15,7 @@ from tests.support.wire import wired
 from tests.web.test_jobs import SPEC
 from trainyard.client import Client
 from trainyard.client.errors import NotFoundError
+from trainyard.contract.templates import code_folder
 from trainyard.demo import ServiceProcess
 
 pytestmark = [pytest.mark.web]
@@ -37,10 +39,40 @@ def grown(page: Page, least: int) -> None:
     )
 
 
+SLOW = """
+import time
+
+from spirals import Spirals
+
+
+class Slow(Spirals):
+    def loss_sum(self, model, batch):
+        time.sleep(0.005)
+        return super().loss_sum(model, batch)
+
+
+def build(spec):
+    return Slow(spec)
+"""
+
+
 @pytest.fixture(scope="module")
-def running(client: Client) -> Any:
-    """A job that trains for as long as it is looked at."""
-    job = client.submit({**LONG, "name": "watched"})
+def ahead(client: Client) -> dict[str, str]:
+    """Jobs that are looked at when they are over, by name: they train while others are watched."""
+    hot = client.submit({**SPEC, "name": "too-hot", "optimizer": {"name": "sgd", "lr": 1e9}})
+    two = {"gpus": 2, "strategy": "ddp", "checkpoint": {"every_steps": 200}}
+    return {"too-hot": hot.id, "saved": client.submit({**SPEC, **two, "name": "saved"}).id}
+
+
+@pytest.fixture(scope="module")
+def running(client: Client, ahead: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A job that trains for as long as it is looked at, and leaves the processors to others meanwhile."""
+    code = tmp_path_factory.mktemp("code")
+    shutil.copy(code_folder() / "spirals.py", code)
+    (code / "slow.py").write_text(SLOW)
+    own = {"task": "custom", "target": "slow:build", "gpus": 1, "batch": {"size": 10}, "optimizer": {"name": "sgd"}}
+    rest = {name: LONG[name] for name in ("steps", "log", "checkpoint")}
+    job = client.submit({**own, **rest, "name": "watched"}, code=code)
     wait_for_step(client, job.id, 20)
     yield job
     client.cancel(job.id)
@@ -76,6 +108,21 @@ def test_first_view_is_drawn_without_scripts(visit: Visit, running: Any) -> None
     expect(page.locator("#chart-loss svg.sketch .line")).to_have_attribute("d", re.compile("^M.+L"))
     expect(page.get_by_role("heading", name="watched")).to_be_visible()
     page.context.close()
+
+
+def test_curves_are_drawn_whole_or_not_yet(visit: Visit, running: Any) -> None:
+    page = visit.page
+    held: list[Route] = []
+    page.route("**/v1/jobs/*/metrics*", lambda route: held.append(route))
+    visit.go(f"/jobs/{running.id}")
+    page.wait_for_function("() => window.Plotly")
+    step = page.locator("#fact-step")
+    for _ in range(3):
+        expect(step).not_to_have_text(step.inner_text(), timeout=20_000)
+    expect(page.locator("#chart-loss svg.sketch")).to_be_visible()  # and not only what came since
+    page.unroute("**/v1/jobs/*/metrics*")  # which lets those through that were held
+    grown(page, 30)
+    assert min(points(page)) <= LONG["log"]["every_steps"]
 
 
 def test_zoom_is_shared_as_high_as_what_is_seen_and_undone(visit: Visit, client: Client, running: Any) -> None:
@@ -179,8 +226,8 @@ def test_pause_resume_and_cancel_by_buttons(visit: Visit, client: Client) -> Non
     expect(page.get_by_role("button", name="Retry")).to_be_visible()
 
 
-def test_a_failure_says_where_and_what_to_try(visit: Visit, client: Client) -> None:
-    job = client.submit({**SPEC, "name": "too-hot", "optimizer": {"name": "sgd", "lr": 1e9}})
+def test_a_failure_says_where_and_what_to_try(visit: Visit, client: Client, ahead: dict[str, str]) -> None:
+    job = client.job(ahead["too-hot"])
     page = visit.go(f"/jobs/{job.id}")
     expect(page.locator("#failed-where")).to_contain_text("Rank 0 failed first", timeout=90_000)
     expect(page.locator("#failed-hint")).to_contain_text("Lower optimizer.lr")
@@ -205,10 +252,8 @@ def test_a_job_that_ended_before_its_first_step_has_no_empty_frames(visit: Visit
     expect(page.get_by_role("heading", name="Log")).to_be_visible()
 
 
-def test_two_ranks_are_compared_and_what_they_saved_can_be_downloaded(visit: Visit, client: Client) -> None:
-    two = {"gpus": 2, "strategy": "ddp"}
-    job = client.submit({**SPEC, **two, "name": "saved", "checkpoint": {"every_steps": 200}})
-    page = visit.go(f"/jobs/{job.id}")
+def test_two_ranks_are_compared_and_what_they_saved_can_be_downloaded(visit: Visit, ahead: dict[str, str]) -> None:
+    page = visit.go(f"/jobs/{ahead['saved']}")
     link = page.get_by_role("link", name="Download the checkpoint of step 400")
     expect(link).to_be_visible(timeout=90_000)
     with page.expect_download() as download:

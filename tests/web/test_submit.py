@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,9 @@ from playwright.sync_api import Page, expect
 
 from tests.support.browser import Visit
 from trainyard.client import Client
+from trainyard.contract.code import code_archive
+from trainyard.demo import ServiceProcess
+from worker.launcher.code import unpack
 
 pytestmark = [pytest.mark.web]
 
@@ -109,6 +113,35 @@ def test_a_preset_can_be_taken_and_undone(writing: Page) -> None:
     writing.locator("#spec").press("Control+z")
     expect(writing.locator("#spec")).to_have_value(TEXT)
     expect(writing.get_by_label("Start from")).to_have_value("")
+
+
+def test_a_preset_with_code_of_its_own_runs_from_the_browser_alone(visit: Visit, client: Client) -> None:
+    page = visit.go("/submit?preset=custom_spirals")
+    expect(page.locator("#code-told")).to_have_text("It runs code of your own: spirals.py is wanted.")
+    page.get_by_role("button", name="Upload the preset’s code").click()
+    expect(page.locator("#code-told")).to_contain_text("Its code is uploaded: sha256:")
+    assert re.search(r"^code: .sha256:[0-9a-f]{64}", page.locator("#spec").input_value(), re.M)
+    page.get_by_role("button", name="Submit", exact=True).click()
+    page.wait_for_url(re.compile("/jobs/job_"))
+    expect(page.locator("#fact-loss")).to_have_text(re.compile(r"\d"), timeout=90_000)
+    client.cancel(page.url.rpartition("/")[2])
+
+
+def test_a_folder_is_packed_without_what_is_no_code(visit: Visit, service: ServiceProcess, tmp_path: Path) -> None:
+    long = "/".join(["deeper" * 5] * 4)
+    names = ("mine.py", "data.csv", "sub/part.py", "sub/__pycache__/part.pyc", f"{long}/end.py", ".trainyardignore")
+    for name in names:
+        (tmp_path / "folder" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "folder" / name).write_text("*.csv\n" if name.startswith(".") else f"# {name}\n" * 300)
+    page = visit.go("/submit?preset=custom_spirals")
+    page.locator("#code-folder").set_input_files(tmp_path / "folder")
+    expect(page.locator("#code-told")).to_contain_text("Its code is uploaded")
+    found = re.search(r"sha256:[0-9a-f]{64}", page.locator("#spec").input_value())
+    assert found is not None
+    unpack(code_archive(service.runs_dir, found[0]), found[0], tmp_path / "there")
+    there = {path.relative_to(tmp_path / "there").as_posix() for path in (tmp_path / "there").rglob("*.*")}
+    assert there == {"mine.py", "sub/part.py", f"{long}/end.py", ".trainyardignore"}
+    assert (tmp_path / "there" / "sub" / "part.py").read_text() == "# sub/part.py\n" * 300
 
 
 def test_the_draft_outlives_the_page(visit: Visit) -> None:

@@ -22,7 +22,7 @@ export function toSignIn() {
 export async function ask(path, { method = "GET", body, headers = {}, signal } = {}) {
   const sent = { ...headers };
   if (method !== "GET") sent["X-CSRF-Token"] = visitor.csrf;
-  if (body !== undefined && typeof body !== "string") {
+  if (body !== undefined && typeof body !== "string" && !(body instanceof Uint8Array)) {
     sent["Content-Type"] = "application/json";
     body = JSON.stringify(body);
   }

@@ -92,7 +92,7 @@ export class Charts {
   async drawOne(id) {
     const chart = this.charts.get(id);
     const found = this.curves(chart);
-    if (!found.some(([, series]) => series.steps.length)) return;
+    if (!(this.zoomed ?? this.store).whole || !found.some(([, series]) => series.steps.length)) return;
     const frame = this.frame(id);
     const many = found.length > 6;
     const traces = found.flatMap(([key, series], n) => this.traces(chart, key, series, n, many && found));

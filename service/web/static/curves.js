@@ -14,6 +14,7 @@ export class CurveStore {
     this.execution = execution;
     this.resumedFrom = 0;
     this.truncated = false;
+    this.whole = false; // until the API has answered, what the stream brings is an end without a beginning
   }
 
   /** Read every curve, or those of a range of steps into a store of their own. */
@@ -28,6 +29,7 @@ export class CurveStore {
       this.series.set(key, found);
       this.truncated ||= truncated;
     }
+    this.whole = true;
     return this;
   }
 
@@ -63,6 +65,7 @@ export class CurveStore {
   /** Forget everything: the job begins from scratch. */
   clear() {
     this.series.clear();
+    this.whole = false;
   }
 
   get isLong() {

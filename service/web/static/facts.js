@@ -12,7 +12,7 @@ export function sentence(job) {
     words += `: step ${count(progress.step)} of ${count(progress.total_steps)}`;
     if (progress.eta_seconds !== null && progress.eta_seconds !== undefined) words += `, about ${duration(progress.eta_seconds)} left`;
   }
-  if (job.status === "running" && !progress) words += "; its first step is not done yet";
+  if (job.status === "running" && !progress && !["script", "comm_check"].includes(job.spec.task)) words += "; its first step is not done yet";
   return `${words[0].toUpperCase()}${words.slice(1)}.`;
 }
 

@@ -68,7 +68,7 @@ const readCheckpoints = again(async () => {
 const readNews = again(() => history.newest());
 
 const readCurves = again(async () => {
-  await store.load();
+  await store.load().finally(() => { store.whole = true; });
   charts.adopt();
   charts.redraw();
   showWhetherCurves();
@@ -115,7 +115,9 @@ const handlers = {
     const newest = Object.fromEntries(told.points.map((point) => [point.key, point.value]));
     update({ progress: told.progress ?? job.progress, metrics: { ...job.metrics, ...newest } });
     if (fresh) { charts.adopt(); showWhetherCurves(); }
-    if (store.isLong || unsure) { store.clear(); readCurves(); } else charts.redraw(Object.keys(newest));
+    if (unsure) store.clear();
+    if (unsure || store.isLong) readCurves();
+    charts.redraw(Object.keys(newest));
   },
   checkpoint(told) {
     update({ last_checkpoint_step: told.step });

@@ -1,6 +1,7 @@
 // Writing a spec: its errors at their lines and its plan as one writes, then submitting it, once.
 
 import { ApiError, call, query } from "./api.js";
+import { watchCode } from "./code.js";
 import { Editor } from "./editor.js";
 import { fieldsOf, lineOf, put } from "./fields.js";
 import { moment } from "./format.js";
@@ -26,6 +27,7 @@ function changed() {
   setText(byId("asked"), "");
   sessionStorage.setItem(DRAFT, editor.text);
   showOrigin();
+  showCode();
   clearTimeout(timer);
   timer = setTimeout(ask, PAUSE);
 }
@@ -33,6 +35,8 @@ function changed() {
 function use(fields) {
   editor.replace(Object.entries(fields).reduce((text, [path, value]) => put(text, path, value), editor.text));
 }
+
+const showCode = watchCode(() => editor.text, use);
 
 /** Where the text is from, and where the run would begin: the text alone decides. */
 function showOrigin() {
@@ -159,6 +163,7 @@ async function look() {
 }
 
 if (data.source) showOrigin();
+showCode();
 ask();
 look();
 setInterval(look, 15_000);

@@ -37,7 +37,8 @@ def test_every_status_has_a_look_and_a_group() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({}, "Running on node1."),
+        ({}, "Running on node1; its first step is not done yet."),
+        ({"spec": {"task": "script"}}, "Running on node1."),
         (
             {"progress": {"step": 1200, "total_steps": 4000, "eta_seconds": 75.0}},
             "Running on node1: step 1\u202f200 of 4\u202f000, about 1 min 15 s left.",
