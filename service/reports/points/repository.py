@@ -8,6 +8,7 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from service.db.arrays import inside
 from service.db.engine import Database
 from service.reports.points.decoding import Row
 
@@ -100,7 +101,8 @@ class PointsRepository:
             self._run(f"SELECT no FROM jobs WHERE no IN ({jobs}) ORDER BY no FOR UPDATE", attempt_ids)  # noqa: S608
         query = (
             "SELECT a.id, a.execution, a.max_restarts, a.reported_execution, a.resumed_from_step,"  # noqa: S608
-            " j.no, j.id, j.attempt_id, j.sequence, CAST(j.latest AS TEXT) FROM attempts a JOIN jobs j ON j.no = a.job_no"
+            " j.no, j.id, j.attempt_id, j.sequence, CAST(j.latest AS TEXT)"
+            " FROM attempts a JOIN jobs j ON j.no = a.job_no"
             f" WHERE a.id IN ({marks})"
         )
         found: dict[str, Target] = {}
@@ -211,12 +213,12 @@ def _text(value: Any) -> str | None:
 
 
 def _columns(batch: NumberedRows) -> list[str]:
-    """The inside of an array literal for each column; a JSON array's differs in nothing that numbers have."""
+    """What is inside the array literal of each column."""
     keys, steps, values, specials, times = zip(*batch.rows, strict=True)
     shared = (batch.target.job.no, batch.execution, batch.sequence)
     numbers = ([batch.keys[key] for key in keys], steps, values, specials, times)
     same = [",".join([str(one)] * len(batch.rows)) for one in shared]
-    return same + [msgspec.json.encode(column)[1:-1].decode() for column in numbers]
+    return same + [inside(column) for column in numbers]
 
 
 _inserts: dict[int, str] = {}
