@@ -17,7 +17,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from service.db.types import BigInt, Json, UtcTime
+from service.db.types import BigInt, Json, PublicId, UtcTime
 
 
 class Base(DeclarativeBase):
@@ -52,7 +52,7 @@ class Job(Base):
 
     no: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     """Short key for the tables that have many rows a job."""
-    id: Mapped[str] = mapped_column(String(40), unique=True)
+    id: Mapped[str] = mapped_column(PublicId, unique=True)
     """Public; sorts by time of creation."""
     name: Mapped[str] = mapped_column(String(120))
     status: Mapped[str] = mapped_column(String(16))
@@ -118,11 +118,11 @@ class JobLabel(Base):
     """A job's `metadata`, to find it by."""
 
     __tablename__ = "job_labels"
-    __table_args__ = (Index(None, "job_id"),)
+    __table_args__ = (Index(None, "job_id", "key", "value"),)
 
     key: Mapped[str] = mapped_column(String(512), primary_key=True)
     value: Mapped[str] = mapped_column(String(512), primary_key=True)
-    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    job_id: Mapped[str] = mapped_column(PublicId, ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
 
 
 class Attempt(Base):

@@ -39,7 +39,7 @@ class HousekeepingRepository:
 
     def delete_job(self, job_no: int) -> None:
         """The job, and with it every row that belongs to it."""
-        # First the job, for whose row a writer of points waits or is waited for: what it stored is seen by the next two.
+        # First the job, for whose row a writer of points waits or is waited for: what it stored is then seen.
         self._session.execute(sa.delete(Job).where(Job.no == job_no))
         for table in (Point, ThinnedPoint):
             self._session.execute(sa.delete(table).where(table.job_no == job_no))

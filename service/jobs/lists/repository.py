@@ -21,6 +21,8 @@ from service.jobs.repository import Window
 _LONG = 5000
 """Stretches of more ids than this are all the same."""
 
+_BY_JOB = " INDEXED BY ix_job_labels_job_id_key_value"
+"""A job's label: SQLite finds it in half the time where the ids, which differ, come first. It would not choose so."""
 
 MAX_LABELS = 16
 """That a spec may have; no job has more."""
@@ -108,7 +110,8 @@ def page_query(
     """The statement that finds one more id than a page has, walking the first stretch, and its values. Pure."""
     tables, conditions, values = [], [], []
     for number, stretch in enumerate(stretches):
-        tables.append(f"{stretch.table} t{number}")
+        looked_up = sqlite and number > 0 and stretch.table == "job_labels"
+        tables.append(f"{stretch.table} t{number}" + (_BY_JOB if looked_up else ""))
         where, given = _within(stretch, f"t{number}", bounds)
         conditions.append(where if number == 0 else f"{where} AND t{number}.{stretch.id} = {_first(stretches)}")
         values += given

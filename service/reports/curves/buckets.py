@@ -7,6 +7,10 @@ from typing import NamedTuple
 _SHOWN_GAP = 1
 
 
+Arrival = tuple[int, int, int, float | None, int, int, int]
+"""A new point as the driver gives it: key, execution, step, value, special, time, place in the job's sequence."""
+
+
 class Kept(NamedTuple):
     """A point without its key and execution."""
 
@@ -14,6 +18,37 @@ class Kept(NamedTuple):
     value: float | None
     special: int
     time: int
+
+
+def stand_outs(arrivals: Iterable[Arrival], bits: int) -> list[Kept]:
+    """Of one series' new points by step, those that `keep` would choose from buckets of 2**bits steps.
+
+    Every point that training reports passes here, so that it is one loop over plain tuples.
+    """
+    found: list[Kept] = []
+    bucket, least, most = -1, 0.0, 0.0
+    first: Arrival | None = None
+    last, low, high, odd = first, first, first, first
+    for arrival in arrivals:
+        _, _, step, value, special, _, _ = arrival
+        if step >> bits != bucket:
+            found += _distinct(first, last, low, high, odd)
+            bucket, first, low, high, odd = step >> bits, arrival, None, None, None
+        last = arrival
+        if special or value is None:
+            odd = odd or arrival
+        elif low is None:
+            low = high = arrival
+            least = most = value
+        elif value < least:
+            low, least = arrival, value
+        elif value > most:
+            high, most = arrival, value
+    return found + _distinct(first, last, low, high, odd)
+
+
+def _distinct(*chosen: Arrival | None) -> list[Kept]:
+    return sorted({Kept(*one[2:6]) for one in chosen if one is not None})
 
 
 def keep(points: Sequence[Kept]) -> list[Kept]:

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple, cast
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from service.db.arrays import literal
 from service.db.engine import Database
 from service.db.models import Execution, Job, JobKey, MetricKey, Point, Thinning
-from service.reports.curves.buckets import Kept
+from service.reports.curves.buckets import Arrival, Kept
 from service.reports.curves.cover import RAW, Piece
 
 
@@ -130,11 +131,11 @@ class CurveRepository:
             found.setdefault(key_no, []).append((step, execution, value, special, time))
         return found
 
-    def pending(self, job_no: int, after: int, limit: int) -> list[RawPoint]:
+    def pending(self, job_no: int, after: int, limit: int) -> list[Arrival]:
         """The next points in order of arrival."""
-        return [
-            RawPoint(*row) for row in self._run(_RAW + " ORDER BY sequence LIMIT ?", (job_no, after, limit)).fetchall()
-        ]
+        cursor = self._run(_RAW + " ORDER BY sequence LIMIT ?", (job_no, after, limit)).cursor
+        assert cursor is not None
+        return list(cursor.fetchall())  # the driver's tuples: there are thousands
 
     def kept(self, job_no: int, places: Sequence[Place]) -> dict[tuple[int, int, int], list[Kept]]:
         """What is kept within these places, by key, level and execution."""
@@ -143,7 +144,7 @@ class CurveRepository:
             for place in places:
                 found[place[:3]] += [Kept(*row) for row in self._run(_KEPT, (job_no, *place)).fetchall()]
         elif places:
-            rows = self._run(_KEPT_POSTGRES, (*_columns(places), job_no))
+            rows = self._run(_KEPT_POSTGRES, (*_literals(places), job_no))
             for key_no, level, execution, step, value, special, time in rows.fetchall():
                 found[key_no, level, execution].append(Kept(step, value, special, time))
         return found
@@ -179,9 +180,9 @@ class CurveRepository:
             self._many(_PUT_IN, [(job_no, *row) for row in kept])
             return
         if gone:
-            self._run(_TAKE_OUT_POSTGRES, (*_columns(gone), job_no))
+            self._run(_TAKE_OUT_POSTGRES, (*_literals(gone), job_no))
         if kept:
-            self._run(_PUT_IN_POSTGRES, (job_no, *_columns(kept)))
+            self._run(_PUT_IN_POSTGRES, (job_no, *_literals(kept)))
 
     def old_jobs(self, before: datetime, statuses: Collection[str], limit: int) -> list[int]:
         """Jobs that ended before that time and still have points of their own."""
@@ -227,8 +228,8 @@ def _piece_query(level: int) -> str:
     )
 
 
-def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
-    return [list(column) for column in zip(*rows, strict=True)]
+def _literals(rows: Sequence[tuple[Any, ...]]) -> list[str]:
+    return [literal(column) for column in zip(*rows, strict=True)]
 
 
 _RAW = "SELECT key_no, execution, step, value, special, time, sequence FROM points WHERE job_no = ? AND sequence > ?"

@@ -3,15 +3,16 @@
 import threading
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import structlog
 
 from service.db.engine import Database
 from service.errors import UnavailableError
-from service.reports.curves.buckets import Kept, merge, spacing
+from service.reports.curves.buckets import Arrival, Kept, merge, spacing, stand_outs
 from service.reports.curves.cover import LEVELS, width_shift
-from service.reports.curves.repository import CurveRepository, Mark, Place, RawPoint
+from service.reports.curves.repository import CurveRepository, Mark, Place
 from service.reports.points.writing import Stored
 
 FOLD_AT = 8192
@@ -35,42 +36,40 @@ def fold(database: Database, job_no: int) -> int:
         if not points:
             return 0
         mark = mark or Mark(0, _spacing(points))
+        up_to = points[-1][-1]
         gone, kept = _changes(curves, job_no, mark.shift, points)
     with database.write() as session:
         curves = CurveRepository(session, database)
         curves.start_mark(job_no, mark.shift)
-        if not curves.advance(job_no, mark.sequence, points[-1].sequence):
+        if not curves.advance(job_no, mark.sequence, up_to):
             return 0
         curves.replace(job_no, gone, kept)
     return len(points)
 
 
-def _whole(points: list[RawPoint]) -> list[RawPoint]:
+def _whole(points: list[Arrival]) -> list[Arrival]:
     """Without a last batch that may go on beyond the limit."""
     if len(points) < _AT_ONCE:
         return points
-    last = points[-1].sequence
-    return [point for point in points if point.sequence < last] or points
+    last = points[-1][-1]
+    return [point for point in points if point[-1] < last] or points
 
 
-def _spacing(points: Sequence[RawPoint]) -> int:
+def _spacing(points: Sequence[Arrival]) -> int:
     by_key: dict[int, list[int]] = {}
-    for point in points:
-        by_key.setdefault(point.key_no, []).append(point.step)
+    for key_no, _, step, *_ in points:
+        by_key.setdefault(key_no, []).append(step)
     _, longest = max((len(steps), key_no) for key_no, steps in by_key.items())
     return spacing(by_key[longest])
 
 
 def _changes(
-    curves: CurveRepository, job_no: int, shift: int, points: Sequence[RawPoint]
+    curves: CurveRepository, job_no: int, shift: int, points: Sequence[Arrival]
 ) -> tuple[list[tuple[int, ...]], list[tuple[Any, ...]]]:
     gone: list[tuple[int, ...]] = []
     put: list[tuple[Any, ...]] = []
-    ordered = sorted(points)
-    series = {
-        key: [Kept(*point[2:6]) for point in group]
-        for key, group in groupby(ordered, key=lambda point: (point.key_no, point.execution))
-    }
+    finest = width_shift(0, shift)
+    series = {key: stand_outs(group, finest) for key, group in groupby(sorted(points), key=itemgetter(0, 1))}
     kept = curves.kept(job_no, [place for key, fresh in series.items() for place in _places(key, fresh, shift)])
     for (key_no, execution), fresh in series.items():
         for level in range(LEVELS):

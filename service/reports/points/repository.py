@@ -2,14 +2,19 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from service.db.arrays import inside
 from service.db.engine import Database
+from service.errors import UnavailableError
 from service.reports.points.decoding import Row
+
+if TYPE_CHECKING:
+    import psycopg
 
 _STATEMENT_ROWS = (500, 100, 10, 1)
 """Few sizes, so that SQLite's cache holds every statement. A statement runs without Python's lock; one row at a time
@@ -95,19 +100,22 @@ class PointsRepository:
     def targets(self, attempt_ids: Sequence[str]) -> dict[str, Target]:
         """The attempts with their jobs, which are locked in one order so that no two writers wait for each other."""
         marks = ",".join("?" * len(attempt_ids))
-        if not self._sqlite:
-            jobs = f"SELECT job_no FROM attempts WHERE id IN ({marks})"  # noqa: S608 (question marks alone)
-            self._run(f"SELECT no FROM jobs WHERE no IN ({jobs}) ORDER BY no FOR UPDATE", attempt_ids)  # noqa: S608
         query = (
             "SELECT a.id, a.execution, a.max_restarts, a.reported_execution, a.resumed_from_step,"  # noqa: S608
-            " j.no, j.id, j.attempt_id, j.sequence, CAST(j.latest AS TEXT) FROM attempts a JOIN jobs j ON j.no = a.job_no"
-            f" WHERE a.id IN ({marks})"
+            " j.no, j.id, j.attempt_id, j.sequence, CAST(j.latest AS TEXT)"
+            " FROM attempts a JOIN jobs j ON j.no = a.job_no"
+            f" WHERE a.id IN ({marks})"  # question marks alone
         )
+        if self._sqlite:
+            rows: Iterable[Any] = self._run(query, attempt_ids)
+        else:
+            jobs = f"SELECT job_no FROM attempts WHERE id IN ({marks})"  # noqa: S608
+            lock = f"SELECT no FROM jobs WHERE no IN ({jobs}) ORDER BY no FOR UPDATE"  # noqa: S608
+            # Two statements, so that the second sees what was committed while the first waited.
+            rows = self._together((lock, attempt_ids), (query, attempt_ids))[1].fetchall()
         found: dict[str, Target] = {}
         jobs_by_no: dict[int, JobState] = {}
-        for attempt_id, first, restarts, reported, resumed, no, job_id, current, sequence, latest in self._run(
-            query, attempt_ids
-        ):
+        for attempt_id, first, restarts, reported, resumed, no, job_id, current, sequence, latest in rows:
             job = jobs_by_no.get(no) or JobState(no, job_id, current, sequence, msgspec.json.decode(latest))
             jobs_by_no[no] = job
             found[attempt_id] = Target(attempt_id, first, restarts, reported, resumed, job)
@@ -144,15 +152,17 @@ class PointsRepository:
             (target.job.no, number, target.attempt_id, resumed, now),
         )
 
-    def add_points(self, batches: Sequence[NumberedRows]) -> list[int]:
-        """Store what is new; a point that is there stays as it is.
+    def store(self, batches: Sequence[NumberedRows], jobs: Sequence[JobState], now: int) -> list[int]:
+        """Store the points that are new, and what the group changed of its jobs; a point that is there stays as it is.
 
         Returns:
-            How many were new, of each batch.
+            How many points were new, of each batch.
         """
-        if self._sqlite:
-            return [self._add_sqlite(batch) for batch in batches]
-        return self._add_postgres(batches)
+        self._touched.update(job.no for job in jobs)
+        if not self._sqlite:
+            return self._store_postgres(batches, jobs, now) if batches else []
+        self._many(_SAVE, [(job.sequence, now, _text(job.latest), _text(job.progress), job.no) for job in jobs])
+        return [self._add_sqlite(batch) for batch in batches]
 
     def _add_sqlite(self, batch: NumberedRows) -> int:
         rows, fresh, done = batch.rows, 0, 0
@@ -167,26 +177,18 @@ class PointsRepository:
                 fresh += self._connection.exec_driver_sql(_insert_of(size), tuple(values)).rowcount
         return fresh
 
-    def _add_postgres(self, batches: Sequence[NumberedRows]) -> list[int]:
-        if not any(batch.rows for batch in batches):
-            return [0] * len(batches)
-        literals = tuple(
-            "{" + ",".join(column) + "}"
-            for column in zip(*(_columns(batch) for batch in batches if batch.rows), strict=True)
-        )
-        counts = {(job, seq): n for job, seq, n in self._connection.exec_driver_sql(_POSTGRES_INSERT, literals)}
+    def _store_postgres(self, batches: Sequence[NumberedRows], jobs: Sequence[JobState], now: int) -> list[int]:
+        changed = [
+            {"no": job.no, "sequence": job.sequence, "latest": job.latest, "progress": job.progress} for job in jobs
+        ]
+        statements: list[tuple[str, Sequence[Any]]] = [(_POSTGRES_SAVE, (now, _text(changed)))]
+        columns = [_columns(batch) for batch in batches if batch.rows]
+        if columns:
+            literals = ["{" + ",".join(column) + "}" for column in zip(*columns, strict=True)]
+            statements.append((_POSTGRES_INSERT, literals))
+        cursors = self._together(*statements)
+        counts = {(job, seq): n for job, seq, n in cursors[1].fetchall()} if columns else {}
         return [counts.get((batch.target.job.no, batch.sequence), 0) for batch in batches]
-
-    def save(self, jobs: Sequence[JobState], now: int) -> None:
-        """What a group changed of its jobs, in one trip."""
-        self._touched.update(job.no for job in jobs)
-        if self._sqlite:
-            self._many(_SAVE, [(job.sequence, now, _text(job.latest), _text(job.progress), job.no) for job in jobs])
-        elif jobs:
-            changed = [
-                {"no": job.no, "sequence": job.sequence, "latest": job.latest, "progress": job.progress} for job in jobs
-            ]
-            self._run(_POSTGRES_SAVE, (now, _text(changed)))
 
     def note_execution(self, target: Target) -> None:
         """The highest execution that has reported."""
@@ -197,6 +199,21 @@ class PointsRepository:
 
     def _run(self, statement: str, values: Sequence[Any]) -> sa.CursorResult[*tuple[Any, ...]]:
         return self._connection.exec_driver_sql(self._spelled(statement), tuple(values))
+
+    def _together(self, *statements: tuple[str, Sequence[Any]]) -> list["psycopg.Cursor[Any]"]:
+        """On Postgres: statements in one trip. After each, this thread would wait for Python's lock among requests.
+
+        Raises:
+            UnavailableError: the database does not answer.
+        """
+        import psycopg
+
+        driver = cast("psycopg.Connection[Any]", self._connection.connection.driver_connection)
+        try:
+            with driver.pipeline():
+                return [driver.execute(self._spelled(text), tuple(values)) for text, values in statements]
+        except psycopg.OperationalError as error:
+            raise UnavailableError(f"the database does not answer: {error}", code="database") from error
 
     def _many(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
         if rows:
@@ -211,12 +228,12 @@ def _text(value: Any) -> str | None:
 
 
 def _columns(batch: NumberedRows) -> list[str]:
-    """The inside of an array literal for each column; a JSON array's differs in nothing that numbers have."""
+    """What is inside the array literal of each column."""
     keys, steps, values, specials, times = zip(*batch.rows, strict=True)
     shared = (batch.target.job.no, batch.execution, batch.sequence)
     numbers = ([batch.keys[key] for key in keys], steps, values, specials, times)
     same = [",".join([str(one)] * len(batch.rows)) for one in shared]
-    return same + [msgspec.json.encode(column)[1:-1].decode() for column in numbers]
+    return same + [inside(column) for column in numbers]
 
 
 _inserts: dict[int, str] = {}

@@ -76,9 +76,9 @@ class _Group:
         targets = self._points.targets(sorted({attempt_id for attempt_id, _ in group}))
         places = [self._prepare(targets.get(attempt_id), attempt_id, batch) for attempt_id, batch in group]
         accepted = [place for place in places if isinstance(place, NumberedRows)]
-        counts = iter(self._points.add_points(accepted))
         changed: dict[int, JobState] = {place.target.job.no: place.target.job for place in accepted}
-        self._points.save(sorted(changed.values(), key=lambda job: job.no), self._micros)
+        jobs = sorted(changed.values(), key=lambda job: job.no)
+        counts = iter(self._points.store(accepted, jobs, self._micros))
         return [_outcome(place, next(counts)) if isinstance(place, NumberedRows) else place for place in places]
 
     def _prepare(self, target: Target | None, attempt_id: str, batch: PointBatch) -> NumberedRows | ServiceError:

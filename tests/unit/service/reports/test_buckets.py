@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.reports.curves.buckets import Kept, keep, merge, spacing
+from service.reports.curves.buckets import Kept, keep, merge, spacing, stand_outs
 
 
 def point(step: int, value: float | None, special: int = 0) -> Kept:
@@ -16,6 +16,16 @@ def test_first_last_smallest_largest_and_one_odd_value_are_kept() -> None:
     values = [3.0, 1.0, 2.0, None, 9.0, 4.0, 5.0]
     points = [point(step, value, 1 if value is None else 0) for step, value in enumerate(values)]
     assert [one.step for one in keep(points)] == [0, 1, 3, 4, 6]
+
+
+@given(
+    st.dictionaries(st.integers(0, 300), st.none() | st.floats(allow_nan=False, allow_infinity=False) | st.just(1.0))
+)
+def test_of_new_points_those_are_chosen_that_would_be_kept(values: dict[int, float | None]) -> None:
+    series = [point(step, value, 2 if value is None else 0) for step, value in sorted(values.items())]
+    buckets = [[one for one in series if one.step >> 6 == bucket] for bucket in range(5)]
+    arrivals = [(1, 1, *one, 9) for one in series]
+    assert stand_outs(arrivals, 6) == [one for bucket in buckets for one in keep(bucket)]
 
 
 POINTS = st.dictionaries(st.integers(0, 300), st.floats(allow_nan=False, allow_infinity=False), min_size=1)
