@@ -25,7 +25,7 @@ from trainyard.client.download import (
 )
 from trainyard.client.errors import TrainyardError, connection_failed, error_of, not_trainyard
 from trainyard.client.handles import AsyncJobHandle
-from trainyard.client.packing import CodeArchive
+from trainyard.client.packing import pack
 from trainyard.client.requests import Spec
 from trainyard.client.retry import retry_delay
 from trainyard.client.settings import connection
@@ -90,17 +90,19 @@ class AsyncClient(AccessCalls, SharedCalls):
     ) -> AsyncJobHandle:
         """See `Client.submit`."""
         if code is not None:
-            spec, archive = requests.packed(spec, code)
-            await self._upload(archive)
+            spec = requests.with_code(spec, await self.upload(code))
         return AsyncJobHandle(self, await self._send(requests.submit(spec, idempotency_key, force=force)))
 
-    async def _upload(self, archive: CodeArchive) -> None:
+    async def upload(self, folder: str | Path) -> str:
+        """See `Client.upload`."""
+        archive = await asyncio.to_thread(pack, Path(folder))
         try:
             await self._send(requests.has_code(archive.digest))
         except TrainyardError as error:
             if error.status != 404:
                 raise
             await self._send(requests.put_code(archive))
+        return archive.digest
 
     async def job(self, job_id: str) -> AsyncJobHandle:
         """See `Client.job`."""

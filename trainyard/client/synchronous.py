@@ -24,7 +24,7 @@ from trainyard.client.download import (
 )
 from trainyard.client.errors import TrainyardError, connection_failed, error_of, not_trainyard
 from trainyard.client.handles import JobHandle
-from trainyard.client.packing import CodeArchive
+from trainyard.client.packing import pack
 from trainyard.client.requests import Spec
 from trainyard.client.retry import retry_delay
 from trainyard.client.settings import connection
@@ -95,17 +95,23 @@ class Client(AccessCalls, SharedCalls):
             force: submit it even where it cannot fit the GPUs' memory.
         """
         if code is not None:
-            spec, archive = requests.packed(spec, code)
-            self._upload(archive)
+            spec = requests.with_code(spec, self.upload(code))
         return JobHandle(self, self._send(requests.submit(spec, idempotency_key, force=force)))
 
-    def _upload(self, archive: CodeArchive) -> None:
+    def upload(self, folder: str | Path) -> str:
+        """Bring a folder with your code to the service, unless it has it: its digest, which a spec names as `code`.
+
+        Raises:
+            SpecError: the folder cannot be packed.
+        """
+        archive = pack(Path(folder))
         try:
             self._send(requests.has_code(archive.digest))
         except TrainyardError as error:
             if error.status != 404:
                 raise
             self._send(requests.put_code(archive))
+        return archive.digest
 
     def job(self, job_id: str) -> JobHandle:
         """A job: its resource, and what can be asked of it and done to it."""

@@ -150,6 +150,8 @@ def test_a_folder_in_the_place_of_a_spec(service, run, tmp_path):
     service.on("GET", "/v1/templates", page({"name": "digits_ddp", "description": "", "spec": {}}))
     ends(run("submit", str(tmp_path)), 2, f"error: {str(tmp_path)!r} is a folder; name a file")
     ends(run("submit", "mine"), 2, "error: 'mine' is a folder, and no preset; name a file in it, or one of: digits_ddp")
+    words = "error: there is no file and no preset 'digts_ddp'; did you mean 'digits_ddp'? presets: digits_ddp"
+    ends(run("submit", "digts_ddp"), 2, words)
 
 
 class TestANarrowTerminal:
