@@ -288,8 +288,9 @@ def artifact(job_id: str, path: str) -> Request[None]:
     return Request("GET", job_path(job_id, "artifacts", *map(quote, path.split("/"))), lambda _: None)
 
 
-def script(job_id: str) -> Request[ScriptResource]:
-    return Request("GET", job_path(job_id, "script"), model(ScriptResource))
+def script(job_id: str, *, attempt: int | None = None) -> Request[ScriptResource]:
+    """What was handed to the scheduler, for the newest attempt or this one."""
+    return Request("GET", job_path(job_id, "script"), model(ScriptResource), given(attempt=attempt))
 
 
 def templates() -> Request[Page[Template]]:

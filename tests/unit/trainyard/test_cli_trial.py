@@ -116,7 +116,8 @@ class TestSweepReferences:
             ends(run(command, "nope"), 6, "error: there is no sweep 'nope'")
         ends(run("sweeps", "swp_01"), 2, "error: 2 sweeps have ids like 'swp_01'; give more of it")
 
-    def test_other_ids_that_cannot_be(self, run):
+    def test_other_ids_that_cannot_be(self, run, service):
+        service.on("GET", "/v1/tokens", page())
         ends(run("tokens", "revoke", "nope"), 6, "error: there is no token 'nope'")
         ends(run("webhooks", "test", "nope"), 6, "error: there is no webhook 'nope'")
 
