@@ -29,7 +29,7 @@ from trainyard.client.requests import Spec
 from trainyard.client.retry import retry_delay
 from trainyard.client.settings import connection
 from trainyard.client.stream import StreamCursor, StreamEvent
-from trainyard.client.waiting import POLL_TIMEOUT, STREAM_TIMEOUT, Wait
+from trainyard.client.waiting import ANSWER_SECONDS, CONNECT_SECONDS, STREAM_TIMEOUT, Wait
 from trainyard.client.wire import Request, following
 from trainyard.contract.resources import (
     CheckpointResource,
@@ -46,6 +46,7 @@ class Client(AccessCalls, SharedCalls):
     Args:
         url: default `TRAINYARD_URL`, then the local service.
         token: default `TRAINYARD_TOKEN`, then the local service's admin token file.
+        timeout: seconds that one answer may take before the request is tried again.
         transport, sleep: for tests.
     """
 
@@ -54,6 +55,7 @@ class Client(AccessCalls, SharedCalls):
         url: str | None = None,
         token: str | None = None,
         *,
+        timeout: float = ANSWER_SECONDS,
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -64,7 +66,7 @@ class Client(AccessCalls, SharedCalls):
         self._http = httpx.Client(
             base_url=where.url,
             headers=where.headers,
-            timeout=POLL_TIMEOUT,
+            timeout=httpx.Timeout(timeout, connect=CONNECT_SECONDS),
             transport=transport,
             trust_env=not where.local,
         )
