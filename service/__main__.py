@@ -47,7 +47,7 @@ from service.scheduler.local import LocalScheduler
 from service.scheduler.local_policy import visible_gpus
 from service.scheduler.slurm import SlurmScheduler
 from service.scheduler.slurm_plan import batch_script, is_plain_path
-from service.settings import Settings
+from service.settings import Settings, misspelt
 from service.webhooks import loop as webhooks
 from service.webhooks.sending import Sender
 from trainyard.contract.layout import write_atomic
@@ -77,6 +77,8 @@ def main(argv: list[str] | None = None) -> int:
     asked = parser.parse_args(argv)
     try:
         settings = Settings()
+        for name, meant in misspelt(os.environ):
+            print(f"trainyard: {name} is no setting, and does nothing; did you mean {meant}?", file=sys.stderr)
         configure_logging(settings.log_format)
         for words in misspelt(os.environ):
             structlog.get_logger("service").warning(words)

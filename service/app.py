@@ -141,10 +141,15 @@ async def _validation_error(request: Request, error: Exception) -> Response:
             # What has not the form of an id is the id of nothing.
             return await _service_error(request, _no_such(str(detail["loc"][-1]), detail["input"]))
     first = found[0]
-    place = ".".join(str(part) for part in first["loc"] if part not in ("body", "query", "path", "header"))
-    message = first["msg"].removeprefix("Value error, ")
+    loc = first["loc"][:2] if first["loc"][0] == "query" else first["loc"]
+    place = ".".join(str(part) for part in loc if part not in ("body", "query", "path", "header"))
+    message = _WORDS.get(first["type"]) or first["msg"].removeprefix("Value error, ")
     return await _service_error(request, InvalidRequestError(message, param=place or None))
 
+
+_MOMENT = "must be a moment with its time zone, such as 2026-01-01T00:00:00Z"
+_WORDS = dict.fromkeys(("timezone_aware", "datetime_parsing", "datetime_from_date_parsing", "datetime_type"), _MOMENT)
+"""For findings whose own words name no way out."""
 
 _THINGS = {"aid": "attempt", "digest": "code"}
 """What the parameters of paths name, where it is not their own first word."""

@@ -18,7 +18,6 @@ PARAMETERS = {
     "status": "Jobs in this status, or in any of several.",
     "name": "Of exactly this name.",
     "created_by": "Submitted by this person.",
-    "format": "`csv` for a table, one line a point.",
     "logs": "Whether lines of logs are wanted too.",
     "actor": "Who asked for it.",
     "outcome": "What came of it.",

@@ -2,6 +2,8 @@
 
 import os
 import sys
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Literal
@@ -18,11 +20,15 @@ from trainyard.contract.resolve import Site
 
 Accelerator = Literal["cpu", "cuda"]
 
+_PREFIX = "TRAINYARD_"
+_NEAR = 0.9
+"""Alike enough to be meant; `PORTS`, which the compose file has, is not `PORT`."""
+
 
 class Settings(BaseSettings):
     """Every setting has a default that suits one person on one machine."""
 
-    model_config = SettingsConfigDict(env_prefix="TRAINYARD_", use_attribute_docstrings=True)
+    model_config = SettingsConfigDict(env_prefix=_PREFIX, use_attribute_docstrings=True)
 
     state_dir: Path = Field(default_factory=default_state_dir)
     """The service's own files: SQLite database, admin token, local queue."""
@@ -250,3 +256,12 @@ class Settings(BaseSettings):
             gpus_per_node=self.slurm_gpus_per_node,
             slots=self.local_slots if self.backend == "local" else None,
         )
+
+
+def misspelt(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Names of variables that are no setting and nearly one, each with the setting."""
+    known = {field.upper() for field in Settings.model_fields}
+    for name in names:
+        bare = name.removeprefix(_PREFIX)
+        if name.startswith(_PREFIX) and bare not in known and (near := get_close_matches(bare, known, 1, _NEAR)):
+            yield name, _PREFIX + near[0]

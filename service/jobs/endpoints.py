@@ -283,6 +283,8 @@ def script(
     with services.database.read() as session:
         repository = JobRepository(session, now)
         row = repository.attempt_by_number(repository.get(job_id), attempt)
+    if row is None and attempt is not None:
+        raise NotFoundError(f"the job has no attempt {attempt}", code="attempt_not_found", param="attempt")
     if row is None or not row.script:
         raise NotFoundError("nothing was handed to the scheduler yet", code="not_submitted", param="attempt")
     return ScriptResource(job_id=job_id, attempt=row.number, script=row.script)

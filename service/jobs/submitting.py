@@ -106,7 +106,7 @@ def _is_repeated(database: Database, principal: Principal, key: str | None, now:
 def _require_room(used: int, quota: int, principal: Principal) -> None:
     if used >= quota:
         raise QuotaExceededError(
-            f"the jobs of {principal.name} hold {used / 1e9:.2f} GB on disk, and {quota / 1e9:.2f} GB is what one "
+            f"the jobs of {principal.name} hold {used / 1e9:.3g} GB on disk, and {quota / 1e9:.3g} GB is what one "
             "person's may; delete some (`trainyard delete JOB`, or `--checkpoints` alone)"
         )
 

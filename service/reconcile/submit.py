@@ -93,7 +93,7 @@ class Submitter:
                 return
             job.spec = settled.spec or job.spec
             if problems := [*settled.problems, *self.preparation.refusals(session, job), *outsized]:
-                _refuse(jobs, job, problems)
+                _refuse(jobs, job, problems, _TOO_LARGE if outsized else _REFUSED)
                 self.services.metrics.submission("refused")
                 return
             attempt = self._new_attempt(jobs, job, now)
@@ -293,9 +293,15 @@ class Submitter:
             self.services.crash("record.before-commit")
 
 
-def _refuse(jobs: JobRepository, job: Job, problems: Sequence[Problem]) -> None:
+_REFUSED = "Submit it again with these fields changed; `trainyard cluster` shows what there is."
+_TOO_LARGE = (
+    "Submit it again with what would fit: `trainyard plan` shows what it needs by part, `trainyard cluster` what there "
+    "is; `--force` submits it as it is."
+)
+
+
+def _refuse(jobs: JobRepository, job: Job, problems: Sequence[Problem], hint: str) -> None:
     words = "; ".join(map(str, problems))
-    hint = "Submit it again with these fields changed; `trainyard cluster` shows what there is."
     job.failure = Failure(type="SpecError", message=words, hint=hint, final=True).model_dump(mode="json")
     jobs.finish(job, "rejected", words)
 

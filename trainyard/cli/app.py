@@ -78,6 +78,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         "compare": compare.compare,
         "sweeps": sweep.sweeps,
         "events": history.events,
+        "attempts": history.attempts,
         "script": history.script,
         "tensorboard": tensorboard.tensorboard,
         "profile": jobs.profile,

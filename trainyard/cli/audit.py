@@ -25,7 +25,7 @@ def audit(
     with client_of(ctx) as client:
         found = list(client.audit(limit=limit, actor=actor, action=action, target=target, outcome=outcome))
     headings = ("TIME", "WHO", "DID", "TO", "OUTCOME", "FROM", "REQUEST")
-    show_all(found, headings, _row, as_json=as_json, none="no such entry", spare=("REQUEST", "FROM"))
+    show_all(found, headings, _row, as_json=as_json, none="no such change was asked for", spare=("REQUEST", "FROM"))
 
 
 def _row(entry: AuditResource) -> tuple[str, ...]:

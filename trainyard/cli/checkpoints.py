@@ -13,9 +13,10 @@ from trainyard.cli.failures import UsageError, report
 from trainyard.cli.output import age, console, emit, number, one_line, say, show_all, size, table
 from trainyard.cli.session import JobArgument, JobsArgument, JsonOption, client_of, find_job
 from trainyard.cli.specs import change
+from trainyard.cli.watching import watch
 from trainyard.client import Client, NotFoundError, TrainyardError
 from trainyard.client.download import Progress as Told
-from trainyard.contract.resources import CheckpointResource
+from trainyard.contract.resources import CheckpointResource, JobResource
 
 
 def checkpoints(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:
@@ -129,6 +130,7 @@ def fork(
         list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Set one field: optimizer.lr=1e-3.")
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the new job.")] = None,
+    follow: Annotated[bool, typer.Option("--watch", "-w", help="Follow it to its end.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Start a new job from a job's checkpoint, with its spec and what you set differently.
@@ -142,9 +144,15 @@ def fork(
         changes = change(source.spec | ({"name": name} if name is not None else {}), settings or [])
         changes.pop("resume_from", None)
         made = client.fork(source.id, step=step, changes=changes).resource
-    if as_json:
-        emit(made)
-        return
+        if as_json:
+            emit(made)
+        else:
+            _say_forked(source, made)
+        if follow:
+            raise typer.Exit(watch(client, made, as_json=as_json))
+
+
+def _say_forked(source: JobResource, made: JobResource) -> None:
     say(f"job {made.id} ({made.name}) accepted")
     if made.origin is not None:
         differs = ", ".join(made.origin.differs)

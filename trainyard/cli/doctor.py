@@ -106,7 +106,7 @@ def _token(client: Client) -> Finding:
         own = client.whoami()
     except TrainyardError as error:
         return bad("you", error.message, "set TRAINYARD_TOKEN to a token from: trainyard tokens create NAME")
-    return fine("you", f"{own.name}, {own.role}")
+    return fine("you", f"a token of {own.name} with the role {own.role}")
 
 
 def _cluster(client: Client) -> Finding:

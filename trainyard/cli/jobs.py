@@ -1,7 +1,7 @@
 """`list`, `show` and `profile`."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -9,12 +9,12 @@ from rich.text import Text
 
 from trainyard.cli.comm_check import comm_check_of, show_comm_check
 from trainyard.cli.failures import UsageError
+from trainyard.cli.moments import moment
 from trainyard.cli.output import age, clean, complain, duration, emit, emit_all, number, say, size, status_text, table
 from trainyard.cli.session import JobArgument, JsonOption, client_of, find_job
+from trainyard.cli.sweep import find_sweep
 from trainyard.cli.watching import error_lines
 from trainyard.contract.resources import JobResource
-
-_DATES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]
 
 
 def list_jobs(
@@ -22,10 +22,17 @@ def list_jobs(
     status: Annotated[list[str] | None, typer.Option(help="Only jobs with this status; can be repeated.")] = None,
     name: Annotated[str | None, typer.Option(help="Only jobs of this name.")] = None,
     by: Annotated[str | None, typer.Option(metavar="USER", help="Only jobs that this person submitted.")] = None,
-    since: Annotated[
-        datetime | None, typer.Option(formats=_DATES, help="Only jobs created then (UTC) or later.")
+    search: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Only jobs with this in their name, or of this id.")
     ] = None,
-    until: Annotated[datetime | None, typer.Option(formats=_DATES, help="Only jobs created before.")] = None,
+    sweep: Annotated[str | None, typer.Option(help="Only jobs of this sweep; `last` is the newest one.")] = None,
+    since: Annotated[
+        datetime | None,
+        typer.Option(metavar="WHEN", parser=moment, help="Only jobs created then or later: 2026-01-31 (UTC), 2h, 3d."),
+    ] = None,
+    until: Annotated[
+        datetime | None, typer.Option(metavar="WHEN", parser=moment, help="Only jobs created before.")
+    ] = None,
     labels: Annotated[
         list[str] | None, typer.Option("--metadata", metavar="KEY=VALUE", help="Only jobs with it; can be repeated.")
     ] = None,
@@ -42,8 +49,10 @@ def list_jobs(
             status=status or None,
             name=name,
             created_by=by,
-            created_after=since.replace(tzinfo=UTC) if since else None,
-            created_before=until.replace(tzinfo=UTC) if until else None,
+            created_after=since,
+            created_before=until,
+            search=search,
+            sweep=find_sweep(client, sweep).id if sweep else None,
             metadata=_metadata(labels or []),
             limit=None if everything else limit,
         )
@@ -53,7 +62,7 @@ def list_jobs(
         rows = [_row(job) for job in jobs]
     if rows:
         table(("JOB", "NAME", "STATUS", "STEP", "LOSS", "CREATED", "BY"), rows, spare=("BY", "CREATED", "LOSS", "STEP"))
-    elif any((name, by, since, until, labels)):
+    elif any((name, by, since, until, labels, search, sweep)):
         complain("no such jobs")
     else:
         told = f" with status {' or '.join(status)}" if status else " yet; try: trainyard submit digits_ddp --watch"

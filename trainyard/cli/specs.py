@@ -3,8 +3,11 @@
 import json
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from trainyard.cli.failures import UsageError
 from trainyard.client import Client, NotFoundError
@@ -12,6 +15,14 @@ from trainyard.contract.code import wanted_files
 from trainyard.contract.problems import Problem, SpecError
 from trainyard.contract.templates import code_folder, put
 from trainyard.contract.yaml_text import load_yaml
+
+CodeOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Upload your code for task custom or script; default: the spec file's folder if the program is there.",
+    ),
+]
 
 
 def read_spec(client: Client, source: str, settings: Sequence[str]) -> dict[str, Any]:
@@ -47,7 +58,8 @@ def find_code(document: dict[str, Any], source: str) -> Path | None:
     if document.get("code") is not None:
         return None
     spec = Path(source)
-    folder = spec.resolve().parent if spec.is_file() else code_folder() if source != "-" else Path.cwd()
+    here = source == "-" or _is_readable(spec)
+    folder = spec.resolve().parent if spec.is_file() else Path.cwd() if here else code_folder()
     if any((folder / file).is_file() for file in wanted):
         return folder
     if document.get("task") == "script" and wanted and document["argv"][0] != "-m":
@@ -59,11 +71,16 @@ def _load(client: Client, source: str) -> Any:
     if source == "-":
         return load_yaml(sys.stdin.read())
     path = Path(source)
-    if path.is_file():
+    if _is_readable(path):
         return _parse(path)
     if path.suffix or len(path.parts) > 1:
         raise UsageError(f"{source!r} is a folder; name a file" if path.is_dir() else f"there is no file {source!r}")
     return _preset(client, source)
+
+
+def _is_readable(path: Path) -> bool:
+    """A file, or a pipe such as the shell makes of `<(...)`."""
+    return path.exists() and not path.is_dir()
 
 
 def _parse(path: Path) -> Any:
@@ -83,7 +100,10 @@ def _preset(client: Client, name: str) -> dict[str, Any]:
     try:
         return dict(client.template(name).spec)
     except NotFoundError:
-        names = ", ".join(template.name for template in client.templates())
+        presets = [template.name for template in client.templates()]
+        names = ", ".join(presets)
         if Path(name).is_dir():
             raise UsageError(f"{name!r} is a folder, and no preset; name a file in it, or one of: {names}") from None
-        raise UsageError(f"there is no file and no preset {name!r}; presets: {names}") from None
+        near = get_close_matches(name, presets, n=1)
+        meant = f"did you mean {near[0]!r}? " if near else ""
+        raise UsageError(f"there is no file and no preset {name!r}; {meant}presets: {names}") from None

@@ -1,13 +1,12 @@
 """`submit` and `watch`: a spec becomes a job, and the job is followed to its end."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from trainyard.cli.output import emit, say
 from trainyard.cli.session import JobArgument, JsonOption, SpecArgument, client_of, find_job
-from trainyard.cli.specs import find_code, read_spec
+from trainyard.cli.specs import CodeOption, find_code, read_spec
 from trainyard.cli.watching import watch
 
 
@@ -20,13 +19,7 @@ def submit(
     name: Annotated[str | None, typer.Option(help="Name of the job, for people.")] = None,
     gpus: Annotated[int | None, typer.Option(help="World size.")] = None,
     follow: Annotated[bool, typer.Option("--watch", "-w", help="Follow it to its end.")] = False,
-    code: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Upload your code for task custom or script; default: the spec file's folder if the program is there.",
-        ),
-    ] = None,
+    code: CodeOption = None,
     idempotency_key: Annotated[
         str | None, typer.Option(help="The same key and spec give the same job, however often.")
     ] = None,

@@ -10,7 +10,7 @@ from rich.text import Text
 from trainyard.cli.failures import CANCELLED, FAILED, INTERRUPTED, UsageError
 from trainyard.cli.output import age, complain, emit, emit_all, number, say, status_text, table
 from trainyard.cli.session import LOOKED_AT, JsonOption, SpecArgument, abbreviates, client_of
-from trainyard.cli.specs import read_spec
+from trainyard.cli.specs import CodeOption, find_code, read_spec
 from trainyard.client import Client, NotFoundError
 from trainyard.contract.resources import TERMINAL
 from trainyard.contract.sweeps import SweepDetail
@@ -34,6 +34,7 @@ def sweep(
     ] = None,
     max_parallel: Annotated[int | None, typer.Option(min=1, help="How many may run at once. Else all.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the sweep, for people.")] = None,
+    code: CodeOption = None,
     follow: Annotated[bool, typer.Option("--watch", "-w", help="Follow it until all of its jobs are over.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -46,6 +47,8 @@ def sweep(
     axes = parse_grid(grid)
     with client_of(ctx) as client:
         document = read_spec(client, source, settings or [])
+        if folder := code or find_code(document, source):
+            document["code"] = client.upload(folder)
         made = client.submit_sweep(document, grid=axes, max_parallel=max_parallel, name=name)
         if as_json:
             emit(made)

@@ -5,8 +5,10 @@ from typing import Annotated
 
 import typer
 
+from trainyard.cli.failures import UsageError
 from trainyard.cli.output import age, complain, emit, gone, say, show_all
 from trainyard.cli.session import JsonOption, client_of
+from trainyard.client import NotFoundError
 from trainyard.contract.access import TokenResource
 
 app = typer.Typer(help="Make, list and revoke API tokens.", no_args_is_help=True, rich_markup_mode=None)
@@ -61,10 +63,16 @@ def revoke(
 ) -> None:
     """Revoke a token; the next request with it is refused.
 
-    Example: trainyard tokens revoke 0123456789abcdef
+    Example: trainyard tokens revoke 0123456789ab
     """
     with client_of(ctx) as client:
-        client.revoke_token(token_id)
+        try:
+            client.revoke_token(token_id)
+        except NotFoundError:
+            theirs = [one.id for one in client.tokens() if one.name == token_id and one.revoked_at is None]
+            if not theirs:
+                raise
+            raise UsageError(f"{token_id!r} is a name; say which of its tokens: {', '.join(theirs)}") from None
     gone("token", token_id, "revoked", as_json=as_json)
 
 

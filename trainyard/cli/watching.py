@@ -31,16 +31,24 @@ class View(Protocol):
     def notice(self, text: str) -> None: ...
 
 
+_BAR, _SHORT_BAR = 20, 8
+_WIDE = 100
+"""Columns of a terminal that holds the whole bar beside the words."""
+
+
 class LiveView:
     """A progress bar that stays at the foot, and a line above it for what happens."""
 
     def __init__(self, job: JobResource) -> None:
         self._state = RunState.of(job)
+        screen = console()
+        # The loss comes last in the line, and is what people look for.
+        width = _BAR if screen.width >= _WIDE else _SHORT_BAR
         self._bar = Progress(
             TextColumn("{task.fields[status]}", markup=False, table_column=Column(no_wrap=True, min_width=10)),
-            BarColumn(bar_width=20, table_column=Column(min_width=20)),
+            BarColumn(bar_width=width, table_column=Column(min_width=width)),
             TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
-            console=console(),
+            console=screen,
         )
         self._task = self._bar.add_task("", total=None, status=job.status)
 

@@ -45,7 +45,7 @@ def list_webhooks(ctx: typer.Context, as_json: JsonOption = False) -> None:
     with client_of(ctx) as client:
         found = list(client.webhooks())
     headings = ("ID", "URL", "STATUSES", "JOBS", "OWNER", "STATE")
-    show_all(found, headings, _row, as_json=as_json, spare=("OWNER", "JOBS"))
+    show_all(found, headings, _row, as_json=as_json, none="no webhooks yet", spare=("OWNER", "JOBS"))
 
 
 def _row(hook: WebhookResource) -> tuple[str, ...]:
@@ -87,7 +87,14 @@ def deliveries(ctx: typer.Context, webhook_id: WebhookArgument, as_json: JsonOpt
     with client_of(ctx) as client:
         found = list(client.deliveries(webhook_id))
     headings = ("ID", "TYPE", "JOB", "CREATED", "STATE", "ATTEMPTS", "ERROR")
-    show_all(found, headings, _told, as_json=as_json, spare=("TYPE", "ATTEMPTS", "CREATED", "JOB"))
+    show_all(
+        found,
+        headings,
+        _told,
+        as_json=as_json,
+        none="nothing was told yet",
+        spare=("TYPE", "ATTEMPTS", "CREATED", "JOB"),
+    )
 
 
 def _told(one: DeliveryResource) -> tuple[str, ...]:

@@ -25,12 +25,12 @@ from trainyard.client.download import (
 )
 from trainyard.client.errors import TrainyardError, connection_failed, error_of, not_trainyard
 from trainyard.client.handles import AsyncJobHandle
-from trainyard.client.packing import CodeArchive
+from trainyard.client.packing import pack
 from trainyard.client.requests import Spec
 from trainyard.client.retry import retry_delay
 from trainyard.client.settings import connection
 from trainyard.client.stream import StreamCursor, StreamEvent
-from trainyard.client.waiting import POLL_TIMEOUT, STREAM_TIMEOUT, Wait
+from trainyard.client.waiting import ANSWER_SECONDS, CONNECT_SECONDS, STREAM_TIMEOUT, Wait
 from trainyard.client.wire import Request, following
 from trainyard.contract.resources import (
     CheckpointResource,
@@ -47,6 +47,7 @@ class AsyncClient(AccessCalls, SharedCalls):
     Args:
         url: default `TRAINYARD_URL`, then the local service.
         token: default `TRAINYARD_TOKEN`, then the local service's admin token file.
+        timeout: seconds that one answer may take before the request is tried again.
         transport, sleep: for tests.
     """
 
@@ -55,6 +56,7 @@ class AsyncClient(AccessCalls, SharedCalls):
         url: str | None = None,
         token: str | None = None,
         *,
+        timeout: float = ANSWER_SECONDS,
         transport: httpx.AsyncBaseTransport | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -64,7 +66,7 @@ class AsyncClient(AccessCalls, SharedCalls):
         self._http = httpx.AsyncClient(
             base_url=where.url,
             headers=where.headers,
-            timeout=POLL_TIMEOUT,
+            timeout=httpx.Timeout(timeout, connect=CONNECT_SECONDS),
             transport=transport,
             trust_env=not where.local,
         )
@@ -90,17 +92,19 @@ class AsyncClient(AccessCalls, SharedCalls):
     ) -> AsyncJobHandle:
         """See `Client.submit`."""
         if code is not None:
-            spec, archive = requests.packed(spec, code)
-            await self._upload(archive)
+            spec = requests.with_code(spec, await self.upload(code))
         return AsyncJobHandle(self, await self._send(requests.submit(spec, idempotency_key, force=force)))
 
-    async def _upload(self, archive: CodeArchive) -> None:
+    async def upload(self, folder: str | Path) -> str:
+        """See `Client.upload`."""
+        archive = await asyncio.to_thread(pack, Path(folder))
         try:
             await self._send(requests.has_code(archive.digest))
         except TrainyardError as error:
             if error.status != 404:
                 raise
             await self._send(requests.put_code(archive))
+        return archive.digest
 
     async def job(self, job_id: str) -> AsyncJobHandle:
         """See `Client.job`."""

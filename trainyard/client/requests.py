@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
@@ -13,7 +12,7 @@ import httpx
 
 from trainyard.client.errors import InvalidRequestError
 from trainyard.client.ids import segment
-from trainyard.client.packing import CodeArchive, pack
+from trainyard.client.packing import CodeArchive
 from trainyard.client.wire import JSON, Request, given, job_path, model, page, whole
 from trainyard.contract.base import wire_time
 from trainyard.contract.cluster import ClusterResource
@@ -80,14 +79,9 @@ def ask(ask_id: str) -> Request[AskResource]:
     return Request("GET", f"/v1/asks/{segment(ask_id, 'ask')}", model(AskResource))
 
 
-def packed(spec: Spec, folder: str | Path) -> tuple[dict[str, Any], CodeArchive]:
-    """The spec with its code named, and the code.
-
-    Raises:
-        SpecError: the folder cannot be packed, or the text is not YAML.
-    """
-    archive = pack(Path(folder))
-    return {**_plain(spec), "code": archive.digest}, archive
+def with_code(spec: Spec, digest: str) -> dict[str, Any]:
+    """The spec with its code named. Raises SpecError: the text is not YAML."""
+    return {**_plain(spec), "code": digest}
 
 
 def submit_sweep(
@@ -294,8 +288,9 @@ def artifact(job_id: str, path: str) -> Request[None]:
     return Request("GET", job_path(job_id, "artifacts", *map(quote, path.split("/"))), lambda _: None)
 
 
-def script(job_id: str) -> Request[ScriptResource]:
-    return Request("GET", job_path(job_id, "script"), model(ScriptResource))
+def script(job_id: str, *, attempt: int | None = None) -> Request[ScriptResource]:
+    """What was handed to the scheduler, for the newest attempt or this one."""
+    return Request("GET", job_path(job_id, "script"), model(ScriptResource), given(attempt=attempt))
 
 
 def templates() -> Request[Page[Template]]:

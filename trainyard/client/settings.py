@@ -48,6 +48,8 @@ def _is_loopback(url: str) -> bool:
         raise SettingError(f"{url!r} is not a URL ({error}); look at TRAINYARD_URL") from None
     if parsed.scheme not in {"http", "https"} or not parsed.host:
         raise SettingError(f"{url!r} is not an http:// or https:// URL; look at TRAINYARD_URL")
+    if parsed.path.rstrip("/").endswith("/v1"):
+        raise SettingError(f"{url!r} ends in /v1, which the client adds by itself; look at TRAINYARD_URL")
     try:
         return parsed.host == "localhost" or ip_address(parsed.host).is_loopback
     except ValueError:

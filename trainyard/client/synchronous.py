@@ -24,12 +24,12 @@ from trainyard.client.download import (
 )
 from trainyard.client.errors import TrainyardError, connection_failed, error_of, not_trainyard
 from trainyard.client.handles import JobHandle
-from trainyard.client.packing import CodeArchive
+from trainyard.client.packing import pack
 from trainyard.client.requests import Spec
 from trainyard.client.retry import retry_delay
 from trainyard.client.settings import connection
 from trainyard.client.stream import StreamCursor, StreamEvent
-from trainyard.client.waiting import POLL_TIMEOUT, STREAM_TIMEOUT, Wait
+from trainyard.client.waiting import ANSWER_SECONDS, CONNECT_SECONDS, STREAM_TIMEOUT, Wait
 from trainyard.client.wire import Request, following
 from trainyard.contract.resources import (
     CheckpointResource,
@@ -46,6 +46,7 @@ class Client(AccessCalls, SharedCalls):
     Args:
         url: default `TRAINYARD_URL`, then the local service.
         token: default `TRAINYARD_TOKEN`, then the local service's admin token file.
+        timeout: seconds that one answer may take before the request is tried again.
         transport, sleep: for tests.
     """
 
@@ -54,6 +55,7 @@ class Client(AccessCalls, SharedCalls):
         url: str | None = None,
         token: str | None = None,
         *,
+        timeout: float = ANSWER_SECONDS,
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -64,7 +66,7 @@ class Client(AccessCalls, SharedCalls):
         self._http = httpx.Client(
             base_url=where.url,
             headers=where.headers,
-            timeout=POLL_TIMEOUT,
+            timeout=httpx.Timeout(timeout, connect=CONNECT_SECONDS),
             transport=transport,
             trust_env=not where.local,
         )
@@ -95,17 +97,23 @@ class Client(AccessCalls, SharedCalls):
             force: submit it even where it cannot fit the GPUs' memory.
         """
         if code is not None:
-            spec, archive = requests.packed(spec, code)
-            self._upload(archive)
+            spec = requests.with_code(spec, self.upload(code))
         return JobHandle(self, self._send(requests.submit(spec, idempotency_key, force=force)))
 
-    def _upload(self, archive: CodeArchive) -> None:
+    def upload(self, folder: str | Path) -> str:
+        """Bring a folder with your code to the service, unless it has it: its digest, which a spec names as `code`.
+
+        Raises:
+            SpecError: the folder cannot be packed.
+        """
+        archive = pack(Path(folder))
         try:
             self._send(requests.has_code(archive.digest))
         except TrainyardError as error:
             if error.status != 404:
                 raise
             self._send(requests.put_code(archive))
+        return archive.digest
 
     def job(self, job_id: str) -> JobHandle:
         """A job: its resource, and what can be asked of it and done to it."""

@@ -8,9 +8,10 @@ from trainyard.client.errors import TrainyardError, WaitTimeoutError
 from trainyard.client.retry import is_passing
 from trainyard.contract.resources import TERMINAL, JobResource
 
-POLL_TIMEOUT = httpx.Timeout(30.0, connect=5.0)
+ANSWER_SECONDS = 30.0
+CONNECT_SECONDS = 5.0
 
-STREAM_TIMEOUT = httpx.Timeout(45.0, connect=5.0)
+STREAM_TIMEOUT = httpx.Timeout(45.0, connect=CONNECT_SECONDS)
 """The service sends a sign of life every 15 seconds; three missed mean a dead connection."""
 
 _FIRST_POLL = 0.2

@@ -2,10 +2,12 @@
 
 import copy
 import itertools
+import json
+from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 from pydantic.config import JsonDict
 
 from trainyard.contract.base import AnyFloat, DisplayName, Resource, Strict, Timestamp, no_bool
@@ -20,7 +22,16 @@ FieldPath = Annotated[str, StringConstraints(max_length=200, pattern=r"^[A-Za-z0
 Values = Mapping[str, Any]
 
 _CLOSED: JsonDict = {"additionalProperties": False}
-Axis = Annotated[list[Any], Field(min_length=1, max_length=1000)]
+
+
+def _each_once(values: list[Any]) -> list[Any]:
+    told = Counter(json.dumps(value, sort_keys=True, default=str) for value in values)
+    if again := next((value for value, count in told.items() if count > 1), None):
+        raise ValueError(f"has {again} twice, which would make the same job twice")
+    return values
+
+
+Axis = Annotated[list[Any], Field(min_length=1, max_length=1000), AfterValidator(_each_once)]
 Member = Annotated[dict[FieldPath, Any], Field(min_length=1, json_schema_extra=_CLOSED)]
 
 
@@ -48,7 +59,7 @@ class SweepRequest(Strict):
     spec: dict[str, Any]
     """As for `POST /v1/jobs`."""
     grid: dict[FieldPath, Axis] = Field(default_factory=dict, max_length=MAX_AXES, json_schema_extra=_CLOSED)
-    """Fields and the values that each takes: every combination is a member."""
+    """Fields and the values that each takes, each once: every combination is a member."""
     members: list[Member] = Field(default_factory=list, max_length=1000)
     """Instead of a grid: for each member the fields that it changes."""
     max_parallel: Annotated[int, Field(ge=1, le=10_000), BeforeValidator(no_bool)] | None = None

@@ -1,14 +1,14 @@
 """The routes that read curves."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 from starlette.responses import StreamingResponse
 
 from service.dependencies import NowDep, PersonDep, ServicesDep, after_query
-from service.errors import InvalidRequestError
+from service.errors import InvalidRequestError, NotFoundError
 from service.reports.curves.cover import ENDLESS
-from service.reports.curves.pages import csv_lines, point_page
+from service.reports.curves.pages import compared_csv, csv_lines, point_page
 from service.reports.curves.reading import Wanted, read_curves
 from trainyard.contract.curves import ComparisonResource, CurveAxis, MetricsResource, PointResource
 from trainyard.contract.resources import Page
@@ -32,6 +32,7 @@ Over = Annotated[
         "`tokens` seen. Steps are there in any case."
     ),
 ]
+Format = Annotated[Literal["json", "csv"], Query(description="`csv` for a table, one line a point.")]
 MaxPoints = Annotated[int, Query(ge=10, le=1_000_000, description="At most so many a series.")]
 
 
@@ -55,7 +56,7 @@ def read_metrics(
     to_step: ToStep = ENDLESS,
     max_points: MaxPoints = 2000,
     x: Over = "step",
-    format: Annotated[str, Query(pattern="^(json|csv)$")] = "json",
+    format: Format = "json",
 ) -> Any:
     """Curves, thinned to the extremes where there are more points than asked for: such a series is `truncated`."""
     wanted = Wanted(_names(keys), from_step, to_step, max_points, x)
@@ -78,7 +79,12 @@ def list_points(
     return point_page(services.database, job_id, _names(keys), after, limit, now)
 
 
-@router.get("/metrics", operation_id="compare_metrics")
+@router.get(
+    "/metrics",
+    operation_id="compare_metrics",
+    response_model=ComparisonResource,
+    responses={200: {"content": {"text/csv": {}}}},
+)
 def compare_metrics(
     services: ServicesDep,
     _person: PersonDep,
@@ -97,9 +103,16 @@ def compare_metrics(
     to_step: ToStep = ENDLESS,
     max_points: Annotated[int, Query(ge=10, le=_COMPARED_POINTS, description="At most so many a series.")] = 2000,
     x: Over = "step",
-) -> ComparisonResource:
+    format: Format = "json",
+) -> Any:
     """The curves of several jobs in one answer."""
     if len(set(job)) < len(job):
         raise InvalidRequestError("names a job twice", param="job")
     wanted = Wanted(_names(keys), from_step, to_step, max_points, x)
-    return ComparisonResource(data=[read_curves(services.database, job_id, wanted, now) for job_id in job])
+    try:
+        if format == "csv":
+            return StreamingResponse(compared_csv(services.database, job, wanted, now), media_type="text/csv")
+        return ComparisonResource(data=[read_curves(services.database, job_id, wanted, now) for job_id in job])
+    except NotFoundError as error:
+        error.param = "job"
+        raise

@@ -75,6 +75,19 @@ def csv_lines(database: Database, job_id: str, wanted: Wanted, now: datetime) ->
     return _csv(database, job_id, names, wanted, now)
 
 
+def compared_csv(database: Database, job_ids: Sequence[str], wanted: Wanted, now: datetime) -> Iterator[str]:
+    """The curves of several jobs as one text, each line with its job before it. Raises what `csv_lines` does."""
+    return _joined(job_ids, [csv_lines(database, job_id, wanted, now) for job_id in job_ids])
+
+
+def _joined(job_ids: Sequence[str], texts: Sequence[Iterator[str]]) -> Iterator[str]:
+    headings = [next(text) for text in texts]
+    yield f"job,{headings[0]}"
+    for job_id, text in zip(job_ids, texts, strict=True):
+        for piece in text:
+            yield "".join(f"{job_id},{line}" for line in piece.splitlines(keepends=True))
+
+
 def _csv(database: Database, job_id: str, names: Sequence[str], wanted: Wanted, now: datetime) -> Iterator[str]:
     column = AXIS_COLUMNS.get(wanted.axis)
     yield "key,step,value,time" + (f",{column}\n" if column else "\n")

@@ -273,14 +273,21 @@ def test_a_second_claim_of_one_attempt(world: World) -> None:
         ("limit=0", "limit"),
         ("limit=201", "limit"),
         ("order=up", "order"),
-        ("status=odd", "status.0"),
+        ("status=odd", "status"),
         ("sort=name", "sort"),
+        ("created_after=2026-01-01", "created_after"),
         ("after=job_zzz", "after"),
     ],
 )
 def test_case_23_a_bad_query(world: World, query: str, param: str) -> None:
     answer = world.client.get(f"/v1/jobs?{query}")
     assert (answer.status_code, answer.json()["error"]["param"]) == (422, param)
+
+
+@pytest.mark.parametrize("moment", ["2026-01-01", "2026-01-01T00:00:00", "yesterday", "2026-13-01T00:00:00Z"])
+def test_what_is_no_moment_says_how_to_write_one(world: World, moment: str) -> None:
+    answer = world.client.get("/v1/jobs", params={"created_after": moment})
+    assert "2026-01-01T00:00:00Z" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,21 @@ def test_raw_pages_hold_every_visible_point_once(world: World) -> None:
     assert (bad.status_code, bad.json()["error"]["param"]) == (422, "after")
 
 
+def test_csv_of_several_jobs_is_one_table(world: World) -> None:
+    jobs = []
+    for seed in (1, 2):
+        jobs.append(world.submit(seed=seed))
+        worker = world.start(jobs[-1])
+        worker.metrics([("train/loss", step, float(seed * step)) for step in (1, 2)])
+    text = world.client.get("/v1/metrics", params={"job": jobs, "format": "csv"}).text
+    rows = [(row["job"], row["key"], row["step"], row["value"]) for row in csv.DictReader(io.StringIO(text))]
+    assert rows == [
+        (job, "train/loss", str(step), repr(float(seed * step))) for seed, job in enumerate(jobs, 1) for step in (1, 2)
+    ]
+    missing = world.client.get("/v1/metrics", params={"job": [jobs[0], "job_nothing"], "format": "csv"})
+    assert (missing.status_code, missing.json()["error"]["param"]) == (404, "job")
+
+
 def test_csv_is_the_same_curve(world: World) -> None:
     job = world.submit()
     report(world.start(job), 1, 2_500)

@@ -199,6 +199,7 @@ class TestRefusals:
         world.tick()
         shown = world.job(job)
         assert (shown["status"], shown["status_reason"], world.scheduler.submitted) == ("failed", "rejected", [])
+        assert "--force" in shown["error"]["hint"]
         assert shown["status_message"].startswith("strategy: needs about 23.6 GiB of 16 GiB per GPU: optimizer 9.51")
         assert "would fit" in shown["status_message"]
 

@@ -70,6 +70,13 @@ def test_one_bad_member_and_nothing_is_stored(world: World) -> None:
     assert world.client.get("/v1/sweeps").json()["data"] == []
 
 
+def test_a_value_that_stands_twice_is_named(world: World) -> None:
+    answer = world.client.post("/v1/sweeps", json={**BODY, "grid": {"optimizer.lr": [0.1, 0.2, 0.1]}})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (422, "grid.optimizer.lr")
+    assert "has 0.1 twice" in error["message"]
+
+
 def test_more_members_than_are_taken_are_refused_without_being_made(world: World) -> None:
     body = {**BODY, "grid": {f"metadata.k{n}": list(range(1000)) for n in range(9)}}
     answer = world.client.post("/v1/sweeps", json=body)

@@ -30,6 +30,7 @@ def test_a_member_changes_its_fields_and_leaves_the_spec_alone() -> None:
         {},
         {"grid": {"seed": [1]}, "members": [{"seed": 1}]},
         {"grid": {"seed": []}},
+        {"grid": {"seed": [1, 2, 1]}},
         {"grid": {"": [1]}},
         {"grid": {"a..b": [1]}},
         {"members": [{}]},

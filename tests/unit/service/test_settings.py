@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from service.cluster.place import Place
 from service.errors import ServiceError
 from service.planner.script import preview
-from service.settings import Settings
+from service.settings import Settings, misspelt
 from trainyard.contract.resolve import resolve
 from trainyard.contract.spec import parse_spec
 from trainyard.contract.templates import fill_template
@@ -53,3 +53,8 @@ def test_a_file_that_is_no_secret_is_refused(tmp_path: Path) -> None:
         url_with(private(tmp_path / "empty", "\n"))
     with pytest.raises(ServiceError, match="No such file"):
         url_with(tmp_path / "absent")
+
+
+def test_a_name_that_is_nearly_a_setting_is_told_and_others_are_not() -> None:
+    names = ["TRAINYARD_MAX_GPUS_PER_USR", "TRAINYARD_MAX_GPUS_PER_USER", "TRAINYARD_PORTS", "TRAINYARD_URL", "PATH"]
+    assert list(misspelt(names)) == [("TRAINYARD_MAX_GPUS_PER_USR", "TRAINYARD_MAX_GPUS_PER_USER")]

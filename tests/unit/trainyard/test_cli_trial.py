@@ -116,7 +116,8 @@ class TestSweepReferences:
             ends(run(command, "nope"), 6, "error: there is no sweep 'nope'")
         ends(run("sweeps", "swp_01"), 2, "error: 2 sweeps have ids like 'swp_01'; give more of it")
 
-    def test_other_ids_that_cannot_be(self, run):
+    def test_other_ids_that_cannot_be(self, run, service):
+        service.on("GET", "/v1/tokens", page())
         ends(run("tokens", "revoke", "nope"), 6, "error: there is no token 'nope'")
         ends(run("webhooks", "test", "nope"), 6, "error: there is no webhook 'nope'")
 
@@ -150,6 +151,8 @@ def test_a_folder_in_the_place_of_a_spec(service, run, tmp_path):
     service.on("GET", "/v1/templates", page({"name": "digits_ddp", "description": "", "spec": {}}))
     ends(run("submit", str(tmp_path)), 2, f"error: {str(tmp_path)!r} is a folder; name a file")
     ends(run("submit", "mine"), 2, "error: 'mine' is a folder, and no preset; name a file in it, or one of: digits_ddp")
+    words = "error: there is no file and no preset 'digts_ddp'; did you mean 'digits_ddp'? presets: digits_ddp"
+    ends(run("submit", "digts_ddp"), 2, words)
 
 
 class TestANarrowTerminal:

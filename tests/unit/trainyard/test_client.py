@@ -217,6 +217,18 @@ class TestRetries:
         assert service.slept == []
 
 
+class TestTimeout:
+    def test_an_answer_may_take_as_long_as_one_says_and_connecting_no_longer(self, service):
+        service.on("GET", "/v1/jobs/a1", job("a1"))
+        service.client(timeout=120.0).job("a1")
+        assert service.requests[0].extensions["timeout"] == {
+            "connect": 5.0,
+            "read": 120.0,
+            "write": 120.0,
+            "pool": 120.0,
+        }
+
+
 class TestWait:
     def test_returns_the_job_once_it_is_over(self, service):
         service.on("GET", "/v1/jobs/a1", job("a1"), job("a1", status="running"), job("a1", status="failed"))

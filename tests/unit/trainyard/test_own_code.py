@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import threading
 
 import httpx
 import pytest
@@ -67,7 +69,33 @@ class TestClient:
         assert [path.name for path in tmp_path.iterdir()] == ["deep"]
 
 
+class TestSweepCommand:
+    def test_all_members_have_the_code_that_lies_beside_the_spec(self, service, run, folder):
+        (folder / "spec.yaml").write_text(yaml.safe_dump(CUSTOM))
+        digest = pack(folder).digest
+        service.on("HEAD", f"/v1/code/{digest}", httpx.Response(404)).on("PUT", f"/v1/code/{digest}", {})
+        run("sweep", str(folder / "spec.yaml"), "--grid", "seed=1,2")
+        assert [request.method for request in service.requests] == ["HEAD", "PUT", "POST"]
+        assert sent_spec(service)["spec"] == {**CUSTOM, "code": digest}
+
+    def test_a_program_that_is_nowhere_is_not_submitted(self, service, run, tmp_path):
+        (tmp_path / "spec.yaml").write_text(yaml.safe_dump(SCRIPT))
+        result = run("sweep", str(tmp_path / "spec.yaml"), "--grid", "gpus=1,2")
+        assert (result.exit_code, service.requests) == (2, [])
+        assert "name its folder with --code" in result.stderr
+
+
 class TestSubmitCommand:
+    def test_a_spec_can_come_through_a_pipe(self, service, run, tmp_path):
+        service.on("POST", "/v1/jobs", job())
+        pipe = tmp_path / "pipe"
+        os.mkfifo(pipe)
+        writer = threading.Thread(target=pipe.write_text, args=("task: regression\n",))
+        writer.start()
+        assert run("submit", str(pipe)).exit_code == 0
+        writer.join()
+        assert sent_spec(service) == {"task": "regression"}
+
     @pytest.mark.parametrize("spec", [SCRIPT, CUSTOM], ids=["script", "custom"])
     def test_the_spec_files_folder_is_the_code_if_the_program_is_there(self, service, run, folder, spec):
         (folder / "spec.yaml").write_text(yaml.safe_dump(spec))

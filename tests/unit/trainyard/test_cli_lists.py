@@ -1,0 +1,93 @@
+"""What a person narrows a list by, and the lists of what a job went through."""
+
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import pytest
+import typer
+
+from tests.unit.trainyard.fake_service import TIME, attempt, error, job, page
+from trainyard.cli.moments import moment
+
+SWEEP = "swp_01kdvdna00az9cxjnszk8v8abh"
+
+
+class TestMoment:
+    @pytest.mark.parametrize(
+        ("text", "expected"),
+        [
+            ("2026-01-31", datetime(2026, 1, 31, tzinfo=UTC)),
+            ("2026-01-31 12:30", datetime(2026, 1, 31, 12, 30, tzinfo=UTC)),
+            ("2026-01-31T12:30:00Z", datetime(2026, 1, 31, 12, 30, tzinfo=UTC)),
+            ("2026-01-31T12:30:00+02:00", datetime(2026, 1, 31, 10, 30, tzinfo=UTC)),
+        ],
+    )
+    def test_a_date_is_in_utc_unless_it_says_otherwise(self, text, expected):
+        assert moment(text) == expected
+
+    @pytest.mark.parametrize(("text", "seconds"), [("30min", 1800), ("2h", 7200), ("3d", 3 * 86400), ("1w", 7 * 86400)])
+    def test_a_length_is_so_long_ago(self, text, seconds):
+        assert abs(datetime.now(UTC) - timedelta(seconds=seconds) - moment(text)) < timedelta(seconds=5)
+
+    @pytest.mark.parametrize("text", ["", "yesterday", "2", "h", "-2h", "2026-13-01", "999999w"])
+    def test_anything_else_is_refused_with_what_to_write(self, text):
+        with pytest.raises(typer.BadParameter, match="2026-01-31"):
+            moment(text)
+
+
+class TestJobs:
+    def test_are_searched_and_kept_to_a_sweep(self, run, service):
+        service.on("GET", "/v1/jobs", page(job("a1")))
+        service.on("GET", f"/v1/sweeps/{SWEEP}", httpx.Response(200, json=sweep()))
+        assert run("list", "--search", "LoRA", "--sweep", SWEEP, "--since", "2026-01-31").exit_code == 0
+        sent = service.requests[-1].url.params
+        assert (sent["search"], sent["sweep"]) == ("LoRA", SWEEP)
+        assert sent["created_after"].startswith("2026-01-31T00:00:00")
+
+    def test_a_moment_that_is_none_is_wrong_usage(self, run, service):
+        result = run("list", "--since", "yesterday")
+        assert (result.exit_code, service.requests) == (2, [])
+        assert "2h" in result.stderr
+
+
+class TestAttempts:
+    def test_each_says_where_it_ran_and_how_it_ended(self, run, service):
+        service.on("GET", "/v1/jobs/a1", job("a1"))
+        later = "2026-01-02T03:05:05.000Z"
+        ended = attempt(number=1, nodes=["n1", "n2"], started_at=TIME, ended_at=later, exit_reason="preempted")
+        service.on("GET", "/v1/jobs/a1/attempts", page(ended))
+        shown = run("attempts", "a1").stdout
+        for there in ("n1, n2", "preempted", "1 min"):
+            assert there in shown
+
+    def test_none_is_said(self, run, service):
+        service.on("GET", "/v1/jobs/a1", job("a1")).on("GET", "/v1/jobs/a1/attempts", page())
+        assert run("attempts", "a1").stderr == "no attempt yet\n"
+
+    def test_an_older_ones_script_is_had_by_its_number(self, run, service):
+        service.on("GET", "/v1/jobs/a1", job("a1"))
+        script = {"object": "script", "job_id": "a1", "attempt": 1, "scheduler": "local", "script": "#!/bin/sh\n"}
+        service.on("GET", "/v1/jobs/a1/script", script)
+        assert run("script", "a1", "--attempt", "1").stdout == "#!/bin/sh\n"
+        assert service.requests[-1].url.params["attempt"] == "1"
+
+
+class TestTokens:
+    def test_a_name_is_answered_with_its_tokens(self, run, service):
+        gone = error(404, "there is no token 'anna'", "not_found_error", "token_not_found")
+        service.on("DELETE", "/v1/tokens/anna", gone).on("DELETE", "/v1/tokens/eve", gone)
+        tokens = [token("t1", "anna"), token("t2", "bob"), token("t3", "anna", revoked_at=TIME), token("t4", "anna")]
+        service.on("GET", "/v1/tokens", page(*tokens))
+        result = run("tokens", "revoke", "anna")
+        assert result.exit_code == 2
+        assert result.stderr == "error: 'anna' is a name; say which of its tokens: t1, t4\n"
+        assert run("tokens", "revoke", "eve").exit_code == 6
+
+
+def token(id_, name, **changes):
+    return {"id": id_, "name": name, "role": "user", "may_run_code": False, "created_at": TIME, **changes}
+
+
+def sweep():
+    plain = {"id": SWEEP, "name": "rates", "created_by": "anna", "created_at": TIME}
+    return {**plain, "fields": ["seed"], "size": 1, "counts": {"queued": 1}, "members": []}
