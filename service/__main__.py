@@ -30,7 +30,6 @@ from service.doctor import examine, examine_slurm
 from service.errors import ServiceError
 from service.housekeeping import keeper
 from service.impatience import protocol
-from service.misspelt import misspelt
 from service.observability import configure_logging
 from service.reconcile.elsewhere import Elsewhere
 from service.reconcile.handover import HandOvers
@@ -77,11 +76,9 @@ def main(argv: list[str] | None = None) -> int:
     asked = parser.parse_args(argv)
     try:
         settings = Settings()
-        for name, meant in misspelt(os.environ):
-            print(f"trainyard: {name} is no setting, and does nothing; did you mean {meant}?", file=sys.stderr)
         configure_logging(settings.log_format)
-        for words in misspelt(os.environ):
-            structlog.get_logger("service").warning(words)
+        for name, meant in misspelt(os.environ):
+            structlog.get_logger("service").warning(f"{name} is no setting, and does nothing; did you mean {meant}?")
         if asked.command == "doctor":
             return doctor(settings, scheduler_alone=asked.scheduler)
         return {"serve": serve, "migrate": migrate}[asked.command](settings)
