@@ -244,6 +244,8 @@ class Reconciler:
         retries_left, barren, on_time_limit = 0, 0, "continue"
         former: tuple[str, ...] = ()
         folder = self._services.run(job.id).attempt(attempt.number)
+        # Of thousands that wait no file is looked at.
+        started = over or (seen is not None and seen.state == "running")
         if over:
             # Points drained a moment ago may have brought a checkpoint that the loaded row does not know.
             with self._services.database.read() as session:
@@ -259,7 +261,7 @@ class Reconciler:
             status=job.status,  # type: ignore[arg-type]
             desired=job.desired,  # type: ignore[arg-type]
             claimed=attempt.claimed_at is not None,
-            unclaimed=Unclaimed() if attempt.claimed_at else read_unclaimed(folder, over=over),
+            unclaimed=read_unclaimed(folder, over=over) if started and not attempt.claimed_at else Unclaimed(),
             observation=seen,
             finish=finish,
             retries_left=retries_left,
