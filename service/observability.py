@@ -28,6 +28,13 @@ def configure_logging(form: Literal["console", "json"]) -> None:
     )
 
 
+# A series that begins with its first event begins at 1, and to Prometheus nothing has risen: these begin at 0.
+_OUTCOMES = ("ok", "failed", "timeout")
+_ANSWERS = ("accepted", "rejected", "ambiguous", "not_asked", "refused")
+_FOUND = ("name", "claim", "operator")
+_KINDS = ("points", "log_bytes", "events", "checkpoints")
+
+
 class ServiceMetrics:
     """Series of one process; a registry of its own, so that several services can live in one test."""
 
@@ -50,6 +57,9 @@ class ServiceMetrics:
         self._submissions = self._counter("submissions", "Answers to submissions.", "outcome")
         self._adoptions = self._counter("adoptions", "Submissions that were found again.", "how")
         self._ingested = self._counter("ingested", "What workers have reported, repeated deliveries included.", "kind")
+        for counter, values in ((self._submissions, _ANSWERS), (self._adoptions, _FOUND), (self._ingested, _KINDS)):
+            for value in values:
+                counter.labels(value)
         self._under_way = Gauge("trainyard_hand_overs", "Submissions under way.", registry=self.registry)
         self._unanswered = Gauge(
             "trainyard_submissions_unanswered",
@@ -74,6 +84,8 @@ class ServiceMetrics:
 
     def command(self, command: str, outcome: str) -> None:
         """One command to Slurm: `ok`, `failed` or `timeout`; for sbatch, no clear answer is `failed`."""
+        for known in _OUTCOMES:
+            self._commands.labels(command, known)
         self._commands.labels(command, outcome).inc()
 
     def submission(self, outcome: str) -> None:

@@ -133,6 +133,12 @@ class Stack:
             timeout=timeout, cwd=self.folder,
         )  # fmt: skip
 
+    def shell(self, line: str, timeout: float = 180.0) -> str:
+        """A line of the documentation, in the tree, for this project."""
+        said = line.replace("docker compose", " ".join(self._command))
+        settings = (f"{name}={value}" for name, value in self._environment.items())
+        return self.engine.run("env", *settings, "sh", "-ec", said, timeout=timeout, cwd=self.folder)
+
     def execute(self, service: str, *command: str, number: int = 0, timeout: float = 60.0) -> str:
         """A command in a container of that service."""
         return self.engine.run("docker", "exec", self.containers(service)[number], *command, timeout=timeout)

@@ -1,0 +1,13 @@
+"""The digits, where they cannot be had."""
+
+import pytest
+
+from worker.data.digits import load_digits
+from worker.errors import RefusedError
+
+
+def test_without_scikit_learn_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    with pytest.raises(RefusedError, match="scikit-learn") as refused:
+        load_digits(0.2)
+    assert "examples" in (refused.value.hint or "")
