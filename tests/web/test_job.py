@@ -144,6 +144,28 @@ def test_zoom_is_shared_as_high_as_what_is_seen_and_undone(visit: Visit, client:
     page.wait_for_function("() => document.querySelector('#chart-norm .frame').layout.xaxis.autorange !== false")
 
 
+def test_a_zoomed_curve_of_finer_points_grows_too(visit: Visit, running: Any) -> None:
+    page = visit.page
+    asked: list[str] = []
+
+    def thinned(route: Route) -> None:
+        asked.append(route.request.url)
+        answer = route.fetch()
+        told = answer.json()
+        route.fulfill(response=answer, json={**told, "series": [{**one, "truncated": True} for one in told["series"]]})
+
+    page.route("**/v1/jobs/*/metrics*", thinned)
+    visit.go(f"/jobs/{running.id}")
+    grown(page, 30)
+    page.evaluate("Plotly.relayout(document.querySelector('#chart-loss .frame'), {'xaxis.range': [0, 900000]})")
+    page.wait_for_function("() => document.querySelector('#chart-norm .frame').layout.xaxis.autorange === false")
+    while not any("to_step=900000" in url for url in asked):
+        page.wait_for_timeout(50)
+    grown(page, max(points(page)) + 100)
+    grown(page, max(points(page)) + 100)
+    page.unroute("**/v1/jobs/*/metrics*")
+
+
 def test_log_scale_and_smoothing(visit: Visit, running: Any) -> None:
     page = visit.go(f"/jobs/{running.id}")
     grown(page, 30)

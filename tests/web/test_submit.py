@@ -118,7 +118,7 @@ def test_a_preset_can_be_taken_and_undone(writing: Page) -> None:
 def test_a_preset_with_code_of_its_own_runs_from_the_browser_alone(visit: Visit, client: Client) -> None:
     page = visit.go("/submit?preset=custom_spirals")
     expect(page.locator("#code-told")).to_have_text("It runs code of your own: spirals.py is wanted.")
-    page.get_by_role("button", name="Upload the preset’s code").click()
+    page.get_by_role("button", name="Upload the preset").click()
     expect(page.locator("#code-told")).to_contain_text("Its code is uploaded: sha256:")
     assert re.search(r"^code: .sha256:[0-9a-f]{64}", page.locator("#spec").input_value(), re.M)
     page.get_by_role("button", name="Submit", exact=True).click()

@@ -7,7 +7,7 @@ import { byId, confirmed, data, localTimes, make, say, setText } from "./page.js
 import { Parallel } from "./parallel.js";
 import { pick } from "./picker.js";
 import { colour, curveColour, draw, onTheme } from "./plotly.js";
-import { tone } from "./rows.js";
+import { changesOf, tone } from "./rows.js";
 
 const AT_ONCE = 20; // runs that the API answers for in one go
 const PAUSE = 5000; // milliseconds between two looks at what still runs
@@ -22,7 +22,7 @@ let lit = null;
 
 for (const member of members) { // all members have one name: what tells them apart is what each changes
   const run = runs.find((one) => one.id === member.job_id);
-  if (run) run.name = Object.entries(member.values).map(([field, value]) => `${field.split(".").at(-1)} ${typeof value === "string" ? value : JSON.stringify(value)}`).join(", ");
+  if (run) run.name = changesOf(member);
 }
 
 // -- what is looked at lives in the address ----------------------------------------------------------------------------

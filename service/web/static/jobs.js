@@ -3,7 +3,7 @@
 import { call, query } from "./api.js";
 import { asNumber, count } from "./format.js";
 import { byId, confirmed, data, localTimes, mayChange, say, setText, showLink, visitor } from "./page.js";
-import { brief, done, fillRow, LOSS, newRow } from "./rows.js";
+import { brief, changesOf, done, fillRow, LOSS, newRow } from "./rows.js";
 import { Curves } from "./sparks.js";
 import { follow } from "./stream.js";
 import { VirtualRows } from "./virtual.js";
@@ -18,6 +18,7 @@ let hasMore = data.has_more;
 let lastId = data.last_id;
 let loading = null;
 const chosen = new Set();
+const values = new Map(); // of a sweep's members: what each changes, as all have one name
 const curves = new Curves((id) => table.refresh(id));
 
 const parameters = () => new URLSearchParams(location.search);
@@ -35,7 +36,7 @@ const sorting = () => {
 const table = new VirtualRows(byId("rows"), {
   columns: 9,
   create: newRow,
-  fill: (row, id) => fillRow(row, jobs.get(id), { chosen: chosen.has(id), curve: curves.of(id) }),
+  fill: (row, id) => fillRow(row, jobs.get(id), { chosen: chosen.has(id), curve: curves.of(id), note: values.get(id) }),
   seen: (ids) => curves.want(ids.map((id) => jobs.get(id)).filter((job) => job.metrics[LOSS] !== null && job.metrics[LOSS] !== undefined)),
   nearEnd: () => { if (hasMore) loadMore(); },
 });
@@ -129,6 +130,26 @@ byId("filters").addEventListener("submit", (event) => event.preventDefault());
 byId("filters").addEventListener("input", () => {
   clearTimeout(typing);
   typing = setTimeout(narrow, 200);
+});
+
+/** Of a sweep that the address names: its name, the way to its comparison, and what its members change. */
+async function showSweep() {
+  const id = filters().get("sweep");
+  if (!id) return;
+  const sweep = await call(`/v1/sweeps/${encodeURIComponent(id)}`);
+  const place = byId("of-sweep");
+  place.hidden = false;
+  place.querySelector("a").href = `/compare${query({ sweep: id })}`;
+  setText(place.querySelector("a"), sweep.name);
+  for (const member of sweep.members) values.set(member.job_id, changesOf(member));
+  table.refresh();
+}
+
+byId("of-sweep").querySelector("button").addEventListener("click", () => {
+  byId("of-sweep").hidden = true;
+  values.clear();
+  go((found) => found.delete("sweep"));
+  reload().catch(complain);
 });
 
 /** Take the filters as they stand in the form. */
@@ -266,6 +287,7 @@ function complain(error) {
 }
 
 show();
+showSweep().catch(() => {}); // the table is whole without
 localTimes();
 if (byId("filters").elements.search.value.trim() !== (parameters().get("search") ?? "")) narrow(); // typed meanwhile
 if (sorting().key !== "age") loadMore();

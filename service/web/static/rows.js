@@ -17,7 +17,7 @@ export const tone = (status) => TONES[status] ?? "off";
 export const done = (job) => (job.progress?.total_steps ? Math.min(1, job.progress.step / job.progress.total_steps) : 0);
 
 const PLACES = {
-  box: ".pick input", chip: ".chip", name: ".name a", why: ".why", bar: ".bar", done: ".bar > span", steps: ".steps", left: ".left",
+  box: ".pick input", chip: ".chip", name: ".name a", note: ".name small", why: ".why", bar: ".bar", done: ".bar > span", steps: ".steps", left: ".left",
   spark: ".spark path", loss: ".value", gpus: ".gpus", made: ".made", owner: ".owner", age: "time",
 };
 const found = new WeakMap();
@@ -30,12 +30,13 @@ function placesOf(row) {
   return found.get(row);
 }
 
-/** Fill a row with what the job is now. `curve` are its last losses, oldest first. */
-export function fillRow(row, job, { chosen = false, curve = null } = {}) {
+/** Fill a row with what the job is now. `curve` are its last losses, oldest first; `note` stands beside its name. */
+export function fillRow(row, job, { chosen = false, curve = null, note = "" } = {}) {
   const at = placesOf(row);
   const { progress } = job;
   if (row.dataset.id !== job.id) become(row, at, job);
   at.box.checked = chosen;
+  setText(at.note, note);
   at.chip.className = `chip ${tone(job.status)}`;
   at.chip.title = job.status_message;
   setText(at.chip, job.status);
@@ -85,3 +86,7 @@ export function brief(job) {
     spec: { gpus, strategy, precision, lora_rank }, metrics: { [LOSS]: job.metrics[LOSS] },
   };
 }
+
+/** What a member of a sweep changes: `lr 0.001, size 32`. */
+export const changesOf = (member) => Object.entries(member.values)
+  .map(([field, value]) => `${field.split(".").at(-1)} ${typeof value === "string" ? value : JSON.stringify(value)}`).join(", ");
