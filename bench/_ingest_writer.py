@@ -25,6 +25,7 @@ def main() -> None:
     send = {"trainyard": _trainyard, "mlflow": _mlflow, "sqlite": _sqlite, "postgres": _postgres}[plan["kind"]](plan)
     time.sleep(max(0.0, plan["start"] - time.time()))
     begun, seconds, points, times = time.perf_counter(), plan["seconds"], 0, []
+    spent = time.process_time()
     for number, batch in enumerate(_batches(plan["size"])):
         for _ in range(2 if number % DUPLICATE_EVERY == 0 else 1):
             sent = time.perf_counter()
@@ -33,7 +34,8 @@ def main() -> None:
         points += len(batch)
         if time.perf_counter() - begun > seconds:
             break
-    print(json.dumps({"points": points, "seconds": time.perf_counter() - begun, "times": times}))
+    told = {"points": points, "seconds": time.perf_counter() - begun, "times": times}
+    print(json.dumps({**told, "processor": time.process_time() - spent}))
 
 
 def _batches(size: int) -> Iterator[list[Triple]]:
@@ -44,6 +46,11 @@ def _batches(size: int) -> Iterator[list[Triple]]:
             step += 1
             batch += [(f"train/metric_{key}", step, random.random()) for key in range(KEYS)]
         yield batch
+
+
+def _clock(step: int) -> str:
+    """The time of a step, one a second; what is reported together has one time."""
+    return f"2026-01-{1 + step // 86400 % 28:02}T{step // 3600 % 24:02}:{step // 60 % 60:02}:{step % 60:02}.000Z"
 
 
 def _poster(plan: dict[str, Any], headers: dict[str, str]) -> Callable[[bytes], None]:
@@ -72,8 +79,8 @@ def _trainyard(plan: dict[str, Any]) -> Send:
     post = _poster(plan, {"Authorization": f"Bearer {plan['token']}", "Content-Type": "application/json"})
 
     def send(batch: list[Triple]) -> None:
-        time_ = '"2026-01-01T00:00:00.000Z"'
-        points = ",".join(f'{{"key":"{k}","step":{s},"value":{v!r},"time":{time_}}}' for k, s, v in batch)
+        times = {s: _clock(s) for _, s, _ in batch[::KEYS]}
+        points = ",".join(f'{{"key":"{k}","step":{s},"value":{v!r},"time":"{times[s]}"}}' for k, s, v in batch)
         post(f'{{"execution":1,"resumed_from_step":0,"points":[{points}],"progress":null}}'.encode())
 
     return send
@@ -83,14 +90,17 @@ def _mlflow(plan: dict[str, Any]) -> Send:
     post = _poster(plan, {"Content-Type": "application/json"})
 
     def send(batch: list[Triple]) -> None:
-        points = ",".join(f'{{"key":"{k}","value":{v!r},"timestamp":1767225600000,"step":{s}}}' for k, s, v in batch)
+        points = ",".join(
+            f'{{"key":"{k}","value":{v!r},"timestamp":{1767225600000 + 1000 * s},"step":{s}}}' for k, s, v in batch
+        )
         post(f'{{"run_id":"{plan["run"]}","metrics":[{points}]}}'.encode())
 
     return send
 
 
 def _rows(plan: dict[str, Any], batch: list[Triple], number: int) -> list[tuple[Any, ...]]:
-    return [(plan["job"], int(k.rsplit("_", 1)[1]) + 1, s, 1, v, 0, 1767225600000000, number) for k, s, v in batch]
+    key = {f"train/metric_{number}": number + 1 for number in range(KEYS)}
+    return [(plan["job"], key[k], s, 1, v, 0, 1767225600000000 + 1000000 * s, number) for k, s, v in batch]
 
 
 def _sqlite(plan: dict[str, Any]) -> Send:

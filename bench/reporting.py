@@ -40,8 +40,10 @@ STEP_SECONDS = 0.010
 VALUES = {f"train/value_{number}": 0.1 * number for number in range(10)}
 EVERY = 10
 SLOW_SECONDS = 30.0
-DRAIN_SECONDS = 0.5
+DRAIN_SECONDS = 1.0
 """After a block: what it left to the threads is not to fall on the next one."""
+CONNECT_SECONDS = 3.0
+"""For what is done once a run: to connect, and to read the certificates."""
 
 
 @dataclass
@@ -84,15 +86,15 @@ def main() -> int:
     options = parser.parse_args()
     torch.set_num_threads(1)
     products = _products()
-    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder, _service(0.0) as url:
-        _compare(Cost(), Path(folder), url, options.reports, products)  # what is done once a process
+    with _reporting(0.0) as reporter:
+        _compare(Cost(), reporter, options.reports, products)  # what is done once a process
     print(f"{os.cpu_count()} cores, load average before: {os.getloadavg()[0]:.1f}; a report every {EVERY} steps")
     good = True
     for name, delay in (("up", 0.0), ("down", None), ("answers in 30 s", SLOW_SECONDS)):
         cost = Cost()
-        with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder, _service(delay) as url:
-            for pair in range(options.pairs):
-                _compare(cost, Path(folder) / str(pair), url, options.reports, products)
+        with _reporting(delay) as reporter:
+            for _ in range(options.pairs):
+                _compare(cost, reporter, options.reports, products)
         print(f"  service {name:16} {cost}", flush=True)
         good &= cost.good()
     return 0 if good else 1
@@ -109,23 +111,26 @@ def p99(values: Sequence[float]) -> float:
     return sorted(values)[int(len(values) * 0.99)]
 
 
-def _compare(cost: Cost, folder: Path, url: str, reports: int, products: int) -> None:
-    blocks: dict[bool, float] = {}
-    for speaks in random.sample((True, False), 2):
-        if speaks:
-            layout = AttemptLayout(folder)
-            sender = SpoolSender(layout, 1, lambda: ServiceClient(url, "a1", "token"))
-            reporter = SpoolReporter(layout, 1, 0, sender)
-            reporter.points(0, VALUES)
-            time.sleep(DRAIN_SECONDS)  # to connect is done once a run
-            blocks[speaks] = _block(reports, products, reporter, cost)
-            reporter.close(0.0)
-        else:
-            blocks[speaks] = _block(reports, products, None, cost)
+def _compare(cost: Cost, reporter: SpoolReporter, reports: int, products: int) -> None:
+    blocks = {speaks: _block(reports, products, reporter, cost, speaks) for speaks in random.sample((True, False), 2)}
     cost.changes.append(blocks[True] / blocks[False] - 1)
 
 
-def _block(reports: int, products: int, reporter: SpoolReporter | None, cost: Cost) -> float:
+@contextmanager
+def _reporting(delay: float | None) -> Iterator[SpoolReporter]:
+    """A run's reporter, connected, to a service that answers after so long, or that is not there."""
+    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder, _service(delay) as url:
+        layout = AttemptLayout(Path(folder))
+        reporter = SpoolReporter(layout, 1, 0, SpoolSender(layout, 1, lambda: ServiceClient(url, "a1", "token")))
+        reporter.points(0, VALUES)
+        time.sleep(CONNECT_SECONDS)
+        try:
+            yield reporter
+        finally:
+            reporter.close(0.0)
+
+
+def _block(reports: int, products: int, reporter: SpoolReporter, cost: Cost, speaks: bool) -> float:
     """Seconds of so many times ten steps."""
     work = torch.randn(400, 400)
     everything, own = time.process_time(), time.thread_time()
@@ -133,7 +138,7 @@ def _block(reports: int, products: int, reporter: SpoolReporter | None, cost: Co
     for number in range(reports):
         for _ in range(products * EVERY):
             work @ work
-        if reporter is not None:
+        if speaks:
             progress = Progress(step=number * EVERY, total_steps=reports * EVERY)
             called, spent = time.perf_counter(), time.thread_time()
             reporter.points(number * EVERY, VALUES, progress)
@@ -141,7 +146,7 @@ def _block(reports: int, products: int, reporter: SpoolReporter | None, cost: Co
             cost.worked.append(time.thread_time() - spent)
     seconds = time.perf_counter() - begun
     training = time.thread_time() - own
-    if reporter is not None:
+    if speaks:
         cost.elapsed += seconds
         time.sleep(DRAIN_SECONDS)
         cost.spent += sum(cost.worked[-reports:]) + time.process_time() - everything - training

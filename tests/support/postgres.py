@@ -33,6 +33,11 @@ class PostgresServer:
         self._created = 0
         self._templates: dict[Callable[[str], object], str] = {}
 
+    @property
+    def pid(self) -> int:
+        """Of the server, whose children serve a connection each."""
+        return int((self._folder / "data" / "postmaster.pid").read_text().split()[0])
+
     def create_database(self, template: str | None = None) -> str:
         """A new database's URL, for SQLAlchemy with psycopg.
 
