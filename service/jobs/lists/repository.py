@@ -80,6 +80,9 @@ class JobLists:
         lengths = self._lengths([*shared, *each], bounds) if shared and len(shared) + len(each) > 1 else {}
         ids: set[str] = set()
         for chosen in [[*shared, one] for one in each] or [shared]:
+            long = len(chosen) > 1 and all(lengths.get(stretch) == _LONG for stretch in chosen)
+            if long and not self._meet(chosen, bounds):
+                continue
             ordered = sorted(chosen, key=lambda stretch: lengths.get(stretch, 0))
             query, values = page_query(ordered, bounds, window, wanted, sqlite=self._sqlite)
             ids.update(row[0] for row in self._run(query, values))
@@ -98,6 +101,15 @@ class JobLists:
         where, values = _within(stretch, "t", bounds)
         some = f"SELECT 1 FROM {stretch.table} t WHERE {where} LIMIT {_LONG}"  # noqa: S608 (names of ours)
         return int(self._run(f"SELECT COUNT(*) FROM ({some}) AS found", values).scalar_one())  # noqa: S608
+
+    def _meet(self, stretches: Sequence[Stretch], bounds: Sequence[Bound]) -> bool:
+        """Whether long stretches have an id in common: SQLite walks them side by side, once each, if told an order."""
+        parts, values = [], []
+        for stretch in stretches:
+            where, given = _within(stretch, "t", bounds)
+            parts.append(f"SELECT t.{stretch.id} FROM {stretch.table} t WHERE {where}")  # noqa: S608 (names of ours)
+            values += given
+        return self._run(" INTERSECT ".join(parts) + " ORDER BY 1 LIMIT 1", values).first() is not None
 
     def _run(self, statement: str, values: Sequence[Any]) -> sa.CursorResult[*tuple[Any, ...]]:
         spelled = statement if self._sqlite else statement.replace("?", "%s")

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from service.db.models import Job, JobLabel
 from service.ids import new_job_id
+from service.jobs.lists import repository
 from tests.support.world import World
 
 JOBS = 3000
@@ -89,6 +90,26 @@ def test_that_labels_never_meet_is_found_without_reading_a_row(many: World) -> N
         assert [line for line in plan if "COVERING" in line] == plan[:2], plan
     else:
         assert _touched(_plan(many, *page), "job") == 0
+
+
+@pytest.mark.parametrize(("other", "found"), [("other", 0), ("few", 20), ("team", 20)])
+def test_long_stretches_are_first_asked_whether_they_meet(
+    many: World, monkeypatch: pytest.MonkeyPatch, other: str, found: int
+) -> None:
+    monkeypatch.setattr(repository, "_LONG", 10)
+    creator = "somebody" if other == "few" else "everybody"
+    wanted = {"metadata[half]": "yes", f"metadata[{other}]": "yes", "created_by": creator}
+    with _statements() as told:
+        answer = many.client.get("/v1/jobs", params=wanted)
+    assert len(answer.json()["data"]) == found
+    asked = [(statement, values) for statement, values in told if "INTERSECT" in statement]
+    if many.database.dialect != "sqlite":
+        assert asked == [], "it merges by itself"
+        return
+    for statement, values in asked:
+        assert _scans(many, statement, values) == []
+    assert len(asked) == 1
+    assert any("CROSS JOIN" in statement for statement, _ in told) is (found > 0)
 
 
 def _scans(world: World, statement: str, values: Any) -> list[str]:
