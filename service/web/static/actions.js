@@ -2,6 +2,7 @@
 
 import { call } from "./api.js";
 import { byId, confirmed, say } from "./page.js";
+import { holdStreams } from "./stream.js";
 
 const ALLOWED = {
   pause: (job) => ["queued", "submitting", "pending", "running"].includes(job.status) && job.desired === "run",
@@ -40,7 +41,7 @@ export function actOn(current, changed) {
     button.disabled = true;
     try {
       const path = `/v1/jobs/${current().id}`;
-      if (name === "delete") { await call(path, { method: "DELETE" }); location.assign("/jobs"); return; }
+      if (name === "delete") { await remove(path); return; }
       changed(await call(`${path}/${name}`, { method: "POST", body }), name, body);
       say(SAID[name]);
     } catch (error) {
@@ -49,6 +50,17 @@ export function actOn(current, changed) {
       button.disabled = false;
     }
   });
+}
+
+async function remove(path) {
+  const release = holdStreams();
+  try {
+    await call(path, { method: "DELETE" });
+    location.assign("/jobs");
+  } catch (error) {
+    release();
+    throw error;
+  }
 }
 
 /** The body to send; null where it was thought better of. */

@@ -8,7 +8,7 @@ import { showJob } from "./facts.js";
 import { History, marksOf, showAttempts, showCheckpoints } from "./history.js";
 import { LogView } from "./logs.js";
 import { byId, data, say, showLink } from "./page.js";
-import { follow } from "./stream.js";
+import { areHeld, follow } from "./stream.js";
 
 const FINAL = new Set(["succeeded", "failed", "cancelled"]);
 const PAUSE = 5000; // milliseconds between two looks at what no stream tells: clocks, and a job that was over
@@ -143,7 +143,7 @@ byId("script").addEventListener("toggle", async () => {
   if (told) byId("script").querySelector("pre").textContent = told.script;
 });
 setInterval(() => {
-  if (document.hidden) return;
+  if (document.hidden || areHeld()) return;
   if (FINAL.has(job.status)) { readJob(); return; }
   showJob(job);
   if (attempts.some((attempt) => !attempt.ended_at)) showAttempts(attempts);

@@ -5,6 +5,20 @@ import { toSignIn } from "./api.js";
 const SILENCE = 40_000; // the service says something every 15 seconds
 const LONGEST_WAIT = 3_000; // a reader looks, and asks no more than this
 
+const connections = new Set();
+let held = null;
+
+/** Break all streams off until the answer is called: what they follow may be gone in a moment. */
+export function holdStreams() {
+  let release;
+  held = new Promise((resolve) => { release = () => { held = null; resolve(); }; });
+  for (const connection of connections) connection.abort();
+  return release;
+}
+
+/** Whether `holdStreams` holds: no time to ask either. */
+export const areHeld = () => held !== null;
+
 /**
  * Follow a stream from a place on, and take it up again there whenever it breaks off.
  *
@@ -21,12 +35,17 @@ export function follow(path, { after = null, on, onState = () => {} }) {
 
   async function run() {
     while (!closed) {
+      if (held) await held;
       current = new AbortController();
+      connections.add(current);
       try {
         if ((await connect(current)) === "over") break;
         waited = 0; // it was a clean end: the service restarts, or we were too slow
       } catch (error) {
         if (closed) return;
+        if (held) continue;
+      } finally {
+        connections.delete(current);
       }
       onState("lost");
       waited = Math.min(LONGEST_WAIT, waited ? waited * 2 : 500);
