@@ -36,7 +36,7 @@ class PostgresServer:
     @property
     def pid(self) -> int:
         """Of the server, whose children serve a connection each."""
-        return int((self._folder / "data" / "postmaster.pid").read_text().split()[0])
+        return int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
 
     def create_database(self, template: str | None = None) -> str:
         """A new database's URL, for SQLAlchemy with psycopg.
