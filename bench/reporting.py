@@ -81,8 +81,8 @@ class Cost:
 def main() -> int:
     """Print the table; 0 where the targets are met."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--reports", type=int, default=10, help="of each block")
-    parser.add_argument("--pairs", type=int, default=20, help="of blocks with and without reports")
+    parser.add_argument("--reports", type=int, default=40, help="of each block")
+    parser.add_argument("--pairs", type=int, default=12, help="of blocks with and without reports")
     options = parser.parse_args()
     torch.set_num_threads(1)
     products = _products()
