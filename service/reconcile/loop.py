@@ -102,7 +102,7 @@ class Reconciler:
 
     def renew(self) -> None:
         """Keep the lease during a long tick."""
-        self.lease.hold(self._services.clock())
+        self.lease.renew(self._services.clock())
 
     def close(self) -> None:
         """Record what is still answered within seconds, and let the next one start at once."""
