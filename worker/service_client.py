@@ -139,7 +139,10 @@ def _read(answer: httpx.Response) -> dict[str, Any]:
         raise UnavailableError(message, _seconds(answer.headers.get("retry-after")))
     if status in _REJECTED:
         raise RejectedError(message)
-    raise RefusedError(message, status, document or {})
+    if document is None:
+        # Nor does one without the service's own words refuse anything, such as a proxy's 404 while the service starts.
+        raise UnavailableError(message, _seconds(answer.headers.get("retry-after")))
+    raise RefusedError(message, status, document)
 
 
 def _document(answer: httpx.Response) -> dict[str, Any] | None:

@@ -45,7 +45,7 @@ class Asks:
             waiting = [(ask.id, ask.script) for ask in asks.waiting(_AT_ONCE)]
             last = max(filter(None, (self.asked_at, asks.last_answered() if waiting else None)), default=None)
         now = self.services.clock()
-        if not waiting or (last is not None and now - last < APART):
+        if not waiting or (last is not None and timedelta(0) <= now - last < APART):
             return bool(waiting)
         self.asked_at = now
         oldest, script = waiting[0]

@@ -1,6 +1,6 @@
 """What follows from what is known about one job. Pure: no clock, no database, no scheduler."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal
 
@@ -149,8 +149,9 @@ def _alive(facts: Facts, seen: Observation) -> Verdict:
 
 def _vanished(facts: Facts) -> Verdict:
     if facts.desired == "cancelled" and (not facts.claimed or facts.silent_seconds >= SILENCE_SECONDS):
-        # A claim after the cancellation is refused: what was never claimed can not begin any more.
-        return _cancelled(facts)
+        # A claim after the cancellation is refused: what was never claimed can not begin any more. What is only not
+        # listed yet would still wait and be started for nothing.
+        return replace(_cancelled(facts), cancel=not facts.claimed)
     if facts.desired == "cancelled":
         message = "asked to stop; the scheduler no longer knows it: over when ten minutes have passed without a sign"
         return Verdict(status=_unless(facts.status, "cancelling"), message=message)

@@ -3,8 +3,10 @@
 It is read as `traces` reads: as a stranger's.
 """
 
+import re
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -13,15 +15,17 @@ import structlog
 from pydantic import ValidationError
 
 from service.db.engine import Database
-from service.errors import ConflictError
+from service.errors import ConflictError, InvalidRequestError
 from service.reconcile.traces import read_regular
 from service.reports.actions import Ingest
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.reports import MAX_LOG_CHUNK, CheckpointReport, EventsBatch, MetricsBatch
-from trainyard.contract.spool import SpoolCorruptError, SpoolRecord, parse_spool, read_acknowledged
+from trainyard.contract.spool import SpoolCorruptError, SpoolRecord, parse_spool
 
 RESTORED = ".restored"
 """A file in the folder of all runs; whoever restores an older database touches it."""
+
+_RANK = re.compile(r"[0-9]{1,6}")
 
 log = structlog.get_logger("drain")
 
@@ -46,14 +50,16 @@ class Drain:
         """
         ingest = Ingest(self.database, self.attempt_id, self.now, self.count)
         for spool in sorted(self.folder.spool.glob("execution-*.jsonl")):
-            if _is_regular(spool):
+            with _unless_closed(spool):
                 self._spool(ingest, spool)
         for path in sorted(self.folder.logs.glob("*.log")):
-            if _is_regular(path):
+            with _unless_closed(path):
                 self._log(ingest, path)
 
     def _spool(self, ingest: Ingest, path: Path) -> None:
-        offset = 0 if _restored_since(self.folder) else read_acknowledged(path.with_suffix(".acknowledged"))
+        if not _is_regular(path):
+            return
+        offset = 0 if _restored_since(self.folder) else _acknowledged(path.with_suffix(".acknowledged"))
         try:
             for record in parse_spool(path, offset):
                 _take(ingest, record)
@@ -62,11 +68,30 @@ class Drain:
 
     def _log(self, ingest: Ingest, path: Path) -> None:
         rank = path.stem.removeprefix("rank-")
-        if rank != "launch" and not rank.isdigit():
+        if not _is_regular(path):
+            return
+        if rank != "launch" and not _RANK.fullmatch(rank):
             return
         offset = ingest.log(rank, 0, b"", self.log_limit)
         for data in _pieces(path, offset):
             offset = ingest.log(rank, offset, data, self.log_limit)
+
+
+@contextmanager
+def _unless_closed(path: Path) -> Iterator[None]:
+    """What the job has closed to us, or has removed, is no reason to wait: reading it again would end the same way."""
+    try:
+        yield
+    except (PermissionError, FileNotFoundError) as error:
+        log.warning("cannot be read", path=str(path), error=str(error))
+
+
+def _acknowledged(path: Path) -> int:
+    """As `read_acknowledged`, of a stranger's file."""
+    try:
+        return max(0, int(read_regular(path, 0, 20)))
+    except (OSError, ValueError):
+        return 0
 
 
 def _restored_since(folder: AttemptLayout) -> bool:
@@ -86,7 +111,7 @@ def _take(ingest: Ingest, record: SpoolRecord) -> None:
                 ingest.events(events)
             case CheckpointReport() as checkpoint:
                 ingest.checkpoint(checkpoint)
-    except (ValidationError, ConflictError) as error:
+    except (ValidationError, ConflictError, InvalidRequestError) as error:
         log.warning("a spooled record was refused", seq=record.seq, error=str(error))
 
 

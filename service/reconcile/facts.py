@@ -53,7 +53,7 @@ class FactFinder:
             said=job.status_message,
             former=former,
             claimed_seconds=_since(attempt.claimed_at, self.services.clock()),
-            silent_seconds=_silence(attempt, self.services.clock()),
+            silent_seconds=_silence(attempt, self.watching_since, self.services.clock()),
             pause_seconds=self._pause_seconds(job),
             pause_patience=self.services.settings.pause_patience_seconds,
         )
@@ -86,6 +86,7 @@ def _since(moment: datetime | None, now: datetime) -> float:
     return 0.0 if moment is None else (now - moment).total_seconds()
 
 
-def _silence(attempt: Attempt, now: datetime) -> float:
+def _silence(attempt: Attempt, watching_since: datetime, now: datetime) -> float:
+    """While this service was away nobody could hear anything."""
     signs = [at for at in (attempt.submitted_at, attempt.claimed_at, attempt.heartbeat_at) if at is not None]
-    return (now - max(signs, default=now)).total_seconds()
+    return (now - max([*signs, watching_since])).total_seconds()

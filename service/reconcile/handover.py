@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import structlog
@@ -81,15 +81,20 @@ class HandOvers:
         )
         with self._lock:
             self._under_way[attempt_id] = thread
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:
+            with self._lock:
+                self._answers.append(Answer(job_no, attempt_id, NotAsked(str(error))))
 
-    def collect(self) -> list[Answer]:
-        """The answers since the last call."""
-        with self._lock:
-            answers, self._answers = self._answers, []
-            for answer in answers:
+    def collect(self) -> Iterator[Answer]:
+        """The answers so far; each is kept until the next one is wanted, in case it could not be recorded."""
+        while self._answers:
+            answer = self._answers[0]
+            yield answer
+            with self._lock:
+                self._answers.remove(answer)
                 self._under_way.pop(answer.attempt_id, None)
-        return answers
 
     def wait(self, seconds: float) -> None:
         """Until all have an answer, at most so long."""

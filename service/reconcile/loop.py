@@ -1,7 +1,8 @@
 """The reconciler: load, decide, apply, once a tick."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -9,6 +10,7 @@ import structlog
 
 from service.db.models import Attempt, Job
 from service.dependencies import Services
+from service.errors import UnavailableError
 from service.jobs.limits import Limits
 from service.jobs.repository import JobRepository
 from service.jobs.states import ACTIVE
@@ -100,7 +102,7 @@ class Reconciler:
 
     def renew(self) -> None:
         """Keep the lease during a long tick."""
-        self.lease.hold(self._services.clock())
+        self.lease.renew(self._services.clock())
 
     def close(self) -> None:
         """Record what is still answered within seconds, and let the next one start at once."""
@@ -114,8 +116,11 @@ class Reconciler:
 
     def _tick(self) -> bool:
         self._submitter.collect()
-        self._survey.take()
-        asked = self._asks.take()
+        asked = False
+        with self._apart():
+            self._survey.take()
+        with self._apart():
+            asked = self._asks.take()
         pairs = self._load()
         self._services.crash("tick.after-load")
         observed = self._observe(pairs)
@@ -124,10 +129,24 @@ class Reconciler:
         self._patience = _PATIENCE_SECONDS
         held = _held(pairs, self._limits)
         for pair in pairs:
-            with structlog.contextvars.bound_contextvars(**_about(pair.job, pair.attempt)):
+            with structlog.contextvars.bound_contextvars(**_about(pair.job, pair.attempt)), self._apart(pair.job):
                 self._step(pair, observed, tags, held.get(pair.job.no))
         self._submitter.collect()
         return asked or any(pair.job.status in ACTIVE or pair.job.status == "queued" for pair in pairs)
+
+    @contextmanager
+    def _apart(self, job: Job | None = None) -> Iterator[None]:
+        """What fails for a fault of ours, or for what one job has left on disk, holds up nothing else of the tick."""
+        try:
+            yield
+        except (UnavailableError, LeaseLostError):
+            raise
+        except Exception as error:
+            log.exception("tick failed in part")
+            self._services.metrics.tick_failed()
+            if job is not None:
+                name = type(error).__name__
+                self._say(job, f"an error in the service ({name}) holds it up; it is tried again, the log says more")
 
     def _load(self) -> list[Pair]:
         # Whose turn it is under a limit depends on all that wait; who hands over in the tick takes all at once.
@@ -176,7 +195,7 @@ class Reconciler:
             if observed is None and job.desired == "cancelled":
                 self._say(job, CANCEL_WAITS)
             self._ask(lambda: self._submitter.resolve(job, attempt, tags.unanswered), job)
-        elif observed is not None:
+        elif observed is not None and attempt.tag in observed:
             self._underway(job, attempt, _named(observed[attempt.tag], tags.names))
         else:
             self._unheard(job, attempt)

@@ -159,6 +159,7 @@ class Preparation:
             if row.handed_over_at != seen or row.scheduler_id is not None or row.ended_at is not None:
                 return False
             row.handed_over_at, row.token_hash, row.script = until, token_hash, script
+            row.lookups = 0
             session.flush()
             self.services.crash("prepare.before-commit")
         return True

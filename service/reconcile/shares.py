@@ -37,11 +37,16 @@ def held_back(jobs: Iterable[Share], limits: Limits) -> Mapping[int, str]:
         used[share.person] += 0 if share.waiting else share.gpus
     found: dict[int, str] = {}
     first: dict[str, str] = {}
+    second: set[str] = set()
     for share in shares:
         limit = limits.gpus_of(share.role)
         if not share.waiting or limit is None:
             continue
-        if share.person in first:
+        if share.person in second:
+            # Words that stay as they are while the line moves: new ones are a transaction and an event for each job.
+            found[share.job_no] = f"waits behind older jobs of {share.person}, which wait for GPUs of their share"
+        elif share.person in first:
+            second.add(share.person)
             found[share.job_no] = f"waits behind {first[share.person]}, which waits for GPUs of {share.person}'s share"
         elif used[share.person] + share.gpus > limit:
             found[share.job_no] = _words(share, used[share.person], limit)

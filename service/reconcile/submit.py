@@ -14,12 +14,14 @@ import structlog
 
 from service.db.models import Attempt, Job
 from service.dependencies import Services
+from service.errors import UnavailableError
 from service.ids import new_attempt_id, scheduler_tag
 from service.jobs.repository import JobRepository
 from service.reconcile.blame import next_excluded
 from service.reconcile.handover import Answer, HandOvers, NotAsked, Superseded
-from service.reconcile.lease import LeaderLease
+from service.reconcile.lease import LeaderLease, LeaseLostError
 from service.reconcile.prepare import Preparation
+from service.reconcile.traces import read_claimant
 from service.scheduler.base import (
     SUBMITTER_MARGIN_SECONDS,
     Accepted,
@@ -27,9 +29,11 @@ from service.scheduler.base import (
     Known,
     Rejected,
     Scheduler,
+    SchedulerUnavailableError,
     SubmitOutcome,
 )
 from service.settings import Settings
+from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.problems import Problem
 from trainyard.contract.reports import Failure
 from trainyard.contract.spec import parse_spec
@@ -118,20 +122,17 @@ class Submitter:
             self._never_asked(job, attempt)
             return
         now, policy = self.services.clock(), self._policy
-        if attempt.id in self.looked and now - self.looked[attempt.id] < policy.apart:
+        if attempt.id in self.looked and timedelta(0) <= now - self.looked[attempt.id] < policy.apart:
             return
-        folder = self.services.run(job.id).attempt(attempt.number).root
-        found = self.scheduler.find(attempt.tag, folder, unanswered)
+        folder = self.services.run(job.id).attempt(attempt.number)
+        found = self.scheduler.find(attempt.tag, folder.root, unanswered)
         self.looked[attempt.id] = now
         self.services.crash("resolve.after-look")
         if found:
-            self._record(job.no, attempt.id, Accepted(found[0]), note="found again by its tag")
+            watched = self._record(job.no, attempt.id, Accepted(found[0]), note="found again by its tag")
             self.services.metrics.adoption("name")
             self.services.crash("resolve.after-adoption")
-            for double in found[1:]:
-                # The claim keeps it from running; this gives back its place in the queue.
-                self.scheduler.cancel(Known(attempt.tag, double, folder))
-                self.services.crash("resolve.after-double")
+            self._give_back(attempt.tag, folder, watched, found)
         elif self._surely_absent(job, attempt, policy, now):
             self._begin(job, attempt)
 
@@ -149,15 +150,44 @@ class Submitter:
         """Record what the questions that were under way have brought."""
         for answer in self.hand_overs.collect():
             self.services.crash("collect.before-record")
+            try:
+                self._keep(answer)
+            except (UnavailableError, LeaseLostError):
+                raise
+            except Exception:
+                # It would fail again; without an answer the attempt is looked for.
+                log.exception("an answer could not be recorded", attempt=answer.attempt_id)
             self.services.metrics.submission(_word(answer.outcome))
-            if isinstance(answer.outcome, Superseded):
-                log.warning("another service has taken it up", attempt=answer.attempt_id)
-            elif isinstance(answer.outcome, NotAsked):
-                self._not_asked(answer, answer.outcome.message)
-            else:
-                self._record(answer.job_no, answer.attempt_id, answer.outcome)
             self.services.crash("collect.after-record")
         self.services.metrics.handing_over(self.hand_overs.count)
+
+    def _keep(self, answer: Answer) -> None:
+        if isinstance(answer.outcome, Superseded):
+            log.warning("another service has taken it up", attempt=answer.attempt_id)
+        elif isinstance(answer.outcome, NotAsked):
+            self._not_asked(answer, answer.outcome.message)
+        else:
+            watched = self._record(answer.job_no, answer.attempt_id, answer.outcome)
+            if isinstance(answer.outcome, Accepted) and watched != answer.outcome.scheduler_id:
+                self._second(answer, answer.outcome.scheduler_id, watched)
+
+    def _second(self, answer: Answer, double: str, watched: str | None) -> None:
+        with self.services.database.read() as session:
+            jobs = JobRepository(session, self.services.clock())
+            job, attempt = jobs.by_number(answer.job_no), jobs.attempt(answer.attempt_id)
+        try:
+            self._give_back(attempt.tag, self.services.run(job.id).attempt(attempt.number), watched, [double])
+        except SchedulerUnavailableError as error:
+            log.warning("a double stays in the queue until it is refused", attempt=attempt.id, error=str(error))
+
+    def _give_back(self, tag: str, folder: AttemptLayout, watched: str | None, found: Sequence[str]) -> None:
+        """Take doubles out of the queue. The claim keeps them from running; which job has it may be told by the
+        service or, before its word has come or in its absence, by the folder."""
+        claimant = read_claimant(folder)
+        for double in found:
+            if double not in (watched, claimant):
+                self.scheduler.cancel(Known(tag, double, folder.root))
+                self.services.crash("resolve.after-double")
 
     def _never_asked(self, job: Job, attempt: Attempt) -> None:
         """Nothing of it can be anywhere: it is handed over now, or given up at once."""
@@ -174,6 +204,10 @@ class Submitter:
             fresh = jobs.attempt(attempt.id)
             fresh.lookups += 1
             asked = fresh.handed_over_at or fresh.created_at
+            if asked > now + policy.asking:
+                # The clock was ahead when that was written.
+                fresh.handed_over_at = now + policy.asking
+                return False
             self.services.crash("resolve.before-count")
             sure = fresh.lookups >= policy.times and now - asked >= policy.after
             if sure and jobs.locked(job.no).desired != "run":
@@ -253,8 +287,12 @@ class Submitter:
             jobs.say(job, f"not handed over yet, and tried again: {message}")
             self.services.crash("not-asked.before-commit")
 
-    def _record(self, job_no: int, attempt_id: str, outcome: SubmitOutcome, note: str = "") -> None:
-        """Keep the scheduler's answer, whatever the job's status has become meanwhile."""
+    def _record(self, job_no: int, attempt_id: str, outcome: SubmitOutcome, note: str = "") -> str | None:
+        """Keep the scheduler's answer, whatever the job's status has become meanwhile.
+
+        Returns:
+            The scheduler's id of the job that is watched now: the one that has claimed the attempt, where one has.
+        """
         now = self.services.clock()
         with self.lease.write() as session:
             jobs = JobRepository(session, now)
@@ -291,6 +329,7 @@ class Submitter:
                     log.warning("no clear answer", job=job.id, attempt=attempt_id, tag=attempt.tag, message=message)
                     jobs.say(job, f"handed over without a clear answer ({message}); looking for it")
             self.services.crash("record.before-commit")
+        return attempt.scheduler_id
 
 
 _REFUSED = "Submit it again with these fields changed; `trainyard cluster` shows what there is."

@@ -49,8 +49,9 @@ class Survey:
 
     def _is_due(self, now: datetime) -> bool:
         apart = APART[self.scheduler.name]
-        if self.asked_at is not None and now - self.asked_at < apart:
+        if self.asked_at is not None and timedelta(0) <= now - self.asked_at < apart:
             return False
         with self.services.database.read() as session:
             self.asked_at = ClusterRepository(session).asked_at(self.scheduler.name)
-        return self.asked_at is None or now - self.asked_at >= apart
+        # One from the future is of a clock that was ahead.
+        return self.asked_at is None or not timedelta(0) <= now - self.asked_at < apart

@@ -118,6 +118,8 @@ class ReconcileLoop:
                 pass
         except UnavailableError as error:
             log.warning("spare work was left", error=error.message)
+        except Exception:
+            log.exception("spare work was left")
 
     def _keep(self) -> None:
         while not self._stopping.wait(_RENEW_SECONDS):
@@ -128,3 +130,6 @@ class ReconcileLoop:
                 self._reconciler.renew()
             except UnavailableError as error:
                 log.warning("lease not renewed", error=error.message)
+            except Exception:
+                # Such as of a database that has just become a copy that is only read.
+                log.exception("lease not renewed")

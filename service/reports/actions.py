@@ -69,7 +69,8 @@ class Ingest:
             jobs, reports = JobRepository(session, self._now), ReportRepository(session, self._database)
             attempt, job = self._rows(jobs, reports)
             attempt.heartbeat_at = self._now
-            replaced = job.attempt_id != attempt.id
+            # One that is over has no place in the queue, and the job may be given another before it hears of that.
+            replaced = job.attempt_id != attempt.id or attempt.ended_at is not None
             if job.desired == "cancelled" or replaced:
                 return HeartbeatReply(stop="cancel")
             stop: Literal["pause"] | None = "pause" if job.desired == "paused" or job.status == "pausing" else None

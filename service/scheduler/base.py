@@ -117,6 +117,8 @@ class Scheduler(Protocol):
     def observe(self, known: Sequence[Known]) -> Mapping[str, Observation]:
         """The state of every attempt asked for, by tag; a constant number of scheduler calls.
 
+        One of which nothing could be learned is left out.
+
         Raises:
             SchedulerUnavailableError: nothing was learned.
         """

@@ -10,9 +10,12 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
+
+import structlog
 
 from service.clock import Clock, utc_now
 from service.scheduler.base import (
@@ -35,12 +38,28 @@ from service.scheduler.slurm_waiting import count_ahead, waiting, waits_behind_o
 from trainyard.contract.cluster import ClusterSnapshot
 from trainyard.contract.layout import AttemptLayout, write_atomic
 
+log = structlog.get_logger("slurm")
+
 _SUBMITTER = "service.scheduler.slurm_submit"
 _CANCEL_AGAIN_SECONDS = 60.0
 _REMEMBERED_SECONDS = 3600.0
 _NAMES_AT_ONCE = 500
 """In one question to the accounting, whose length is bounded."""
 _HANDED_OVER = Observation("pending", "handed to Slurm")
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What Slurm has said of one job of an attempt, which may have another since: the one that has claimed it."""
+
+    scheduler_id: str
+    """Empty: any."""
+    seen: Observation | None
+    """None: nothing was learned."""
+
+    def of(self, known: Known) -> Observation | None:
+        """What that says of this job."""
+        return self.seen if self.scheduler_id in ("", known.scheduler_id) else None
 
 
 class SlurmScheduler:
@@ -75,7 +94,7 @@ class SlurmScheduler:
         """The names to which `_past` is the accounting's answer."""
         self._searched_at = float("-inf")
         self._asked = float("-inf")
-        self._last: dict[str, Observation] | SchedulerUnavailableError = {}
+        self._last: dict[str, _Told] | SchedulerUnavailableError = {}
         self._handed_over: dict[str, float] = {}
         self._lock = threading.Lock()
         """Of `_handed_over`: submissions run beside the tick."""
@@ -109,7 +128,9 @@ class SlurmScheduler:
             return Ambiguous(_reason(plan.folder) or str(error))
 
     def observe(self, known: Sequence[Known]) -> Mapping[str, Observation]:
-        if known and time.monotonic() - self._asked >= self._poll_seconds:
+        # After a failure even about nothing: until it is known that Slurm answers, nothing is handed to it.
+        wanted = known or isinstance(self._last, SchedulerUnavailableError)
+        if wanted and time.monotonic() - self._asked >= self._poll_seconds:
             try:
                 self._last = self._ask(known)
             except SchedulerUnavailableError as error:
@@ -118,18 +139,25 @@ class SlurmScheduler:
         if isinstance(self._last, SchedulerUnavailableError):
             raise self._last
         # What was handed over since is not in the last answer, which says nothing of it.
-        return {one.tag: self._last.get(one.tag, _HANDED_OVER) for one in known}
+        new = _Told("", _HANDED_OVER)
+        told = {one.tag: self._last.get(one.tag, new).of(one) for one in known}
+        return {tag: seen for tag, seen in told.items() if seen is not None}
 
-    def _ask(self, known: Sequence[Known]) -> dict[str, Observation]:
+    def _ask(self, known: Sequence[Known]) -> dict[str, "_Told"]:
         """One squeue, and one sacct for what the controller has forgotten."""
         self._look()
         observed = self._matching(known, self._queue)
         missing = [one for one in known if one.tag not in observed]
-        if missing:
-            past = self._matching(missing, self._commands.sacct(ids=[one.scheduler_id for one in missing]) or [])
-            # The controller alone knows what runs: an unfinished record that it does not list is out of date.
-            observed |= {tag: seen for tag, seen in past.items() if seen.state == "ended"}
-        return {one.tag: observed.get(one.tag, Observation("absent")) for one in known}
+        try:
+            records = self._commands.sacct(ids=[one.scheduler_id for one in missing]) if missing else None
+        except SchedulerUnavailableError as error:
+            # Of what is in the queue the controller has told enough, and what is not may wait for the accounting.
+            log.warning("accounting unavailable", error=str(error))
+            return {one.tag: _Told(one.scheduler_id, observed.get(one.tag)) for one in known}
+        past = self._matching(missing, records or [])
+        # The controller alone knows what runs: an unfinished record that it does not list is out of date.
+        observed |= {tag: seen for tag, seen in past.items() if seen.state == "ended"}
+        return {one.tag: _Told(one.scheduler_id, observed.get(one.tag, Observation("absent"))) for one in known}
 
     def _look(self) -> None:
         before = time.monotonic()
@@ -234,9 +262,11 @@ def _submitted(folder: Path) -> list[str]:
 
 
 def _claimant(folder: Path) -> str | None:
-    """The job that has claimed the attempt, where one has."""
+    """The job that has claimed the attempt, where one has. A pipe or a link that the job has left there is no claim."""
     try:
-        claim = json.loads(AttemptLayout(folder).claim.read_bytes()[:65536])
+        handle = os.open(AttemptLayout(folder).claim, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(handle, "rb") as file:
+            claim = json.loads(file.read(65536) or b"null")
     except (OSError, ValueError):
         return None
     return claim.get("scheduler_id") if isinstance(claim, dict) else None

@@ -173,12 +173,12 @@ class World:
 
     def sweep(self) -> None:
         """A round of the housekeeper, by the service that reconciles."""
-        self.reconciler.renew()
+        self.reconciler.lease.hold(self.clock())
         Housekeeper(self.services, self.reconciler.lease).run_once()
 
     def post(self, sender: Sender | None = None) -> int:
         """A round of the webhooks, by the service that reconciles; how many messages were tried."""
-        self.reconciler.renew()
+        self.reconciler.lease.hold(self.clock())
         settings = self.services.settings
         made = sender or Sender(settings.webhook_allowed_hosts, self.services.resolver, seconds=1.0)
         return Post(self.services, self.reconciler.lease, made).run_once()

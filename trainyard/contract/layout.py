@@ -204,7 +204,8 @@ def create_exclusive(path: Path, content: str) -> bool:
     try:
         os.link(temporary, path)
     except FileExistsError:
-        return False
+        # A network filesystem whose answer was lost asks again, and is told of the link that it has made itself.
+        return os.stat(temporary).st_nlink == 2
     finally:
         Path(temporary).unlink(missing_ok=True)
     return True

@@ -71,6 +71,18 @@ class TestCreateExclusive:
         assert path.read_text() == str(won[0]) * 1000
         assert os.listdir(path.parent) == ["claim.json"]
 
+    def test_a_link_whose_answer_was_lost_is_known_as_ones_own(self, tmp_path, monkeypatch):
+        link = os.link
+
+        def retried(source, target):
+            link(source, target)
+            raise FileExistsError(17, "File exists")
+
+        monkeypatch.setattr(os, "link", retried)
+        assert create_exclusive(tmp_path / "claim.json", "{}") is True
+        monkeypatch.setattr(os, "link", link)
+        assert create_exclusive(tmp_path / "claim.json", "{}") is False
+
 
 class TestRunLayout:
     def test_only_a_folder_with_a_manifest_is_a_checkpoint(self, tmp_path):

@@ -228,6 +228,12 @@ class TestServiceClient:
         with pytest.raises(UnavailableError):
             ServiceClient("http://service", "a1", "secret", transport=transport).post("metrics", "{}")
 
+    @pytest.mark.parametrize("status", [401, 403, 404])
+    def test_a_page_of_a_proxy_refuses_nothing(self, status):
+        transport = httpx.MockTransport(lambda request: httpx.Response(status, text="<html>default backend</html>"))
+        with pytest.raises(UnavailableError):
+            ServiceClient("http://service", "a1", "secret", transport=transport).post("claim", "{}")
+
     def test_tries_until_the_deadline(self):
         clock = [0.0]
         client = self.client(

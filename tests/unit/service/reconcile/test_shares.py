@@ -28,6 +28,14 @@ def test_a_small_job_does_not_overtake_a_large_one() -> None:
     assert held[3] == "waits behind job_2, which waits for GPUs of ada's share"
 
 
+def test_a_line_that_moves_changes_the_words_of_few() -> None:
+    """Each change is written to the job and to its history: thousands may stand in line."""
+    line = [share(1, 1, waiting=False), *(share(no, 1) for no in range(2, 100))]
+    before = held_back(line, Limits(gpus=1))
+    after = held_back([share(2, 1, waiting=False), *line[2:]], Limits(gpus=1))
+    assert len([no for no in after if after[no] != before[no]]) <= 2
+
+
 def test_people_and_roles_have_shares_of_their_own() -> None:
     jobs = [share(1, 8, waiting=False), share(2, 8, person="bob"), share(3, 64, person="root", role="admin")]
     assert held_back(jobs, Limits(gpus=8)) == {}

@@ -1,0 +1,151 @@
+"""Answers that come late, twice or not at all, and clocks that are set."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from service.errors import UnavailableError
+from service.faults import no_crash
+from service.reconcile.handover import HandOvers
+from service.scheduler.base import Accepted, Ambiguous, Known, LaunchPlan, Rejected, SubmitOutcome
+from tests.support.world import FakeScheduler, World
+
+
+class Crowded(FakeScheduler):
+    """Has two entries of one name, and the second claims while it is being asked."""
+
+    world: World
+    job: str
+
+    def find(self, tag: str, folder: Path, beside: Sequence[str] = ()) -> list[str]:
+        assert self.world.worker(self.job).claim("nonce-of-the-second", "18").status_code == 200
+        return ["17", "18"]
+
+    def cancel(self, known: Known) -> None:
+        self.cancelled.append(known.scheduler_id)
+
+
+def test_of_two_entries_never_the_one_that_claims_meanwhile_is_cancelled(world: World) -> None:
+    world.scheduler = Crowded(name="slurm", outcome=Ambiguous("Socket timed out"))
+    world.reconciler = world.new_reconciler("one")
+    world.scheduler.world, world.scheduler.job = world, world.submit()
+    world.tick(2)
+    assert world.job(world.scheduler.job)["attempt"]["scheduler_id"] == "18"
+    assert world.scheduler.cancelled == ["17"]
+
+
+def test_after_a_second_question_without_an_answer_one_look_is_not_enough(world: World) -> None:
+    world.scheduler.name = "slurm"
+    world.submit()
+    world.scheduler.outcome = Ambiguous("Socket timed out")
+    world.tick()
+    for _ in range(3):
+        world.clock.advance(60)
+        world.crash_at("prepare.after-files")
+        with suppress(SystemExit):
+            world.tick()
+    assert world.services.crash is no_crash, "it was asked again"
+    world.scheduler.outcome, world.scheduler.unavailable = None, True
+    world.reconciler = world.new_reconciler("one")
+    for _ in range(20):
+        world.clock.advance(60)
+        world.tick()
+    world.scheduler.unavailable = False
+    for _ in range(2):
+        world.tick()
+        assert world.scheduler.submitted == [], "the controller has just come back"
+        world.clock.advance(60)
+    world.tick()
+    assert len(world.scheduler.submitted) == 1
+
+
+def test_refusals_are_not_forgotten_while_the_database_is_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.scheduler.name = "slurm"
+    jobs = [world.submit() for _ in range(2)]
+    world.scheduler.outcome = Rejected("Slurm refuses it")
+    record = type(world.reconciler._submitter)._record
+
+    def away(*_args: object, **_more: object) -> None:
+        raise UnavailableError("the database does not answer")
+
+    monkeypatch.setattr(type(world.reconciler._submitter), "_record", away)
+    with pytest.raises(UnavailableError):
+        world.tick()
+    monkeypatch.setattr(type(world.reconciler._submitter), "_record", record)
+    world.tick()
+    assert [world.status(job) for job in jobs] == ["failed", "failed"]
+
+
+def test_an_answer_that_cannot_be_recorded_does_not_end_all_ticks(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.scheduler.name = "slurm"
+    first, second = world.submit(), world.submit()
+    record = type(world.reconciler._submitter)._record
+
+    def odd(self: object, job_no: int, *args: object, **more: object) -> object:
+        if job_no == 1:
+            raise KeyError("no such row")
+        return record(self, job_no, *args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(world.reconciler._submitter), "_record", odd)
+    world.tick()
+    assert (world.status(first), world.status(second)) == ("submitting", "pending")
+
+
+def test_a_clock_that_is_set_back_delays_no_look(world: World) -> None:
+    """It was a day ahead when the machine came up."""
+    world.scheduler.name = "slurm"
+    world.submit()
+    world.scheduler.outcome = Ambiguous("Socket timed out")
+    world.tick(2)
+    surveys = world.scheduler.surveys
+    world.clock.advance(-86400)
+    world.scheduler.outcome = None
+    for _ in range(12):
+        world.tick()
+        world.clock.advance(60)
+    assert len(world.scheduler.submitted) == 1
+    assert world.scheduler.surveys > surveys
+
+
+def test_nothing_is_waited_for_that_no_thread_asks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_args: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    world.scheduler.name = "slurm"
+    world.reconciler = world.new_reconciler("one", HandOvers(threads=2))
+    job = world.submit()
+    with monkeypatch.context() as patched:
+        patched.setattr("service.reconcile.handover.threading.Thread.start", full)
+        world.tick()
+    assert "can't start new thread" in world.job(job)["status_message"]
+    world.tick()
+    world.reconciler.close()
+    assert world.status(job) == "pending"
+
+
+class Slow(FakeScheduler):
+    """Its answer comes after another entry of the same name has claimed."""
+
+    world: World
+    job: str
+
+    def submit(self, plan: LaunchPlan) -> SubmitOutcome:
+        assert self.world.worker(self.job).claim("nonce-of-the-first", "17").status_code == 200
+        return Accepted("18")
+
+    def cancel(self, known: Known) -> None:
+        self.cancelled.append(known.scheduler_id)
+
+
+def test_what_is_accepted_after_another_has_claimed_is_taken_out_of_the_queue(world: World) -> None:
+    world.scheduler = Slow(name="slurm")
+    world.reconciler = world.new_reconciler("one", HandOvers(threads=1))
+    world.scheduler.world, world.scheduler.job = world, world.submit()
+    world.tick()
+    world.reconciler.close()
+    assert world.status(world.scheduler.job) == "running"
+    assert world.scheduler.cancelled == ["18"]

@@ -1,0 +1,96 @@
+"""One job that cannot be dealt with holds up no other, and no thread of the reconciler ends by an error."""
+
+from pathlib import Path
+
+import pytest
+
+from service.db.models import Job
+from service.reconcile import drain
+from tests.support.world import World
+from trainyard.contract.reports import MetricsBatch, Point, Progress
+from trainyard.contract.spool import format_record
+
+BROKEN = "an error in the service (SpecError) holds it up; it is tried again, the log says more"
+
+
+def test_a_job_that_cannot_be_judged_says_so_and_the_others_go_on(world: World) -> None:
+    broken, other = world.submit(), world.submit()
+    world.tick()
+    with world.database.write() as session:
+        session.query(Job).filter(Job.id == broken).update({"spec": {**world.job(broken)["spec"], "steps": -1}})
+    world.scheduler.say("ended")
+    world.tick()
+    assert (world.status(broken), world.job(broken)["status_message"]) == ("pending", BROKEN)
+    assert world.job(other)["attempt"]["number"] == 1
+    assert world.status(other) == "queued", "to be continued"
+    assert world.services.metrics._tick_errors._value.get() == 1
+
+
+def test_a_snapshot_that_cannot_be_read_holds_up_no_job(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cluster() -> None:
+        raise IndexError("a column that nobody knows")
+
+    monkeypatch.setattr(world.scheduler, "cluster", cluster)
+    job = world.submit()
+    world.tick()
+    assert world.status(job) == "pending"
+
+
+def spooled(world: World, *keys: str) -> bytes:
+    points = [Point(key=key, step=1, value=1.0, time=world.clock()) for key in keys]
+    batch = MetricsBatch(
+        execution=1, resumed_from_step=0, points=tuple(points), progress=Progress(step=1, total_steps=9)
+    )
+    return format_record(0, "metrics", batch)
+
+
+def test_more_metrics_than_a_job_may_have_are_left_in_the_spool(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.reports.points.writing.MAX_KEYS", 2)
+    job = world.submit()
+    worker = world.start(job)
+    world.folder(job).spool_file(1).write_bytes(spooled(world, "a", "b", "c") + spooled(world, "a"))
+    worker.end("completed")
+    world.tick()
+    assert world.status(job) == "succeeded"
+    assert world.job(job)["progress"]["step"] == 1, "what comes after it is taken"
+
+
+@pytest.mark.parametrize("planted", ["-5", "link"])
+def test_a_job_cannot_say_what_the_service_has_read(world: World, planted: str, tmp_path: Path) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    folder = world.folder(job)
+    folder.spool_file(1).write_bytes(spooled(world, "a"))
+    acknowledged = folder.spool_acknowledged(1)
+    if planted == "link":
+        (tmp_path / "elsewhere").write_text(str(folder.spool_file(1).stat().st_size))
+        acknowledged.symlink_to(tmp_path / "elsewhere")
+    else:
+        acknowledged.write_text(planted)
+    worker.end("completed")
+    world.tick()
+    assert world.status(job) == "succeeded"
+    assert world.job(job)["progress"]["step"] == 1
+
+
+@pytest.mark.parametrize("name", ["rank-12345678901234567890.log", "rank-².log"])
+def test_a_log_of_no_rank_is_left_where_it_is(world: World, name: str) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    (world.folder(job).logs / name).write_text("odd")
+    worker.end("completed")
+    world.tick()
+    assert world.status(job) == "succeeded"
+
+
+def test_a_log_that_was_closed_to_the_service_is_done_without(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(path: Path, offset: int, size: int) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    job = world.submit()
+    worker = world.start(job)
+    (world.folder(job).logs / "rank-0.log").write_text("said")
+    monkeypatch.setattr(drain, "read_regular", closed)
+    worker.end("completed")
+    world.tick()
+    assert world.status(job) == "succeeded"

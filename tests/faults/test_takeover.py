@@ -1,0 +1,68 @@
+"""What one service did while another was away, and runs that are over for us and not for themselves."""
+
+import pytest
+
+from service.reconcile.lease import LeaderLease, LeaseLostError
+from tests.support.world import World
+
+CANCEL = {"stop": "cancel", "profile": None}
+
+
+def test_a_lease_that_was_anothers_meanwhile_is_not_taken_up_within_a_tick(world: World) -> None:
+    """What the tick has read is older than what the other wrote, and the new term would let it pass."""
+    world.tick()
+    world.clock.advance(60)
+    other = LeaderLease(world.database, "two")
+    assert other.hold(world.clock())
+    other.release(world.clock())
+    world.reconciler.renew()
+    with pytest.raises(LeaseLostError), world.reconciler.lease.write():
+        pytest.fail("what was decided before the other came would be written after it")
+    world.reconciler.run_once()
+    with world.reconciler.lease.write():
+        pass
+
+
+def test_a_long_tick_keeps_its_lease(world: World) -> None:
+    world.tick()
+    world.clock.advance(10)
+    world.reconciler.renew()
+    world.clock.advance(10)
+    assert not LeaderLease(world.database, "two").hold(world.clock())
+
+
+def test_a_run_of_an_attempt_that_is_over_is_told_to_stop_before_the_next_begins(world: World) -> None:
+    world.scheduler.name = "slurm"
+    job = world.submit()
+    worker = world.start(job)
+    world.scheduler.states.clear()
+    world.tick()
+    assert world.status(job) == "lost"
+    assert world.client.post(f"/v1/jobs/{job}/resolve", json={"action": "resubmit"}).status_code == 202
+    assert world.status(job) == "queued"
+    assert worker.post("heartbeat", {"execution": 1}).json() == CANCEL
+
+
+@pytest.mark.parametrize("verb", ["cancel", "pause"])
+def test_a_worker_that_could_not_be_heard_was_not_silent(world: World, verb: str) -> None:
+    """The service was away for two hours, and the scheduler does not list the job when it is back."""
+    job = world.submit()
+    world.start(job)
+    world.scheduler.states.clear()
+    world.clock.advance(7200)
+    world.reconciler = world.new_reconciler("one")
+    world.client.post(f"/v1/jobs/{job}/{verb}")
+    world.tick(3)
+    assert world.status(job) == {"cancel": "cancelling", "pause": "pausing"}[verb]
+    world.clock.advance(600)
+    world.tick()
+    assert world.status(job) == {"cancel": "cancelled", "pause": "paused"}[verb]
+
+
+def test_a_cancelled_job_that_is_not_listed_yet_is_taken_out_of_the_queue_all_the_same(world: World) -> None:
+    job = world.submit()
+    world.tick()
+    world.scheduler.states.clear()
+    world.client.post(f"/v1/jobs/{job}/cancel")
+    world.tick()
+    assert (world.status(job), len(world.scheduler.cancelled)) == ("cancelled", 1)
