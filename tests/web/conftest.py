@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, BrowserContext
 from tests.support.browser import Visit, launched, seated, visiting, window
 from tests.support.chromium import ChromiumMissingError, chromium
 from tests.support.live import wait_for_status, wait_for_step
-from tests.web.specs import ENDLESS, SLOW, SPEC
+from tests.web.specs import ENDLESS, SLOW, SPEC, WATCHED
 from trainyard.client import Client
 from trainyard.contract.places import admin_token_file
 from trainyard.contract.templates import code_folder
@@ -79,38 +79,23 @@ def visit(administrator: BrowserContext, service: ServiceProcess) -> Iterator[Vi
 
 
 @pytest.fixture(scope="session")
-def endless(client: Client, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Any]]:
-    """Submits a job of this name that trains for as long as it is looked at, and takes little of a processor."""
+def running(request: pytest.FixtureRequest, client: Client, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A job that trains for as long as it is looked at, and takes little of a processor."""
     code = tmp_path_factory.mktemp("code")
     shutil.copy(code_folder() / "spirals.py", code)
     (code / "slow.py").write_text(SLOW)
-    made: list[Any] = []
-
-    def submit(name: str) -> Any:
-        made.append(client.submit({**ENDLESS, "name": name}, code=code))
-        return made[-1]
-
-    yield submit
-    for job in made:
-        client.cancel(job.id)
-    for job in made:
-        wait_for_status(client, job.id, "cancelled")
-
-
-@pytest.fixture(scope="session")
-def running(request: pytest.FixtureRequest, client: Client, endless: Callable[[str], Any]) -> Any:
-    """A job that trains."""
-    job = endless("watched")
+    job = client.submit({**ENDLESS, "name": WATCHED}, code=code)
     request.getfixturevalue("ahead")  # behind it in the queue
     wait_for_step(client, job.id, 10)
-    return job
+    yield job
+    client.cancel(job.id)
+    wait_for_status(client, job.id, "cancelled")
 
 
 @pytest.fixture(scope="session")
-def ahead(client: Client, endless: Callable[[str], Any]) -> dict[str, str]:
+def ahead(client: Client) -> dict[str, str]:
     """Ids of jobs that are looked at later, by name: they come up while others are watched."""
     two = {"gpus": 2, "strategy": "ddp", "checkpoint": {"every_steps": 200}}
     hot = {"optimizer": {"name": "sgd", "lr": 1e9}}
-    jobs = [endless("steered")]
-    jobs += [client.submit({**SPEC, **own}) for own in ({"name": "saved", **two}, {"name": "too-hot", **hot})]
+    jobs = [client.submit({**SPEC, **own}) for own in ({"name": "saved", **two}, {"name": "too-hot", **hot})]
     return {job.name: job.id for job in jobs}

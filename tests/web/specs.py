@@ -12,14 +12,21 @@ SPEC: dict[str, Any] = {
     "log": {"every_steps": 5},
 }
 
-SLOW = """
+SLOW = r"""
 import time
 
 from spirals import Spirals
 
+HOSTILE = "<script>alert(1)</script> \x1b[31mred\x1b[0m\na needle here\nlast"
+
 
 class Slow(Spirals):
+    calls = 0
+
     def loss_sum(self, model, batch):
+        if self.calls % 100 == 0:
+            print(HOSTILE, flush=True)
+        self.calls += 1
         time.sleep(0.02)
         return super().loss_sum(model, batch)
 
@@ -27,7 +34,10 @@ class Slow(Spirals):
 def build(spec):
     return Slow(spec)
 """
-"""Beside `spirals.py`: a task that leaves the processors to others."""
+"""Beside `spirals.py`: a task that leaves the processors to others, and whose log is not to be trusted."""
+
+WATCHED = "watched <b>closely</b>"
+"""The name of the job of this task."""
 
 ENDLESS: dict[str, Any] = {
     "task": "custom",
@@ -39,4 +49,3 @@ ENDLESS: dict[str, Any] = {
     "log": {"every_steps": 5},
     "checkpoint": {"every_steps": 500},
 }
-"""Of that task."""

@@ -64,7 +64,9 @@ def test_a_hostile_name_is_text(visit: Visit, client: Client) -> None:
 
 def test_selected_jobs_are_cancelled_together(visit: Visit, client: Client) -> None:
     names = [f"together-{n}" for n in (1, 2)]
-    ids = [client.submit({**SPEC, "name": name, "steps": 1_000_000}).id for name in names]
+    ids = [
+        client.submit({**SPEC, "name": name, "steps": 1_000_000, "gpus": 4, "batch": {"size": 12}}).id for name in names
+    ]
     page = visit.go("/jobs")
     for name in names:
         row(page, name).get_by_role("checkbox").check()
