@@ -31,7 +31,7 @@ def show_submit(
     source: Annotated[str | None, Query(alias="from", max_length=40)] = None,
     preset: Annotated[str | None, Query(max_length=64)] = None,
 ) -> HTMLResponse:
-    """`fork` begins with a job's spec, to go on from its newest checkpoint; `from` with a copy of a job's spec."""
+    """`fork` begins with a job's spec, to go on from its newest checkpoint, if any; `from` with a copy of a spec."""
     presets = [load_template(name) for name in template_names()]
     texts = {template.name: preset_text(template) for template in presets}
     origin, text = begin_with(services, visitor, now, fork=fork, copy=source)
@@ -64,7 +64,7 @@ def preset_code() -> dict[str, str]:
 
 def begin_with(
     services: Services, visitor: Visitor, now: Any, *, fork: str | None, copy: str | None
-) -> tuple[dict[str, str] | None, str]:
+) -> tuple[dict[str, Any] | None, str]:
     """The job that the spec is from, and the spec; nothing of both where it begins with a preset.
 
     Raises:
@@ -75,6 +75,6 @@ def begin_with(
     job = jobs.get(services, visitor.person, now, wanted)
     document = brief_spec(job.spec)
     document.pop("resume_from", None)
-    if fork:
+    if fork and job.last_checkpoint_step is not None:
         document["resume_from"] = job.id
-    return {"id": job.id, "name": job.name}, spec_yaml(document)
+    return {"id": job.id, "name": job.name, "step": job.last_checkpoint_step}, spec_yaml(document)

@@ -60,16 +60,11 @@ class Visit:
 
 
 @contextmanager
-def visiting(
-    browser: Browser,
-    url: str,
-    *,
-    scheme: Literal["light", "dark"] = "light",
-    size: tuple[int, int] = (1280, 800),
-    **options: Any,
-) -> Iterator[Visit]:
-    """A window of its own: no cookies of another."""
-    context: BrowserContext = browser.new_context(
+def seated(
+    browser: Browser, *, scheme: Literal["light", "dark"] = "light", size: tuple[int, int] = (1280, 800), **options: Any
+) -> Iterator[BrowserContext]:
+    """A browser of one person: their cookies, what they have loaded before, and any number of windows."""
+    context = browser.new_context(
         color_scheme=scheme,
         viewport={"width": size[0], "height": size[1]},
         timezone_id="Europe/Berlin",
@@ -78,6 +73,15 @@ def visiting(
         **options,
     )
     context.set_default_timeout(20_000)
+    try:
+        yield context
+    finally:
+        context.close()
+
+
+@contextmanager
+def window(context: BrowserContext, url: str) -> Iterator[Visit]:
+    """A window on a service, empty so far."""
     visit = Visit(context.new_page(), url)
     home = urlsplit(url).netloc
 
@@ -96,4 +100,18 @@ def visiting(
     try:
         yield visit
     finally:
-        context.close()
+        visit.page.close()
+
+
+@contextmanager
+def visiting(
+    browser: Browser,
+    url: str,
+    *,
+    scheme: Literal["light", "dark"] = "light",
+    size: tuple[int, int] = (1280, 800),
+    **options: Any,
+) -> Iterator[Visit]:
+    """A window of somebody who has not been here before."""
+    with seated(browser, scheme=scheme, size=size, **options) as context, window(context, url) as visit:
+        yield visit

@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 
 from tests.support.browser import Visit
 from tests.support.live import wait_for_status
-from tests.web.test_jobs import SPEC
+from tests.web.specs import SPEC
 from trainyard.client import Client
 from trainyard.contract.sweeps import SweepDetail
 
@@ -17,10 +17,11 @@ pytestmark = [pytest.mark.web]
 
 
 @pytest.fixture(scope="module")
-def sweep(client: Client) -> SweepDetail:
+def sweep(request: pytest.FixtureRequest, client: Client) -> SweepDetail:
     """Two members, trained to their end."""
     base = {**SPEC, "name": "of-a-sweep", "steps": 60}
     made = client.submit_sweep(base, grid={"optimizer.lr": [0.001, 0.1]}, name="two rates")
+    request.getfixturevalue("ahead")  # behind them in the queue
     for member in made.members:
         ended = wait_for_status(client, member.job_id, "succeeded", "failed")
         assert ended.status == "succeeded", ended.error
@@ -108,6 +109,8 @@ def test_a_sweep_is_drawn_across_its_fields(visit: Visit, sweep: SweepDetail) ->
     expect(page.locator("#of-sweep")).to_contain_text("of sweep two rates")
     page.locator("#of-sweep button").click()
     expect(page).to_have_url(f"{visit.url}/jobs")
+    page.reload()
+    expect(page.locator("tr.job .name small").filter(has_text=re.compile("^lr"))).to_have_text(["lr 0.1", "lr 0.001"])
     page = visit.go("/compare")
     page.get_by_role("link", name="two rates").click()
     expect(page.locator("#parallel text.title")).to_have_text(["optimizer.lr", "eval/loss"])

@@ -1,26 +1,23 @@
 """The page of one job, while it really trains."""
 
 import re
-import shutil
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+import yaml
 from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.support.browser import Visit, visiting
 from tests.support.live import wait_for_status, wait_for_step
 from tests.support.wire import wired
-from tests.web.test_jobs import SPEC
+from tests.web.specs import ENDLESS, SPEC, WATCHED
 from trainyard.client import Client
 from trainyard.client.errors import NotFoundError
-from trainyard.contract.templates import code_folder
 from trainyard.demo import ServiceProcess
 
 pytestmark = [pytest.mark.web]
-
-LONG = {**SPEC, "steps": 1_000_000, "log": {"every_steps": 20}, "checkpoint": {"every_steps": 200}}
 
 
 def points(page: Page, chart: str = "loss") -> dict[int, float]:
@@ -37,46 +34,6 @@ def grown(page: Page, least: int) -> None:
     page.wait_for_function(
         "least => document.querySelector('#chart-loss .frame').data?.[0].x.at(-1) > least", arg=least, timeout=60_000
     )
-
-
-SLOW = """
-import time
-
-from spirals import Spirals
-
-
-class Slow(Spirals):
-    def loss_sum(self, model, batch):
-        time.sleep(0.005)
-        return super().loss_sum(model, batch)
-
-
-def build(spec):
-    return Slow(spec)
-"""
-
-
-@pytest.fixture(scope="module")
-def ahead(client: Client) -> dict[str, str]:
-    """Jobs that are looked at when they are over, by name: they train while others are watched."""
-    hot = client.submit({**SPEC, "name": "too-hot", "optimizer": {"name": "sgd", "lr": 1e9}})
-    two = {"gpus": 2, "strategy": "ddp", "checkpoint": {"every_steps": 200}}
-    return {"too-hot": hot.id, "saved": client.submit({**SPEC, **two, "name": "saved"}).id}
-
-
-@pytest.fixture(scope="module")
-def running(client: Client, ahead: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A job that trains for as long as it is looked at, and leaves the processors to others meanwhile."""
-    code = tmp_path_factory.mktemp("code")
-    shutil.copy(code_folder() / "spirals.py", code)
-    (code / "slow.py").write_text(SLOW)
-    own = {"task": "custom", "target": "slow:build", "gpus": 1, "batch": {"size": 10}, "optimizer": {"name": "sgd"}}
-    rest = {name: LONG[name] for name in ("steps", "log", "checkpoint")}
-    job = client.submit({**own, **rest, "name": "watched"}, code=code)
-    wait_for_step(client, job.id, 20)
-    yield job
-    client.cancel(job.id)
-    wait_for_status(client, job.id, "cancelled")
 
 
 SHIFTS = """
@@ -106,7 +63,7 @@ def test_first_view_is_drawn_without_scripts(visit: Visit, running: Any) -> None
     ).new_page()
     page.goto(f"{visit.url}/jobs/{running.id}")
     expect(page.locator("#chart-loss svg.sketch .line")).to_have_attribute("d", re.compile("^M.+L"))
-    expect(page.get_by_role("heading", name="watched")).to_be_visible()
+    expect(page.get_by_role("heading", name=WATCHED, exact=True)).to_be_visible()
     page.context.close()
 
 
@@ -122,7 +79,7 @@ def test_curves_are_drawn_whole_or_not_yet(visit: Visit, running: Any) -> None:
     expect(page.locator("#chart-loss svg.sketch")).to_be_visible()  # and not only what came since
     page.unroute("**/v1/jobs/*/metrics*")  # which lets those through that were held
     grown(page, 30)
-    assert min(points(page)) <= LONG["log"]["every_steps"]
+    assert min(points(page)) <= ENDLESS["log"]["every_steps"]
 
 
 def test_zoom_is_shared_as_high_as_what_is_seen_and_undone(visit: Visit, client: Client, running: Any) -> None:
@@ -161,8 +118,8 @@ def test_a_zoomed_curve_of_finer_points_grows_too(visit: Visit, running: Any) ->
     page.wait_for_function("() => document.querySelector('#chart-norm .frame').layout.xaxis.autorange === false")
     while not any("to_step=900000" in url for url in asked):
         page.wait_for_timeout(50)
-    grown(page, max(points(page)) + 100)
-    grown(page, max(points(page)) + 100)
+    grown(page, max(points(page)) + 30)
+    grown(page, max(points(page)) + 30)
     page.unroute("**/v1/jobs/*/metrics*")
 
 
@@ -194,6 +151,7 @@ def test_a_lost_connection_is_told_and_nothing_is_missing_after_it(
     with wired(service.port) as wire, visiting(browser, wire.url) as visit:
         page = visit.sign_in(token, f"/jobs/{running.id}")
         grown(page, 30)
+        page.evaluate(SHIFTS)
         wire.cut()
         expect(page.locator("#banner")).to_be_visible()
         page.get_by_role("button", name="Pause").click()
@@ -210,30 +168,26 @@ def test_a_lost_connection_is_told_and_nothing_is_missing_after_it(
         assert reported.items() >= shown.items()
         missing = [step for step in reported if step not in shown and there.step <= step]
         assert not missing
+        assert page.evaluate("window.shifted") < 0.02
         visit.forgive_lost_connections()
         visit.require_clean()
 
 
-def test_log_lines_are_text_and_can_be_searched(visit: Visit, client: Client, service: ServiceProcess) -> None:
-    program = service.runs_dir / "hostile.py"
-    program.write_text(r"print('<script>alert(1)</script> \x1b[31mred\x1b[0m\na needle here\nlast', flush=True)")
-    job = client.submit({"task": "script", "argv": [str(program)], "gpus": 1, "name": "hostile <b>log</b>"})
-    page = visit.go(f"/jobs/{job.id}")
-    expect(page.locator("#log")).to_contain_text("<script>alert(1)</script> red", timeout=60_000)
-    expect(page.get_by_role("heading", name="hostile <b>log</b>")).to_be_visible()
+def test_log_lines_are_text_and_can_be_searched(visit: Visit, running: Any) -> None:
+    page = visit.go(f"/jobs/{running.id}")
+    expect(page.locator("#log")).to_contain_text("<script>alert(1)</script> red\na needle here\nlast")
+    expect(page.get_by_role("heading", name=WATCHED, exact=True)).to_be_visible()
     page.get_by_label("Only lines with").fill("needle")
-    expect(page.locator("#log")).to_have_text("a needle here")
-    expect(page.locator("#log-found")).to_have_text(re.compile(r"^1 of \d lines$"))
+    expect(page.locator("#log")).to_have_text(re.compile(r"^(a needle here\s?)+$"))
+    expect(page.locator("#log-found")).to_have_text(re.compile(r"^\d+ of \d+ lines$"))
 
 
 MARKS = "(document.querySelector('#chart-loss .frame').layout?.shapes ?? [])"
 
 
-def test_pause_resume_and_cancel_by_buttons(visit: Visit, client: Client) -> None:
-    job = client.submit({**LONG, "name": "steered"})
-    page = visit.go(f"/jobs/{job.id}")
+def test_pause_and_resume_by_buttons(visit: Visit, running: Any) -> None:
+    page = visit.go(f"/jobs/{running.id}")
     status = page.locator("#status")
-    wait_for_step(client, job.id, 5)
     page.get_by_role("button", name="Pause").click()
     expect(status).to_have_text("paused", timeout=60_000)
     page.get_by_role("button", name="Resume").click()
@@ -242,22 +196,57 @@ def test_pause_resume_and_cancel_by_buttons(visit: Visit, client: Client) -> Non
     page.locator("#axis").select_option("time")
     page.wait_for_function(f"() => {MARKS}.some(one => one.line.width === 1.5 && Date.parse(one.x0))")
     expect(page.locator("#attempts li")).to_have_count(2)
-    page.get_by_role("button", name="Cancel", exact=True).click()
-    page.get_by_role("button", name="Cancel the job").click()
-    expect(status).to_have_text("cancelled", timeout=60_000)
-    expect(page.get_by_role("button", name="Retry")).to_be_visible()
 
 
-def test_a_failure_says_where_and_what_to_try(visit: Visit, client: Client, ahead: dict[str, str]) -> None:
+def test_each_restart_within_an_attempt_is_marked(visit: Visit, client: Client, ahead: dict[str, str]) -> None:
+    wait_for_status(client, ahead["saved"], "succeeded")
+    (attempt,) = client.attempts(ahead["saved"])
+    assert attempt.started_at is not None
+    begun = [(attempt.started_at + timedelta(seconds=n), 100 * n) for n in (1, 2)]
+    made_up = [
+        {"id": f"evt_{900_000 + 2 * n + k}", "type": kind, "level": "info", "message": kind,
+         "created_at": at.isoformat(), "data": {"step": step} if k == 0 else {}}
+        for n, (at, step) in enumerate(begun)
+        for k, kind in enumerate(("training_resumed", "restarted_in_place"))
+    ]  # fmt: skip
+    page = visit.page
+
+    def and_more(route: Route) -> None:
+        answer = route.fetch()
+        told = answer.json()
+        route.fulfill(response=answer, json={**told, "data": [*reversed(made_up), *told["data"]]})
+
+    page.route("**/events*", and_more)
+    visit.go(f"/jobs/{ahead['saved']}")
+    for width in ("1.5", "2"):  # resumed, interrupted
+        page.wait_for_function(
+            f"() => {MARKS}.filter(one => one.line.width === {width}).map(one => one.x0).join() === '100,200'"
+        )
+    page.unroute("**/events*")
+
+
+def test_a_failure_says_where_and_what_to_try_and_its_retry_can_be_cancelled(
+    visit: Visit, client: Client, ahead: dict[str, str]
+) -> None:
     job = client.job(ahead["too-hot"])
     page = visit.go(f"/jobs/{job.id}")
     expect(page.locator("#failed-where")).to_contain_text("Rank 0 failed first", timeout=90_000)
     expect(page.locator("#failed-hint")).to_contain_text("Lower optimizer.lr")
     page.get_by_text("Traceback", exact=True).click()
     expect(page.locator("#failed-trace pre")).to_contain_text("TrainingError")
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Copy the traceback").click()
+    expect(page.get_by_role("button", name="Copy the traceback")).to_have_text("Copied")
+    assert page.evaluate("navigator.clipboard.readText()") == page.locator("#failed-trace pre").text_content()
+    fork = page.request.get(f"{visit.url}/submit?fork={job.id}").text()
+    assert "too-hot" in fork
+    assert "resume_from: " not in fork, "it has no checkpoint to go on from"
     client.retry(job.id)  # elsewhere: the page of a job that was over notices
     expect(page.locator("#attempts li")).to_have_count(2, timeout=30_000)
-    expect(page.locator("#status")).to_have_text("failed", timeout=90_000)
+    page.get_by_role("button", name="Cancel", exact=True).click()
+    page.get_by_role("button", name="Cancel the job").click()
+    expect(page.locator("#status")).to_have_text("cancelled", timeout=60_000)
+    expect(page.get_by_role("button", name="Retry")).to_be_visible()
     page.get_by_role("button", name="Delete", exact=True).click()
     page.get_by_role("button", name="Delete the job").click()
     page.wait_for_url(visit.url + "/jobs")
@@ -283,7 +272,7 @@ def test_two_ranks_are_compared_and_what_they_saved_can_be_downloaded(visit: Vis
     assert download.value.suggested_filename.endswith(".tar")
     expect(page.get_by_role("link", name="Download what was trained")).to_be_visible(timeout=30_000)
     page.locator("#chart-ranks").scroll_into_view_if_needed()
-    expect(page.locator("#chart-ranks output")).to_have_text(re.compile(r"^slowest: rank [01], \+"))
+    expect(page.locator("#chart-ranks output")).to_have_text(re.compile(r"^slowest: rank [01], \+"), timeout=20_000)
     page.wait_for_function("() => document.querySelector('#chart-ranks .frame').data?.length === 2")
 
 
@@ -304,7 +293,22 @@ def test_the_keyboard_reaches_the_content_first(visit: Visit, running: Any) -> N
     expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
     page.keyboard.press("Enter")
     page.keyboard.press("Tab")
+    expect(page.get_by_role("button", name=re.compile("^Copy the job"))).to_be_focused()
+    page.keyboard.press("Tab")
     expect(page.get_by_role("button", name="Pause")).to_be_focused()
+
+
+def test_what_cannot_be_copied_is_selected(visit: Visit, running: Any) -> None:
+    page = visit.go(f"/jobs/{running.id}")
+    page.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined})")  # as without https
+    page.get_by_role("button", name=re.compile("^Copy the job.s id$")).click()
+    expect(page.locator("#said")).to_have_text("Copied.")
+    page.evaluate("document.execCommand = () => false")
+    page.get_by_text("Spec", exact=True).click()
+    page.get_by_role("button", name="Copy the spec").click()
+    expect(page.locator("#said")).to_contain_text("The text is selected")
+    text = page.evaluate("getSelection().toString()")
+    assert yaml.safe_load(text)["target"] == "slow:build"
 
 
 def test_a_viewer_sees_no_buttons(stranger: Visit, client: Client, running: Any) -> None:

@@ -8,19 +8,10 @@ from playwright.sync_api import Page, expect
 
 from tests.support.browser import Visit
 from tests.support.live import wait_for_status
+from tests.web.specs import SPEC
 from trainyard.client import Client
 
 pytestmark = [pytest.mark.web]
-
-SPEC: dict[str, Any] = {
-    "task": "regression",
-    "gpus": 1,
-    "model": {"source": "builtin", "name": "mlp"},
-    "data": {"source": "builtin", "name": "parity"},
-    "steps": 400,
-    "batch": {"size": 10},
-    "log": {"every_steps": 5},
-}
 
 
 def row(page: Page, name: str) -> Any:
@@ -28,7 +19,7 @@ def row(page: Page, name: str) -> Any:
 
 
 def test_a_job_appears_trains_and_ends_without_a_reload(visit: Visit, client: Client) -> None:
-    page = visit.page
+    page = visit.go("/jobs")
     page.evaluate("window.untouched = true")
     job = client.submit({**SPEC, "name": "seen-live"})
     line = row(page, "seen-live")
@@ -45,7 +36,7 @@ def test_filters_are_kept_in_the_address(visit: Visit, client: Client) -> None:
     paused = client.submit({**SPEC, "name": "one-paused"})
     client.pause(paused.id)
     wait_for_status(client, paused.id, "paused")
-    page = visit.page
+    page = visit.go("/jobs")
     page.get_by_label("Search names").fill("ONE-pau")
     page.get_by_text("Paused", exact=True).click()
     expect(page.locator("tr.job")).to_have_count(1)
@@ -63,6 +54,7 @@ def test_filters_are_kept_in_the_address(visit: Visit, client: Client) -> None:
 
 def test_a_hostile_name_is_text(visit: Visit, client: Client) -> None:
     name = "<img src=x onerror=alert(1)>"
+    visit.go("/jobs")
     client.cancel(client.submit({**SPEC, "name": name}).id)
     expect(row(visit.page, name)).to_be_visible()
     visit.page.reload()
@@ -72,8 +64,10 @@ def test_a_hostile_name_is_text(visit: Visit, client: Client) -> None:
 
 def test_selected_jobs_are_cancelled_together(visit: Visit, client: Client) -> None:
     names = [f"together-{n}" for n in (1, 2)]
-    ids = [client.submit({**SPEC, "name": name, "steps": 1_000_000}).id for name in names]
-    page = visit.page
+    ids = [
+        client.submit({**SPEC, "name": name, "steps": 1_000_000, "gpus": 4, "batch": {"size": 12}}).id for name in names
+    ]
+    page = visit.go("/jobs")
     for name in names:
         row(page, name).get_by_role("checkbox").check()
     expect(page.get_by_role("link", name="Compare").last).to_have_attribute(
@@ -88,7 +82,7 @@ def test_selected_jobs_are_cancelled_together(visit: Visit, client: Client) -> N
 def test_sorting_is_told_and_kept(visit: Visit, client: Client) -> None:
     for name in ("aa-first", "zz-last"):
         client.cancel(client.submit({**SPEC, "name": name}).id)
-    page = visit.page
+    page = visit.go("/jobs")
     expect(row(page, "zz-last")).to_be_visible()
     head = page.locator("th[data-sort=name]")
     head.get_by_role("button").click()

@@ -1,10 +1,12 @@
 """The table when there are far more jobs than fit a screen."""
 
 from collections.abc import Iterator
+from itertools import count, islice
 from pathlib import Path
+from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 from bench.list_jobs import fill
 from tests.support.browser import Visit, visiting
@@ -17,20 +19,29 @@ JOBS = 1000
 MOST_ROWS = 100
 
 
-@pytest.fixture
-def many(browser: Browser, migrated_sqlite: Path, tmp_path: Path) -> Iterator[Visit]:
-    """A window on a thousand jobs, the oldest of which has a name of its own."""
-    path = tmp_path / "many.sqlite"
-    path.write_bytes(migrated_sqlite.read_bytes())
-    world = World(f"sqlite:///{path}", tmp_path / "state")
+@pytest.fixture(scope="module")
+def thousand(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, str]]:
+    """A service with a thousand jobs, the oldest of which has a name of its own, and its URL."""
+    folder = tmp_path_factory.mktemp("many")
+    (folder / "many.sqlite").write_bytes(migrated_sqlite.read_bytes())
+    world = World(f"sqlite:///{folder / 'many.sqlite'}", folder / "state")
     world.client.post(f"/v1/jobs/{world.submit(name='the oldest')}/cancel")
     world.clock.advance(1)
     fill(world, JOBS)
-    with served(world) as url, visiting(browser, url) as visit:
+    with served(world) as url:
+        yield world, url
+    world.database.dispose()
+
+
+@pytest.fixture
+def many(browser: Browser, thousand: tuple[World, str]) -> Iterator[Visit]:
+    """A window on them."""
+    world, url = thousand
+    with visiting(browser, url) as visit:
         visit.sign_in(world.token)
         yield visit
+        visit.errors = [error for error in visit.errors if "/v1/sweeps/" not in error]  # those are made up
         visit.require_clean()
-    world.database.dispose()
 
 
 def test_rows_out_of_sight_are_not_in_the_document(many: Visit) -> None:
@@ -54,3 +65,39 @@ def test_sorting_by_name_sorts_all_of_them(many: Visit) -> None:
     page = many.go("/jobs?sort=name:desc")
     expect(page.locator("tr.job .name a").first).to_have_text("the oldest")
     expect(page.locator("#loaded")).to_have_text("1\u202f001 jobs")
+
+
+def test_more_than_can_be_sorted_is_told(many: Visit) -> None:
+    page = many.page
+    first = page.evaluate("fetch('/v1/jobs?limit=1').then(answer => answer.json())")["data"][0]
+    numbers = count()
+
+    def endless(route: Route) -> None:
+        found: list[dict[str, Any]] = [
+            {**first, "id": f"job_{n:026}", "name": f"copy-{n}", "metrics": {}} for n in islice(numbers, 200)
+        ]
+        route.fulfill(json={"data": found, "has_more": True, "last_id": found[-1]["id"]})
+
+    page.route("**/v1/jobs?*after=*", endless)
+    many.go("/jobs?sort=name:asc")
+    loaded = page.locator("#loaded")
+    expect(loaded).to_contain_text("sorted; older ones are not among them", timeout=30_000)
+    read = next(numbers)
+    assert read == 10_000
+    page.get_by_role("button", name="Load more").click()
+    expect(loaded).to_contain_text("more to be sorted")
+    page.unroute("**/v1/jobs?*after=*")
+
+
+def test_a_service_that_does_not_answer_is_not_asked_on_and_on(many: Visit) -> None:
+    page = many.page
+    asked: list[str] = []
+    page.route("**/v1/jobs?*after=*", lambda route: (asked.append(route.request.url), route.abort()))
+    many.go("/jobs?sort=name:asc")
+    expect(page.locator("#said")).to_have_text("The service does not answer.")
+    expect(page.locator("#loaded")).to_contain_text("older ones are not among them")
+    many.go("/jobs")
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    expect(page.locator("#said")).to_have_text("The service does not answer.")
+    assert len(asked) <= 4, asked
+    many.forgive_lost_connections()

@@ -29,16 +29,19 @@ def test_a_wrong_token_is_told_beside_the_field(stranger: Visit) -> None:
 
 
 def test_the_cookie_is_out_of_reach_of_scripts_and_other_sites(visit: Visit) -> None:
+    visit.go("/jobs")
     (cookie,) = visit.page.context.cookies()
     assert (cookie["httpOnly"], cookie["sameSite"], cookie["path"]) == (True, "Strict", "/")
     assert visit.page.evaluate("document.cookie") == ""
 
 
-def test_after_signing_out_nothing_is_shown(visit: Visit) -> None:
-    visit.page.get_by_role("button", name="Sign out").click()
-    expect(visit.page.get_by_label("Token")).to_be_visible()
-    visit.go("/jobs")
-    assert re.search(r"/sign-in\?next=/jobs$", visit.page.url)
+def test_after_signing_out_nothing_is_shown(stranger: Visit, token: str) -> None:
+    page = stranger.sign_in(token)
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_label("Token")).to_be_visible()
+    stranger.go("/jobs")
+    assert re.search(r"/sign-in\?next=/jobs$", page.url)
+    stranger.require_clean()
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ SECONDS = [0, 0.0004, 0.5, 1, 9.4, 10, 59, 59.6, 60, 61, 3599, 3600, 3660, 86399
 
 
 def test_numbers_sizes_and_durations_are_said_alike(visit: Visit) -> None:
-    told = visit.page.evaluate(
+    told = visit.go("/jobs").evaluate(
         """async ([address, values, seconds]) => {
           const { number, size, duration, count } = await import(address);
           return {

@@ -1,5 +1,6 @@
 // What the forms of administrators share: errors at their fields, and a secret that is shown once.
 
+import "./copy.js";
 import { byId, say } from "./page.js";
 
 /** Say what is wrong at the field that it is about; elsewhere at the lower edge. */
@@ -17,25 +18,14 @@ export function forgive(form) {
   for (const place of form.querySelectorAll(".problem")) place.textContent = "";
 }
 
-/** Show a secret until its reader says that they have it. */
+/** Show a secret until its reader says that they have it: Escape, pressed too early, would lose it. */
 export function reveal(title, secret) {
   const dialog = byId("secret");
   const field = dialog.querySelector("input");
   byId("secret-title").textContent = title;
   field.value = secret;
-  byId("copy").onclick = () => copy(field);
+  dialog.addEventListener("cancel", (event) => event.preventDefault());
   dialog.showModal();
   field.select();
   return new Promise((resolve) => dialog.addEventListener("close", () => { field.value = ""; resolve(); }, { once: true }));
-}
-
-/** Without https a browser has no clipboard for pages, and the older way is left. */
-async function copy(field) {
-  field.select();
-  try {
-    await navigator.clipboard.writeText(field.value);
-  } catch {
-    if (!document.execCommand("copy")) { say("The browser does not let this page copy: copy it by hand.", { bad: true }); return; }
-  }
-  say("Copied.");
 }

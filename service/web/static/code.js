@@ -8,7 +8,7 @@ import { ignored, tar } from "./tar.js";
 const MOST = 50 * 1024 * 1024; // trainyard.contract.code.MAX_CODE_BYTES
 const IGNORE = ".trainyardignore";
 
-/** Keep the row about code up; `text()` is the spec, `use(fields)` changes it. */
+/** Keep the row about code up; `text()` is the spec, `use(fields)` changes it. Returns what does so now. */
 export function watchCode(text, use) {
   byId("code-preset")?.addEventListener("click", () => {
     const encoder = new TextEncoder();
@@ -22,17 +22,28 @@ export function watchCode(text, use) {
   return () => show(text());
 }
 
-/** What the spec says of its code, and what can be done about it. */
-function show(text) {
+/** What a spec runs of its user's code: its file, "" where none is named, and the digest, "" where none is uploaded. */
+function codeOf(text) {
   const fields = fieldsOf(text);
   const told = (path) => { const place = fields.get(path); return place ? text.slice(place.from, place.to).replace(/^["']|["']$/g, "") : ""; };
   const task = told("task");
-  const digest = told("code");
-  byId("code").hidden = !["custom", "script"].includes(task);
-  const file = task === "custom" ? `${told("target").split(":")[0].replaceAll(".", "/")}.py` : told("argv.0");
+  const file = task === "custom" ? told("target") && `${told("target").split(":")[0].replaceAll(".", "/")}.py` : told("argv.0");
+  return { own: ["custom", "script"].includes(task), file, digest: /^sha256:[0-9a-f]{64}$/.test(told("code")) ? told("code") : "" };
+}
+
+/** The file that a spec wants and that nobody uploaded; "" where there is none. A path from the root is on the machines. */
+export function missing(text) {
+  const { own, file, digest } = codeOf(text);
+  return own && !digest && !file.startsWith("/") ? file : "";
+}
+
+/** What the spec says of its code, and what can be done about it. */
+function show(text) {
+  const { own, file, digest } = codeOf(text);
+  byId("code").hidden = !own;
   if (byId("code-preset")) byId("code-preset").hidden = !(file in data.code);
-  const uploaded = /^sha256:[0-9a-f]{64}$/.test(digest);
-  setText(byId("code-told"), uploaded ? `Its code is uploaded: ${digest.slice(0, 19)}…` : `It runs code of your own${file && !file.startsWith("/") ? `: ${file} is wanted` : ""}.`);
+  const wanted = missing(text);
+  setText(byId("code-told"), digest ? `Its code is uploaded: ${digest.slice(0, 19)}…` : `It runs code of your own${wanted && `: ${wanted} is wanted`}.`);
 }
 
 /** The files of a folder, from its root, without what is no code. */

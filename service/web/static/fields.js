@@ -103,6 +103,11 @@ export function put(text, path, value) {
   return place(text, path, written);
 }
 
+/** The text without a field that stands at its left edge, in a line of its own. */
+export function without(text, name) {
+  return text.split("\n").filter((line) => !line.startsWith(`${name}:`)).join("\n");
+}
+
 function place(text, path, written) {
   const fields = fieldsOf(text);
   const known = fields.get(path);

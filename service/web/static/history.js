@@ -9,7 +9,6 @@ const REASONS = {
   preempted: "preempted", time_limit: "reached its time limit", user_cancelled: "cancelled or paused on request",
   node_failure: "lost a node", cancelled_outside: "cancelled outside Trainyard",
 };
-const INTERRUPTED = new Set(["preempted", "time_limit", "node_failure", "error", "out_of_memory", "stalled", "cancelled_outside"]);
 const BAD = new Set(["error", "out_of_memory", "stalled", "rejected", "node_failure"]);
 
 /** The attempts of a job, each a line from when it was made to its end. */
@@ -33,15 +32,6 @@ export function showAttempts(attempts) {
       make("div", { class: "place", text: spans(made, started, end) }));
   }));
   localTimes(byId("attempts"));
-}
-
-/** Where a curve was broken off and taken up again, by step and by time. */
-export function marksOf(attempts) {
-  return {
-    resumed: attempts.filter((one) => one.resumed_from_step).map((one) => ({ step: one.resumed_from_step, time: one.started_at })),
-    interrupted: attempts.filter((one) => INTERRUPTED.has(one.exit_reason))
-      .map((one) => ({ step: attempts.find((next) => next.number === one.number + 1)?.resumed_from_step || null, time: one.ended_at })),
-  };
 }
 
 function words(attempt) {
@@ -73,38 +63,62 @@ function measured(metrics) {
   return wanted.slice(0, 3).map((key) => `${key.split("/").at(-1)} ${number(metrics[key])}`).join(", ");
 }
 
-/** The job's history, newest first, a page at a time. */
+const READ = 200; // events at once: all that most jobs have, as the marks of the curves need them
+const SHOWN = 30;
+
+/** The job's history, newest first. */
 export class History {
-  constructor(jobId) {
-    this.jobId = jobId;
+  /** `changed()` is called when more of it is known. */
+  constructor(jobId, changed) {
+    Object.assign(this, { jobId, changed });
     this.after = null;
-    this.known = new Set();
+    this.more = true;
+    this.unshown = [];
+    this.known = new Map();
     byId("older").addEventListener("click", () => this.older());
   }
 
+  /** All that is known so far. */
+  get events() {
+    return [...this.known.values()];
+  }
+
+  /** Show more, which is read where it is not known. */
   async older() {
-    const page = await call(`/v1/jobs/${this.jobId}/events${query({ limit: 30, after: this.after })}`);
-    for (const event of page.data) this.put(event, (line) => byId("events").append(line));
-    this.after = page.last_id ?? this.after;
-    byId("older").hidden = !page.has_more;
+    if (!this.unshown.length && this.more) {
+      const page = await call(`/v1/jobs/${this.jobId}/events${query({ limit: READ, after: this.after })}`);
+      this.unshown = page.data.filter((event) => this.learn(event));
+      this.after = page.last_id ?? this.after;
+      this.more = page.has_more;
+      this.changed();
+    }
+    byId("events").append(...this.unshown.splice(0, SHOWN).map(line));
+    byId("older").hidden = !this.unshown.length && !this.more;
   }
 
   /** What happened since it was last read. */
   async newest() {
-    const page = await call(`/v1/jobs/${this.jobId}/events${query({ limit: 30 })}`);
+    const page = await call(`/v1/jobs/${this.jobId}/events${query({ limit: SHOWN })}`);
     for (const event of page.data.reverse()) this.add(event);
   }
 
   /** What just happened. */
   add(event) {
-    this.put(event, (line) => byId("events").prepend(line));
+    if (!this.learn(event)) return;
+    byId("events").prepend(line(event));
+    this.changed();
   }
 
-  put(event, place) {
-    if (this.known.has(event.id)) return;
-    this.known.add(event.id);
-    const line = make("li", {}, make("time", { datetime: event.created_at, "data-as": "exact" }), make("span", { class: event.level, text: event.message }));
-    place(line);
-    localTimes(line);
+  /** Whether it is new. */
+  learn(event) {
+    if (this.known.has(event.id)) return false;
+    this.known.set(event.id, event);
+    return true;
   }
+}
+
+function line(event) {
+  const made = make("li", {}, make("time", { datetime: event.created_at, "data-as": "exact" }), make("span", { class: event.level, text: event.message }));
+  localTimes(made);
+  return made;
 }

@@ -2,11 +2,13 @@
 
 import { actOn, showActions } from "./actions.js";
 import { call } from "./api.js";
+import "./copy.js";
 import { Charts } from "./charts.js";
 import { CurveStore } from "./curves.js";
 import { showJob } from "./facts.js";
-import { History, marksOf, showAttempts, showCheckpoints } from "./history.js";
+import { History, showAttempts, showCheckpoints } from "./history.js";
 import { LogView } from "./logs.js";
+import { marksOf } from "./marks.js";
 import { byId, data, say, showLink } from "./page.js";
 import { areHeld, follow } from "./stream.js";
 
@@ -17,7 +19,7 @@ let job = data.job;
 const root = `/v1/jobs/${job.id}`;
 const store = new CurveStore(job.id, job.attempt?.execution ?? null);
 const charts = new Charts(data.charts, store);
-const history = new History(job.id);
+const history = new History(job.id, showMarks);
 const logs = new LogView(job, () => listen());
 let stream;
 
@@ -55,8 +57,12 @@ const readAttempts = again(async () => {
   ({ data: attempts } = await call(`${root}/attempts`));
   showAttempts(attempts);
   logs.setAttempts(attempts.map((attempt) => attempt.number));
-  charts.mark(marksOf(attempts));
+  showMarks();
 });
+
+function showMarks() {
+  charts.mark(marksOf(attempts, history.events));
+}
 
 const readCheckpoints = again(async () => {
   const { data: checkpoints } = await call(`${root}/checkpoints`);

@@ -2,13 +2,16 @@
 
 import { call, query } from "./api.js";
 import { asNumber, count } from "./format.js";
+import { Members } from "./members.js";
 import { byId, confirmed, data, localTimes, mayChange, say, setText, showLink, visitor } from "./page.js";
-import { brief, changesOf, done, fillRow, LOSS, newRow } from "./rows.js";
+import { brief, done, fillRow, LOSS, newRow } from "./rows.js";
 import { Curves } from "./sparks.js";
 import { follow } from "./stream.js";
 import { VirtualRows } from "./virtual.js";
 
 const PAGE = 200;
+const SORTED = 10_000; // jobs that are read to be sorted, as the API sorts by age alone; as many again for a wish for more
+const REDRAWN = 400; // milliseconds between two looks of a table that is being read
 const MOST_COMPARED = 20;
 const FINAL = new Set(["succeeded", "failed", "cancelled"]);
 
@@ -17,9 +20,11 @@ let order = [];
 let hasMore = data.has_more;
 let lastId = data.last_id;
 let loading = null;
+let round = 0; // goes up when what is being read is not wanted any more
+let most = SORTED;
 const chosen = new Set();
-const values = new Map(); // of a sweep's members: what each changes, as all have one name
 const curves = new Curves((id) => table.refresh(id));
+const members = new Members(() => table.refresh());
 
 const parameters = () => new URLSearchParams(location.search);
 const filters = () => {
@@ -36,9 +41,13 @@ const sorting = () => {
 const table = new VirtualRows(byId("rows"), {
   columns: 9,
   create: newRow,
-  fill: (row, id) => fillRow(row, jobs.get(id), { chosen: chosen.has(id), curve: curves.of(id), note: values.get(id) }),
-  seen: (ids) => curves.want(ids.map((id) => jobs.get(id)).filter((job) => job.metrics[LOSS] !== null && job.metrics[LOSS] !== undefined)),
-  nearEnd: () => { if (hasMore) loadMore(); },
+  fill: (row, id) => fillRow(row, jobs.get(id), { chosen: chosen.has(id), curve: curves.of(id), note: members.of(id) }),
+  seen: (ids) => {
+    const found = ids.map((id) => jobs.get(id));
+    curves.want(found.filter((job) => job.metrics[LOSS] !== null && job.metrics[LOSS] !== undefined));
+    members.want(found);
+  },
+  nearEnd: () => { if (hasMore && !sortsHere()) loadMore(); },
 });
 
 // -- what is loaded, and in which order --------------------------------------------------------------------------
@@ -53,6 +62,9 @@ const KEYS = {
   owner: (job) => job.created_by,
 };
 
+/** Whether the order is one that only the browser makes, of all that it has read. */
+const sortsHere = () => Boolean(KEYS[sorting().key]);
+
 function show() {
   const { key, descending } = sorting();
   for (const head of document.querySelectorAll("th[data-sort]")) {
@@ -66,8 +78,15 @@ function show() {
   byId("none-yet").hidden = filters().size > 0;
   byId("jobs").hidden = order.length === 0;
   byId("more").hidden = !hasMore;
+  setText(byId("loaded"), amount());
+}
+
+/** How many there are, as far as is known. */
+function amount() {
   const words = `${count(order.length)} ${order.length === 1 ? "job" : "jobs"}`;
-  setText(byId("loaded"), hasMore ? `${words} loaded${loading && KEYS[key] ? ", sorting the rest …" : ""}` : words);
+  if (!hasMore) return words;
+  if (!sortsHere()) return `${words} loaded`;
+  return loading ? `${words} read so far, more to be sorted …` : `the newest ${words}, sorted; older ones are not among them`;
 }
 
 function by(key, descending) {
@@ -88,20 +107,34 @@ function add(found) {
   for (const job of found) jobs.set(job.id, brief(job));
 }
 
+/** A page more, or as many as are sorted. */
 function loadMore() {
-  loading ??= (async () => {
+  loading ??= loadAll(round).then(() => true, complain).then((good) => {
+    loading = null;
+    // The end of a table asks for more as it is drawn: not where the service does not answer.
+    if (good || sortsHere()) show();
+  });
+  setText(byId("loaded"), amount());
+  return loading;
+}
+
+async function loadAll(mine) {
+  let shown = performance.now();
+  do {
     const page = await call(`/v1/jobs${joined(filters(), { limit: PAGE, after: lastId, order: oldestFirst() ? "asc" : "desc" })}`);
     add(page.data);
     hasMore = page.has_more;
     lastId = page.last_id ?? lastId;
-  })().catch(complain).finally(() => { loading = null; show(); if (hasMore && KEYS[sorting().key]) loadMore(); });
-  return loading;
+    if (performance.now() - shown > REDRAWN) { show(); shown = performance.now(); }
+  } while (hasMore && sortsHere() && jobs.size < most && mine === round);
 }
 
 const oldestFirst = () => sorting().key === "age" && !sorting().descending;
 const joined = (first, more) => query(Object.fromEntries([...new Set(first.keys())].map((name) => [name, first.getAll(name)]).concat(Object.entries(more))));
 
 async function reload() {
+  round += 1;
+  most = SORTED;
   await loading;
   const wanted = filters();
   const page = await call(`/v1/jobs${joined(wanted, { limit: PAGE, order: oldestFirst() ? "asc" : "desc" })}`);
@@ -113,7 +146,7 @@ async function reload() {
   for (const id of chosen) if (!jobs.has(id)) chosen.delete(id);
   showChosen();
   show();
-  if (hasMore && KEYS[sorting().key]) loadMore();
+  if (hasMore && sortsHere()) loadMore();
 }
 
 // -- filters and sorting live in the address -------------------------------------------------------------------------
@@ -132,22 +165,20 @@ byId("filters").addEventListener("input", () => {
   typing = setTimeout(narrow, 200);
 });
 
-/** Of a sweep that the address names: its name, the way to its comparison, and what its members change. */
+/** Of a sweep that the address names: its name, and the way to its comparison. */
 async function showSweep() {
   const id = filters().get("sweep");
   if (!id) return;
-  const sweep = await call(`/v1/sweeps/${encodeURIComponent(id)}`);
+  const sweep = await members.learn(id);
+  if (!sweep) return;
   const place = byId("of-sweep");
   place.hidden = false;
   place.querySelector("a").href = `/compare${query({ sweep: id })}`;
   setText(place.querySelector("a"), sweep.name);
-  for (const member of sweep.members) values.set(member.job_id, changesOf(member));
-  table.refresh();
 }
 
 byId("of-sweep").querySelector("button").addEventListener("click", () => {
   byId("of-sweep").hidden = true;
-  values.clear();
   go((found) => found.delete("sweep"));
   reload().catch(complain);
 });
@@ -156,7 +187,7 @@ byId("of-sweep").querySelector("button").addEventListener("click", () => {
 function narrow() {
   const before = filters().toString();
   go((found) => {
-    found.delete("status");
+    for (const own of ["status", "search"]) found.delete(own); // one order, whichever was chosen first
     for (const box of document.querySelectorAll("[data-statuses]:checked")) {
       for (const status of box.dataset.statuses.split(" ")) found.append("status", status);
     }
@@ -175,10 +206,10 @@ document.querySelector("thead").addEventListener("click", (event) => {
   const descending = head.dataset.sort === now.key ? !now.descending : head.dataset.sort === "age";
   go((found) => found.set("sort", head.dataset.sort === "age" && descending ? "" : `${head.dataset.sort}:${descending ? "desc" : "asc"}`));
   if (sorting().key === "age" || wasAge && oldestFirst()) reload().catch(complain);
-  else { show(); if (hasMore) loadMore(); }
+  else { show(); if (hasMore && sortsHere()) loadMore(); }
 });
 
-byId("more").addEventListener("click", loadMore);
+byId("more").addEventListener("click", () => { most = jobs.size + SORTED; loadMore(); });
 
 // -- the selection ---------------------------------------------------------------------------------------------------
 
@@ -290,5 +321,5 @@ show();
 showSweep().catch(() => {}); // the table is whole without
 localTimes();
 if (byId("filters").elements.search.value.trim() !== (parameters().get("search") ?? "")) narrow(); // typed meanwhile
-if (sorting().key !== "age") loadMore();
+if (sortsHere()) { if (hasMore) loadMore(); }
 else if (oldestFirst()) reload().catch(complain);

@@ -1,11 +1,12 @@
 // Writing a spec: its errors at their lines and its plan as one writes, then submitting it, once.
 
 import { ApiError, call, query } from "./api.js";
-import { watchCode } from "./code.js";
+import { missing, watchCode } from "./code.js";
+import "./copy.js";
 import { Editor } from "./editor.js";
-import { fieldsOf, lineOf, put } from "./fields.js";
-import { moment } from "./format.js";
-import { byId, data, make, say, setText } from "./page.js";
+import { fieldsOf, lineOf, put, without } from "./fields.js";
+import { count, moment } from "./format.js";
+import { byId, confirmed, data, make, say, setText } from "./page.js";
 import { room, showPlan } from "./plan.js";
 
 const PAUSE = 350; // milliseconds without a key before the service is asked
@@ -43,9 +44,18 @@ function showOrigin() {
   const place = fieldsOf(editor.text).get("resume_from");
   const from = place ? editor.text.slice(place.from, place.to) : "";
   byId("preset").value = Object.entries(data.presets).find(([, text]) => text === editor.text)?.[0] ?? "";
-  const words = from ? `Goes on from the newest checkpoint of ${from === data.source?.id ? data.source.name : from}.` : data.source ? `Begins anew, with a copy of ${data.source.name}.` : "";
+  const source = data.source?.id === from ? `${data.source.name}, at step ${count(data.source.step)}` : from;
+  const words = from ? `Goes on from the newest checkpoint of ${source}.` : data.source ? `Begins anew, with a copy of ${data.source.name}.` : "";
   setText(byId("begun"), byId("preset").value ? "" : words);
+  const other = byId("other-start");
+  other.hidden = (data.source?.step ?? null) === null || Boolean(byId("preset").value);
+  setText(other, from ? "Begin anew instead" : "Go on from its checkpoint instead");
 }
+
+byId("other-start").addEventListener("click", () => {
+  const begun = fieldsOf(editor.text).has("resume_from");
+  editor.replace(begun ? without(editor.text, "resume_from") : put(editor.text, "resume_from", data.source.id));
+});
 
 byId("preset").addEventListener("change", (event) => {
   const text = data.presets[event.target.value];
@@ -114,6 +124,8 @@ function complain(problems) {
 
 byId("submit")?.addEventListener("click", async () => {
   const button = byId("submit");
+  const file = missing(editor.text);
+  if (file && !(await confirmed(byId("sure"), `Submit without ${file}?`, "It is not uploaded. The job fails where the workers do not have it installed."))) return;
   key ??= Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
   button.disabled = true;
   const forced = byId("force").checked ? "true" : undefined;
