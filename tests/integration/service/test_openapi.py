@@ -87,6 +87,8 @@ def test_answers_name_the_headers_that_a_client_goes_by(operations: dict[str, di
     for route, one in operations.items():
         if "206" in one["responses"]:
             assert "Content-Range" in one["responses"]["416"]["headers"], route
+            assert all("ETag" in one["responses"][status]["headers"] for status in ("200", "206", "304")), route
+            assert route.replace("GET", "HEAD") in operations
     assert {"200", "201"} <= set(operations["PUT /v1/code/{digest}"]["responses"])
 
 
@@ -142,7 +144,7 @@ def test_a_spec_has_one_schema_wherever_it_is_sent(world: World) -> None:
         ("/v1/jobs", "GET, POST"),
         ("/v1/jobs/job_x", "DELETE, GET"),
         ("/v1/tokens/self", "GET"),
-        ("/v1/jobs/job_x/export/files/a/b", "GET"),
+        ("/v1/jobs/job_x/export/files/a/b", "GET, HEAD"),
     ],
 )
 def test_a_wrong_method_is_told_all_that_the_path_takes(world: World, path: str, allowed: str) -> None:
