@@ -1,5 +1,6 @@
 """The description of the API, for people and for those who generate clients from it."""
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ import jsonschema_rs
 import pytest
 
 from tests.support.world import World
+from trainyard.contract.wording import FORMS, RANK
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +78,24 @@ def test_every_parameter_says_what_it_means(operations: dict[str, dict[str, Any]
     for route, one in operations.items():
         for parameter in one.get("parameters", ()):
             assert parameter["description"], (route, parameter["name"])
+
+
+def patterns(document: Any) -> set[str]:
+    inner = document.values() if isinstance(document, dict) else document if isinstance(document, list) else ()
+    own = {document["pattern"]} if isinstance(document, dict) and isinstance(document.get("pattern"), str) else set()
+    return own.union(*map(patterns, inner))
+
+
+def test_every_form_of_a_text_is_told_in_words(world: World, operations: dict[str, dict[str, Any]]) -> None:
+    """A regular expression helps nobody; one that only bounds the characters is told as such."""
+    asked = [parameter for one in operations.values() for parameter in one.get("parameters", ())]
+    # What has not the form of an id in a path is the id of nothing; these two have words of their own.
+    asked = [one for one in asked if one["in"] != "path" and one["name"] not in ("after", "last-event-id")]
+    schemas = world.client.get("/openapi.json").json()["components"]["schemas"]
+    found = patterns(asked) | patterns(schemas)
+    assert RANK in found
+    for pattern in found - set(FORMS):
+        assert re.fullmatch(r"\^\[.*\][*+]\$", pattern), pattern
 
 
 def test_answers_name_the_headers_that_a_client_goes_by(operations: dict[str, dict[str, Any]]) -> None:
