@@ -30,6 +30,7 @@ from trainyard.contract.spec import dump_spec, parse_spec
 LIMIT_SECONDS = 0.050
 _HALVES = ("even", "odd")
 FINAL = ("succeeded", "succeeded", "succeeded", "failed", "cancelled")
+_UNSETTLED = "SELECT sum(relpages - relallvisible) FROM pg_class WHERE relname IN ('jobs', 'job_labels')"
 _NEVER = {"metadata[even]": "yes", "metadata[odd]": "yes"}
 
 
@@ -77,8 +78,16 @@ def settle(world: World) -> None:
     """What Postgres' autovacuum does by itself within a minute of so many rows: it lets indices answer alone."""
     engine = sa.create_engine(world.database.url, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
-        connection.execute(sa.text("ANALYZE" if world.database.dialect == "sqlite" else "VACUUM ANALYZE"))
-    engine.dispose()
+        if world.database.dialect == "sqlite":
+            connection.execute(sa.text("ANALYZE"))
+            return
+        # One that has begun by itself meanwhile keeps rows from being known as seen by all.
+        for _ in range(20):
+            connection.execute(sa.text("VACUUM ANALYZE jobs, job_labels"))
+            if connection.scalar(sa.text(_UNSETTLED)) == 0:
+                return
+            time.sleep(1)
+    raise RuntimeError("another transaction is open on this database")
 
 
 def _row(number: int, moment: Any, spec: dict[str, Any]) -> dict[str, Any]:

@@ -38,6 +38,7 @@ from service.web.pages import Pages, wants_page
 from service.webhooks import endpoints as webhooks
 from trainyard import __version__
 from trainyard.contract.resources import ErrorBody, ErrorEnvelope
+from trainyard.contract.wording import words_of
 
 _TYPES = {
     400: "invalid_request_error",
@@ -142,14 +143,9 @@ async def _validation_error(request: Request, error: Exception) -> Response:
             return await _service_error(request, _no_such(str(detail["loc"][-1]), detail["input"]))
     first = found[0]
     loc = first["loc"][:2] if first["loc"][0] == "query" else first["loc"]
-    place = ".".join(str(part) for part in loc if part not in ("body", "query", "path", "header"))
-    message = _WORDS.get(first["type"]) or first["msg"].removeprefix("Value error, ")
-    return await _service_error(request, InvalidRequestError(message, param=place or None))
+    place = ".".join(str(part) for part in loc if part not in ("body", "query", "path", "header", "[key]"))
+    return await _service_error(request, InvalidRequestError(words_of(first), param=place or None))
 
-
-_MOMENT = "must be a moment with its time zone, such as 2026-01-01T00:00:00Z"
-_WORDS = dict.fromkeys(("timezone_aware", "datetime_parsing", "datetime_from_date_parsing", "datetime_type"), _MOMENT)
-"""For findings whose own words name no way out."""
 
 _THINGS = {"aid": "attempt", "digest": "code"}
 """What the parameters of paths name, where it is not their own first word."""

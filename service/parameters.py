@@ -28,18 +28,31 @@ _LOG = {
     "X-Trainyard-Next-Offset": "Where to go on.",
 }
 
-_FILE = {"Content-Range": "Which bytes of how many."}
+_RANGE = {"Content-Range": "Which bytes of how many."}
+_FRESH = {
+    "ETag": "A name of the file as it is now, for `If-Range` and `If-None-Match`.",
+    "Last-Modified": "When it was written.",
+}
 
 _OF_STATUS = {
-    "206": _FILE,
-    "416": _FILE,
+    "206": _RANGE | _FRESH,
+    "304": _FRESH,
+    "416": _RANGE,
     "401": {"WWW-Authenticate": "`Bearer`."},
     "429": {"Retry-After": "Seconds to wait."},
     "503": {"Retry-After": "Seconds to wait."},
 }
 
-_OF_ANSWER = {"get_log": _LOG, "download_checkpoint": {"Content-Disposition": "A name for the file."}}
-_OF_ANSWER["download_export"] = _OF_ANSWER["download_checkpoint"]
+_TAR = {"Content-Disposition": "A name for the file."}
+_OF_ANSWER = {
+    "get_log": _LOG,
+    **{f"{verb}_{archive}": _TAR for verb in ("download", "check") for archive in ("checkpoint", "export")},
+    **{
+        f"{verb}_{kind}": _FRESH
+        for verb in ("download", "check")
+        for kind in ("artifact", "checkpoint_file", "export_file")
+    },
+}
 
 
 def headers(operation: str, status: str) -> dict[str, Any]:

@@ -5,8 +5,9 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
+from service.artifacts.conditions import WantedDep
 from service.artifacts.files import list_artifacts
-from service.checkpoints.files import FILE_ANSWERS, Range, file_response
+from service.checkpoints.files import downloads, file_response
 from service.dependencies import NowDep, PersonDep, ServicesDep
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import page_of
@@ -31,21 +32,16 @@ def list_all(
     return page_of(rest[:limit], len(rest) > limit, lambda file: file, lambda file: file.path)
 
 
-@router.get(
-    "/{path:path}",
-    operation_id="download_artifact",
-    response_class=Response,
-    responses=FILE_ANSWERS,
-)
+@downloads(router, "/{path:path}", "artifact")
 def download(
     services: ServicesDep,
     _person: PersonDep,
     now: NowDep,
     job_id: str,
     path: str,
-    range: Range = None,
+    wanted: WantedDep,
 ) -> Response:
     """One file, or one range of its bytes."""
     with services.database.read() as session:
         JobRepository(session, now).get(job_id)
-    return file_response(services.run(job_id).artifacts, path, range, code="artifact_not_found")
+    return file_response(services.run(job_id).artifacts, path, wanted, code="artifact_not_found")

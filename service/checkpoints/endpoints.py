@@ -2,14 +2,15 @@
 
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query
 from fastapi import Path as PathParam
 from starlette.responses import Response
 
+from service.artifacts.conditions import HeadDep, WantedDep
 from service.artifacts.files import list_files
-from service.checkpoints.files import FILE_ANSWERS, Range, archive_response, file_response, require_plain
+from service.checkpoints.files import TAR_ANSWERS, archive_response, downloads, file_response, require_plain
 from service.checkpoints.ranking import best_of
 from service.dependencies import NowDep, PersonDep, Services, ServicesDep
 from service.errors import NotFoundError
@@ -21,9 +22,6 @@ from trainyard.contract.resources import CheckpointResource, FileResource, Page
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["checkpoints"])
 
 CheckpointId = Annotated[str, PathParam(pattern=r"^ckpt_[0-9a-z]{26}$")]
-_TAR: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"application/x-tar": {}}, "description": "An uncompressed tar of known length."}
-}
 
 
 @router.get("/checkpoints", operation_id="list_checkpoints")
@@ -65,12 +63,7 @@ def list_checkpoint_files(
     return _files(_folder(services, now, job_id, checkpoint_id), limit, after)
 
 
-@router.get(
-    "/checkpoints/{checkpoint_id}/files/{path:path}",
-    operation_id="download_checkpoint_file",
-    response_class=Response,
-    responses=FILE_ANSWERS,
-)
+@downloads(router, "/checkpoints/{checkpoint_id}/files/{path:path}", "checkpoint_file")
 def download_checkpoint_file(
     services: ServicesDep,
     _person: PersonDep,
@@ -78,24 +71,24 @@ def download_checkpoint_file(
     job_id: str,
     checkpoint_id: CheckpointId,
     path: str,
-    range: Range = None,
+    wanted: WantedDep,
 ) -> Response:
     """One file of a checkpoint, or one range of its bytes."""
-    return file_response(_folder(services, now, job_id, checkpoint_id), require_plain(path), range)
+    return file_response(_folder(services, now, job_id, checkpoint_id), require_plain(path), wanted)
 
 
-@router.get(
-    "/checkpoints/{checkpoint_id}/archive",
-    operation_id="download_checkpoint",
-    response_class=Response,
-    responses=_TAR,
-)
+@downloads(router, "/checkpoints/{checkpoint_id}/archive", "checkpoint", TAR_ANSWERS)
 def archive(
-    services: ServicesDep, _person: PersonDep, now: NowDep, job_id: str, checkpoint_id: CheckpointId
+    services: ServicesDep,
+    _person: PersonDep,
+    now: NowDep,
+    job_id: str,
+    checkpoint_id: CheckpointId,
+    head: HeadDep,
 ) -> Response:
     """A whole checkpoint as one tar."""
     folder = _folder(services, now, job_id, checkpoint_id)
-    return archive_response(folder, f"{job_id}-{folder.name}")
+    return archive_response(folder, f"{job_id}-{folder.name}", head=head)
 
 
 @router.get("/export/files", operation_id="list_export_files")
@@ -111,23 +104,18 @@ def list_export_files(
     return _files(_export(services, now, job_id), limit, after)
 
 
-@router.get(
-    "/export/files/{path:path}",
-    operation_id="download_export_file",
-    response_class=Response,
-    responses=FILE_ANSWERS,
-)
+@downloads(router, "/export/files/{path:path}", "export_file")
 def download_export_file(
-    services: ServicesDep, _person: PersonDep, now: NowDep, job_id: str, path: str, range: Range = None
+    services: ServicesDep, _person: PersonDep, now: NowDep, job_id: str, path: str, wanted: WantedDep
 ) -> Response:
     """One file of the export, or one range of its bytes."""
-    return file_response(_export(services, now, job_id), require_plain(path), range)
+    return file_response(_export(services, now, job_id), require_plain(path), wanted)
 
 
-@router.get("/export/archive", operation_id="download_export", response_class=Response, responses=_TAR)
-def export_archive(services: ServicesDep, _person: PersonDep, now: NowDep, job_id: str) -> Response:
+@downloads(router, "/export/archive", "export", TAR_ANSWERS)
+def export_archive(services: ServicesDep, _person: PersonDep, now: NowDep, job_id: str, head: HeadDep) -> Response:
     """The whole export as one tar."""
-    return archive_response(_export(services, now, job_id), f"{job_id}-export")
+    return archive_response(_export(services, now, job_id), f"{job_id}-export", head=head)
 
 
 def _kept(services: Services, now: datetime, job_id: str) -> list[CheckpointResource]:

@@ -2,16 +2,17 @@
 
 import os
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, TypeVar
 
 import structlog
-from fastapi import Header
+from fastapi import APIRouter
 from starlette.responses import Response, StreamingResponse
 
 from service.access.trail import notice
+from service.artifacts.conditions import Wanted, freshness
 from service.artifacts.files import CHUNK, Span, list_files, oddity, open_below, read_span, span_of
 from service.errors import ConflictError, InvalidRequestError, NotFoundError, RangeError
 from trainyard.contract.resources import ErrorEnvelope, FileResource
@@ -19,20 +20,27 @@ from trainyard.contract.resources import ErrorEnvelope, FileResource
 log = structlog.get_logger("files")
 
 _OCTETS = "application/octet-stream"
+_TAR = "application/x-tar"
 _MAX_PATH = 1024
 _END = 2 * tarfile.BLOCKSIZE
 _NAMED = 20
 """Of the files that an archive leaves out."""
 
 
-Range = Annotated[str | None, Header(description="One range of bytes; several are answered by the whole file.")]
-
 FILE_ANSWERS: dict[int | str, dict[str, Any]] = {
     200: {"content": {_OCTETS: {}}, "description": "The file."},
     206: {"content": {_OCTETS: {}}, "description": "The range asked for; `Content-Range` says which."},
+    304: {"description": "It is the one that `If-None-Match` names."},
     416: {"model": ErrorEnvelope, "description": "The range lies outside the file; `Content-Range` has its size."},
 }
 """Of a route that answers with `file_response`."""
+
+TAR_ANSWERS: dict[int | str, dict[str, Any]] = {
+    200: {"content": {_TAR: {}}, "description": "An uncompressed tar of known length."}
+}
+"""Of one that answers with `archive_response`."""
+
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Response])
 
 
 def require_plain(path: str) -> str:
@@ -43,8 +51,24 @@ def require_plain(path: str) -> str:
     return path
 
 
-def file_response(root: Path, path: str, wanted: str | None, *, code: str = "file_not_found") -> Response:
-    """The file, or the one range of it that the header asks for; several ranges are answered by the whole file.
+def downloads(
+    router: APIRouter, path: str, name: str, answers: dict[int | str, dict[str, Any]] = FILE_ANSWERS
+) -> Callable[[Endpoint], Endpoint]:
+    """Route GET and HEAD to an endpoint that answers with a file or an archive."""
+
+    def add(endpoint: Endpoint) -> Endpoint:
+        for method, verb in (("GET", "download"), ("HEAD", "check")):
+            route = router.api_route(
+                path, methods=[method], operation_id=f"{verb}_{name}", response_class=Response, responses=answers
+            )
+            route(endpoint)
+        return endpoint
+
+    return add
+
+
+def file_response(root: Path, path: str, wanted: Wanted, *, code: str = "file_not_found") -> Response:
+    """The file, or the one range of it that is asked for; several ranges are answered by the whole file.
 
     Raises:
         NotFoundError: there is no regular file of that name; links are not followed.
@@ -56,14 +80,20 @@ def file_response(root: Path, path: str, wanted: str | None, *, code: str = "fil
             log.warning("asked for what is not a regular file", folder=str(root), path=path, kind=kind)
             notice(kind=kind, path=path)
         raise NotFoundError(f"there is no file {path!r}", code=code, param="path")
-    size = os.fstat(handle).st_size
-    span = span_of(wanted, size) if size else Span(0, 0, 0)
-    if span is None:
+    seen = os.fstat(handle)
+    headers, size = freshness(seen), seen.st_size
+    known = wanted.is_known(headers["ETag"])
+    span = span_of(wanted.range_of(headers["ETag"]), size) if size else Span(0, 0, 0)
+    if known or span is None or wanted.head:
         os.close(handle)
+    if known:
+        return Response(status_code=304, headers=headers)
+    if span is None:
         raise RangeError(size)
-    headers = {"Content-Length": str(span.end - span.start), "Accept-Ranges": "bytes"}
-    partial = (span.start, span.end) != (0, size)
-    if partial:
+    headers["Content-Length"] = str(span.end - span.start)
+    if wanted.head:
+        return Response(headers=headers, media_type=_OCTETS)
+    if partial := (span.start, span.end) != (0, size):
         headers["Content-Range"] = f"bytes {span.start}-{span.end - 1}/{size}"
     status = 206 if partial else 200
     return StreamingResponse(read_span(handle, span), status_code=status, headers=headers, media_type=_OCTETS)
@@ -86,8 +116,8 @@ class Member:
         return -self.size % tarfile.BLOCKSIZE
 
 
-def archive_response(root: Path, name: str) -> Response:
-    """The folder's files as an uncompressed tar, under `name`/.
+def archive_response(root: Path, name: str, *, head: bool = False) -> Response:
+    """The folder's files as an uncompressed tar, under `name`/; `head`: only how long it is.
 
     Raises:
         NotFoundError: there is nothing in it.
@@ -103,7 +133,9 @@ def archive_response(root: Path, name: str) -> Response:
         "Content-Length": str(sum(member.length for member in members) + _END),
         "Content-Disposition": f'attachment; filename="{name}.tar"',
     }
-    return StreamingResponse(_tar(root, members), headers=headers, media_type="application/x-tar")
+    if head:
+        return Response(headers=headers, media_type=_TAR)
+    return StreamingResponse(_tar(root, members), headers=headers, media_type=_TAR)
 
 
 def _member(file: FileResource, name: str) -> Member:

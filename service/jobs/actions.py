@@ -22,10 +22,6 @@ from trainyard.contract.resolve import Site, resolve
 from trainyard.contract.resources import JobResource
 from trainyard.contract.spec import TrainingSpec, parse_spec
 
-MAX_KEY = 255
-FORCED = "preflight_overridden"
-"""The event of a job that is submitted however large it is."""
-
 
 def accept_spec(document: Any, site_of: Callable[[TrainingSpec], Site]) -> TrainingSpec:
     """A document as a resolved spec, on the site that `site_of` says.

@@ -160,12 +160,17 @@ def _store(
         if job.origin is not None:
             jobs.event(job, "forked", _fork_words(Origin.model_validate(job.origin)), data=job.origin)
         if asked.force:
-            said = f"{principal.name} has it submitted even if it cannot fit the GPUs' memory"
-            jobs.event(job, FORCED, said, level="warning")
+            tell_forced(jobs, job)
         if key is not None:
             jobs.remember(principal.id, key, _answer(job, run_root, now))
     # Once more where it was remembered: other writers do not wait for it.
     return Accepted(job=_answer(job, run_root, now), replayed=False)
+
+
+def tell_forced(jobs: JobRepository, job: Job) -> None:
+    """The preflight goes by this event."""
+    said = f"{job.created_by} has it submitted even if it cannot fit the GPUs' memory"
+    jobs.event(job, FORCED, said, level="warning")
 
 
 def _fork_words(origin: Origin) -> str:

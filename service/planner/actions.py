@@ -6,8 +6,10 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from service.cluster.place import find_place, site_of
-from service.cluster.preflight import STALE
+from sqlalchemy.orm import Session
+
+from service.cluster.place import find_place, place_of, site_of
+from service.cluster.preflight import STALE, refusals
 from service.cluster.repository import ClusterRepository
 from service.dependencies import Services
 from service.errors import InvalidSpecError
@@ -18,7 +20,8 @@ from service.planner.fit import Question, automatic, too_large
 from service.planner.host import machine_bytes, share_of_machine
 from service.planner.models import Found
 from service.planner.script import preview
-from service.scheduler.documents import UNKNOWN_ACCELERATOR
+from service.scheduler.documents import UNKNOWN_ACCELERATOR, ranks_per_node
+from service.settings import Settings
 from trainyard.contract.plans import PlanResource
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec import LOOP_TASKS, TrainingSpec, parse_spec
@@ -76,6 +79,7 @@ def plan(services: Services, document: Any, now: datetime) -> PlanResource:
     found = services.models.find(spec, services.settings.site.roots)
     with services.database.read() as session:
         place = find_place(session, services.settings, spec.resources, now)
+        refused = ungiven(session, services.settings, spec, now)
     script, problem = preview(services.settings, spec, place)
     return compose(
         spec,
@@ -84,8 +88,18 @@ def plan(services: Services, document: Any, now: datetime) -> PlanResource:
         why=accepted.why,
         cpu=place.accelerator == "cpu",
         script=script,
-        warnings=[problem] if problem else [],
+        warnings=[*([problem] if problem else []), *(f"{one}: submitted, it is refused" for one in refused)],
     )
+
+
+def ungiven(session: Session, settings: Settings, spec: TrainingSpec, now: datetime) -> list[Problem]:
+    """What of a resolved spec this cluster can never give."""
+    if settings.backend != "slurm" or not settings.slurm_preflight:
+        return []
+    cluster = ClusterRepository(session).resource("slurm", now)
+    ranks, limit = ranks_per_node(spec), spec.resources.time_limit_minutes or settings.slurm_time_limit_minutes
+    place = place_of(settings, spec.resources, cluster)
+    return refusals(spec.resources, spec.gpus // ranks, ranks if place.accelerator == "cuda" else 0, limit, cluster)
 
 
 def outsized(services: Services, document: Mapping[str, Any], now: datetime) -> list[Problem]:

@@ -12,18 +12,16 @@ from sqlalchemy.orm import Session
 
 from service.access.tokens import hash_token, new_worker_token
 from service.cluster.place import Place, find_place
-from service.cluster.preflight import refusals
-from service.cluster.repository import ClusterRepository
 from service.db.models import Attempt, Job
 from service.dependencies import Services
 from service.errors import InvalidSpecError, UnavailableError
 from service.jobs.repository import JobRepository
 from service.jobs.submitting import FORCED
-from service.planner.actions import accept, outsized
+from service.planner.actions import accept, outsized, ungiven
 from service.reconcile.handover import NotAsked, Superseded
 from service.reconcile.lease import LeaderLease, LeaseLostError
 from service.scheduler.base import LaunchPlan, Rejected
-from service.scheduler.documents import UNKNOWN_ACCELERATOR, launch_document, ranks_per_node
+from service.scheduler.documents import UNKNOWN_ACCELERATOR, launch_document
 from service.scheduler.launch_plan import allowed, plan_launch
 from trainyard.contract.launch import LaunchDocument, Origin
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
@@ -95,15 +93,9 @@ class Preparation:
 
     def refusals(self, session: Session, job: Job) -> list[Problem]:
         """What of a new job this cluster can never give. A job that has run before is left to the scheduler."""
-        settings = self.services.settings
-        if not self.slurm or not settings.slurm_preflight or job.attempts:
+        if not self.slurm or job.attempts:
             return []
-        spec = parse_spec(job.spec)
-        cluster = ClusterRepository(session).resource("slurm", self.services.clock())
-        ranks, limit = ranks_per_node(spec), spec.resources.time_limit_minutes or settings.slurm_time_limit_minutes
-        place = find_place(session, settings, spec.resources, self.services.clock())
-        gpus = ranks if place.accelerator == "cuda" else 0
-        return refusals(spec.resources, spec.gpus // ranks, gpus, limit, cluster)
+        return ungiven(session, self.services.settings, parse_spec(job.spec), self.services.clock())
 
     def settle(self, job_no: int) -> Settled:
         """What of a new job waited for the cluster's first snapshot. Reads its model's folder: in no session."""

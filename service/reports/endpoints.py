@@ -31,12 +31,13 @@ from trainyard.contract.reports import (
     Heartbeat,
     HeartbeatReply,
 )
+from trainyard.contract.wording import RANK
 
 worker_router = APIRouter(prefix="/v1/attempts/{aid}", tags=["worker"])
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["reports"])
 
 LOG_ANSWER = 4 * 1024 * 1024
-Rank = Annotated[str, Query(pattern=r"^(launch|\d{1,6})$", description="`0`, `1`, ... or `launch`.")]
+Rank = Annotated[str, Query(pattern=RANK, description="`0`, `1`, ... or `launch`.")]
 
 
 def _ingest(services: Services, aid: str) -> Ingest:

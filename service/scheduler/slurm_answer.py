@@ -12,6 +12,12 @@ _PARTITION = "change resources.partition; `trainyard cluster` shows what there i
 _TIME = "lower resources.time_limit_minutes; `trainyard cluster` shows the partitions' limits"
 _MEMORY = "lower resources.memory_gb_per_gpu"
 _NODES = "no node or not enough nodes can ever give that: change gpus, gpus_per_node, gpu_type or memory in resources"
+_NO_NODES = "requested node configuration is not available"
+_WOULD_WAIT = (
+    "where nodes are down or drained, which `trainyard cluster` shows, a job would wait for them; else change gpus, "
+    "gpus_per_node, gpu_type or memory in resources"
+)
+"""Submitted, it waits for nodes that are down; `sbatch --test-only` takes them for nodes that there are not."""
 _QOS = "change resources.qos; `trainyard cluster` shows what the accounts may use"
 _CONSTRAINT = "change resources.constraint; `sinfo -o %f` shows the features of nodes"
 _EXCLUDE = "change resources.exclude; `sinfo -N` shows the names of nodes"
@@ -33,7 +39,7 @@ _REFUSALS = {
     "time limit specification required": "set resources.time_limit_minutes",
     "invalid wckey specification": _ASK,
     "invalid time specification": _TIME,
-    "requested node configuration is not available": _NODES,
+    _NO_NODES: _NODES,
     "requested time limit is invalid": _TIME,
     "requested partition configuration not available now": _PARTITION,
     "memory required by task is not available": _MEMORY,
@@ -69,6 +75,8 @@ def read_forecast(returncode: int, stderr: str) -> Forecast:
         except ValueError:
             return Forecast(True, f"Slurm would accept it{where}; it does not say when it would start")
         return Forecast(True, f"Slurm would accept it, and start it{where} at {start:%Y-%m-%d %H:%M:%S}Z", start)
+    if returncode != 0 and _NO_NODES in stderr.lower():
+        return Forecast(None, f"Slurm finds no nodes for it among those that are up: {_words(stderr)} ({_WOULD_WAIT})")
     if (refusal := _refusal(returncode, stderr)) is not None:
         return Forecast(False, refusal[0])
     return Forecast(None, _unclear(returncode, stderr))
@@ -87,4 +95,4 @@ def _unclear(returncode: int, stderr: str) -> str:
 
 
 def _words(stderr: str) -> str:
-    return " ".join(line.removeprefix("sbatch: ").removeprefix("error: ") for line in stderr.splitlines() if line)
+    return "; ".join(line.removeprefix("sbatch: ").removeprefix("error: ") for line in stderr.splitlines() if line)

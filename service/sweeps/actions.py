@@ -5,7 +5,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from service.access.actions import Principal
 from service.access.trail import about
@@ -18,12 +18,12 @@ from service.jobs.actions import require_change
 from service.jobs.limits import require_share
 from service.jobs.repository import JobRepository, Window
 from service.jobs.schemas import progress_resource
-from service.jobs.submitting import Accepted, new_job, replay, require_room_for
+from service.jobs.submitting import Accepted, new_job, replay, require_room_for, tell_forced
 from service.planner import actions as planning
 from service.sweeps.repository import SweepRepository
 from trainyard.contract.problems import Problem, SpecError
 from trainyard.contract.resources import TERMINAL
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.spec import TrainingSpec, dump_spec
 from trainyard.contract.sweeps import (
     SweepDetail,
     SweepMember,
@@ -36,8 +36,23 @@ from trainyard.contract.sweeps import (
 )
 
 
-def submit(services: Services, person: Principal, body: SweepRequest, key: str | None, now: datetime) -> Accepted:
+class Asking(NamedTuple):
+    """How a sweep was asked for."""
+
+    key: str | None
+    """Its idempotency key."""
+    digest: str
+    """What that stands for."""
+    force: bool
+
+
+def submit(
+    services: Services, person: Principal, body: SweepRequest, key: str | None, now: datetime, *, force: bool = False
+) -> Accepted:
     """Make the sweep and all of its jobs durable, or nothing, once for each idempotency key.
+
+    Args:
+        force: they are submitted even where they are beyond doubt too large for the GPUs.
 
     Raises:
         InvalidSpecError: with every problem of every member, each naming the member and the field.
@@ -49,7 +64,8 @@ def submit(services: Services, person: Principal, body: SweepRequest, key: str |
         raise InvalidSpecError([Problem(param="grid", message=f"makes {body.size} members; at most {limit} are taken")])
     values = variants(body)
     specs = _accept(services, person, body, values, now)
-    digest = hashlib.sha256(json.dumps({"sweep": body.model_dump()}, sort_keys=True).encode()).hexdigest()
+    asked = {"sweep": body.model_dump()} | ({"force": True} if force else {})
+    digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
     sweep = Sweep(
         id=new_id("swp", now),
         name=body.name or specs[0].name,
@@ -58,7 +74,8 @@ def submit(services: Services, person: Principal, body: SweepRequest, key: str |
         max_parallel=body.max_parallel,
         members=[],
     )
-    return _store(services, person, sweep, list(zip(values, specs, strict=True)), key, digest, now)
+    members = list(zip(values, specs, strict=True))
+    return _store(services, person, sweep, members, Asking(key, digest, force), now)
 
 
 def _accept(
@@ -67,9 +84,15 @@ def _accept(
     """Every member's resolved spec."""
     problems: list[Problem] = []
     specs = []
+    seen: dict[str, Values] = {}
     for number, changed in enumerate(values):
         try:
-            specs.append(_accept_one(services, person, member_spec(body.spec, changed), now))
+            found = _accept_one(services, person, member_spec(body.spec, changed), now)
+            specs.append(found.spec)
+            same = seen.setdefault(json.dumps(dump_spec(found.plain), sort_keys=True), changed)
+            if same is not changed and body.grid and not problems:
+                words = f"{said(changed)} makes the same job as {said(same)}; give each value once"
+                problems.append(Problem(param="grid", message=words))
         except (SpecError, InvalidSpecError) as error:
             problems += [_of_member(number, changed, problem) for problem in error.problems]
         except PermissionDeniedError:
@@ -81,13 +104,14 @@ def _accept(
     return specs
 
 
-def _accept_one(services: Services, person: Principal, document: dict[str, Any], now: datetime) -> TrainingSpec:
-    found = planning.accept(services, document, now).spec
+def _accept_one(services: Services, person: Principal, document: dict[str, Any], now: datetime) -> planning.Accepted:
+    accepted = planning.accept(services, document, now)
+    found = accepted.spec
     if found.resume_from is not None:
         raise SpecError([Problem(param="resume_from", message="does not go with a sweep; submit such jobs one by one")])
     admit(person, found, roles=services.settings.code_roles, runs=services.settings.runs)
     require_share(services.limits, person.role, found)
-    return found
+    return accepted
 
 
 def _of_member(number: int, changed: Values, problem: Problem) -> Problem:
@@ -100,13 +124,13 @@ def _store(
     person: Principal,
     sweep: Sweep,
     members: Sequence[tuple[Values, TrainingSpec]],
-    key: str | None,
-    digest: str,
+    asking: Asking,
     now: datetime,
 ) -> Accepted:
+    key = asking.key
     with services.database.write() as session:
         repository = JobRepository(session, now)
-        if key is not None and (before := replay(services.database, repository, person, key, digest)):
+        if key is not None and (before := replay(services.database, repository, person, key, asking.digest)):
             return before
         limits, quota = services.limits, services.settings.quota_bytes
         require_room_for(session, person, limits=limits, quota=quota, now=now, count=len(members))
@@ -119,6 +143,8 @@ def _store(
         SweepRepository(session).add(sweep)
         for job, _ in jobs:
             repository.add(job)
+            if asking.force:
+                tell_forced(repository, job)
         about(sweep.id)
         answer = _detail(sweep, [job for job, _ in jobs], now).model_dump(mode="json")
         if key is not None:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Path, Response
+from fastapi import APIRouter, Header, Path, Query, Response
 
 from service.dependencies import NowDep, PersonDep, ServicesDep, SweepWindowDep
 from service.jobs.schemas import page_of
@@ -23,9 +23,10 @@ def submit(
     now: NowDep,
     body: SweepRequest,
     idempotency_key: Annotated[str | None, Header()] = None,
+    force: Annotated[bool, Query(description="Submit them even where they cannot fit the GPUs' memory.")] = False,
 ) -> Any:
     """Submit a spec in several variants, of which at most `max_parallel` run at once. All are accepted, or none."""
-    accepted = actions.submit(services, person, body, idempotency_key, now)
+    accepted = actions.submit(services, person, body, idempotency_key, now, force=force)
     if accepted.replayed:
         response.headers["Idempotent-Replayed"] = "true"
     else:

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from trainyard.cli.moments import SinceOption, UntilOption
 from trainyard.cli.output import show_all
 from trainyard.cli.session import JsonOption, client_of
 from trainyard.contract.access import AuditResource
@@ -15,15 +16,27 @@ def audit(
     action: Annotated[str | None, typer.Option("--action", help="Such as `cancel_job`.")] = None,
     target: Annotated[str | None, typer.Option("--target", help="Such as a job's id.")] = None,
     outcome: Annotated[str | None, typer.Option("--outcome", help="`done`, `refused` or `failed`.")] = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")] = 50,
     as_json: JsonOption = False,
 ) -> None:
     """Show what people have changed, newest first; for administrators.
 
-    Example: trainyard audit --limit 50
+    Example: trainyard audit --since 2h --by ada
     """
     with client_of(ctx) as client:
-        found = list(client.audit(limit=limit, actor=actor, action=action, target=target, outcome=outcome))
+        found = list(
+            client.audit(
+                limit=limit,
+                actor=actor,
+                action=action,
+                target=target,
+                outcome=outcome,
+                created_after=since,
+                created_before=until,
+            )
+        )
     headings = ("TIME", "WHO", "DID", "TO", "OUTCOME", "FROM", "REQUEST")
     show_all(found, headings, _row, as_json=as_json, none="no such change was asked for", spare=("REQUEST", "FROM"))
 

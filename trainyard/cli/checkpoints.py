@@ -11,7 +11,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from trainyard.cli.asking import agrees
 from trainyard.cli.failures import UsageError, report
 from trainyard.cli.output import age, console, emit, number, one_line, say, show_all, size, table
-from trainyard.cli.session import JobArgument, JobsArgument, JsonOption, client_of, find_job
+from trainyard.cli.session import ForceOption, JobArgument, JobsArgument, JsonOption, WatchOption, client_of, find_job
 from trainyard.cli.specs import change
 from trainyard.cli.watching import watch
 from trainyard.client import Client, NotFoundError, TrainyardError
@@ -130,7 +130,8 @@ def fork(
         list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Set one field: optimizer.lr=1e-3.")
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the new job.")] = None,
-    follow: Annotated[bool, typer.Option("--watch", "-w", help="Follow it to its end.")] = False,
+    follow: WatchOption = False,
+    force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Start a new job from a job's checkpoint, with its spec and what you set differently.
@@ -143,7 +144,7 @@ def fork(
             _chosen(client, source.id, str(step))
         changes = change(source.spec | ({"name": name} if name is not None else {}), settings or [])
         changes.pop("resume_from", None)
-        made = client.fork(source.id, step=step, changes=changes).resource
+        made = client.fork(source.id, step=step, changes=changes, force=force).resource
         if as_json:
             emit(made)
         else:

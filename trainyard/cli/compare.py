@@ -78,7 +78,7 @@ def _jobs(client: Client, references: list[str], sweep: str | None) -> list[JobR
     if sweep is None:
         return find_jobs(client, references)
     found = find_sweep(client, sweep)
-    by_id = {job.id: job for job in client.jobs(sweep=found.id)}
+    by_id = {job.id: job.resource for job in client.jobs(sweep=found.id)}
     jobs = [by_id[member.job_id] for member in found.members if member.job_id in by_id]
     if not jobs:
         raise UsageError(f"all jobs of sweep {found.id} were deleted")

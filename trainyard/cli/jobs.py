@@ -1,7 +1,6 @@
 """`list`, `show` and `profile`."""
 
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -9,7 +8,7 @@ from rich.text import Text
 
 from trainyard.cli.comm_check import comm_check_of, show_comm_check
 from trainyard.cli.failures import UsageError
-from trainyard.cli.moments import moment
+from trainyard.cli.moments import SinceOption, UntilOption
 from trainyard.cli.output import age, clean, complain, duration, emit, emit_all, number, say, size, status_text, table
 from trainyard.cli.session import JobArgument, JsonOption, client_of, find_job
 from trainyard.cli.sweep import find_sweep
@@ -26,13 +25,8 @@ def list_jobs(
         str | None, typer.Option(metavar="TEXT", help="Only jobs with this in their name, or of this id.")
     ] = None,
     sweep: Annotated[str | None, typer.Option(help="Only jobs of this sweep; `last` is the newest one.")] = None,
-    since: Annotated[
-        datetime | None,
-        typer.Option(metavar="WHEN", parser=moment, help="Only jobs created then or later: 2026-01-31 (UTC), 2h, 3d."),
-    ] = None,
-    until: Annotated[
-        datetime | None, typer.Option(metavar="WHEN", parser=moment, help="Only jobs created before.")
-    ] = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
     labels: Annotated[
         list[str] | None, typer.Option("--metadata", metavar="KEY=VALUE", help="Only jobs with it; can be repeated.")
     ] = None,
@@ -45,7 +39,7 @@ def list_jobs(
     Example: trainyard list --status running
     """
     with client_of(ctx) as client:
-        jobs = client.jobs(
+        handles = client.jobs(
             status=status or None,
             name=name,
             created_by=by,
@@ -56,6 +50,7 @@ def list_jobs(
             metadata=_metadata(labels or []),
             limit=None if everything else limit,
         )
+        jobs = (handle.resource for handle in handles)
         if as_json:
             emit_all(jobs)
             return

@@ -2,6 +2,7 @@
 
 import re
 from datetime import UTC, datetime, timedelta
+from typing import Annotated
 
 import typer
 
@@ -22,3 +23,14 @@ def moment(text: str) -> datetime:
     except (ValueError, OverflowError):
         raise typer.BadParameter(f"{text!r} is no moment; write 2026-01-31, '2026-01-31 12:00', 2h or 3d") from None
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+SinceOption = Annotated[
+    datetime | None,
+    typer.Option(
+        "--since", metavar="WHEN", parser=moment, help="Only those of then or later: 2026-01-31 (UTC), 2h, 3d."
+    ),
+]
+UntilOption = Annotated[
+    datetime | None, typer.Option("--until", metavar="WHEN", parser=moment, help="Only those from before.")
+]

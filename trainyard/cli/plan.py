@@ -123,7 +123,9 @@ def _memory(count: int) -> str:
     """Binary, as GPUs are sold and as the service's words have it."""
     if count >= 1000 * 2**30:
         return f"{count / 2**40:.3g} TiB"
-    return f"{count / 2**30:.3g} GiB" if count >= 2**29 else f"{count / 2**20:.3g} MiB"
+    if count >= 2**29:
+        return f"{count / 2**30:.3g} GiB"
+    return f"{count / 2**20:.3g} MiB" if count >= 2**19 else f"{count / 2**10:.3g} KiB" if count else "0"
 
 
 def _gradients(parts: MemoryParts) -> int:

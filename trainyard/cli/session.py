@@ -60,6 +60,11 @@ SpecArgument = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="For programs: one JSON object a line.")]
+WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Follow it to its end.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Even where it cannot fit the GPUs' memory.")]
+KeyOption = Annotated[
+    str | None, typer.Option("--idempotency-key", help="The same key and spec give the same answer, however often.")
+]
 
 _SHORTEST = 4
 LOOKED_AT = 2000
@@ -80,13 +85,13 @@ def find_job(client: Client, reference: str) -> JobResource:
     """
     if reference == "last":
         for job in client.jobs(limit=1):
-            return job
+            return job.resource
         raise NotFoundError("there is no job yet")
     try:
         return client.job(reference).resource
     except NotFoundError:
         newest = client.jobs(limit=LOOKED_AT) if len(reference) >= _SHORTEST else ()
-        matches = [job for job in newest if abbreviates(reference, job.id)]
+        matches = [job.resource for job in newest if abbreviates(reference, job.id)]
         matches = matches or _named(client, reference)
         if not matches:
             raise
@@ -97,7 +102,7 @@ def find_job(client: Client, reference: str) -> JobResource:
 
 def _named(client: Client, name: str) -> list[JobResource]:
     """The newest job of this name; which one that is is said."""
-    newest = list(client.jobs(name=name, limit=2))
+    newest = [job.resource for job in client.jobs(name=name, limit=2)]
     if newest:
         which = "the newest job of this name" if len(newest) > 1 else "the job of this name"
         complain(f"note: {name!r} is {newest[0].id}, {which}")

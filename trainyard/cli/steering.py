@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
-from trainyard.cli.failures import report
+from trainyard.cli.failures import UsageError, report
 from trainyard.cli.output import emit, say
-from trainyard.cli.session import JobsArgument, JsonOption, client_of, find_job
+from trainyard.cli.session import JobsArgument, JsonOption, WatchOption, client_of, find_job
+from trainyard.cli.watching import watch
 from trainyard.client import Client, TrainyardError
 from trainyard.contract.resources import TERMINAL, JobResource
 
@@ -56,12 +57,16 @@ def pause(
     _each(ctx, job_ids, ask, as_json=as_json)
 
 
-def resume(ctx: typer.Context, job_ids: JobsArgument, as_json: JsonOption = False) -> None:
+def resume(ctx: typer.Context, job_ids: JobsArgument, follow: WatchOption = False, as_json: JsonOption = False) -> None:
     """Go on with paused jobs, from their last checkpoints.
 
-    Example: trainyard resume last
+    Example: trainyard resume last --watch
     """
-    _each(ctx, job_ids, lambda client, job: (client.resume(job.id), "to go on; it is "), as_json=as_json)
+
+    def ask(client: Client, job: JobResource) -> tuple[JobResource, str]:
+        return client.resume(job.id), "to go on; it is "
+
+    _each(ctx, job_ids, ask, follow=follow, as_json=as_json)
 
 
 def retry(
@@ -70,6 +75,7 @@ def retry(
     scratch: Annotated[
         bool, typer.Option("--from-scratch", help="Drop what they have saved and reported, and begin again.")
     ] = False,
+    follow: WatchOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run failed or cancelled jobs again, from their last checkpoints.
@@ -77,7 +83,7 @@ def retry(
     Example: trainyard retry last --from-scratch
     """
     start = "scratch" if scratch else "checkpoint"
-    _each(ctx, job_ids, lambda client, job: (client.retry(job.id, start=start), ""), as_json=as_json)
+    _each(ctx, job_ids, lambda client, job: (client.retry(job.id, start=start), ""), follow=follow, as_json=as_json)
 
 
 def _each(
@@ -85,9 +91,12 @@ def _each(
     job_ids: list[str],
     ask: Callable[[Client, JobResource], tuple[JobResource, str]],
     *,
+    follow: bool = False,
     as_json: bool,
 ) -> None:
-    """Ask it of each job, and say what each is then."""
+    """Ask it of each job, and say what each is then; `follow` one to its end."""
+    if follow and len(job_ids) > 1:
+        raise UsageError("--watch follows one job; name one, or leave it out")
     codes = []
     with client_of(ctx) as client:
         for job_id in job_ids:
@@ -100,4 +109,6 @@ def _each(
                 emit(job)
             else:
                 say(f"job {job.id}: {heard}{job.status}: {job.status_message}")
+            if follow:
+                codes.append(watch(client, job, as_json=as_json))
     raise typer.Exit(codes[0] if codes else 0)

@@ -5,7 +5,16 @@ from typing import Annotated
 import typer
 
 from trainyard.cli.output import emit, say
-from trainyard.cli.session import JobArgument, JsonOption, SpecArgument, client_of, find_job
+from trainyard.cli.session import (
+    ForceOption,
+    JobArgument,
+    JsonOption,
+    KeyOption,
+    SpecArgument,
+    WatchOption,
+    client_of,
+    find_job,
+)
 from trainyard.cli.specs import CodeOption, find_code, read_spec
 from trainyard.cli.watching import watch
 
@@ -18,12 +27,10 @@ def submit(
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the job, for people.")] = None,
     gpus: Annotated[int | None, typer.Option(help="World size.")] = None,
-    follow: Annotated[bool, typer.Option("--watch", "-w", help="Follow it to its end.")] = False,
+    follow: WatchOption = False,
     code: CodeOption = None,
-    idempotency_key: Annotated[
-        str | None, typer.Option(help="The same key and spec give the same job, however often.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Even where it cannot fit the GPUs' memory.")] = False,
+    idempotency_key: KeyOption = None,
+    force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Submit a training job.

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from trainyard.cli.failures import CANCELLED, FAILED, INTERRUPTED, UsageError
 from trainyard.cli.output import age, complain, emit, emit_all, number, say, status_text, table
-from trainyard.cli.session import LOOKED_AT, JsonOption, SpecArgument, abbreviates, client_of
+from trainyard.cli.session import LOOKED_AT, ForceOption, JsonOption, KeyOption, SpecArgument, abbreviates, client_of
 from trainyard.cli.specs import CodeOption, find_code, read_spec
 from trainyard.client import Client, NotFoundError
 from trainyard.contract.resources import TERMINAL
@@ -36,6 +36,8 @@ def sweep(
     name: Annotated[str | None, typer.Option(help="Name of the sweep, for people.")] = None,
     code: CodeOption = None,
     follow: Annotated[bool, typer.Option("--watch", "-w", help="Follow it until all of its jobs are over.")] = False,
+    idempotency_key: KeyOption = None,
+    force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Submit a spec in several variants.
@@ -49,7 +51,9 @@ def sweep(
         document = read_spec(client, source, settings or [])
         if folder := code or find_code(document, source):
             document["code"] = client.upload(folder)
-        made = client.submit_sweep(document, grid=axes, max_parallel=max_parallel, name=name)
+        made = client.submit_sweep(
+            document, grid=axes, max_parallel=max_parallel, name=name, idempotency_key=idempotency_key, force=force
+        )
         if as_json:
             emit(made)
         else:

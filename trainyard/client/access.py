@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
@@ -17,6 +18,7 @@ from trainyard.contract.access import (
     TokenResource,
     WebhookResource,
 )
+from trainyard.contract.base import wire_time
 from trainyard.contract.resources import Page
 
 M = TypeVar("M", bound=BaseModel)
@@ -54,14 +56,15 @@ def revoke_token(token_id: str) -> Request[None]:
     return Request("DELETE", f"/v1/tokens/{segment(token_id, 'token')}", lambda _: None)
 
 
-def audit(*, limit: int | None = None, **filters: str | None) -> Request[Page[AuditResource]]:
+def audit(*, limit: int | None = None, **filters: str | datetime | None) -> Request[Page[AuditResource]]:
     """Every change that somebody asked for, newest first.
 
     Args:
         limit: how many in all.
         filters: `actor`, `action`, `target`, `outcome`, `created_after`, `created_before`.
     """
-    return page("/v1/audit", AuditResource, limit, **filters)
+    told = {name: wire_time(value) if isinstance(value, datetime) else value for name, value in filters.items()}
+    return page("/v1/audit", AuditResource, limit, **told)
 
 
 def webhooks() -> Request[Page[WebhookResource]]:

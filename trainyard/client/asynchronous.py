@@ -24,7 +24,7 @@ from trainyard.client.download import (
     whole_file,
 )
 from trainyard.client.errors import TrainyardError, connection_failed, error_of, not_trainyard
-from trainyard.client.handles import AsyncJobHandle
+from trainyard.client.handles import AsyncJobHandle, HandleCalls
 from trainyard.client.packing import pack
 from trainyard.client.requests import Spec
 from trainyard.client.retry import retry_delay
@@ -41,7 +41,7 @@ from trainyard.contract.resources import (
 T = TypeVar("T")
 
 
-class AsyncClient(AccessCalls, SharedCalls):
+class AsyncClient(AccessCalls, HandleCalls, SharedCalls):
     """One connection pool to one service. Close it, or use it in a `async with` statement.
 
     Args:
@@ -111,15 +111,16 @@ class AsyncClient(AccessCalls, SharedCalls):
         return AsyncJobHandle(self, await self._send(requests.job(job_id)))
 
     async def fork(
-        self, job_id: str, *, step: int | None = None, changes: Mapping[str, Any] | None = None
+        self, job_id: str, *, step: int | None = None, changes: Mapping[str, Any] | None = None, force: bool = False
     ) -> AsyncJobHandle:
         """Submit the job's spec again, to start from its newest checkpoint or that of `step`.
 
         Args:
             changes: top-level fields of the spec to replace.
+            force: submit it even where it cannot fit the GPUs' memory.
         """
         spec = requests.fork_spec(await self._send(requests.job(job_id)), step)
-        return await self.submit({**spec, **(changes or {})})
+        return await self.submit({**spec, **(changes or {})}, force=force)
 
     async def download(
         self,

@@ -94,7 +94,6 @@ class SharedCalls:
 
     plan = Call(requests.plan)
     ask = Call(requests.ask)
-    jobs = Pages(requests.jobs)
     cancel = Call(requests.cancel)
     pause = Call(requests.pause)
     resume = Call(requests.resume)
@@ -105,6 +104,7 @@ class SharedCalls:
     metrics = Call(curves.metrics)
     metrics_of = Call(curves.metrics_of)
     metrics_csv = Call(curves.metrics_csv)
+    metrics_csv_of = Call(curves.metrics_csv_of)
     points = Pages(curves.points)
     logs = Call(requests.logs)
     files = Items(requests.files)

@@ -81,3 +81,16 @@ def metrics_csv(
     """The same points as text with the columns `key,step,value,time`, and `seconds` or `tokens`."""
     params = {**_wanted(keys, from_step, max_points, x), "format": "csv"}
     return Request("GET", job_path(job_id, "metrics"), lambda response: response.text, params)
+
+
+def metrics_csv_of(
+    job_ids: Keys,
+    keys: Keys = (),
+    *,
+    from_step: int | None = None,
+    max_points: int = 2000,
+    x: CurveAxis = "step",
+) -> Request[str]:
+    """The curves of several jobs as one text, with the column `job` before those of `metrics_csv`."""
+    request = metrics_of(job_ids, keys, from_step=from_step, max_points=max_points, x=x)
+    return Request("GET", request.path, lambda response: response.text, {**request.params, "format": "csv"})

@@ -55,26 +55,32 @@ def no_progress(path: str, there: int, size: int) -> None:
 
 
 class Download:
-    """One file on its way. What has arrived stays beside its place as `.part`, for this call or a later one."""
+    """One file on its way. What has arrived stays beside its place as `.part`, for this call or a later one; beside it
+    the name that the service has for the file as it was, so that no two are put together."""
 
     def __init__(self, file: FileResource, to: Path, digest: str | None, progress: Progress = no_progress) -> None:
         """`digest` is the SHA-256 that the file must have, where it is known."""
         self.file = file
         self.place = to.joinpath(*safe_parts(file.path))
         self._part = self.place.with_name(f".{self.place.name}.part")
+        self._etag = self.place.with_name(f".{self.place.name}.etag")
         self._digest = digest
         self._progress = progress
         self._failures = 0
 
-    def start(self) -> int:
-        """From which byte on it is needed."""
+    def start(self) -> Mapping[str, str]:
+        """The headers that ask for the rest of it, or for all of it where it has been written anew since."""
         self.place.parent.mkdir(parents=True, exist_ok=True)
-        there = self._part.stat().st_size if self._part.is_file() else 0
+        there = self._part.stat().st_size if self._part.is_file() and self._etag.is_file() else 0
         if there > self.file.size_bytes:
-            self._part.unlink()
+            self._drop()
             there = 0
+        elif there and there == self.file.size_bytes:
+            # Nothing left would be answered by an error; the last byte again says whether it is still this file.
+            there -= 1
+            os.truncate(self._part, there)
         self._progress(self.file.path, there, self.file.size_bytes)
-        return there
+        return {"Range": f"bytes={there}-", "If-Range": self._etag.read_text()} if there else {}
 
     @property
     def is_there(self) -> bool:
@@ -86,13 +92,14 @@ class Download:
             and file_digest(self.place) == self._digest
         )
 
-    def takes(self, response: httpx.Response) -> bool:
-        """Whether it is an answer and no error; that nothing is left to send is one too."""
-        return response.is_success or response.status_code == 416
-
-    def receive(self, response: httpx.Response, start: int) -> IO[bytes]:
+    def receive(self, response: httpx.Response) -> IO[bytes]:
         """Where the answer's bytes go; one that is not for the range asked for begins the file anew."""
-        return self._part.open("ab" if response.status_code in (206, 416) and start else "wb")
+        if response.status_code == 206:
+            return self._part.open("ab")
+        self._drop()
+        if etag := response.headers.get("etag"):
+            self._etag.write_text(etag)
+        return self._part.open("wb")
 
     def wrote(self, file: IO[bytes]) -> None:
         self._progress(self.file.path, file.tell(), self.file.size_bytes)
@@ -110,9 +117,14 @@ class Download:
         elif self._digest is not None and file_digest(self._part) != self._digest:
             problem = "does not have its digest"
         if problem:
-            self._part.unlink(missing_ok=True)
+            self._drop()
             raise ServerError(f"{self.file.path} arrived damaged: it {problem}; download it again")
         os.replace(self._part, self.place)
+        self._drop()
+
+    def _drop(self) -> None:
+        self._part.unlink(missing_ok=True)
+        self._etag.unlink(missing_ok=True)
 
     def pause_after(self, error: TrainyardError) -> float:
         """Seconds until it is gone on with. Raises the error where that would not help."""
@@ -125,13 +137,12 @@ class Download:
 def fetch(http: httpx.Client, url: str, path: str, download: Download, sleep: Callable[[float], None]) -> None:
     """Bring the file here, from wherever an earlier try has got to."""
     while not download.is_there:
-        start = download.start()
         try:
-            with http.stream("GET", path, headers=range_header(start)) as response:
-                if not download.takes(response):
+            with http.stream("GET", path, headers=download.start()) as response:
+                if not response.is_success:
                     response.read()
                     raise error_of(response)
-                with download.receive(response, start) as file:
+                with download.receive(response) as file:
                     for chunk in response.iter_bytes():
                         file.write(chunk)
                         download.wrote(file)
@@ -147,13 +158,12 @@ async def fetch_async(
 ) -> None:
     """The same for programs that run on asyncio."""
     while not download.is_there:
-        start = download.start()
         try:
-            async with http.stream("GET", path, headers=range_header(start)) as response:
-                if not download.takes(response):
+            async with http.stream("GET", path, headers=download.start()) as response:
+                if not response.is_success:
                     await response.aread()
                     raise error_of(response)
-                with download.receive(response, start) as file:
+                with download.receive(response) as file:
                     async for chunk in response.aiter_bytes():
                         file.write(chunk)
                         download.wrote(file)
@@ -162,11 +172,6 @@ async def fetch_async(
             continue
         download.finish()
         break
-
-
-def range_header(start: int) -> Mapping[str, str]:
-    """What asks for the rest of a file."""
-    return {"Range": f"bytes={start}-"} if start else {}
 
 
 def digests_of(manifest: bytes, expected: str) -> dict[str, str]:

@@ -94,7 +94,7 @@ class JobCalls:
 
 
 class JobHandle(JobCalls):
-    """What `Client.job`, `submit` and `fork` give."""
+    """What `Client.job`, `jobs`, `submit` and `fork` give."""
 
     def __init__(self, client: Waits, resource: JobResource) -> None:
         self._client = client
@@ -113,7 +113,7 @@ class JobHandle(JobCalls):
 
 
 class AsyncJobHandle(JobCalls):
-    """What `AsyncClient.job`, `submit` and `fork` give."""
+    """What `AsyncClient.job`, `jobs`, `submit` and `fork` give."""
 
     def __init__(self, client: WaitsAsync, resource: JobResource) -> None:
         self._client = client
@@ -129,3 +129,32 @@ class AsyncJobHandle(JobCalls):
 
     def _items(self, request: Request[Page[T]]) -> AsyncIterator[T]:
         return self._client._items(request)
+
+
+class _Handles(Generic[P]):
+    """The jobs of all pages of a list, each as a handle, fetched as they are needed."""
+
+    def __init__(self, make: Callable[P, Request[Page[JobResource]]]) -> None:
+        self._make = make
+        self.__doc__ = make.__doc__
+
+    @overload
+    def __get__(self, client: Waits, kind: type) -> Callable[P, Iterator[JobHandle]]: ...
+
+    @overload
+    def __get__(self, client: WaitsAsync, kind: type) -> Callable[P, AsyncIterator[AsyncJobHandle]]: ...
+
+    def __get__(self, client: Any, kind: type) -> Any:
+        return lambda *args, **kwargs: _held(client, client._items(self._make(*args, **kwargs)))
+
+
+def _held(client: Any, resources: Any) -> Any:
+    if not isinstance(resources, AsyncIterator):
+        return (JobHandle(client, resource) for resource in resources)
+    return (AsyncJobHandle(client, resource) async for resource in resources)
+
+
+class HandleCalls:
+    """The lists of both clients that give handles."""
+
+    jobs = _Handles(requests.jobs)

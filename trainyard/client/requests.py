@@ -54,13 +54,20 @@ class LogChunk:
 
 
 def submit(spec: Spec, idempotency_key: str | None, *, force: bool = False) -> Request[JobResource]:
-    key = idempotency_key or str(uuid4())
+    content, media_type = _body(spec)
+    headers = {"Idempotency-Key": _key(idempotency_key), "Content-Type": media_type}
+    return Request("POST", "/v1/jobs", model(JobResource), _forced(force), headers, content)
+
+
+def _forced(force: bool) -> dict[str, str]:
+    return {"force": "true"} if force else {}
+
+
+def _key(given_key: str | None) -> str:
+    key = given_key or str(uuid4())
     if not (key.isascii() and key.isprintable()):
         raise InvalidRequestError("must be printable ASCII", param="Idempotency-Key")
-    content, media_type = _body(spec)
-    headers = {"Idempotency-Key": key, "Content-Type": media_type}
-    params = {"force": "true"} if force else {}
-    return Request("POST", "/v1/jobs", model(JobResource), params, headers, content)
+    return key
 
 
 def plan(spec: Spec, *, ask_scheduler: bool = False) -> Request[PlanResource]:
@@ -92,6 +99,7 @@ def submit_sweep(
     max_parallel: int | None = None,
     name: str | None = None,
     idempotency_key: str | None = None,
+    force: bool = False,
 ) -> Request[SweepDetail]:
     """Submit a spec in several variants: all of them, or none.
 
@@ -99,11 +107,12 @@ def submit_sweep(
         grid: fields and the values that each takes; every combination is a job.
         members: instead, for each job the fields that it changes.
         max_parallel: how many of them may run at once.
+        force: submit them even where they cannot fit the GPUs' memory.
     """
     document = _plain(spec)
     body = given(spec=document, grid=grid, members=members, max_parallel=max_parallel, name=name)
-    headers = {"Idempotency-Key": idempotency_key or str(uuid4()), "Content-Type": "application/json"}
-    return Request("POST", "/v1/sweeps", model(SweepDetail), headers=headers, content=_json(body))
+    headers = {"Idempotency-Key": _key(idempotency_key), "Content-Type": "application/json"}
+    return Request("POST", "/v1/sweeps", model(SweepDetail), _forced(force), headers, _json(body))
 
 
 def sweep(sweep_id: str) -> Request[SweepDetail]:

@@ -23,7 +23,7 @@ from trainyard.client.download import (
     whole_file,
 )
 from trainyard.client.errors import TrainyardError, connection_failed, error_of, not_trainyard
-from trainyard.client.handles import JobHandle
+from trainyard.client.handles import HandleCalls, JobHandle
 from trainyard.client.packing import pack
 from trainyard.client.requests import Spec
 from trainyard.client.retry import retry_delay
@@ -40,7 +40,7 @@ from trainyard.contract.resources import (
 T = TypeVar("T")
 
 
-class Client(AccessCalls, SharedCalls):
+class Client(AccessCalls, HandleCalls, SharedCalls):
     """One connection pool to one service. Close it, or use it in a `with` statement.
 
     Args:
@@ -119,14 +119,17 @@ class Client(AccessCalls, SharedCalls):
         """A job: its resource, and what can be asked of it and done to it."""
         return JobHandle(self, self._send(requests.job(job_id)))
 
-    def fork(self, job_id: str, *, step: int | None = None, changes: Mapping[str, Any] | None = None) -> JobHandle:
+    def fork(
+        self, job_id: str, *, step: int | None = None, changes: Mapping[str, Any] | None = None, force: bool = False
+    ) -> JobHandle:
         """Submit the job's spec again, to start from its newest checkpoint or that of `step`.
 
         Args:
             changes: top-level fields of the spec to replace.
+            force: submit it even where it cannot fit the GPUs' memory.
         """
         spec = requests.fork_spec(self._send(requests.job(job_id)), step)
-        return self.submit({**spec, **(changes or {})})
+        return self.submit({**spec, **(changes or {})}, force=force)
 
     def download(
         self,

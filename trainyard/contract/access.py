@@ -6,10 +6,11 @@ from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
 from trainyard.contract.base import Resource, Strict, Timestamp, no_bool
 from trainyard.contract.resources import JobStatus
+from trainyard.contract.wording import PERSON
 
 Role = Literal["admin", "user", "viewer"]
 
-PersonName = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._@+-]*$")]
+PersonName = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=PERSON)]
 """Who holds a token. Jobs belong to names: two tokens of one name are one person."""
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import StringConstraints
 
 from trainyard.contract.problems import Problem
+from trainyard.contract.wording import DIGEST
 
 MAX_CODE_BYTES = 50 * 1024 * 1024
 """Of one archive, which is an uncompressed tar: nothing unpacks to more than was uploaded."""
@@ -15,7 +16,7 @@ MAX_CODE_BYTES = 50 * 1024 * 1024
 CODE_TASKS = frozenset({"custom", "script"})
 """Tasks that run a user's own code, as the service's account."""
 
-CodeDigest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
+CodeDigest = Annotated[str, StringConstraints(pattern=DIGEST)]
 Argument = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")]
 
 _TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")

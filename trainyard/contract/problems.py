@@ -8,6 +8,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from trainyard.contract.wording import words_of
+
 _UNION_TAGS = {
     "model": {"hf", "gpt", "convnet", "mlp"},
     "data": {"builtin", "jsonl"},
@@ -59,20 +61,10 @@ def _path(loc: tuple[int | str, ...]) -> str:
 
 
 def _message(detail: ErrorDetails, model: type[BaseModel] | None) -> str:
-    match detail["type"]:
-        case "extra_forbidden":
-            near = _nearest(detail, model) if model else None
-            return "unknown field" + (f"; did you mean `{near}`?" if near else "")
-        case "missing":
-            return "is required"
-        case "model_type" | "model_attributes_type" | "dataclass_type":
-            return "must be a section of fields"
-        case "tuple_type":
-            return "must be a list"
-        case "string_pattern_mismatch":
-            return "holds a character that is not allowed here"
-    message = detail["msg"].removeprefix("Value error, ")
-    return message[:1].lower() + message[1:]
+    if detail["type"] != "extra_forbidden":
+        return words_of(detail)
+    near = _nearest(detail, model) if model else None
+    return "unknown field" + (f"; did you mean `{near}`?" if near else "")
 
 
 def _nearest(detail: ErrorDetails, model: type[BaseModel]) -> str | None:

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StrictBool, StringConstraints
 
 from trainyard.contract.base import AnyFloat, NonNegativeInt, PositiveInt, SaidData, SaidText, Strict, Timestamp
+from trainyard.contract.wording import DIGEST, EVENT_TYPE, NODE_LIST, SCHEDULER_ID
 
 MAX_POINTS = 1000
 MAX_EVENTS = 100
@@ -30,9 +31,6 @@ a checkpoint is there, continue me. `node_failure`: no rank is to blame, a node 
 CONTINUE_REASONS: frozenset[str] = frozenset({"preempted", "time_limit"})
 
 
-NODE_LIST = r"^[A-Za-z0-9][A-Za-z0-9._,\[\]-]{0,999}$"
-
-
 class Claim(Strict):
     """Node 0's first act: to be the one run of its attempt."""
 
@@ -40,7 +38,7 @@ class Claim(Strict):
     """Chosen once by the claimant, so that its repeated request is granted again and another's is not."""
     host: SaidText
     pid: PositiveInt
-    scheduler_id: Annotated[str, StringConstraints(pattern=r"^[0-9]{1,20}$")] | None = None
+    scheduler_id: Annotated[str, StringConstraints(pattern=SCHEDULER_ID)] | None = None
     """The job of the scheduler in which the claimant runs, where it has a number."""
     nodes: Annotated[str, StringConstraints(pattern=NODE_LIST)] | None = None
     """All nodes of that job, as the scheduler writes them: `node[1-2]`. Hosts may have other names."""
@@ -118,7 +116,7 @@ class WorkerEvent(Strict):
 
     sequence: NonNegativeInt
     """Place in the execution's spool; the pair (execution, sequence) makes a repeated delivery harmless."""
-    type: Annotated[str, StringConstraints(pattern=r"^[a-z_]{1,64}$")]
+    type: Annotated[str, StringConstraints(pattern=EVENT_TYPE)]
     level: Literal["info", "warning", "error"] = "info"
     message: Annotated[SaidText, StringConstraints(max_length=4096)]
     data: SaidData = Field(default_factory=dict)
@@ -138,7 +136,7 @@ class CheckpointReport(Strict):
     execution: PositiveInt
     step: NonNegativeInt
     size_bytes: NonNegativeInt
-    digest: Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
+    digest: Annotated[str, StringConstraints(pattern=DIGEST)]
     """Of the manifest, which holds those of the files."""
     world_size: PositiveInt
     metrics: dict[MetricKey, AnyFloat] = Field(default_factory=dict, json_schema_extra={"additionalProperties": False})

@@ -8,6 +8,7 @@ from trainyard.contract.base import AnyFloat, NonNegativeInt, Resource, Strict, 
 from trainyard.contract.examples import JOB
 from trainyard.contract.launch import Origin
 from trainyard.contract.reports import Failure, Point, Progress
+from trainyard.contract.wording import SLURM_ID
 
 JobStatus = Literal[
     "queued",
@@ -195,7 +196,7 @@ class ResolveRequest(Strict):
 
     action: Literal["adopt", "resubmit", "give_up"]
     """`adopt`: the scheduler has it under `scheduler_id`; `resubmit` and `give_up`: nothing of it runs any more."""
-    scheduler_id: Annotated[str, Field(pattern=r"^[1-9][0-9]{0,9}$")] | None = None
+    scheduler_id: Annotated[str, Field(pattern=SLURM_ID)] | None = None
 
     @model_validator(mode="after")
     def _id_goes_with_adopt(self) -> Self:

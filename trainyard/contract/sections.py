@@ -17,6 +17,7 @@ from trainyard.contract.base import (
     ShortText,
     Strict,
 )
+from trainyard.contract.wording import VARIABLE
 
 Path = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]+$")]
 
@@ -286,7 +287,7 @@ class Resources(Strict):
     """Nodes not to use."""
 
 
-EnvironmentName = Annotated[str, StringConstraints(max_length=128, pattern=r"^[A-Z_][A-Z0-9_]*$")]
+EnvironmentName = Annotated[str, StringConstraints(max_length=128, pattern=VARIABLE)]
 
 
 class Environment(Strict):

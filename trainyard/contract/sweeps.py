@@ -13,10 +13,11 @@ from pydantic.config import JsonDict
 from trainyard.contract.base import AnyFloat, DisplayName, Resource, Strict, Timestamp, no_bool
 from trainyard.contract.resources import JobProgress, JobStatus
 from trainyard.contract.templates import put
+from trainyard.contract.wording import FIELD_PATH
 
 MAX_AXES = 10
 
-FieldPath = Annotated[str, StringConstraints(max_length=200, pattern=r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$")]
+FieldPath = Annotated[str, StringConstraints(max_length=200, pattern=FIELD_PATH)]
 """Of a field of a spec, such as `optimizer.lr`."""
 
 Values = Mapping[str, Any]

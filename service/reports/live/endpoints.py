@@ -13,6 +13,7 @@ from service.reports.live.feed import parse_place
 from service.reports.live.following import Following
 from service.reports.live.hub import Place
 from service.reports.live.sources import JobNews
+from trainyard.contract.wording import RANK
 
 router = APIRouter(prefix="/v1", tags=["reports"])
 
@@ -48,7 +49,7 @@ async def stream_job(
     _person: PersonDep,
     job_id: str,
     logs: bool = True,
-    rank: Annotated[str | None, Query(pattern=r"^(launch|\d{1,6})$", description="Of the logs, only this one.")] = None,
+    rank: Annotated[str | None, Query(pattern=RANK, description="Of the logs, only this one.")] = None,
     after: Annotated[int, Query(ge=0, le=2**62)] = 0,
     last_event_id: LastEventId = None,
 ) -> Response:

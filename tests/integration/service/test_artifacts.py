@@ -129,3 +129,37 @@ def test_a_linked_artifacts_folder_is_not_followed(world: World, job: str, tmp_p
     run.artifacts.symlink_to(tmp_path / "elsewhere")
     assert world.client.get(f"/v1/jobs/{job}/artifacts").json()["data"] == []
     assert world.client.get(f"/v1/jobs/{job}/artifacts/secret").status_code == 404
+
+
+def test_head_says_what_get_would_and_sends_nothing(world: World, job: str, folder: Path) -> None:
+    url = f"/v1/jobs/{job}/artifacts/table.json"
+    whole, head = world.client.get(url), world.client.head(url, headers={"Range": "bytes=0-1"})
+    assert (head.status_code, head.content) == (200, b"")
+    for name in ("Content-Length", "ETag", "Last-Modified", "Accept-Ranges", "Content-Type"):
+        assert head.headers[name] == whole.headers[name]
+    assert world.client.head(url + "x").status_code == 404
+
+
+def test_a_file_that_is_had_is_not_sent_again(world: World, job: str, folder: Path) -> None:
+    url = f"/v1/jobs/{job}/artifacts/table.json"
+    etag = world.client.get(url).headers["ETag"]
+    for known in (etag, f'"other", W/{etag}', "*"):
+        again = world.client.get(url, headers={"If-None-Match": known, "Range": "bytes=0-1"})
+        assert (again.status_code, again.content, again.headers["ETag"]) == (304, b"", etag)
+    assert world.client.get(url, headers={"If-None-Match": '"other"'}).status_code == 200
+
+
+def test_a_part_of_a_file_that_was_written_anew_is_not_sent(world: World, job: str, folder: Path) -> None:
+    url, place = f"/v1/jobs/{job}/artifacts/table.json", folder / "table.json"
+    seen = place.read_bytes()
+    etag = world.client.get(url).headers["ETag"]
+    part = {"Range": "bytes=3-", "If-Range": etag}
+    assert world.client.get(url, headers=part).content == seen[3:]
+    (folder / "new").write_bytes(seen[::-1])
+    os.utime(folder / "new", ns=(place.stat().st_atime_ns, place.stat().st_mtime_ns))
+    (folder / "new").replace(place)
+    whole = world.client.get(url, headers=part)
+    assert (whole.status_code, whole.content) == (200, seen[::-1])
+    assert whole.headers["ETag"] != etag
+    date = world.client.get(url, headers={"Range": "bytes=3-", "If-Range": whole.headers["Last-Modified"]})
+    assert date.status_code == 200, "within a second there can be two files"

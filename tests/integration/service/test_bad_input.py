@@ -18,8 +18,8 @@ def without(field: str) -> dict[str, Any]:
     ("spec", "param", "message"),
     [
         ({**SPEC, "gpsu": 1}, "gpsu", "unknown field; did you mean `gpus`?"),
-        ({**SPEC, "seed": "x"}, "seed", "input should be a valid integer, unable to parse string as an integer"),
-        ({**SPEC, "gpus": 0}, "gpus", "input should be greater than or equal to 1"),
+        ({**SPEC, "seed": "x"}, "seed", "must be a whole number"),
+        ({**SPEC, "gpus": 0}, "gpus", "must be greater than or equal to 1"),
         ({**SPEC, "epochs": 1}, "steps", "give either `steps` or `epochs`: not both; set one to null"),
         (without("steps"), "steps", "give either `steps` or `epochs`: one of them is needed"),
         (
@@ -28,7 +28,7 @@ def without(field: str) -> dict[str, Any]:
             "is 3, smaller than the 4 ranks of `gpus`: some would idle",
         ),
         ({**SPEC, "name": "two\nlines"}, "name", "holds a character that is not allowed here"),
-        ({**SPEC, "optimizer": {"lr": -1}}, "optimizer.lr", "input should be greater than 0"),
+        ({**SPEC, "optimizer": {"lr": -1}}, "optimizer.lr", "must be greater than 0"),
         ({**SPEC, "strategy": "dp"}, "strategy", "`dp` needs GPUs, and this service's workers have none; take `ddp`"),
         (
             {**SPEC, "optimizer": {"name": "adamw", "momentum": 0.9}},
@@ -38,7 +38,7 @@ def without(field: str) -> dict[str, Any]:
         (
             {**SPEC, "health": {"stall_timeout_minutes": 0}},
             "health.stall_timeout_minutes",
-            "input should be greater than 0",
+            "must be greater than 0",
         ),
         (
             {
@@ -340,3 +340,11 @@ class TestPathsOfModelsAndData:
         monkeypatch.setenv("TRAINYARD_ALLOWED_ROOTS", "models")
         with pytest.raises(ValueError, match="`models` is not an absolute path"):
             Settings()
+
+
+@pytest.mark.parametrize("path", ["logs?rank=abc", "logs?rank=", "stream?rank=-1"])
+def test_what_is_no_rank_is_told_what_one_is(world: World, path: str) -> None:
+    answer = world.client.get(f"/v1/jobs/{world.submit()}/{path}")
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (422, "rank")
+    assert error["message"] == "must be the number of a rank, such as 0, or `launch` for the launcher"

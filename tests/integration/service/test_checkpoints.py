@@ -185,6 +185,14 @@ def test_the_archive_is_a_tar_of_known_length(world: World, job: str, folder: Pa
     assert len(found) == 4
 
 
+def test_head_tells_the_length_of_a_file_and_of_the_archive(world: World, job: str, folder: Path) -> None:
+    for path in ("/archive", "/files/inner/0123"):
+        whole, head = world.client.get(url_of(world, job) + path), world.client.head(url_of(world, job) + path)
+        assert (head.status_code, head.content) == (200, b"")
+        assert int(head.headers["Content-Length"]) == len(whole.content)
+        assert head.headers["Content-Type"] == whole.headers["Content-Type"]
+
+
 def test_the_export_is_handed_out_alike(world: World, job: str) -> None:
     url = f"/v1/jobs/{job}/export"
     assert world.client.get(f"{url}/files").json()["data"] == []

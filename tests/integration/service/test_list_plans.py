@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from service.db.models import Job, JobLabel
 from service.ids import new_job_id
 from service.jobs.lists import repository
+from service.jobs.repository import Window
 from tests.support.world import World
 
 JOBS = 3000
@@ -96,7 +97,7 @@ def test_that_labels_never_meet_is_found_without_reading_a_row(many: World) -> N
 def test_long_stretches_are_first_asked_whether_they_meet(
     many: World, monkeypatch: pytest.MonkeyPatch, other: str, found: int
 ) -> None:
-    monkeypatch.setattr(repository, "_LONG", 10)
+    monkeypatch.setattr(repository, "_LONG", {"sqlite": 10, "postgresql": 10})
     creator = "somebody" if other == "few" else "everybody"
     wanted = {"metadata[half]": "yes", f"metadata[{other}]": "yes", "created_by": creator}
     with _statements() as told:
@@ -104,7 +105,7 @@ def test_long_stretches_are_first_asked_whether_they_meet(
     assert len(answer.json()["data"]) == found
     asked = [(statement, values) for statement, values in told if "INTERSECT" in statement]
     if many.database.dialect != "sqlite":
-        assert asked == [], "it merges by itself"
+        assert asked == [], "one walk finds whether they meet, and where"
         return
     for statement, values in asked:
         assert _scans(many, statement, values) == []
@@ -112,30 +113,65 @@ def test_long_stretches_are_first_asked_whether_they_meet(
     assert any("CROSS JOIN" in statement for statement, _ in told) is (found > 0)
 
 
+@pytest.mark.parametrize(("other", "found"), [("other", 0), ("few", 20), ("team", 20)])
+@pytest.mark.parametrize("order", ["asc", "desc"])
+def test_postgres_walks_long_stretches_side_by_side(
+    many: World, monkeypatch: pytest.MonkeyPatch, other: str, found: int, order: str
+) -> None:
+    if many.database.dialect == "sqlite":
+        pytest.skip("asked whether they meet instead")
+    monkeypatch.setattr(repository, "_LONG", {"sqlite": 10, "postgresql": 10})
+    wanted = {"metadata[half]": "yes", f"metadata[{other}]": "yes", "status": ["lost", "failed"], "order": order}
+    everyone = {"metadata[half]": "yes", f"metadata[{other}]": "yes", "created_by": "everybody", "order": order}
+    for filters in (wanted, everyone):
+        with _statements() as told:
+            ids = [job["id"] for job in many.client.get("/v1/jobs", params=filters).json()["data"]]
+        expected = found if filters is wanted or other != "few" else 0
+        assert (ids, len(ids)) == (sorted(ids, reverse=order == "desc"), expected)
+        (walk,) = [place for place, (statement, _) in enumerate(told) if "OFFSET 0" in statement]
+        (off, _), (statement, values), (on, _) = told[walk - 1 : walk + 2]
+        plan = json.dumps(_plan(many, statement, values, first=off))
+        assert ("Merge Join" in plan, "Nested Loop" in plan, "Seq Scan" in plan) == (True, False, False), plan
+        assert on == off.replace("'off'", "NULL"), "the next list is planned as ever"
+
+
+def test_how_postgres_plans_is_as_before_after_a_list(many: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    if many.database.dialect == "sqlite":
+        pytest.skip("it has no such settings")
+    monkeypatch.setattr(repository, "_LONG", {"sqlite": 10, "postgresql": 10})
+    wanted = repository.JobFilter(metadata={"half": "yes", "team": "yes"})
+    with many.database.read() as session:
+        assert len(repository.JobLists(session).page(Window(limit=2), wanted)[0]) == 2
+        ways = [session.scalar(sa.text(f"SHOW {way}")) for way in repository._OTHER_WAYS]
+    assert ways == ["on"] * len(ways)
+
+
 def _scans(world: World, statement: str, values: Any) -> list[str]:
     """What of the plan reads more than it should."""
     if world.database.dialect == "sqlite":
         plan = [str(line[-1]) for line in _explained(world, "EXPLAIN QUERY PLAN ", statement, values)]
         # Without a filter a page is the end of an index, which SQLite calls a scan of it.
-        allowed = ["SCAN found", "SCAN job USING INDEX sqlite_autoindex_jobs_1"]
+        allowed = ["SCAN found", "SCAN CONSTANT ROW", "SCAN job USING INDEX sqlite_autoindex_jobs_1"]
         return [line for line in plan if "TEMP B-TREE" in line or ("SCAN" in line and line not in allowed)]
     plan = _plan(world, statement, values)
     read = max(_touched(plan, alias) for alias in ("job", "t0"))
     return [json.dumps(plan)] if read > 3 * RARE or "Seq Scan" in json.dumps(plan) else []
 
 
-def _explained(world: World, how: str, statement: str, values: Any) -> list[Any]:
+def _explained(world: World, how: str, statement: str, values: Any, first: str | None = None) -> list[Any]:
     with world.database.read() as session:
         session.connection()
+        if first is not None:
+            session.execute(sa.text(first))
         if world.database.dialect != "sqlite":
             session.execute(sa.text("SET LOCAL enable_seqscan = off"))
         return list(session.connection().exec_driver_sql(how + statement, values).all())
 
 
-def _plan(world: World, statement: str, values: Any) -> Any:
+def _plan(world: World, statement: str, values: Any, first: str | None = None) -> Any:
     with world.database.write() as session:
         session.execute(sa.text("ANALYZE jobs, job_labels"))
-    ((found,),) = _explained(world, "EXPLAIN (ANALYZE, FORMAT JSON) ", statement, values)
+    ((found,),) = _explained(world, "EXPLAIN (ANALYZE, FORMAT JSON) ", statement, values, first)
     return found[0]["Plan"]
 
 

@@ -1,5 +1,6 @@
 """The description of the API, for people and for those who generate clients from it."""
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ import jsonschema_rs
 import pytest
 
 from tests.support.world import World
+from trainyard.contract.wording import FORMS, RANK
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +80,24 @@ def test_every_parameter_says_what_it_means(operations: dict[str, dict[str, Any]
             assert parameter["description"], (route, parameter["name"])
 
 
+def patterns(document: Any) -> set[str]:
+    inner = document.values() if isinstance(document, dict) else document if isinstance(document, list) else ()
+    own = {document["pattern"]} if isinstance(document, dict) and isinstance(document.get("pattern"), str) else set()
+    return own.union(*map(patterns, inner))
+
+
+def test_every_form_of_a_text_is_told_in_words(world: World, operations: dict[str, dict[str, Any]]) -> None:
+    """A regular expression helps nobody; one that only bounds the characters is told as such."""
+    asked = [parameter for one in operations.values() for parameter in one.get("parameters", ())]
+    # What has not the form of an id in a path is the id of nothing; these two have words of their own.
+    asked = [one for one in asked if one["in"] != "path" and one["name"] not in ("after", "last-event-id")]
+    schemas = world.client.get("/openapi.json").json()["components"]["schemas"]
+    found = patterns(asked) | patterns(schemas)
+    assert RANK in found
+    for pattern in found - set(FORMS):
+        assert re.fullmatch(r"\^\[.*\][*+]\$", pattern), pattern
+
+
 def test_answers_name_the_headers_that_a_client_goes_by(operations: dict[str, dict[str, Any]]) -> None:
     for route, one in operations.items():
         assert "X-Request-ID" in one["responses"]["401"]["headers"], route
@@ -87,6 +107,8 @@ def test_answers_name_the_headers_that_a_client_goes_by(operations: dict[str, di
     for route, one in operations.items():
         if "206" in one["responses"]:
             assert "Content-Range" in one["responses"]["416"]["headers"], route
+            assert all("ETag" in one["responses"][status]["headers"] for status in ("200", "206", "304")), route
+            assert route.replace("GET", "HEAD") in operations
     assert {"200", "201"} <= set(operations["PUT /v1/code/{digest}"]["responses"])
 
 
@@ -142,7 +164,7 @@ def test_a_spec_has_one_schema_wherever_it_is_sent(world: World) -> None:
         ("/v1/jobs", "GET, POST"),
         ("/v1/jobs/job_x", "DELETE, GET"),
         ("/v1/tokens/self", "GET"),
-        ("/v1/jobs/job_x/export/files/a/b", "GET"),
+        ("/v1/jobs/job_x/export/files/a/b", "GET, HEAD"),
     ],
 )
 def test_a_wrong_method_is_told_all_that_the_path_takes(world: World, path: str, allowed: str) -> None:

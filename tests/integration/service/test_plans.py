@@ -193,6 +193,20 @@ class TestAutomatic:
 
 
 class TestRefusals:
+    def test_what_the_cluster_can_never_give_is_in_the_plan_already(self, world: World) -> None:
+        gpus(world)
+        document = {**SPEC, "resources": {"partition": "cpu"}}
+        warnings = plan(world, document).warnings
+        job = world.submit(**document)
+        world.tick()
+        told = world.job(job)["status_message"]
+        assert (world.status(job), f"{told}: submitted, it is refused" in warnings) == ("failed", True), warnings
+        assert plan(world, {**SPEC, "resources": {"partition": "gpu"}}).warnings[-1:] != [
+            f"{told}: submitted, it is refused"
+        ]
+        world.settings.slurm_preflight = False
+        assert not any("it is refused" in one for one in plan(world, document).warnings)
+
     def test_what_can_never_fit_is_not_submitted(self, world: World) -> None:
         gpus(world)
         job = world.submit(**TOO_LARGE)

@@ -77,6 +77,34 @@ def test_a_value_that_stands_twice_is_named(world: World) -> None:
     assert "has 0.1 twice" in error["message"]
 
 
+@pytest.mark.parametrize(
+    ("grid", "words"),
+    [
+        ({"optimizer.lr": ["1e-4", "0.0001"]}, "optimizer.lr=0.0001 makes the same job as optimizer.lr=1e-4"),
+        ({"seed": [1, "1"], "optimizer.lr": [0.1]}, "seed=1 optimizer.lr=0.1 makes the same job as seed=1"),
+        ({"seed": [1, 1.0]}, "seed=1.0 makes the same job as seed=1; give each value once"),
+    ],
+)
+def test_one_number_in_two_spellings_is_one_job(world: World, grid: dict[str, Any], words: str) -> None:
+    error = world.client.post("/v1/sweeps", json={**BODY, "grid": grid}).json()["error"]
+    assert error["param"] == "grid"
+    assert error["message"].startswith(words)
+
+
+def test_a_list_of_members_may_name_one_twice(world: World) -> None:
+    body = {"spec": SPEC, "members": [{"seed": 1}, {"seed": 1}]}
+    assert world.client.post("/v1/sweeps", json=body).json()["size"] == 2
+
+
+def test_force_is_told_of_every_member_and_is_another_request(world: World) -> None:
+    key = {"Idempotency-Key": "once"}
+    made = world.client.post("/v1/sweeps?force=true", json=BODY, headers=key).json()
+    for member in made["members"]:
+        events = world.client.get(f"/v1/jobs/{member['job_id']}/events").json()["data"]
+        assert [one["level"] for one in events if one["type"] == "preflight_overridden"] == ["warning"]
+    assert world.client.post("/v1/sweeps", json=BODY, headers=key).status_code == 409
+
+
 def test_more_members_than_are_taken_are_refused_without_being_made(world: World) -> None:
     body = {**BODY, "grid": {f"metadata.k{n}": list(range(1000)) for n in range(9)}}
     answer = world.client.post("/v1/sweeps", json=body)

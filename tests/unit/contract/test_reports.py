@@ -37,9 +37,9 @@ class TestPoint:
     @pytest.mark.parametrize(
         ("change", "expected"),
         [
-            ({"step": -1}, "points.1.step: input should be greater than or equal to 0"),
+            ({"step": -1}, "points.1.step: must be greater than or equal to 0"),
             ({"value": True}, "points.1.value: must be a number, not true or false"),
-            ({"value": None}, "points.1.value: input should be a valid number"),
+            ({"value": None}, "points.1.value: must be a number"),
             ({"key": "a\nb"}, "points.1.key: holds a character that is not allowed here"),
             ({"extra": 1}, "points.1.extra: unknown field"),
         ],

@@ -38,7 +38,7 @@ class TestFill:
         assert load_template("digits_ddp").spec == before
 
     def test_says_what_is_wrong(self):
-        with pytest.raises(SpecError, match="gpus: input should be greater than or equal to 1"):
+        with pytest.raises(SpecError, match="gpus: must be greater than or equal to 1"):
             fill_template("digits_ddp", {"gpus": 0})
 
     def test_put_does_not_touch_what_it_was_given(self):

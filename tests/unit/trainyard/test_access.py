@@ -103,6 +103,13 @@ def test_the_audit_is_a_table(service, run):
     assert service.requests[-1].url.params["actor"] == "bob"
 
 
+def test_the_audit_of_some_time(service, run):
+    service.on("GET", "/v1/audit", page())
+    assert run("audit", "--since", "2026-01-31", "--until", "2026-02-01 12:00").exit_code == 0
+    asked = service.requests[-1].url.params
+    assert (asked["created_after"], asked["created_before"]) == ("2026-01-31T00:00:00.000Z", "2026-02-01T12:00:00.000Z")
+
+
 def test_webhooks_from_the_command_line(service, run):
     service.on("POST", "/v1/webhooks", {**HOOK, "secret": "whsec_x"})
     service.on("GET", "/v1/webhooks", page(HOOK))

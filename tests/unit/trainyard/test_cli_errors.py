@@ -37,14 +37,14 @@ class TestErrors:
     def test_bad_spec_with_two_problems(self, service, run, tmp_path):
         (tmp_path / "bad.yaml").write_text("task: regression\ngpus: 0\nstepz: 3\n")
         problems = [
-            {"param": "gpus", "message": "input should be greater than or equal to 1"},
+            {"param": "gpus", "message": "must be greater than or equal to 1"},
             {"param": "stepz", "message": "unknown field; did you mean `steps`?"},
         ]
         service.on("POST", "/v1/jobs", error(422, problems[0]["message"], param="gpus", problems=problems))
         ends(
             run("submit", "bad.yaml"),
             2,
-            "gpus: input should be greater than or equal to 1",
+            "gpus: must be greater than or equal to 1",
             "stepz: unknown field; did you mean `steps`?",
         )
 

@@ -48,6 +48,7 @@ class Server:
     def __init__(self, breaks=0, after=1000, weights=WEIGHTS, names=("a/weights", "manifest.json")):
         self.breaks, self.after, self.weights, self.names = breaks, after, weights, names
         self.ranges = []
+        self.etag = '"one"'
 
     def __call__(self, request):
         path = request.url.path
@@ -57,14 +58,17 @@ class Server:
         if path.endswith("manifest.json"):
             return httpx.Response(200, content=MANIFEST.encode())
         self.ranges.append(request.headers.get("range"))
+        if request.headers.get("if-range", self.etag) != self.etag:
+            return httpx.Response(200, content=self.weights, headers={"ETag": self.etag})
         start = int((self.ranges[-1] or "bytes=0-")[6:-1])
         rest = self.weights[start:]
+        headers = {"ETag": self.etag} if self.etag else {}
         if not rest:
-            return httpx.Response(416)
+            return httpx.Response(416, json={"error": {"message": "lies outside the file"}})
         if self.breaks:
             self.breaks -= 1
-            return httpx.Response(206 if start else 200, stream=Broken(rest[: self.after]))
-        return httpx.Response(206 if start else 200, content=rest)
+            return httpx.Response(206 if start else 200, stream=Broken(rest[: self.after]), headers=headers)
+        return httpx.Response(206 if start else 200, content=rest, headers=headers)
 
     def file(self, name):
         size = len(MANIFEST) if name == "manifest.json" else len(self.weights)
@@ -96,6 +100,32 @@ def test_a_later_call_goes_on_too_and_what_is_there_is_not_fetched_again(tmp_pat
         client.download("j1", tmp_path, checkpoint=CHECKPOINT)
     assert len(server.ranges) == asked
     assert (tmp_path / "a" / "weights").read_bytes() == WEIGHTS
+
+
+def test_one_that_was_all_there_but_had_no_name_yet(tmp_path):
+    (tmp_path / ".weights.part").write_bytes(WEIGHTS)
+    (tmp_path / ".weights.etag").write_text('"one"')
+    server = Server(names=("weights",))
+    with server.client() as client:
+        client.download("j1", tmp_path)
+    assert server.ranges == [f"bytes={len(WEIGHTS) - 1}-"]
+    assert (tmp_path / "weights").read_bytes() == WEIGHTS
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_no_two_files_are_put_together(tmp_path, told):
+    """The export was written anew between two calls, in the same length; a service without ETags cannot tell."""
+    server = Server(breaks=100, names=("a/weights",))
+    server.etag = server.etag if told else ""
+    with server.client() as client, pytest.raises(Exception, match="failed"):
+        client.download("j1", tmp_path)
+    server.breaks, server.weights = 0, WEIGHTS[::-1]
+    server.etag = told and '"two"'
+    with server.client() as client:
+        client.download("j1", tmp_path)
+    assert (tmp_path / "a" / "weights").read_bytes() == WEIGHTS[::-1]
+    assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == ["weights"]
+    assert server.ranges[-1] == ("bytes=4000-" if told else None)
 
 
 def test_a_damaged_one_is_told_and_not_kept(tmp_path):

@@ -54,6 +54,31 @@ def test_the_asynchronous_one_is_the_same() -> None:
     asyncio.run(use())
 
 
+def test_each_of_a_list_is_in_the_hand() -> None:
+    service = answering().on("GET", "/v1/jobs", page(job("a1"), more=True), page(job("a1")))
+    with service.client() as client:
+        first, second = client.jobs(status="running", limit=2)
+        assert first.cancel().status == first.status == "cancelling"
+        assert second.wait().status == "succeeded"
+
+    service = answering().on("GET", "/v1/jobs", page(job("a1")))
+
+    async def use() -> None:
+        async with service.async_client() as client:
+            (held,) = [held async for held in client.jobs()]
+            assert (await held.cancel()).status == held.status == "cancelling"
+
+    asyncio.run(use())
+
+
+def test_the_curves_of_several_as_one_text() -> None:
+    service = FakeService().on("GET", "/v1/metrics", httpx.Response(200, text="job,key,step,value,time\n"))
+    with service.client() as client:
+        assert client.metrics_csv_of(["a1", "a2"], "train/loss").startswith("job,")
+    asked = service.requests[-1].url.params
+    assert (asked.get_list("job"), asked["keys"], asked["format"]) == (["a1", "a2"], "train/loss", "csv")
+
+
 def test_what_was_submitted_is_in_the_hand_at_once() -> None:
     service = answering().on("POST", "/v1/jobs", httpx.Response(201, json=job("a1", status="queued")))
     with service.client() as client:

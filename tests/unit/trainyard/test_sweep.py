@@ -67,6 +67,13 @@ class TestSweep:
         assert service.requests[-1].headers["idempotency-key"]
         assert f"sweep {ID} (rates) accepted: 2 jobs" in result.stdout
 
+    def test_it_is_forced_and_sent_under_a_key(self, run, service, spec):
+        service.on("POST", "/v1/sweeps", sweep({"queued": 2}))
+        result = run("sweep", spec, "--grid", "seed=1,2", "--force", "--idempotency-key", "mine")
+        assert result.exit_code == 0, result.stderr
+        sent = service.requests[-1]
+        assert (sent.url.params["force"], sent.headers["idempotency-key"]) == ("true", "mine")
+
     def test_watch_waits_for_all_and_ends_like_the_worst(self, run, service, spec):
         service.on("POST", "/v1/sweeps", sweep({"queued": 2}))
         service.on("GET", f"/v1/sweeps/{ID}", sweep({"running": 1, "queued": 1}), sweep({"succeeded": 1, "failed": 1}))

@@ -223,10 +223,19 @@ class TestForecasts:
         assert (found.accepted, found.estimated_start) == (True, None)
 
     def test_a_refusal_comes_with_the_way_out(self) -> None:
-        found = read_forecast(1, "allocation failure: Requested node configuration is not available\n")
+        found = read_forecast(
+            1, "sbatch: error: invalid partition specified: x\nallocation failure: Invalid qos for job\n"
+        )
         assert found.accepted is False
-        assert found.message.startswith("Slurm refuses it: allocation failure: Requested node configuration")
-        assert "change gpus" in found.message
+        assert found.message.startswith("Slurm refuses it: invalid partition specified: x; allocation failure: Invalid")
+        assert "change resources.qos" in found.message
+
+    def test_nodes_that_are_down_are_no_refusal(self) -> None:
+        """Seen on 22.05: with every node drained a real submission is taken and waits, and this is said of it."""
+        found = read_forecast(1, "allocation failure: Requested node configuration is not available\n")
+        assert (found.accepted, found.estimated_start) == (None, None)
+        assert found.message.startswith("Slurm finds no nodes for it among those that are up: allocation failure")
+        assert "a job would wait for them; else change gpus" in found.message
 
     def test_other_words_are_told_as_they_are(self) -> None:
         found = read_forecast(1, "sbatch: error: Batch job submission failed: Zero Bytes were transmitted\n")

@@ -1,0 +1,40 @@
+"""`retry`, `resume` and `fork`: followed to their end where that is asked for, and forced."""
+
+import pytest
+
+from tests.unit.trainyard.fake_service import job, status, streamed
+
+STREAM = "/v1/jobs/a1/stream"
+
+
+@pytest.mark.parametrize("command", ["retry", "resume"])
+def test_it_is_followed_to_its_end(service, run, command):
+    service.on("GET", "/v1/jobs/a1", job("a1", status="failed"), job("a1", status="succeeded"))
+    service.on("POST", f"/v1/jobs/a1/{command}", job("a1", status="queued"))
+    service.on(
+        "GET", STREAM, streamed(status(1, "failed", "x"), status(2, "running", "y"), status(3, "succeeded", "z"))
+    )
+    done = run(command, "a1", "--watch")
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.splitlines()[-2:] == ["succeeded: z", "succeeded; see it with: trainyard metrics a1"]
+
+
+def test_one_that_fails_again_is_told_by_the_exit_code(service, run):
+    service.on("GET", "/v1/jobs/a1", job("a1", status="failed"))
+    service.on("POST", "/v1/jobs/a1/retry", job("a1", status="queued"))
+    service.on("GET", STREAM, streamed(status(1, "failed", "x")))
+    assert run("retry", "a1", "--watch").exit_code == 1
+
+
+@pytest.mark.parametrize("command", ["retry", "resume"])
+def test_of_several_none_is_asked_for_if_they_should_be_watched(service, run, command):
+    done = run(command, "a1", "a2", "--watch")
+    assert (done.exit_code, service.requests) == (2, [])
+    assert "--watch follows one job" in done.stderr
+
+
+def test_a_fork_is_forced(service, run):
+    service.on("GET", "/v1/jobs/a1", job("a1", status="succeeded"))
+    service.on("POST", "/v1/jobs", job("a2"))
+    assert run("fork", "a1", "--force").exit_code == 0
+    assert service.requests[-1].url.params["force"] == "true"

@@ -1,0 +1,58 @@
+"""What pydantic finds wrong with a value, in words that name the way out."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+RANK = r"^(launch|\d{1,6})$"
+PERSON = r"^[A-Za-z0-9][A-Za-z0-9._@+-]*$"
+FIELD_PATH = r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$"
+DIGEST = r"^sha256:[0-9a-f]{64}$"
+VARIABLE = r"^[A-Z_][A-Z0-9_]*$"
+SLURM_ID = r"^[1-9][0-9]{0,9}$"
+SCHEDULER_ID = r"^[0-9]{1,20}$"
+NODE_LIST = r"^[A-Za-z0-9][A-Za-z0-9._,\[\]-]{0,999}$"
+EVENT_TYPE = r"^[a-z_]{1,64}$"
+
+FORMS = {
+    RANK: "must be the number of a rank, such as 0, or `launch` for the launcher",
+    PERSON: "must begin with a letter or a digit, and have only letters, digits and `. _ @ + -`",
+    FIELD_PATH: "must be the path of a field, such as `optimizer.lr`",
+    DIGEST: "must be `sha256:` and 64 hexadecimal digits",
+    VARIABLE: "must be a name in capitals, such as `HF_HOME`",
+    SLURM_ID: "must be the number of a Slurm job",
+    SCHEDULER_ID: "must be a number of the scheduler's",
+    NODE_LIST: "must be a list of nodes as Slurm writes it, such as `node[01-04],gpu7`",
+    EVENT_TYPE: "must have only small letters and underscores, 64 at most",
+}
+"""What a text must be that has not the form of a pattern. A pattern that only bounds the characters needs no line."""
+
+_MOMENT = "must be a moment with its time zone, such as 2026-01-01T00:00:00Z"
+_OF_TYPE = {
+    "missing": "is required",
+    "model_type": "must be a section of fields",
+    "model_attributes_type": "must be a section of fields",
+    "dataclass_type": "must be a section of fields",
+    "tuple_type": "must be a list",
+    "int_parsing": "must be a whole number",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_parsing": "must be a number",
+    "float_type": "must be a number",
+    "bool_parsing": "must be true or false",
+    **dict.fromkeys(("timezone_aware", "datetime_parsing", "datetime_from_date_parsing", "datetime_type"), _MOMENT),
+}
+"""For findings whose own words name no way out."""
+
+_SUBJECT = re.compile(r"^(Value error, |(Input|String|List|Tuple|Dictionary|Value) should )")
+
+
+def words_of(finding: Mapping[str, Any]) -> str:
+    """One of `ValidationError.errors()` as what the field must be."""
+    kind = finding["type"]
+    if kind == "string_pattern_mismatch":
+        return FORMS.get(finding["ctx"]["pattern"], "holds a character that is not allowed here")
+    if kind in _OF_TYPE:
+        return _OF_TYPE[kind]
+    message = _SUBJECT.sub(lambda found: "must " if found[2] else "", finding["msg"])
+    return message[:1].lower() + message[1:]
