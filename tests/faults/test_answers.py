@@ -83,12 +83,12 @@ def test_an_answer_that_cannot_be_recorded_does_not_end_all_ticks(
 ) -> None:
     world.scheduler.name = "slurm"
     first, second = world.submit(), world.submit()
+    numbers: list[int] = []
     record = type(world.reconciler._submitter)._record
-    asked: list[int] = []
 
     def odd(self: object, job_no: int, *args: object, **more: object) -> object:
-        asked.append(job_no)
-        if job_no == asked[0]:
+        numbers.append(job_no)
+        if job_no == numbers[0]:
             raise KeyError("no such row")
         return record(self, job_no, *args, **more)  # type: ignore[arg-type]
 

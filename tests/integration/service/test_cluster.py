@@ -126,8 +126,8 @@ class TestPreflight:
     def test_on_a_stale_snapshot_slurm_decides(self, world: World) -> None:
         on_slurm(world)
         world.tick()
-        world.reconciler._survey.asked_at = world.clock() + timedelta(hours=2)
         world.clock.advance(600)
+        world.reconciler._survey.asked_at = world.clock()
         job = world.submit(resources={"partition": "gpus"})
         world.tick()
         assert world.status(job) == "pending"
