@@ -30,7 +30,7 @@ def configure_logging(form: Literal["console", "json"]) -> None:
 
 # A series that begins with its first event begins at 1, and to Prometheus nothing has risen: these begin at 0.
 _OUTCOMES = ("ok", "failed", "timeout")
-_ANSWERS = ("accepted", "rejected", "ambiguous", "not_asked", "refused")
+_ANSWERS = ("accepted", "rejected", "ambiguous", "not_asked", "postponed", "refused")
 _FOUND = ("name", "claim", "operator")
 _KINDS = ("points", "log_bytes", "events", "checkpoints")
 

@@ -20,6 +20,7 @@ from service.jobs.repository import JobRepository
 from service.reconcile.blame import next_excluded
 from service.reconcile.handover import Answer, HandOvers, NotAsked, Superseded
 from service.reconcile.lease import LeaderLease, LeaseLostError
+from service.reconcile.postponed import Postponements
 from service.reconcile.prepare import Preparation
 from service.reconcile.traces import read_claimant
 from service.scheduler.base import (
@@ -27,6 +28,7 @@ from service.scheduler.base import (
     Accepted,
     Ambiguous,
     Known,
+    Postponed,
     Rejected,
     Scheduler,
     SchedulerUnavailableError,
@@ -76,6 +78,7 @@ class Submitter:
     hand_overs: HandOvers = field(default_factory=HandOvers)
     looked: dict[str, datetime] = field(default_factory=dict)
     """When each unanswered attempt was last looked for. Forgotten at a restart, which looks at once."""
+    postponed: Postponements = field(default_factory=Postponements)
 
     @property
     def _policy(self) -> LookupPolicy:
@@ -166,7 +169,11 @@ class Submitter:
             log.warning("another service has taken it up", attempt=answer.attempt_id)
         elif isinstance(answer.outcome, NotAsked):
             self._not_asked(answer, answer.outcome.message)
+        elif isinstance(answer.outcome, Postponed):
+            self.postponed.put_off(answer.attempt_id, self.services.clock())
+            self._not_asked(answer, answer.outcome.message)
         else:
+            self.postponed.forget(answer.attempt_id)
             watched = self._record(answer.job_no, answer.attempt_id, answer.outcome)
             if isinstance(answer.outcome, Accepted) and watched != answer.outcome.scheduler_id:
                 self._second(answer, answer.outcome.scheduler_id, watched)
@@ -194,7 +201,7 @@ class Submitter:
         if job.desired != "run":
             with self.lease.write() as session:
                 self._give_up(JobRepository(session, self.services.clock()), job, attempt)
-        elif self.hand_overs.room:
+        elif self.hand_overs.room and not self.postponed.waits(attempt.id, self.services.clock()):
             self._begin(job, attempt)
 
     def _surely_absent(self, job: Job, attempt: Attempt, policy: LookupPolicy, now: datetime) -> bool:
@@ -287,7 +294,9 @@ class Submitter:
             jobs.say(job, f"not handed over yet, and tried again: {message}")
             self.services.crash("not-asked.before-commit")
 
-    def _record(self, job_no: int, attempt_id: str, outcome: SubmitOutcome, note: str = "") -> str | None:
+    def _record(
+        self, job_no: int, attempt_id: str, outcome: Accepted | Rejected | Ambiguous, note: str = ""
+    ) -> str | None:
         """Keep the scheduler's answer, whatever the job's status has become meanwhile.
 
         Returns:
@@ -347,7 +356,7 @@ def _refuse(jobs: JobRepository, job: Job, problems: Sequence[Problem], hint: st
 
 def _word(outcome: SubmitOutcome | NotAsked | Superseded) -> str:
     names = {NotAsked: "not_asked", Superseded: "superseded", Accepted: "accepted", Rejected: "rejected"}
-    return names.get(type(outcome), "ambiguous")
+    return (names | {Postponed: "postponed"}).get(type(outcome), "ambiguous")
 
 
 def newest_step(job: Job) -> int | None:

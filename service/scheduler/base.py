@@ -49,13 +49,20 @@ class Rejected:
 
 
 @dataclass(frozen=True)
+class Postponed:
+    """A clear no for now: nothing was queued, and the same question may be answered otherwise later."""
+
+    message: str
+
+
+@dataclass(frozen=True)
 class Ambiguous:
     """Perhaps it was queued, perhaps not: look before doing anything else."""
 
     message: str
 
 
-SubmitOutcome = Accepted | Rejected | Ambiguous
+SubmitOutcome = Accepted | Rejected | Postponed | Ambiguous
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,12 @@
 import re
 from datetime import UTC, datetime
 
-from service.scheduler.base import Accepted, Ambiguous, Forecast, Rejected, SubmitOutcome
+from service.scheduler.base import Accepted, Ambiguous, Forecast, Postponed, Rejected, SubmitOutcome
 
 _ID = re.compile(r"\bjob (\d+)\b")
 _START = re.compile(r"\bto start at (\S+) using \d+ processors on (?:nodes )?(\S+)(?: in partition (\S+))?")
+_SUBMIT_LIMIT = re.compile(r"\b(?:Assoc|QOS)(?:Max|Grp)SubmitJobs?\w*Limit\b")
+"""The limits of how many jobs may be queued at once; the line after it says the same of a time limit, which lasts."""
 _ACCOUNT = "change resources.account, or resources.partition to one that it may use"
 _PARTITION = "change resources.partition; `trainyard cluster` shows what there is"
 _TIME = "lower resources.time_limit_minutes; `trainyard cluster` shows the partitions' limits"
@@ -60,6 +62,8 @@ def read_answer(returncode: int, stdout: str, stderr: str) -> SubmitOutcome:
     """An id counts even beside an error: the controller had it."""
     if found := _ID.search(stdout):
         return Accepted(found[1])
+    if returncode != 0 and (limit := _SUBMIT_LIMIT.search(stderr)):
+        return Postponed(f"Slurm takes no more jobs of its account or qos until others have ended ({limit[0]})")
     if (refusal := _refusal(returncode, stderr)) is not None:
         return Rejected(*refusal)
     return Ambiguous(_unclear(returncode, stderr))
@@ -75,6 +79,8 @@ def read_forecast(returncode: int, stderr: str) -> Forecast:
         except ValueError:
             return Forecast(True, f"Slurm would accept it{where}; it does not say when it would start")
         return Forecast(True, f"Slurm would accept it, and start it{where} at {start:%Y-%m-%d %H:%M:%S}Z", start)
+    if returncode != 0 and (limit := _SUBMIT_LIMIT.search(stderr)):
+        return Forecast(None, f"Slurm takes no more jobs of its account or qos until others have ended ({limit[0]})")
     if returncode != 0 and _NO_NODES in stderr.lower():
         return Forecast(None, f"Slurm finds no nodes for it among those that are up: {_words(stderr)} ({_WOULD_WAIT})")
     if (refusal := _refusal(returncode, stderr)) is not None:

@@ -43,7 +43,7 @@ class Accounting:
                 f"AccountingStoragePort={self._port}",
                 # Not a password: how slurmdbd's clients find munge.
                 f"AccountingStoragePass={self._lab.root}/munge/socket",
-                "AccountingStorageEnforce=associations,qos",
+                "AccountingStorageEnforce=associations,limits,qos",
                 "AccountingStorageTRES=gres/gpu",
                 "JobAcctGatherType=jobacct_gather/linux",
             ]
