@@ -37,6 +37,7 @@ export function fillRow(row, job, { chosen = false, curve = null, note = "" } = 
   if (row.dataset.id !== job.id) become(row, at, job);
   at.box.checked = chosen;
   setText(at.note, note);
+  at.note.title = note;
   at.chip.className = `chip ${tone(job.status)}`;
   at.chip.title = job.status_message;
   setText(at.chip, job.status);
