@@ -110,5 +110,5 @@ def _each(
             else:
                 say(f"job {job.id}: {heard}{job.status}: {job.status_message}")
             if follow:
-                codes.append(watch(client, job, as_json=as_json))
+                codes.append(watch(client, job, as_json=as_json, after=job.sequence))
     raise typer.Exit(codes[0] if codes else 0)

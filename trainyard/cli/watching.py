@@ -134,8 +134,8 @@ def view_of(job: JobResource, *, as_json: bool = False) -> View:
     return LiveView(job) if sys.stdout.isatty() else PlainView(job)
 
 
-def follow(client: Client, job: JobResource, view: View) -> JobResource:
-    """Show the run until it is over; the job as it ended."""
+def follow(client: Client, job: JobResource, view: View, after: int | None = None) -> JobResource:
+    """Show the run until it is over; the job as it ended. `after`: what came up to there in its stream is left out."""
 
     def waiting(error: TrainyardError, _delay: float) -> None:
         if not lost:
@@ -144,7 +144,7 @@ def follow(client: Client, job: JobResource, view: View) -> JobResource:
 
     lost: list[TrainyardError] = []
     with view:
-        for event in client.stream(job.id, logs=False, on_retry=waiting):
+        for event in client.stream(job.id, last_event_id=after, logs=False, on_retry=waiting):
             if lost:
                 view.notice("connected again")
                 lost.clear()
@@ -152,10 +152,10 @@ def follow(client: Client, job: JobResource, view: View) -> JobResource:
     return client.job(job.id).resource
 
 
-def watch(client: Client, job: JobResource, *, as_json: bool) -> int:
-    """Follow the job and say how it ended; the exit code of the command."""
+def watch(client: Client, job: JobResource, *, as_json: bool, after: int | None = None) -> int:
+    """Follow the job, from its beginning or from `after` on, and say how it ended; the exit code of the command."""
     try:
-        ended = follow(client, job, view_of(job, as_json=as_json))
+        ended = follow(client, job, view_of(job, as_json=as_json), after)
     except KeyboardInterrupt:
         complain(f"stopped watching; the job goes on. To end it: trainyard cancel {job.id}")
         return INTERRUPTED

@@ -1,7 +1,8 @@
 """The SQL that finds a page of jobs among many, as driver statements.
 
 Each filter names a stretch of one index that holds nothing but ids, in order. A page is walked along the shortest of
-these stretches, and each id is looked up in the others: no wide row is read but those of jobs that match.
+these stretches, and each id is looked up in the others; on Postgres, where all are long, along all of them at once.
+No wide row is read but those of jobs that match.
 """
 
 import re

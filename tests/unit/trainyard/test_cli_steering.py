@@ -10,12 +10,12 @@ STREAM = "/v1/jobs/a1/stream"
 @pytest.mark.parametrize("command", ["retry", "resume"])
 def test_it_is_followed_to_its_end(service, run, command):
     service.on("GET", "/v1/jobs/a1", job("a1", status="failed"), job("a1", status="succeeded"))
-    service.on("POST", f"/v1/jobs/a1/{command}", job("a1", status="queued"))
-    service.on(
-        "GET", STREAM, streamed(status(1, "failed", "x"), status(2, "running", "y"), status(3, "succeeded", "z"))
-    )
+    service.on("POST", f"/v1/jobs/a1/{command}", job("a1", status="queued", sequence=7))
+    service.on("GET", STREAM, streamed(status(8, "running", "y"), status(9, "succeeded", "z")))
     done = run(command, "a1", "--watch")
     assert done.exit_code == 0, done.stderr
+    (followed,) = [request for request in service.requests if request.url.path == STREAM]
+    assert followed.headers["last-event-id"] == "7", "what came before is not told again"
     assert done.stdout.splitlines()[-2:] == ["succeeded: z", "succeeded; see it with: trainyard metrics a1"]
 
 
