@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from service.errors import UnavailableError
 from service.faults import no_crash
 from service.reconcile.handover import HandOvers
-from service.scheduler.base import Accepted, Ambiguous, Known, LaunchPlan, Rejected, SubmitOutcome
+from service.scheduler.base import Accepted, Ambiguous, Known, LaunchPlan, Postponed, Rejected, SubmitOutcome
 from tests.support.world import FakeScheduler, World
 
 
@@ -95,6 +96,47 @@ def test_an_answer_that_cannot_be_recorded_does_not_end_all_ticks(
     monkeypatch.setattr(type(world.reconciler._submitter), "_record", odd)
     world.tick()
     assert (world.status(first), world.status(second)) == ("submitting", "pending")
+
+
+class Full(FakeScheduler):
+    """Takes no more for now, and counts how often it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__(name="slurm")
+        self.offers = 0
+
+    def submit(self, plan: LaunchPlan) -> SubmitOutcome:
+        self.offers += 1
+        return Postponed("no more jobs until others have ended")
+
+
+def test_what_is_not_taken_yet_is_offered_again_less_and_less_often(world: World) -> None:
+    full = world.scheduler = Full()
+    world.reconciler = world.new_reconciler("one")
+    job = world.submit()
+    until = world.clock() + timedelta(seconds=600)
+    while world.clock() < until:
+        world.tick()
+    assert world.status(job) == "submitting"
+    assert "no more jobs until others have ended" in world.job(job)["status_message"]
+    assert full.offers == 6, "after 0, 15, 45, 105, 225 and 465 seconds"
+    world.clock.advance(-86400)
+    world.tick()
+    assert full.offers == 7, "a clock that is set back makes it no later"
+    full.submit = FakeScheduler.submit.__get__(full)  # type: ignore[method-assign]
+    world.clock.advance(240)
+    world.tick()
+    assert (world.status(job), len(full.submitted), world.job(job)["attempt"]["number"]) == ("pending", 1, 1)
+
+
+def test_what_is_not_taken_yet_is_cancelled_at_once(world: World) -> None:
+    full = world.scheduler = Full()
+    world.reconciler = world.new_reconciler("one")
+    job = world.submit()
+    world.tick()
+    world.client.post(f"/v1/jobs/{job}/cancel")
+    world.tick()
+    assert (world.status(job), full.offers) == ("cancelled", 1)
 
 
 def test_a_clock_that_is_set_back_delays_no_look(world: World) -> None:

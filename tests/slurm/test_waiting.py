@@ -120,3 +120,19 @@ def test_an_account_that_the_service_may_not_use_is_refused_with_those_it_may(
         taken = client.submit(parity(resources__account="physics"))
         done = wait_for_status(client, taken.id, "succeeded", "failed")
         assert done.status == "succeeded", done.status_message
+
+
+def test_more_jobs_than_the_account_may_queue_are_handed_over_as_others_end(
+    accounted: SlurmLab, tmp_path: Path
+) -> None:
+    accounted.run("sacctmgr", "--immediate", "add", "account", "chemistry")
+    who = ("user", getpass.getuser(), "account=chemistry")
+    accounted.run("sacctmgr", "--immediate", "add", *who, "maxsubmitjobs=1")
+    with slurm_service(tmp_path) as service, service.client() as client:
+        jobs = [client.submit(parity(resources__account="chemistry")).id for _ in range(2)]
+        words = "Slurm takes no more jobs of its account or qos until others have ended (AssocMaxSubmitJobLimit)"
+        wait_until(lambda: any(words in client.job(job).status_message for job in jobs), 30, "one to be told to wait")
+        for job in jobs:
+            done = wait_for_status(client, job, "succeeded", "failed", seconds=120)
+            assert done.status == "succeeded", done.status_message
+            assert done.attempt is not None and done.attempt.number == 1

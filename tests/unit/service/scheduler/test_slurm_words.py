@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from service.jobs.states import SUSPENDED
-from service.scheduler.base import Accepted, Ambiguous, Rejected
+from service.scheduler.base import Accepted, Ambiguous, Postponed, Rejected
 from service.scheduler.slurm_answer import read_answer, read_forecast
 from service.scheduler.slurm_reasons import explain
 from service.scheduler.slurm_states import KNOWN, meaning, suspended, word
@@ -201,6 +201,17 @@ class TestAnswers:
     )
     def test_anything_else_is_looked_into(self, code: int, stdout: str, stderr: str) -> None:
         assert isinstance(read_answer(code, stdout, stderr), Ambiguous)
+
+    @pytest.mark.parametrize(
+        "limit", ["AssocMaxSubmitJobLimit", "AssocGrpSubmitJobsLimit", "QOSMaxSubmitJobPerUserLimit"]
+    )
+    def test_a_limit_of_queued_jobs_passes(self, limit: str) -> None:
+        policy = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
+        words = f"sbatch: error: {limit}\nsbatch: error: Batch job submission failed: {policy}\n"
+        outcome = read_answer(1, "", words)
+        assert isinstance(outcome, Postponed)
+        assert limit in outcome.message
+        assert read_forecast(1, words).accepted is None
 
 
 class TestForecasts:
