@@ -21,13 +21,14 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from service.access.actions import adopt_admin_token, ensure_admin_token
 from service.access.private import keep_private
-from service.app import create_app
+from service.app import create_app, known_hosts
 from service.clock import utc_now
 from service.db.engine import Database
 from service.db.migrate import current, head, upgrade
 from service.dependencies import Services
 from service.doctor import examine, examine_slurm
 from service.errors import ServiceError
+from service.express import Express
 from service.housekeeping import keeper
 from service.impatience import protocol
 from service.observability import configure_logging
@@ -47,6 +48,7 @@ from service.scheduler.local_policy import visible_gpus
 from service.scheduler.slurm import SlurmScheduler
 from service.scheduler.slurm_plan import batch_script, is_plain_path
 from service.settings import Settings, misspelt
+from service.shortcut import shortened
 from service.webhooks import loop as webhooks
 from service.webhooks.sending import Sender
 from trainyard.contract.layout import write_atomic
@@ -125,6 +127,7 @@ def serve(settings: Settings) -> int:
         services = Services(settings=settings, database=database, clock=utc_now)
         _admin_token(services)
         parts = _reconciling(services) if settings.reconcile else []
+        express = Express(services, known_hosts(settings))
         config = uvicorn.Config(
             create_app(services),
             host=settings.host,
@@ -133,7 +136,7 @@ def serve(settings: Settings) -> int:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            http=protocol(settings.max_connections),
+            http=protocol(settings.max_connections, quick=shortened(express)),
             ws="none",
             timeout_graceful_shutdown=3,
             h11_max_incomplete_event_size=64 * 1024,

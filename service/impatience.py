@@ -99,17 +99,18 @@ class Quick(Impatient, HttpToolsProtocol):
         other.data_received(data)
 
 
-def protocol(limit: int, seconds: float = HEAD_SECONDS) -> type[Quick]:
+def protocol(limit: int, seconds: float = HEAD_SECONDS, quick: type[Quick] = Quick) -> type[Quick]:
     """uvicorn's protocols with these bounds: the one whose parser is quick, and what it leaves to the other.
 
     Args:
         limit: connections of this process.
+        quick: what the first is made of.
     """
 
     class BoundedThorough(Thorough):
         pass
 
-    class BoundedQuick(Quick):
+    class BoundedQuick(quick):  # type: ignore[misc, valid-type]
         thorough = BoundedThorough
 
     for bounded in (BoundedThorough, BoundedQuick):

@@ -26,7 +26,8 @@ class _Waiting:
     batch: PointBatch
     size: int
     loop: asyncio.AbstractEventLoop
-    answer: asyncio.Future[Outcome]
+    answer: Callable[[Outcome], None]
+    """Called on the loop."""
 
 
 class IngestQueue:
@@ -55,7 +56,27 @@ class IngestQueue:
             ServiceError: the batch was refused.
         """
         loop = asyncio.get_running_loop()
-        waiting = _Waiting(attempt_id, batch, size, loop, loop.create_future())
+        future: asyncio.Future[Outcome] = loop.create_future()
+        self.enter(attempt_id, batch, size, loop, lambda outcome: None if future.done() else future.set_result(outcome))
+        outcome = await future
+        if isinstance(outcome, ServiceError):
+            raise outcome
+        return outcome
+
+    def enter(
+        self,
+        attempt_id: str,
+        batch: PointBatch,
+        size: int,
+        loop: asyncio.AbstractEventLoop,
+        answer: Callable[[Outcome], None],
+    ) -> None:
+        """The same for who does not wait: `answer` is called on the loop, after the commit or the refusal.
+
+        Raises:
+            TooManyRequestsError: too much waits already; nothing was stored.
+        """
+        waiting = _Waiting(attempt_id, batch, size, loop, answer)
         with self._changed:
             if self._bytes and self._bytes + size > self._limit:
                 raise TooManyRequestsError("more points wait to be written than the service holds; send them again")
@@ -65,17 +86,13 @@ class IngestQueue:
                 self._running = True
                 threading.Thread(target=self._run, name="point-writer", daemon=True).start()
             self._changed.notify()
-        outcome = await waiting.answer
-        if isinstance(outcome, ServiceError):
-            raise outcome
-        return outcome
 
     def _run(self) -> None:
         while group := self._next_group():
             outcomes = self._write(group)
             with self._changed:
                 self._bytes -= sum(waiting.size for waiting in group)
-            by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Outcome], Outcome]]] = {}
+            by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Callable[[Outcome], None], Outcome]]] = {}
             for waiting, outcome in zip(group, outcomes, strict=True):
                 by_loop.setdefault(waiting.loop, []).append((waiting.answer, outcome))
             for loop, answers in by_loop.items():
@@ -106,7 +123,6 @@ class IngestQueue:
             return [UnavailableError("the points could not be written", code="database")] * len(group)
 
 
-def _answer(answers: Sequence[tuple[asyncio.Future[Outcome], Outcome]]) -> None:
-    for future, outcome in answers:
-        if not future.done():
-            future.set_result(outcome)
+def _answer(answers: Sequence[tuple[Callable[[Outcome], None], Outcome]]) -> None:
+    for answer, outcome in answers:
+        answer(outcome)
