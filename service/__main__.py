@@ -48,7 +48,7 @@ from service.scheduler.local_policy import visible_gpus
 from service.scheduler.slurm import SlurmScheduler
 from service.scheduler.slurm_plan import batch_script, is_plain_path
 from service.settings import Settings, misspelt
-from service.shortcut import shortened
+from service.shortcut import Shortened, shortened
 from service.webhooks import loop as webhooks
 from service.webhooks.sending import Sender
 from trainyard.contract.layout import write_atomic
@@ -127,7 +127,6 @@ def serve(settings: Settings) -> int:
         services = Services(settings=settings, database=database, clock=utc_now)
         _admin_token(services)
         parts = _reconciling(services) if settings.reconcile else []
-        express = Express(services, known_hosts(settings))
         config = uvicorn.Config(
             create_app(services),
             host=settings.host,
@@ -136,7 +135,7 @@ def serve(settings: Settings) -> int:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            http=protocol(settings.max_connections, quick=shortened(express)),
+            http=make_protocol(services),
             ws="none",
             timeout_graceful_shutdown=3,
             h11_max_incomplete_event_size=64 * 1024,
@@ -195,6 +194,12 @@ def _reconciling(services: Services) -> list[_Part]:
         elsewhere = Elsewhere(services.database, loop.hint)
         parts.append(Rounds("elsewhere", elsewhere.run_once, Elsewhere.SECONDS))
     return parts
+
+
+def make_protocol(services: Services) -> type[Shortened]:
+    """How connections are spoken to."""
+    express = Express(services, known_hosts(services.settings))
+    return protocol(services.settings.max_connections, quick=shortened(express))
 
 
 def _spare_the_collector() -> None:
