@@ -21,13 +21,14 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from service.access.actions import adopt_admin_token, ensure_admin_token
 from service.access.private import keep_private
-from service.app import create_app
+from service.app import create_app, known_hosts
 from service.clock import utc_now
 from service.db.engine import Database
 from service.db.migrate import current, head, upgrade
 from service.dependencies import Services
 from service.doctor import examine, examine_slurm
 from service.errors import ServiceError
+from service.express import Express
 from service.housekeeping import keeper
 from service.impatience import protocol
 from service.observability import configure_logging
@@ -47,6 +48,7 @@ from service.scheduler.local_policy import visible_gpus
 from service.scheduler.slurm import SlurmScheduler
 from service.scheduler.slurm_plan import batch_script, is_plain_path
 from service.settings import Settings, misspelt
+from service.shortcut import Shortened, shortened
 from service.webhooks import loop as webhooks
 from service.webhooks.sending import Sender
 from trainyard.contract.layout import write_atomic
@@ -133,7 +135,7 @@ def serve(settings: Settings) -> int:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            http=protocol(settings.max_connections),
+            http=make_protocol(services),
             ws="none",
             timeout_graceful_shutdown=3,
             h11_max_incomplete_event_size=64 * 1024,
@@ -192,6 +194,12 @@ def _reconciling(services: Services) -> list[_Part]:
         elsewhere = Elsewhere(services.database, loop.hint)
         parts.append(Rounds("elsewhere", elsewhere.run_once, Elsewhere.SECONDS))
     return parts
+
+
+def make_protocol(services: Services) -> type[Shortened]:
+    """How connections are spoken to."""
+    express = Express(services, known_hosts(services.settings))
+    return protocol(services.settings.max_connections, quick=shortened(express))
 
 
 def _spare_the_collector() -> None:

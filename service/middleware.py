@@ -54,7 +54,7 @@ class Gate:
             await self._app(scope, receive, send)
             return
         headers: Headers = {name.lower(): value for name, value in scope["headers"]}
-        asked = Asked(_request_id(headers.get(b"x-request-id", b"")), self._address(scope, headers), scope["method"])
+        asked = Asked(request_id(headers.get(b"x-request-id", b"")), self._address(scope, headers), scope["method"])
         CURRENT.set(asked)
         answer = _Answer(send, self._services, asked)
         started = time.monotonic()
@@ -82,8 +82,8 @@ class Gate:
         if not scope["path"].startswith("/v1/") and scope["path"] != SIGN_IN:
             return None
         token = headers.get(b"authorization", b"") or self._session(headers)
-        buckets = self._services.worker_buckets if token[7:11] == b"tyw_" else self._services.buckets
-        return buckets.take(sha256(token).hexdigest() if token else asked.address, self._services.clock())
+        buckets = self._services.worker_buckets if is_workers(token) else self._services.buckets
+        return buckets.take(bucket_of(token) if token else asked.address, self._services.clock())
 
     def _session(self, headers: Headers) -> bytes:
         secret = self._services.cookie.read(headers.get(b"cookie", b"").decode("latin-1"))
@@ -97,7 +97,7 @@ class Gate:
 
     def _check(self, scope: Scope, headers: Headers, allowance: Allowance | None) -> None:
         """Raises ServiceError: this request goes no further."""
-        name = _host_name(headers.get(b"host", b"").decode("latin-1"))
+        name = host_name(headers.get(b"host", b"").decode("latin-1"))
         if name not in self._hosts and scope["path"] not in _ALWAYS_OPEN:
             raise MalformedRequestError(
                 f"this service is not called {name!r}; set TRAINYARD_ALLOWED_HOSTS if it is", code="unknown_host"
@@ -148,13 +148,27 @@ class _Answer:
             if self._services.trail.misses(self._asked, self.status):
                 # In a thread, and only then: a hop there and back is a part of what a request costs.
                 await run_in_threadpool(self._services.trail.answered, self._asked, self.status)
-            extra = [(b"x-request-id", self._asked.request_id.encode()), (b"x-content-type-options", b"nosniff")]
-            extra += self.allowance.headers if self.allowance else []
-            message = {**message, "headers": [*message["headers"], *extra]}
+            message = {**message, "headers": [*message["headers"], *marks(self._asked.request_id, self.allowance)]}
         await self._send(message)
 
 
-def _host_name(host: str) -> str:
+def marks(request: str, allowance: Allowance | None) -> list[tuple[bytes, bytes]]:
+    """The headers of every answer."""
+    own = [(b"x-request-id", request.encode()), (b"x-content-type-options", b"nosniff")]
+    return own + allowance.headers if allowance else own
+
+
+def is_workers(authorization: bytes) -> bool:
+    """Whether a token claims to be a worker's."""
+    return authorization[7:11] == b"tyw_"
+
+
+def bucket_of(authorization: bytes) -> str:
+    """The name of a token's bucket, which does not hold the token."""
+    return sha256(authorization).hexdigest()
+
+
+def host_name(host: str) -> str:
     """Without the port."""
     head, colon, _ = host.rpartition(":")
     return (head if colon and not host.endswith("]") else host).lower()
@@ -166,7 +180,8 @@ def _same_origin(headers: Headers) -> bool:
     return bool(origin.netloc) and origin.netloc.lower() == headers.get(b"host", b"").decode("latin-1").lower()
 
 
-def _request_id(given: bytes) -> str:
+def request_id(given: bytes) -> str:
+    """The caller's own, if it is one."""
     text = given.decode("latin-1")
     if 0 < len(text) <= 64 and text.isascii() and all(c.isalnum() or c in "-_" for c in text):
         return text
@@ -202,8 +217,13 @@ def _bounded(receive: Receive, limit: int, answer: _Answer) -> Receive:
 async def _refuse(error: ServiceError, answer: _Answer) -> None:
     if answer.status is not None:
         raise error
-    body = error.envelope().model_dump_json(exclude={"problems"}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    headers += [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
+    headers, body = refusal(error)
     await answer.say({"type": "http.response.start", "status": error.status, "headers": headers})
     await answer.say({"type": "http.response.body", "body": body})
+
+
+def refusal(error: ServiceError) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """An error's headers and body."""
+    body = error.envelope().model_dump_json(exclude={"problems"}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    return headers + [(name.lower().encode(), value.encode()) for name, value in error.headers.items()], body

@@ -57,7 +57,9 @@ class ServiceMetrics:
         self._submissions = self._counter("submissions", "Answers to submissions.", "outcome")
         self._adoptions = self._counter("adoptions", "Submissions that were found again.", "how")
         self._ingested = self._counter("ingested", "What workers have reported, repeated deliveries included.", "kind")
-        for counter, values in ((self._submissions, _ANSWERS), (self._adoptions, _FOUND), (self._ingested, _KINDS)):
+        self._request_children: dict[tuple[str, str, int], Histogram] = {}
+        self._ingested_children = {kind: self._ingested.labels(kind) for kind in _KINDS}
+        for counter, values in ((self._submissions, _ANSWERS), (self._adoptions, _FOUND)):
             for value in values:
                 counter.labels(value)
         self._under_way = Gauge("trainyard_hand_overs", "Submissions under way.", registry=self.registry)
@@ -74,7 +76,11 @@ class ServiceMetrics:
         return Counter(f"trainyard_{name}_total", help_, labels, registry=self.registry)
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
-        self._requests.labels(method, route, str(status)).observe(seconds)
+        child = self._request_children.get((method, route, status))
+        if child is None:
+            # Kept: to look it up takes as long as to count.
+            child = self._request_children[method, route, status] = self._requests.labels(method, route, str(status))
+        child.observe(seconds)
 
     def tick(self, seconds: float) -> None:
         self._ticks.observe(seconds)
@@ -98,7 +104,7 @@ class ServiceMetrics:
 
     def ingested(self, kind: str, amount: int) -> None:
         """Taken in from workers: `points`, `log_bytes`, `events`, `checkpoints`."""
-        self._ingested.labels(kind).inc(amount)
+        self._ingested_children[kind].inc(amount)
 
     def handing_over(self, count: int) -> None:
         self._under_way.set(count)

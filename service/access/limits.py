@@ -31,8 +31,11 @@ class Allowance:
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
-        pairs = (("limit", self.limit), ("remaining", self.remaining), ("reset", self.reset_seconds))
-        return [(f"ratelimit-{name}".encode(), str(value).encode()) for name, value in pairs]
+        return [
+            (b"ratelimit-limit", b"%d" % self.limit),
+            (b"ratelimit-remaining", b"%d" % self.remaining),
+            (b"ratelimit-reset", b"%d" % self.reset_seconds),
+        ]
 
 
 class Buckets:

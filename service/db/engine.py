@@ -1,20 +1,24 @@
 """One way to read and one way to write, on SQLite and Postgres alike."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import DisconnectionError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
 
+from service.db.plain import Plain, plain_transaction
 from service.db.turns import Turns, TurnTimeoutError
 from service.errors import UnavailableError
 
 BUSY_SECONDS = 5
 _TURN_SECONDS = 30.0
+_TRUSTED_SECONDS = 1.0
+"""A connection to Postgres that rested for longer is asked whether it still is one: that is a trip there and back."""
 
 
 class Database:
@@ -41,10 +45,11 @@ class Database:
         else:
             # A deadlock of two writers or a stuck one must end as an error that is retried, not as a hang.
             options = {"options": "-c statement_timeout=30000 -c lock_timeout=10000"}
-            self._reader = sa.create_engine(
-                self.url, pool_size=10, max_overflow=10, pool_pre_ping=True, connect_args=options
-            )
+            self._reader = sa.create_engine(self.url, pool_size=10, max_overflow=10, connect_args=options)
+            _ping_after_rest(self._reader)
             self._writer = self._reader
+        driver: Any = self._writer.dialect.dbapi
+        self._driver_errors: tuple[type[Exception], ...] = (driver.OperationalError, driver.InterfaceError)
 
     @contextmanager
     def read(self) -> Iterator[Session]:
@@ -64,6 +69,20 @@ class Database:
             if self.before_commit is not None:
                 self.before_commit(session)
             touched: set[int] = session.info.get("touched", set())
+        self._tell(touched)
+
+    @contextmanager
+    def write_plainly(self) -> Iterator[Plain]:
+        """A transaction of few statements and no objects, of the service's own: `before_commit` is not called.
+
+        Raises:
+            UnavailableError: as of `write`; after an unanswered commit it may be written all the same.
+        """
+        with _translated(self._driver_errors), self._turn(), plain_transaction(self._writer) as transaction:
+            yield transaction
+        self._tell(transaction.touched)
+
+    def _tell(self, touched: set[int]) -> None:
         if touched:
             for tell in self.committed:
                 tell(touched)
@@ -88,16 +107,35 @@ class Database:
         self._writer.dispose()
 
 
+_UNANSWERED: tuple[type[Exception], ...] = (OperationalError, InterfaceError, PoolTimeoutError, TurnTimeoutError)
+
+
 @contextmanager
-def _translated() -> Iterator[None]:
+def _translated(driver_errors: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     try:
         yield
-    except (OperationalError, InterfaceError, PoolTimeoutError, TurnTimeoutError) as error:
+    except (*_UNANSWERED, *driver_errors) as error:
         raise UnavailableError(f"the database does not answer: {_first_line(error)}", code="database") from error
 
 
 def _first_line(error: Exception) -> str:
     return str(getattr(error, "orig", None) or error).splitlines()[0]
+
+
+def _ping_after_rest(engine: sa.Engine) -> None:
+    driver: Any = engine.dialect.dbapi
+
+    @sa.event.listens_for(engine, "checkin")
+    def _note(_connection: Any, record: Any) -> None:
+        record.info["rests_since"] = time.monotonic()
+
+    @sa.event.listens_for(engine, "checkout")
+    def _ask(connection: Any, record: Any, _proxy: Any) -> None:
+        if time.monotonic() - record.info.get("rests_since", time.monotonic()) > _TRUSTED_SECONDS:
+            try:
+                engine.dialect.do_ping(connection)
+            except driver.Error as error:
+                raise DisconnectionError from error  # the pool opens another
 
 
 def _sqlite_engine(url: sa.URL, begin: str, *, pool_size: int) -> sa.Engine:

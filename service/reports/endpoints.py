@@ -61,6 +61,7 @@ def heartbeat(services: ServicesDep, _worker: WorkerDep, aid: AttemptId, body: H
 @worker_router.post("/metrics", operation_id="report_metrics", openapi_extra=METRICS_BODY)
 async def metrics(request: Request, aid: AttemptId) -> Response:
     """Points, all or none; a repeated delivery changes nothing. Answered after the commit."""
+    # Plain ones do not come here but are answered by service.express, which says the same.
     services = await get_services(request)  # a parameter would cost a tenth of the request
     await services.admission.check(request.headers.get("authorization"), aid, services.clock())
     refuse_unknown(request)

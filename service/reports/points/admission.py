@@ -21,10 +21,14 @@ class Admission:
         self._authenticate = authenticate
         self._seen: dict[tuple[str, str], datetime] = {}
 
+    def remembers(self, authorization: str, attempt_id: str, now: datetime) -> bool:
+        """Whether it was good a moment ago."""
+        seen = self._seen.get((authorization, attempt_id))
+        return seen is not None and seen <= now < seen + TRUSTED_FOR
+
     async def check(self, authorization: str | None, attempt_id: str, now: datetime) -> None:
         """Raises AuthenticationError, or PermissionDeniedError when the token is another attempt's."""
-        seen = self._seen.get((authorization or "", attempt_id))
-        if seen is not None and seen <= now < seen + TRUSTED_FOR:
+        if self.remembers(authorization or "", attempt_id, now):
             return
         principal = await run_in_threadpool(self._authenticate, authorization, now)
         if principal.kind != "worker" or principal.id != attempt_id:

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -15,7 +16,10 @@ from service.reports.points.decoding import PointBatch
 from service.reports.points.writing import Outcome, PointWriter, Stored
 
 GROUP_POINTS = 5000
-"""A group is written when it has so many, or when nothing else waits: what comes meanwhile is the next group."""
+"""A group has no more batches once it has so many: what comes while it is written is the next group."""
+GATHER_SECONDS = 0.004
+"""How long those who were just answered are waited for at most, and never longer than writing took: what many small
+batches cost is mostly their groups."""
 IDLE_SECONDS = 5.0
 """The thread ends when there was nothing to do for so long; the next batch starts another."""
 
@@ -26,7 +30,8 @@ class _Waiting:
     batch: PointBatch
     size: int
     loop: asyncio.AbstractEventLoop
-    answer: asyncio.Future[Outcome]
+    answer: Callable[[Outcome], None]
+    """Called on the loop."""
 
 
 class IngestQueue:
@@ -41,6 +46,10 @@ class IngestQueue:
         self._bytes = 0
         self._changed = threading.Condition()
         self._running = False
+        self._wanted = 1
+        """How many batches the thread waits for."""
+        self._expected = 1
+        self._until = 0.0
 
     @property
     def known_keys(self) -> dict[str, int]:
@@ -55,7 +64,27 @@ class IngestQueue:
             ServiceError: the batch was refused.
         """
         loop = asyncio.get_running_loop()
-        waiting = _Waiting(attempt_id, batch, size, loop, loop.create_future())
+        future: asyncio.Future[Outcome] = loop.create_future()
+        self.enter(attempt_id, batch, size, loop, lambda outcome: None if future.done() else future.set_result(outcome))
+        outcome = await future
+        if isinstance(outcome, ServiceError):
+            raise outcome
+        return outcome
+
+    def enter(
+        self,
+        attempt_id: str,
+        batch: PointBatch,
+        size: int,
+        loop: asyncio.AbstractEventLoop,
+        answer: Callable[[Outcome], None],
+    ) -> None:
+        """The same for who does not wait: `answer` is called on the loop, after the commit or the refusal.
+
+        Raises:
+            TooManyRequestsError: too much waits already; nothing was stored.
+        """
+        waiting = _Waiting(attempt_id, batch, size, loop, answer)
         with self._changed:
             if self._bytes and self._bytes + size > self._limit:
                 raise TooManyRequestsError("more points wait to be written than the service holds; send them again")
@@ -64,28 +93,39 @@ class IngestQueue:
             if not self._running:
                 self._running = True
                 threading.Thread(target=self._run, name="point-writer", daemon=True).start()
-            self._changed.notify()
-        outcome = await waiting.answer
-        if isinstance(outcome, ServiceError):
-            raise outcome
-        return outcome
+            if len(self._line) >= self._wanted:
+                self._changed.notify()
 
     def _run(self) -> None:
         while group := self._next_group():
+            began = time.monotonic()
             outcomes = self._write(group)
             with self._changed:
                 self._bytes -= sum(waiting.size for waiting in group)
-            by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Outcome], Outcome]]] = {}
+                self._expect(group, time.monotonic() - began)
+            by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Callable[[Outcome], None], Outcome]]] = {}
             for waiting, outcome in zip(group, outcomes, strict=True):
                 by_loop.setdefault(waiting.loop, []).append((waiting.answer, outcome))
             for loop, answers in by_loop.items():
                 with suppress(RuntimeError):  # a closed loop: nobody waits any more
                     loop.call_soon_threadsafe(_answer, answers)
 
+    def _expect(self, written: Sequence[_Waiting], seconds: float) -> None:
+        """Who is answered now will soon be back, if it has more: small batches are waited for a moment."""
+        small = sum(len(waiting.batch.rows) for waiting in written) < GROUP_POINTS / 2
+        self._expected = len(written) + len(self._line) if small else 1
+        self._until = time.monotonic() + min(GATHER_SECONDS, seconds)
+
+    def _await(self, count: int, seconds: float) -> bool:
+        """Whether so many wait, now or within that time."""
+        self._wanted = count
+        return self._changed.wait_for(lambda: len(self._line) >= count, seconds)
+
     def _next_group(self) -> list[_Waiting]:
         """What waits, up to a size; nothing when it is time to end."""
         with self._changed:
-            if not self._changed.wait_for(lambda: self._line, IDLE_SECONDS):
+            self._await(self._expected, self._until - time.monotonic())
+            if not self._await(1, IDLE_SECONDS):
                 self._running = False
                 return []
             group, points = [], 0
@@ -106,7 +146,6 @@ class IngestQueue:
             return [UnavailableError("the points could not be written", code="database")] * len(group)
 
 
-def _answer(answers: Sequence[tuple[asyncio.Future[Outcome], Outcome]]) -> None:
-    for future, outcome in answers:
-        if not future.done():
-            future.set_result(outcome)
+def _answer(answers: Sequence[tuple[Callable[[Outcome], None], Outcome]]) -> None:
+    for answer, outcome in answers:
+        answer(outcome)

@@ -2,37 +2,47 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import msgspec
-import sqlalchemy as sa
-from sqlalchemy.orm import Session
 
 from service.db.arrays import inside
-from service.db.engine import Database
-from service.errors import UnavailableError
+from service.db.plain import Plain, Statement
 from service.reports.points.decoding import Row
-
-if TYPE_CHECKING:
-    import psycopg
 
 _STATEMENT_ROWS = (500, 100, 10, 1)
 """Few sizes, so that SQLite's cache holds every statement. A statement runs without Python's lock; one row at a time
 would fight for it."""
 
+_TARGET = (
+    "a.id, a.execution, a.max_restarts, a.reported_execution, a.resumed_from_step, j.no, j.id, j.attempt_id, j.sequence"
+)
+_OF_JOBS = "FROM attempts a JOIN jobs j ON j.no = a.job_no WHERE a.id"
+# Of many rows as one, and of one for many: after each step of a statement, too, the thread waits for Python's lock.
+_SQLITE_TARGETS = (
+    f"SELECT json_group_array(json_array({_TARGET}, j.latest)) {_OF_JOBS} IN (SELECT value FROM json_each(?))"  # noqa: S608
+)
+_SQLITE_SAVE = (
+    "UPDATE jobs SET sequence = json_extract(w.value, '$[1]'), updated_at = ?, latest = json_extract(w.value, '$[2]'),"
+    " progress = COALESCE(json_extract(w.value, '$[3]'), progress)"
+    " FROM json_each(?) AS w WHERE jobs.no = json_extract(w.value, '$[0]')"
+)
 _SQLITE_INSERT = "INSERT INTO points (job_no, execution, sequence, key_no, step, value, special, time) VALUES "
+_POSTGRES_LOCK = (
+    "SELECT no FROM jobs WHERE no IN (SELECT job_no FROM attempts WHERE id = ANY(?)) ORDER BY no FOR UPDATE"
+)
+_POSTGRES_TARGETS = f"SELECT {_TARGET}, CAST(j.latest AS TEXT) {_OF_JOBS} = ANY(?)"
 _POSTGRES_INSERT = (
     "WITH fresh AS (INSERT INTO points (job_no, execution, sequence, key_no, step, value, special, time)"
-    " SELECT * FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[],"
-    " %s::float8[], %s::smallint[], %s::bigint[])"
+    " SELECT * FROM unnest(?::bigint[], ?::bigint[], ?::bigint[], ?::bigint[], ?::bigint[],"
+    " ?::float8[], ?::smallint[], ?::bigint[])"
     " ON CONFLICT DO NOTHING RETURNING sequence, job_no)"
     " SELECT job_no, sequence, count(*) FROM fresh GROUP BY job_no, sequence"
 )
-_SAVE = "UPDATE jobs SET sequence = ?, updated_at = ?, latest = ?, progress = COALESCE(?, progress) WHERE no = ?"
 _POSTGRES_SAVE = (
-    "UPDATE jobs SET sequence = w.sequence, updated_at = %s, latest = w.latest,"
+    "UPDATE jobs SET sequence = w.sequence, updated_at = ?, latest = w.latest,"
     " progress = COALESCE(w.progress, jobs.progress)"
-    " FROM json_to_recordset(%s::json) AS w(no bigint, sequence bigint, latest jsonb, progress jsonb)"
+    " FROM json_to_recordset(?::json) AS w(no bigint, sequence bigint, latest jsonb, progress jsonb)"
     " WHERE jobs.no = w.no"
 )
 
@@ -92,27 +102,18 @@ class Known:
 class PointsRepository:
     """Writes within one transaction."""
 
-    def __init__(self, session: Session, database: Database):
-        self._connection = session.connection()
-        self._touched: set[int] = session.info.setdefault("touched", set())
-        self._sqlite = database.dialect == "sqlite"
+    def __init__(self, transaction: Plain):
+        self._transaction = transaction
 
     def targets(self, attempt_ids: Sequence[str]) -> dict[str, Target]:
         """The attempts with their jobs, which are locked in one order so that no two writers wait for each other."""
-        marks = ",".join("?" * len(attempt_ids))
-        query = (
-            "SELECT a.id, a.execution, a.max_restarts, a.reported_execution, a.resumed_from_step,"  # noqa: S608
-            " j.no, j.id, j.attempt_id, j.sequence, CAST(j.latest AS TEXT)"
-            " FROM attempts a JOIN jobs j ON j.no = a.job_no"
-            f" WHERE a.id IN ({marks})"  # question marks alone
-        )
-        if self._sqlite:
-            rows: Iterable[Any] = self._run(query, attempt_ids)
+        if self._transaction.is_sqlite:
+            (cursor,) = self._transaction.together((_SQLITE_TARGETS, (_text(attempt_ids),)))
+            rows: Iterable[Any] = msgspec.json.decode(cursor.fetchone()[0])
         else:
-            jobs = f"SELECT job_no FROM attempts WHERE id IN ({marks})"  # noqa: S608
-            lock = f"SELECT no FROM jobs WHERE no IN ({jobs}) ORDER BY no FOR UPDATE"  # noqa: S608
+            wanted = (list(attempt_ids),)
             # Two statements, so that the second sees what was committed while the first waited.
-            rows = self._together((lock, attempt_ids), (query, attempt_ids))[1].fetchall()
+            rows = self._transaction.together((_POSTGRES_LOCK, wanted), (_POSTGRES_TARGETS, wanted))[1].fetchall()
         found: dict[str, Target] = {}
         jobs_by_no: dict[int, JobState] = {}
         for attempt_id, first, restarts, reported, resumed, no, job_id, current, sequence, latest in rows:
@@ -154,14 +155,18 @@ class PointsRepository:
 
     def store(self, batches: Sequence[NumberedRows], jobs: Sequence[JobState], now: int) -> list[int]:
         """Store the points that are new, and what the group changed of its jobs; a point that is there stays as it is.
+        Comes last: on Postgres the same trip commits.
 
         Returns:
             How many points were new, of each batch.
         """
-        self._touched.update(job.no for job in jobs)
-        if not self._sqlite:
-            return self._store_postgres(batches, jobs, now) if batches else []
-        self._many(_SAVE, [(job.sequence, now, _text(job.latest), _text(job.progress), job.no) for job in jobs])
+        if not jobs:
+            return []
+        self._transaction.touched.update(job.no for job in jobs)
+        if not self._transaction.is_sqlite:
+            return self._store_postgres(batches, jobs, now)
+        changed = [(job.no, job.sequence, _text(job.latest), _text(job.progress)) for job in jobs]
+        self._run(_SQLITE_SAVE, (now, _text(changed)))
         return [self._add_sqlite(batch) for batch in batches]
 
     def _add_sqlite(self, batch: NumberedRows) -> int:
@@ -174,19 +179,19 @@ class PointsRepository:
                 values: list[Any] = [batch.target.job.no, batch.execution, batch.sequence]
                 for key, step, value, special, time in some:
                     values += (keys[key], step, value, special, time)
-                fresh += self._connection.exec_driver_sql(_insert_of(size), tuple(values)).rowcount
+                fresh += self._run(_insert_of(size), values).rowcount
         return fresh
 
     def _store_postgres(self, batches: Sequence[NumberedRows], jobs: Sequence[JobState], now: int) -> list[int]:
         changed = [
             {"no": job.no, "sequence": job.sequence, "latest": job.latest, "progress": job.progress} for job in jobs
         ]
-        statements: list[tuple[str, Sequence[Any]]] = [(_POSTGRES_SAVE, (now, _text(changed)))]
+        statements: list[Statement] = [(_POSTGRES_SAVE, (now, _text(changed)))]
         columns = [_columns(batch) for batch in batches if batch.rows]
         if columns:
             literals = ["{" + ",".join(column) + "}" for column in zip(*columns, strict=True)]
             statements.append((_POSTGRES_INSERT, literals))
-        cursors = self._together(*statements)
+        cursors = self._transaction.together(*statements, last=True)
         counts = {(job, seq): n for job, seq, n in cursors[1].fetchall()} if columns else {}
         return [counts.get((batch.target.job.no, batch.sequence), 0) for batch in batches]
 
@@ -197,30 +202,11 @@ class PointsRepository:
             (target.reported_execution, target.resumed_from_step, target.attempt_id),
         )
 
-    def _run(self, statement: str, values: Sequence[Any]) -> sa.CursorResult[*tuple[Any, ...]]:
-        return self._connection.exec_driver_sql(self._spelled(statement), tuple(values))
-
-    def _together(self, *statements: tuple[str, Sequence[Any]]) -> list["psycopg.Cursor[Any]"]:
-        """On Postgres: statements in one trip. After each, this thread would wait for Python's lock among requests.
-
-        Raises:
-            UnavailableError: the database does not answer.
-        """
-        import psycopg
-
-        driver = cast("psycopg.Connection[Any]", self._connection.connection.driver_connection)
-        try:
-            with driver.pipeline():
-                return [driver.execute(self._spelled(text), tuple(values)) for text, values in statements]
-        except psycopg.OperationalError as error:
-            raise UnavailableError(f"the database does not answer: {error}", code="database") from error
+    def _run(self, statement: str, values: Sequence[Any]) -> Any:
+        return self._transaction.run(statement, values)
 
     def _many(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        if rows:
-            self._connection.exec_driver_sql(self._spelled(statement), list(rows))
-
-    def _spelled(self, statement: str) -> str:
-        return statement if self._sqlite else statement.replace("?", "%s")
+        self._transaction.many(statement, rows)
 
 
 def _text(value: Any) -> str | None:

@@ -54,8 +54,8 @@ class PointWriter:
             UnavailableError: the database does not answer; nothing of any batch is stored.
         """
         try:
-            with self._database.write() as session:
-                outcomes = _Group(PointsRepository(session, self._database), self._known, now).write(group)
+            with self._database.write_plainly() as transaction:
+                outcomes = _Group(PointsRepository(transaction), self._known, now).write(group)
         except BaseException:
             self._known.forget()
             raise

@@ -14,7 +14,7 @@ from service.jobs.repository import JobRepository
 from service.reports.curves.thinning import fold
 from service.reports.points.decoding import PointBatch
 from service.reports.points.repository import Known, PointsRepository
-from service.reports.points.writing import _Group
+from service.reports.points.writing import Stored, _Group
 from tests.support.wait import wait_until
 from tests.support.world import World
 
@@ -78,11 +78,17 @@ def test_points_that_come_while_their_job_is_deleted_go_with_it(world: World) ->
             return bool(session.scalar(sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")))
 
     deleting = threading.Thread(target=delete)
-    with world.database.write() as session:
-        group = _Group(PointsRepository(session, world.database), Known(), datetime(2026, 1, 1, tzinfo=UTC))
-        group.write([(attempt, PointBatch(1, 0, [("a", 1, 1.0, 0, 0)]))])
-        deleting.start()
-        wait_until(waits)
+
+    class Slow(PointsRepository):
+        def store(self, *what: Any) -> list[int]:
+            deleting.start()
+            wait_until(waits)
+            return super().store(*what)
+
+    with world.database.write_plainly() as transaction:
+        group = _Group(Slow(transaction), Known(), datetime(2026, 1, 1, tzinfo=UTC))
+        (outcome,) = group.write([(attempt, PointBatch(1, 0, [("a", 1, 1.0, 0, 0)]))])
+    assert isinstance(outcome, Stored)
     deleting.join(10)
     with world.database.read() as session:
         assert session.scalar(sa.text("SELECT count(*) FROM points")) == 0

@@ -76,8 +76,10 @@ class Stuck:
         self.entered = threading.Event()
         self.go = threading.Event()
         self.error = error
+        self.groups: list[list[str]] = []
 
     def write(self, group: Any, _now: datetime) -> Any:
+        self.groups.append([name for name, _ in group])
         self.entered.set()
         self.go.wait(10)
         if self.error:
@@ -102,6 +104,26 @@ def test_a_full_line_says_come_again_and_what_is_being_written_counts(sizes: lis
         assert (await queue.put("a", BATCH, 450)).fresh == 1, "there is room again"
 
     asyncio.run(fill())
+
+
+def test_who_is_answered_together_is_written_together_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_module, "GATHER_SECONDS", 5.0)
+
+    async def put() -> None:
+        writer = Stuck()
+        queue = IngestQueue(writer, lambda: datetime.now(UTC), limit_bytes=1000)  # type: ignore[arg-type]
+        first = asyncio.create_task(queue.put("a", BATCH, 1))
+        await asyncio.to_thread(writer.entered.wait, 10)
+        others = [asyncio.create_task(queue.put(name, BATCH, 1)) for name in "bc"]
+        await asyncio.sleep(0.5)  # writing takes so long, and so does the patience afterwards
+        writer.go.set()
+        await first
+        await asyncio.gather(queue.put("a", BATCH, 1), *others)
+        assert writer.groups == [["a"], ["b", "c", "a"]]
+        await queue.put("a", BATCH, 1)
+        assert writer.groups[2:] == [["a"]], "nobody is waited for long"
+
+    asyncio.run(put())
 
 
 def test_without_the_database_every_batch_is_answered_503() -> None:
