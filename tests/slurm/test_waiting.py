@@ -135,4 +135,5 @@ def test_more_jobs_than_the_account_may_queue_are_handed_over_as_others_end(
         for job in jobs:
             done = wait_for_status(client, job, "succeeded", "failed", seconds=120)
             assert done.status == "succeeded", done.status_message
-            assert done.attempt is not None and done.attempt.number == 1
+            assert done.attempt is not None
+            assert done.attempt.number == 1
