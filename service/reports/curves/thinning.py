@@ -110,7 +110,9 @@ class Thinner:
                 if count >= self._at:
                     self._waiting[batch.job_no] = 0
                     self._due[batch.job_no] = None
-            if self._due and not self._running:
+            if not self._due:
+                return
+            if not self._running:
                 self._running = True
                 threading.Thread(target=self._run, name="thinner", daemon=True).start()
             self._changed.notify()
