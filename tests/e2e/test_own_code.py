@@ -43,7 +43,7 @@ def test_the_custom_preset_trains_the_code_that_comes_with_it(trainyard, client:
     trainyard("submit", "custom_spirals", "--watch")
     job = next(client.jobs(name="custom-spirals"))
     assert job.spec["code"].startswith("sha256:")
-    assert float(job.metrics["eval/accuracy"] or 0) > 0.9
+    assert float(job.resource.metrics["eval/accuracy"] or 0) > 0.9
     assert job.last_checkpoint_step == 250
 
 
@@ -52,7 +52,7 @@ def test_the_script_preset_reports_its_loss(trainyard, client: Client) -> None:
     job = next(client.jobs(name="script-line"))
     assert job.progress is not None
     assert (job.progress.step, job.progress.total_steps) == (200, 200)
-    assert float(job.metrics["train/loss"] or 9) < 1e-3
+    assert float(job.resource.metrics["train/loss"] or 9) < 1e-3
 
 
 def test_the_comm_check_preset_leaves_a_table(trainyard, client: Client, tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_spec_files_own_folder_is_uploaded_and_later_edits_change_nothing(trai
     trainyard("submit", "spec.yaml", "--watch")
     (tmp_path / "mine.py").write_text("raise SystemExit('too late')\n")
     job = next(client.jobs(name="mine"))
-    assert (job.status, job.metrics) == ("succeeded", {"train/score": 42})
+    assert (job.status, job.resource.metrics) == ("succeeded", {"train/score": 42})
     assert "42" in (run_of(runs, job.id).attempt(1).code / "mine.py").read_text()
 
 
