@@ -47,13 +47,19 @@ def test_an_id_with_another_name_is_another_job(slurm: SlurmLab) -> None:
     wait_until(lambda: scheduler.observe([mine])["ty-mine"].ended_as == "cancelled", 20, "its end")
 
 
-@pytest.mark.parametrize("broken", ["squeue", "sacct"])
-def test_a_command_that_fails_says_nothing(
-    broken: str, slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    install(tmp_path / "bin", broken, "echo it is on fire >&2; exit 1", monkeypatch)
+def test_a_controller_that_fails_says_nothing(slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path / "bin", "squeue", "echo it is on fire >&2; exit 1", monkeypatch)
     with pytest.raises(SchedulerUnavailableError, match="on fire"):
         SlurmScheduler().observe([Known("ty-gone", "999999", Path("/nowhere"))])
+
+
+def test_accounting_that_fails_says_nothing_of_what_is_not_in_the_queue(
+    slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = submit(slurm, "ty-mine", "--hold")
+    install(tmp_path / "bin", "sacct", "echo it is on fire >&2; exit 1", monkeypatch)
+    seen = SlurmScheduler().observe([mine, Known("ty-gone", "999999", Path("/nowhere"))])
+    assert {tag: one.state for tag, one in seen.items()} == {"ty-mine": "pending"}
 
 
 def test_formats_of_the_account_change_nothing(slurm: SlurmLab, monkeypatch: pytest.MonkeyPatch) -> None:
