@@ -199,6 +199,7 @@ class Submitter:
     def _never_asked(self, job: Job, attempt: Attempt) -> None:
         """Nothing of it can be anywhere: it is handed over now, or given up at once."""
         if job.desired != "run":
+            self.postponed.forget(attempt.id)
             with self.lease.write() as session:
                 self._give_up(JobRepository(session, self.services.clock()), job, attempt)
         elif self.hand_overs.room and not self.postponed.waits(attempt.id, self.services.clock()):
@@ -355,8 +356,14 @@ def _refuse(jobs: JobRepository, job: Job, problems: Sequence[Problem], hint: st
 
 
 def _word(outcome: SubmitOutcome | NotAsked | Superseded) -> str:
-    names = {NotAsked: "not_asked", Superseded: "superseded", Accepted: "accepted", Rejected: "rejected"}
-    return (names | {Postponed: "postponed"}).get(type(outcome), "ambiguous")
+    names = {
+        NotAsked: "not_asked",
+        Superseded: "superseded",
+        Accepted: "accepted",
+        Rejected: "rejected",
+        Postponed: "postponed",
+    }
+    return names.get(type(outcome), "ambiguous")
 
 
 def newest_step(job: Job) -> int | None:

@@ -62,8 +62,8 @@ def read_answer(returncode: int, stdout: str, stderr: str) -> SubmitOutcome:
     """An id counts even beside an error: the controller had it."""
     if found := _ID.search(stdout):
         return Accepted(found[1])
-    if returncode != 0 and (limit := _SUBMIT_LIMIT.search(stderr)):
-        return Postponed(f"Slurm takes no more jobs of its account or qos until others have ended ({limit[0]})")
+    if (full := _full(returncode, stderr)) is not None:
+        return Postponed(full)
     if (refusal := _refusal(returncode, stderr)) is not None:
         return Rejected(*refusal)
     return Ambiguous(_unclear(returncode, stderr))
@@ -79,13 +79,21 @@ def read_forecast(returncode: int, stderr: str) -> Forecast:
         except ValueError:
             return Forecast(True, f"Slurm would accept it{where}; it does not say when it would start")
         return Forecast(True, f"Slurm would accept it, and start it{where} at {start:%Y-%m-%d %H:%M:%S}Z", start)
-    if returncode != 0 and (limit := _SUBMIT_LIMIT.search(stderr)):
-        return Forecast(None, f"Slurm takes no more jobs of its account or qos until others have ended ({limit[0]})")
+    if (full := _full(returncode, stderr)) is not None:
+        return Forecast(None, full)
     if returncode != 0 and _NO_NODES in stderr.lower():
         return Forecast(None, f"Slurm finds no nodes for it among those that are up: {_words(stderr)} ({_WOULD_WAIT})")
     if (refusal := _refusal(returncode, stderr)) is not None:
         return Forecast(False, refusal[0])
     return Forecast(None, _unclear(returncode, stderr))
+
+
+def _full(returncode: int, stderr: str) -> str | None:
+    """That no more jobs may be queued for now; or None."""
+    limit = _SUBMIT_LIMIT.search(stderr)
+    if returncode == 0 or limit is None:
+        return None
+    return f"Slurm takes no more jobs of its account or qos until others have ended ({limit[0]})"
 
 
 def _refusal(returncode: int, stderr: str) -> tuple[str, str] | None:
