@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slurm
 
 def test_a_paused_run_gives_its_nodes_back_and_goes_on(service: ServiceProcess, slurm: SlurmLab) -> None:
     with service.client() as client:
-        spec = long_run(steps=400)
+        spec = long_run(steps=1200)
         job = client.submit(spec)
         wait_for_step(client, job.id, 25)
         waiting = client.submit(parity(resources__cpus_per_gpu=4))
