@@ -8,7 +8,7 @@ import msgspec
 
 from service.db.arrays import inside
 from service.db.plain import Plain, Statement
-from service.reports.points.decoding import Row
+from service.reports.points.decoding import PointBatch, Row
 
 _STATEMENT_ROWS = (500, 100, 10, 1)
 """Few sizes, so that SQLite's cache holds every statement. A statement runs without Python's lock; one row at a time
@@ -28,9 +28,7 @@ _SQLITE_SAVE = (
     " FROM json_each(?) AS w WHERE jobs.no = json_extract(w.value, '$[0]')"
 )
 _SQLITE_INSERT = "INSERT INTO points (job_no, execution, sequence, key_no, step, value, special, time) VALUES "
-_POSTGRES_LOCK = (
-    "SELECT no FROM jobs WHERE no IN (SELECT job_no FROM attempts WHERE id = ANY(?)) ORDER BY no FOR UPDATE"
-)
+POSTGRES_LOCK = "SELECT no FROM jobs WHERE no IN (SELECT job_no FROM attempts WHERE id = ANY(?)) ORDER BY no FOR UPDATE"
 _POSTGRES_TARGETS = f"SELECT {_TARGET}, CAST(j.latest AS TEXT) {_OF_JOBS} = ANY(?)"
 _POSTGRES_INSERT = (
     "WITH fresh AS (INSERT INTO points (job_no, execution, sequence, key_no, step, value, special, time)"
@@ -83,6 +81,15 @@ class NumberedRows:
     keys: dict[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """Who reports for an attempt."""
+
+    job_no: int
+    execution: int
+    resumed_from_step: int
+
+
 @dataclass
 class Known:
     """What one process remembers of what it has committed; only ever true, so that losing it costs time alone."""
@@ -92,11 +99,23 @@ class Known:
     """Attempt and execution."""
     job_keys: dict[str, set[int]] = field(default_factory=dict)
     """By attempt: job numbers can be given again after a deletion."""
+    reported: dict[str, Reported] = field(default_factory=dict)
+    """By attempt; another process may have moved on."""
+
+    def covers(self, attempt_id: str, batch: PointBatch) -> bool:
+        """Whether such a batch was stored before: same execution, no new name."""
+        reported, keys = self.reported.get(attempt_id), self.job_keys.get(attempt_id, ())
+        return (
+            reported is not None
+            and (batch.execution, batch.resumed_from_step) == (reported.execution, reported.resumed_from_step)
+            and all(self.names.get(name) in keys for name in {row[0] for row in batch.rows})
+        )
 
     def forget(self) -> None:
         self.names.clear()
         self.executions.clear()
         self.job_keys.clear()
+        self.reported.clear()
 
 
 class PointsRepository:
@@ -113,7 +132,7 @@ class PointsRepository:
         else:
             wanted = (list(attempt_ids),)
             # Two statements, so that the second sees what was committed while the first waited.
-            rows = self._transaction.together((_POSTGRES_LOCK, wanted), (_POSTGRES_TARGETS, wanted))[1].fetchall()
+            rows = self._transaction.together((POSTGRES_LOCK, wanted), (_POSTGRES_TARGETS, wanted))[1].fetchall()
         found: dict[str, Target] = {}
         jobs_by_no: dict[int, JobState] = {}
         for attempt_id, first, restarts, reported, resumed, no, job_id, current, sequence, latest in rows:

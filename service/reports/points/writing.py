@@ -3,14 +3,21 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from service.db.engine import Database
 from service.db.types import to_micros
 from service.errors import ConflictError, InvalidRequestError, NotFoundError, ServiceError
-from service.reports.points.decoding import PointBatch, Row
-from service.reports.points.repository import JobState, Known, NumberedRows, PointsRepository, Target
-from service.reports.points.values import decode_value
+from service.reports.points.decoding import PointBatch
+from service.reports.points.latest import newest
+from service.reports.points.repository import (
+    JobState,
+    Known,
+    NumberedRows,
+    PointsRepository,
+    Reported,
+    Target,
+)
+from service.reports.points.steady import portions, store
 
 MAX_KEYS = 10_000
 """Names of metrics a job may use; more is a program that puts values into names."""
@@ -46,13 +53,34 @@ class PointWriter:
         return self._known.names
 
     def write(self, group: Sequence[tuple[str, PointBatch]], now: datetime) -> list[Outcome]:
-        """Store the batches of these attempts in one transaction; an answer for each.
+        """Store the batches of these attempts in as few transactions as can be; an answer for each.
 
         A batch that is refused leaves no trace, and the others do not suffer from it.
 
         Raises:
-            UnavailableError: the database does not answer; nothing of any batch is stored.
+            UnavailableError: the database does not answer; send all again, what was stored is then a duplicate.
         """
+        outcomes = self._write_steadily(group, now) if self._database.dialect == "postgresql" else {}
+        rest = [place for place in range(len(group)) if place not in outcomes]
+        if rest:
+            outcomes.update(zip(rest, self._write_any([group[place] for place in rest], now), strict=True))
+        return [outcomes[place] for place in range(len(group))]
+
+    def _write_steadily(self, group: Sequence[tuple[str, PointBatch]], now: datetime) -> dict[int, Outcome]:
+        """What could be stored in one trip, by its place."""
+        parts = portions(group, self._known, now)
+        if parts is None:
+            return {}
+        with self._database.write_plainly() as transaction:
+            kept = store(transaction, group, parts, self._known.names, to_micros(now))
+        stored = {
+            place: Stored(one.fresh, len(group[place][1].rows) - one.fresh, one.job_no, one.job_id, one.sequence)
+            for place, one in kept.items()
+        }
+        self._stored(list(stored.values()))
+        return dict(stored)
+
+    def _write_any(self, group: Sequence[tuple[str, PointBatch]], now: datetime) -> list[Outcome]:
         try:
             with self._database.write_plainly() as transaction:
                 outcomes = _Group(PointsRepository(transaction), self._known, now).write(group)
@@ -120,26 +148,13 @@ class _Group:
             self._known.executions.add((target.attempt_id, batch.execution))
         if batch.execution < (target.reported_execution or 0):
             return
+        self._known.reported[target.attempt_id] = Reported(target.job.no, batch.execution, batch.resumed_from_step)
         if (target.reported_execution, target.resumed_from_step) != (batch.execution, batch.resumed_from_step):
             target.reported_execution, target.resumed_from_step = batch.execution, batch.resumed_from_step
             self._points.note_execution(target)
         target.job.latest.update(newest(batch.rows))
         if batch.progress is not None and target.job.current_attempt == target.attempt_id:
             target.job.progress = {**batch.progress, "reported_at": self._now.isoformat()}
-
-
-def newest(rows: Sequence[Row]) -> dict[str, Any]:
-    """The value of each key at its highest step, as JSON has it."""
-    found: dict[str, Row] = {}
-    for row in rows:
-        before = found.get(row[0])
-        if before is None or row[1] >= before[1]:
-            found[row[0]] = row
-    return {key: row[2] if row[3] == 0 else _word(decode_value(None, row[3])) for key, row in found.items()}
-
-
-def _word(value: float) -> str:
-    return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
 
 
 def _outcome(place: NumberedRows, fresh: int) -> Stored:
