@@ -49,6 +49,20 @@ class Plain:
                 self._committed = True
         return cursors
 
+    def at_once(self, *statements: Statement) -> list[Any]:
+        """The cursors of a whole transaction, on Postgres: what is sent together is one without BEGIN and COMMIT, which
+        would cost as much as the statements."""
+        driver: psycopg.Connection[Any] = self._driver
+        driver.autocommit = True
+        try:
+            with driver.pipeline():
+                cursors = [self.run(*statement) for statement in statements]
+        finally:
+            with suppress(driver.Error):  # it is broken, and will be thrown away
+                driver.autocommit = False
+        self._committed = True
+        return cursors
+
     def begin(self) -> None:
         if self.is_sqlite:
             self._driver.execute("BEGIN IMMEDIATE")

@@ -19,17 +19,17 @@ from service.reports.points.latest import newest
 from service.reports.points.repository import POSTGRES_LOCK, Known
 
 _STORE = (
-    "WITH saved AS (UPDATE jobs SET sequence = jobs.sequence + t.batches, updated_at = %s,"
+    "WITH saved AS (UPDATE jobs SET sequence = jobs.sequence + t.batches, updated_at = ?,"
     " latest = jobs.latest || t.latest,"
     " progress = CASE WHEN jobs.attempt_id = a.id THEN COALESCE(t.progress, jobs.progress) ELSE jobs.progress END"
-    " FROM json_to_recordset(%s::json) AS t(slot int, attempt text, execution bigint, resumed bigint, batches int,"
+    " FROM json_to_recordset(?::json) AS t(slot int, attempt text, execution bigint, resumed bigint, batches int,"
     " latest jsonb, progress jsonb) JOIN attempts a"
     " ON a.id = t.attempt AND a.reported_execution = t.execution AND a.resumed_from_step = t.resumed"
     " WHERE jobs.no = a.job_no"
     " RETURNING t.slot, jobs.no, jobs.id, t.execution, jobs.sequence - t.batches AS before),"
     " fresh AS (INSERT INTO points (job_no, execution, sequence, key_no, step, value, special, time)"
     " SELECT s.no, s.execution, s.before + p.nth, p.key_no, p.step, p.value, p.special, p.time"
-    " FROM unnest(%s::int[], %s::int[], %s::bigint[], %s::bigint[], %s::float8[], %s::smallint[], %s::bigint[])"
+    " FROM unnest(?::int[], ?::int[], ?::bigint[], ?::bigint[], ?::float8[], ?::smallint[], ?::bigint[])"
     " AS p(slot, nth, key_no, step, value, special, time) JOIN saved s ON s.slot = p.slot"
     " ON CONFLICT DO NOTHING RETURNING job_no, sequence)"
     " SELECT s.slot, s.no, s.id, s.before, f.sequence, count(f.sequence)"
@@ -101,7 +101,7 @@ def store(
     values = [now, msgspec.json.encode(told).decode(), *_columns(group, parts, keys)]
     # The lock is a statement of its own, so that the next one sees what was committed while this one waited.
     lock = (POSTGRES_LOCK, ([part.attempt_id for part in parts],))
-    cursor = transaction.together(lock, (_STORE, values), last=True)[1]
+    cursor = transaction.at_once(lock, (_STORE, values))[1]
     found = cursor.fetchall()
     counts = {(slot, sequence): count for slot, *_, sequence, count in found}
     kept: dict[int, Kept] = {}
