@@ -49,19 +49,16 @@ class Plain:
                 self._committed = True
         return cursors
 
-    def at_once(self, *statements: Statement) -> list[Any]:
-        """The cursors of a whole transaction, on Postgres: what is sent together is one without BEGIN and COMMIT, which
-        would cost as much as the statements."""
-        driver: psycopg.Connection[Any] = self._driver
-        driver.autocommit = True
+    def alone(self, statement: Statement) -> Any:
+        """The cursor of a statement that is the whole transaction: on Postgres one trip, and no BEGIN or COMMIT."""
+        self._driver.autocommit = True
         try:
-            with driver.pipeline():
-                cursors = [self.run(*statement) for statement in statements]
+            cursor = self.run(*statement)
         finally:
-            with suppress(driver.Error):  # it is broken, and will be thrown away
-                driver.autocommit = False
+            with suppress(self._driver.Error):  # it is broken, and will be thrown away
+                self._driver.autocommit = False
         self._committed = True
-        return cursors
+        return cursor
 
     def begin(self) -> None:
         if self.is_sqlite:

@@ -28,7 +28,9 @@ _SQLITE_SAVE = (
     " FROM json_each(?) AS w WHERE jobs.no = json_extract(w.value, '$[0]')"
 )
 _SQLITE_INSERT = "INSERT INTO points (job_no, execution, sequence, key_no, step, value, special, time) VALUES "
-POSTGRES_LOCK = "SELECT no FROM jobs WHERE no IN (SELECT job_no FROM attempts WHERE id = ANY(?)) ORDER BY no FOR UPDATE"
+_POSTGRES_LOCK = (
+    "SELECT no FROM jobs WHERE no IN (SELECT job_no FROM attempts WHERE id = ANY(?)) ORDER BY no FOR UPDATE"
+)
 _POSTGRES_TARGETS = f"SELECT {_TARGET}, CAST(j.latest AS TEXT) {_OF_JOBS} = ANY(?)"
 _POSTGRES_INSERT = (
     "WITH fresh AS (INSERT INTO points (job_no, execution, sequence, key_no, step, value, special, time)"
@@ -132,7 +134,7 @@ class PointsRepository:
         else:
             wanted = (list(attempt_ids),)
             # Two statements, so that the second sees what was committed while the first waited.
-            rows = self._transaction.together((POSTGRES_LOCK, wanted), (_POSTGRES_TARGETS, wanted))[1].fetchall()
+            rows = self._transaction.together((_POSTGRES_LOCK, wanted), (_POSTGRES_TARGETS, wanted))[1].fetchall()
         found: dict[str, Target] = {}
         jobs_by_no: dict[int, JobState] = {}
         for attempt_id, first, restarts, reported, resumed, no, job_id, current, sequence, latest in rows:

@@ -16,24 +16,24 @@ from service.db.arrays import inside
 from service.db.plain import Plain
 from service.reports.points.decoding import PointBatch, Row
 from service.reports.points.latest import newest
-from service.reports.points.repository import POSTGRES_LOCK, Known
+from service.reports.points.repository import Known
 
 _STORE = (
-    "WITH saved AS (UPDATE jobs SET sequence = jobs.sequence + t.batches, updated_at = ?,"
-    " latest = jobs.latest || t.latest,"
-    " progress = CASE WHEN jobs.attempt_id = a.id THEN COALESCE(t.progress, jobs.progress) ELSE jobs.progress END"
-    " FROM json_to_recordset(?::json) AS t(slot int, attempt text, execution bigint, resumed bigint, batches int,"
-    " latest jsonb, progress jsonb) JOIN attempts a"
-    " ON a.id = t.attempt AND a.reported_execution = t.execution AND a.resumed_from_step = t.resumed"
-    " WHERE jobs.no = a.job_no"
+    "WITH told AS (SELECT t.*, a.job_no FROM attempts a JOIN json_to_recordset(?::json) AS t(slot int, attempt text,"
+    " execution bigint, resumed bigint, batches int, latest jsonb, progress jsonb) ON t.attempt = a.id"
+    " AND t.execution = a.reported_execution AND t.resumed = a.resumed_from_step WHERE a.id = ANY(?::text[])),"
+    " locked AS (SELECT no FROM jobs WHERE no IN (SELECT job_no FROM told) ORDER BY no FOR UPDATE),"
+    " saved AS (UPDATE jobs SET sequence = jobs.sequence + t.batches, updated_at = ?, latest = jobs.latest || t.latest,"
+    " progress = CASE WHEN jobs.attempt_id = t.attempt THEN COALESCE(t.progress, jobs.progress) ELSE jobs.progress END"
+    " FROM locked JOIN told t ON t.job_no = locked.no WHERE jobs.no = locked.no"
     " RETURNING t.slot, jobs.no, jobs.id, t.execution, jobs.sequence - t.batches AS before),"
     " fresh AS (INSERT INTO points (job_no, execution, sequence, key_no, step, value, special, time)"
     " SELECT s.no, s.execution, s.before + p.nth, p.key_no, p.step, p.value, p.special, p.time"
     " FROM unnest(?::int[], ?::int[], ?::bigint[], ?::bigint[], ?::float8[], ?::smallint[], ?::bigint[])"
     " AS p(slot, nth, key_no, step, value, special, time) JOIN saved s ON s.slot = p.slot"
     " ON CONFLICT DO NOTHING RETURNING job_no, sequence)"
-    " SELECT s.slot, s.no, s.id, s.before, f.sequence, count(f.sequence)"
-    " FROM saved s LEFT JOIN fresh f ON f.job_no = s.no GROUP BY 1, 2, 3, 4, 5"
+    " SELECT s.slot, s.no, s.id, s.before, f.sequence, f.points FROM saved s LEFT JOIN"
+    " (SELECT job_no, sequence, count(*) AS points FROM fresh GROUP BY job_no, sequence) f ON f.job_no = s.no"
 )
 
 
@@ -85,7 +85,10 @@ def store(
     keys: dict[str, int],
     now: int,
 ) -> dict[int, Kept]:
-    """Store a group on Postgres and commit. Without an entry are the batches of jobs that are not as they were known."""
+    """Store a group on Postgres, in a transaction of its own; what became of each batch, by its place.
+
+    Without an entry are the batches of jobs that are not as they were known.
+    """
     told = [
         {
             "slot": slot,
@@ -98,11 +101,9 @@ def store(
         }
         for slot, part in enumerate(parts)
     ]
-    values = [now, msgspec.json.encode(told).decode(), *_columns(group, parts, keys)]
-    # The lock is a statement of its own, so that the next one sees what was committed while this one waited.
-    lock = (POSTGRES_LOCK, ([part.attempt_id for part in parts],))
-    cursor = transaction.at_once(lock, (_STORE, values))[1]
-    found = cursor.fetchall()
+    attempts = "{" + ",".join(part.attempt_id for part in parts) + "}"
+    values = [msgspec.json.encode(told).decode(), attempts, now, *_columns(group, parts, keys)]
+    found = transaction.alone((_STORE, values)).fetchall()
     counts = {(slot, sequence): count for slot, *_, sequence, count in found}
     kept: dict[int, Kept] = {}
     for slot, (no, job_id, before) in {slot: job for slot, *job, _, _ in found}.items():
