@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from service.db.models import Attempt, Job
 from service.dependencies import Services
@@ -13,6 +13,10 @@ from service.reconcile.traces import Unclaimed, read_unclaimed
 from service.scheduler.base import Observation
 from trainyard.contract.reports import FinishRecord
 from trainyard.contract.spec import parse_spec
+
+
+_HEARD = timedelta(seconds=30)
+"""A worker beats every ten seconds."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +58,14 @@ class FactFinder:
             former=former,
             claimed_seconds=_since(attempt.claimed_at, self.services.clock()),
             silent_seconds=_silence(attempt, self.watching_since, self.services.clock()),
+            heard=self.hears(attempt),
             pause_seconds=self._pause_seconds(job),
             pause_patience=self.services.settings.pause_patience_seconds,
         )
+
+    def hears(self, attempt: Attempt) -> bool:
+        """Whether its worker has beaten a moment ago: evidence of life, whatever the scheduler knows."""
+        return attempt.heartbeat_at is not None and self.services.clock() - attempt.heartbeat_at < _HEARD
 
     def _unclaimed(self, job: Job, attempt: Attempt, seen: Observation | None, *, over: bool) -> Unclaimed:
         """The folders of thousands that wait are left alone."""

@@ -236,10 +236,14 @@ class Reconciler:
     def _underway(self, job: Job, attempt: Attempt, seen: Observation) -> None:
         """A job that the scheduler has, or had."""
         folder = self._services.run(job.id).attempt(attempt.number)
-        over = seen.state in ("ended", "absent")
-        finish = _finish_of(attempt) or (read_finish(folder) if over else None)
-        if job.status == "lost" and seen.state == "absent" and finish is None and job.desired != "cancelled":
+        gone = seen.state in ("ended", "absent")
+        finish = _finish_of(attempt) or (read_finish(folder) if gone else None)
+        unknown = seen.state == "absent" and finish is None
+        heard = unknown and self._facts.hears(attempt)
+        if job.status == "lost" and unknown and not heard and job.desired != "cancelled":
             return
+        # What the scheduler has forgotten and is still heard still writes.
+        over = gone and not heard
         if over and attempt.scheduler == "slurm" and read_claimant(folder) not in (None, attempt.scheduler_id):
             # What is over is a double that found the attempt taken; the one that has it may still run.
             self._submitter.adopt(job, attempt, str(read_claimant(folder)))

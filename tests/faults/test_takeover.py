@@ -35,6 +35,7 @@ def test_a_run_of_an_attempt_that_is_over_is_told_to_stop_before_the_next_begins
     world.scheduler.name = "slurm"
     job = world.submit()
     worker = world.start(job)
+    world.clock.advance(60)
     world.scheduler.states.clear()
     world.tick()
     assert world.status(job) == "lost"

@@ -346,6 +346,7 @@ def test_a_refused_submission_is_tried_again_by_a_retry(world: World) -> None:
 def test_a_lost_job_that_is_to_pause_is_paused_when_an_operator_says_that_nothing_runs(world: World) -> None:
     job = world.submit()
     world.start(job)
+    world.clock.advance(60)
     world.scheduler.states.clear()
     world.tick()
     assert world.status(job) == "lost"
