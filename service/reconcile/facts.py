@@ -14,7 +14,6 @@ from service.scheduler.base import Observation
 from trainyard.contract.reports import FinishRecord
 from trainyard.contract.spec import parse_spec
 
-
 _HEARD = timedelta(seconds=30)
 """A worker beats every ten seconds."""
 
