@@ -256,3 +256,32 @@ def test_a_late_answer_changes_nothing_for_a_job_that_runs(
     hanging.go.set()
     world.reconciler.close()
     assert (world.status(job), world.job(job)["attempt"]["scheduler_id"]) == ("running", "17")
+
+
+class TestASlowDisk:
+    """The scheduler is asked only soon after that was said, and the files lie on the way."""
+
+    @pytest.fixture
+    def slow(self, world: World) -> World:
+        """Writing takes longer than a word is good for."""
+        world.scheduler.name = "slurm"
+        world.reconciler = world.new_reconciler("one")
+        world.services.crash = lambda label: world.clock.advance(100) if label == "prepare.after-files" else None
+        return world
+
+    def test_delays_the_question_and_does_not_forget_it(self, slow: World) -> None:
+        job = slow.submit()
+        slow.tick(2)
+        assert (slow.status(job), len(slow.scheduler.submitted)) == ("pending", 1)
+
+    def test_that_outlasts_the_lease_leaves_the_question_to_the_next_service(self, slow: World) -> None:
+        slow.submit()
+
+        def taken_over(label: str) -> None:
+            if label == "prepare.after-files":
+                slow.clock.advance(100)
+                assert LeaderLease(slow.database, "two").hold(slow.clock())
+
+        slow.services.crash = taken_over
+        slow.tick()
+        assert slow.scheduler.submitted == []
