@@ -21,7 +21,7 @@ from worker.launcher.heartbeat import Heart
 from worker.launcher.logs import LogShipper, LogStream
 from worker.launcher.nodes import Node, Rendezvous, await_verdict, publish, this_node
 from worker.launcher.script import ScriptReports
-from worker.launcher.stopping import CANCEL_GRACE_SECONDS, SUSPENDED_SECONDS, Signals, StopRequest, TimeLimit
+from worker.launcher.stopping import CANCEL_GRACE_SECONDS, Signals, Standstill, StopRequest, TimeLimit
 from worker.service_client import ServiceClient, ServiceError
 
 log = logging.getLogger("worker.launch")
@@ -102,6 +102,7 @@ class Supervisor:
         self._connect = connect
         self._signals = signals
         self._limit = limit
+        self._standstill = Standstill()
         self._stop = StopRequest(layout)
         self._told = False
         self._profiled = 0
@@ -140,8 +141,10 @@ class Supervisor:
         try:
             self._heart.start()
             self._shipper.start()
+            self._standstill.start()
             self._supervise()
         finally:
+            self._standstill.close()
             self._leave_nothing_behind()
         presence.say_ended(self._layout, self._node)
         if self._node.first:
@@ -172,16 +175,14 @@ class Supervisor:
         _post_finish(self._connect, record)
 
     def _supervise(self) -> None:
-        looked = time.monotonic()
         while True:
             try:
                 self._process.wait(_POLL_SECONDS)
                 return
             except subprocess.TimeoutExpired:
                 pass
-            looked, since = time.monotonic(), looked
-            if looked - since > SUSPENDED_SECONDS:
-                self._stood_still(looked - since)
+            if stood := self._standstill.take():
+                self._stood_still(stood)
             self._known.update(processes.descendants(self._process.pid))
             if self._reports:
                 self._reports.follow()
@@ -243,11 +244,12 @@ class Supervisor:
         log.error("%s", stall.message)
         if self._node.count > 1:
             watchdog.publish(self._layout, stall)
-        log_ends = {rank: _size(self._layout.rank_log(rank)) for rank in stall.behind}
+        logs = [self._layout.rank_log(rank) for rank in stall.behind[:1]]
+        ends = [watchdog.size_of(path) for path in logs]
         self._write_stacks()
         if self._node.count > 1:
             time.sleep(_NODES_SECONDS)
-        stack = "".join(_text_from(self._layout.rank_log(rank), end) for rank, end in list(log_ends.items())[:1])
+        stack = "".join(map(watchdog.stack_after, logs, ends))
         self._failure = watchdog.failure_of(stall, stack)
         self._kill("stalled")
 
@@ -286,17 +288,6 @@ def _post_finish(connect: "partial[ServiceClient]", record: FinishRecord) -> Non
         log.warning("the service was not told how it ended; it will read the finish record: %s", error)
     finally:
         client.close()
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else 0
-
-
-def _text_from(path: Path, offset: int) -> str:
-    try:
-        return path.read_bytes()[offset:].decode(errors="replace")
-    except OSError:
-        return ""
 
 
 def _log_to(path: Path) -> None:
