@@ -138,7 +138,7 @@ def size_of(log: Path) -> int:
 
 
 def stack_after(log: Path, end: int) -> str:
-    """What stands in a rank's log after its former end: the stacks first, however much has been said before and after."""
+    """What stands in a rank's log after its former end: the stacks first, however much is said before and after."""
     try:
         with log.open("rb") as file:
             file.seek(end)
