@@ -39,8 +39,8 @@ class FactFinder:
                 fresh = jobs.get(job.id)
                 barren = barren_continuations(fresh, attempt)
                 former = _reasons_before(jobs.attempts(fresh), attempt, barren - 1)
+                used = fresh.retries_used + restarts(jobs, attempt, finish)
             restart = parse_spec(fresh.spec).restart
-            used = fresh.retries_used + (finish.restarts if finish else 0)
             retries_left = restart.max_retries - used
             on_time_limit = restart.on_time_limit
         return Facts(
@@ -77,6 +77,11 @@ class FactFinder:
         now = self.services.clock()
         asked = max(job.pause_asked_at or now, self.watching_since)
         return max(0.0, (now - asked).total_seconds())
+
+
+def restarts(jobs: JobRepository, attempt: Attempt, finish: FinishRecord | None) -> int:
+    """In place: errors of the program, whether or not its launcher lived to count them."""
+    return finish.restarts if finish is not None else jobs.restarts(attempt)
 
 
 def barren_continuations(job: Job, attempt: Attempt) -> int:

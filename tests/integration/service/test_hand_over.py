@@ -285,3 +285,19 @@ class TestASlowDisk:
         slow.services.crash = taken_over
         slow.tick()
         assert slow.scheduler.submitted == []
+
+
+def test_restarts_of_a_launcher_that_left_no_last_word_are_errors_of_the_program_all_the_same(world: World) -> None:
+    job = world.submit(restart={"max_retries": 3})
+    worker = world.start(job)
+    for execution in (1, 2, 3):
+        worker.execution = execution
+        assert worker.metrics([("train/loss", execution, 1.0)]).status_code == 200
+    world.scheduler.say("ended")
+    world.tick(2)
+    assert json.loads(world.folder(job, 2).launch.read_text())["max_restarts"] == 1
+    worker = world.start(job)
+    worker.execution = 5
+    worker.end("error", failure={"type": "ValueError", "message": "bad"})
+    world.tick()
+    assert "(1 left)" in world.job(job)["status_message"]
