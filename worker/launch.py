@@ -37,7 +37,11 @@ _NODES_SECONDS = 5.0
 
 
 def run(attempt_folder: str) -> None:
-    """Run one attempt on this node to its end. Returns in every case; how it went is in the finish record."""
+    """Run one attempt on this node to its end; how it went is in the finish record.
+
+    Raises:
+        SystemExit: this node, and not the first, cannot run what is asked.
+    """
     signals = Signals()
     signals.install()
     layout = AttemptLayout(Path(attempt_folder).absolute())
@@ -50,18 +54,21 @@ def run(attempt_folder: str) -> None:
     node = this_node(launch, os.environ)
     claimed = _claim(layout, launch, connect) if node.first else None
     execution = claimed.execution if claimed else None
-    if execution is not None and (refused := prepare_code(layout, launch, execution)):
-        execution = None
-        _post_finish(connect, refused)
+    if execution is not None:
+        refused = prepare_code(layout, launch, execution) or _refusal(layout, launch, execution)
+        if refused:
+            # The other nodes hear that the attempt is not to be run, and wait for nobody.
+            execution = None
+            _post_finish(connect, refused)
     rendezvous = publish(layout, node, execution) if node.first else await_verdict(layout, node)
     if rendezvous is None:
         return
     _log_to(layout.node_log(node.index))
     log.info("attempt %d of job %s, execution %d", launch.attempt, launch.job_id, rendezvous.execution)
-    if why := torchrun.refusal(launch):
-        log.error("%s", why)
-        _post_finish(connect, verdict.refused(layout, rendezvous.execution, why))
-        return
+    if not node.first and (refused := _refusal(layout, launch, rendezvous.execution)):
+        _post_finish(connect, refused)
+        # The other nodes wait for this one already: Slurm ends them, with one task that fails (--kill-on-bad-exit).
+        sys.exit(1)
     presence.say_present(layout, node)
     try:
         process = torchrun.start(layout, launch, node, rendezvous)
@@ -79,6 +86,15 @@ def _claim(layout: AttemptLayout, launch: LaunchDocument, connect: "partial[Serv
         return claim_attempt(layout, launch, client)
     finally:
         client.close()
+
+
+def _refusal(layout: AttemptLayout, launch: LaunchDocument, execution: int) -> FinishRecord | None:
+    """Where this node cannot run what is asked, the finish record that says so, already written."""
+    why = torchrun.refusal(launch)
+    if why is None:
+        return None
+    log.error("%s", why)
+    return verdict.refused(layout, execution, why)
 
 
 class Supervisor:
