@@ -55,7 +55,7 @@ class LeaderLease:
         return self.term is not None
 
     def _abandoned(self, now: datetime) -> datetime | None:
-        """The word of a holder that has not renewed it for as long as it lasts; its clock may be hours ahead of ours."""
+        """The word of a holder that has not renewed it for as long as it lasts: its clock may be ahead of ours."""
         return self.others[0] if self.others is not None and now - self.others[1] >= TTL else None
 
     def renew(self, now: datetime) -> None:

@@ -259,7 +259,7 @@ class Reconciler:
             self._ask(lambda: self._scheduler.cancel(self._known(job, attempt)), job)
             self._services.crash("tick.after-cancel")
         if verdict != NOTHING:
-            self._verdicts.write(job, attempt, verdict, finish, blamed(finish, seen))
+            self._verdicts.write(job, attempt, verdict, finish, blamed(finish, seen, attempt.excluded_nodes))
             self._services.crash("tick.after-apply")
 
 

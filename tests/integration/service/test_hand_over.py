@@ -7,7 +7,7 @@ import pytest
 
 from service.reconcile.handover import HandOvers
 from service.reconcile.lease import LeaderLease, LeaseLostError
-from service.scheduler.base import Ambiguous, LaunchPlan, Rejected, SubmitOutcome
+from service.scheduler.base import Ambiguous, LaunchPlan, Observation, Rejected, SubmitOutcome
 from tests.support.wait import wait_until
 from tests.support.world import FakeScheduler, World
 from trainyard.contract.layout import write_atomic
@@ -209,7 +209,9 @@ def test_a_node_that_failed_an_attempt_is_left_out_of_the_next_one(world: World)
         for event in world.client.get(f"/v1/jobs/{job}/events?limit=200").json()["data"]
         if event["type"] == "node_excluded"
     ]
-    assert event["message"] == "n7 failed attempt 1 and is left out of the next one"
+    assert event["message"] == (
+        "n7 is left out of the next attempt: as far as can be told, attempt 1 failed because of it"
+    )
 
 
 @pytest.mark.parametrize("name", ["n7,n8", "n[1-99]", "a b", "x\n#SBATCH", "", "-n", "n" * 65])
@@ -301,3 +303,19 @@ def test_restarts_of_a_launcher_that_left_no_last_word_are_errors_of_the_program
     worker.end("error", failure={"type": "ValueError", "message": "bad"})
     world.tick()
     assert "(1 left)" in world.job(job)["status_message"]
+
+
+def test_what_fails_without_a_word_on_every_node_does_not_use_them_up(world: World) -> None:
+    """It gets on each time, so that there is no end to it."""
+    job = world.submit()
+    for number in (1, 2, 3, 4, 5):
+        worker = world.start(job)
+        worker.checkpoint(number)
+        tag = world.scheduler.submitted[-1].tag
+        seen = Observation("ended", "Slurm: FAILED, exit code 1:0", (f"n{number}",), ended_as="failed")
+        world.scheduler.states[tag] = seen
+        world.tick()
+        assert world.status(job) == "queued"
+    events = world.client.get(f"/v1/jobs/{job}/events?limit=200").json()["data"]
+    assert sorted(event["data"]["node"] for event in events if event["type"] == "node_excluded") == ["n1", "n2"]
+    assert json.loads(world.folder(job, 5).launch.read_text())["excluded_nodes"] == ["n1", "n2"]
