@@ -213,15 +213,16 @@ class Reconciler:
 
     def _waiting(self, job: Job) -> None:
         """A job that the scheduler does not have."""
+        started = "its next attempt was started" if job.attempts else "it was started"
         if job.desired == "run" and job.status == "queued":
             self._submitter.submit(job.no)
         elif job.desired == "cancelled":
-            words = "cancelled while it was paused" if job.status == "paused" else "cancelled before it was started"
+            words = "cancelled while it was paused" if job.status == "paused" else f"cancelled before {started}"
             self._verdicts.write(job, None, Verdict("cancelled", words, "user_cancelled"))
         elif job.desired == "run":
             self._verdicts.write(job, None, Verdict("queued", "resumed; to be continued from the last checkpoint"))
         elif job.status == "queued":
-            self._verdicts.write(job, None, Verdict("paused", "paused before it was started"))
+            self._verdicts.write(job, None, Verdict("paused", f"paused before {started}"))
 
     def _say(self, job: Job, words: str) -> None:
         if job.status_message != words:

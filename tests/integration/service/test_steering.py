@@ -368,3 +368,26 @@ def test_a_run_that_ended_between_the_wish_and_the_tick_is_paused_all_the_same(w
     world.scheduler.states = {tag: Observation("ended") for tag in world.scheduler.states}
     world.tick(2)
     assert world.status(job) == "paused"
+
+
+@pytest.mark.parametrize(
+    ("reason", "statuses"),
+    [
+        ("completed", ["running", "succeeded"]),
+        ("error", ["running", "queued", "paused"]),
+        ("rejected", ["running", "failed"]),
+        ("time_limit", ["running", "pausing", "paused"]),
+    ],
+)
+def test_how_it_ended_counts_where_nobody_had_heard_of_the_pause_yet(
+    world: World, reason: str, statuses: list[str]
+) -> None:
+    job = world.submit(restart={"max_retries": 1, "on_time_limit": "fail"})
+    worker = world.start(job)
+    ask(world, job, "pause")
+    worker.end(reason, step=20)
+    world.tick(3)
+    events = world.client.get(f"/v1/jobs/{job}/events?limit=200&order=asc").json()["data"]
+    told = [event for event in events if event["type"] == "status"]
+    assert [event["data"]["status"] for event in told][-len(statuses) :] == statuses
+    assert "before it was started" not in told[-1]["message"]
