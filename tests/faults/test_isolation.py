@@ -126,3 +126,19 @@ def test_of_a_log_that_nobody_has_sent_only_what_is_kept_is_read(world: World, m
     assert shown.endswith(b"the end\n")
     first = world.client.get(f"/v1/jobs/{job}/logs?rank=0&offset=0").content
     assert first.startswith(b"[trainyard: the first ")
+
+
+def test_a_spool_beyond_memory_ends_where_it_is_no_longer_one(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    point = Point(key="train/loss", step=1, value=1.0, time=world.clock())
+    batch = MetricsBatch(execution=1, resumed_from_step=0, points=(point,))
+    path = world.folder(job).spool_file(1)
+    path.write_bytes(format_record(1, "metrics", batch))
+    with path.open("ab") as file:
+        file.truncate(1 << 40)
+    worker.end("completed")
+    world.tick()
+    assert world.status(job) == "succeeded"
+    (series,) = world.client.get(f"/v1/jobs/{job}/metrics?keys=train/loss").json()["series"]
+    assert series["steps"] == [1]
