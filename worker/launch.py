@@ -21,7 +21,7 @@ from worker.launcher.heartbeat import Heart
 from worker.launcher.logs import LogShipper, LogStream
 from worker.launcher.nodes import Node, Rendezvous, await_verdict, publish, this_node
 from worker.launcher.script import ScriptReports
-from worker.launcher.stopping import CANCEL_GRACE_SECONDS, Signals, Standstill, StopRequest, TimeLimit
+from worker.launcher.stopping import BLIND_SECONDS, CANCEL_GRACE_SECONDS, Signals, Standstill, StopRequest, TimeLimit
 from worker.service_client import ServiceClient, ServiceError
 
 log = logging.getLogger("worker.launch")
@@ -191,14 +191,15 @@ class Supervisor:
         _post_finish(self._connect, record)
 
     def _supervise(self) -> None:
+        looked = time.monotonic()
         while True:
             try:
                 self._process.wait(_POLL_SECONDS)
                 return
             except subprocess.TimeoutExpired:
                 pass
-            if stood := self._standstill.take():
-                self._stood_still(stood)
+            looked, since = time.monotonic(), looked
+            self._account_for(looked - since)
             self._known.update(processes.descendants(self._process.pid))
             if self._reports:
                 self._reports.follow()
@@ -206,11 +207,14 @@ class Supervisor:
             self._heed_wishes()
             self._enforce()
 
-    def _stood_still(self, seconds: float) -> None:
-        """`scontrol suspend` and gang scheduling stop every process of a job, this one too."""
-        log.warning("stood still for %.0f s: the job was suspended", seconds)
-        self._limit.stood_still(seconds)
-        if self._watchdog:
+    def _account_for(self, seconds: float) -> None:
+        """So long ago the loop, which looks several times a second, last did."""
+        if suspended := self._standstill.take():
+            # `scontrol suspend` and gang scheduling stop every process of a job, this one too.
+            log.warning("stood still for %.0f s: the job was suspended", suspended)
+            self._limit.stood_still(suspended)
+        if self._watchdog and seconds > BLIND_SECONDS:
+            # Suspended, or waiting for a disk: what could not be seen is no sign of a stall.
             self._watchdog.stood_still(seconds)
 
     def _follow_ranks(self) -> None:

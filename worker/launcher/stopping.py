@@ -13,7 +13,8 @@ from trainyard.contract.layout import AttemptLayout, write_atomic
 log = logging.getLogger(__name__)
 
 CANCEL_GRACE_SECONDS = 30.0
-_SUSPENDED_SECONDS = 15.0
+BLIND_SECONDS = 15.0
+"""Who looks every second and has not for so long could not."""
 _LOOK_SECONDS = 1.0
 
 
@@ -80,7 +81,7 @@ class Standstill:
         """To be called every second: a look that is long overdue was kept from happening with everything else."""
         with self._lock:
             since, self._looked = self._looked, self._now()
-            if self._looked - since > _SUSPENDED_SECONDS:
+            if self._looked - since > BLIND_SECONDS:
                 self._stood += self._looked - since
 
     def take(self) -> float:

@@ -110,7 +110,7 @@ class Watchdog:
         self._looked = 0.0
 
     def stood_still(self, seconds: float) -> None:
-        """The job was suspended for so long, its ranks with this process."""
+        """For so long nobody could look: the job was suspended, its ranks with this process, or the disk is slow."""
         self._moved += seconds
 
     def look(self) -> Stall | None:
