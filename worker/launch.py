@@ -21,7 +21,7 @@ from worker.launcher.heartbeat import Heart
 from worker.launcher.logs import LogShipper, LogStream
 from worker.launcher.nodes import Node, Rendezvous, await_verdict, publish, this_node
 from worker.launcher.script import ScriptReports
-from worker.launcher.stopping import CANCEL_GRACE_SECONDS, SUSPENDED_SECONDS, Signals, StopRequest, TimeLimit
+from worker.launcher.stopping import BLIND_SECONDS, CANCEL_GRACE_SECONDS, Signals, Standstill, StopRequest, TimeLimit
 from worker.service_client import ServiceClient, ServiceError
 
 log = logging.getLogger("worker.launch")
@@ -37,7 +37,11 @@ _NODES_SECONDS = 5.0
 
 
 def run(attempt_folder: str) -> None:
-    """Run one attempt on this node to its end. Returns in every case; how it went is in the finish record."""
+    """Run one attempt on this node to its end; how it went is in the finish record.
+
+    Raises:
+        SystemExit: this node, and not the first, cannot run what is asked.
+    """
     signals = Signals()
     signals.install()
     layout = AttemptLayout(Path(attempt_folder).absolute())
@@ -50,18 +54,21 @@ def run(attempt_folder: str) -> None:
     node = this_node(launch, os.environ)
     claimed = _claim(layout, launch, connect) if node.first else None
     execution = claimed.execution if claimed else None
-    if execution is not None and (refused := prepare_code(layout, launch, execution)):
-        execution = None
-        _post_finish(connect, refused)
+    if execution is not None:
+        refused = prepare_code(layout, launch, execution) or _refusal(layout, launch, execution)
+        if refused:
+            # The other nodes hear that the attempt is not to be run, and wait for nobody.
+            execution = None
+            _post_finish(connect, refused)
     rendezvous = publish(layout, node, execution) if node.first else await_verdict(layout, node)
     if rendezvous is None:
         return
     _log_to(layout.node_log(node.index))
     log.info("attempt %d of job %s, execution %d", launch.attempt, launch.job_id, rendezvous.execution)
-    if why := torchrun.refusal(launch):
-        log.error("%s", why)
-        _post_finish(connect, verdict.refused(layout, rendezvous.execution, why))
-        return
+    if not node.first and (refused := _refusal(layout, launch, rendezvous.execution)):
+        _post_finish(connect, refused)
+        # The other nodes wait for this one already: Slurm ends them, with one task that fails (--kill-on-bad-exit).
+        sys.exit(1)
     presence.say_present(layout, node)
     try:
         process = torchrun.start(layout, launch, node, rendezvous)
@@ -79,6 +86,15 @@ def _claim(layout: AttemptLayout, launch: LaunchDocument, connect: "partial[Serv
         return claim_attempt(layout, launch, client)
     finally:
         client.close()
+
+
+def _refusal(layout: AttemptLayout, launch: LaunchDocument, execution: int) -> FinishRecord | None:
+    """Where this node cannot run what is asked, the finish record that says so, already written."""
+    why = torchrun.refusal(launch)
+    if why is None:
+        return None
+    log.error("%s", why)
+    return verdict.refused(layout, execution, why)
 
 
 class Supervisor:
@@ -102,6 +118,7 @@ class Supervisor:
         self._connect = connect
         self._signals = signals
         self._limit = limit
+        self._standstill = Standstill()
         self._stop = StopRequest(layout)
         self._told = False
         self._profiled = 0
@@ -140,8 +157,10 @@ class Supervisor:
         try:
             self._heart.start()
             self._shipper.start()
+            self._standstill.start()
             self._supervise()
         finally:
+            self._standstill.close()
             self._leave_nothing_behind()
         presence.say_ended(self._layout, self._node)
         if self._node.first:
@@ -180,8 +199,7 @@ class Supervisor:
             except subprocess.TimeoutExpired:
                 pass
             looked, since = time.monotonic(), looked
-            if looked - since > SUSPENDED_SECONDS:
-                self._stood_still(looked - since)
+            self._account_for(looked - since)
             self._known.update(processes.descendants(self._process.pid))
             if self._reports:
                 self._reports.follow()
@@ -189,11 +207,14 @@ class Supervisor:
             self._heed_wishes()
             self._enforce()
 
-    def _stood_still(self, seconds: float) -> None:
-        """`scontrol suspend` and gang scheduling stop every process of a job, this one too."""
-        log.warning("stood still for %.0f s: the job was suspended", seconds)
-        self._limit.stood_still(seconds)
-        if self._watchdog:
+    def _account_for(self, seconds: float) -> None:
+        """So long ago the loop, which looks several times a second, last did."""
+        if suspended := self._standstill.take():
+            # `scontrol suspend` and gang scheduling stop every process of a job, this one too.
+            log.warning("stood still for %.0f s: the job was suspended", suspended)
+            self._limit.stood_still(suspended)
+        if self._watchdog and seconds > BLIND_SECONDS:
+            # Suspended, or waiting for a disk: what could not be seen is no sign of a stall.
             self._watchdog.stood_still(seconds)
 
     def _follow_ranks(self) -> None:
@@ -243,11 +264,12 @@ class Supervisor:
         log.error("%s", stall.message)
         if self._node.count > 1:
             watchdog.publish(self._layout, stall)
-        log_ends = {rank: _size(self._layout.rank_log(rank)) for rank in stall.behind}
+        logs = [self._layout.rank_log(rank) for rank in stall.behind[:1]]
+        ends = [watchdog.size_of(path) for path in logs]
         self._write_stacks()
         if self._node.count > 1:
             time.sleep(_NODES_SECONDS)
-        stack = "".join(_text_from(self._layout.rank_log(rank), end) for rank, end in list(log_ends.items())[:1])
+        stack = "".join(map(watchdog.stack_after, logs, ends))
         self._failure = watchdog.failure_of(stall, stack)
         self._kill("stalled")
 
@@ -286,17 +308,6 @@ def _post_finish(connect: "partial[ServiceClient]", record: FinishRecord) -> Non
         log.warning("the service was not told how it ended; it will read the finish record: %s", error)
     finally:
         client.close()
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else 0
-
-
-def _text_from(path: Path, offset: int) -> str:
-    try:
-        return path.read_bytes()[offset:].decode(errors="replace")
-    except OSError:
-        return ""
 
 
 def _log_to(path: Path) -> None:

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session, defer
 
 from service.db.engine import Database
-from service.db.models import Attempt, Checkpoint, Event, IdempotencyKey, Job, JobLabel
+from service.db.models import Attempt, Checkpoint, Event, Execution, IdempotencyKey, Job, JobLabel
 from service.errors import NotFoundError
 from service.jobs.states import ACTIVE, FINAL_STATUS, check_move
 from service.webhooks.repository import WebhookRepository
@@ -123,6 +123,13 @@ class JobRepository:
         return list(
             self._session.scalars(sa.select(Attempt).where(Attempt.job_no == job.no).order_by(Attempt.number)),
         )
+
+    def restarts(self, attempt: Attempt) -> int:
+        """How often torchrun has started its ranks again, as far as those that came up have told."""
+        query = sa.select(sa.func.max(Execution.number)).where(
+            Execution.job_no == attempt.job_no, Execution.attempt_id == attempt.id
+        )
+        return max(0, (self._session.scalar(query) or 0) - attempt.execution)
 
     def attempt_by_number(self, job: Job, number: int | None) -> Attempt | None:
         """The attempt of that number, or the newest."""

@@ -27,6 +27,8 @@ UNREPORTED = (
     "(attempts/<n>/logs/launch.log in its folder says which); what it writes down is read when it is over"
 )
 
+UNLISTED = "the scheduler no longer knows it, but its worker is heard: it goes on"
+
 UNHEARD_SECONDS = 60.0
 """A worker beats every ten seconds: one that has not for so long does not hear of a pause by its heartbeat either."""
 
@@ -55,7 +57,9 @@ class Facts:
     claimed_seconds: float = 0.0
     """Since a worker claimed it."""
     silent_seconds: float = 0.0
-    """Since the last sign of life of its worker."""
+    """Since the last sign of life of its worker, or since this service could hear one."""
+    heard: bool = False
+    """Its worker has beaten a moment ago."""
     pause_seconds: float = 0.0
     """Since it was asked to pause."""
     pause_patience: float = SILENCE_SECONDS
@@ -142,6 +146,8 @@ def _alive(facts: Facts, seen: Observation) -> Verdict:
         return Verdict(message=REQUEUED)
     if facts.status == "running" and seen.suspended:
         return Verdict(message=seen.message)
+    if facts.status == "running" and facts.said == UNLISTED:
+        return Verdict(message="the scheduler knows it again")
     if facts.status == "running" and seen.state == "running" and facts.said.startswith(SUSPENDED):
         return Verdict(message="running again; it is no longer suspended")
     return NOTHING
@@ -156,13 +162,15 @@ def _vanished(facts: Facts) -> Verdict:
         message = "asked to stop; the scheduler no longer knows it: over when ten minutes have passed without a sign"
         return Verdict(status=_unless(facts.status, "cancelling"), message=message)
     if facts.status == "lost":
-        return NOTHING
+        return Verdict(status="running", message=UNLISTED) if facts.heard else NOTHING
     if facts.pausing and (not facts.claimed or facts.silent_seconds >= SILENCE_SECONDS):
         # As with a cancellation: a claim after the request is refused.
         return _paused(facts, "node_failure" if facts.claimed else "preempted")
     if facts.pausing:
         message = "asked to stop; the scheduler no longer knows it: paused when ten minutes have passed without a sign"
         return Verdict(status=_unless(facts.status, "pausing"), message=message)
+    if facts.heard:
+        return Verdict(message=UNLISTED)
     return Verdict(
         status="lost", message="the scheduler no longer knows it and it left no last word; nothing is assumed"
     )

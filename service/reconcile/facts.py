@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from service.db.models import Attempt, Job
 from service.dependencies import Services
@@ -13,6 +13,9 @@ from service.reconcile.traces import Unclaimed, read_unclaimed
 from service.scheduler.base import Observation
 from trainyard.contract.reports import FinishRecord
 from trainyard.contract.spec import parse_spec
+
+_HEARD = timedelta(seconds=30)
+"""A worker beats every ten seconds."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +39,8 @@ class FactFinder:
                 fresh = jobs.get(job.id)
                 barren = barren_continuations(fresh, attempt)
                 former = _reasons_before(jobs.attempts(fresh), attempt, barren - 1)
+                used = fresh.retries_used + restarts(jobs, attempt, finish)
             restart = parse_spec(fresh.spec).restart
-            used = fresh.retries_used + (finish.restarts if finish else 0)
             retries_left = restart.max_retries - used
             on_time_limit = restart.on_time_limit
         return Facts(
@@ -54,9 +57,14 @@ class FactFinder:
             former=former,
             claimed_seconds=_since(attempt.claimed_at, self.services.clock()),
             silent_seconds=_silence(attempt, self.watching_since, self.services.clock()),
+            heard=self.hears(attempt),
             pause_seconds=self._pause_seconds(job),
             pause_patience=self.services.settings.pause_patience_seconds,
         )
+
+    def hears(self, attempt: Attempt) -> bool:
+        """Whether its worker has beaten a moment ago: evidence of life, whatever the scheduler knows."""
+        return attempt.heartbeat_at is not None and self.services.clock() - attempt.heartbeat_at < _HEARD
 
     def _unclaimed(self, job: Job, attempt: Attempt, seen: Observation | None, *, over: bool) -> Unclaimed:
         """The folders of thousands that wait are left alone."""
@@ -69,6 +77,11 @@ class FactFinder:
         now = self.services.clock()
         asked = max(job.pause_asked_at or now, self.watching_since)
         return max(0.0, (now - asked).total_seconds())
+
+
+def restarts(jobs: JobRepository, attempt: Attempt, finish: FinishRecord | None) -> int:
+    """In place: errors of the program, whether or not its launcher lived to count them."""
+    return finish.restarts if finish is not None else jobs.restarts(attempt)
 
 
 def barren_continuations(job: Job, attempt: Attempt) -> int:

@@ -31,6 +31,8 @@ class LeaderLease:
     term: int | None = None
     """Of the last claim that was granted."""
     renewed_at: datetime | None = None
+    others: tuple[datetime, datetime] | None = None
+    """While another holds it: until when by its own clock, and since when we have seen that word, by ours."""
     writes: int = 0
     """Fenced transactions so far: a tick without one has changed nothing."""
 
@@ -42,9 +44,19 @@ class LeaderLease:
         if self.renewed_at is not None and timedelta(0) <= now - self.renewed_at < _FRESH:
             return True
         with self.database.write() as session:
-            self.term = LeaseRepository(session, self.database).take(_NAME, self.owner, now, now + TTL)
+            leases = LeaseRepository(session, self.database)
+            self.term = leases.take(_NAME, self.owner, now, now + TTL, abandoned=self._abandoned(now))
+            until = leases.expires_at(_NAME) if self.term is None else None
         self.renewed_at = now if self.term is not None else None
+        if until is None:
+            self.others = None
+        elif self.others is None or self.others[0] != until or now < self.others[1]:
+            self.others = until, now
         return self.term is not None
+
+    def _abandoned(self, now: datetime) -> datetime | None:
+        """The word of a holder that has not renewed it for as long as it lasts: its clock may be ahead of ours."""
+        return self.others[0] if self.others is not None and now - self.others[1] >= TTL else None
 
     def renew(self, now: datetime) -> None:
         """Hold it longer, where it still is ours: one that was another's meanwhile begins anew, with a tick."""

@@ -213,15 +213,16 @@ class Reconciler:
 
     def _waiting(self, job: Job) -> None:
         """A job that the scheduler does not have."""
+        started = "its next attempt was started" if job.attempts else "it was started"
         if job.desired == "run" and job.status == "queued":
             self._submitter.submit(job.no)
         elif job.desired == "cancelled":
-            words = "cancelled while it was paused" if job.status == "paused" else "cancelled before it was started"
+            words = "cancelled while it was paused" if job.status == "paused" else f"cancelled before {started}"
             self._verdicts.write(job, None, Verdict("cancelled", words, "user_cancelled"))
         elif job.desired == "run":
             self._verdicts.write(job, None, Verdict("queued", "resumed; to be continued from the last checkpoint"))
         elif job.status == "queued":
-            self._verdicts.write(job, None, Verdict("paused", "paused before it was started"))
+            self._verdicts.write(job, None, Verdict("paused", f"paused before {started}"))
 
     def _say(self, job: Job, words: str) -> None:
         if job.status_message != words:
@@ -236,10 +237,14 @@ class Reconciler:
     def _underway(self, job: Job, attempt: Attempt, seen: Observation) -> None:
         """A job that the scheduler has, or had."""
         folder = self._services.run(job.id).attempt(attempt.number)
-        over = seen.state in ("ended", "absent")
-        finish = _finish_of(attempt) or (read_finish(folder) if over else None)
-        if job.status == "lost" and seen.state == "absent" and finish is None and job.desired != "cancelled":
+        gone = seen.state in ("ended", "absent")
+        finish = _finish_of(attempt) or (read_finish(folder) if gone else None)
+        unknown = seen.state == "absent" and finish is None
+        heard = unknown and self._facts.hears(attempt)
+        if job.status == "lost" and unknown and not heard and job.desired != "cancelled":
             return
+        # What the scheduler has forgotten and is still heard still writes.
+        over = gone and not heard
         if over and attempt.scheduler == "slurm" and read_claimant(folder) not in (None, attempt.scheduler_id):
             # What is over is a double that found the attempt taken; the one that has it may still run.
             self._submitter.adopt(job, attempt, str(read_claimant(folder)))
@@ -255,7 +260,7 @@ class Reconciler:
             self._ask(lambda: self._scheduler.cancel(self._known(job, attempt)), job)
             self._services.crash("tick.after-cancel")
         if verdict != NOTHING:
-            self._verdicts.write(job, attempt, verdict, finish, blamed(finish, seen))
+            self._verdicts.write(job, attempt, verdict, finish, blamed(finish, seen, attempt.excluded_nodes))
             self._services.crash("tick.after-apply")
 
 

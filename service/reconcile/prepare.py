@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from trainyard.contract.problems import Problem
 from trainyard.contract.spec import dump_spec, parse_spec
 
 _STALE = timedelta(seconds=60)
-"""A process that was stopped for longer after it had said that it asks does not ask any more."""
+"""Who said longer ago that it asks, because it was stopped or its disk is slow, says so again before it does."""
 
 
 _HEARTBEAT_SECONDS = 10
@@ -76,11 +77,16 @@ class Preparation:
             plan = self._plan(document, folder.root)
             self.services.crash("prepare.before-announcement")
             said = self.services.clock()
-            if not self._announce(lease, job, attempt_id, seen, said + asking, hash_token(token), plan.script):
+            announce = partial(self._announce, lease, job, attempt_id, hash_token(token), plan.script)
+            if not announce(seen, said + asking):
                 return Superseded()
             self.services.crash("prepare.after-announcement")
             _write_files(self.services.run(job.id), folder, document, token)
             self.services.crash("prepare.after-files")
+            while self.services.clock() - said > _STALE:
+                seen, said = said + asking, self.services.clock()
+                if not announce(seen, said + asking):
+                    return Superseded()
         except ValueError as error:
             return Rejected(str(error))
         except LeaseLostError:
@@ -89,7 +95,7 @@ class Preparation:
             return NotAsked(f"the run directory cannot be written: {error}")
         except UnavailableError as error:
             return NotAsked(error.message)
-        return Superseded() if self.services.clock() - said > _STALE else plan
+        return plan
 
     def refusals(self, session: Session, job: Job) -> list[Problem]:
         """What of a new job this cluster can never give. A job that has run before is left to the scheduler."""
@@ -138,10 +144,10 @@ class Preparation:
         lease: LeaderLease,
         job: Job,
         attempt_id: str,
-        seen: datetime | None,
-        until: datetime,
         token_hash: str,
         script: str,
+        seen: datetime | None,
+        until: datetime,
     ) -> bool:
         """Commit that the scheduler is about to be asked; False where another has done so since."""
         with lease.write() as session:

@@ -17,11 +17,18 @@ class LeaseRepository:
         self._session = session
         self._database = database
 
-    def take(self, name: str, owner: str, now: datetime, expires_at: datetime) -> int | None:
-        """Compare and set: ours already, or free; the term, which every change of hands raises, or None."""
+    def take(
+        self, name: str, owner: str, now: datetime, expires_at: datetime, *, abandoned: datetime | None = None
+    ) -> int | None:
+        """Compare and set: ours already, or free; the term, which every change of hands raises, or None.
+
+        Args:
+            abandoned: free as well, if it is still to expire at this very moment.
+        """
         row = {"name": name, "owner": owner, "term": 1, "expires_at": expires_at}
         mine = sa.update(Lease).where(Lease.name == name, Lease.owner == owner).values(expires_at=expires_at)
-        expired = sa.update(Lease).where(Lease.name == name, Lease.expires_at <= now)
+        free = sa.or_(Lease.expires_at <= now, Lease.expires_at == abandoned)
+        expired = sa.update(Lease).where(Lease.name == name, free)
         taken = expired.values(owner=owner, term=Lease.term + 1, expires_at=expires_at)
         if not (self._run(mine) or self._run(taken)):
             # The very first time there is no row; who inserts it then renews it.
@@ -29,6 +36,9 @@ class LeaseRepository:
             if not self._run(mine):
                 return None
         return self._session.scalar(sa.select(Lease.term).where(Lease.name == name))
+
+    def expires_at(self, name: str) -> datetime | None:
+        return self._session.scalar(sa.select(Lease.expires_at).where(Lease.name == name))
 
     def holds(self, name: str, owner: str, term: int) -> bool:
         """Whether the lease is still that of this term; it stays so until the transaction ends."""

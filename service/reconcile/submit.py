@@ -263,7 +263,8 @@ class Submitter:
             jobs.event(
                 job,
                 "node_excluded",
-                f"{before.blamed_node} failed attempt {before.number} and is left out of the next one",
+                f"{before.blamed_node} is left out of the next attempt: as far as can be told, attempt {before.number} "
+                "failed because of it",
                 level="warning",
                 data={"node": before.blamed_node, "attempt": before.number},
             )

@@ -9,7 +9,7 @@ from service.db.models import Attempt, Job
 from service.dependencies import Services
 from service.jobs.repository import JobRepository
 from service.reconcile.decide import Verdict
-from service.reconcile.facts import barren_continuations
+from service.reconcile.facts import barren_continuations, restarts
 from service.reconcile.lease import LeaderLease
 from trainyard.contract.reports import FinishRecord
 from trainyard.contract.resources import TERMINAL
@@ -43,7 +43,7 @@ class VerdictWriter:
                 return
             if verdict.ended and attempt is not None:
                 row = jobs.attempt(attempt.id)
-                _end(fresh, row, verdict, finish, now)
+                _end(fresh, row, verdict, restarts(jobs, row, finish), now)
                 row.blamed_node = blamed_node
             elif attempt is not None:
                 jobs.attempt(attempt.id).estimated_start = verdict.estimated_start
@@ -65,13 +65,12 @@ def _finished_at(job: Job, finish: FinishRecord | None, now: datetime) -> dateti
     return min(now, max(job.started_at, finish.time))
 
 
-def _end(job: Job, attempt: Attempt, verdict: Verdict, finish: FinishRecord | None, now: datetime) -> None:
-    """Close an attempt's books."""
-    restarts = finish.restarts if finish else 0
+def _end(job: Job, attempt: Attempt, verdict: Verdict, restarted: int, now: datetime) -> None:
+    """Close an attempt's books; torchrun has `restarted` its ranks so often."""
     barren = barren_continuations(job, attempt)
     # A pause is no failure to get on.
     job.barren_continuations = min(job.barren_continuations, barren) if verdict.status == "paused" else barren
-    job.retries_used += restarts + (1 if verdict.spends_retry else 0)
+    job.retries_used += restarted + (1 if verdict.spends_retry else 0)
     job.failure = verdict.failure.model_dump(mode="json") if verdict.failure else None
     attempt.ended_at = now
     attempt.exit_reason = verdict.exit_reason

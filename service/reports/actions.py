@@ -134,8 +134,11 @@ class Ingest:
             reports.forget_checkpoints(job.no, report.removed_steps, self._now)
         self._count("checkpoints", 1)
 
-    def log(self, rank: str, offset: int, data: bytes, limit: int) -> int:
+    def log(self, rank: str, offset: int, data: bytes, limit: int, *, skip: bool = False) -> int:
         """Append to a rank's log; what was sent before is not stored twice. Of the newest, `limit` bytes are kept.
+
+        Args:
+            skip: what is missing before `offset` would not be kept anyway.
 
         Returns:
             The offset at which the next append starts.
@@ -148,8 +151,9 @@ class Ingest:
             attempt, job = self._rows(jobs, reports)
             sequence = jobs.next_sequence(job)
             stream = reports.log_stream(attempt.id, rank)
-            if offset > stream.size:
+            if offset > stream.size and not skip:
                 raise LogOffsetError(stream.size)
+            stream.size = max(stream.size, offset)
             fresh = data[stream.size - offset :]
             if fresh:
                 reports.add(

@@ -88,8 +88,8 @@ class Observation:
     to do about it."""
     nodes: tuple[str, ...] = field(default=())
     behind: tuple[str, ...] = ()
-    """While pending: the tags before it, those that run first. `message` may hold these tags; a caller that knows
-    better names puts them in their place."""
+    """While pending: the tags before it that `message` holds; a caller that knows better names puts them in their
+    place."""
     estimated_start: datetime | None = None
     """While pending: the scheduler's guess."""
     suspended: bool = False

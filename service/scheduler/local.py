@@ -22,7 +22,7 @@ from service.scheduler.base import (
     SubmitOutcome,
 )
 from service.scheduler.launch_plan import MARKER
-from service.scheduler.local_policy import free_gpus, startable, taken, waiting
+from service.scheduler.local_policy import Line, free_gpus, startable, taken, waiting
 from service.scheduler.local_queue import Entry, Queue
 from trainyard.contract.cluster import ClusterSnapshot, SlotCount
 
@@ -76,7 +76,8 @@ class LocalScheduler:
         with self._decide() as lock:
             self._advance(lock)
             entries = self._queue.entries()
-            return {one.tag: self._observation(one.tag, entries) for one in known}
+            listed, line = {entry.tag: entry for entry in entries}, Line.of(entries, self._slots)
+            return {one.tag: self._observation(listed.get(one.tag) or self._queue.get(one.tag), line) for one in known}
 
     def find(self, tag: str, folder: Path, beside: Sequence[str] = ()) -> list[str]:
         with self._decide() as lock:
@@ -172,14 +173,13 @@ class LocalScheduler:
         identity: dict[str, Any] = {"pid": pid, "create_time": processes.create_time(pid), "message": ""}
         self._queue.save(entry.model_copy(update=identity))
 
-    def _observation(self, tag: str, entries: Sequence[Entry]) -> Observation:
-        entry = next((entry for entry in entries if entry.tag == tag), None) or self._queue.get(tag)
+    def _observation(self, entry: Entry | None, line: Line) -> Observation:
         if entry is None:
             return Observation("absent")
         if entry.ended_at:
             return Observation("ended", entry.message)
         if entry.waiting:
-            return waiting(entry, entries, self._slots)
+            return waiting(entry, line)
         if entry.pid is None:
             return Observation("pending", entry.message or "being started")
         return Observation("running", nodes=(socket.gethostname(),))

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from service.scheduler.base import Observation
 from service.scheduler.local_queue import Entry
@@ -24,20 +25,39 @@ def startable(entries: Sequence[Entry], slots: int) -> list[Entry]:
     return chosen
 
 
-def waiting(entry: Entry, entries: Sequence[Entry], slots: int) -> Observation:
+@dataclass(frozen=True)
+class Line:
+    """The queue, looked at once for the words of all that wait in it."""
+
+    slots: int
+    taken: int
+    running: Sequence[str]
+    queued: Sequence[str]
+    before: Mapping[str, int]
+    """How many wait before it, by tag."""
+
+    @classmethod
+    def of(cls, entries: Sequence[Entry], slots: int) -> "Line":
+        running = [entry.tag for entry in entries if not entry.waiting]
+        queued = [entry.tag for entry in _queued(entries)]
+        return cls(slots, taken(entries), running, queued, {tag: place for place, tag in enumerate(queued)})
+
+
+def waiting(entry: Entry, line: Line) -> Observation:
     """Why it waits, in plain words."""
-    if entry.ranks > slots:
-        has = f"the service has only {slots} now"
+    if entry.ranks > line.slots:
+        has = f"the service has only {line.slots} now"
         return Observation(
             "pending", f"needs {entry.ranks} local slots, and {has}: raise TRAINYARD_LOCAL_SLOTS or cancel"
         )
-    running = [other.tag for other in entries if not other.waiting]
-    queued = [other.tag for other in _queued(entries) if other.sequence < entry.sequence]
-    behind = (*running, *queued)
-    message = f"waiting for {entry.ranks} of {slots} local slots, {taken(entries)} taken" + _behind(running, queued)
     if entry.message:
-        message = f"{entry.message}; trying again"
-    return Observation("pending", message, behind=behind)
+        return Observation("pending", f"{entry.message}; trying again")
+    message = f"waiting for {entry.ranks} of {line.slots} local slots, {line.taken} taken"
+    running, queued = len(line.running), line.before[entry.tag]
+    if not running + queued:
+        return Observation("pending", message)
+    first = line.running[0] if running else line.queued[0]
+    return Observation("pending", f"{message}; behind {_behind(first, running, queued)}", behind=(first,))
 
 
 def taken(entries: Sequence[Entry]) -> int:
@@ -64,11 +84,9 @@ def _queued(entries: Sequence[Entry]) -> list[Entry]:
     return sorted((entry for entry in entries if entry.waiting), key=lambda entry: entry.sequence)
 
 
-def _behind(running: Sequence[str], queued: Sequence[str]) -> str:
-    first = [f"{tag} (running)" for tag in running] + [f"{tag} (queued)" for tag in queued]
-    if not first:
-        return ""
-    shown, more = first[0], len(first) - 1
-    rest = [f"{len(running) - 1} more running"] if len(running) > 1 else []
-    rest += [f"{min(len(queued), more)} more in the queue"] if queued and more else []
-    return f"; behind {' and '.join([shown, ', '.join(rest)] if rest else [shown])}"
+def _behind(first: str, running: int, queued: int) -> str:
+    """The first by name, and how many more."""
+    shown, queued = (f"{first} (running)", queued) if running else (f"{first} (queued)", queued - 1)
+    more = [f"{running - 1} more running"] if running > 1 else []
+    more += [f"{queued} more in the queue"] if queued else []
+    return " and ".join([shown, ", ".join(more)] if more else [shown])

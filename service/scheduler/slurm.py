@@ -45,6 +45,8 @@ _CANCEL_AGAIN_SECONDS = 60.0
 _REMEMBERED_SECONDS = 3600.0
 _NAMES_AT_ONCE = 500
 """In one question to the accounting, whose length is bounded."""
+_IDS_AT_ONCE = 10_000
+"""As an argument 90 kB long; Linux takes 128 kB in one."""
 _HANDED_OVER = Observation("pending", "handed to Slurm")
 
 
@@ -93,6 +95,8 @@ class SlurmScheduler:
         self._searched: frozenset[str] = frozenset()
         """The names to which `_past` is the accounting's answer."""
         self._searched_at = float("-inf")
+        self._in_turn = (0, "")
+        """The last id of those that the accounting was asked about, where there were too many for one question."""
         self._asked = float("-inf")
         self._last: dict[str, _Told] | SchedulerUnavailableError = {}
         self._handed_over: dict[str, float] = {}
@@ -147,7 +151,7 @@ class SlurmScheduler:
         """One squeue, and one sacct for what the controller has forgotten."""
         self._look()
         observed = self._matching(known, self._queue)
-        missing = [one for one in known if one.tag not in observed]
+        missing = self._next([one for one in known if one.tag not in observed])
         try:
             records = self._commands.sacct(ids=[one.scheduler_id for one in missing]) if missing else None
         except SchedulerUnavailableError as error:
@@ -157,7 +161,18 @@ class SlurmScheduler:
         past = self._matching(missing, records or [])
         # The controller alone knows what runs: an unfinished record that it does not list is out of date.
         observed |= {tag: seen for tag, seen in past.items() if seen.state == "ended"}
-        return {one.tag: _Told(one.scheduler_id, observed.get(one.tag, Observation("absent"))) for one in known}
+        observed = {one.tag: Observation("absent") for one in missing} | observed
+        return {one.tag: _Told(one.scheduler_id, observed.get(one.tag)) for one in known}
+
+    def _next(self, missing: Sequence[Known]) -> Sequence[Known]:
+        """As many as one question holds; of more, others the next time."""
+        if len(missing) <= _IDS_AT_ONCE:
+            return missing
+        ordered = sorted(missing, key=_by_number)
+        later = [one for one in ordered if _by_number(one) > self._in_turn]
+        chosen = [*later, *ordered][:_IDS_AT_ONCE]
+        self._in_turn = _by_number(chosen[-1])
+        return chosen
 
     def _look(self) -> None:
         before = time.monotonic()
@@ -213,6 +228,10 @@ class SlurmScheduler:
 
     def cluster(self) -> ClusterSnapshot:
         return self._accounts.beside(self._commands.sinfo())
+
+
+def _by_number(known: Known) -> tuple[int, str]:
+    return len(known.scheduler_id), known.scheduler_id
 
 
 def _observation(row: Row, ahead: Mapping[str, int], now: datetime) -> Observation:

@@ -6,8 +6,9 @@ import pytest
 
 from service.db.models import Job
 from service.reconcile import drain
+from service.reconcile.traces import read_regular
 from tests.support.world import World
-from trainyard.contract.reports import MetricsBatch, Point, Progress
+from trainyard.contract.reports import MAX_LOG_CHUNK, MetricsBatch, Point, Progress
 from trainyard.contract.spool import format_record
 
 BROKEN = "an error in the service (SpecError) holds it up; it is tried again, the log says more"
@@ -94,3 +95,50 @@ def test_a_log_that_was_closed_to_the_service_is_done_without(world: World, monk
     worker.end("completed")
     world.tick()
     assert world.status(job) == "succeeded"
+
+
+def test_of_a_log_that_nobody_has_sent_only_what_is_kept_is_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tick waits for it, with all other jobs; a file's length costs who wrote it nothing."""
+    kept = 2 * MAX_LOG_CHUNK
+    world.services.settings = world.settings.model_copy(update={"log_limit": kept})
+    job = world.submit()
+    worker = world.start(job)
+    worker.log("0", 0, b"begun\n")
+    path = world.folder(job).rank_log(0)
+    with path.open("wb") as file:
+        file.truncate(100 * kept)
+        file.seek(0, 2)
+        file.write(b"the end\n")
+    read: list[int] = []
+
+    def counting(path: Path, offset: int, size: int) -> bytes:
+        found = read_regular(path, offset, size)
+        if path.suffix == ".log":
+            read.append(len(found))
+        return found
+
+    monkeypatch.setattr(drain, "read_regular", counting)
+    worker.end("completed")
+    world.tick()
+    assert world.status(job) == "succeeded"
+    assert sum(read) == kept
+    shown = world.client.get(f"/v1/jobs/{job}/logs?rank=0&tail=1").content
+    assert shown.endswith(b"the end\n")
+    first = world.client.get(f"/v1/jobs/{job}/logs?rank=0&offset=0").content
+    assert first.startswith(b"[trainyard: the first ")
+
+
+def test_a_spool_beyond_memory_ends_where_it_is_no_longer_one(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    point = Point(key="train/loss", step=1, value=1.0, time=world.clock())
+    batch = MetricsBatch(execution=1, resumed_from_step=0, points=(point,))
+    path = world.folder(job).spool_file(1)
+    path.write_bytes(format_record(1, "metrics", batch))
+    with path.open("ab") as file:
+        file.truncate(1 << 40)
+    worker.end("completed")
+    world.tick()
+    assert world.status(job) == "succeeded"
+    (series,) = world.client.get(f"/v1/jobs/{job}/metrics?keys=train/loss").json()["series"]
+    assert series["steps"] == [1]

@@ -285,6 +285,7 @@ def test_25_a_database_that_does_not_answer(world: World, monkeypatch: pytest.Mo
 def test_28_a_last_word_that_shows_a_minute_late(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
+    world.clock.advance(60)
     world.scheduler.states = {}
     world.tick()
     assert world.status(job) == "lost", "not final"

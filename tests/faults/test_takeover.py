@@ -1,5 +1,7 @@
 """What one service did while another was away, and runs that are over for us and not for themselves."""
 
+from datetime import timedelta
+
 import pytest
 
 from service.reconcile.lease import LeaderLease, LeaseLostError
@@ -31,10 +33,54 @@ def test_a_long_tick_keeps_its_lease(world: World) -> None:
     assert not LeaderLease(world.database, "two").hold(world.clock())
 
 
+class TestClocksThatDisagree:
+    """Two services on one database, each with the time of its own machine."""
+
+    HOUR = timedelta(hours=1)
+
+    def test_who_was_ahead_and_is_gone_is_followed_within_seconds(self, world: World) -> None:
+        ahead, other = LeaderLease(world.database, "ahead"), LeaderLease(world.database, "other")
+        assert ahead.hold(world.clock() + self.HOUR)
+        for _ in range(3):
+            assert not other.hold(world.clock())
+            world.clock.advance(5)
+        assert other.hold(world.clock())
+        with pytest.raises(LeaseLostError), ahead.write():
+            pytest.fail("two lead")
+
+    def test_who_is_ahead_and_renews_is_left_in_peace(self, world: World) -> None:
+        ahead, other = LeaderLease(world.database, "ahead"), LeaderLease(world.database, "other")
+        for _ in range(10):
+            assert ahead.hold(world.clock() + self.HOUR)
+            assert not other.hold(world.clock())
+            world.clock.advance(5)
+
+    def test_a_holder_whose_clock_is_set_back_leads_no_more_when_the_other_has_begun(self, world: World) -> None:
+        back, other = LeaderLease(world.database, "back"), LeaderLease(world.database, "other")
+        assert back.hold(world.clock())
+        assert back.hold(world.clock() - self.HOUR)
+        assert other.hold(world.clock())
+        with pytest.raises(LeaseLostError), back.write():
+            pytest.fail("two lead")
+        for _ in range(3):
+            assert not back.hold(world.clock() - self.HOUR)
+            world.clock.advance(5)
+        assert back.hold(world.clock() - self.HOUR), "the other has not renewed it since"
+
+    def test_a_clock_that_is_set_back_while_it_waits_waits_on(self, world: World) -> None:
+        ahead, other = LeaderLease(world.database, "ahead"), LeaderLease(world.database, "other")
+        assert ahead.hold(world.clock() + self.HOUR)
+        assert not other.hold(world.clock())
+        assert not other.hold(world.clock() - self.HOUR)
+        world.clock.advance(15)
+        assert other.hold(world.clock() - self.HOUR)
+
+
 def test_a_run_of_an_attempt_that_is_over_is_told_to_stop_before_the_next_begins(world: World) -> None:
     world.scheduler.name = "slurm"
     job = world.submit()
     worker = world.start(job)
+    world.clock.advance(60)
     world.scheduler.states.clear()
     world.tick()
     assert world.status(job) == "lost"

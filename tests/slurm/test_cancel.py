@@ -5,6 +5,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from service.reconcile.decide import UNLISTED
 from tests.slurm.conftest import slurm_service
 from tests.slurm.specs import long_run
 from tests.support.live import wait_for_status, wait_for_step
@@ -115,12 +116,14 @@ def test_while_nobody_can_tell_whether_slurm_has_it(
             see_that_it_is_gone(client, job.id, service, slurm, others=0)
 
 
-def test_while_it_is_lost(slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_slurm_does_not_list_it(slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its worker is heard, and so it is not lost."""
     hidden = tmp_path / "hidden"
     install(tmp_path / "bin", "squeue", f'[ -e {hidden} ] && exit 0; exec $REAL "$@"', monkeypatch)
     with slurm_service(tmp_path) as service, service.client() as client:
         job = client.submit(long_run(steps=100_000))
         wait_for_step(client, job.id, 3)
         hidden.touch()
-        wait_for_status(client, job.id, "lost", seconds=60)
+        wait_until(lambda: UNLISTED in client.job(job.id).status_message, 30, "Slurm's ignorance to be noticed")
+        assert client.job(job.id).status == "running"
         cancel_and_look(client, job.id, service, slurm)

@@ -4,6 +4,7 @@ import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from trainyard.contract.reports import CheckpointReport, EventsBatch, MetricsBatch, SpoolKind
@@ -19,6 +20,10 @@ _LINE = re.compile(
     rb'\{"seq": (?P<seq>\d{1,18}), "crc": "(?P<crc>[0-9a-f]{8})", '
     rb'"kind": "(?P<kind>metrics|events|checkpoint)", "body": (?P<body>.*)\}'
 )
+
+
+_MAX_LINE = 16 * 1024 * 1024
+"""Bytes; far more than a request may hold. A file without line breaks is not to be read into memory whole."""
 
 
 class SpoolCorruptError(ValueError):
@@ -65,12 +70,14 @@ def parse_spool(source: bytes | Path, offset: int = 0) -> Iterator[SpoolRecord]:
         return
     with source.open("rb") as file:
         file.seek(offset)
-        yield from _records(file, offset)
+        yield from _records(iter(partial(file.readline, _MAX_LINE), b""), offset)
 
 
 def _records(lines: Iterator[bytes], offset: int) -> Iterator[SpoolRecord]:
     for line in lines:
         if not line.endswith(b"\n"):
+            if len(line) == _MAX_LINE:
+                raise SpoolCorruptError(offset, "a line has no end")
             return
         match = _LINE.fullmatch(line[:-1])
         if match is None:

@@ -13,8 +13,9 @@ from trainyard.contract.layout import AttemptLayout, write_atomic
 log = logging.getLogger(__name__)
 
 CANCEL_GRACE_SECONDS = 30.0
-SUSPENDED_SECONDS = 15.0
-"""A loop that looks several times a second and has not for so long was stopped itself."""
+BLIND_SECONDS = 15.0
+"""Who looks every second and has not for so long could not."""
+_LOOK_SECONDS = 1.0
 
 
 class Signals:
@@ -57,6 +58,42 @@ class StopRequest:
             self.since = self.since if self.since is not None else self._now()
             log.info("asked to stop: %s", reason)
             return first
+
+
+class Standstill:
+    """How long the job was suspended, by a thread that does nothing but look at the time: a disk that is slow holds up
+    the loop that writes to it, and this thread not."""
+
+    def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._looked = now()
+        self._stood = 0.0
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="standstill", daemon=True).start()
+
+    def close(self) -> None:
+        self._closing.set()
+
+    def look(self) -> None:
+        """To be called every second: a look that is long overdue was kept from happening with everything else."""
+        with self._lock:
+            since, self._looked = self._looked, self._now()
+            if self._looked - since > BLIND_SECONDS:
+                self._stood += self._looked - since
+
+    def take(self) -> float:
+        """Seconds since the last call during which nothing could run."""
+        self.look()
+        with self._lock:
+            stood, self._stood = self._stood, 0.0
+        return stood
+
+    def _run(self) -> None:
+        while not self._closing.wait(_LOOK_SECONDS):
+            self.look()
 
 
 class TimeLimit:

@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from trainyard.beats import Beat, Phase, interval, read_beats
 from trainyard.contract.layout import AttemptLayout, write_atomic
@@ -17,6 +18,7 @@ STACKS = signal.SIGUSR1
 
 START_GRACE_SECONDS = 600.0
 """Beyond the timeout: for imports, data, compilation in the first update, and for large files read or written."""
+_STACK_BYTES = 60_000
 _SLOW_PHASES = frozenset({"starting", "saving", "exporting", "ending"})
 
 _HINT = (
@@ -108,7 +110,7 @@ class Watchdog:
         self._looked = 0.0
 
     def stood_still(self, seconds: float) -> None:
-        """The job was suspended for so long, its ranks with this process."""
+        """For so long nobody could look: the job was suspended, its ranks with this process, or the disk is slow."""
         self._moved += seconds
 
     def look(self) -> Stall | None:
@@ -130,7 +132,22 @@ def publish(layout: AttemptLayout, stall: Stall) -> None:
     write_atomic(layout.stalled, stall.message)
 
 
+def size_of(log: Path) -> int:
+    """Bytes of a rank's log, before it is told to write its stacks."""
+    return log.stat().st_size if log.is_file() else 0
+
+
+def stack_after(log: Path, end: int) -> str:
+    """What stands in a rank's log after its former end: the stacks first, however much is said before and after."""
+    try:
+        with log.open("rb") as file:
+            file.seek(end)
+            return file.read(_STACK_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+
+
 def failure_of(stall: Stall, stack: str) -> Failure:
     """The stall as the finish record tells it; `stack` is that of the rank that was behind."""
     rank = stall.behind[0] if stall.behind else None
-    return Failure(rank=rank, type="Stalled", message=stall.message[:8000], traceback=stack[-60000:], hint=_HINT)
+    return Failure(rank=rank, type="Stalled", message=stall.message[:8000], traceback=stack, hint=_HINT)

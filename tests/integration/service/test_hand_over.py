@@ -7,7 +7,7 @@ import pytest
 
 from service.reconcile.handover import HandOvers
 from service.reconcile.lease import LeaderLease, LeaseLostError
-from service.scheduler.base import Ambiguous, LaunchPlan, Rejected, SubmitOutcome
+from service.scheduler.base import Ambiguous, LaunchPlan, Observation, Rejected, SubmitOutcome
 from tests.support.wait import wait_until
 from tests.support.world import FakeScheduler, World
 from trainyard.contract.layout import write_atomic
@@ -209,7 +209,9 @@ def test_a_node_that_failed_an_attempt_is_left_out_of_the_next_one(world: World)
         for event in world.client.get(f"/v1/jobs/{job}/events?limit=200").json()["data"]
         if event["type"] == "node_excluded"
     ]
-    assert event["message"] == "n7 failed attempt 1 and is left out of the next one"
+    assert event["message"] == (
+        "n7 is left out of the next attempt: as far as can be told, attempt 1 failed because of it"
+    )
 
 
 @pytest.mark.parametrize("name", ["n7,n8", "n[1-99]", "a b", "x\n#SBATCH", "", "-n", "n" * 65])
@@ -256,3 +258,64 @@ def test_a_late_answer_changes_nothing_for_a_job_that_runs(
     hanging.go.set()
     world.reconciler.close()
     assert (world.status(job), world.job(job)["attempt"]["scheduler_id"]) == ("running", "17")
+
+
+class TestASlowDisk:
+    """The scheduler is asked only soon after that was said, and the files lie on the way."""
+
+    @pytest.fixture
+    def slow(self, world: World) -> World:
+        """Writing takes longer than a word is good for."""
+        world.scheduler.name = "slurm"
+        world.reconciler = world.new_reconciler("one")
+        world.services.crash = lambda label: world.clock.advance(100) if label == "prepare.after-files" else None
+        return world
+
+    def test_delays_the_question_and_does_not_forget_it(self, slow: World) -> None:
+        job = slow.submit()
+        slow.tick(2)
+        assert (slow.status(job), len(slow.scheduler.submitted)) == ("pending", 1)
+
+    def test_that_outlasts_the_lease_leaves_the_question_to_the_next_service(self, slow: World) -> None:
+        slow.submit()
+
+        def taken_over(label: str) -> None:
+            if label == "prepare.after-files":
+                slow.clock.advance(100)
+                assert LeaderLease(slow.database, "two").hold(slow.clock())
+
+        slow.services.crash = taken_over
+        slow.tick()
+        assert slow.scheduler.submitted == []
+
+
+def test_restarts_of_a_launcher_that_left_no_last_word_are_errors_of_the_program_all_the_same(world: World) -> None:
+    job = world.submit(restart={"max_retries": 3})
+    worker = world.start(job)
+    for execution in (1, 2, 3):
+        worker.execution = execution
+        assert worker.metrics([("train/loss", execution, 1.0)]).status_code == 200
+    world.scheduler.say("ended")
+    world.tick(2)
+    assert json.loads(world.folder(job, 2).launch.read_text())["max_restarts"] == 1
+    worker = world.start(job)
+    worker.execution = 5
+    worker.end("error", failure={"type": "ValueError", "message": "bad"})
+    world.tick()
+    assert "(1 left)" in world.job(job)["status_message"]
+
+
+def test_what_fails_without_a_word_on_every_node_does_not_use_them_up(world: World) -> None:
+    """It gets on each time, so that there is no end to it."""
+    job = world.submit()
+    for number in (1, 2, 3, 4, 5):
+        worker = world.start(job)
+        worker.checkpoint(number)
+        tag = world.scheduler.submitted[-1].tag
+        seen = Observation("ended", "Slurm: FAILED, exit code 1:0", (f"n{number}",), ended_as="failed")
+        world.scheduler.states[tag] = seen
+        world.tick()
+        assert world.status(job) == "queued"
+    events = world.client.get(f"/v1/jobs/{job}/events?limit=200").json()["data"]
+    assert sorted(event["data"]["node"] for event in events if event["type"] == "node_excluded") == ["n1", "n2"]
+    assert json.loads(world.folder(job, 5).launch.read_text())["excluded_nodes"] == ["n1", "n2"]

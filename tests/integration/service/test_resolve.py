@@ -36,6 +36,7 @@ def ambiguous(world: World) -> str:
 def lost(world: World) -> str:
     job = world.submit()
     world.start(job)
+    world.clock.advance(60)
     world.scheduler.say("absent")
     world.tick()
     assert world.status(job) == "lost"

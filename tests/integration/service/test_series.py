@@ -59,6 +59,7 @@ def test_the_age_of_the_snapshot(world: World) -> None:
 def test_lines_about_a_job_name_it_its_attempt_and_the_schedulers_id(world: World) -> None:
     job = world.submit()
     world.start(job)
+    world.clock.advance(60)
     with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
         world.scheduler.say("absent")
         world.tick()

@@ -81,3 +81,60 @@ def test_a_node_that_slurm_says_has_failed_is_left_out_though_its_worker_had_tim
     events = world.client.get(f"/v1/jobs/{job}/events").json()["data"]
     (excluded,) = [event for event in events if event["type"] == "node_excluded"]
     assert excluded["data"] == {"node": "node1", "attempt": 1}
+
+
+def test_a_run_that_the_scheduler_forgot_is_not_lost_while_it_is_heard(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    world.scheduler.states.clear()
+    for _ in range(12):
+        worker.post("heartbeat", {"execution": 1})
+        world.tick()
+        world.clock.advance(9)
+        assert world.status(job) == "running"
+    assert "no longer knows it" in world.job(job)["status_message"]
+    world.clock.advance(30)
+    world.tick()
+    assert world.status(job) == "lost", "nothing is heard of it any more"
+
+
+def test_a_lost_run_that_beats_again_comes_back_by_itself_and_stays(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    world.scheduler.states.clear()
+    world.clock.advance(60)
+    world.tick()
+    assert world.status(job) == "lost"
+    world.clock.advance(3600)
+    world.reconciler = world.new_reconciler("one")
+    world.tick()
+    assert world.status(job) == "lost", "that a service has come back is no sign of life of the run"
+    for _ in range(6):
+        assert worker.post("heartbeat", {"execution": 1}).json()["stop"] is None
+        world.tick()
+        world.clock.advance(9)
+        assert world.status(job) == "running"
+    world.scheduler.states = {plan.tag: Observation("running") for plan in world.scheduler.submitted}
+    world.tick()
+    assert world.job(job)["status_message"] == "the scheduler knows it again"
+    worker.end("completed")
+    world.tick()
+    assert world.status(job) == "succeeded"
+    events = world.client.get(f"/v1/jobs/{job}/events?limit=200").json()["data"]
+    said = [event["data"]["status"] for event in events if event["type"] == "status"]
+    assert said.count("lost") == 1, "it does not go back and forth"
+
+
+def test_a_lost_run_that_beats_again_can_be_paused(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    world.scheduler.states.clear()
+    world.clock.advance(60)
+    world.tick()
+    world.client.post(f"/v1/jobs/{job}/pause")
+    assert worker.post("heartbeat", {"execution": 1}).json()["stop"] == "pause"
+    world.tick(2)
+    assert world.status(job) == "pausing"
+    worker.finish("preempted", step=7)
+    world.tick()
+    assert world.status(job) == "paused"

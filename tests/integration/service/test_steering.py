@@ -346,6 +346,7 @@ def test_a_refused_submission_is_tried_again_by_a_retry(world: World) -> None:
 def test_a_lost_job_that_is_to_pause_is_paused_when_an_operator_says_that_nothing_runs(world: World) -> None:
     job = world.submit()
     world.start(job)
+    world.clock.advance(60)
     world.scheduler.states.clear()
     world.tick()
     assert world.status(job) == "lost"
@@ -367,3 +368,26 @@ def test_a_run_that_ended_between_the_wish_and_the_tick_is_paused_all_the_same(w
     world.scheduler.states = {tag: Observation("ended") for tag in world.scheduler.states}
     world.tick(2)
     assert world.status(job) == "paused"
+
+
+@pytest.mark.parametrize(
+    ("reason", "statuses"),
+    [
+        ("completed", ["running", "succeeded"]),
+        ("error", ["running", "queued", "paused"]),
+        ("rejected", ["running", "failed"]),
+        ("time_limit", ["running", "pausing", "paused"]),
+    ],
+)
+def test_how_it_ended_counts_where_nobody_had_heard_of_the_pause_yet(
+    world: World, reason: str, statuses: list[str]
+) -> None:
+    job = world.submit(restart={"max_retries": 1, "on_time_limit": "fail"})
+    worker = world.start(job)
+    ask(world, job, "pause")
+    worker.end(reason, step=20)
+    world.tick(3)
+    events = world.client.get(f"/v1/jobs/{job}/events?limit=200&order=asc").json()["data"]
+    told = [event for event in events if event["type"] == "status"]
+    assert [event["data"]["status"] for event in told][-len(statuses) :] == statuses
+    assert "before it was started" not in told[-1]["message"]

@@ -17,7 +17,7 @@ from trainyard.contract.spec import parse_spec
 from trainyard.contract.templates import fill_template
 from worker.errors import describe, is_out_of_memory, write_error
 from worker.launcher.ended import ended_file
-from worker.launcher.stopping import StopRequest, TimeLimit
+from worker.launcher.stopping import Standstill, StopRequest, TimeLimit
 from worker.launcher.verdict import settle
 from worker.processes import descendants, kill_remaining
 
@@ -208,6 +208,31 @@ class TestTimeLimit:
         clock[0] = 900.0
         limit.stood_still(800.0)
         assert not limit.near
+
+
+class TestStandstill:
+    def test_a_job_that_was_suspended_stood_still(self):
+        clock = [0.0]
+        still = Standstill(now=lambda: clock[0])
+        clock[0] = 800.0
+        assert (still.take(), still.take()) == (800.0, 0.0)
+
+    def test_what_its_own_thread_noticed_first_is_told_too(self):
+        clock = [0.0]
+        still = Standstill(now=lambda: clock[0])
+        clock[0] = 800.0
+        still.look()
+        clock[0] = 801.0
+        assert still.take() == 800.0
+
+    def test_a_loop_that_waited_for_a_disk_did_not(self):
+        """Slurm's clock went on, and so must ours."""
+        clock = [0.0]
+        still = Standstill(now=lambda: clock[0])
+        for second in range(1, 301):
+            clock[0] = float(second)
+            still.look()
+        assert still.take() == 0.0
 
 
 def runs(pid: int) -> bool:

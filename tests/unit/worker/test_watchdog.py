@@ -2,7 +2,7 @@
 
 from trainyard.beats import Beat, Pulse, PulseWriter, interval, location, read_beats
 from trainyard.contract.layout import AttemptLayout
-from worker.launcher.watchdog import START_GRACE_SECONDS, Watchdog, behind, judge
+from worker.launcher.watchdog import START_GRACE_SECONDS, Watchdog, behind, judge, size_of, stack_after
 
 
 def beat(rank, marks, **changes):
@@ -100,3 +100,18 @@ class TestPulse:
 
     def test_beats_come_often_enough_for_the_timeout_and_no_oftener(self):
         assert (interval(1.0), interval(60.0), interval(900.0)) == (0.1, 3.0, 5.0)
+
+
+class TestStacks:
+    def test_of_a_log_beyond_memory_only_what_was_asked_for_is_read(self, tmp_path):
+        log = tmp_path / "rank-0.log"
+        with log.open("wb") as file:
+            file.truncate(1 << 40)
+        end = size_of(log)
+        with log.open("ab") as file:
+            file.write(b"Current thread\n" + b"x" * 100_000)
+        assert stack_after(log, end).startswith("Current thread\nxxx")
+        assert len(stack_after(log, end)) == 60_000
+
+    def test_of_a_rank_that_never_wrote_a_log(self, tmp_path):
+        assert (size_of(tmp_path / "none.log"), stack_after(tmp_path / "none.log", 0)) == (0, "")

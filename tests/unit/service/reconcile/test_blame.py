@@ -36,6 +36,13 @@ def test_without_its_word_a_failure_on_one_node_is_that_nodes() -> None:
     assert blamed(None, ended(ended_as="failed")) == "n1"
 
 
+def test_the_same_end_on_ever_more_nodes_is_not_theirs() -> None:
+    assert blamed(None, ended(ended_as="failed"), ["n8"]) == "n1"
+    assert blamed(None, ended(ended_as="failed"), ["n8", "n9"]) is None
+    assert blamed(None, ended(), ["n8", "n9"]) == "n1", "Slurm itself says so"
+    assert blamed(finish("n2"), ended(), ["n8", "n9"]) == "n2"
+
+
 @pytest.mark.parametrize(
     "changes",
     [{"nodes": ("n[1-2]",)}, {"nodes": ()}, {"ended_as": "preempted"}, {"ended_as": "cancelled"}, {"ended_as": None}],

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from service.jobs.states import ACTIVE, check_move
-from service.reconcile.decide import MAX_BARREN, NOTHING, REQUEUED, Facts, Verdict, decide
+from service.reconcile.decide import MAX_BARREN, NOTHING, REQUEUED, UNLISTED, Facts, Verdict, decide
 from service.reconcile.traces import Unclaimed
 from service.scheduler.base import EndedAs, Observation
 from trainyard.contract.reports import ExitReason, Failure, FinishRecord
@@ -205,6 +205,13 @@ def test_a_vanished_job_is_lost_not_failed_and_comes_back() -> None:
     assert decide(facts(observation=Observation("absent"))).status == "lost"
     assert decide(facts(status="lost", observation=Observation("absent"))) == NOTHING
     assert decide(facts(status="lost", observation=Observation("running"))).status == "running"
+
+
+def test_a_vanished_job_whose_worker_is_heard_is_not_lost() -> None:
+    assert decide(facts(observation=Observation("absent"), heard=True)) == Verdict(message=UNLISTED)
+    back = decide(facts(status="lost", observation=Observation("absent"), heard=True))
+    assert back == Verdict(status="running", message=UNLISTED)
+    assert decide(facts(observation=Observation("running"), said=UNLISTED)).message == "the scheduler knows it again"
 
 
 def test_a_vanished_job_with_a_last_word_is_not_lost() -> None:

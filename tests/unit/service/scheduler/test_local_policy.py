@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.scheduler.local_policy import free_gpus, startable, visible_gpus, waiting
+from service.scheduler.local_policy import Line, free_gpus, startable, visible_gpus, waiting
 from service.scheduler.local_queue import Entry
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -60,10 +60,10 @@ class TestStartable:
 class TestWaiting:
     def test_names_what_runs_and_counts_the_queue(self) -> None:
         entries = [entry(1, 2, running=True), entry(2), entry(3, 2)]
-        seen = waiting(entries[2], entries, slots=2)
+        seen = waiting(entries[2], Line.of(entries, 2))
         assert seen.state == "pending"
         assert seen.message == "waiting for 2 of 2 local slots, 2 taken; behind ty-1 (running) and 1 more in the queue"
-        assert seen.behind == ("ty-1", "ty-2")
+        assert seen.behind == ("ty-1",)
 
     @pytest.mark.parametrize(
         ("before", "words"),
@@ -81,16 +81,32 @@ class TestWaiting:
     )
     def test_words(self, before: list[Entry], words: str) -> None:
         last = entry(9)
-        assert waiting(last, [*before, last], slots=2).message == f"waiting for 1 of 2 local slots, {words}"
+        assert waiting(last, Line.of([*before, last], 2)).message == f"waiting for 1 of 2 local slots, {words}"
+
+    def test_behind_one_that_waits_and_may_never_run_here(self) -> None:
+        entries = [entry(1, 8), entry(2)]
+        seen = waiting(entries[1], Line.of(entries, 2))
+        assert (seen.message, seen.behind) == (
+            "waiting for 1 of 2 local slots, 0 taken; behind ty-1 (queued)",
+            ("ty-1",),
+        )
+
+    def test_what_all_say_is_no_longer_than_they_are_many(self) -> None:
+        """What each of ten thousand tags is behind would be fifty million tags."""
+        entries = [entry(1, 2, running=True), *(entry(place) for place in range(2, 502))]
+        line = Line.of(entries, 2)
+        told = [waiting(one, line) for one in entries[1:]]
+        assert sum(len(one.behind) for one in told) == 500
+        assert told[-1].message.endswith("behind ty-1 (running) and 499 more in the queue")
 
     def test_says_when_it_can_never_run_here(self) -> None:
-        seen = waiting(entry(1, 4), [entry(1, 4)], slots=2)
+        seen = waiting(entry(1, 4), Line.of([entry(1, 4)], 2))
         expected = "needs 4 local slots, and the service has only 2 now: raise TRAINYARD_LOCAL_SLOTS or cancel"
         assert (seen.state, seen.message) == ("pending", expected)
 
     def test_says_why_the_last_start_failed(self) -> None:
         one = entry(1, message="could not be started: no such file")
-        assert waiting(one, [one], slots=2).message == "could not be started: no such file; trying again"
+        assert waiting(one, Line.of([one], 2)).message == "could not be started: no such file; trying again"
 
 
 class TestGpus:

@@ -22,6 +22,8 @@ class FakeCommands(SlurmCommands):
         self.queue: list[Row] = []
         self.controller = self.accounting = True
         self.asked = 0
+        self.past: list[Row] = []
+        self.ids: list[Sequence[str]] = []
 
     def squeue(self, *, everyone: bool = False) -> tuple[list[Row], list[Row]]:
         self.asked += 1
@@ -32,7 +34,8 @@ class FakeCommands(SlurmCommands):
     def sacct(self, *, ids: Sequence[str] = (), names: Sequence[str] = ()) -> list[Row] | None:
         if not self.accounting:
             raise SchedulerUnavailableError("sacct ended with 1")
-        return []
+        self.ids.append(ids)
+        return [row for row in self.past if row.id in ids]
 
 
 def row(known: Known, state: str) -> Row:
@@ -114,3 +117,22 @@ def test_what_a_job_leaves_in_the_place_of_its_claim_does_not_hold_the_service(
         (tmp_path / "claim.json").symlink_to("/dev/zero")
     commands.queue = [row(FIRST, "PENDING")]
     assert scheduler.find("ty-1", tmp_path) == ["1"]
+
+
+def test_more_forgotten_jobs_than_fit_a_question_are_asked_about_in_turn(
+    scheduler: SlurmScheduler, commands: FakeCommands, time: list[float]
+) -> None:
+    """Those that the accounting does not know either stay, and keep the others from no answer."""
+    known = [Known(f"ty-{number}", str(number), NOWHERE) for number in range(67_000_000, 67_025_000)]
+    commands.past = [row(one, "COMPLETED") for one in known[-100:]]
+    told: dict[str, str] = {}
+    for tick in range(3):
+        seen = scheduler.observe(known)
+        assert len(commands.ids) == tick + 1, "one question a tick, whatever their number"
+        assert len(",".join(commands.ids[-1])) < 128 * 1024 - len("--jobs="), "the longest argument that Linux takes"
+        told |= {tag: one.state for tag, one in seen.items()}
+        assert len(seen) < len(known), "of those not asked about nothing is known"
+        time[0] += 5
+    assert len(told) == len(known)
+    assert [told[one.tag] for one in known[-100:]] == ["ended"] * 100
+    assert set(told.values()) == {"absent", "ended"}

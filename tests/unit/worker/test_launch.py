@@ -1,0 +1,84 @@
+"""The launcher of a node: what it refuses before torchrun is started anywhere, and what it makes of time."""
+
+import json
+import subprocess
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from tests.unit.worker.test_nodes import SPEC, document, node
+from trainyard.beats import Beat
+from trainyard.contract.layout import AttemptLayout
+from trainyard.contract.reports import Claim, FinishRecord
+from trainyard.contract.spec import parse_spec
+from worker import launch
+from worker.launcher.claim import Claimed
+from worker.launcher.nodes import Rendezvous, publish
+from worker.launcher.stopping import TimeLimit
+from worker.launcher.watchdog import Watchdog
+from worker.service_client import ServiceClient
+
+PROFILED = parse_spec({**SPEC, "steps": 9, "profile": {"start_step": 2, "steps": 1, "nsys": True}})
+
+
+@pytest.fixture
+def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AttemptLayout:
+    """An attempt that wants a program of its nodes that this one does not have, and a service that is away."""
+    layout = AttemptLayout(tmp_path / "job" / "attempts" / "1")
+    layout.logs.mkdir(parents=True)
+    layout.token.write_text("secret")
+    layout.launch.write_text(document(spec=PROFILED).model_dump_json(by_alias=True))
+    claim = Claim(nonce="nonce-0001", host="n0", pid=1)
+    monkeypatch.setattr(launch, "claim_attempt", lambda *_: Claimed(3, claim, known_to_service=True))
+    monkeypatch.setattr(launch.Signals, "install", lambda _: None)
+    monkeypatch.setattr(launch, "_FINISH_SECONDS", 0.0)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return layout
+
+
+def refusal(layout: AttemptLayout) -> FinishRecord:
+    return FinishRecord.model_validate_json(layout.finish(3).read_bytes())
+
+
+def test_the_first_node_sends_the_others_home(layout: AttemptLayout, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    launch.run(str(layout.root))
+    assert json.loads(layout.rendezvous("7").read_text()) is None, "they would wait for it with their GPUs"
+    assert refusal(layout).reason == "rejected"
+
+
+def test_another_node_has_slurm_end_those_that_wait_for_it(
+    layout: AttemptLayout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    publish(layout, node(), 3)
+    with pytest.raises(SystemExit, match="1"):
+        launch.run(str(layout.root))
+    record = refusal(layout)
+    assert (record.reason, record.failure.final if record.failure else None) == ("rejected", True)
+
+
+def test_a_disk_that_held_the_loop_up_is_no_stall_and_no_longer_limit(layout: AttemptLayout) -> None:
+    clock = [0.0]
+    limit = TimeLimit(600.0, 60.0, now=lambda: clock[0])
+    connect = partial(ServiceClient, "http://127.0.0.1:1", "a1", "secret")
+    process = cast("subprocess.Popen[bytes]", None)
+    alone, verdict = document(nodes=1), Rendezvous(3, "127.0.0.1", 0)
+    supervisor = launch.Supervisor(
+        layout, alone, node(count=1), verdict, process, connect, launch.Signals(), limit, None
+    )
+    dog = supervisor._watchdog = Watchdog(layout, 1, 300.0, lambda: 3, now=lambda: clock[0])
+    layout.beats.mkdir()
+    beat = Beat(rank=0, execution=3, marks=1, step=3, phase="forward")
+    layout.beat(0).write_text(beat.model_dump_json())
+    clock[0] = 10.0
+    assert dog.look() is None
+    clock[0] = 700.0
+    supervisor._account_for(690.0)
+    assert limit.passed, "Slurm's clock went on"
+    assert dog.look() is None, "its beats are on that disk"
+    clock[0] = 1100.0
+    assert dog.look() is not None
