@@ -66,7 +66,7 @@ def test_while_it_waits(service: ServiceProcess, slurm: SlurmLab) -> None:
 
 def test_between_its_start_and_its_claim(service: ServiceProcess, slurm: SlurmLab) -> None:
     with service.client() as client:
-        job = client.submit(long_run(steps=100_000))
+        job = client.submit(long_run())
         wait_until(lambda: slurm.jobs(states="RUNNING"), 30, "Slurm to start it")
         cancel_and_look(client, job.id, service, slurm)
 
@@ -86,7 +86,7 @@ def test_while_it_is_handed_over(point: str, slurm: SlurmLab, tmp_path: Path, mo
     began, answer = tmp_path / "began", tmp_path / "answer"
     install(tmp_path / "bin", "sbatch", POINTS[point].format(began=began, answer=answer), monkeypatch)
     with slurm_service(tmp_path) as service, service.client() as client:
-        job = client.submit(long_run(steps=100_000))
+        job = client.submit(long_run())
         wait_until(began.exists, 30, "sbatch to be called")
         assert client.job(job.id).status == "submitting"
         cancel_and_look(client, job.id, service, slurm)
@@ -102,7 +102,7 @@ def test_while_nobody_can_tell_whether_slurm_has_it(
     install(tmp_path / "bin", "squeue", f'[ -e {hidden} ] && exit 0; exec $REAL "$@"', monkeypatch)
     with slurm_service(tmp_path) as service:
         with service.client() as client:
-            job = client.submit(long_run(steps=100_000))
+            job = client.submit(long_run())
             words = "without a clear answer"
             wait_until(lambda: words in client.job(job.id).status_message, 30, "the submission to be in doubt")
             wait_until(lambda: len(slurm.jobs(states=ALIVE)) == 1, 30, "Slurm to have it all the same")
@@ -119,7 +119,7 @@ def test_while_it_is_lost(slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.M
     hidden = tmp_path / "hidden"
     install(tmp_path / "bin", "squeue", f'[ -e {hidden} ] && exit 0; exec $REAL "$@"', monkeypatch)
     with slurm_service(tmp_path) as service, service.client() as client:
-        job = client.submit(long_run(steps=100_000))
+        job = client.submit(long_run())
         wait_for_step(client, job.id, 3)
         hidden.touch()
         wait_for_status(client, job.id, "lost", seconds=60)
