@@ -49,7 +49,7 @@ def test_the_controller_of_slurm(stack: Stack, run: LongRun) -> None:
 def test_a_node(stack: Stack, run: LongRun) -> None:
     stack.kill("c2")
     # What was not saved is trained again, from the checkpoint.
-    run.goes_on(steps=40, timeout=300)
+    run.goes_on(steps=20, timeout=300)
     wait_until(lambda: "down" not in " ".join(stack.nodes()) and len(stack.nodes()) == 2, 120, "the node to be back")
 
 

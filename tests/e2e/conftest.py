@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.paced import Pace
 from trainyard.client import Client
 from trainyard.demo import ServiceProcess
 
@@ -26,3 +27,11 @@ def client(service: ServiceProcess) -> Iterator[Client]:
 @pytest.fixture
 def runs(service: ServiceProcess) -> Path:
     return service.runs_dir
+
+
+@pytest.fixture
+def pace(tmp_path: Path) -> Iterator[Pace]:
+    """Of the runs that are paced; at the end they hurry."""
+    made = Pace(tmp_path)
+    yield made
+    made.set(0)

@@ -15,6 +15,7 @@ from tests.support.live import (
     wait_for_status,
     wait_for_step,
 )
+from tests.support.paced import SLOWLY, Pace, paced_run
 from tests.support.wait import wait_until
 from trainyard.client import Client, InvalidRequestError
 from trainyard.contract.templates import fill_template
@@ -76,20 +77,23 @@ def test_a_killed_service_loses_and_doubles_nothing(service: ServiceProcess, cli
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_a_killed_rank_resumes_on_the_same_losses(client: Client, optimizer: str) -> None:
-    spec = long_run(steps=160, optimizer__name=optimizer, optimizer__momentum=0.9 if optimizer == "sgd" else 0.0)
-    undisturbed = client.submit(spec)
+def test_a_killed_rank_resumes_on_the_same_losses(client: Client, optimizer: str, pace: Pace) -> None:
+    momentum = {"momentum": 0.9} if optimizer == "sgd" else {}
+    spec = paced_run(steps=120, optimizer={"name": optimizer, "lr": 0.01, **momentum})
+    undisturbed = client.submit(spec, code=pace.code)
     wait_for_status(client, undisturbed.id, "succeeded")
-    job = client.submit(spec)
-    wait_for_step(client, job.id, 50)
+    pace.set(SLOWLY)
+    job = client.submit(spec, code=pace.code)
+    wait_until(lambda: 10 in {saved.step for saved in client.checkpoints(job.id)}, 120, "its second checkpoint")
     attempt = client.job(job.id).attempt
     assert attempt is not None
     kill_rank(attempt.id, 1)
+    pace.set(0)
     done = wait_for_status(client, job.id, "succeeded", "failed")
     assert done.status == "succeeded", done.status_message
     assert done.attempt is not None
     assert (done.attempt.number, done.attempt.execution) == (1, 2)
-    assert (done.attempt.resumed_from_step or 0) >= 20
+    assert (done.attempt.resumed_from_step or 0) >= 10
     assert losses(client, job.id) == losses(client, undisturbed.id)
 
 

@@ -4,30 +4,34 @@ import pytest
 
 from tests.e2e.test_jobs_for_real import long_run
 from tests.support.live import losses, processes_of, run_of, wait_for_status, wait_for_step
+from tests.support.paced import SLOWLY, Pace, paced_run
 from trainyard.client import Client
+from trainyard.contract.resources import JobResource
 from trainyard.demo import ServiceProcess
 
 pytestmark = pytest.mark.e2e
 
 
-def test_a_paused_and_resumed_run_and_a_retried_one_keep_the_losses(client: Client, service: ServiceProcess) -> None:
-    spec = long_run(steps=300)
-    undisturbed = client.submit(spec)
+def test_a_paused_and_resumed_run_and_a_retried_one_keep_the_losses(client: Client, pace: Pace) -> None:
+    spec = paced_run(steps=150)
+    undisturbed = client.submit(spec, code=pace.code)
     wait_for_status(client, undisturbed.id, "succeeded")
     expected = losses(client, undisturbed.id)
 
-    job = client.submit(spec)
-    wait_for_step(client, job.id, 30)
+    pace.set(SLOWLY)
+    job = client.submit(spec, code=pace.code)
+    wait_for_step(client, job.id, 7)
     client.pause(job.id)
     paused = wait_for_status(client, job.id, "paused")
     assert paused.attempt is not None
     assert not processes_of(paused.attempt.id), "its place is given back"
-    assert (paused.last_checkpoint_step or 0) >= 30
+    assert (paused.last_checkpoint_step or 0) >= 7
     assert paused.status_message == f"paused after step {paused.last_checkpoint_step}; its allocation is given back"
     client.resume(job.id)
-    wait_for_step(client, job.id, (paused.last_checkpoint_step or 0) + 10)
+    wait_for_step(client, job.id, (paused.last_checkpoint_step or 0) + 7)
     client.cancel(job.id)
     wait_for_status(client, job.id, "cancelled")
+    pace.set(0)
     client.retry(job.id)
     done = wait_for_status(client, job.id, "succeeded", "failed")
     assert done.status == "succeeded", done.status_message
@@ -35,40 +39,48 @@ def test_a_paused_and_resumed_run_and_a_retried_one_keep_the_losses(client: Clie
     assert losses(client, job.id) == expected
 
 
-def test_a_retry_from_scratch_begins_again(client: Client, service: ServiceProcess) -> None:
-    job = client.submit(long_run(steps=200))
-    wait_for_step(client, job.id, 50)
+def test_a_retry_from_scratch_begins_again(client: Client, service: ServiceProcess, pace: Pace) -> None:
+    pace.set(SLOWLY)
+    job = client.submit(paced_run(steps=150), code=pace.code)
+    wait_for_step(client, job.id, 12)
     client.cancel(job.id)
     wait_for_status(client, job.id, "cancelled")
+    pace.set(0)
     client.retry(job.id, start="scratch")
     assert list(client.checkpoints(job.id)) == []
     done = wait_for_status(client, job.id, "succeeded", "failed")
     assert done.attempt is not None
     assert done.attempt.resumed_from_step == 0
-    assert sorted(losses(client, job.id)) == list(range(1, 201))
+    assert sorted(losses(client, job.id)) == list(range(1, 151))
     kept = [checkpoint.step for checkpoint in run_of(service.runs_dir, job.id).complete_checkpoints()]
     assert kept == [checkpoint.step for checkpoint in client.checkpoints(job.id)]
 
 
-def test_a_fork_of_the_same_updates_continues_them_and_one_of_others_takes_the_weights(client: Client) -> None:
-    source = client.submit(long_run(steps=80, checkpoint__keep_last=10))
-    wait_for_status(client, source.id, "succeeded")
+@pytest.fixture(scope="module")
+def source(service: ServiceProcess) -> JobResource:
+    """A run that is over, with a checkpoint every twenty steps to go on from."""
+    with service.client() as client:
+        job = client.submit(long_run(steps=80, checkpoint__keep_last=10))
+        return wait_for_status(client, job.id, "succeeded")
+
+
+def test_a_fork_of_the_same_updates_continues_them_and_one_of_others_takes_the_weights(
+    client: Client, source: JobResource
+) -> None:
     expected = losses(client, source.id)
     same = client.submit(long_run(steps=80, checkpoint__keep_last=10, resume_from=f"{source.id}:40"))
-    other = client.submit(long_run(steps=80, optimizer__lr=1e-4, resume_from=f"{source.id}:80"))
+    other = client.submit(long_run(steps=20, optimizer__lr=1e-4, resume_from=f"{source.id}:80"))
     done = wait_for_status(client, same.id, "succeeded", "failed")
     assert done.status == "succeeded", done.status_message
     assert losses(client, same.id) == {step: loss for step, loss in expected.items() if step > 40}
     done = wait_for_status(client, other.id, "succeeded", "failed")
     assert done.status == "succeeded", done.status_message
     found = losses(client, other.id)
-    assert sorted(found) == list(range(1, 81))
+    assert sorted(found) == list(range(1, 21))
     assert float(found[1]) < float(expected[1]) / 2, "it begins with trained weights"
 
 
-def test_a_fork_with_another_strategy_continues_it_too(client: Client) -> None:
-    source = client.submit(long_run(steps=80, checkpoint__keep_last=10))
-    wait_for_status(client, source.id, "succeeded")
+def test_a_fork_with_another_strategy_continues_it_too(client: Client, source: JobResource) -> None:
     expected = losses(client, source.id)
     same = client.submit(long_run(steps=80, strategy="fsdp", resume_from=f"{source.id}:40"))
     assert same.origin is not None

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import empty
+from tests.support.paced import Pace
 from tests.support.slurm_lab import SlurmLab, SlurmMissingError, Variant, running_lab
 from trainyard.demo import ServiceProcess
 
@@ -90,6 +91,14 @@ def service(request: pytest.FixtureRequest, slurm: SlurmLab, tmp_path: Path) -> 
     with slurm_service(tmp_path, database_url=url) as made:
         yield made
     empty(url)
+
+
+@pytest.fixture
+def pace(tmp_path: Path) -> Iterator[Pace]:
+    """Of the runs that are paced; at the end they hurry."""
+    made = Pace(tmp_path)
+    yield made
+    made.set(0)
 
 
 on_both_databases = pytest.mark.parametrize("service", ["sqlite", "postgres"], indirect=True)

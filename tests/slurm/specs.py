@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from tests.support.paced import paced_run
 from trainyard.contract.templates import fill_template
 
 _ON_TWO_NODES = {"resources.partition": "gpu", "epochs": None, "log.every_steps": 1}
@@ -14,15 +15,20 @@ def parity(**changes: Any) -> dict[str, Any]:
 
 
 def long_run(**changes: Any) -> dict[str, Any]:
-    """Two ranks on two nodes, slow enough to be interrupted, with checkpoints to go on from."""
+    """Two ranks on two nodes, for as long as the test lasts, with checkpoints to go on from."""
     plain = {
         "resources.gpus_per_node": 1,
-        "steps": 400,
+        "steps": 100_000,
         "model.channels": 24,
         "checkpoint.every_steps": 20,
         "evaluation.every_steps": None,
     }
     return fill_template("digits_ddp", _ON_TWO_NODES | plain | _dotted(changes))
+
+
+def on_two_nodes(**changes: Any) -> dict[str, Any]:
+    """A paced run with a rank on each of two nodes."""
+    return paced_run(resources={"partition": "gpu", "gpus_per_node": 1}, **changes)
 
 
 def _dotted(changes: dict[str, Any]) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def test_while_it_waits(service: ServiceProcess, slurm: SlurmLab) -> None:
 
 def test_between_its_start_and_its_claim(service: ServiceProcess, slurm: SlurmLab) -> None:
     with service.client() as client:
-        job = client.submit(long_run(steps=100_000))
+        job = client.submit(long_run())
         wait_until(lambda: slurm.jobs(states="RUNNING"), 30, "Slurm to start it")
         cancel_and_look(client, job.id, service, slurm)
 
@@ -87,7 +87,7 @@ def test_while_it_is_handed_over(point: str, slurm: SlurmLab, tmp_path: Path, mo
     began, answer = tmp_path / "began", tmp_path / "answer"
     install(tmp_path / "bin", "sbatch", POINTS[point].format(began=began, answer=answer), monkeypatch)
     with slurm_service(tmp_path) as service, service.client() as client:
-        job = client.submit(long_run(steps=100_000))
+        job = client.submit(long_run())
         wait_until(began.exists, 30, "sbatch to be called")
         assert client.job(job.id).status == "submitting"
         cancel_and_look(client, job.id, service, slurm)
@@ -103,7 +103,7 @@ def test_while_nobody_can_tell_whether_slurm_has_it(
     install(tmp_path / "bin", "squeue", f'[ -e {hidden} ] && exit 0; exec $REAL "$@"', monkeypatch)
     with slurm_service(tmp_path) as service:
         with service.client() as client:
-            job = client.submit(long_run(steps=100_000))
+            job = client.submit(long_run())
             words = "without a clear answer"
             wait_until(lambda: words in client.job(job.id).status_message, 30, "the submission to be in doubt")
             wait_until(lambda: len(slurm.jobs(states=ALIVE)) == 1, 30, "Slurm to have it all the same")
@@ -121,7 +121,7 @@ def test_while_slurm_does_not_list_it(slurm: SlurmLab, tmp_path: Path, monkeypat
     hidden = tmp_path / "hidden"
     install(tmp_path / "bin", "squeue", f'[ -e {hidden} ] && exit 0; exec $REAL "$@"', monkeypatch)
     with slurm_service(tmp_path) as service, service.client() as client:
-        job = client.submit(long_run(steps=100_000))
+        job = client.submit(long_run())
         wait_for_step(client, job.id, 3)
         hidden.touch()
         wait_until(lambda: UNLISTED in client.job(job.id).status_message, 30, "Slurm's ignorance to be noticed")

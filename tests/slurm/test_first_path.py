@@ -5,8 +5,9 @@ import subprocess
 import pytest
 
 from tests.slurm.conftest import on_both_databases
-from tests.slurm.specs import long_run, parity
+from tests.slurm.specs import long_run, on_two_nodes, parity
 from tests.support.live import losses, processes_of, run_of, wait_for_status, wait_for_step
+from tests.support.paced import SLOWLY, Pace
 from tests.support.slurm_lab import SlurmLab
 from tests.support.wait import wait_until
 from trainyard.client import Client
@@ -45,7 +46,7 @@ def test_two_nodes_train_and_report(service: ServiceProcess, slurm: SlurmLab) ->
 @on_both_databases
 def test_a_cancelled_job_leaves_nothing(service: ServiceProcess, slurm: SlurmLab) -> None:
     with service.client() as client:
-        job = client.submit(long_run(steps=100_000))
+        job = client.submit(long_run())
         wait_for_step(client, job.id, 3)
         attempt = client.job(job.id).attempt
         assert attempt is not None
@@ -58,14 +59,14 @@ def test_a_cancelled_job_leaves_nothing(service: ServiceProcess, slurm: SlurmLab
 
 def test_somebody_elses_scancel_is_shown_as_such(service: ServiceProcess, slurm: SlurmLab) -> None:
     with service.client() as client:
-        running = client.submit(long_run(steps=100_000))
+        running = client.submit(long_run())
         wait_for_step(client, running.id, 3)
         # Only now: which of two jobs of one moment Slurm gets first is not promised.
         waiting = client.submit(parity(name="too big for now", resources__cpus_per_gpu=4))
         pending = wait_for_status(client, waiting.id, "pending")
         number = scheduler_id(client, waiting.id)
-        wait_until(lambda: "(Resources)" in client.job(waiting.id).status_message, 20, "Slurm's reason")
-        assert "waits until enough nodes are free" in client.job(waiting.id).status_message, pending
+        words = "waits until enough nodes are free (Resources)"
+        wait_until(lambda: words in client.job(waiting.id).status_message, 60, f"Slurm's reason, after {pending}")
         slurm.run("scancel", number)
         slurm.run("scancel", scheduler_id(client, running.id))
         for job in (running, waiting):
@@ -74,23 +75,26 @@ def test_somebody_elses_scancel_is_shown_as_such(service: ServiceProcess, slurm:
 
 
 @on_both_databases
-def test_a_preempted_job_goes_on_in_a_next_attempt(service: ServiceProcess, slurm: SlurmLab) -> None:
+def test_a_preempted_job_goes_on_in_a_next_attempt(service: ServiceProcess, slurm: SlurmLab, pace: Pace) -> None:
     with service.client() as client:
-        job = client.submit(long_run(steps=150))
-        wait_for_step(client, job.id, 25)
+        pace.set(SLOWLY)
+        job = client.submit(on_two_nodes(steps=150, checkpoint={"every_steps": 1000}), code=pace.code)
+        wait_for_step(client, job.id, 7)
         slurm.run("sbatch", "-p", "high", "-N2", "--exclusive", "--output=/dev/null", "--wrap", "sleep 2")
         wait_until(lambda: len(list(client.attempts(job.id))) == 2, 60, "a next attempt")
+        pace.set(0)
         done = wait_for_status(client, job.id, "succeeded", "failed")
         assert done.status == "succeeded", done.status_message
         first, second = sorted(client.attempts(job.id), key=lambda attempt: attempt.number)
         assert first.exit_reason == "preempted"
-        assert (second.resumed_from_step or 0) >= 25, "it saved when it was told to go"
+        assert (second.resumed_from_step or 0) >= 7, "it saved when it was told to go"
         assert sorted(losses(client, job.id)) == list(range(1, 151))
 
 
-def test_an_outage_of_the_controller_concludes_nothing(service: ServiceProcess, slurm: SlurmLab) -> None:
+def test_an_outage_of_the_controller_concludes_nothing(service: ServiceProcess, slurm: SlurmLab, pace: Pace) -> None:
     with service.client() as client:
-        job = client.submit(long_run(steps=1000))
+        pace.set(SLOWLY)
+        job = client.submit(on_two_nodes(steps=1000), code=pace.code)
         wait_for_step(client, job.id, 3)
         slurm.stop_controller()
         try:
@@ -102,6 +106,7 @@ def test_an_outage_of_the_controller_concludes_nothing(service: ServiceProcess, 
             assert client.job(job.id).status == "running"
         finally:
             slurm.start_controller()
+        pace.set(0)
         done = wait_for_status(client, job.id, "succeeded", "failed", "lost", "cancelled")
         assert done.status == "succeeded", done.status_message
         assert len(list(client.attempts(job.id))) == 1

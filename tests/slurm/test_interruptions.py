@@ -1,14 +1,13 @@
 """One job, three interruptions of different kinds: its curve is that of a run that nobody disturbed."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from textwrap import dedent
 from typing import Any
 
 import pytest
 
 from tests.slurm.conftest import slurm_service
 from tests.support.live import losses, processes_of, wait_for_status, wait_for_step
+from tests.support.paced import Pace, paced_run
 from tests.support.slurm_lab import SlurmLab
 from tests.support.wait import wait_until
 from trainyard.client import Client
@@ -17,76 +16,16 @@ from trainyard.contract.resources import AttemptResource
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(900)]
 
 STEPS = 120
-PROGRAM = '''
-import time
-from pathlib import Path
-
-import torch
-from torch import nn
-from torch.nn import functional
-
-from trainyard.custom import CustomTask, Examples
 
 
-class Paced(CustomTask):
-    """A small network on fixed numbers; each step takes as long as a file says."""
-
-    def __init__(self, spec):
-        self.examples = Examples((torch.rand(480, 4), torch.rand(480, 3)), train=480, held_out=0)
-
-    def build_model(self):
-        return nn.Sequential(nn.Linear(4, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 3))
-
-    def loss_sum(self, model, batch):
-        time.sleep(float(Path({pace!r}).read_text()))
-        features, targets = batch
-        return functional.mse_loss(model(features), targets, reduction="none").mean(1).sum()
-'''
-
-
-class Pace:
-    """How long each step takes, of every job that was submitted with this code."""
-
-    def __init__(self, folder: Path) -> None:
-        self.code, self._file = folder / "code", folder / "pace"
-        self.code.mkdir()
-        (self.code / "paced.py").write_text(dedent(PROGRAM).format(pace=str(self._file)))
-
-    def set(self, seconds: float) -> None:
-        part = self._file.with_suffix(".part")
-        part.write_text(str(seconds))
-        part.rename(self._file)
-
-
-def spec(**changes: Any) -> dict[str, Any]:
+def spec() -> dict[str, Any]:
     """Two nodes with two ranks each, a minute at a time."""
-    return {
-        "name": "interrupted",
-        "task": "custom",
-        "target": "paced:Paced",
-        "strategy": "fsdp",
-        "gpus": 4,
-        "steps": STEPS,
-        "batch": {"size": 12},
-        "optimizer": {"name": "adamw", "lr": 0.01, "clip_norm": 1.0},
-        "schedule": {"name": "cosine", "warmup_steps": 10},
-        "checkpoint": {"every_steps": 5},
-        "log": {"every_steps": 1},
-        "restart": {"max_retries": 0},
-        "resources": {"partition": "gpu", "gpus_per_node": 2, "time_limit_minutes": 1, **changes},
-    }
-
-
-@pytest.fixture
-def pace(tmp_path: Path) -> Iterator[Pace]:
-    made = Pace(tmp_path)
-    yield made
-    made.set(0)
+    where = {"partition": "gpu", "gpus_per_node": 2, "time_limit_minutes": 1}
+    return paced_run(strategy="fsdp", gpus=4, steps=STEPS, restart={"max_retries": 0}, resources=where)
 
 
 def test_preempted_then_without_a_node_then_out_of_time(slurm: SlurmLab, tmp_path: Path, pace: Pace) -> None:
     with slurm_service(tmp_path) as service, service.client() as client:
-        pace.set(0)
         reference = client.submit(spec(), code=pace.code)
         assert wait_for_status(client, reference.id, "succeeded", "failed").status == "succeeded"
         expected = losses(client, reference.id)

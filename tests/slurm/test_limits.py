@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 def test_a_time_limit_is_continued(service: ServiceProcess, slurm: SlurmLab) -> None:
     with service.client() as client:
         limits = {"resources__partition": "minute", "resources__time_limit_minutes": 1}
-        job = client.submit(long_run(steps=100_000, **limits))
+        job = client.submit(long_run(**limits))
         wait_until(lambda: len(list(client.attempts(job.id))) == 2, 120, "a next attempt")
         first = min(client.attempts(job.id), key=lambda attempt: attempt.number)
         assert first.exit_reason == "time_limit"

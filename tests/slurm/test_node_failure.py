@@ -2,8 +2,9 @@
 
 import pytest
 
-from tests.slurm.specs import long_run
-from tests.support.live import losses, wait_for_status, wait_for_step
+from tests.slurm.specs import on_two_nodes
+from tests.support.live import losses, wait_for_status
+from tests.support.paced import SLOWLY, Pace
 from tests.support.slurm_lab import SlurmLab
 from tests.support.wait import wait_until
 from trainyard.demo import ServiceProcess
@@ -12,18 +13,22 @@ pytestmark = pytest.mark.slurm
 
 
 @pytest.mark.parametrize("dead", ["node1", pytest.param("node2", marks=pytest.mark.slow)])
-def test_a_dead_node_is_a_continuation_that_costs_no_retry(dead: str, service: ServiceProcess, slurm: SlurmLab) -> None:
+def test_a_dead_node_is_a_continuation_that_costs_no_retry(
+    dead: str, service: ServiceProcess, slurm: SlurmLab, pace: Pace
+) -> None:
     with service.client() as client:
-        job = client.submit(long_run(steps=120, restart__max_retries=0))
-        wait_for_step(client, job.id, 45)
+        pace.set(SLOWLY)
+        job = client.submit(on_two_nodes(steps=120, restart={"max_retries": 0}), code=pace.code)
+        wait_until(lambda: 10 in {saved.step for saved in client.checkpoints(job.id)}, 120, "its second checkpoint")
         slurm.stop_node(dead)
         try:
             wait_until(lambda: len(list(client.attempts(job.id))) == 2, 150, "a next attempt")
         finally:
             slurm.start_node(dead)
+        pace.set(0)
         done = wait_for_status(client, job.id, "succeeded", "failed", seconds=200)
         assert done.status == "succeeded", done.status_message
         first, second = sorted(client.attempts(job.id), key=lambda attempt: attempt.number)
         assert first.exit_reason == "node_failure"
-        assert (second.resumed_from_step or 0) >= 40
+        assert (second.resumed_from_step or 0) >= 10
         assert sorted(losses(client, job.id)) == list(range(1, 121))

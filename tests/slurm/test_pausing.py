@@ -2,8 +2,9 @@
 
 import pytest
 
-from tests.slurm.specs import long_run, parity
+from tests.slurm.specs import on_two_nodes, parity
 from tests.support.live import losses, wait_for_status, wait_for_step
+from tests.support.paced import SLOWLY, Pace
 from tests.support.slurm_lab import SlurmLab
 from tests.support.wait import wait_until
 from trainyard.demo import ServiceProcess
@@ -11,11 +12,13 @@ from trainyard.demo import ServiceProcess
 pytestmark = pytest.mark.slurm
 
 
-def test_a_paused_run_gives_its_nodes_back_and_goes_on(service: ServiceProcess, slurm: SlurmLab) -> None:
+def test_a_paused_run_gives_its_nodes_back_and_goes_on(service: ServiceProcess, slurm: SlurmLab, pace: Pace) -> None:
     with service.client() as client:
-        spec = long_run(steps=1200)
-        job = client.submit(spec)
-        wait_for_step(client, job.id, 25)
+        pace.set(SLOWLY)
+        # A pause reaches a worker on Slurm with its next heartbeat, after ten seconds at most.
+        spec = on_two_nodes(steps=400, checkpoint={"every_steps": 1000})
+        job = client.submit(spec, code=pace.code)
+        wait_for_step(client, job.id, 7)
         waiting = client.submit(parity(resources__cpus_per_gpu=4))
         wait_for_status(client, waiting.id, "pending")
         client.pause(waiting.id)
@@ -23,13 +26,14 @@ def test_a_paused_run_gives_its_nodes_back_and_goes_on(service: ServiceProcess, 
         client.pause(job.id)
         paused = wait_for_status(client, job.id, "paused", "succeeded", "failed")
         assert paused.status == "paused", paused.status_message
-        assert (paused.last_checkpoint_step or 0) >= 25
+        assert (paused.last_checkpoint_step or 0) >= 7
         wait_until(lambda: not slurm.jobs(states="PENDING,RUNNING,COMPLETING"), 30, "its nodes to be free")
         client.cancel(waiting.id)
+        pace.set(0)
         client.resume(job.id)
         done = wait_for_status(client, job.id, "succeeded", "failed", seconds=240)
         assert done.status == "succeeded", done.status_message
         assert [a.exit_reason for a in client.attempts(job.id)] == ["paused", "completed"]
-        undisturbed = client.submit(spec)
+        undisturbed = client.submit(spec, code=pace.code)
         wait_for_status(client, undisturbed.id, "succeeded", "failed", seconds=240)
         assert losses(client, job.id) == losses(client, undisturbed.id)

@@ -8,9 +8,10 @@ import pytest
 from service.scheduler.base import Known
 from service.scheduler.slurm import SlurmScheduler
 from tests.slurm.conftest import slurm_service
-from tests.slurm.specs import long_run, parity
+from tests.slurm.specs import long_run, on_two_nodes, parity
 from tests.slurm.test_first_path import scheduler_id
 from tests.support.live import losses, run_of, wait_for_status, wait_for_step
+from tests.support.paced import SLOWLY, Pace
 from tests.support.slurm_lab import SlurmLab
 from tests.support.wait import wait_until
 from trainyard.client import Client
@@ -26,7 +27,9 @@ def forgotten(slurm: SlurmLab, *, number: str = "", name: str = "") -> None:
 def kill(slurm: SlurmLab, number: str) -> None:
     """End a job so that it says no last word."""
     slurm.run("scancel", "--signal=KILL", "--full", number)
-    slurm.run("scancel", number)
+    # One that has ended of that meanwhile cannot be cancelled.
+    with suppress(RuntimeError):
+        slurm.run("scancel", number)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +81,7 @@ def _answers(slurm: SlurmLab) -> bool:
 def test_a_job_that_was_killed_and_forgotten_while_the_service_was_away(accounted: SlurmLab, tmp_path: Path) -> None:
     with slurm_service(tmp_path) as service:
         with service.client() as client:
-            job = client.submit(long_run(steps=100_000))
+            job = client.submit(long_run())
             wait_for_step(client, job.id, 3)
             number = scheduler_id(client, job.id)
         service.kill()
@@ -90,16 +93,21 @@ def test_a_job_that_was_killed_and_forgotten_while_the_service_was_away(accounte
             assert (done.status, done.status_reason) == ("cancelled", "cancelled_outside")
 
 
-def test_where_preemption_would_requeue_the_service_continues_it(accounted: SlurmLab, tmp_path: Path) -> None:
+def test_where_preemption_would_requeue_the_service_continues_it(
+    accounted: SlurmLab, tmp_path: Path, pace: Pace
+) -> None:
     with slurm_service(tmp_path) as service, service.client() as client:
-        job = client.submit(long_run(steps=120))
-        wait_for_step(client, job.id, 25)
+        pace.set(SLOWLY)
+        job = client.submit(on_two_nodes(steps=150), code=pace.code)
+        wait_for_step(client, job.id, 7)
         accounted.run("sbatch", "-p", "high", "-N2", "--exclusive", "--output=/dev/null", "--wrap", "sleep 2")
+        wait_until(lambda: len(list(client.attempts(job.id))) == 2, 120, "a next attempt")
+        pace.set(0)
         done = wait_for_status(client, job.id, "succeeded", "failed", "cancelled", "lost", seconds=200)
         assert done.status == "succeeded", done.status_message
         first, second = sorted(client.attempts(job.id), key=lambda attempt: attempt.number)
         assert (first.exit_reason, first.scheduler_id != second.scheduler_id) == ("preempted", True)
-        assert sorted(losses(client, job.id)) == list(range(1, 121))
+        assert sorted(losses(client, job.id)) == list(range(1, 151))
 
 
 class TestWithoutAccounting:
@@ -116,7 +124,7 @@ class TestWithoutAccounting:
 
     def test_without_a_last_word_either_nothing_is_guessed(self, forgetful: SlurmLab, tmp_path: Path) -> None:
         with slurm_service(tmp_path) as service:
-            job_id, number = _submitted(service.client(), long_run(steps=100_000))
+            job_id, number = _submitted(service.client(), long_run())
             with service.client() as client:
                 wait_for_step(client, job_id, 3)
             service.kill()

@@ -19,8 +19,14 @@ JOB_SECONDS = 120.0
 
 def wait_for_status(client: Client, job_id: str, *statuses: str, seconds: float = JOB_SECONDS) -> JobResource:
     """The job as soon as it is in one of these states."""
-    wait_until(lambda: client.job(job_id).status in statuses, seconds, f"{job_id} to be {' or '.join(statuses)}")
-    return client.job(job_id).resource
+
+    def reached() -> JobResource | None:
+        job = client.job(job_id).resource
+        return job if job.status in statuses else None
+
+    found = wait_until(reached, seconds, f"{job_id} to be {' or '.join(statuses)}")
+    assert found is not None
+    return found
 
 
 def wait_for_step(client: Client, job_id: str, step: int) -> None:

@@ -1,7 +1,7 @@
 """A service reduced to its local scheduler, in a process of its own, to be killed by a test.
 
-`submit <state folder> <plan>`: says `now`, submits, says the outcome, and stays. `observe <state folder> <seconds>`:
-says `now` and looks as often as it can.
+`submit <state folder> <plan>`: says `now`, submits, says the outcome, and stays. `observe <state folder> <file>`: says
+`now` and looks as often as it can until the file is there, and once more.
 """
 
 import json
@@ -17,7 +17,7 @@ from service.scheduler.local import LocalScheduler
 ROOT = Path(__file__).parents[2]
 
 
-def start(verb: str, state: Path, argument: LaunchPlan | float) -> "subprocess.Popen[bytes]":
+def start(verb: str, state: Path, argument: LaunchPlan | Path) -> "subprocess.Popen[bytes]":
     """Start one and return when it has said `now`."""
     if isinstance(argument, LaunchPlan):
         fields = argument.__dict__ | {"folder": str(argument.folder), "environment": dict(argument.environment)}
@@ -39,8 +39,9 @@ def _main(verb: str, state: str, argument: str) -> None:
     scheduler = LocalScheduler(Path(state), 2, lambda: datetime.now(UTC), target="tests.support.jobs:wait")
     print("now", flush=True)
     if verb == "observe":
-        end = time.monotonic() + float(argument)
-        while time.monotonic() < end:
+        over = False
+        while not over:
+            over = Path(argument).exists()
             scheduler.observe([])
     else:
         fields = json.loads(argument)

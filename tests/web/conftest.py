@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext
+from playwright.sync_api import Browser, BrowserContext, expect
 
 from tests.support.browser import Visit, launched, seated, visiting, window
 from tests.support.chromium import ChromiumMissingError, chromium
@@ -27,6 +27,8 @@ def browser() -> Iterator[Browser]:
         if os.environ.get("CI") == "true":
             pytest.fail(f"{error}; in CI nothing is skipped")
         pytest.skip(str(error))
+    # A page that is told what a job does shows it when the machine has time for it.
+    expect.set_options(timeout=20_000)
     with launched() as made:
         yield made
 

@@ -12,6 +12,9 @@ SPEC: dict[str, Any] = {
     "log": {"every_steps": 5},
 }
 
+ENDLESS_ON_ALL = {**SPEC, "steps": 1_000_000, "gpus": 4, "batch": {"size": 12}}
+"""Takes every worker process that the service has."""
+
 SLOW = r"""
 import time
 

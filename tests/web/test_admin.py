@@ -106,6 +106,7 @@ def test_the_audit_is_narrowed_and_paged(visit: Visit, client: Client) -> None:
     expect(page.locator("#audit tbody tr")).to_have_count(50)
     expect(page.locator("#audit tbody tr td:nth-child(3)").first).to_have_text("create_token")
     page.get_by_role("link", name="Older").click()
+    expect(page.get_by_role("link", name="Newest")).to_be_visible()
     assert page.locator("#audit tbody tr").count() >= 5
     expect(page.get_by_label("What")).to_have_value("create_token")
     page.get_by_role("link", name="Newest").click()

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 from tests.support.browser import Visit, visiting
 from tests.support.live import wait_for_status, wait_for_step
 from tests.support.wire import wired
-from tests.web.specs import ENDLESS, SPEC, WATCHED
+from tests.web.specs import ENDLESS, ENDLESS_ON_ALL, SPEC, WATCHED
 from trainyard.client import Client
 from trainyard.client.errors import NotFoundError
 from trainyard.demo import ServiceProcess
@@ -241,11 +241,15 @@ def test_a_failure_says_where_and_what_to_try_and_its_retry_can_be_cancelled(
     fork = page.request.get(f"{visit.url}/submit?fork={job.id}").text()
     assert "too-hot" in fork
     assert "resume_from: " not in fork, "it has no checkpoint to go on from"
+    # Whatever is retried waits behind it: it would soon fail again.
+    before = client.submit({**ENDLESS_ON_ALL, "name": "before-the-retry"})
+    wait_for_status(client, before.id, "pending", "running")
     client.retry(job.id)  # elsewhere: the page of a job that was over notices
     expect(page.locator("#attempts li")).to_have_count(2, timeout=30_000)
     page.get_by_role("button", name="Cancel", exact=True).click()
     page.get_by_role("button", name="Cancel the job").click()
     expect(page.locator("#status")).to_have_text("cancelled", timeout=60_000)
+    client.cancel(before.id)
     expect(page.get_by_role("button", name="Retry")).to_be_visible()
     page.get_by_role("button", name="Delete", exact=True).click()
     page.get_by_role("button", name="Delete the job").click()

@@ -22,7 +22,7 @@ class Patient(CustomTask):
 
     def loss_sum(self, model, batch):
         if not HURRY.exists():
-            time.sleep(0.2)
+            time.sleep(0.4)
         points, side = batch
         return functional.cross_entropy(model(points).float(), side, reduction="sum")
 

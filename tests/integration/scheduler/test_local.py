@@ -259,13 +259,15 @@ class TestQueue:
         first = place.scheduler(slots=2)
         first.submit(blocker)
         first.submit(plan)
-        others = [local_service.start("observe", place.state, 3.0) for _ in range(2)]
+        enough = place.root / "enough"
+        others = [local_service.start("observe", place.state, enough) for _ in range(2)]
         began(blocker)
         go(blocker)
+        began(plan)
+        enough.touch()
         for other in others:
             assert other.wait(timeout=30) == 0
             other.communicate()
-        began(plan)
         assert len(lines(plan, "ran")) == 1
         assert place.entry(plan).starts == 1
 

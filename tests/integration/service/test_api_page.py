@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -142,9 +143,26 @@ def test_the_python_line_does_what_it_says(place: Place, route: str, monkeypatch
             "ask_id": names["ASK"],
         }
         line = ENTRIES[route]["python"]
-        if route == "GET /v1/stream":
-            threading.Timer(0.5, client.submit, [SPEC]).start()
-        try:
-            exec(compile(line, route, "exec"), scope)
-        except ConflictError:
-            assert route in CONFLICTS
+        with something_happens(client) if route == "GET /v1/stream" else nullcontext():
+            try:
+                exec(compile(line, route, "exec"), scope)
+            except ConflictError:
+                assert route in CONFLICTS
+
+
+@contextmanager
+def something_happens(client: Client) -> Iterator[None]:
+    """Again and again, for who listens from now on."""
+    over = threading.Event()
+
+    def submit() -> None:
+        while not over.wait(0.5):
+            client.submit(SPEC)
+
+    thread = threading.Thread(target=submit)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(30)

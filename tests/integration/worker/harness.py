@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlparse
@@ -208,7 +208,16 @@ class Run:
         return str(self.layout.checkpoint(step).manifest)
 
 
-def launch(attempt, faults=(), environ=None):
+PLAIN = ("-m", "worker.launch")
+SOON_OVER = (
+    "-c",
+    "import sys; from worker import launch; "
+    "launch._FINISH_SECONDS = launch._LAST_LOGS_SECONDS = 0.5; launch.run(sys.argv[1])",
+)
+"""The same, for a run whose service will not come: at its end it waits less long for it."""
+
+
+def launch(attempt, faults=(), environ=None, program=PLAIN):
     env = {
         **os.environ,
         **(environ or {}),
@@ -217,7 +226,7 @@ def launch(attempt, faults=(), environ=None):
         "OMP_NUM_THREADS": "1",
     }
     with (attempt.root / "outer.log").open("wb") as output:
-        command = [sys.executable, "-m", "worker.launch", str(attempt.root)]
+        command = [sys.executable, *program, str(attempt.root)]
         return subprocess.Popen(command, env=env, stdout=output, stderr=output, cwd=attempt.root)
 
 
@@ -259,7 +268,7 @@ def run_layout(world, cases, folder, seconds=150, environ=None):
     """The cases on `world` processes; one result a rank."""
     folder.mkdir(parents=True)
     (folder / "cases.json").write_text(json.dumps(cases))
-    base = {
+    env = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
         "WORLD_SIZE": str(world),
@@ -270,17 +279,13 @@ def run_layout(world, cases, folder, seconds=150, environ=None):
         **(environ or {}),
     }
     command = [sys.executable, str(HERE / "layout_program.py"), str(folder / "cases.json"), str(folder)]
-    ranks = []
-    for rank in range(world):
-        with (folder / f"rank-{rank}.log").open("wb") as output:
-            env = {**base, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            ranks.append(subprocess.Popen(command, env=env, stdout=output, stderr=output))
+    ranks = subprocess.Popen(command, env=env, start_new_session=True)
     try:
-        for rank, process in enumerate(ranks):
-            assert process.wait(seconds) == 0, (folder / f"rank-{rank}.log").read_text()[-3000:]
+        status = ranks.wait(seconds)
     finally:
-        for process in ranks:
-            process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(ranks.pid, signal.SIGKILL)
+    assert status == 0, "\n".join(f"{log.name}: {log.read_text()[-3000:]}" for log in sorted(folder.glob("*.log")))
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(world)]
 
 

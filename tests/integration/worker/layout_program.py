@@ -1,12 +1,17 @@
-"""One rank that trains many small specs in one process group, and writes down everything there is to compare.
+"""Ranks that train many small specs in one process group, and write down everything there is to compare.
 
-`python layout_program.py <cases.json> <output folder>`, with torchrun's variables set.
+`python layout_program.py <cases.json> <output folder>`, with torchrun's variables set except for those of a rank: the
+ranks are forks of this process, so that what they need is imported once.
 """
 
+import gc
+import importlib
 import json
 import os
+import signal
 import sys
-from contextlib import nullcontext
+import traceback
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import torch
@@ -240,17 +245,63 @@ def manager(run, spec, ranks):
     return found
 
 
-def main():
-    cases = json.loads(Path(sys.argv[1]).read_text())
-    folder = Path(sys.argv[2])
+def run(rank, cases, folder):
+    """All cases on one rank."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
     # One group for all cases: on GPUs with gloo beside NCCL, which offloaded parameters need.
     base = next(iter(cases.values()))["spec"] | {"backend": "auto", "fsdp": {"cpu_offload": True}, "strategy": "fsdp"}
     ranks = distributed.join(parse_spec(base | {"backend": "nccl" if SITE.accelerator == "cuda" else "gloo"}))
-    found = {name: train(case, ranks, folder) for name, case in cases.items()}
-    (folder / f"rank-{ranks.rank}.json").write_text(json.dumps(found))
+    found = {}
+    for name, case in cases.items():
+        # Each run begins with a collection, which need not look at all that was imported.
+        gc.freeze()
+        found[name] = train(case, ranks, folder)
+    (folder / f"rank-{rank}.json").write_text(json.dumps(found))
     ranks.barrier()
     distributed.leave()
-    os._exit(0)
+
+
+def fork(rank, cases, folder):
+    """The process of that rank, which writes to a log of its own."""
+    if child := os.fork():
+        return child
+    status = 1
+    try:
+        log = os.open(folder / f"rank-{rank}.log", os.O_WRONLY | os.O_CREAT)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        run(rank, cases, folder)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(status)
+
+
+def main():
+    cases = json.loads(Path(sys.argv[1]).read_text())
+    folder = Path(sys.argv[2])
+    if SITE.accelerator == "cpu":
+        for name in needed(cases):
+            importlib.import_module(name)
+    left = {fork(rank, cases, folder) for rank in range(int(os.environ["WORLD_SIZE"]))}
+    while left:
+        child, status = os.wait()
+        left.discard(child)
+        if status:
+            for other in left:
+                with suppress(ProcessLookupError):
+                    os.kill(other, signal.SIGKILL)
+            sys.exit(1)
+
+
+def needed(cases):
+    """What the runs would import themselves, each rank for itself."""
+    specs = [case["spec"] for case in cases.values()]
+    names = ["torch.distributed.fsdp", "torch._dynamo"]
+    names += ["transformers"] if any(spec.get("model", {}).get("source") == "hf" for spec in specs) else []
+    return names + (["peft"] if any(spec.get("lora_rank") for spec in specs) else [])
 
 
 main()

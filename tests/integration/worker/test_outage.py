@@ -1,6 +1,7 @@
 """Promise 4: training never waits for the service, and nothing that it was told is lost or doubled."""
 
 from tests.integration.worker.harness import (
+    SOON_OVER,
     FakeService,
     Run,
     all_spooled_points,
@@ -18,7 +19,7 @@ class TestAServiceThatIsAway:
     def test_of_two_runs_one_trains_and_its_spool_is_whole(self, tmp_path):
         run = Run(tmp_path / "job", f"http://127.0.0.1:{free_port()}", SINGLE)
         attempt = run.prepare()
-        assert [process.wait(60) for process in [launch(attempt), launch(attempt)]] == [0, 0]
+        assert [process.wait(60) for process in [launch(attempt, program=SOON_OVER) for _ in range(2)]] == [0, 0]
         assert attempt.rank_log(0).read_text().count("rank 0, execution") == 1
         assert finish_of(attempt, 1).reason == "completed"
         points = all_spooled_points(attempt, 1)

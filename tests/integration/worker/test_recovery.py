@@ -92,7 +92,7 @@ class TestARankThatIsKilled:
 
 class TestASignalToLaunch:
     def test_the_run_saves_and_the_next_attempt_continues(self, tmp_path):
-        slow = [{"kind": "sleep", "seconds": 0.05}]
+        slow = [{"kind": "sleep", "seconds": 0.2}]
         with FakeService() as service:
             run = Run(tmp_path / "job", service.url, MOMENTUM | {"checkpoint.every_steps": None})
             first = run.start(faults=slow)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.integration.worker.harness import run_layout
-from tests.integration.worker.parity_matrix import CLIP, MATRIX, PARTS, case_name, problem_name, write_texts
+from tests.integration.worker.parity_matrix import CLIP, MATRIX, PARTS, STEPS, case_name, problem_name, write_texts
 from tests.integration.worker.sharding_cases import LAYOUTS, LOW_PRECISION, RECOMPUTED, STAGES, cases_on
 
 pytestmark = pytest.mark.timeout(600)
@@ -53,7 +53,7 @@ class TestTheUpdatesOfOneProcess:
     def test_every_step(self, layouts, case, key):
         alone = series(layouts[1], problem_name(case), key)
         together = series(layouts[case["ranks"]], case_name(case), key)
-        assert len(alone) == 20
+        assert len(alone) == STEPS
         assert together == pytest.approx(alone, rel=1e-5)
 
     def test_evaluation(self, layouts, case):
