@@ -10,8 +10,9 @@ import pytest
 from rich.text import Text
 
 import trainyard.cli
-from tests.unit.trainyard.fake_service import TIME, FakeService, error, job, page
+from tests.unit.trainyard.fake_service import TIME, FakeService, job, page
 from tests.unit.trainyard.test_cli import CHECKPOINT
+from tests.unit.trainyard.test_cli_errors import UNKNOWN
 from trainyard.cli import asking, output
 from trainyard.client import ConflictError, NotFoundError
 
@@ -208,7 +209,7 @@ def test_a_group_alone_shows_its_help_as_the_program_does(run, group):
 
 
 def test_programs_find_only_errors_on_stderr(service, run):
-    service.on("GET", "/v1/jobs/digits", error(404, "no such job")).on("GET", "/v1/jobs", page(OVER))
+    service.on("GET", "/v1/jobs/digits", UNKNOWN).on("GET", "/v1/jobs", page(OVER))
     done = run("show", "digits", "--json")
     assert (done.stderr, json.loads(done.stdout)["id"]) == ("", "a1")
 
