@@ -209,7 +209,7 @@ def test_a_group_alone_shows_its_help_as_the_program_does(run, group):
 
 
 def test_programs_find_only_errors_on_stderr(service, run):
-    service.on("GET", "/v1/jobs/digits", UNKNOWN).on("GET", "/v1/jobs", page(OVER))
+    service.on("GET", "/v1/jobs/digits", UNKNOWN).on("GET", "/v1/jobs", page(job("a1", name="digits")))
     done = run("show", "digits", "--json")
     assert (done.stderr, json.loads(done.stdout)["id"]) == ("", "a1")
 
