@@ -86,7 +86,7 @@ def main(argv: list[str] | None = None) -> int:
         return {"serve": serve, "migrate": migrate}[asked.command](settings)
     except ValidationError as error:
         for problem in error.errors():
-            name = "_".join(str(part) for part in problem["loc"]).upper()
+            name = str(problem["loc"][0] if problem["loc"] else "").upper()
             print(f"TRAINYARD_{name}: {problem['msg'].removeprefix('Value error, ')}", file=sys.stderr)
         return 2
     except SQLAlchemyError as error:

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 
 from service import doctor_slurm as slurm
 from service.db.migrate import current, head
+from service.scheduler.local_policy import visible_gpus
 from service.settings import Settings
 from trainyard.contract.findings import Finding, bad, fine, worth
 
@@ -172,6 +173,10 @@ def _route(settings: Settings) -> Finding:
 
 
 def _gpus(settings: Settings) -> Finding:
+    asked = settings.backend == "local" and settings.accelerator == "cuda"
+    if asked and not visible_gpus(os.environ, os.listdir("/dev")):
+        told = "TRAINYARD_ACCELERATOR is cuda, and this machine shows no NVIDIA device: no job can run"
+        return bad("gpu", told, "unset it, or CUDA_VISIBLE_DEVICES where that hides them")
     if shutil.which("nvidia-smi") is None:
         where = "the nodes may have some" if settings.backend == "slurm" else "jobs run on the CPU"
         return fine("gpu", f"none here; {where}")

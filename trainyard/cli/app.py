@@ -28,7 +28,7 @@ from trainyard.cli import (
     tokens,
     webhooks,
 )
-from trainyard.cli.failures import EXIT_CODES, USAGE, Commands
+from trainyard.cli.failures import EXIT_CODES, Commands, help_alone
 
 app = typer.Typer(
     name="trainyard",
@@ -56,9 +56,7 @@ def root(
     The service is at TRAINYARD_URL (default http://127.0.0.1:8470); TRAINYARD_TOKEN says who you are, and is not
     needed on the service's own machine.
     """
-    if ctx.invoked_subcommand is None:
-        print(ctx.get_help())
-        raise typer.Exit(USAGE)
+    help_alone(ctx)
 
 
 _COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {

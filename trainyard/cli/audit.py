@@ -47,5 +47,5 @@ def _row(entry: AuditResource) -> tuple[str, ...]:
 
 
 def _outcome(entry: AuditResource) -> str:
-    times = f", {entry.detail['count']} times" if "count" in entry.detail else ""
+    times = f", {entry.detail['count']} of them" if "count" in entry.detail else ""
     return entry.outcome + (f" ({entry.status})" if entry.status else "") + times

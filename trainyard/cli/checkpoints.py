@@ -28,6 +28,8 @@ def checkpoints(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = F
         found = client.checkpoints(find_job(client, job_id).id)
     headings = ("STEP", "", "SIZE", "CREATED", "METRICS", "FOLDER")
     show_all(found, headings, _row, as_json=as_json, none="no checkpoint yet")
+    if found and not as_json:
+        say(f"in {Path(found[0].path).parent}")
 
 
 def _row(checkpoint: CheckpointResource) -> tuple[str, ...]:
@@ -39,7 +41,7 @@ def _row(checkpoint: CheckpointResource) -> tuple[str, ...]:
         size(checkpoint.size_bytes),
         age(checkpoint.created_at),
         metrics,
-        checkpoint.path,
+        Path(checkpoint.path).name,
     )
 
 

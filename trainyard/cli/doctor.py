@@ -16,7 +16,7 @@ from trainyard import __version__
 from trainyard.cli.failures import FAILED
 from trainyard.cli.output import emit, say
 from trainyard.cli.session import JsonOption, client_of
-from trainyard.client import Client, TrainyardError
+from trainyard.client import AuthenticationError, Client, TrainyardError
 from trainyard.contract.findings import Finding, bad, fine, worth
 
 _SECONDS = 60.0
@@ -53,9 +53,7 @@ def _examine(client: Client) -> Iterator[Finding]:
         answered = answered or (finding.name == "service" and finding.state == "ok")
         yield finding
     if answered:
-        yield _token(client)
-        yield _cluster(client)
-        yield from _as_the_service_sees_it(client)
+        yield from _with_the_token(client)
         if client.local and os.environ.get("TRAINYARD_BACKEND") == "slurm":
             yield from _look("--scheduler")
     elif os.environ.get("TRAINYARD_URL"):
@@ -83,11 +81,23 @@ def _way_to_service(client: Client) -> Iterator[Finding]:
         told = f"{client.url} does not answer: {error or type(error).__name__}"
         yield bad("service", told, "start it with: trainyard serve; or set TRAINYARD_URL")
         return
+    if not _is_ours(answer):
+        told = f"{client.url} answers {answer.status_code}, with something that is not Trainyard's"
+        yield bad("service", told, "set TRAINYARD_URL to the service's address; is a proxy in between?")
+        return
     if answer.status_code == 200:
         yield fine("service", f"{client.url} is ready")
     else:
         yield bad("service", f"{client.url} answers {answer.status_code}: {answer.text[:200]}", "mend what it names")
     yield clock_finding(answer.headers.get("date"), datetime.now(UTC))
+
+
+def _is_ours(answer: httpx.Response) -> bool:
+    try:
+        said = answer.json()
+    except ValueError:
+        return False
+    return isinstance(said, dict) and ("checks" in said or "error" in said)
 
 
 def clock_finding(date: str | None, now: datetime) -> Finding:
@@ -101,12 +111,17 @@ def clock_finding(date: str | None, now: datetime) -> Finding:
     return fine("time", "the service's clock agrees with this machine's")
 
 
-def _token(client: Client) -> Finding:
+def _with_the_token(client: Client) -> Iterator[Finding]:
     try:
         own = client.whoami()
     except TrainyardError as error:
-        return bad("you", error.message, "set TRAINYARD_TOKEN to a token from: trainyard tokens create NAME")
-    return fine("you", f"a token of {own.name} with the role {own.role}")
+        yield bad("you", error.message, "set TRAINYARD_TOKEN to a token from: trainyard tokens create NAME")
+        if isinstance(error, AuthenticationError):
+            return
+    else:
+        yield fine("you", f"a token of {own.name} with the role {own.role}")
+    yield _cluster(client)
+    yield from _as_the_service_sees_it(client)
 
 
 def _cluster(client: Client) -> Finding:

@@ -116,6 +116,19 @@ def one_line_errors() -> Iterator[None]:
         raise typer.Exit(report(error)) from None
 
 
+def help_alone(ctx: typer.Context) -> None:
+    """For a group that was called without a command: its help, as for `trainyard` alone."""
+    if ctx.invoked_subcommand is None:
+        print(ctx.get_help())
+        raise typer.Exit(USAGE)
+
+
+def note(text: str) -> None:
+    """One line on stderr for people; programs have it in what they asked for, and read errors there."""
+    if not _FOR_PROGRAMS.get():
+        complain(f"note: {text}")
+
+
 def report(error: Exception) -> int:
     """Say what went wrong, on stderr; the exit code for it."""
     if _FOR_PROGRAMS.get():

@@ -84,7 +84,7 @@ def tabulate(found: Sequence[MetricsResource]) -> None:
         row = _row(series, one.axis)
         rows.append((row[0], one.job_id, *row[1:]) if several else row)
     headings = ("METRIC", *(("JOB",) if several else ()), "LAST", "SMALLEST", "LARGEST", "STEP")
-    table((*headings, *((axis,) if axis else ()), "CURVE"), rows, spare=("LARGEST", "SMALLEST"))
+    table((*headings, *((axis,) if axis else ()), "CURVE"), rows, spare=("LARGEST", "SMALLEST", "CURVE"))
 
 
 def draw(found: Sequence[MetricsResource]) -> None:

@@ -23,7 +23,8 @@ _ESCAPES = re.compile(
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _BREAKS = re.compile(r"\s*[\n\u2028\u2029]\s*")
 
-_ID = re.compile(r"[a-z]+_[0-9a-z]{26}")
+_WHOLE = re.compile(r"[a-z]+_[0-9a-z]{26}|[▁-█x]{2,}")
+"""An id or a curve: broken over two lines it is neither."""
 _GAP = 2
 _READABLE = 20
 
@@ -112,7 +113,7 @@ def show_all(
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]], *, spare: Sequence[str] = ()) -> None:
-    """A plain table on stdout. Ids stay whole.
+    """A plain table on stdout. Ids and curves stay whole.
 
     Args:
         spare: headings of columns that go, the first one first, where the terminal is too narrow for all.
@@ -126,7 +127,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]], *, spar
         columns = [column for column in columns if column[0] != heading]
     out = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
     for heading, column in columns:
-        whole = any(map(_is_id, column))
+        whole = any(map(_is_whole, column))
         out.add_column(heading, overflow="fold", no_wrap=whole, min_width=max(map(len, column)) if whole else None)
     for row in zip(*(column for _, column in columns), strict=True):
         out.add_row(*row)
@@ -140,14 +141,14 @@ def fits(columns: Iterable[tuple[str, Sequence[str]]]) -> bool:
 
 
 def _wanted_width(column: tuple[str, Sequence[Text]]) -> int:
-    """Of an id all, of other text enough to be read."""
+    """Of an id or curve all, of other text enough to be read."""
     heading, cells = column
-    widths = [cell.cell_len if _is_id(cell) else min(cell.cell_len, _READABLE) for cell in cells]
+    widths = [cell.cell_len if _is_whole(cell) else min(cell.cell_len, _READABLE) for cell in cells]
     return max(len(heading), *widths, 0) + _GAP
 
 
-def _is_id(cell: Text) -> bool:
-    return _ID.fullmatch(cell.plain) is not None
+def _is_whole(cell: Text) -> bool:
+    return _WHOLE.fullmatch(cell.plain) is not None
 
 
 def status_text(status: str) -> Text:

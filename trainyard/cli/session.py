@@ -6,8 +6,7 @@ from typing import Annotated, cast
 
 import typer
 
-from trainyard.cli.failures import UsageError
-from trainyard.cli.output import complain
+from trainyard.cli.failures import UsageError, note
 from trainyard.client import Client, NotFoundError
 from trainyard.contract.resources import JobResource
 
@@ -105,7 +104,7 @@ def _named(client: Client, name: str) -> list[JobResource]:
     newest = [job.resource for job in client.jobs(name=name, limit=2)]
     if newest:
         which = "the newest job of this name" if len(newest) > 1 else "the job of this name"
-        complain(f"note: {name!r} is {newest[0].id}, {which}")
+        note(f"{name!r} is {newest[0].id}, {which}")
     return newest[:1]
 
 

@@ -5,13 +5,15 @@ from typing import Annotated
 
 import typer
 
-from trainyard.cli.failures import UsageError
+from trainyard.cli.failures import UsageError, help_alone
 from trainyard.cli.output import age, complain, emit, gone, say, show_all
 from trainyard.cli.session import JsonOption, client_of
 from trainyard.client import NotFoundError
 from trainyard.contract.access import TokenResource
 
-app = typer.Typer(help="Make, list and revoke API tokens.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="Make, list and revoke API tokens.", callback=help_alone, invoke_without_command=True, rich_markup_mode=None
+)
 
 
 @app.command("create")
@@ -49,7 +51,13 @@ def list_tokens(ctx: typer.Context, as_json: JsonOption = False) -> None:
     """
     with client_of(ctx) as client:
         found = list(client.tokens())
-    show_all(found, ("ID", "NAME", "ROLE", "CODE", "CREATED", "LAST USED", "STATE"), _row, as_json=as_json)
+    show_all(
+        found,
+        ("ID", "NAME", "ROLE", "CODE", "CREATED", "LAST USED", "STATE"),
+        _row,
+        as_json=as_json,
+        spare=("CREATED", "CODE"),
+    )
 
 
 def _row(token: TokenResource) -> tuple[str, ...]:

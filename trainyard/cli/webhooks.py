@@ -4,11 +4,17 @@ from typing import Annotated
 
 import typer
 
+from trainyard.cli.failures import help_alone
 from trainyard.cli.output import age, complain, emit, gone, say, show_all
 from trainyard.cli.session import JsonOption, client_of
 from trainyard.contract.access import DeliveryResource, WebhookResource
 
-app = typer.Typer(help="Have a server told of changes of status.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="Have a server told of changes of status.",
+    callback=help_alone,
+    invoke_without_command=True,
+    rich_markup_mode=None,
+)
 
 WebhookArgument = Annotated[str, typer.Argument(metavar="ID")]
 
@@ -93,7 +99,7 @@ def deliveries(ctx: typer.Context, webhook_id: WebhookArgument, as_json: JsonOpt
         _told,
         as_json=as_json,
         none="nothing was told yet",
-        spare=("TYPE", "ATTEMPTS", "CREATED", "JOB"),
+        spare=("JOB", "TYPE", "ATTEMPTS", "CREATED"),
     )
 
 

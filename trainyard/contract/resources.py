@@ -46,6 +46,9 @@ T = TypeVar("T")
 class Page(Resource, Generic[T]):
     """One page of a list; the next starts with `?after=<last_id>`."""
 
+    # Nothing below is documented, and looking for it in the source, once for each kind of item, took half a second.
+    model_config = ConfigDict(use_attribute_docstrings=False)
+
     object: Literal["list"] = "list"
     data: list[T]
     first_id: str | None = None

@@ -169,7 +169,7 @@ class TestOneJob:
         scheduler.submit(plan)
         assert until(scheduler, plan, "ended") == Observation("ended")
 
-    def test_a_result_file_is_never_opened_and_never_ends_a_job(self, place: Place) -> None:
+    def test_case_14_a_result_file_is_never_opened_and_never_ends_a_job(self, place: Place) -> None:
         scheduler, plan = place.scheduler(), place.plan("one")
         scheduler.submit(plan)
         began(plan)

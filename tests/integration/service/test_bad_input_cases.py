@@ -1,4 +1,4 @@
-"""The numbered cases of bad input.
+"""The numbered cases of bad input; every test of one has its number in its name.
 
 Elsewhere: 7, 16 and 21 in test_bad_input.py; 10 to 14 in test_checkpoints.py, test_artifacts.py and test_local.py; 16
 and 17 in test_ingest.py; 26 in test_slurm_commands.py; the connections of 25 in test_connections.py; the files of 27 in
@@ -7,6 +7,7 @@ test_private.py.
 
 import gzip
 import json
+import re
 import stat
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +31,11 @@ JSON = {"Content-Type": "application/json"}
 
 def refused(answer: Any, status: int, code: str) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code), answer.text
+
+
+def test_every_case_has_a_test_of_its_number() -> None:
+    texts = [path.read_text() for path in Path(__file__).parents[2].rglob("test_*.py")]
+    assert {int(n) for text in texts for n in re.findall(r"def test_case_(\d\d)_", text)} == set(range(1, 28))
 
 
 @pytest.mark.parametrize("name", ["a\nb", "a\rb", "a\0b", "a\u2028b", INJECTION])

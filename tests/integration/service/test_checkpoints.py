@@ -65,7 +65,7 @@ def test_files_are_listed_hidden_ones_too(world: World, job: str, folder: Path) 
     assert [one["path"] for one in rest["data"]] == ["manifest.json"]
 
 
-def test_a_pickle_is_bytes_and_is_never_opened(world: World, job: str, folder: Path) -> None:
+def test_case_13_a_pickle_is_bytes_and_is_never_opened(world: World, job: str, folder: Path) -> None:
     answer = world.client.get(url_of(world, job) + "/files/.metadata")
     assert answer.content == pickle.dumps(Bomb())
     assert answer.headers["content-type"] == "application/octet-stream"
@@ -80,7 +80,7 @@ def test_a_pickle_is_bytes_and_is_never_opened(world: World, job: str, folder: P
         ("bytes=" + ",".join("0-1" for _ in range(10_000)), 200, b"0123456789"),
     ],
 )
-def test_one_range_and_a_hostile_header_costs_little(
+def test_case_12_one_range_and_a_hostile_header_costs_little(
     world: World, job: str, folder: Path, header: str, status: int, content: bytes
 ) -> None:
     url = url_of(world, job) + "/files/inner/0123"
@@ -112,7 +112,7 @@ def test_a_range_outside_is_an_error_in_the_form_of_all_others(world: World, job
         "x" * 5000,
     ],
 )
-def test_a_path_that_no_file_of_ours_has_is_refused(world: World, job: str, folder: Path, path: str) -> None:
+def test_case_10_a_path_that_no_file_of_ours_has(world: World, job: str, folder: Path, path: str) -> None:
     answer = world.client.get(f"{url_of(world, job)}/files/{path}")
     assert answer.status_code in (404, 422)
     if path != "../x":  # the client itself resolves that one
@@ -120,7 +120,7 @@ def test_a_path_that_no_file_of_ours_has_is_refused(world: World, job: str, fold
 
 
 @pytest.mark.parametrize("name", ["..%2fx", "%2fetc%2fx", "..%5cx", "%2e%2e%2f", "CON", "x" * 300, "%252e"])
-def test_a_name_that_no_checkpoint_of_ours_has_is_refused(world: World, job: str, folder: Path, name: str) -> None:
+def test_case_10_a_name_that_no_checkpoint_of_ours_has(world: World, job: str, folder: Path, name: str) -> None:
     before = sorted(world.settings.runs.rglob("*"))
     for method in ("GET", "DELETE"):
         answer = world.client.request(method, f"/v1/jobs/{job}/checkpoints/{name}")
@@ -128,7 +128,7 @@ def test_a_name_that_no_checkpoint_of_ours_has_is_refused(world: World, job: str
     assert sorted(world.settings.runs.rglob("*")) == before
 
 
-def test_a_link_is_not_followed_and_not_listed(world: World, job: str, folder: Path, tmp_path: Path) -> None:
+def test_case_11_a_link_is_not_followed_and_not_listed(world: World, job: str, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     (folder / "planted").symlink_to(tmp_path / "secret")
     (folder / "away").symlink_to(tmp_path)
@@ -146,7 +146,7 @@ def audited(world: World) -> list[tuple[Any, ...]]:
     return [tuple(one[key] for key in wanted) for one in entries if one["action"].startswith("download")]
 
 
-def test_what_is_planted_is_in_the_audit_once_it_is_asked_for(
+def test_case_11_what_is_planted_is_in_the_audit_once_it_is_asked_for(
     world: World, job: str, folder: Path, tmp_path: Path
 ) -> None:
     (folder / "away").symlink_to(tmp_path)

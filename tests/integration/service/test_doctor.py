@@ -71,6 +71,14 @@ def test_little_space_is_found(settings: Settings) -> None:
     assert "disk" in wrong(settings.model_copy(update={"low_disk_gb": 1e9}))
 
 
+def test_gpus_that_are_asked_for_and_not_here_are_found(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    gpu = found(settings.model_copy(update={"accelerator": "cuda"}))["gpu"]
+    assert gpu.state == "wrong"
+    assert "TRAINYARD_ACCELERATOR" in gpu.message
+    assert found(settings)["gpu"].state == "ok"
+
+
 def test_on_slurm_a_missing_command_and_an_address_of_this_machine_are_found(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,7 +32,7 @@ def test_duplicates_are_counted(world: World) -> None:
     assert told.json() == {"accepted": 1, "duplicates": 2}
 
 
-def test_more_names_than_a_job_may_use(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_case_17_more_names_than_a_job_may_use(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "MAX_KEYS", 20)
     job = world.submit()
     worker = world.start(job)

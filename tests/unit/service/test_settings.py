@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from service.__main__ import main
 from service.cluster.place import Place
 from service.errors import ServiceError
 from service.planner.script import preview
@@ -19,6 +20,15 @@ def private(path: Path, text: str) -> Path:
     path.write_text(text)
     path.chmod(0o600)
     return path
+
+
+@pytest.mark.parametrize(("name", "value"), [("CODE_ROLES", "admin,viewer"), ("PORT", "x"), ("DATABASE_URL", "x:")])
+def test_a_bad_setting_is_named_as_it_is_set(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, value: str
+) -> None:
+    monkeypatch.setenv(f"TRAINYARD_{name}", value)
+    assert main(["doctor"]) == 2
+    assert capsys.readouterr().err.startswith(f"TRAINYARD_{name}: ")
 
 
 def test_the_nodes_interpreter_stands_in_the_batch_script(tmp_path: Path) -> None:

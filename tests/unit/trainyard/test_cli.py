@@ -391,9 +391,10 @@ class TestHistory:
         service.on("GET", "/v1/jobs/a1", job("a1")).on(
             "GET", "/v1/jobs/a1/checkpoints", page(CHECKPOINT | {"best": True, "latest": True})
         )
-        shown = run("checkpoints", "a1").stdout.splitlines()[1]
+        _, shown, where = run("checkpoints", "a1").stdout.splitlines()
         assert shown.startswith("92    best latest  481 kB")
-        assert shown.endswith("eval/loss 0.25  /runs/a1/checkpoints/step-0000000092")
+        assert shown.endswith("eval/loss 0.25  step-0000000092")
+        assert where == "in /runs/a1/checkpoints"
         assert lines(run("checkpoints", "a1", "--json")) == [
             {"object": "checkpoint", **CHECKPOINT, "best": True, "latest": True}
         ]

@@ -2,13 +2,17 @@
 
 import asyncio
 import json
+import sys
 from types import SimpleNamespace
 
 import httpx
 import pytest
 from rich.text import Text
 
+import trainyard.cli
 from tests.unit.trainyard.fake_service import TIME, FakeService, job, page
+from tests.unit.trainyard.test_cli import CHECKPOINT
+from tests.unit.trainyard.test_cli_errors import UNKNOWN
 from trainyard.cli import asking, output
 from trainyard.client import ConflictError, NotFoundError
 
@@ -180,3 +184,42 @@ class TestANarrowTerminal:
         assert shown(200, spare=spare).split()[:7] == list(self.HEADINGS)
         assert shown(80, spare=spare).splitlines()[0].split() == ["JOB", "NAME", "STATUS", "STEP"]
         assert len(shown(80, spare=spare).splitlines()) == 2
+
+    def test_a_curve_is_on_one_line_or_not_there(self, shown):
+        curve = "▁▂▃▄▅▆▇█" * 4
+        self.HEADINGS, self.ROW = ("METRIC", "LAST", "CURVE"), ("perf/checkpoint_stall_seconds", "0.1234", curve)
+        assert curve in shown(70, spare=("CURVE",))
+        assert "▁" not in shown(60, spare=("CURVE",))
+
+    @pytest.mark.parametrize("width", [80, 200])
+    def test_says_once_where_checkpoints_lie(self, service, run, monkeypatch, width):
+        monkeypatch.setattr(output, "console", lambda: output.TerminalConsole(width=width, markup=False))
+        folder = f"/shared/runs/of/a/team/with/a/long/name/job_{ULID}/checkpoints"
+        saved = [CHECKPOINT | {"step": step, "path": f"{folder}/step-{step:010}"} for step in (5, 10)]
+        service.on("GET", "/v1/jobs/a1", OVER).on("GET", "/v1/jobs/a1/checkpoints", page(*saved))
+        lines = run("checkpoints", "a1").stdout.splitlines()
+        assert [line.split()[-1] for line in lines[1:]] == ["step-0000000005", "step-0000000010", folder]
+
+
+@pytest.mark.parametrize("group", ["tokens", "webhooks"])
+def test_a_group_alone_shows_its_help_as_the_program_does(run, group):
+    alone, asked = run(group), run(group, "--help")
+    assert (alone.stdout, alone.stderr, alone.exit_code) == (asked.stdout, "", 2)
+    assert len(alone.stdout.splitlines()) > 5
+
+
+def test_programs_find_only_errors_on_stderr(service, run):
+    service.on("GET", "/v1/jobs/digits", UNKNOWN).on("GET", "/v1/jobs", page(job("a1", name="digits")))
+    done = run("show", "digits", "--json")
+    assert (done.stderr, json.loads(done.stdout)["id"]) == ("", "a1")
+
+
+def test_an_interruption_while_it_loads_leaves_no_traceback(monkeypatch):
+    class Slow:
+        def __getattr__(self, name):
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "trainyard.cli.app", Slow())
+    with pytest.raises(SystemExit) as left:
+        trainyard.cli.main()
+    assert left.value.code == 130

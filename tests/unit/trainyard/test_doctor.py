@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from service.doctor import filesystem_of
+from tests.unit.trainyard.fake_service import error
 from trainyard.cli.doctor import clock_finding
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -39,7 +40,8 @@ def test_a_service_that_does_not_answer_is_wrong_with_the_fix(run, monkeypatch):
 
 
 def ready(monkeypatch):
-    monkeypatch.setattr(httpx, "get", lambda *_, **__: httpx.Response(200))
+    said = {"status": "ok", "checks": {}}
+    monkeypatch.setattr(httpx, "get", lambda *_, **__: httpx.Response(200, json=said))
 
 
 def test_a_service_that_answers_is_asked_and_not_this_shells_settings(service, run, monkeypatch):
@@ -65,6 +67,24 @@ def test_a_silent_service_elsewhere_is_not_replaced_by_this_shells_settings(run,
     result = run("doctor")
     assert not any("migrations" in line for line in result.stdout.splitlines())
     assert any("unset TRAINYARD_URL" in line for line in result.stdout.splitlines())
+
+
+@pytest.mark.parametrize("status", [200, 404])
+def test_another_program_at_the_address_is_told_from_a_service_that_is_not_ready(run, monkeypatch, status):
+    monkeypatch.setenv("TRAINYARD_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr(httpx, "get", lambda *_, **__: httpx.Response(status, text="<html>welcome</html>"))
+    wrong = [line for line in run("doctor").stdout.splitlines() if line.startswith("WRONG")]
+    assert len(wrong) == 1
+    assert "not Trainyard's. Fix: set TRAINYARD_URL" in wrong[0]
+
+
+def test_a_bad_token_is_told_once(service, run, monkeypatch):
+    ready(monkeypatch)
+    refusal = error(401, "a valid token is needed", "authentication_error", "invalid_token")
+    for path in ("/v1/tokens/self", "/v1/cluster", "/v1/doctor"):
+        service.on("GET", path, refusal)
+    told = [line for line in run("doctor").stdout.splitlines() if "a valid token is needed" in line]
+    assert [line.split()[1] for line in told] == ["you"]
 
 
 def test_the_innermost_mount_says_the_filesystem():
