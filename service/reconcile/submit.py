@@ -43,7 +43,9 @@ from trainyard.contract.spec import parse_spec
 log = structlog.get_logger("submit")
 
 _LONG = timedelta(seconds=60)
-_TAKES_LONG = "being handed to the scheduler for more than a minute: Slurm is slow to answer, or the disk of TRAINYARD_RUNS_DIR is"
+_TAKES_LONG = (
+    "being handed to the scheduler for more than a minute: its answer is slow, or the disk of TRAINYARD_RUNS_DIR"
+)
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,8 @@ class Submitter:
             SchedulerUnavailableError: nothing was learned.
         """
         if self.hand_overs.under_way(attempt.id):
-            self._tell_how_long(job, attempt)
+            if job.desired == "run" and job.status_message != _TAKES_LONG:
+                self._tell_how_long(attempt)
             return
         if attempt.handed_over_at is None:
             self._never_asked(job, attempt)
@@ -143,14 +146,14 @@ class Submitter:
         elif self._surely_absent(job, attempt, policy, now):
             self._begin(job, attempt)
 
-    def _tell_how_long(self, job: Job, attempt: Attempt) -> None:
+    def _tell_how_long(self, attempt: Attempt) -> None:
         now, until = self.services.clock(), attempt.handed_over_at
-        if until is None or now - (until - self._policy.asking) < _LONG or job.status_message == _TAKES_LONG:
+        if until is None or now - (until - self._policy.asking) < _LONG:
             return
         with self.lease.write() as session:
             jobs = JobRepository(session, now)
-            row = jobs.locked(job.no)
-            if row.status == "submitting" and row.attempt_id == attempt.id:
+            row = jobs.locked(attempt.job_no)
+            if row.status == "submitting" and row.desired == "run" and row.attempt_id == attempt.id:
                 jobs.say(row, _TAKES_LONG)
 
     def adopt(self, job: Job, attempt: Attempt, scheduler_id: str) -> None:
