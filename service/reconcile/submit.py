@@ -44,7 +44,7 @@ log = structlog.get_logger("submit")
 
 _LONG = timedelta(seconds=60)
 _TAKES_LONG = (
-    "being handed to the scheduler for more than a minute: its answer is slow, or the disk of TRAINYARD_RUNS_DIR"
+    "being handed to the scheduler for more than a minute: sbatch is slow, or the disk of TRAINYARD_RUNS_DIR"
 )
 
 
