@@ -43,9 +43,7 @@ from trainyard.contract.spec import parse_spec
 log = structlog.get_logger("submit")
 
 _LONG = timedelta(seconds=60)
-_TAKES_LONG = (
-    "being handed to the scheduler for more than a minute: sbatch is slow, or the disk of TRAINYARD_RUNS_DIR"
-)
+_TAKES_LONG = "being handed to the scheduler for more than a minute: sbatch is slow, or the disk of TRAINYARD_RUNS_DIR"
 
 
 @dataclass(frozen=True)
