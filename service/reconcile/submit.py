@@ -42,6 +42,9 @@ from trainyard.contract.spec import parse_spec
 
 log = structlog.get_logger("submit")
 
+_LONG = timedelta(seconds=60)
+_TAKES_LONG = "being handed to the scheduler for more than a minute: sbatch is slow, or the disk of TRAINYARD_RUNS_DIR"
+
 
 @dataclass(frozen=True)
 class LookupPolicy:
@@ -120,6 +123,8 @@ class Submitter:
             SchedulerUnavailableError: nothing was learned.
         """
         if self.hand_overs.under_way(attempt.id):
+            if job.desired == "run" and job.status_message != _TAKES_LONG:
+                self._tell_how_long(attempt)
             return
         if attempt.handed_over_at is None:
             self._never_asked(job, attempt)
@@ -138,6 +143,16 @@ class Submitter:
             self._give_back(attempt.tag, folder, watched, found)
         elif self._surely_absent(job, attempt, policy, now):
             self._begin(job, attempt)
+
+    def _tell_how_long(self, attempt: Attempt) -> None:
+        now, until = self.services.clock(), attempt.handed_over_at
+        if until is None or now - (until - self._policy.asking) < _LONG:
+            return
+        with self.lease.write() as session:
+            jobs = JobRepository(session, now)
+            row = jobs.locked(attempt.job_no)
+            if row.status == "submitting" and row.desired == "run" and row.attempt_id == attempt.id:
+                jobs.say(row, _TAKES_LONG)
 
     def adopt(self, job: Job, attempt: Attempt, scheduler_id: str) -> None:
         """Watch the job that has claimed the attempt, and no other of its name."""

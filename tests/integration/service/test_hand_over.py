@@ -48,6 +48,20 @@ def test_an_sbatch_that_hangs_holds_up_nothing_else(world: World, hanging: Hangi
     assert len(hanging.submitted) == 1
 
 
+def test_a_question_that_takes_long_is_told_of(world: World, hanging: HangingScheduler) -> None:
+    job = world.submit()
+    world.tick()
+    assert hanging.asked.wait(10)
+    world.clock.advance(50)
+    world.tick()
+    assert world.job(job)["status_message"] == "being handed to the scheduler (slurm)"
+    world.clock.advance(10)
+    world.tick(2)
+    assert "for more than a minute" in world.job(job)["status_message"]
+    hanging.go.set()
+    wait_until(lambda: (world.tick(), world.status(job) == "pending")[1], 10, "its id to be recorded")
+
+
 def test_no_more_are_asked_at_once_than_there_is_room(world: World, hanging: HangingScheduler) -> None:
     jobs = [world.submit() for _ in range(4)]
     world.tick()
