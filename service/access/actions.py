@@ -84,6 +84,16 @@ def person_of(database: Database, row: Token, now: datetime) -> Principal:
     return Principal(kind="person", id=row.id, name=row.name, role=role, may_run_code=row.may_run_code)
 
 
+def still_good(database: Database, token_id: str, now: datetime) -> bool:
+    """Whether a person's token that was good is so now; where it cannot be looked up, nothing is held against it."""
+    try:
+        with database.read() as session:
+            row = TokenRepository(session).get(token_id)
+    except UnavailableError:
+        return True
+    return row is not None and row.revoked_at is None and (row.expires_at is None or now < row.expires_at)
+
+
 def _note_use(database: Database, token_id: str, now: datetime) -> None:
     try:
         with database.write() as session:

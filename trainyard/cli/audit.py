@@ -42,8 +42,13 @@ def audit(
 
 
 def _row(entry: AuditResource) -> tuple[str, ...]:
-    when, where = f"{entry.created_at:%Y-%m-%d %H:%M:%S}Z", (entry.address or "-", entry.request_id or "-")
+    when, where = f"{entry.created_at:%Y-%m-%d %H:%M:%S}Z", (_addresses(entry), entry.request_id or "-")
     return when, entry.actor, entry.action, entry.target or "-", _outcome(entry), *where
+
+
+def _addresses(entry: AuditResource) -> str:
+    """Of an entry that counts several requests, all of theirs."""
+    return entry.address or ", ".join(entry.detail.get("addresses", ())) or "-"
 
 
 def _outcome(entry: AuditResource) -> str:

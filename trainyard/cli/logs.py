@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from trainyard.cli.failures import UsageError
+from trainyard.cli.failures import UsageError, note
 from trainyard.cli.output import complain, emit, write
 from trainyard.cli.session import JobArgument, JsonOption, client_of, find_job
 from trainyard.client import Client, LogChunk, NotFoundError, TrainyardError
@@ -88,6 +88,7 @@ class Follower:
         self._missing: NotFoundError | None = None
         self._waited = 0.0
         self._failures = 0
+        self._told = False
 
     def chunks(self) -> Iterator[Piece]:
         ended = False
@@ -106,6 +107,7 @@ class Follower:
                 self._wait_out(error)
                 continue
             if not ended:
+                self._say_why_there_is_none()
                 time.sleep(POLL_SECONDS)
         if self._missing is not None:
             raise self._missing
@@ -137,6 +139,12 @@ class Follower:
             return False
         self._place = Place(self._place.attempt + 1, self._place.rank)
         return True
+
+    def _say_why_there_is_none(self) -> None:
+        """Once, for a job that may wait for hours before its first line."""
+        if not self._told and (self._place.attempt is None or self._missing is not None):
+            note(f"no such log yet; the job is {self._job.status}: {self._job.status_message}")
+            self._told = True
 
     def _wait_out(self, error: TrainyardError) -> None:
         if not is_passing(error) or self._waited > PATIENCE_SECONDS:

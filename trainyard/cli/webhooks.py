@@ -99,7 +99,7 @@ def deliveries(ctx: typer.Context, webhook_id: WebhookArgument, as_json: JsonOpt
         _told,
         as_json=as_json,
         none="nothing was told yet",
-        spare=("JOB", "TYPE", "ATTEMPTS", "CREATED"),
+        spare=("ID", "TYPE", "ATTEMPTS", "CREATED"),
     )
 
 

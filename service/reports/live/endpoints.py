@@ -1,13 +1,17 @@
 """The routes of live streams."""
 
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from functools import partial
+from time import monotonic
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
-from service.dependencies import PersonDep, ServicesDep
+from service.access.actions import Principal, still_good
+from service.dependencies import PersonDep, Services, ServicesDep
 from service.errors import InvalidRequestError
 from service.reports.live.feed import parse_place
 from service.reports.live.following import Following
@@ -16,6 +20,9 @@ from service.reports.live.sources import JobNews
 from trainyard.contract.wording import RANK
 
 router = APIRouter(prefix="/v1", tags=["reports"])
+
+TOKEN_SECONDS = 30.0
+"""How often an open stream asks whether its token is good still; what would be sent meanwhile is."""
 
 HEADERS = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
 """Proxies must hand each event on as it comes, unchanged."""
@@ -46,7 +53,7 @@ LastPlace = Annotated[
 )
 async def stream_job(
     services: ServicesDep,
-    _person: PersonDep,
+    person: PersonDep,
     job_id: str,
     logs: bool = True,
     rank: Annotated[str | None, Query(pattern=RANK, description="Of the logs, only this one.")] = None,
@@ -63,7 +70,7 @@ async def stream_job(
         after = int(last_event_id)
     make = partial(JobNews, services.database, services.settings.runs, services.clock, job_id)
     following = Following(services.hub, await run_in_threadpool(make), logs=logs, rank=rank)
-    return await _answer(following, (after, 0))
+    return await _answer(services, person, following, (after, 0))
 
 
 @router.get(
@@ -72,7 +79,7 @@ async def stream_job(
     response_class=StreamingResponse,
     responses={200: {"content": {"text/event-stream": {}}}},
 )
-async def stream_jobs(services: ServicesDep, _person: PersonDep, last_event_id: LastPlace = None) -> Response:
+async def stream_jobs(services: ServicesDep, person: PersonDep, last_event_id: LastPlace = None) -> Response:
     """Status, events, checkpoints and newest metrics of every job, from now on or from `Last-Event-ID` on.
 
     Ids are of the form `12-34`. An event `reset` says that what the client missed is no longer kept.
@@ -81,10 +88,23 @@ async def stream_jobs(services: ServicesDep, _person: PersonDep, last_event_id: 
     if last_event_id and place is None:
         raise InvalidRequestError("is not the id of an event of this stream", param="Last-Event-ID")
     following = Following(services.hub, services.feed, logs=False)
-    return await _answer(following, place)
+    return await _answer(services, person, following, place)
 
 
-async def _answer(following: Following, after: Place | None) -> Response:
+async def _answer(services: Services, person: Principal, following: Following, after: Place | None) -> Response:
     if not await following.start(after):
         return Response(status_code=204)
-    return StreamingResponse(following.events(), media_type="text/event-stream", headers=HEADERS)
+    texts = _while_good(services, person, following.events())
+    return StreamingResponse(texts, media_type="text/event-stream", headers=HEADERS)
+
+
+async def _while_good(services: Services, person: Principal, texts: AsyncGenerator[str]) -> AsyncGenerator[str]:
+    """A stream that ends with its token, which may be revoked or expire while it is open for days."""
+    asked = monotonic()
+    async with aclosing(texts):
+        async for text in texts:
+            if monotonic() - asked >= TOKEN_SECONDS:
+                if not await run_in_threadpool(still_good, services.database, person.id, services.clock()):
+                    return
+                asked = monotonic()
+            yield text

@@ -1,6 +1,6 @@
 """One client's stream: first what it missed, read for it alone, then what the hub reads for all."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from functools import partial
 
 from starlette.concurrency import run_in_threadpool
@@ -43,7 +43,7 @@ class Following:
         self._live_from = await run_in_threadpool(join)
         return True
 
-    async def events(self) -> AsyncIterator[str]:
+    async def events(self) -> AsyncGenerator[str]:
         """Server-sent events until nothing more can come, the service stops, or the client is too slow."""
         try:
             yield RETRY

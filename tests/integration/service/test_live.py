@@ -2,12 +2,15 @@
 
 import asyncio
 import json
+import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
 from service.errors import TooManyRequestsError
+from service.reports.live import endpoints
 from service.reports.live import following as following_module
 from service.reports.live.feed import WHOLE
 from service.reports.live.following import Following
@@ -175,6 +178,27 @@ def test_a_quiet_stream_shows_that_it_lives(world: World, monkeypatch: pytest.Mo
                     return
 
     asyncio.run(watch())
+
+
+def test_a_stream_ends_with_its_token(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following_module, "HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr(endpoints, "TOKEN_SECONDS", 0.0)
+    made = world.client.post("/v1/tokens", json={"name": "eve"}).json()
+    job, answers = world.submit(), []
+
+    def listen() -> None:
+        headers = {"Authorization": f"Bearer {made['token']}"}
+        answers.append(world.client.get(f"/v1/jobs/{job}/stream", headers=headers).status_code)
+
+    listener = threading.Thread(target=listen, daemon=True)
+    listener.start()
+    until = time.monotonic() + 20
+    while not world.services.hub.open and time.monotonic() < until:
+        time.sleep(0.01)
+    assert world.client.delete(f"/v1/tokens/{made['id']}").status_code == 204
+    listener.join(20)
+    assert answers == [200]
+    assert world.services.hub.open == 0
 
 
 def test_a_slow_client_is_let_go_and_others_are_not() -> None:

@@ -103,6 +103,13 @@ def test_the_audit_is_a_table(service, run):
     assert service.requests[-1].url.params["actor"] == "bob"
 
 
+def test_failed_sign_ins_are_shown_with_where_they_came_from(service, run):
+    counted = {"count": 3, "addresses": {"10.0.0.7": 2, "10.0.0.9": 1}}
+    entry = {"id": "aud_1", "created_at": TIME, "actor": "anonymous", "action": "authenticate", "outcome": "refused"}
+    service.on("GET", "/v1/audit", page({**entry, "status": 401, "detail": counted}))
+    assert "refused (401), 3 of them  10.0.0.7, 10.0.0.9" in run("audit").stdout
+
+
 def test_the_audit_of_some_time(service, run):
     service.on("GET", "/v1/audit", page())
     assert run("audit", "--since", "2026-01-31", "--until", "2026-02-01 12:00").exit_code == 0

@@ -285,8 +285,9 @@ class TestLogs:
         done = run("logs", "a1", "-f")
         assert done.exit_code == 0
         assert done.stdout == "one\nlate\ntwo\nend\n"
-        assert done.stderr.startswith("connection lost, waiting for the service: cannot connect")
-        assert done.stderr.count("\n") == 1
+        waited, lost = done.stderr.splitlines()
+        assert waited == "note: no such log yet; the job is queued: waits for the reconciler"
+        assert lost.startswith("connection lost, waiting for the service: cannot connect")
 
     def test_following_a_rank_that_never_was_says_so_at_the_end(self, service, run):
         service.on("GET", "/v1/jobs/a1", job("a1", status="failed", attempt=attempt(1)))
