@@ -65,8 +65,7 @@ def join(spec: TrainingSpec) -> Ranks:
     local_rank = int(os.environ["LOCAL_RANK"])
     device = torch.device("cpu")
     if spec.backend == "nccl":
-        device = torch.device("cuda", local_rank)
-        torch.cuda.set_device(device)
+        device = _gpu(local_rank)
     dist.init_process_group(_backend(spec), timeout=patience)
     if dist.get_world_size() != int(os.environ["WORLD_SIZE"]):
         raise RefusedError(
@@ -95,6 +94,22 @@ def _backend(spec: TrainingSpec) -> str:
         # What lies in the host's memory is summed there: the norm of the gradients.
         return "cpu:gloo,cuda:nccl"
     return spec.backend
+
+
+def _gpu(local_rank: int) -> torch.device:
+    """The rank's own, which torch uses from now on.
+
+    Raises:
+        RefusedError: this build of torch knows no GPU.
+    """
+    if not torch.backends.cuda.is_built():
+        raise RefusedError(
+            f"the job runs on GPUs, and the torch of its Python ({torch.__version__}) was built without CUDA",
+            "Install a torch with CUDA where the workers run; on a machine without a GPU set TRAINYARD_ACCELERATOR=cpu.",
+        )
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    return device
 
 
 def leave() -> None:

@@ -127,20 +127,17 @@ class Supervisor:
         self._failure: Failure | None = None
         world = node.count * launch.processes_per_node
         minutes = launch.spec.health.stall_timeout_minutes
-        self._watchdog = None
-        if minutes is not None:
-            # Which ranks of a script ever show their progress is the script's affair.
-            expected = world if launch.spec.task in LOOP_TASKS else 0
-            self._watchdog = watchdog.Watchdog(
-                layout, expected, minutes * 60.0, lambda: verdict.last_execution(layout, self._first)
-            )
+        # Which ranks of a script ever show their progress is the script's affair.
+        expected = world if launch.spec.task in LOOP_TASKS else 0
+        execution = partial(verdict.last_execution, layout, self._first)
+        self._watchdog = watchdog.Watchdog(layout, expected, minutes * 60.0, execution) if minutes is not None else None
         self._known: set[tuple[int, int]] = set()
         self._launch = launch
         self._process = process
         self._heart = Heart(
             launch.heartbeat_seconds,
             connect,
-            lambda: verdict.last_execution(layout, self._first),
+            execution,
             self._on_reply,
             late_claim=late_claim,
             node=node.index,

@@ -5,7 +5,7 @@ import pytest
 from trainyard.contract.spec import parse_spec
 from trainyard.contract.templates import load_template
 from worker import distributed
-from worker.distributed import _backend
+from worker.distributed import _backend, join
 from worker.errors import RefusedError
 
 
@@ -25,3 +25,11 @@ class TestBackend:
         monkeypatch.setattr(distributed.dist, "is_mpi_available", lambda: False)
         with pytest.raises(RefusedError, match="not part of this build of torch"):
             _backend(spec(backend="mpi"))
+
+
+def test_a_torch_without_cuda_is_refused_before_it_is_asked_for_a_gpu(monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setattr(distributed.torch.backends.cuda, "is_built", lambda: False)
+    with pytest.raises(RefusedError, match="built without CUDA") as refused:
+        join(spec(backend="nccl"))
+    assert "TRAINYARD_ACCELERATOR=cpu" in refused.value.hint
