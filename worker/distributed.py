@@ -102,10 +102,10 @@ def _gpu(local_rank: int) -> torch.device:
     Raises:
         RefusedError: this build of torch knows no GPU.
     """
-    if not torch.backends.cuda.is_built():
+    if not torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
         raise RefusedError(
             f"the job runs on GPUs, and the torch of its Python ({torch.__version__}) was built without CUDA",
-            "Install a torch with CUDA where the workers run; on a machine without a GPU set TRAINYARD_ACCELERATOR=cpu.",
+            "Install one with CUDA where the workers run; on a machine without a GPU set TRAINYARD_ACCELERATOR=cpu.",
         )
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)
