@@ -45,7 +45,10 @@ class Database:
         else:
             # A deadlock of two writers or a stuck one must end as an error that is retried, not as a hang.
             options = {"options": "-c statement_timeout=30000 -c lock_timeout=10000"}
-            self._reader = sa.create_engine(self.url, pool_size=10, max_overflow=10, connect_args=options)
+            # The one used last is the warmest: its server process has the plans and pages at hand.
+            self._reader = sa.create_engine(
+                self.url, pool_size=10, max_overflow=10, pool_use_lifo=True, connect_args=options
+            )
             _ping_after_rest(self._reader)
             self._writer = self._reader
         driver: Any = self._writer.dialect.dbapi
