@@ -245,8 +245,8 @@ class Reconciler:
             return
         # What the scheduler has forgotten and is still heard still writes.
         over = gone and not heard
-        if over and attempt.scheduler == "slurm" and read_claimant(folder) not in (None, attempt.scheduler_id):
-            # What is over is a double that found the attempt taken; the one that has it may still run.
+        if gone and attempt.scheduler == "slurm" and read_claimant(folder) not in (None, attempt.scheduler_id):
+            # What is over is a double that found the attempt taken; the one that has it may still run, and be heard.
             self._submitter.adopt(job, attempt, str(read_claimant(folder)))
             return
         if over:

@@ -98,6 +98,19 @@ def test_a_run_that_the_scheduler_forgot_is_not_lost_while_it_is_heard(world: Wo
     assert world.status(job) == "lost", "nothing is heard of it any more"
 
 
+def test_a_run_that_is_heard_is_watched_as_the_job_that_has_claimed_it(world: World) -> None:
+    world.scheduler.name = "slurm"
+    job = world.submit()
+    worker = world.start(job)
+    claim = {"nonce": "nonce-of-the-first", "host": "n1", "pid": 7, "scheduler_id": "78"}
+    world.folder(job).claim.write_text(json.dumps(claim))
+    world.scheduler.states.clear()
+    worker.post("heartbeat", {"execution": 1})
+    world.tick()
+    assert world.job(job)["attempt"]["scheduler_id"] == "78", "the one that Slurm has forgotten was a double"
+    assert world.status(job) == "running"
+
+
 def test_a_lost_run_that_beats_again_comes_back_by_itself_and_stays(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
