@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import signal
 import socket
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -21,6 +22,8 @@ _TAIL_BYTES = 16 * 1024
 _RAISED = re.compile(
     r"^(?:\[rank\d+\]: ?)?(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)): (?P<message>.*)$"
 )
+_ABORTED = "terminate called without an active exception"
+"""gloo's threads, where the process ends with an error while they still run: it is not what went wrong."""
 _CLOSING_SECONDS = 0.5
 
 
@@ -76,17 +79,24 @@ def conclude(layout: AttemptLayout, first: int, returncode: int, reason: str | N
         )
         write_atomic(layout.finish(execution), record.model_dump_json())
         return
-    for end in _failed(layout, execution):
-        write_error(layout.rank_error(end["rank"]), _error_of(layout, end, execution))
+    for end in _ended(layout, execution):
+        if end["exitcode"] > 0 or (end["exitcode"] == -signal.SIGABRT and _had_raised(layout.rank_log(end["rank"]))):
+            write_error(layout.rank_error(end["rank"]), _error_of(layout, end, execution))
 
 
-def _failed(layout: AttemptLayout, execution: int) -> list[dict[str, Any]]:
-    """The ranks that ended by themselves with an error; those ended by a signal are told of by torchrun alone."""
+def _ended(layout: AttemptLayout, execution: int) -> list[dict[str, Any]]:
+    """The ranks that did not end well. Of those ended by a signal, torchrun alone tells."""
     found: list[dict[str, Any]] = []
     for path in ended_files(layout, execution):
         with contextlib.suppress(OSError, ValueError):
-            found += [end for end in json.loads(path.read_text()) if end["exitcode"] > 0]
+            found += json.loads(path.read_text())
     return found
+
+
+def _had_raised(log: Path) -> bool:
+    """Whether an exception was the program's last word before the process was aborted on its way out."""
+    lines = ["", "", *_tail(log).splitlines()]
+    return lines[-1] == _ABORTED and _RAISED.match(lines[-2]) is not None
 
 
 def _error_of(layout: AttemptLayout, end: dict[str, Any], execution: int) -> RankError:

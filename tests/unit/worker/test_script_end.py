@@ -1,0 +1,63 @@
+"""What the launcher makes of how the ranks of a user's own program ended."""
+
+import json
+import signal
+
+import pytest
+
+from trainyard.contract.layout import AttemptLayout
+from worker.errors import read_errors
+from worker.launcher.ended import ended_file
+from worker.launcher.script import conclude
+from worker.launcher.verdict import settle
+
+TRACEBACK = """begins
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "train.py", line 15, in <module>
+[rank1]: ValueError: enough
+"""
+ABORTED = "terminate called without an active exception\n"
+
+
+@pytest.fixture
+def ended(tmp_path):
+    """Rank 1 has said this and ended so, and rank 0 was ended by torchrun."""
+    layout = AttemptLayout(tmp_path)
+    for folder in (layout.errors, layout.logs, layout.spool):
+        folder.mkdir(exist_ok=True)
+
+    def made(said, exitcode):
+        layout.rank_log(1).write_text(said)
+        layout.rank_log(0).write_text("begins\n")
+        ends = [
+            {"rank": rank, "exitcode": code, "pid": rank + 1, "time": 5.0}
+            for rank, code in ((0, -signal.SIGKILL), (1, exitcode))
+        ]
+        ended_file(layout, 0, 1).write_text(json.dumps(ends))
+        conclude(layout, 1, 1, None)
+        return layout
+
+    return made
+
+
+@pytest.mark.parametrize(("said", "exitcode"), [(TRACEBACK, 1), (TRACEBACK + ABORTED, -signal.SIGABRT)])
+def test_an_exception_is_what_went_wrong_though_the_process_was_aborted_on_its_way_out(ended, said, exitcode):
+    layout = ended(said, exitcode)
+    failure = settle(layout, 1, 1, killed_for=None).failure
+    assert failure is not None
+    assert (failure.rank, failure.type, failure.message) == (1, "ValueError", "enough")
+    assert "line 15" in (failure.traceback or "")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "begins\n" + ABORTED,
+        TRACEBACK + "caught; on with it\n" + ABORTED,
+        TRACEBACK + "terminate called after throwing an instance of 'c10::DistBackendError'\n",
+        "",
+    ],
+)
+def test_an_abort_of_another_cause_is_told_as_one(ended, said):
+    layout = ended(said, -signal.SIGABRT)
+    assert not [error for error in read_errors(layout.errors) if error.rank == 1]
