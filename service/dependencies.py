@@ -30,7 +30,7 @@ from service.reports.live.hub import Hub
 from service.reports.live.sources import FeedNews
 from service.reports.points.admission import Admission
 from service.reports.points.queue import IngestQueue
-from service.reports.points.writing import PointWriter
+from service.reports.points.writing import point_writers
 from service.settings import Settings
 from service.webhooks.actions import Resolver, resolve_host
 from trainyard.contract.base import no_number
@@ -69,7 +69,7 @@ class Services:
     def __post_init__(self) -> None:
         self.thinner = Thinner(self.database)
         self.points = IngestQueue(
-            PointWriter(self.database, self.thinner.stored),
+            point_writers(self.database, self.thinner.stored),
             lambda: self.clock(),
             limit_bytes=self.settings.ingest_limit,
         )

@@ -20,7 +20,7 @@ from service.dependencies import Services
 from service.errors import ServiceError
 from service.middleware import bucket_of, host_name, is_workers, marks, refusal, request_id
 from service.reports.points.decoding import decode
-from service.reports.points.writing import Outcome
+from service.reports.points.outcome import Outcome
 from service.shortcut import Exchange
 
 ROUTE = "/v1/attempts/{aid}/metrics"

@@ -57,7 +57,7 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[Session]:
         """A session whose changes are thrown away."""
-        with _translated(), Session(self._reader, expire_on_commit=False) as session:
+        with _translated(self._driver_errors), Session(self._reader, expire_on_commit=False) as session:
             yield session
 
     @contextmanager

@@ -1,9 +1,7 @@
 """Keeping curves thinned as their points arrive: a thread that folds what is new of a job into its buckets."""
 
 import threading
-from collections.abc import Iterator, Sequence
-from itertools import groupby
-from operator import itemgetter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import structlog
@@ -13,7 +11,7 @@ from service.errors import UnavailableError
 from service.reports.curves.buckets import Arrival, Kept, merge, spacing, stand_outs
 from service.reports.curves.cover import LEVELS, width_shift
 from service.reports.curves.repository import CurveRepository, Mark, Place
-from service.reports.points.writing import Stored
+from service.reports.points.outcome import Stored
 
 FOLD_AT = 8192
 """Points of a job that may wait: a reader has to look through them."""
@@ -31,16 +29,17 @@ def fold(database: Database, job_no: int) -> int:
     """
     with database.read() as session:
         curves = CurveRepository(session, database)
-        mark = curves.mark(job_no)
-        points = _whole(curves.pending(job_no, mark.sequence if mark else 0, _AT_ONCE))
+        known = curves.mark(job_no)
+        points = _whole(curves.pending(job_no, known.sequence if known else 0, _AT_ONCE))
         if not points:
             return 0
-        mark = mark or Mark(0, _spacing(points))
+        mark = known or Mark(0, _spacing(points))
         up_to = points[-1][-1]
         gone, kept = _changes(curves, job_no, mark.shift, points)
     with database.write() as session:
         curves = CurveRepository(session, database)
-        curves.start_mark(job_no, mark.shift)
+        if known is None:
+            curves.start_mark(job_no, mark.shift)
         if not curves.advance(job_no, mark.sequence, up_to):
             return 0
         curves.replace(job_no, gone, kept)
@@ -69,7 +68,7 @@ def _changes(
     gone: list[tuple[int, ...]] = []
     put: list[tuple[Any, ...]] = []
     finest = width_shift(0, shift)
-    series = {key: stand_outs(group, finest) for key, group in groupby(sorted(points), key=itemgetter(0, 1))}
+    series = {key: stand_outs(sorted(group), finest) for key, group in _by_series(points).items()}
     kept = curves.kept(job_no, [place for key, fresh in series.items() for place in _places(key, fresh, shift)])
     for (key_no, execution), fresh in series.items():
         for level in range(LEVELS):
@@ -79,6 +78,13 @@ def _changes(
             gone += [(key_no, level, point.step, execution) for point in lost]
             put += [(key_no, level, point.step, execution, *point[1:]) for point in fresh if point.step not in there]
     return gone, put
+
+
+def _by_series(points: Iterable[Arrival]) -> dict[tuple[int, int], list[Arrival]]:
+    found: dict[tuple[int, int], list[Arrival]] = {}
+    for point in points:
+        found.setdefault(point[:2], []).append(point)
+    return found
 
 
 def _places(series: tuple[int, int], fresh: Sequence[Kept], shift: int) -> Iterator[Place]:

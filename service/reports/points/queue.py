@@ -1,4 +1,4 @@
-"""Between the requests and the one thread that writes: a line of bounded size, emptied in groups."""
+"""Between the requests and the threads that write: a line of bounded size, emptied in groups."""
 
 import asyncio
 import threading
@@ -13,15 +13,18 @@ import structlog
 
 from service.errors import ServiceError, TooManyRequestsError, UnavailableError
 from service.reports.points.decoding import PointBatch
-from service.reports.points.writing import Outcome, PointWriter, Stored
+from service.reports.points.outcome import Outcome, Stored
+from service.reports.points.writing import PointWriter
 
 GROUP_POINTS = 5000
 """A group has no more batches once it has so many: what comes while it is written is the next group."""
+OVERFLOW_POINTS = GROUP_POINTS // 2
+"""So many that wait while a group is written are worth another writer, where the database has one."""
 GATHER_SECONDS = 0.004
 """How long those who were just answered are waited for at most, and never longer than writing took: what many small
 batches cost is mostly their groups."""
 IDLE_SECONDS = 5.0
-"""The thread ends when there was nothing to do for so long; the next batch starts another."""
+"""A thread ends when there was nothing to do for so long; the next batch starts another."""
 
 
 @dataclass(slots=True)
@@ -37,23 +40,31 @@ class _Waiting:
 class IngestQueue:
     """Takes batches from any event loop and answers each after its commit."""
 
-    def __init__(self, writer: PointWriter, clock: Callable[[], datetime], *, limit_bytes: int):
-        """`limit_bytes`: of request bodies that wait or are being written."""
-        self._writer = writer
+    def __init__(self, writers: Sequence[PointWriter], clock: Callable[[], datetime], *, limit_bytes: int):
+        """
+        Args:
+            writers: The first writes what comes; the others help while more waits than a moment's worth.
+            limit_bytes: Of request bodies that wait or are being written.
+        """
+        self._writers = writers
         self._clock = clock
         self._limit = limit_bytes
         self._line: deque[_Waiting] = deque()
+        self._points = 0
+        """That wait."""
         self._bytes = 0
         self._changed = threading.Condition()
-        self._running = False
+        self._running: set[int] = set()
+        """Places of the writers that have a thread."""
+        self._writing = 0
         self._wanted = 1
-        """How many batches the thread waits for."""
+        """How many batches the first writer waits for."""
         self._expected = 1
         self._until = 0.0
 
     @property
     def known_keys(self) -> dict[str, int]:
-        return self._writer.known_keys
+        return self._writers[0].known_keys
 
     async def put(self, attempt_id: str, batch: PointBatch, size: int) -> Stored:
         """Store a batch of `size` bytes; returns after the commit.
@@ -90,19 +101,36 @@ class IngestQueue:
                 raise TooManyRequestsError("more points wait to be written than the service holds; send them again")
             self._bytes += size
             self._line.append(waiting)
-            if not self._running:
-                self._running = True
-                threading.Thread(target=self._run, name="point-writer", daemon=True).start()
-            if len(self._line) >= self._wanted:
-                self._changed.notify()
+            self._points += len(batch.rows)
+            self._call()
 
-    def _run(self) -> None:
-        while group := self._next_group():
+    def _call(self) -> None:
+        """Wake or start the writers that have something to do."""
+        overflows = self._overflows()
+        for place in range(len(self._writers) if overflows else 1):
+            if place not in self._running:
+                self._running.add(place)
+                threading.Thread(target=self._run, args=(place,), name=f"point-writer-{place}", daemon=True).start()
+        if overflows or len(self._line) >= self._wanted:
+            self._changed.notify_all()
+
+    def _overflows(self) -> bool:
+        return self._writing > 0 and self._points >= OVERFLOW_POINTS
+
+    def _ready(self) -> bool:
+        """Whether the first writer has something to do: no small group beside one that is being written."""
+        return bool(self._line) if self._writing == 0 else self._overflows()
+
+    def _run(self, place: int) -> None:
+        while group := self._next_group(place):
             began = time.monotonic()
-            outcomes = self._write(group)
+            outcomes = self._write(self._writers[place], group)
             with self._changed:
+                self._writing -= 1
+                self._changed.notify_all()
                 self._bytes -= sum(waiting.size for waiting in group)
-                self._expect(group, time.monotonic() - began)
+                if place == 0:
+                    self._expect(group, time.monotonic() - began)
             by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Callable[[Outcome], None], Outcome]]] = {}
             for waiting, outcome in zip(group, outcomes, strict=True):
                 by_loop.setdefault(waiting.loop, []).append((waiting.answer, outcome))
@@ -121,23 +149,31 @@ class IngestQueue:
         self._wanted = count
         return self._changed.wait_for(lambda: len(self._line) >= count, seconds)
 
-    def _next_group(self) -> list[_Waiting]:
+    def _next_group(self, place: int) -> list[_Waiting]:
         """What waits, up to a size; nothing when it is time to end."""
         with self._changed:
-            self._await(self._expected, self._until - time.monotonic())
-            if not self._await(1, IDLE_SECONDS):
-                self._running = False
+            if not (self._gather() if place == 0 else self._changed.wait_for(self._overflows, IDLE_SECONDS)):
+                self._running.remove(place)
                 return []
             group, points = [], 0
             while self._line and points < GROUP_POINTS:
                 waiting = self._line.popleft()
                 group.append(waiting)
                 points += len(waiting.batch.rows)
+            self._points -= points
+            self._writing += 1
+            self._call()
             return group
 
-    def _write(self, group: Sequence[_Waiting]) -> Sequence[Outcome]:
+    def _gather(self) -> bool:
+        """Whether anything waits, after the moment for those who will soon be back."""
+        self._await(self._expected, self._until - time.monotonic())
+        self._wanted = 1
+        return self._changed.wait_for(self._ready, IDLE_SECONDS)
+
+    def _write(self, writer: PointWriter, group: Sequence[_Waiting]) -> Sequence[Outcome]:
         try:
-            return self._writer.write([(waiting.attempt_id, waiting.batch) for waiting in group], self._clock())
+            return writer.write([(waiting.attempt_id, waiting.batch) for waiting in group], self._clock())
         except ServiceError as error:
             return [error] * len(group)
         except Exception as error:

@@ -16,6 +16,7 @@ from service.db.arrays import inside
 from service.db.plain import Plain
 from service.reports.points.decoding import PointBatch, Row
 from service.reports.points.latest import newest
+from service.reports.points.outcome import Stored
 from service.reports.points.repository import Known
 
 _STORE = (
@@ -50,16 +51,6 @@ class Portion:
     """Of its batches, in the group."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """What became of one batch."""
-
-    fresh: int
-    job_no: int
-    job_id: str
-    sequence: int
-
-
 def portions(group: Sequence[tuple[str, PointBatch]], known: Known, now: datetime) -> list[Portion] | None:
     """A group by attempts; None where any of it is not known to be like what was stored before."""
     found: dict[str, Portion] = {}
@@ -84,7 +75,7 @@ def store(
     parts: Sequence[Portion],
     keys: dict[str, int],
     now: int,
-) -> dict[int, Kept]:
+) -> dict[int, Stored]:
     """Store a group on Postgres, in a transaction of its own; what became of each batch, by its place.
 
     Without an entry are the batches of jobs that are not as they were known.
@@ -105,12 +96,13 @@ def store(
     values = [msgspec.json.encode(told).decode(), attempts, now, *_columns(group, parts, keys)]
     found = transaction.alone((_STORE, values)).fetchall()
     counts = {(slot, sequence): count for slot, *_, sequence, count in found}
-    kept: dict[int, Kept] = {}
+    stored: dict[int, Stored] = {}
     for slot, (no, job_id, before) in {slot: job for slot, *job, _, _ in found}.items():
         transaction.touched.add(no)
         for sequence, place in enumerate(parts[slot].places, start=before + 1):
-            kept[place] = Kept(counts.get((slot, sequence), 0), no, job_id, sequence)
-    return kept
+            fresh = counts.get((slot, sequence), 0)
+            stored[place] = Stored(fresh, len(group[place][1].rows) - fresh, no, job_id, sequence)
+    return stored
 
 
 def _columns(group: Sequence[tuple[str, PointBatch]], parts: Sequence[Portion], keys: dict[str, int]) -> list[str]:

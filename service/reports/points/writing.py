@@ -1,7 +1,8 @@
 """Storing batches of points: any number of them in one transaction, each whole or not at all."""
 
+import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from datetime import datetime
 
 from service.db.engine import Database
@@ -9,6 +10,7 @@ from service.db.types import to_micros
 from service.errors import ConflictError, InvalidRequestError, NotFoundError, ServiceError
 from service.reports.points.decoding import PointBatch
 from service.reports.points.latest import newest
+from service.reports.points.outcome import Outcome, Stored
 from service.reports.points.repository import (
     JobState,
     Known,
@@ -23,29 +25,24 @@ MAX_KEYS = 10_000
 """Names of metrics a job may use; more is a program that puts values into names."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """What became of a batch."""
-
-    fresh: int
-    """Points that were not there."""
-    duplicates: int
-    job_no: int
-    job_id: str
-    sequence: int
-
-
-Outcome = Stored | ServiceError
-
-
 class PointWriter:
     """Writes groups of batches to one database. One thread at a time may use it."""
 
-    def __init__(self, database: Database, stored: Callable[[Sequence[Stored]], None] = lambda _stored: None):
-        """`stored` is told of every group after its commit."""
+    def __init__(
+        self,
+        database: Database,
+        stored: Callable[[Sequence[Stored]], None] = lambda _stored: None,
+        turn: AbstractContextManager[bool] | None = None,
+    ):
+        """
+        Args:
+            stored: Is told of every group after its commit.
+            turn: Shared by the writers of a process: two transactions that number new names could wait for each other.
+        """
         self._database = database
         self._known = Known()
         self._stored = stored
+        self._turn = turn or threading.Lock()
 
     @property
     def known_keys(self) -> dict[str, int]:
@@ -72,23 +69,25 @@ class PointWriter:
         if parts is None:
             return {}
         with self._database.write_plainly() as transaction:
-            kept = store(transaction, group, parts, self._known.names, to_micros(now))
-        stored = {
-            place: Stored(one.fresh, len(group[place][1].rows) - one.fresh, one.job_no, one.job_id, one.sequence)
-            for place, one in kept.items()
-        }
+            stored = store(transaction, group, parts, self._known.names, to_micros(now))
         self._stored(list(stored.values()))
         return dict(stored)
 
     def _write_any(self, group: Sequence[tuple[str, PointBatch]], now: datetime) -> list[Outcome]:
         try:
-            with self._database.write_plainly() as transaction:
+            with self._turn, self._database.write_plainly() as transaction:
                 outcomes = _Group(PointsRepository(transaction), self._known, now).write(group)
         except BaseException:
             self._known.forget()
             raise
         self._stored([outcome for outcome in outcomes if isinstance(outcome, Stored)])
         return outcomes
+
+
+def point_writers(database: Database, stored: Callable[[Sequence[Stored]], None]) -> list[PointWriter]:
+    """As many as the database has a use for: SQLite lets one write at a time."""
+    turn = threading.Lock()
+    return [PointWriter(database, stored, turn) for _ in range(2 if database.dialect == "postgresql" else 1)]
 
 
 class _Group:

@@ -13,8 +13,9 @@ from service.housekeeping.repository import HousekeepingRepository
 from service.jobs.repository import JobRepository
 from service.reports.curves.thinning import fold
 from service.reports.points.decoding import PointBatch
+from service.reports.points.outcome import Stored
 from service.reports.points.repository import Known, PointsRepository
-from service.reports.points.writing import Stored, _Group
+from service.reports.points.writing import _Group
 from tests.support.wait import wait_until
 from tests.support.world import World
 

@@ -202,7 +202,7 @@ def test_without_the_database_it_is_a_503_with_a_line_in_the_log(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     error = UnavailableError("the database does not answer", code="database")
-    monkeypatch.setattr(setting.world.services.points._writer, "write", failing(error))
+    monkeypatch.setattr(setting.world.services.points._writers[0], "write", failing(error))
     with structlog.testing.capture_logs() as lines:
         status, head, told = setting.line().ask(setting.body(), X_Request_ID="mine")
         assert (status, told["error"]["code"], head["retry-after"]) == (503, "database", "2")

@@ -13,6 +13,7 @@ from service.errors import TooManyRequestsError, UnavailableError
 from service.reports.points import queue as queue_module
 from service.reports.points import writing
 from service.reports.points.decoding import PointBatch
+from service.reports.points.outcome import Stored
 from service.reports.points.queue import IngestQueue
 from service.reports.points.writing import PointWriter
 from tests.support.world import World
@@ -84,7 +85,7 @@ class Stuck:
         self.go.wait(10)
         if self.error:
             raise self.error
-        return [writing.Stored(1, 0, 1, "job", 1) for _ in group]
+        return [Stored(1, 0, 1, "job", 1) for _ in group]
 
 
 BATCH = PointBatch(1, 0, [("a", 1, 1.0, 0, 0)])
@@ -94,7 +95,7 @@ BATCH = PointBatch(1, 0, [("a", 1, 1.0, 0, 0)])
 def test_a_full_line_says_come_again_and_what_is_being_written_counts(sizes: list[int]) -> None:
     async def fill() -> None:
         writer = Stuck()
-        queue = IngestQueue(writer, lambda: datetime.now(UTC), limit_bytes=1000)  # type: ignore[arg-type]
+        queue = IngestQueue([writer], lambda: datetime.now(UTC), limit_bytes=1000)  # type: ignore[arg-type]
         waiting = [asyncio.create_task(queue.put("a", BATCH, size)) for size in sizes]
         await asyncio.to_thread(writer.entered.wait, 10)
         with pytest.raises(TooManyRequestsError):
@@ -111,7 +112,7 @@ def test_who_is_answered_together_is_written_together_again(monkeypatch: pytest.
 
     async def put() -> None:
         writer = Stuck()
-        queue = IngestQueue(writer, lambda: datetime.now(UTC), limit_bytes=1000)  # type: ignore[arg-type]
+        queue = IngestQueue([writer], lambda: datetime.now(UTC), limit_bytes=1000)  # type: ignore[arg-type]
         first = asyncio.create_task(queue.put("a", BATCH, 1))
         await asyncio.to_thread(writer.entered.wait, 10)
         others = [asyncio.create_task(queue.put(name, BATCH, 1)) for name in "bc"]
@@ -126,11 +127,74 @@ def test_who_is_answered_together_is_written_together_again(monkeypatch: pytest.
     asyncio.run(put())
 
 
+LARGE = PointBatch(1, 0, [("a", 1, 1.0, 0, 0)] * 1000)
+
+
+async def enter(queue: IngestQueue, names: str, batch: PointBatch) -> list["asyncio.Task[Stored]"]:
+    """In this order."""
+    tasks = [asyncio.create_task(queue.put(name, batch, 1)) for name in names]
+    await asyncio.sleep(0)
+    return tasks
+
+
+def test_a_second_writer_takes_what_is_too_much_to_wait() -> None:
+    async def put() -> None:
+        one, two = Stuck(), Stuck()
+        queue = IngestQueue([one, two], lambda: datetime.now(UTC), limit_bytes=1000)  # type: ignore[list-item]
+        waiting = await enter(queue, "a", LARGE)
+        await asyncio.to_thread(one.entered.wait, 10)
+        waiting += await enter(queue, "bc", LARGE)
+        assert not two.groups, "two batches can wait"
+        waiting += await enter(queue, "d", LARGE)
+        assert await asyncio.to_thread(two.entered.wait, 10)
+        two.go.set()
+        assert [done.fresh for done in await asyncio.gather(*waiting[1:])] == [1] * 3
+        assert (one.groups, two.groups) == ([["a"]], [["b", "c", "d"]])
+        one.go.set()
+        await waiting[0]
+
+    asyncio.run(put())
+
+
+def test_small_batches_are_left_to_one_writer() -> None:
+    async def put() -> None:
+        one, two = Stuck(), Stuck()
+        queue = IngestQueue([one, two], lambda: datetime.now(UTC), limit_bytes=1000)  # type: ignore[list-item]
+        waiting = await enter(queue, "a", BATCH)
+        await asyncio.to_thread(one.entered.wait, 10)
+        waiting += await enter(queue, "bcdefghi", BATCH)
+        one.go.set()
+        await asyncio.gather(*waiting)
+        assert (one.groups, two.groups) == ([["a"], list("bcdefghi")], [])
+
+    asyncio.run(put())
+
+
+def test_no_small_group_is_written_beside_a_large_one() -> None:
+    async def put() -> None:
+        one, two = Stuck(), Stuck()
+        queue = IngestQueue([one, two], lambda: datetime.now(UTC), limit_bytes=1000)  # type: ignore[list-item]
+        waiting = await enter(queue, "a", LARGE)
+        await asyncio.to_thread(one.entered.wait, 10)
+        waiting += await enter(queue, "bcd", LARGE)
+        await asyncio.to_thread(two.entered.wait, 10)
+        one.go.set()
+        await waiting[0]
+        waiting += await enter(queue, "ef", LARGE)
+        done, _ = await asyncio.wait(waiting[-2:], timeout=0.3)
+        assert not done, "two batches can wait until the others are written"
+        two.go.set()
+        await asyncio.gather(*waiting)
+        assert (one.groups, two.groups) == ([["a"], ["e", "f"]], [["b", "c", "d"]])
+
+    asyncio.run(put())
+
+
 def test_without_the_database_every_batch_is_answered_503() -> None:
     async def put() -> None:
         writer = Stuck(UnavailableError("the database does not answer", code="database"))
         writer.go.set()
-        queue = IngestQueue(writer, lambda: datetime.now(UTC), limit_bytes=1000)  # type: ignore[arg-type]
+        queue = IngestQueue([writer], lambda: datetime.now(UTC), limit_bytes=1000)  # type: ignore[arg-type]
         found = await asyncio.gather(*(queue.put("a", BATCH, 1) for _ in range(3)), return_exceptions=True)
         assert [type(one) for one in found] == [UnavailableError] * 3
 
@@ -143,7 +207,7 @@ def test_the_thread_survives_a_bug_and_an_idle_time(monkeypatch: pytest.MonkeyPa
     async def put() -> None:
         writer = Stuck(ZeroDivisionError())
         writer.go.set()
-        queue = IngestQueue(writer, lambda: datetime.now(UTC), limit_bytes=1000)  # type: ignore[arg-type]
+        queue = IngestQueue([writer], lambda: datetime.now(UTC), limit_bytes=1000)  # type: ignore[arg-type]
         with pytest.raises(UnavailableError):
             await queue.put("a", BATCH, 1)
         writer.error = None

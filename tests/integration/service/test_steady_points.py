@@ -10,7 +10,8 @@ import sqlalchemy as sa
 
 from service.reports.points import writing
 from service.reports.points.decoding import PointBatch
-from service.reports.points.writing import Outcome, PointWriter, Stored
+from service.reports.points.outcome import Outcome, Stored
+from service.reports.points.writing import PointWriter
 from tests.support.wait import wait_until
 from tests.support.world import World
 
@@ -188,3 +189,26 @@ def test_two_attempts_of_one_job_go_the_long_way(
     assert short_ways() < 1
     assert numbers(outcomes) == [(1, 0), (1, 0)]
     assert len({one.sequence for one in outcomes if isinstance(one, Stored)}) == 2
+
+
+def test_two_writers_of_the_same_jobs_store_everything_once(world: World) -> None:
+    jobs = [world.submit() for _ in range(3)]
+    attempts = [world.start(job).attempt_id for job in jobs]
+    turn = threading.Lock()
+    told: dict[str, list[Outcome]] = {"up": [], "down": []}
+
+    def write(name: str, order: list[str]) -> None:
+        writer = PointWriter(world.database, turn=turn)
+        for step in range(1, 16):
+            group = [(attempt, batch(step, key=key)) for attempt in order for key in (f"{name}{step // 5}", "both")]
+            told[name] += writer.write(group, NOW)
+
+    threads = [threading.Thread(target=write, args=each) for each in (("up", attempts), ("down", attempts[::-1]))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    outcomes = [one for each in told.values() for one in each if isinstance(one, Stored)]
+    assert len(outcomes) == 2 * 15 * 3 * 2
+    assert (sum(one.fresh for one in outcomes), len(stored(world))) == (3 * 15 * 3, 3 * 15 * 3)
+    assert len({(one.job_no, one.sequence) for one in outcomes}) == len(outcomes), "each has a place of its own"
