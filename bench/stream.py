@@ -1,4 +1,5 @@
-"""`python -m bench.stream`: many clients on live streams: how late events come, what a client costs, and a restart.
+"""`python -m bench.stream`: many clients on live streams, on SQLite and on Postgres: how late events come, what a client
+costs, and a restart.
 
 Clients follow jobs (50 a job by default) while each job gets two events a second, each a batch of one point with the
 time at which it was sent. Half way through the service is killed and started again on the same database: every
@@ -23,6 +24,7 @@ import psutil
 from bench._seeded import SeededJob, seed_jobs
 from service.db.engine import Database
 from service.db.migrate import upgrade
+from tests.support.postgres import running_server
 from trainyard.demo import ServiceProcess
 
 P99_SECONDS = 1.0
@@ -75,14 +77,21 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=500)
     parser.add_argument("--jobs", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=20.0, help="before the restart, and after it")
+    parser.add_argument("--databases", nargs="*", default=["sqlite", "postgres"])
     options = parser.parse_args()
     print(f"{os.cpu_count()} cores, load average before: {os.getloadavg()[0]:.1f}")
-    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as made:
-        return asyncio.run(_bench(Path(made), options.clients, options.jobs, options.seconds))
+    wrong = 0
+    with running_server(durable=True) as server:
+        for name in options.databases:
+            with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as made:
+                folder = Path(made)
+                url = f"sqlite:///{folder}/bench.sqlite" if name == "sqlite" else server.create_database()
+                print(f"\n{name}")
+                wrong |= asyncio.run(_bench(folder, url, options.clients, options.jobs, options.seconds))
+    return wrong
 
 
-async def _bench(folder: Path, clients: int, job_count: int, seconds: float) -> int:
-    url = f"sqlite:///{folder}/bench.sqlite"
+async def _bench(folder: Path, url: str, clients: int, job_count: int, seconds: float) -> int:
     upgrade(url)
     database = Database(url)
     jobs = seed_jobs(database, job_count)
