@@ -1,5 +1,5 @@
-"""`python -m bench.stream`: many clients on live streams, on SQLite and on Postgres: how late events come, what a client
-costs, and a restart.
+"""`python -m bench.stream`: many clients on live streams, on SQLite and on Postgres: how late events come, what a
+client costs, and a restart.
 
 Clients follow jobs (50 a job by default) while each job gets two events a second, each a batch of one point with the
 time at which it was sent. Half way through the service is killed and started again on the same database: every

@@ -6,6 +6,7 @@ import sqlalchemy as sa
 from service.db import engine
 from service.db.engine import Database
 from service.errors import UnavailableError
+from service.reports.curves.repository import CurveRepository
 from tests.support.world import World
 
 
@@ -97,3 +98,13 @@ def test_one_that_broke_while_it_rested_is_exchanged(postgres: Database, monkeyp
     monkeypatch.setattr(engine, "_TRUSTED_SECONDS", -1.0)
     add(postgres, "b")
     assert keys(postgres) == 2
+
+
+def test_a_read_by_the_drivers_own_cursor_is_unavailable_once(postgres: Database) -> None:
+    with pytest.raises(UnavailableError), postgres.read() as session:  # noqa: PT012
+        curves = CurveRepository(session, postgres)
+        assert curves.pending(1, 0, 1) == []
+        break_connections(postgres)
+        curves.pending(1, 0, 1)
+    with postgres.read() as session:
+        assert CurveRepository(session, postgres).pending(1, 0, 1) == []
