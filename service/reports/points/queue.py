@@ -23,6 +23,8 @@ OVERFLOW_POINTS = GROUP_POINTS // 2
 GATHER_SECONDS = 0.004
 """How long those who were just answered are waited for at most, and never longer than writing took: what many small
 batches cost is mostly their groups."""
+PATIENCE_SECONDS = 0.25
+"""How long a small group waits for one that is being written: that one may be waiting for a job that somebody holds."""
 IDLE_SECONDS = 5.0
 """A thread ends when there was nothing to do for so long; the next batch starts another."""
 
@@ -168,8 +170,10 @@ class IngestQueue:
     def _gather(self) -> bool:
         """Whether anything waits, after the moment for those who will soon be back."""
         self._await(self._expected, self._until - time.monotonic())
-        self._wanted = 1
-        return self._changed.wait_for(self._ready, IDLE_SECONDS)
+        while self._await(1, IDLE_SECONDS):
+            if self._changed.wait_for(self._ready, PATIENCE_SECONDS) or self._line:
+                return True
+        return False
 
     def _write(self, writer: PointWriter, group: Sequence[_Waiting]) -> Sequence[Outcome]:
         try:

@@ -170,7 +170,10 @@ def test_small_batches_are_left_to_one_writer() -> None:
     asyncio.run(put())
 
 
-def test_no_small_group_is_written_beside_a_large_one() -> None:
+@pytest.mark.parametrize("seconds", [20.0, 0.01], ids=["at first", "for ever"])
+def test_a_small_group_waits_for_a_large_one_but_not_long(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_module, "PATIENCE_SECONDS", seconds)
+
     async def put() -> None:
         one, two = Stuck(), Stuck()
         queue = IngestQueue([one, two], lambda: datetime.now(UTC), limit_bytes=1000)  # type: ignore[list-item]
@@ -181,8 +184,8 @@ def test_no_small_group_is_written_beside_a_large_one() -> None:
         one.go.set()
         await waiting[0]
         waiting += await enter(queue, "ef", LARGE)
-        done, _ = await asyncio.wait(waiting[-2:], timeout=0.3)
-        assert not done, "two batches can wait until the others are written"
+        done, _ = await asyncio.wait(waiting[-2:], timeout=0.3 if seconds > 1 else 10)
+        assert len(done) == (0 if seconds > 1 else 2), "the others are being written all the time"
         two.go.set()
         await asyncio.gather(*waiting)
         assert (one.groups, two.groups) == ([["a"], ["e", "f"]], [["b", "c", "d"]])
