@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import httpx
 from pydantic import ValidationError
 
+from trainyard.contract.places import is_loopback
 from trainyard.contract.problems import Problem
 from trainyard.contract.resources import ErrorEnvelope
 
@@ -94,9 +95,17 @@ _BY_STATUS: dict[int, type[TrainyardError]] = {
 def connection_failed(url: str, error: Exception) -> ConnectionFailedError:
     """The one line for a service that is not there."""
     if isinstance(error, httpx.ConnectError):
-        return ConnectionFailedError(f"cannot connect to {url}: is the service running? start it with: trainyard serve")
+        return ConnectionFailedError(f"cannot connect to {url}: {_what_to_try(url, error)}")
     reason = str(error) or type(error).__name__
     return ConnectionFailedError(f"the connection to {url} failed: {reason}")
+
+
+def _what_to_try(url: str, error: httpx.ConnectError) -> str:
+    if "ssl" in str(error).lower():
+        return f"{error}; should TRAINYARD_URL begin with http://?"
+    if is_loopback(httpx.URL(url).host):
+        return "is the service running? start it with: trainyard serve"
+    return "is TRAINYARD_URL right, and is the service running there?"
 
 
 _OF_HEAD: dict[int, str] = {

@@ -2,13 +2,19 @@
 
 import os
 from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
 
 import httpx
 
 from trainyard.client.errors import SettingError
-from trainyard.contract.places import DEFAULT_HOST, DEFAULT_PORT, admin_token_file, default_state_dir, service_url_file
+from trainyard.contract.places import (
+    DEFAULT_HOST,
+    DEFAULT_PORT,
+    admin_token_file,
+    default_state_dir,
+    is_loopback,
+    service_url_file,
+)
 
 
 @dataclass(frozen=True)
@@ -32,12 +38,17 @@ def connection(url: str | None = None, token: str | None = None) -> Connection:
     Raises:
         SettingError: the URL is not one, or the token cannot be a header.
     """
-    url = (url or os.environ.get("TRAINYARD_URL") or _own_service()).rstrip("/")
+    url = (_pasted(url, "TRAINYARD_URL") or _own_service()).rstrip("/")
     local = _is_loopback(url)
-    token = token or os.environ.get("TRAINYARD_TOKEN") or (_admin_token() if local else None)
-    if token and not (token.isascii() and token.isprintable()):
+    token = _pasted(token, "TRAINYARD_TOKEN") or (_admin_token() if local else None)
+    if token and not (token.isascii() and token.isprintable() and " " not in token):
         raise SettingError("the token holds characters that no token has; look at TRAINYARD_TOKEN")
     return Connection(url, token, local)
+
+
+def _pasted(given: str | None, name: str) -> str:
+    """What was given, or is in the environment, without the blanks and line breaks that a copied line brings along."""
+    return (given or "").strip() or os.environ.get(name, "").strip()
 
 
 def _is_loopback(url: str) -> bool:
@@ -50,10 +61,7 @@ def _is_loopback(url: str) -> bool:
         raise SettingError(f"{url!r} is not an http:// or https:// URL; look at TRAINYARD_URL")
     if parsed.path.rstrip("/").endswith("/v1"):
         raise SettingError(f"{url!r} ends in /v1, which the client adds by itself; look at TRAINYARD_URL")
-    try:
-        return parsed.host == "localhost" or ip_address(parsed.host).is_loopback
-    except ValueError:
-        return False
+    return is_loopback(parsed.host)
 
 
 def _own_service() -> str:

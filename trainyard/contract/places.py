@@ -1,6 +1,7 @@
 """Where a service and the people on its machine meet: the state folder and the files they both name."""
 
 import os
+from ipaddress import ip_address
 from pathlib import Path
 
 DEFAULT_HOST = "127.0.0.1"
@@ -13,6 +14,14 @@ def default_state_dir() -> Path:
     if not base.is_absolute():
         base = Path.home() / ".local" / "state"
     return base / "trainyard"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host of this name or address can only be this machine."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def service_url_file(state_dir: Path) -> Path:

@@ -17,6 +17,7 @@ from trainyard.client import (
     ServerError,
     WaitTimeoutError,
 )
+from trainyard.client.errors import connection_failed
 from trainyard.contract.spec import parse_spec
 
 SPEC = {
@@ -181,10 +182,20 @@ class TestErrors:
 
     def test_a_refused_connection_names_the_url_and_the_way_out(self, service):
         service.on("GET", "/v1/jobs/a1", httpx.ConnectError("refused"))
-        expected = "cannot connect to http://trainyard.test: is the service running? start it with: trainyard serve"
+        expected = "cannot connect to http://trainyard.test: is TRAINYARD_URL right, and is the service running there?"
         with pytest.raises(ConnectionFailedError) as caught:
             service.client().job("a1")
         assert str(caught.value) == expected
+
+    @pytest.mark.parametrize(
+        ("url", "reason", "way_out"),
+        [
+            ("http://127.0.0.1:8470", "refused", "is the service running? start it with: trainyard serve"),
+            ("https://localhost:8470", "[SSL] wrong version number", "should TRAINYARD_URL begin with http://?"),
+        ],
+    )
+    def test_the_way_out_is_that_of_the_address(self, url, reason, way_out):
+        assert connection_failed(url, httpx.ConnectError(reason)).message.endswith(way_out)
 
 
 class TestRetries:

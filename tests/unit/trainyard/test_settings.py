@@ -57,6 +57,21 @@ class TestConnection:
             connection(token="two\nlines")
 
 
+class TestPasted:
+    def test_blanks_around_an_address_and_a_token_are_left_out(self, monkeypatch):
+        monkeypatch.setenv("TRAINYARD_URL", " https://yard.example/\n")
+        monkeypatch.setenv("TRAINYARD_TOKEN", "mine \n")
+        assert (connection().url, connection().token) == ("https://yard.example", "mine")
+
+    def test_blanks_alone_are_nothing(self, admin_token, monkeypatch):
+        monkeypatch.setenv("TRAINYARD_TOKEN", " ")
+        assert connection().token == "from-the-file"
+
+    def test_a_blank_inside_a_token_is_refused(self):
+        with pytest.raises(TrainyardError, match="look at TRAINYARD_TOKEN"):
+            connection(token="two words")
+
+
 class TestPlaces:
     def test_state_folder(self, monkeypatch, tmp_path):
         assert default_state_dir() == tmp_path / "home/.local/state/trainyard"
