@@ -17,6 +17,7 @@ from trainyard.cli.watching import watch
 from trainyard.client import Client, NotFoundError, TrainyardError
 from trainyard.client.download import Progress as Told
 from trainyard.contract.resources import CheckpointResource, JobResource
+from trainyard.contract.spec import LOOP_TASKS
 
 
 def checkpoints(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:
@@ -127,9 +128,12 @@ def _bars(*, quiet: bool) -> Iterator[Told]:
 def fork(
     ctx: typer.Context,
     job_id: JobArgument,
-    step: Annotated[int | None, typer.Option(min=0, help="Of which checkpoint; default: the newest.")] = None,
+    step: Annotated[
+        int | None, typer.Option(min=0, help="From the checkpoint of this step; default: the newest.")
+    ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Set one field: optimizer.lr=1e-3.")
+        list[str] | None,
+        typer.Option("--set", metavar="PATH=VALUE", help="Set one field, as in optimizer.lr=1e-3; can be repeated."),
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the new job.")] = None,
     follow: WatchOption = False,
@@ -142,6 +146,9 @@ def fork(
     """
     with client_of(ctx) as client:
         source = find_job(client, job_id)
+        if source.spec["task"] not in LOOP_TASKS:
+            told = f"a job of task `{source.spec['task']}` has no checkpoint to start from"
+            raise UsageError(f"{told}; submit its spec anew, or run it again: trainyard retry {source.id}")
         if step is not None:
             _chosen(client, source.id, str(step))
         changes = change(source.spec | ({"name": name} if name is not None else {}), settings or [])

@@ -13,8 +13,11 @@ from trainyard.cli.failures import UsageError
 from trainyard.client import Client, NotFoundError
 from trainyard.contract.code import wanted_files
 from trainyard.contract.problems import Problem, SpecError
+from trainyard.contract.spec import given_up
 from trainyard.contract.templates import code_folder, put
 from trainyard.contract.yaml_text import load_yaml
+
+_NO_FIELDS = "the spec must be a mapping of fields, like those of: trainyard templates digits_ddp"
 
 CodeOption = Annotated[
     Path | None,
@@ -34,22 +37,24 @@ def read_spec(client: Client, source: str, settings: Sequence[str]) -> dict[str,
     """
     document = _load(client, source)
     if not isinstance(document, dict):
-        raise SpecError([Problem(param="", message="the spec must be a mapping of fields")])
+        raise SpecError([Problem(param="", message=_NO_FIELDS)])
     return change(document, settings)
 
 
 def change(document: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
-    """The document with each `path=value` set in it.
+    """The document with each `path=value` set in it; to set `steps` alone takes `epochs` back, and the other way round.
 
     Raises:
         UsageError: one is not of that form.
     """
+    chosen = {}
     for setting in settings:
         path, equals, value = setting.partition("=")
         if not equals or not all(path.split(".")):
             raise UsageError(f"--set takes path=value, like optimizer.lr=1e-3; not {setting!r}")
-        put(document, path, load_yaml(value))
-    return document
+        chosen[path] = load_yaml(value)
+        put(document, path, chosen[path])
+    return document | given_up(chosen)
 
 
 def find_code(document: dict[str, Any], source: str) -> Path | None:

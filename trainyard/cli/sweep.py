@@ -13,6 +13,7 @@ from trainyard.cli.session import LOOKED_AT, ForceOption, JsonOption, KeyOption,
 from trainyard.cli.specs import CodeOption, find_code, read_spec
 from trainyard.client import Client, NotFoundError
 from trainyard.contract.resources import TERMINAL
+from trainyard.contract.spec import given_up
 from trainyard.contract.sweeps import SweepDetail
 from trainyard.contract.yaml_text import load_yaml
 
@@ -27,12 +28,12 @@ def sweep(
     source: SpecArgument,
     grid: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATH=VALUE,...", help="A field and its values; repeated: every combination."),
+        typer.Option(metavar="PATH=VALUE,...", help="A field and its values, with commas; can be repeated."),
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Set one field in all of them.")
     ] = None,
-    max_parallel: Annotated[int | None, typer.Option(min=1, help="How many may run at once. Else all.")] = None,
+    max_parallel: Annotated[int | None, typer.Option(min=1, help="How many may run at once; default: all.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the sweep, for people.")] = None,
     code: CodeOption = None,
     follow: Annotated[bool, typer.Option("--watch", "-w", help="Follow it until all of its jobs are over.")] = False,
@@ -40,7 +41,7 @@ def sweep(
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Submit a spec in several variants.
+    """Submit a spec in several variants, a job for every combination of the values.
 
     Example: trainyard sweep digits_ddp --grid optimizer.lr=1e-3,3e-3 --grid seed=0,1 --max-parallel 2 --watch
     """
@@ -49,6 +50,7 @@ def sweep(
     axes = parse_grid(grid)
     with client_of(ctx) as client:
         document = read_spec(client, source, settings or [])
+        document |= given_up(axes)
         if folder := code or find_code(document, source):
             document["code"] = client.upload(folder)
         made = client.submit_sweep(
@@ -66,7 +68,9 @@ def sweep(
 
 def sweeps(
     ctx: typer.Context,
-    sweep_id: Annotated[str | None, typer.Argument(metavar="[SWEEP]", help="One of them, with its jobs.")] = None,
+    sweep_id: Annotated[
+        str | None, typer.Argument(metavar="SWEEP", help=f"One of them, with its jobs. {_WHICH}")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many, newest first.")] = 20,
     as_json: JsonOption = False,
 ) -> None:
@@ -112,10 +116,11 @@ def find_sweep(client: Client, reference: str) -> SweepDetail:
         NotFoundError: there is none.
         UsageError: several ids start or end so.
     """
+    reference = reference.strip()
     if reference == "last":
         newest = next(iter(client.sweeps()), None)
         if newest is None:
-            raise NotFoundError("there is no sweep yet")
+            raise NotFoundError("there is no sweep yet; try: trainyard sweep digits_ddp --grid optimizer.lr=1e-3,3e-3")
         return client.sweep(newest.id)
     try:
         return client.sweep(reference)
@@ -124,7 +129,7 @@ def find_sweep(client: Client, reference: str) -> SweepDetail:
         matches = [one.id for one in known if abbreviates(reference, one.id)]
         matches = matches or [one.id for one in known if one.name == reference][:1]
         if not matches:
-            raise NotFoundError(f"there is no sweep {reference!r}") from None
+            raise NotFoundError(f"there is no sweep {reference!r}", code="sweep_not_found") from None
     if len(matches) > 1:
         raise UsageError(f"{len(matches)} sweeps have ids like {reference!r}; give more of it")
     return client.sweep(matches[0])

@@ -80,6 +80,7 @@ class AsyncClient(AccessCalls, HandleCalls, SharedCalls):
         await self.aclose()
 
     async def aclose(self) -> None:
+        """Let the connections go; `async with AsyncClient() as client` does so by itself."""
         await self._http.aclose()
 
     async def submit(
@@ -116,11 +117,11 @@ class AsyncClient(AccessCalls, HandleCalls, SharedCalls):
         """Submit the job's spec again, to start from its newest checkpoint or that of `step`.
 
         Args:
-            changes: top-level fields of the spec to replace.
+            changes: top-level fields of the spec to replace; `steps` alone takes `epochs` back.
             force: submit it even where it cannot fit the GPUs' memory.
         """
         spec = requests.fork_spec(await self._send(requests.job(job_id)), step)
-        return await self.submit({**spec, **(changes or {})}, force=force)
+        return await self.submit(requests.changed(spec, changes or {}), force=force)
 
     async def download(
         self,
@@ -150,6 +151,7 @@ class AsyncClient(AccessCalls, HandleCalls, SharedCalls):
         return Path(to)
 
     async def download_artifact(self, job_id: str, path: str, to: str | Path) -> Path:
+        """Fetch one artifact into the file `to`, which appears only whole."""
         request = requests.artifact(job_id, path)
         try:
             async with self._http.stream(request.method, request.path) as response:

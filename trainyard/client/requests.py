@@ -30,7 +30,7 @@ from trainyard.contract.resources import (
     ScriptResource,
     UsageResource,
 )
-from trainyard.contract.spec import TrainingSpec, dump_spec
+from trainyard.contract.spec import TrainingSpec, dump_spec, given_up
 from trainyard.contract.sweeps import SweepDetail, SweepResource
 from trainyard.contract.templates import Template
 from trainyard.contract.yaml_text import load_yaml
@@ -237,11 +237,13 @@ def delete(job_id: str, *, only_checkpoints: bool = False) -> Request[None]:
 
 
 def checkpoint(job_id: str, checkpoint_id: str) -> Request[CheckpointResource]:
+    """One checkpoint; its digest is that of its `manifest.json`."""
     path = job_path(job_id, "checkpoints", segment(checkpoint_id, "checkpoint"))
     return Request("GET", path, model(CheckpointResource))
 
 
 def delete_checkpoint(job_id: str, checkpoint_id: str) -> Request[None]:
+    """Delete one checkpoint; the newest of a job that is not over is refused."""
     path = job_path(job_id, "checkpoints", segment(checkpoint_id, "checkpoint"))
     return Request("DELETE", path, lambda _: None)
 
@@ -268,6 +270,11 @@ def usage() -> Request[UsageResource]:
 def fork_spec(source: JobResource, step: int | None) -> dict[str, Any]:
     """The job's spec as one that starts from its checkpoint, to be changed and submitted."""
     return {**source.spec, "resume_from": source.id if step is None else f"{source.id}:{step}"}
+
+
+def changed(spec: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The spec with these fields replaced."""
+    return {**spec, **given_up(changes), **changes}
 
 
 def checkpoints(job_id: str) -> Request[Page[CheckpointResource]]:
@@ -308,6 +315,7 @@ def templates() -> Request[Page[Template]]:
 
 
 def template(name: str) -> Request[Template]:
+    """One preset, ready to be submitted."""
     return Request("GET", f"/v1/templates/{segment(name, 'template')}", model(Template))
 
 

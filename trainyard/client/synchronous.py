@@ -80,6 +80,7 @@ class Client(AccessCalls, HandleCalls, SharedCalls):
         self.close()
 
     def close(self) -> None:
+        """Let the connections go; `with Client() as client` does so by itself."""
         self._http.close()
 
     def submit(
@@ -125,11 +126,11 @@ class Client(AccessCalls, HandleCalls, SharedCalls):
         """Submit the job's spec again, to start from its newest checkpoint or that of `step`.
 
         Args:
-            changes: top-level fields of the spec to replace.
+            changes: top-level fields of the spec to replace; `steps` alone takes `epochs` back.
             force: submit it even where it cannot fit the GPUs' memory.
         """
         spec = requests.fork_spec(self._send(requests.job(job_id)), step)
-        return self.submit({**spec, **(changes or {})}, force=force)
+        return self.submit(requests.changed(spec, changes or {}), force=force)
 
     def download(
         self,

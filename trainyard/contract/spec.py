@@ -156,6 +156,13 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
     return found
 
 
+def given_up(chosen: Mapping[str, Any]) -> dict[str, None]:
+    """`steps` and `epochs` exclude each other: what whoever chooses one of them alone gives up of a spec."""
+    lengths = {"steps", "epochs"}
+    named = {name for name in lengths if chosen.get(name) is not None}
+    return dict.fromkeys(lengths - set(chosen)) if named else {}
+
+
 def parse_spec(document: Mapping[str, Any]) -> TrainingSpec:
     """Read a spec from plain data.
 
