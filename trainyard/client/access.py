@@ -53,6 +53,7 @@ def own_token() -> Request[TokenResource]:
 
 
 def revoke_token(token_id: str) -> Request[None]:
+    """As an administrator, revoke a token; the next request with it is refused."""
     return Request("DELETE", f"/v1/tokens/{segment(token_id, 'token')}", lambda _: None)
 
 
@@ -68,15 +69,17 @@ def audit(*, limit: int | None = None, **filters: str | datetime | None) -> Requ
 
 
 def webhooks() -> Request[Page[WebhookResource]]:
+    """One's own webhooks, without their secrets; for administrators everyone's."""
     return page("/v1/webhooks", WebhookResource)
 
 
 def delete_webhook(webhook_id: str) -> Request[None]:
+    """Delete a webhook, with what it was not told yet."""
     return Request("DELETE", _hook(webhook_id), lambda _: None)
 
 
 def test_webhook(webhook_id: str) -> Request[DeliveryResource]:
-    """Have a message sent that tells nothing; `deliveries` shows what became of it."""
+    """Have a test message sent; `deliveries` shows what became of it."""
     return Request("POST", f"{_hook(webhook_id)}/test", model(DeliveryResource))
 
 

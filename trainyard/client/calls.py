@@ -1,6 +1,7 @@
 """A method of both clients in one line: what it sends is a function; the client in hand says how it is waited for."""
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from inspect import Signature, signature
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from trainyard.client import curves, requests
@@ -27,12 +28,30 @@ class SendsAsync(Protocol):
     def _items(self, request: Request[Page[T]]) -> AsyncIterator[T]: ...
 
 
-class Call(Generic[P, T]):
+class Described:
+    """What `help` and completion tell of a method: its name, and the words and parameters of the request it makes."""
+
+    def __init__(self, make: Callable[..., Any], *, filled_in: int = 0) -> None:
+        self.__doc__ = make.__doc__
+        asked = list(signature(make).parameters.values())[filled_in:]
+        self._signature = Signature(asked)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def _described(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        call.__name__ = call.__qualname__ = self._name
+        call.__doc__ = self.__doc__
+        call.__dict__["__signature__"] = self._signature
+        return call
+
+
+class Call(Described, Generic[P, T]):
     """One request; its answer, or with the asynchronous client an awaitable of it."""
 
     def __init__(self, make: Callable[P, Request[T]]) -> None:
+        super().__init__(make)
         self._make = make
-        self.__doc__ = make.__doc__
 
     @overload
     def __get__(self, client: Sends, kind: type) -> Callable[P, T]: ...
@@ -41,15 +60,15 @@ class Call(Generic[P, T]):
     def __get__(self, client: SendsAsync, kind: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
 
     def __get__(self, client: Any, kind: type) -> Any:
-        return lambda *args, **kwargs: client._send(self._make(*args, **kwargs))
+        return self._described(lambda *args, **kwargs: client._send(self._make(*args, **kwargs)))
 
 
-class Pages(Generic[P, T]):
+class Pages(Described, Generic[P, T]):
     """The items of all pages of a list, fetched as they are needed."""
 
     def __init__(self, make: Callable[P, Request[Page[T]]]) -> None:
+        super().__init__(make)
         self._make = make
-        self.__doc__ = make.__doc__
 
     @overload
     def __get__(self, client: Sends, kind: type) -> Callable[P, Iterator[T]]: ...
@@ -58,15 +77,15 @@ class Pages(Generic[P, T]):
     def __get__(self, client: SendsAsync, kind: type) -> Callable[P, AsyncIterator[T]]: ...
 
     def __get__(self, client: Any, kind: type) -> Any:
-        return lambda *args, **kwargs: client._items(self._make(*args, **kwargs))
+        return self._described(lambda *args, **kwargs: client._items(self._make(*args, **kwargs)))
 
 
-class Items(Generic[P, T]):
+class Items(Described, Generic[P, T]):
     """All items of a list that is never long, as a list."""
 
     def __init__(self, make: Callable[P, Request[Page[T]]]) -> None:
+        super().__init__(make)
         self._make = make
-        self.__doc__ = make.__doc__
 
     @overload
     def __get__(self, client: Sends, kind: type) -> Callable[P, list[T]]: ...
@@ -75,7 +94,7 @@ class Items(Generic[P, T]):
     def __get__(self, client: SendsAsync, kind: type) -> Callable[P, Coroutine[Any, Any, list[T]]]: ...
 
     def __get__(self, client: Any, kind: type) -> Any:
-        return lambda *args, **kwargs: collected(client._items(self._make(*args, **kwargs)))
+        return self._described(lambda *args, **kwargs: collected(client._items(self._make(*args, **kwargs))))
 
 
 def collected(items: Any) -> Any:

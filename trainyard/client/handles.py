@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
 from trainyard.client import curves, requests
-from trainyard.client.calls import Sends, SendsAsync, collected
+from trainyard.client.calls import Described, Sends, SendsAsync, collected
 from trainyard.client.wire import Request
 from trainyard.contract.resources import JobResource, Page
 
@@ -24,12 +24,12 @@ class WaitsAsync(SendsAsync, Protocol):
     def wait(self, job_id: str, timeout: float | None = None) -> Coroutine[Any, Any, JobResource]: ...
 
 
-class _Of(Generic[P, T]):
+class _Of(Described, Generic[P, T]):
     """A call about a job, with the handle's job filled in."""
 
     def __init__(self, make: Callable[Concatenate[str, P], Request[T]]) -> None:
+        super().__init__(make, filled_in=1)
         self._make = make
-        self.__doc__ = make.__doc__
 
     @overload
     def __get__(self, handle: "JobHandle", kind: type) -> Callable[P, T]: ...
@@ -38,15 +38,15 @@ class _Of(Generic[P, T]):
     def __get__(self, handle: "AsyncJobHandle", kind: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
 
     def __get__(self, handle: Any, kind: type) -> Any:
-        return lambda *args, **kwargs: handle._send(self._make(handle.id, *args, **kwargs))
+        return self._described(lambda *args, **kwargs: handle._send(self._make(handle.id, *args, **kwargs)))
 
 
-class _ItemsOf(Generic[P, T]):
+class _ItemsOf(Described, Generic[P, T]):
     """A list about a job, whole."""
 
     def __init__(self, make: Callable[Concatenate[str, P], Request[Page[T]]]) -> None:
+        super().__init__(make, filled_in=1)
         self._make = make
-        self.__doc__ = make.__doc__
 
     @overload
     def __get__(self, handle: "JobHandle", kind: type) -> Callable[P, list[T]]: ...
@@ -55,7 +55,7 @@ class _ItemsOf(Generic[P, T]):
     def __get__(self, handle: "AsyncJobHandle", kind: type) -> Callable[P, Coroutine[Any, Any, list[T]]]: ...
 
     def __get__(self, handle: Any, kind: type) -> Any:
-        return lambda *args, **kwargs: collected(handle._items(self._make(handle.id, *args, **kwargs)))
+        return self._described(lambda *args, **kwargs: collected(handle._items(self._make(handle.id, *args, **kwargs))))
 
 
 class JobCalls:
@@ -82,6 +82,7 @@ class JobCalls:
 
     @property
     def id(self) -> str:
+        """The job's, as every command and route takes it."""
         return self.resource.id
 
     def __repr__(self) -> str:
@@ -131,12 +132,12 @@ class AsyncJobHandle(JobCalls):
         return self._client._items(request)
 
 
-class _Handles(Generic[P]):
+class _Handles(Described, Generic[P]):
     """The jobs of all pages of a list, each as a handle, fetched as they are needed."""
 
     def __init__(self, make: Callable[P, Request[Page[JobResource]]]) -> None:
+        super().__init__(make)
         self._make = make
-        self.__doc__ = make.__doc__
 
     @overload
     def __get__(self, client: Waits, kind: type) -> Callable[P, Iterator[JobHandle]]: ...
@@ -145,7 +146,7 @@ class _Handles(Generic[P]):
     def __get__(self, client: WaitsAsync, kind: type) -> Callable[P, AsyncIterator[AsyncJobHandle]]: ...
 
     def __get__(self, client: Any, kind: type) -> Any:
-        return lambda *args, **kwargs: _held(client, client._items(self._make(*args, **kwargs)))
+        return self._described(lambda *args, **kwargs: _held(client, client._items(self._make(*args, **kwargs))))
 
 
 def _held(client: Any, resources: Any) -> Any:

@@ -4,9 +4,11 @@ import asyncio
 import inspect
 
 import httpx
+import pytest
 
 from tests.unit.trainyard.fake_service import TIME, FakeService, page, sse, streamed
 from trainyard.client import AsyncClient, Client
+from trainyard.client.handles import AsyncJobHandle, JobHandle
 from trainyard.contract.curves import MetricsResource
 from trainyard.contract.resources import JobMetricsUpdate, JobStatusUpdate
 
@@ -25,6 +27,15 @@ SWEEP = {
 def told(number, status, job="job_1"):
     data = {"job_id": job, "name": "x", "status": status, "status_message": ""}
     return sse(None, "status", data).replace(b"event", f"id: 1-{number}\nevent".encode(), 1)
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient, JobHandle, AsyncJobHandle])
+def test_every_method_tells_its_name_its_words_and_its_parameters(kind):
+    public = {name: getattr(kind, name) for name in dir(kind) if not name.startswith("_")}
+    assert [name for name, method in public.items() if not method.__doc__] == []
+    assert [name for name, method in public.items() if callable(method) and method.__name__ != name] == []
+    job = ["job_id"] if kind in (Client, AsyncClient) else []
+    assert list(inspect.signature(public["retry"]).parameters) == [*job, "start"]
 
 
 def test_both_clients_have_the_same_calls():
