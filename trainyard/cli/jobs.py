@@ -9,7 +9,20 @@ from rich.text import Text
 from trainyard.cli.comm_check import comm_check_of, show_comm_check
 from trainyard.cli.failures import UsageError
 from trainyard.cli.moments import SinceOption, UntilOption
-from trainyard.cli.output import age, clean, complain, duration, emit, emit_all, number, say, size, status_text, table
+from trainyard.cli.output import (
+    age,
+    clean,
+    complain,
+    duration,
+    emit,
+    emit_all,
+    measured,
+    number,
+    say,
+    size,
+    status_text,
+    table,
+)
 from trainyard.cli.session import JobArgument, JsonOption, client_of, find_job
 from trainyard.cli.sweep import find_sweep
 from trainyard.cli.watching import error_lines
@@ -111,7 +124,7 @@ def _facts(job: JobResource) -> Iterator[tuple[str, str]]:
     if job.attempt is not None:
         yield "attempt", _attempt(job)
     for key, value in sorted(job.metrics.items()):
-        yield "", f"  {key:<32}{number(value)}"
+        yield "", f"  {key:<32}{measured(key, value)}"
     if job.last_checkpoint_step is not None:
         yield "checkpoint", f"step {job.last_checkpoint_step}"
     if job.origin is not None:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from trainyard.cli.curves import bounds, plot, sparkline
-from trainyard.cli.output import complain, duration, emit, number, say, table, write
+from trainyard.cli.output import complain, duration, emit, measured, number, say, table, write
 from trainyard.cli.session import JobsArgument, JsonOption, client_of, find_jobs
 from trainyard.client import Client, NotFoundError
 from trainyard.contract.curves import AXIS_COLUMNS, CurveAxis, MetricsResource, Series
@@ -121,7 +121,6 @@ def far(x: float, axis: CurveAxis) -> str:
 
 
 def _row(series: Series, axis: CurveAxis) -> tuple[str, ...]:
-    low, high = bounds(series.values)
-    last, step = number(series.values[-1]), str(series.steps[-1])
+    last, low, high = (measured(series.key, value) for value in (series.values[-1], *bounds(series.values)))
     there = (far(series.x[-1], axis),) if series.x else ()
-    return series.key, last, number(low), number(high), step, *there, sparkline(series.values)
+    return series.key, last, low, high, str(series.steps[-1]), *there, sparkline(series.values)

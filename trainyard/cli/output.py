@@ -1,6 +1,7 @@
 """What reaches the terminal: cleaned text, tables, JSON lines. Nothing a server says can move the cursor."""
 
 import json
+import math
 import os
 import re
 import sys
@@ -23,8 +24,8 @@ _ESCAPES = re.compile(
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _BREAKS = re.compile(r"\s*[\n\u2028\u2029]\s*")
 
-_WHOLE = re.compile(r"[a-z]+_[0-9a-z]{26}|[▁-█x]{2,}")
-"""An id or a curve: broken over two lines it is neither."""
+_WHOLE = re.compile(r"[a-z]+_[0-9a-z]{26}|ty-\S+|step-\d+|[▁-█x]{2,}")
+"""An id, a checkpoint's folder or a curve: broken over two lines it is none."""
 _GAP = 2
 _READABLE = 20
 
@@ -183,6 +184,12 @@ def size(count: int) -> str:
             return f"{value:.3g} {unit}"
         value /= 1000
     return f"{value:.3g} TB"
+
+
+def measured(metric: str, value: Any) -> str:
+    """A metric's value: bytes as a size, all else as a number."""
+    finite = value is not None and math.isfinite(float(value))
+    return size(int(float(value))) if finite and metric.endswith("_bytes") else number(value)
 
 
 def number(value: Any) -> str:

@@ -23,7 +23,8 @@ def plan(
         str, typer.Argument(metavar="SPEC", help="A YAML or JSON file, a preset's name, or - for stdin.")
     ],
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Set one field: gpus=8.")
+        list[str] | None,
+        typer.Option("--set", metavar="PATH=VALUE", help="Set one field, as in gpus=8; can be repeated."),
     ] = None,
     ask: Annotated[
         bool, typer.Option("--ask", help="Have Slurm asked too when it would start; nothing is submitted.")
@@ -32,7 +33,7 @@ def plan(
     with_script: Annotated[bool, typer.Option("--script", help="Show the batch script too.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the memory that a spec needs by strategy, whether it fits, and what would be submitted. Nothing is.
+    """Show the memory that a spec needs by strategy, and whether it fits. Nothing is submitted.
 
     Example: trainyard plan spec.yaml --set gpus=8
     """
@@ -47,8 +48,9 @@ def plan(
         say(line)
     if found.strategies:
         each = "PER RANK" if found.accelerator == "cpu" else "PER GPU"
-        headings = ("STRATEGY", "FITS", each, "WEIGHTS", "GRADS", "OPTIMIZER", "ACTIVATIONS", "OTHER", "AT ONCE")
-        table(headings, [_row(one) for one in found.strategies])
+        headings = ("STRATEGY", "FITS", each, "WEIGHTS", "GRADS", "OPTIMIZER", "ACTIVATIONS", "OTHER", "MICRO SIZE")
+        spare = ("OTHER", "GRADS", "OPTIMIZER", "WEIGHTS", "ACTIVATIONS")
+        table(headings, [_row(one) for one in found.strategies], spare=spare)
         if any(one.fits is None for one in found.strategies):
             say("?: not known, for want of the memory that there is or of what the model's activations take")
     if found.ask is not None:

@@ -59,7 +59,7 @@ class RunState:
         return one_line(f"{self.status}: {self.message}" if self.message else self.status)
 
     def summary(self) -> str:
-        """`step 120/500  12 s left  2,900 examples/s  loss 0.31  accuracy 0.9`: what matters most comes first."""
+        """`step 120/500  12 s left  loss 0.31  accuracy 0.9  2,900 examples/s`: what matters most comes first."""
         total = f"/{self.total}" if self.total else ""
         left = f"{duration(self.eta_seconds)} left" if self.eta_seconds is not None else ""
         return "  ".join(part for part in (f"step {self.step}{total}", left, *self.values()) if part)
@@ -67,7 +67,7 @@ class RunState:
     def values(self) -> list[str]:
         """The few metrics that everyone looks at."""
         found = ((label, self.metrics.get(key)) for key, label in SHOWN.items())
-        return [*self._throughput(), *(f"{label} {number(value)}" for label, value in found if value is not None)]
+        return [*(f"{label} {number(value)}" for label, value in found if value is not None), *self._throughput()]
 
     def _throughput(self) -> list[str]:
         for key, value in sorted(self.metrics.items()):

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainyard.cli import output
 from trainyard.cli.curves import plot, sparkline
-from trainyard.cli.output import clean, duration, one_line, size
+from trainyard.cli.output import clean, duration, measured, one_line, size
 
 FLOATS = st.lists(st.floats(-1e300, 1e300) | st.sampled_from([math.nan, math.inf, -math.inf]), max_size=200)
 
@@ -60,6 +61,24 @@ class TestWords:
     )
     def test_duration(self, seconds, expected):
         assert duration(seconds) == expected
+
+    @pytest.mark.parametrize(
+        ("metric", "value", "expected"),
+        [
+            ("memory/host_peak_bytes", 370118656.0, "370 MB"),
+            ("memory/host_peak_bytes", "NaN", "nan"),
+            ("memory/host_peak_bytes", None, "-"),
+            ("perf/bytes_per_second", 370118656.0, "3.701e+08"),
+        ],
+    )
+    def test_bytes_are_told_as_a_size(self, metric, value, expected):
+        assert measured(metric, value) == expected
+
+    @pytest.mark.parametrize("whole", ["ty-main-0123456789abcdef", "step-0000000092"])
+    def test_names_stay_whole_in_a_narrow_table(self, whole, monkeypatch, capsys):
+        monkeypatch.setattr(output, "console", lambda: output.TerminalConsole(width=40))
+        output.table(("A", "B"), [(whole, "words that may be broken over several lines")])
+        assert whole in capsys.readouterr().out
 
     @pytest.mark.parametrize(("count", "expected"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (3e12, "3 TB")])
     def test_size(self, count, expected):

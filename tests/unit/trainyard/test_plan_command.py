@@ -48,7 +48,7 @@ def test_what_it_shows(service, run):
         "does not fit: needs about 6 GiB of 4 GiB per GPU",
         "host memory: roughly 1 GiB for each rank",
         "disk: 40 kB at most (3 checkpoints of 12 kB, export 4 kB)",
-        "STRATEGY FITS PER GPU WEIGHTS GRADS OPTIMIZER ACTIVATIONS OTHER AT ONCE",
+        "STRATEGY FITS PER GPU WEIGHTS GRADS OPTIMIZER ACTIVATIONS OTHER MICRO SIZE",
         "ddp* no 6 GiB 1 GiB 1 GiB 2 GiB 1 GiB 1 GiB 4",
         "fsdp ? > 2 GiB",
         "?: not known, for want of the memory that there is or of what the model's activations take",
