@@ -27,7 +27,7 @@ Field = tuple[str, list[str]]
 def compare(
     ctx: typer.Context,
     job_ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[JOB]...", help="Ids, abbreviated ids, names, or `last`.")
+        list[str] | None, typer.Argument(metavar="JOB", help="Two or more: ids, abbreviated ids, names, or `last`.")
     ] = None,
     sweep: Annotated[str | None, typer.Option(help="All jobs of this sweep; `last` is the newest one.")] = None,
     keys: Annotated[

@@ -28,9 +28,9 @@ _SIGNS = {"ok": "ok", "warning": "warning", "wrong": "WRONG"}
 def doctor(ctx: typer.Context, as_json: JsonOption = False) -> None:
     """Look at the installation: one line each, with the fix. The exit code is 1 when something is wrong.
 
-    The service looks at its own database, folders and more, where it answers and the token is an administrator's;
-    Slurm is asked from here, where the settings of this shell name it. Where none answers and TRAINYARD_URL names
-    none, the settings of this shell are looked at.
+    With an administrator's token the service is asked what it sees of its database, folders, Slurm and GPUs. If no
+    service answers and TRAINYARD_URL is not set, the settings of this shell are examined instead: run it that way
+    before the first `trainyard serve`.
 
     Example: trainyard doctor
     """

@@ -57,6 +57,19 @@ _KINDS: tuple[tuple[type[TrainyardError], str], ...] = (
 )
 """As the service names them, and those that it cannot have."""
 
+_NEXT: dict[str | None, str] = {
+    "job_not_found": "see what there is: trainyard list",
+    "sweep_not_found": "see what there is: trainyard sweeps",
+    "token_not_found": "see what there is: trainyard tokens list",
+    "webhook_not_found": "see what there is: trainyard webhooks list",
+    "route_not_found": "is TRAINYARD_URL the service's address, with nothing behind it?",
+    "artifact_not_found": "see what there is: trainyard artifacts JOB",
+    "attempt_not_found": "see what there is: trainyard attempts JOB",
+    "admin_required": "see whose token this is: trainyard tokens whoami",
+    "forbidden": "see whose token this is: trainyard tokens whoami",
+}
+"""For people: what to do about an error of this code."""
+
 _FOR_PROGRAMS: ContextVar[bool] = ContextVar("for_programs", default=False)
 """Whether this command was called with --json."""
 
@@ -138,7 +151,8 @@ def report(error: Exception) -> int:
         for problem in error.problems:
             complain(str(problem) if problem.param else f"error: {problem.message}")
     else:
-        complain(f"error: {_message(error)}")
+        following = _NEXT.get(getattr(error, "code", None))
+        complain(f"error: {_message(error)}" + (f"; {following}" if following else ""))
     return _code(error)
 
 

@@ -30,7 +30,7 @@ def _text(event: EventResource) -> str:
 
 
 def attempts(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:
-    """List the entries that a job had in the scheduler's queue, oldest first: where each ran, and how it ended.
+    """List each time that a job was handed to the scheduler: where it ran, and how it ended.
 
     Example: trainyard attempts last
     """
@@ -51,7 +51,9 @@ def _tried(attempt: AttemptResource) -> tuple[str, ...]:
 def script(
     ctx: typer.Context,
     job_id: JobArgument,
-    attempt: Annotated[int | None, typer.Option(min=1, help="Default: the newest.")] = None,
+    attempt: Annotated[
+        int | None, typer.Option(min=1, help="Its number, as `trainyard attempts` has it; default: the newest.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show the batch script as it was submitted.

@@ -12,11 +12,20 @@ from trainyard.cli.failures import UsageError
 
 
 def serve(
-    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
-    port: Annotated[int | None, typer.Option(min=0, max=65535)] = None,
-    state_dir: Annotated[Path | None, typer.Option(help="Database, admin token.")] = None,
-    runs_dir: Annotated[Path | None, typer.Option(help="Run directories; shared with the nodes.")] = None,
-    api_only: Annotated[bool, typer.Option("--api-only", help="Reconcile nothing: a replica, on Postgres.")] = False,
+    host: Annotated[str | None, typer.Option(help="Address to listen on; 0.0.0.0: all of this machine's.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port to listen on; 0: any that is free.")] = None,
+    state_dir: Annotated[
+        Path | None, typer.Option(help="Folder of the database and the administrator's token.")
+    ] = None,
+    runs_dir: Annotated[
+        Path | None, typer.Option(help="Folder of the jobs' logs and checkpoints; on Slurm one that the nodes share.")
+    ] = None,
+    api_only: Annotated[
+        bool,
+        typer.Option(
+            "--api-only", help="Answer requests only, beside another `serve` that runs the jobs; needs Postgres."
+        ),
+    ] = False,
 ) -> None:
     """Run the service here. Every TRAINYARD_* setting applies; the options stand for the most usual ones.
 

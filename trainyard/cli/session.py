@@ -47,7 +47,7 @@ JobArgument = Annotated[
 JobsArgument = Annotated[
     list[str],
     typer.Argument(
-        metavar="JOB...",
+        metavar="JOB",
         autocompletion=complete_job,
         help="Each an id, a unique start or end of one (4 characters), a name (its newest job), or `last`.",
     ),
@@ -60,9 +60,12 @@ SpecArgument = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="For programs: one JSON object a line.")]
 WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Follow it to its end.")]
-ForceOption = Annotated[bool, typer.Option("--force", help="Even where it cannot fit the GPUs' memory.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Submit even what the planner says cannot fit the memory.")]
 KeyOption = Annotated[
-    str | None, typer.Option("--idempotency-key", help="The same key and spec give the same answer, however often.")
+    str | None,
+    typer.Option(
+        "--idempotency-key", help="A word of yours: the same command, called again with it, submits nothing twice."
+    ),
 ]
 
 _SHORTEST = 4
@@ -82,10 +85,11 @@ def find_job(client: Client, reference: str) -> JobResource:
         NotFoundError: there is none.
         UsageError: several ids start or end so.
     """
+    reference = reference.strip()
     if reference == "last":
         for job in client.jobs(limit=1):
             return job.resource
-        raise NotFoundError("there is no job yet")
+        raise NotFoundError("there is no job yet; try: trainyard submit digits_ddp --watch")
     try:
         return client.job(reference).resource
     except NotFoundError:

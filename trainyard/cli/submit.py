@@ -23,10 +23,11 @@ def submit(
     ctx: typer.Context,
     source: SpecArgument,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Set one field: optimizer.lr=1e-3.")
+        list[str] | None,
+        typer.Option("--set", metavar="PATH=VALUE", help="Set one field, as in optimizer.lr=1e-3; can be repeated."),
     ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the job, for people.")] = None,
-    gpus: Annotated[int | None, typer.Option(help="World size.")] = None,
+    gpus: Annotated[int | None, typer.Option(help="How many GPUs; processes, on a machine without.")] = None,
     follow: WatchOption = False,
     code: CodeOption = None,
     idempotency_key: KeyOption = None,

@@ -67,7 +67,9 @@ def _row(token: TokenResource) -> tuple[str, ...]:
 
 @app.command("revoke")
 def revoke(
-    ctx: typer.Context, token_id: Annotated[str, typer.Argument(metavar="ID")], as_json: JsonOption = False
+    ctx: typer.Context,
+    token_id: Annotated[str, typer.Argument(metavar="ID", help="As `trainyard tokens list` has it.")],
+    as_json: JsonOption = False,
 ) -> None:
     """Revoke a token; the next request with it is refused.
 

@@ -42,7 +42,7 @@ class LiveView:
     def __init__(self, job: JobResource) -> None:
         self._state = RunState.of(job)
         screen = console()
-        # The loss comes last in the line, and is what people look for.
+        # Words are cut off where the line ends; the loss is what people look for.
         width = _BAR if screen.width >= _WIDE else _SHORT_BAR
         self._bar = Progress(
             TextColumn("{task.fields[status]}", markup=False, table_column=Column(no_wrap=True, min_width=10)),
@@ -159,7 +159,10 @@ def watch(client: Client, job: JobResource, *, as_json: bool, after: int | None 
     except KeyboardInterrupt:
         complain(f"stopped watching; the job goes on. To end it: trainyard cancel {job.id}")
         return INTERRUPTED
-    return conclude(ended, as_json=as_json)
+    code = conclude(ended, as_json=as_json)
+    if ended.status == "failed" and not as_json:
+        complain(f"more of it: trainyard show {job.id}; run it again: trainyard retry {job.id}")
+    return code
 
 
 def conclude(job: JobResource, *, as_json: bool = False) -> int:

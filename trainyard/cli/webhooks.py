@@ -16,20 +16,22 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-WebhookArgument = Annotated[str, typer.Argument(metavar="ID")]
+WebhookArgument = Annotated[str, typer.Argument(metavar="ID", help="As `trainyard webhooks list` has it.")]
 
 
 @app.command("create")
 def create(
     ctx: typer.Context,
-    url: Annotated[str, typer.Argument(metavar="URL", help="`https://...`")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="Where messages go: `https://...`")],
     status: Annotated[
         list[str] | None, typer.Option("--status", help="Only changes to this one; give it several times for more.")
     ] = None,
     every: Annotated[bool, typer.Option("--all-jobs", help="Everyone's jobs, not only yours.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a webhook, and print the secret that its messages are signed with, which is shown this once.
+    """Make a webhook, and print its secret, shown this once.
+
+    The service then POSTs to the URL when a job changes its status, and signs what it sends with the secret.
 
     Example: trainyard webhooks create https://example.org/hook
     """
@@ -72,7 +74,7 @@ def delete(ctx: typer.Context, webhook_id: WebhookArgument, as_json: JsonOption 
 
 @app.command("test")
 def send_test(ctx: typer.Context, webhook_id: WebhookArgument, as_json: JsonOption = False) -> None:
-    """Send a message that tells nothing; `deliveries` shows what became of it.
+    """Send a test message; `deliveries` shows what became of it.
 
     Example: trainyard webhooks test whk_01...
     """

@@ -105,7 +105,7 @@ class TestWatch:
             "warning: rank 1 is slow",
             "checkpoint of step 92",
             "succeeded: completed",
-            "step 10/10  2,900 examples/s  loss 0.5123",
+            "step 10/10  loss 0.5123  2,900 examples/s",
             "succeeded; see it with: trainyard metrics a1",
         ]
 
@@ -118,6 +118,7 @@ class TestWatch:
             "failed: an error of the program",
             "first error on rank 1 (n2): ValueError: bad value",
             "hint: lower the rate",
+            "more of it: trainyard show a1; run it again: trainyard retry a1",
         ]
 
     def test_a_cancelled_job_is_exit_3(self, service, run):

@@ -22,7 +22,8 @@ class TestErrors:
     def test_connection_refused(self, service, run):
         service.on("GET", "/v1/jobs", httpx.ConnectError("refused"))
         url = "http://trainyard.test"
-        ends(run("list"), 4, f"error: cannot connect to {url}: is the service running? start it with: trainyard serve")
+        line = f"error: cannot connect to {url}: is TRAINYARD_URL right, and is the service running there?"
+        ends(run("list"), 4, line)
 
     def test_wrong_token(self, service, run):
         service.on("GET", "/v1/jobs", error(401, "a valid token is needed", "authentication_error", "invalid_token"))
@@ -33,6 +34,16 @@ class TestErrors:
         service.on("GET", "/v1/jobs/a1", job("a1"))
         service.on("POST", "/v1/jobs/a1/cancel", error(403, "a viewer's token can only read", "permission_error"))
         ends(run("cancel", "a1"), 5, "error: a viewer's token can only read")
+
+    def test_nor_does_the_token_of_another(self, service, run):
+        service.on("GET", "/v1/audit", error(403, "only an administrator may do this", code="admin_required"))
+        line = "error: only an administrator may do this; see whose token this is: trainyard tokens whoami"
+        ends(run("audit"), 5, line)
+
+    def test_an_address_with_something_behind_it(self, service, run):
+        service.on("GET", "/v1/jobs", error(404, "there is no such route", code="route_not_found"))
+        line = "error: there is no such route; is TRAINYARD_URL the service's address, with nothing behind it?"
+        ends(run("list"), 6, line)
 
     def test_bad_spec_with_two_problems(self, service, run, tmp_path):
         (tmp_path / "bad.yaml").write_text("task: regression\ngpus: 0\nstepz: 3\n")
@@ -60,7 +71,8 @@ class TestErrors:
         ends(run("submit", "bad.json"), 2, line)
 
     def test_a_spec_that_is_a_list(self, run):
-        ends(run("submit", "-", input="- 1\n"), 2, "error: the spec must be a mapping of fields")
+        line = "error: the spec must be a mapping of fields, like those of: trainyard templates digits_ddp"
+        ends(run("submit", "-", input="- 1\n"), 2, line)
 
     def test_neither_a_file_nor_a_preset(self, service, run):
         presets = [{"name": name, "description": "", "spec": {}} for name in ("digits_ddp", "gpt_stdlib")]
@@ -77,11 +89,11 @@ class TestErrors:
 
     def test_unknown_job(self, service, run):
         service.on("GET", "/v1/jobs/x1", UNKNOWN)
-        ends(run("show", "x1"), 6, "error: there is no job 'x1'")
+        ends(run("show", "x1"), 6, "error: there is no job 'x1'; see what there is: trainyard list")
 
     def test_last_job_where_there_is_none(self, service, run):
         service.on("GET", "/v1/jobs", page())
-        ends(run("show", "last"), 6, "error: there is no job yet")
+        ends(run("show", "last"), 6, "error: there is no job yet; try: trainyard submit digits_ddp --watch")
 
     def test_an_abbreviation_of_two_jobs(self, service, run):
         service.on("GET", "/v1/jobs", page(job("job_01aaaa"), job("job_01bbbb")))
@@ -99,7 +111,7 @@ class TestErrors:
         service.on("GET", "/v1/jobs/a1", job("a1"))
         service.on("POST", "/v1/jobs/a1/cancel", job("a1", status="cancelling", status_message="being stopped"))
         done = run("cancel", "x1", "a1")
-        assert (done.exit_code, done.stderr) == (6, "error: there is no job 'x1'\n")
+        assert (done.exit_code, done.stderr) == (6, "error: there is no job 'x1'; see what there is: trainyard list\n")
         assert done.stdout == "job a1: cancellation asked for; it is cancelling: being stopped\n"
 
     @pytest.mark.parametrize(

@@ -117,13 +117,26 @@ class TestSweepReferences:
     def test_of_none_and_of_two(self, service, run):
         self.listed(service)
         for command in ("sweeps", "sweep-cancel"):
-            ends(run(command, "nope"), 6, "error: there is no sweep 'nope'")
+            ends(run(command, "nope"), 6, "error: there is no sweep 'nope'; see what there is: trainyard sweeps")
         ends(run("sweeps", "swp_01"), 2, "error: 2 sweeps have ids like 'swp_01'; give more of it")
 
     def test_other_ids_that_cannot_be(self, run, service):
         service.on("GET", "/v1/tokens", page())
-        ends(run("tokens", "revoke", "nope"), 6, "error: there is no token 'nope'")
-        ends(run("webhooks", "test", "nope"), 6, "error: there is no webhook 'nope'")
+        for words, kind in ((("tokens", "revoke"), "token"), (("webhooks", "test"), "webhook")):
+            line = f"error: there is no {kind} 'nope'; see what there is: trainyard {kind}s list"
+            ends(run(*words, "nope"), 6, line)
+
+
+class TestPasted:
+    """Ids come with the blanks that a double click took along."""
+
+    def test_a_job(self, service, run):
+        service.on("GET", "/v1/jobs/a1", OVER)
+        assert json.loads(run("show", " a1 ", "--json").stdout)["id"] == "a1"
+
+    def test_a_sweep(self, service, run):
+        TestSweepReferences().listed(service)
+        assert json.loads(run("sweeps", f" {SWEEP_IDS[0]}", "--json").stdout)["id"] == SWEEP_IDS[0]
 
 
 class TestMetricsOfAWrongName:
