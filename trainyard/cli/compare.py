@@ -6,11 +6,12 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from trainyard.cli.completing import complete_job
 from trainyard.cli.curves import bounds, sparkline
 from trainyard.cli.failures import UsageError
 from trainyard.cli.metrics import AxisOption, drawing, far, place
 from trainyard.cli.output import complain, emit, fits, number, say, status_text, table
-from trainyard.cli.session import JsonOption, client_of, find_jobs
+from trainyard.cli.session import JsonOption, SweepOption, client_of, find_jobs
 from trainyard.cli.sweep import find_sweep
 from trainyard.client import Client
 from trainyard.contract.curves import AXIS_COLUMNS, CurveAxis, MetricsResource, Series
@@ -27,9 +28,10 @@ Field = tuple[str, list[str]]
 def compare(
     ctx: typer.Context,
     job_ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[JOB]...", help="Ids, abbreviated ids, names, or `last`.")
+        list[str] | None,
+        typer.Argument(metavar="JOB", autocompletion=complete_job, help="Ids, abbreviated ids, names, or `last`."),
     ] = None,
-    sweep: Annotated[str | None, typer.Option(help="All jobs of this sweep; `last` is the newest one.")] = None,
+    sweep: SweepOption = None,
     keys: Annotated[
         list[str] | None, typer.Option("--key", "-k", help="This metric, drawn too. Can be repeated.")
     ] = None,

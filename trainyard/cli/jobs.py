@@ -7,10 +7,11 @@ import typer
 from rich.text import Text
 
 from trainyard.cli.comm_check import comm_check_of, show_comm_check
+from trainyard.cli.completing import complete_status
 from trainyard.cli.failures import UsageError
 from trainyard.cli.moments import SinceOption, UntilOption
 from trainyard.cli.output import age, clean, complain, duration, emit, emit_all, number, say, size, status_text, table
-from trainyard.cli.session import JobArgument, JsonOption, client_of, find_job
+from trainyard.cli.session import JobArgument, JsonOption, SweepOption, client_of, find_job
 from trainyard.cli.sweep import find_sweep
 from trainyard.cli.watching import error_lines
 from trainyard.contract.resources import JobResource
@@ -18,13 +19,16 @@ from trainyard.contract.resources import JobResource
 
 def list_jobs(
     ctx: typer.Context,
-    status: Annotated[list[str] | None, typer.Option(help="Only jobs with this status; can be repeated.")] = None,
+    status: Annotated[
+        list[str] | None,
+        typer.Option(autocompletion=complete_status, help="Only jobs with this status; can be repeated."),
+    ] = None,
     name: Annotated[str | None, typer.Option(help="Only jobs of this name.")] = None,
     by: Annotated[str | None, typer.Option(metavar="USER", help="Only jobs that this person submitted.")] = None,
     search: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Only jobs with this in their name, or of this id.")
     ] = None,
-    sweep: Annotated[str | None, typer.Option(help="Only jobs of this sweep; `last` is the newest one.")] = None,
+    sweep: SweepOption = None,
     since: SinceOption = None,
     until: UntilOption = None,
     labels: Annotated[

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from trainyard.cli.completing import complete_sweep
 from trainyard.cli.failures import CANCELLED, FAILED, INTERRUPTED, UsageError
 from trainyard.cli.output import age, complain, emit, emit_all, number, say, status_text, table
 from trainyard.cli.session import LOOKED_AT, ForceOption, JsonOption, KeyOption, SpecArgument, abbreviates, client_of
@@ -17,7 +18,7 @@ from trainyard.contract.sweeps import SweepDetail
 from trainyard.contract.yaml_text import load_yaml
 
 _WHICH = "Id, unique start or end of one (4 characters), a name (its newest sweep), or `last`."
-SweepArgument = Annotated[str, typer.Argument(metavar="SWEEP", help=_WHICH)]
+SweepArgument = Annotated[str, typer.Argument(metavar="SWEEP", autocompletion=complete_sweep, help=_WHICH)]
 
 _LOOK_SECONDS = 2.0
 
@@ -66,7 +67,10 @@ def sweep(
 
 def sweeps(
     ctx: typer.Context,
-    sweep_id: Annotated[str | None, typer.Argument(metavar="[SWEEP]", help="One of them, with its jobs.")] = None,
+    sweep_id: Annotated[
+        str | None,
+        typer.Argument(metavar="SWEEP", autocompletion=complete_sweep, help="One of them, with its jobs."),
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many, newest first.")] = 20,
     as_json: JsonOption = False,
 ) -> None:

@@ -10,14 +10,14 @@ import typer
 from trainyard.cli.event_files import records
 from trainyard.cli.failures import UsageError
 from trainyard.cli.output import complain, say
-from trainyard.cli.session import client_of, find_job
+from trainyard.cli.session import JobsArgument, client_of, find_job
 from trainyard.client import Client
 from trainyard.contract.resources import JobResource
 
 
 def tensorboard(
     ctx: typer.Context,
-    job_ids: Annotated[list[str], typer.Argument(metavar="JOB...", help="As for other commands.")],
+    job_ids: JobsArgument,
     to: Annotated[Path, typer.Option(help="Where to put the files, a folder for each job.")] = Path("tensorboard"),
 ) -> None:
     """Write jobs' metrics as TensorBoard event files.

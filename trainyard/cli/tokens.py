@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from trainyard.cli.completing import complete_token
 from trainyard.cli.failures import UsageError, help_alone
 from trainyard.cli.output import age, complain, emit, gone, say, show_all
 from trainyard.cli.session import JsonOption, client_of
@@ -67,7 +68,9 @@ def _row(token: TokenResource) -> tuple[str, ...]:
 
 @app.command("revoke")
 def revoke(
-    ctx: typer.Context, token_id: Annotated[str, typer.Argument(metavar="ID")], as_json: JsonOption = False
+    ctx: typer.Context,
+    token_id: Annotated[str, typer.Argument(metavar="ID", autocompletion=complete_token)],
+    as_json: JsonOption = False,
 ) -> None:
     """Revoke a token; the next request with it is refused.
 
