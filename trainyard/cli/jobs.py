@@ -34,7 +34,7 @@ def list_jobs(
     labels: Annotated[
         list[str] | None, typer.Option("--metadata", metavar="KEY=VALUE", help="Only jobs with it; can be repeated.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many, newest first.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many, newest first.")] = 20,
     everything: Annotated[bool, typer.Option("--all", help="However many there are.")] = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -71,7 +71,7 @@ def sweeps(
         str | None,
         typer.Argument(metavar="SWEEP", autocompletion=complete_sweep, help="One of them, with its jobs."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many, newest first.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many, newest first.")] = 20,
     as_json: JsonOption = False,
 ) -> None:
     """List sweeps, or show one with its jobs.

@@ -43,6 +43,11 @@ def test_each_option_says_what_it_is(path):
     assert set(silent) <= {"port", "token_id", "webhook_id"}, path
 
 
+@pytest.mark.parametrize("path", [path for path in ALL if path != ("serve",)], ids=" ".join)
+def test_each_command_that_answers_does_so_to_programs(path):
+    assert any("--json" in p.opts for p in ALL[path].params)
+
+
 def test_commands_stand_under_headings(run):
     shown = run("--help").stdout
     places = [shown.index(f"\n{heading}:") for heading in ("Train", "Look", "Steer", "Take home", "Run the service")]
