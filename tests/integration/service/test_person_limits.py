@@ -63,6 +63,17 @@ def test_more_than_the_share_is_refused_with_the_numbers(bounded: World) -> None
     assert answer.json()["error"]["message"] == "is 4, more than the 3 GPUs that one person's jobs may have at once"
 
 
+def test_a_sweep_that_the_queue_does_not_hold_is_refused_with_both_numbers(bounded: World) -> None:
+    ada = bounded.person("user", "ada")
+    submitted(ada, 1)
+    answer = ada.post("/v1/sweeps", json={"spec": SPEC, "grid": {"seed": [1, 2, 3]}})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "too_many_queued")
+    assert answer.json()["error"]["message"].startswith(
+        "1 job of ada waits in the queue, and 3 is what one person's may; there is no room for 3 more"
+    )
+    assert ada.post("/v1/sweeps", json={"spec": SPEC, "grid": {"seed": [1, 2]}}).status_code == 201
+
+
 def test_the_queue_of_one_person_has_an_end(bounded: World) -> None:
     ada = bounded.person("user", "ada")
     for _ in range(3):
