@@ -30,7 +30,7 @@ def _text(event: EventResource) -> str:
 
 
 def attempts(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:
-    """List the entries that a job had in the scheduler's queue, oldest first: where each ran, and how it ended.
+    """List a job's entries in the scheduler's queue, oldest first: where each ran, and how it ended.
 
     Example: trainyard attempts last
     """

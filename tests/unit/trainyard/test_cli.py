@@ -400,6 +400,18 @@ class TestHistory:
             {"object": "checkpoint", **CHECKPOINT, "best": True, "latest": True}
         ]
 
+    @pytest.mark.parametrize(
+        ("policy", "said"),
+        [
+            ({"keep_last": 2, "keep_best": None}, "the newest 2 stay"),
+            ({"keep_last": 1, "keep_best": {"metric": "eval/loss"}}, "the newest stays, and the best by eval/loss"),
+        ],
+    )
+    def test_checkpoints_with_which_of_them_stay(self, service, run, policy, said):
+        service.on("GET", "/v1/jobs/a1", job("a1", spec={"checkpoint": policy}))
+        service.on("GET", "/v1/jobs/a1/checkpoints", page(CHECKPOINT))
+        assert run("checkpoints", "a1").stdout.splitlines()[-1] == said
+
     def test_script(self, service, run):
         found = {"job_id": "a1", "attempt": 1, "script": "#!/bin/sh\nexec \x1b[2Jworker"}
         service.on("GET", "/v1/jobs/a1", job("a1")).on("GET", "/v1/jobs/a1/script", found)

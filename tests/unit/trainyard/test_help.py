@@ -55,6 +55,11 @@ def test_commands_stand_under_headings(run):
     assert shown.count("\n  submit ") == 1
 
 
+def test_what_a_command_does_is_said_to_its_end(run):
+    shown = run("--help").stdout.partition("Train:")[2]
+    assert "..." not in shown
+
+
 def test_exit_codes_stand_in_the_help(run):
     shown = " ".join(run("--help").stdout.split())
     assert EXIT_CODES in shown
