@@ -11,11 +11,10 @@ from trainyard.cli.completing import complete_sweep
 from trainyard.cli.failures import CANCELLED, FAILED, INTERRUPTED, UsageError
 from trainyard.cli.output import age, complain, emit, emit_all, number, say, status_text, table
 from trainyard.cli.session import LOOKED_AT, ForceOption, JsonOption, KeyOption, SpecArgument, abbreviates, client_of
-from trainyard.cli.specs import CodeOption, find_code, read_spec
+from trainyard.cli.specs import CodeOption, find_code, read_spec, read_value
 from trainyard.client import Client, NotFoundError
 from trainyard.contract.resources import TERMINAL
 from trainyard.contract.sweeps import SweepDetail
-from trainyard.contract.yaml_text import load_yaml
 
 _WHICH = "Id, unique start or end of one (4 characters), a name (its newest sweep), or `last`."
 SweepArgument = Annotated[str, typer.Argument(metavar="SWEEP", autocompletion=complete_sweep, help=_WHICH)]
@@ -147,7 +146,7 @@ def parse_grid(grid: list[str]) -> dict[str, list[Any]]:
             raise UsageError(f"--grid takes path=value,value, like optimizer.lr=1e-4,3e-4; not {axis!r}")
         if path in axes:
             raise UsageError(f"--grid names {path} twice; give all of its values at once")
-        axes[path] = load_yaml(f"[{text}]")
+        axes[path] = read_value("--grid", axis, f"[{text}]")
     return axes
 
 

@@ -40,6 +40,7 @@ _OF_TYPE = {
     "float_parsing": "must be a number",
     "float_type": "must be a number",
     "bool_parsing": "must be true or false",
+    "string_type": "must be a text; in YAML, quotes make it one",
     **dict.fromkeys(("timezone_aware", "datetime_parsing", "datetime_from_date_parsing", "datetime_type"), _MOMENT),
 }
 """For findings whose own words name no way out."""
