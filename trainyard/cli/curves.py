@@ -52,9 +52,9 @@ def stretched(values: Sequence[float], width: int) -> list[float]:
 
 
 def bounds(values: Sequence[float]) -> tuple[float, float]:
-    """Smallest and largest of the finite values."""
-    finite = [v for v in values if math.isfinite(v)]
-    return (min(finite), max(finite)) if finite else (0.0, 0.0)
+    """Smallest and largest of the finite values; NaN where there is none."""
+    finite = [v for v in values if math.isfinite(v)] or [math.nan]
+    return min(finite), max(finite)
 
 
 def _mean(values: Sequence[float]) -> float:
