@@ -172,6 +172,21 @@ def test_who_has_seen_what_a_restored_database_never_told_starts_over(world: Wor
     assert begin(world, (newest + 1000, 1)) == ["reset"]
 
 
+def test_a_place_that_a_job_never_reached_begins_anew(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    worker.end("completed")
+    world.tick(3)
+    whole, beyond = (
+        events_in(world.client.get(f"/v1/jobs/{job}/stream", headers={"Last-Event-ID": place}).text)
+        for place in ("0", "1000")
+    )
+    assert whole
+    assert beyond == whole
+    ended = world.client.get(f"/v1/jobs/{job}/stream", headers={"Last-Event-ID": whole[-1][0]})
+    assert ended.status_code == 204
+
+
 def test_what_is_no_place_in_the_stream_is_refused(world: World) -> None:
     for path, place in (("/v1/stream", "7"), ("/v1/stream", "1-x"), (f"/v1/jobs/{world.submit()}/stream", "1-2")):
         answer = world.client.get(path, headers={"Last-Event-ID": place})
