@@ -25,7 +25,8 @@ from service.jobs import endpoints as jobs
 from service.middleware import Gate
 from service.openapi import common_errors, finish, methods_of
 from service.planner import endpoints as plans
-from service.presets import router as presets
+from service.presets import presets
+from service.presets import router as templates
 from service.reports import endpoints as reports
 from service.reports.curves import endpoints as curves
 from service.reports.live import endpoints as live
@@ -62,6 +63,7 @@ def create_app(services: Services) -> FastAPI:
     )
     app.state.services = services
     app.state.pages = Pages()
+    presets()
     # They are tried in this order, and most requests are workers'.
     for router in (
         reports.worker_router,
@@ -70,7 +72,7 @@ def create_app(services: Services) -> FastAPI:
         reports.router,
         curves.router,
         live.router,
-        presets,
+        templates,
         cluster.router,
         plans.router,
         code.router,

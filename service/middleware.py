@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.access.addresses import client_address
 from service.access.limits import Allowance
+from service.access.tokens import bearer
 from service.access.trail import CURRENT, Asked
 from service.dependencies import HARMLESS, Services
 from service.errors import (
@@ -165,7 +166,7 @@ def is_workers(authorization: bytes) -> bool:
 
 def bucket_of(authorization: bytes) -> str:
     """The name of a token's bucket, which does not hold the token."""
-    return sha256(authorization).hexdigest()
+    return sha256((bearer(authorization.decode("latin-1")) or "").encode() or authorization).hexdigest()
 
 
 def host_name(host: str) -> str:

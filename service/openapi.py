@@ -63,7 +63,7 @@ def finish(document: dict[str, Any]) -> dict[str, Any]:
                 parameter["schema"] = _without_null(parameter["schema"])
                 parameter.setdefault("description", PARAMETERS.get(parameter["name"], ""))
             for status, answer in operation["responses"].items():
-                answer["headers"] = headers(operation["operationId"], status)
+                answer["headers"] = headers(operation["operationId"], status, limited=path not in _OPEN)
     return document
 
 

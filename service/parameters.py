@@ -43,9 +43,18 @@ _OF_STATUS = {
     "503": {"Retry-After": "Seconds to wait."},
 }
 
+_RATE = {
+    "RateLimit-Limit": "Requests that the token may make at once.",
+    "RateLimit-Remaining": "How many of them are left.",
+    "RateLimit-Reset": "Seconds until all are.",
+}
+
+_REPLAYED = {"Idempotent-Replayed": "`true`: the answer that the key has had before."}
 _TAR = {"Content-Disposition": "A name for the file."}
 _OF_ANSWER = {
     "get_log": _LOG,
+    "submit_job": _REPLAYED,
+    "submit_sweep": _REPLAYED,
     **{f"{verb}_{archive}": _TAR for verb in ("download", "check") for archive in ("checkpoint", "export")},
     **{
         f"{verb}_{kind}": _FRESH
@@ -55,8 +64,8 @@ _OF_ANSWER = {
 }
 
 
-def headers(operation: str, status: str) -> dict[str, Any]:
-    """OpenAPI's headers of one answer; every answer has the request's id."""
-    own = _OF_ANSWER.get(operation, {}) if status == "200" else {}
-    told = {"X-Request-ID": "The id of this request in the service's log.", **_OF_STATUS.get(status, {}), **own}
+def headers(operation: str, status: str, *, limited: bool) -> dict[str, Any]:
+    """OpenAPI's headers of one answer; every one has the request's id, and where tokens are limited what is left."""
+    told = {"X-Request-ID": "The id of this request in the service's log."} | (_RATE if limited else {})
+    told |= _OF_STATUS.get(status, {}) | (_OF_ANSWER.get(operation, {}) if status in ("200", "201") else {})
     return {name: {"description": words, "schema": {"type": "string"}} for name, words in told.items()}

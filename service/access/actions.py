@@ -12,7 +12,7 @@ import structlog
 
 from service.access.private import read_private
 from service.access.repository import TokenRepository
-from service.access.tokens import NO_HASH, Role, hash_token, new_person_token, parse_token, same_hash
+from service.access.tokens import NO_HASH, Role, bearer, hash_token, new_person_token, parse_token, same_hash
 from service.db.engine import Database
 from service.db.models import Token
 from service.errors import AuthenticationError, ServiceError, UnavailableError
@@ -48,8 +48,7 @@ def authenticate(database: Database, authorization: str | None, now: datetime) -
     Raises:
         AuthenticationError: whatever is wrong with it; a stranger learns no more than that.
     """
-    scheme, _, text = (authorization or "").partition(" ")
-    token = parse_token(text.strip()) if scheme.lower() == "bearer" else None
+    token = parse_token(bearer(authorization or "") or "")
     if token is None:
         raise AuthenticationError
     with database.read() as session:

@@ -33,6 +33,12 @@ def new_worker_token(attempt_id: str) -> str:
     return f"{_WORKER}_{attempt_id}_{secrets.token_urlsafe(32)}"
 
 
+def bearer(authorization: str) -> str | None:
+    """The token of a header, however that is spelt."""
+    scheme, _, text = authorization.partition(" ")
+    return text.strip() if scheme.lower() == "bearer" else None
+
+
 def parse_token(text: str) -> ParsedToken | None:
     """None for anything that no token of ours looks like."""
     parts = text.split("_", 2)

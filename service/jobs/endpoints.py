@@ -224,7 +224,7 @@ def retry(
     services: ServicesDep, person: PersonDep, now: NowDep, job_id: str, body: RetryRequest | None = None
 ) -> JobResource:
     """Run a failed or cancelled job again with all its retries, from its last checkpoint or from scratch."""
-    return _steer(services, person, job_id, steering.retry((body or RetryRequest()).start), now)
+    return _steer(services, person, job_id, steering.retry((body or RetryRequest()).start, services.limits), now)
 
 
 def _steer(services: Services, person: Principal, job_id: str, change: steering.Change, now: datetime) -> JobResource:

@@ -9,6 +9,7 @@ from service.db.engine import Database
 from service.db.models import Job
 from service.errors import ConflictError
 from service.jobs.actions import require_change
+from service.jobs.limits import Limits, require_queue_room
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import job_resource
 from trainyard.contract.layout import RunLayout
@@ -65,7 +66,7 @@ def resume(jobs: JobRepository, job: Job, by: str) -> None:
         jobs.event(job, RESUME, f"resumed by {by}")
 
 
-def retry(start: Literal["checkpoint", "scratch"]) -> Change:
+def retry(start: Literal["checkpoint", "scratch"], limits: Limits) -> Change:
     """Run a failed or cancelled job again, from its last checkpoint or from its beginning."""
 
     def change(jobs: JobRepository, job: Job, by: str) -> None:
@@ -76,6 +77,7 @@ def retry(start: Literal["checkpoint", "scratch"]) -> Change:
                 f"job {job.id} is {job.status}; only a job that failed or was cancelled can be tried again",
                 code="not_retryable",
             )
+        require_queue_room(limits, job.created_by, jobs.count_queued(job.created_by))
         if start == "scratch":
             _forget(jobs, job)
         job.desired, job.pause_asked_at = "run", None

@@ -122,7 +122,7 @@ def require_room_for(
     """
     if quota is not None:
         _require_room(HousekeepingRepository(session).usage_of(principal.name), quota, principal)
-    require_queue_room(limits, principal.name, JobRepository(session, now).count_queued(principal.name) + count - 1)
+    require_queue_room(limits, principal.name, JobRepository(session, now).count_queued(principal.name), count)
 
 
 def new_job(

@@ -50,7 +50,9 @@ def accept(services: Services, document: Any, now: datetime) -> Accepted:
     plain = spec if services.settings.site.accelerator else parse_spec(document)
     if document.get("strategy", "auto") != "auto":
         return Accepted(spec, plain, "the spec says so")
-    if spec.gpus == 1 or spec.task not in LOOP_TASKS:
+    if spec.task not in LOOP_TASKS:
+        return Accepted(spec, plain, f"a `{spec.task}` job runs its own program, which no strategy is applied to")
+    if spec.gpus == 1:
         return Accepted(spec, plain, "`auto` takes single on one rank")
     if site.accelerator is None:
         return Accepted(spec, plain, f"`auto` is settled later: {UNKNOWN_ACCELERATOR}")

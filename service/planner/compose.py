@@ -100,21 +100,28 @@ def _strategies(spec: TrainingSpec, question: Question, adapted: Adapted, *, cpu
 def _possible(spec: TrainingSpec, *, cpu: bool) -> list[str]:
     if spec.gpus == 1:
         return list(dict.fromkeys(("single", spec.strategy)))
-    nodes = spec.gpus // min(spec.gpus, spec.resources.gpus_per_node or spec.gpus)
     names = ["ddp", "zero1", "zero2", "fsdp"]
-    if spec.strategy == "hsdp" or nodes > 1:
+    if _replicas(spec) > 1:
         names.append("hsdp")
-    if spec.strategy == "dp" or (nodes == 1 and not cpu):
+    if spec.strategy == "dp" or (_nodes(spec) == 1 and not cpu):
         names.insert(0, "dp")
     return names
 
 
 def _with_strategy(spec: TrainingSpec, strategy: str) -> TrainingSpec:
-    """With what goes with it: `hsdp` copies the model to each node."""
-    nodes = spec.gpus // min(spec.gpus, spec.resources.gpus_per_node or spec.gpus)
-    replicas = (spec.fsdp.replicas if spec.fsdp.replicas > 1 else nodes) if strategy == "hsdp" else 1
-    fsdp = spec.fsdp.model_copy(update={"replicas": replicas})
+    """With what goes with it."""
+    fsdp = spec.fsdp.model_copy(update={"replicas": _replicas(spec) if strategy == "hsdp" else 1})
     return spec.model_copy(update={"strategy": strategy, "fsdp": fsdp})
+
+
+def _nodes(spec: TrainingSpec) -> int:
+    return spec.gpus // min(spec.gpus, spec.resources.gpus_per_node or spec.gpus)
+
+
+def _replicas(spec: TrainingSpec) -> int:
+    """Of `hsdp`: as the spec says, else one for each node, and two on one; 1 where a rank would hold all of it."""
+    several = spec.fsdp.replicas if spec.fsdp.replicas > 1 else _nodes(spec)
+    return 2 if several == 1 and spec.gpus > 2 and spec.gpus % 2 == 0 else several
 
 
 def _warnings(spec: TrainingSpec) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """The page on which a spec is written: a preset or one's own, with its plan beside it."""
 
+from functools import cache
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -7,11 +8,12 @@ from fastapi.responses import HTMLResponse
 
 from service.dependencies import NowDep, Services, ServicesDep
 from service.jobs import endpoints as jobs
+from service.presets import presets
 from service.web.endpoints import PagesDep, VisitorDep
 from service.web.pages import Visitor
 from service.web.specs import brief_spec, spec_yaml
 from trainyard.contract.code import CODE_TASKS
-from trainyard.contract.templates import Template, code_folder, load_template, template_names
+from trainyard.contract.templates import Template, code_folder
 
 router = APIRouter(include_in_schema=False)
 
@@ -32,8 +34,8 @@ def show_submit(
     preset: Annotated[str | None, Query(max_length=64)] = None,
 ) -> HTMLResponse:
     """`fork` begins with a job's spec, to go on from its newest checkpoint, if any; `from` with a copy of a spec."""
-    presets = [load_template(name) for name in template_names()]
-    texts = {template.name: preset_text(template) for template in presets}
+    ready = presets().values()
+    texts = {template.name: preset_text(template) for template in ready}
     origin, text = begin_with(services, visitor, now, fork=fork, copy=source)
     chosen = preset if preset in texts else FIRST
     return pages.show(
@@ -41,8 +43,8 @@ def show_submit(
         visitor,
         now,
         here="/submit",
-        ready=[template for template in presets if template.spec.get("task") not in CODE_TASKS],
-        with_code=[template for template in presets if template.spec.get("task") in CODE_TASKS],
+        ready=[template for template in ready if template.spec.get("task") not in CODE_TASKS],
+        with_code=[template for template in ready if template.spec.get("task") in CODE_TASKS],
         forked=origin is not None,
         chosen=None if origin else chosen,
         text=text or texts[chosen],
@@ -57,6 +59,7 @@ def preset_text(template: Template) -> str:
     return f"# {template.description}\n{spec_yaml(template.spec)}"
 
 
+@cache
 def preset_code() -> dict[str, str]:
     """The files that presets with code of their own run, by name."""
     return {file.name: file.read_text() for file in sorted(code_folder().glob("*.py"))}

@@ -26,11 +26,20 @@ def checkpoints(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = F
     Example: trainyard checkpoints last
     """
     with client_of(ctx) as client:
-        found = client.checkpoints(find_job(client, job_id).id)
+        job = find_job(client, job_id)
+        found = client.checkpoints(job.id)
     headings = ("STEP", "", "SIZE", "CREATED", "METRICS", "FOLDER")
     show_all(found, headings, _row, as_json=as_json, none="no checkpoint yet")
     if found and not as_json:
         say(f"in {Path(found[0].path).parent}")
+        if policy := job.spec.get("checkpoint"):
+            say(_kept(policy["keep_last"], policy["keep_best"]))
+
+
+def _kept(last: int, best: dict[str, str] | None) -> str:
+    """Which of them stay, by the spec."""
+    newest = f"the newest {last} stay" if last > 1 else "the newest stays"
+    return f"{newest}, and the best by {best['metric']}" if best else newest
 
 
 def _row(checkpoint: CheckpointResource) -> tuple[str, ...]:

@@ -1,21 +1,23 @@
 """`compare`: what differs between jobs, and how they did."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
+from trainyard.cli.completing import complete_job
 from trainyard.cli.curves import bounds, sparkline
 from trainyard.cli.failures import UsageError
 from trainyard.cli.metrics import AxisOption, drawing, far, place
 from trainyard.cli.output import complain, emit, fits, number, say, status_text, table
-from trainyard.cli.session import JsonOption, client_of, find_jobs
+from trainyard.cli.session import JsonOption, SweepOption, client_of, find_jobs
 from trainyard.cli.sweep import find_sweep
-from trainyard.client import Client
+from trainyard.client import Client, NotFoundError
 from trainyard.contract.curves import AXIS_COLUMNS, CurveAxis, MetricsResource, Series
 from trainyard.contract.differing import differences, flat
-from trainyard.contract.resources import JobResource
+from trainyard.contract.resources import TERMINAL, JobResource
 
 _PREFERRED = ("eval/loss", "train/loss")
 _AT_ONCE = 20
@@ -27,9 +29,14 @@ Field = tuple[str, list[str]]
 def compare(
     ctx: typer.Context,
     job_ids: Annotated[
-        list[str] | None, typer.Argument(metavar="JOB", help="Two or more: ids, abbreviated ids, names, or `last`.")
+        list[str] | None,
+        typer.Argument(
+            metavar="JOB",
+            autocompletion=complete_job,
+            help="Two or more: ids, abbreviated ids, names, or `last`.",
+        ),
     ] = None,
-    sweep: Annotated[str | None, typer.Option(help="All jobs of this sweep; `last` is the newest one.")] = None,
+    sweep: SweepOption = None,
     keys: Annotated[
         list[str] | None, typer.Option("--key", "-k", help="This metric, drawn too. Can be repeated.")
     ] = None,
@@ -43,6 +50,8 @@ def compare(
     with client_of(ctx) as client:
         jobs = _jobs(client, job_ids or [], sweep)
         found = _metrics(client, jobs, keys or (), x)
+    if keys and all(job.status in TERMINAL for job in jobs):
+        _require_some(jobs, found, keys)
     differing = differences([flat(job.spec) for job in jobs])
     if as_json:
         for job, metrics in zip(jobs, found, strict=True):
@@ -67,9 +76,17 @@ def compare(
 
 
 def choose(found: Sequence[MetricsResource]) -> list[str]:
-    """The metric to compare where nobody named one: the loss of evaluation, or of training."""
-    there = {series.key for metrics in found for series in metrics.series if series.steps}
-    return [key for key in _PREFERRED if key in there][:1]
+    """The metric to compare where nobody named one: the loss of evaluation, or of training where more jobs have it."""
+    have = Counter(series.key for metrics in found for series in metrics.series if series.steps)
+    best = max(_PREFERRED, key=have.__getitem__)
+    return [best] if have[best] else []
+
+
+def _require_some(jobs: Sequence[JobResource], found: Sequence[MetricsResource], keys: Sequence[str]) -> None:
+    """Of jobs that are over, what is not there will not come. Raises NotFoundError."""
+    if not any(series.steps for metrics in found for series in metrics.series):
+        there = ", ".join(sorted({key for job in jobs for key in job.metrics}))
+        raise NotFoundError(f"no metrics named {', '.join(keys)}; there are: {there or 'none'}")
 
 
 def _jobs(client: Client, references: list[str], sweep: str | None) -> list[JobResource]:

@@ -14,10 +14,7 @@ def sparkline(values: Sequence[float], width: int = 32) -> str:
     """One line: eight levels from the smallest to the largest value; what is not finite is an x."""
     points = thinned(values, width)
     low, high = bounds(points)
-    span = high - low
-    return "".join(
-        _LEVELS[round((v - low) / span * 7) if span else 0] if math.isfinite(v) else _NOT_FINITE for v in points
-    )
+    return "".join(_LEVELS[round(_share(v, low, high) * 7)] if math.isfinite(v) else _NOT_FINITE for v in points)
 
 
 def plot(
@@ -26,8 +23,7 @@ def plot(
     """A curve `height` lines tall with its range on the left and its first and last place below."""
     points = stretched(thinned(values, width), width)
     low, high = bounds(points)
-    span = (high - low) or 1.0
-    eighths = [round((v - low) / span * (height * 8 - 1)) + 1 if math.isfinite(v) else None for v in points]
+    eighths = [round(_share(v, low, high) * (height * 8 - 1)) + 1 if math.isfinite(v) else None for v in points]
     labels = {height - 1: number(high), 0: number(low)}
     lines = []
     for row in reversed(range(height)):
@@ -52,14 +48,22 @@ def stretched(values: Sequence[float], width: int) -> list[float]:
 
 
 def bounds(values: Sequence[float]) -> tuple[float, float]:
-    """Smallest and largest of the finite values."""
-    finite = [v for v in values if math.isfinite(v)]
-    return (min(finite), max(finite)) if finite else (0.0, 0.0)
+    """Smallest and largest of the finite values; NaN where there is none."""
+    finite = [v for v in values if math.isfinite(v)] or [math.nan]
+    return min(finite), max(finite)
+
+
+def _share(value: float, low: float, high: float) -> float:
+    """How far it lies between the two, from 0 to 1."""
+    span = high - low
+    if math.isinf(span):  # of a run that diverges; halves are far enough apart to be told from each other
+        return _share(value / 2, low / 2, high / 2)
+    return (value - low) / span if span else 0.0
 
 
 def _mean(values: Sequence[float]) -> float:
     odd = next((v for v in values if not math.isfinite(v)), None)
-    return odd if odd is not None else sum(values) / len(values)
+    return odd if odd is not None else sum(v / len(values) for v in values)
 
 
 def _cell(level: int | None, row: int) -> str:

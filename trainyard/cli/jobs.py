@@ -7,6 +7,7 @@ import typer
 from rich.text import Text
 
 from trainyard.cli.comm_check import comm_check_of, show_comm_check
+from trainyard.cli.completing import complete_status
 from trainyard.cli.failures import UsageError
 from trainyard.cli.moments import SinceOption, UntilOption
 from trainyard.cli.output import (
@@ -23,7 +24,7 @@ from trainyard.cli.output import (
     status_text,
     table,
 )
-from trainyard.cli.session import JobArgument, JsonOption, client_of, find_job
+from trainyard.cli.session import JobArgument, JsonOption, SweepOption, client_of, find_job
 from trainyard.cli.sweep import find_sweep
 from trainyard.cli.watching import error_lines
 from trainyard.contract.resources import JobResource
@@ -31,19 +32,22 @@ from trainyard.contract.resources import JobResource
 
 def list_jobs(
     ctx: typer.Context,
-    status: Annotated[list[str] | None, typer.Option(help="Only jobs with this status; can be repeated.")] = None,
+    status: Annotated[
+        list[str] | None,
+        typer.Option(autocompletion=complete_status, help="Only jobs with this status; can be repeated."),
+    ] = None,
     name: Annotated[str | None, typer.Option(help="Only jobs of this name.")] = None,
     by: Annotated[str | None, typer.Option(metavar="USER", help="Only jobs that this person submitted.")] = None,
     search: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Only jobs with this in their name, or of this id.")
     ] = None,
-    sweep: Annotated[str | None, typer.Option(help="Only jobs of this sweep; `last` is the newest one.")] = None,
+    sweep: SweepOption = None,
     since: SinceOption = None,
     until: UntilOption = None,
     labels: Annotated[
         list[str] | None, typer.Option("--metadata", metavar="KEY=VALUE", help="Only jobs with it; can be repeated.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many, newest first.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many, newest first.")] = 20,
     everything: Annotated[bool, typer.Option("--all", help="However many there are.")] = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -42,18 +42,19 @@ def metrics(
             texts = [
                 client.metrics_csv(j.id, keys or (), from_step=from_step, max_points=max_points, x=x) for j in jobs
             ]
+            _require_some(client, jobs, keys, there=any(text.count("\n") > 1 for text in texts) or bool(from_step))
             write(texts[0] if len(jobs) == 1 else "".join(_joined(jobs, texts)))
             return
         drawn = max_points if as_json else max_points or _DRAWN_POINTS
         found = [client.metrics(j.id, keys or (), from_step=from_step, max_points=drawn, x=x) for j in jobs]
         empty = not any(series.steps for one in found for series in one.series)
-        if keys and empty and all(job.status in TERMINAL for job in jobs):
-            raise _unknown(client, jobs[0].id, keys)
+        _require_some(client, jobs, keys, there=not empty or bool(from_step))
     if as_json:
         for one in found:
             emit(one)
     elif empty:
-        complain("no metrics yet" if not keys else f"no metrics named {', '.join(keys)} yet")
+        named = f" named {', '.join(keys)}" if keys else ""
+        complain(f"no metrics{named} {f'from step {from_step} on' if from_step else 'yet'}")
     elif keys:
         draw(found)
     else:
@@ -68,11 +69,13 @@ def _joined(jobs: Sequence[JobResource], texts: Sequence[str]) -> Iterator[str]:
             yield f"{job.id},{line}\n"
 
 
-def _unknown(client: Client, job_id: str, keys: list[str]) -> NotFoundError:
-    """For a job that is over, what is not there will not come."""
-    everything = client.metrics(job_id, max_points=_FEWEST_POINTS)
-    there = ", ".join(series.key for series in everything.series if series.steps)
-    return NotFoundError(f"job {job_id} has no metrics named {', '.join(keys)}; it has: {there or 'none'}")
+def _require_some(client: Client, jobs: Sequence[JobResource], keys: Sequence[str] | None, *, there: bool) -> None:
+    """Of jobs that are over, what is not there will not come. Raises NotFoundError."""
+    if not keys or there or not all(job.status in TERMINAL for job in jobs):
+        return
+    everything = client.metrics(jobs[0].id, max_points=_FEWEST_POINTS)
+    known = ", ".join(series.key for series in everything.series if series.steps)
+    raise NotFoundError(f"job {jobs[0].id} has no metrics named {', '.join(keys)}; it has: {known or 'none'}")
 
 
 def tabulate(found: Sequence[MetricsResource]) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from trainyard.cli.output import complain, duration, emit, say, size, table, write
-from trainyard.cli.session import JsonOption, client_of
+from trainyard.cli.session import JsonOption, SpecArgument, client_of
 from trainyard.cli.specs import read_spec
 from trainyard.client import Client
 from trainyard.contract.plans import AskResource, MemoryParts, PlanResource, StrategyPlan
@@ -19,9 +19,7 @@ _ASK_SECONDS = 1.0
 
 def plan(
     ctx: typer.Context,
-    source: Annotated[
-        str, typer.Argument(metavar="SPEC", help="A YAML or JSON file, a preset's name, or - for stdin.")
-    ],
+    source: SpecArgument,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="PATH=VALUE", help="Set one field, as in gpus=8; can be repeated."),

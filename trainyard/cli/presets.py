@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 import yaml
 
+from trainyard.cli.completing import complete_preset
 from trainyard.cli.output import emit, emit_all, one_line, table, write
 from trainyard.cli.session import JsonOption, client_of
 from trainyard.contract.templates import Template
@@ -12,7 +13,9 @@ from trainyard.contract.templates import Template
 
 def templates(
     ctx: typer.Context,
-    name: Annotated[str | None, typer.Argument(help="Print this one as YAML.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="PRESET", autocompletion=complete_preset, help="Print this one as YAML.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the presets, or print one as a file to edit.

@@ -1,40 +1,14 @@
 """What commands share: the client of this invocation, and finding the job that a person means."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Annotated, cast
 
 import typer
 
+from trainyard.cli.completing import complete_job, complete_spec, complete_sweep
 from trainyard.cli.failures import UsageError, note
 from trainyard.client import Client, NotFoundError
 from trainyard.contract.resources import JobResource
-
-_OFFERED = 50
-
-
-def complete_job(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """For the shell: the newest jobs whose id or name begins so. Nothing where there is no service to ask."""
-    try:
-        with client_of(ctx) as client:
-            newest = list(client.jobs(limit=_OFFERED))
-    except Exception:
-        return []
-    by_id = [(job.id, f"{job.name}, {job.status}") for job in newest if job.id.startswith(incomplete)]
-    names = dict.fromkeys(job.name for job in newest if incomplete and job.name.startswith(incomplete))
-    return by_id + [(name, "the newest job of this name") for name in names if " " not in name]
-
-
-def complete_spec(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-    """For the shell: the presets, and the YAML files here."""
-    files = [(str(path), "a file") for path in sorted(Path().glob(f"{incomplete}*.y*ml"))]
-    try:
-        with client_of(ctx) as client:
-            presets = [(one.name, one.description) for one in client.templates() if one.name.startswith(incomplete)]
-    except Exception:
-        presets = []
-    return files + presets
-
 
 JobArgument = Annotated[
     str,
@@ -57,6 +31,9 @@ SpecArgument = Annotated[
     typer.Argument(
         metavar="SPEC", autocompletion=complete_spec, help="A YAML or JSON file, a preset's name, or - for stdin."
     ),
+]
+SweepOption = Annotated[
+    str | None, typer.Option(autocompletion=complete_sweep, help="All jobs of this sweep; `last` is the newest one.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="For programs: one JSON object a line.")]
 WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Follow it to its end.")]

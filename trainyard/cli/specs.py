@@ -1,6 +1,7 @@
 """Where a spec comes from: a file, standard input or a preset, with fields set on top."""
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -18,6 +19,8 @@ from trainyard.contract.templates import code_folder, put
 from trainyard.contract.yaml_text import load_yaml
 
 _NO_FIELDS = "the spec must be a mapping of fields, like those of: trainyard templates digits_ddp"
+_PLACE = re.compile(r"^not valid YAML: (line \d+, column \d+: )?")
+"""Which tells nothing of a single value."""
 
 CodeOption = Annotated[
     Path | None,
@@ -52,9 +55,22 @@ def change(document: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
         path, equals, value = setting.partition("=")
         if not equals or not all(path.split(".")):
             raise UsageError(f"--set takes path=value, like optimizer.lr=1e-3; not {setting!r}")
-        chosen[path] = load_yaml(value)
+        chosen[path] = read_value("--set", setting, value)
         put(document, path, chosen[path])
     return document | given_up(chosen)
+
+
+def read_value(option: str, given: str, text: str) -> Any:
+    """What a text on the command line stands for.
+
+    Raises:
+        UsageError: it is not YAML; of several options this says which.
+    """
+    try:
+        return load_yaml(text)
+    except SpecError as error:
+        found = _PLACE.sub("", error.problems[0].message)
+        raise UsageError(f"{option} {given}: the value is not valid YAML ({found})") from None
 
 
 def find_code(document: dict[str, Any], source: str) -> Path | None:

@@ -7,18 +7,18 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from trainyard.cli.completing import complete_sweep
 from trainyard.cli.failures import CANCELLED, FAILED, INTERRUPTED, UsageError
 from trainyard.cli.output import age, complain, emit, emit_all, number, say, status_text, table
 from trainyard.cli.session import LOOKED_AT, ForceOption, JsonOption, KeyOption, SpecArgument, abbreviates, client_of
-from trainyard.cli.specs import CodeOption, find_code, read_spec
+from trainyard.cli.specs import CodeOption, find_code, read_spec, read_value
 from trainyard.client import Client, NotFoundError
 from trainyard.contract.resources import TERMINAL
 from trainyard.contract.spec import given_up
 from trainyard.contract.sweeps import SweepDetail
-from trainyard.contract.yaml_text import load_yaml
 
 _WHICH = "Id, unique start or end of one (4 characters), a name (its newest sweep), or `last`."
-SweepArgument = Annotated[str, typer.Argument(metavar="SWEEP", help=_WHICH)]
+SweepArgument = Annotated[str, typer.Argument(metavar="SWEEP", autocompletion=complete_sweep, help=_WHICH)]
 
 _LOOK_SECONDS = 2.0
 
@@ -69,9 +69,10 @@ def sweep(
 def sweeps(
     ctx: typer.Context,
     sweep_id: Annotated[
-        str | None, typer.Argument(metavar="SWEEP", help=f"One of them, with its jobs. {_WHICH}")
+        str | None,
+        typer.Argument(metavar="SWEEP", autocompletion=complete_sweep, help=f"One of them, with its jobs. {_WHICH}"),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many, newest first.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many, newest first.")] = 20,
     as_json: JsonOption = False,
 ) -> None:
     """List sweeps, or show one with its jobs.
@@ -148,7 +149,7 @@ def parse_grid(grid: list[str]) -> dict[str, list[Any]]:
             raise UsageError(f"--grid takes path=value,value, like optimizer.lr=1e-4,3e-4; not {axis!r}")
         if path in axes:
             raise UsageError(f"--grid names {path} twice; give all of its values at once")
-        axes[path] = load_yaml(f"[{text}]")
+        axes[path] = read_value("--grid", axis, f"[{text}]")
     return axes
 
 

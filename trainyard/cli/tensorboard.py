@@ -9,8 +9,8 @@ import typer
 
 from trainyard.cli.event_files import records
 from trainyard.cli.failures import UsageError
-from trainyard.cli.output import complain, say
-from trainyard.cli.session import JobsArgument, client_of, find_job
+from trainyard.cli.output import complain, emit, say
+from trainyard.cli.session import JobsArgument, JsonOption, client_of, find_job
 from trainyard.client import Client
 from trainyard.contract.resources import JobResource
 
@@ -19,6 +19,7 @@ def tensorboard(
     ctx: typer.Context,
     job_ids: JobsArgument,
     to: Annotated[Path, typer.Option(help="Where to put the files, a folder for each job.")] = Path("tensorboard"),
+    as_json: JsonOption = False,
 ) -> None:
     """Write jobs' metrics as TensorBoard event files.
 
@@ -31,9 +32,14 @@ def tensorboard(
     with client_of(ctx) as client:
         for job_id in job_ids:
             job = find_job(client, job_id)
-            count = _write(client, job, to / _folder(job), crc32c)
-            say(f"{job.id}: {count} points") if count else complain(f"{job.id}: no metrics yet")
-    say(f"to look at them: tensorboard --logdir {to}")
+            folder = to / _folder(job)
+            count = _write(client, job, folder, crc32c)
+            if as_json:
+                emit({"object": "event_files", "job_id": job.id, "path": str(folder), "points": count})
+            else:
+                say(f"{job.id}: {count} points") if count else complain(f"{job.id}: no metrics yet")
+    if not as_json:
+        say(f"to look at them: tensorboard --logdir {to}")
 
 
 def _folder(job: JobResource) -> str:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from trainyard.cli.completing import complete_token
 from trainyard.cli.failures import UsageError, help_alone
 from trainyard.cli.output import age, complain, emit, gone, say, show_all
 from trainyard.cli.session import JsonOption, client_of
@@ -68,7 +69,10 @@ def _row(token: TokenResource) -> tuple[str, ...]:
 @app.command("revoke")
 def revoke(
     ctx: typer.Context,
-    token_id: Annotated[str, typer.Argument(metavar="ID", help="As `trainyard tokens list` has it.")],
+    token_id: Annotated[
+        str,
+        typer.Argument(metavar="ID", autocompletion=complete_token, help="As `trainyard tokens list` has it."),
+    ],
     as_json: JsonOption = False,
 ) -> None:
     """Revoke a token; the next request with it is refused.

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from trainyard.cli.completing import complete_status, complete_webhook
 from trainyard.cli.failures import help_alone
 from trainyard.cli.output import age, complain, emit, gone, say, show_all
 from trainyard.cli.session import JsonOption, client_of
@@ -16,7 +17,10 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-WebhookArgument = Annotated[str, typer.Argument(metavar="ID", help="As `trainyard webhooks list` has it.")]
+WebhookArgument = Annotated[
+    str,
+    typer.Argument(metavar="ID", autocompletion=complete_webhook, help="As `trainyard webhooks list` has it."),
+]
 
 
 @app.command("create")
@@ -24,7 +28,10 @@ def create(
     ctx: typer.Context,
     url: Annotated[str, typer.Argument(metavar="URL", help="Where messages go: `https://...`")],
     status: Annotated[
-        list[str] | None, typer.Option("--status", help="Only changes to this one; give it several times for more.")
+        list[str] | None,
+        typer.Option(
+            "--status", autocompletion=complete_status, help="Only changes to this one; give it several times for more."
+        ),
     ] = None,
     every: Annotated[bool, typer.Option("--all-jobs", help="Everyone's jobs, not only yours.")] = False,
     as_json: JsonOption = False,

@@ -73,6 +73,11 @@ def webhooks() -> Request[Page[WebhookResource]]:
     return page("/v1/webhooks", WebhookResource)
 
 
+def webhook(webhook_id: str) -> Request[WebhookResource]:
+    """One webhook, without its secret."""
+    return Request("GET", _hook(webhook_id), model(WebhookResource))
+
+
 def delete_webhook(webhook_id: str) -> Request[None]:
     """Delete a webhook, with what it was not told yet."""
     return Request("DELETE", _hook(webhook_id), lambda _: None)
@@ -102,6 +107,7 @@ class AccessCalls:
     audit = Pages(audit)
     create_webhook = Call(create_webhook)
     webhooks = Pages(webhooks)
+    webhook = Call(webhook)
     delete_webhook = Call(delete_webhook)
     test_webhook = Call(test_webhook)
     deliveries = Pages(deliveries)

@@ -64,9 +64,9 @@ def _forced(force: bool) -> dict[str, str]:
 
 
 def _key(given_key: str | None) -> str:
-    key = given_key or str(uuid4())
-    if not (key.isascii() and key.isprintable()):
-        raise InvalidRequestError("must be printable ASCII", param="Idempotency-Key")
+    key = str(uuid4()) if given_key is None else given_key
+    if not (key and key.isascii() and key.isprintable()):
+        raise InvalidRequestError("must be printable ASCII, and not empty", param="Idempotency-Key")
     return key
 
 

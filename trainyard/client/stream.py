@@ -17,10 +17,11 @@ from trainyard.contract.resources import (
     JobStatusUpdate,
     LogUpdate,
     MetricsUpdate,
+    Reset,
     StatusUpdate,
 )
 
-StreamData = StatusUpdate | EventResource | MetricsUpdate | CheckpointResource | LogUpdate | JobMetricsUpdate
+StreamData = StatusUpdate | EventResource | MetricsUpdate | CheckpointResource | LogUpdate | JobMetricsUpdate | Reset
 
 _TYPES: dict[str, type[BaseModel]] = {
     "status": StatusUpdate,
@@ -34,6 +35,7 @@ _TYPES_OF_ALL: dict[str, type[BaseModel]] = {
     "event": EventResource,
     "metrics": JobMetricsUpdate,
     "checkpoint": CheckpointResource,
+    "reset": Reset,
 }
 
 

@@ -277,6 +277,8 @@ class Client(AccessCalls, HandleCalls, SharedCalls):
                 return self._once(request)
             except TrainyardError as error:
                 failures += 1
+                if request.is_done(error, failures):
+                    return request.read(httpx.Response(204))
                 delay = retry_delay(error, failures, repeatable=request.repeatable)
                 if delay is None:
                     raise

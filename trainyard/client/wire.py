@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from trainyard.client.errors import not_trainyard
+from trainyard.client.errors import TrainyardError, not_trainyard
 from trainyard.client.ids import segment
 from trainyard.contract.resources import Page
 
@@ -32,6 +32,10 @@ class Request(Generic[T]):
     """Else it is sent again only where the service says that it did nothing."""
     most: int | None = None
     """Of a list: how many items in all are wanted."""
+
+    def is_done(self, error: TrainyardError, failures: int) -> bool:
+        """Whether an earlier one of these tries did it, whose answer was lost: what was to be deleted is gone."""
+        return self.method == "DELETE" and error.status == 404 and failures > 1
 
     def read(self, response: httpx.Response) -> T:
         """The answer's value.

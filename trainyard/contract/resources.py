@@ -340,6 +340,10 @@ class JobMetricsUpdate(Resource):
     progress: JobProgress | None = None
 
 
+class Reset(Resource):
+    """Data of a `reset` event of the stream of all jobs: more was missed than can be told; read the list anew."""
+
+
 class LogUpdate(Resource):
     """Data of a `log` event: the next bytes of one stream, decoded with replacement."""
 

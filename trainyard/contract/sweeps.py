@@ -32,8 +32,15 @@ def _each_once(values: list[Any]) -> list[Any]:
     return values
 
 
+def _apart(changed: dict[str, Any]) -> dict[str, Any]:
+    for path in changed:
+        if outer := next((other for other in changed if path.startswith(f"{other}.")), None):
+            raise ValueError(f"has `{path}` and also `{outer}`, of which it is a part: one would undo the other")
+    return changed
+
+
 Axis = Annotated[list[Any], Field(min_length=1, max_length=1000), AfterValidator(_each_once)]
-Member = Annotated[dict[FieldPath, Any], Field(min_length=1, json_schema_extra=_CLOSED)]
+Member = Annotated[dict[FieldPath, Any], Field(min_length=1, json_schema_extra=_CLOSED), AfterValidator(_apart)]
 
 
 class SweepRequest(Strict):
@@ -59,7 +66,9 @@ class SweepRequest(Strict):
     """For people; absent: the spec's name."""
     spec: dict[str, Any]
     """As for `POST /v1/jobs`."""
-    grid: dict[FieldPath, Axis] = Field(default_factory=dict, max_length=MAX_AXES, json_schema_extra=_CLOSED)
+    grid: Annotated[dict[FieldPath, Axis], AfterValidator(_apart)] = Field(
+        default_factory=dict, max_length=MAX_AXES, json_schema_extra=_CLOSED
+    )
     """Fields and the values that each takes, each once: every combination is a member."""
     members: list[Member] = Field(default_factory=list, max_length=1000)
     """Instead of a grid: for each member the fields that it changes."""

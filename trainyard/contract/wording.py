@@ -34,12 +34,15 @@ _OF_TYPE = {
     "model_attributes_type": "must be a section of fields",
     "dataclass_type": "must be a section of fields",
     "tuple_type": "must be a list",
+    "list_type": "must be a list",
+    "dict_type": "must be a mapping of fields",
     "int_parsing": "must be a whole number",
     "int_type": "must be a whole number",
     "int_from_float": "must be a whole number",
     "float_parsing": "must be a number",
     "float_type": "must be a number",
     "bool_parsing": "must be true or false",
+    "string_type": "must be a text; in YAML, quotes make it one",
     **dict.fromkeys(("timezone_aware", "datetime_parsing", "datetime_from_date_parsing", "datetime_type"), _MOMENT),
 }
 """For findings whose own words name no way out."""
@@ -55,4 +58,4 @@ def words_of(finding: Mapping[str, Any]) -> str:
     if kind in _OF_TYPE:
         return _OF_TYPE[kind]
     message = _SUBJECT.sub(lambda found: "must " if found[2] else "", finding["msg"])
-    return message[:1].lower() + message[1:]
+    return (message[:1].lower() + message[1:]).replace(" after validation", "")

@@ -44,7 +44,7 @@ class FeedSlice(NamedTuple):
     reached: Place
     more: bool
     gap: bool
-    """Entries between were there once and are no more."""
+    """What the place stands for is no more, or never was: between there may be what nobody can tell."""
 
 
 def extend_feed(database: Database, jobs: Collection[int] | None) -> int:
@@ -62,8 +62,12 @@ def read_feed(database: Database, after: Place, *, runs: Path, now: datetime) ->
     """The next messages of the stream of all jobs."""
     with database.read() as session:
         repository = FeedRepository(session, database)
-        entries = repository.after(after.no if after.within >= WHOLE else after.no - 1, _ENTRIES)
-        gap = after.no > 0 and bool(entries) and entries[0].no > after.no + 1 and repository.oldest() > after.no + 1
+        wanted = after.no + 1 if after.within >= WHOLE else after.no
+        entries = repository.after(wanted - 1, _ENTRIES)
+        gap = after.no > 0 and bool(entries) and entries[0].no > wanted and repository.oldest() > wanted
+        if not entries and after.no > (head := repository.head()):
+            # A database that was restored is behind what its streams have told.
+            return FeedSlice([], Place(head, WHOLE), more=False, gap=True)
         jobs = repository.jobs({entry.job_no for entry in entries})
         messages: list[tuple[Place, Message]] = []
         for entry in entries:

@@ -54,6 +54,21 @@ def test_a_near_miss_is_told(world: World) -> None:
     assert "metadata[key]" in said("/v1/jobs?metadata=nlp")
 
 
+def test_what_is_given_twice_and_can_hold_once_is_refused(world: World) -> None:
+    for address in ("name=a&name=b", "limit=1&limit=2", "metadata[team]=a&metadata[team]=b"):
+        answer = world.client.get(f"/v1/jobs?{address}")
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"], error["param"]) == (
+            422,
+            "repeated_parameter",
+            address.partition("=")[0],
+        )
+        assert error["message"] == "is given twice; it takes one value"
+    several = "status=failed&status=lost&metadata[team]=a&metadata[kind]=b"
+    assert world.client.get(f"/v1/jobs?{several}").status_code == 200
+    assert world.client.get("/v1/metrics?job=job_x&job=job_y&keys=a&keys=b").json()["error"]["code"] == "job_not_found"
+
+
 def test_a_stranger_learns_nothing_of_parameters(world: World) -> None:
     assert world.new_client(None).get("/v1/jobs?nonsense=1").status_code == 401
 

@@ -329,6 +329,14 @@ def test_case_24_secrets_are_not_shown(world: World) -> None:
     assert launch["spec"]["environment"]["variables"]["HF_TOKEN"] == hush, "the worker needs it"
 
 
+def test_case_25_a_token_is_one_however_its_header_is_spelt(database_url: str, tmp_path: Path) -> None:
+    world = World(database_url, tmp_path / "state", rate_per_second=1, rate_burst=3)
+    spellings = [f"Bearer {world.token}", f"bearer {world.token}", f"Bearer   {world.token}", f"BEARER \t{world.token}"]
+    answers = [world.client.get("/v1/jobs", headers={"Authorization": text}) for text in spellings]
+    assert [answer.status_code for answer in answers] == [200] * 3 + [429]
+    world.database.dispose()
+
+
 def test_case_25_a_token_that_asks_too_often(database_url: str, tmp_path: Path) -> None:
     world = World(database_url, tmp_path / "state", rate_per_second=2, rate_burst=10)
     answers = [world.client.get("/v1/jobs") for _ in range(12)]

@@ -12,6 +12,7 @@ import pytest
 from service.errors import TooManyRequestsError
 from service.reports.live import endpoints
 from service.reports.live import following as following_module
+from service.reports.live import repository as live_repository
 from service.reports.live.feed import WHOLE
 from service.reports.live.following import Following
 from service.reports.live.hub import QUEUE, Hub, Item, Subscriber
@@ -141,6 +142,49 @@ def test_a_checkpoint_that_is_deleted_since_is_told_again_as_it_was(world: World
     world.tick(3)
     own = events_in(world.client.get(f"/v1/jobs/{job}/stream").text)
     assert [data["step"] for _, kind, data in own if kind == "checkpoint"] == [1, 2]
+
+
+def begin(world: World, place: tuple[int, int]) -> list[str]:
+    """The kinds of what the stream of all jobs tells first to who has seen this place."""
+
+    async def watch() -> list[str]:
+        following = Following(world.services.hub, world.services.feed, logs=False)
+        assert await following.start(place)
+        found = await take(following.events(), lambda found: bool(found))
+        return [kind for _, kind, _ in found]
+
+    return asyncio.run(watch())
+
+
+def test_who_missed_more_than_is_kept_is_told_to_start_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_repository, "KEPT", 3)
+    for _ in range(6):
+        world.submit()
+        newest, _ = world.services.feed.head()
+    assert "reset" not in begin(world, (newest - 3, WHOLE)), "the next one is there still"
+    assert begin(world, (newest - 3, 1))[0] == "reset", "the rest of this one is gone"
+    assert begin(world, (newest - 4, WHOLE))[0] == "reset"
+
+
+def test_who_has_seen_what_a_restored_database_never_told_starts_over(world: World) -> None:
+    world.submit()
+    newest, _ = world.services.feed.head()
+    assert begin(world, (newest + 1000, 1)) == ["reset"]
+
+
+def test_a_place_that_a_job_never_reached_begins_anew(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    worker.end("completed")
+    world.tick(3)
+    whole, beyond = (
+        events_in(world.client.get(f"/v1/jobs/{job}/stream", headers={"Last-Event-ID": place}).text)
+        for place in ("0", "1000")
+    )
+    assert whole
+    assert beyond == whole
+    ended = world.client.get(f"/v1/jobs/{job}/stream", headers={"Last-Event-ID": whole[-1][0]})
+    assert ended.status_code == 204
 
 
 def test_what_is_no_place_in_the_stream_is_refused(world: World) -> None:

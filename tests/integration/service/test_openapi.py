@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from tests.support.world import World
+from tests.support.world import SPEC, World
 from trainyard.contract.wording import FORMS, RANK
 
 
@@ -46,6 +46,17 @@ def test_every_route_says_how_it_fails(operations: dict[str, dict[str, Any]]) ->
             content = one["responses"][status]["content"]["application/json"]
             assert content["schema"] == {"$ref": "#/components/schemas/ErrorEnvelope"}, route
             assert content["example"]["error"]["code"], route
+
+
+def test_the_headers_of_an_answer_are_announced(world: World, operations: dict[str, dict[str, Any]]) -> None:
+    usual = {"content-length", "content-type", "x-content-type-options"}
+    key = {"Idempotency-Key": "twice"}
+    for route, status in (("POST /v1/jobs", 201), ("POST /v1/jobs", 201), ("GET /v1/jobs", 200), ("GET /livez", 200)):
+        method, path = route.split()
+        answer = world.client.request(method, path, json=SPEC if method == "POST" else None, headers=key)
+        assert answer.status_code == status
+        announced = operations[route]["responses"][str(status)]["headers"]
+        assert set(answer.headers) - usual <= {name.lower() for name in announced}, route
 
 
 def test_those_that_steer_and_save_are_there(operations: dict[str, dict[str, Any]]) -> None:

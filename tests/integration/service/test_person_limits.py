@@ -63,6 +63,31 @@ def test_more_than_the_share_is_refused_with_the_numbers(bounded: World) -> None
     assert answer.json()["error"]["message"] == "is 4, more than the 3 GPUs that one person's jobs may have at once"
 
 
+def test_a_sweep_that_the_queue_does_not_hold_is_refused_with_both_numbers(bounded: World) -> None:
+    ada = bounded.person("user", "ada")
+    submitted(ada, 1)
+    answer = ada.post("/v1/sweeps", json={"spec": SPEC, "grid": {"seed": [1, 2, 3]}})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "too_many_queued")
+    assert answer.json()["error"]["message"].startswith(
+        "1 job of ada waits in the queue, and 3 is what one person's may; there is no room for 3 more"
+    )
+    assert ada.post("/v1/sweeps", json={"spec": SPEC, "grid": {"seed": [1, 2]}}).status_code == 201
+
+
+def test_a_retry_finds_room_in_the_queue_or_is_refused(bounded: World) -> None:
+    ada = bounded.person("user", "ada")
+    job = submitted(ada, 1)
+    ada.post(f"/v1/jobs/{job}/cancel")
+    bounded.tick()
+    others = [submitted(ada, 1) for _ in range(3)]
+    answer = ada.post(f"/v1/jobs/{job}/retry")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "too_many_queued")
+    assert bounded.status(job) == "cancelled"
+    ada.post(f"/v1/jobs/{others[0]}/cancel")
+    bounded.tick()
+    assert ada.post(f"/v1/jobs/{job}/retry").status_code == 202
+
+
 def test_the_queue_of_one_person_has_an_end(bounded: World) -> None:
     ada = bounded.person("user", "ada")
     for _ in range(3):

@@ -39,12 +39,28 @@ def plan(world: World, document: dict) -> PlanResource:
 
 
 class TestPlans:
+    @pytest.mark.parametrize(("gpus", "offered"), [(2, False), (3, False), (4, True)])
+    def test_two_replicas_on_one_node_where_each_has_several_ranks(
+        self, world: World, gpus: int, offered: bool
+    ) -> None:
+        found = {one.strategy: one for one in plan(world, {**SPEC, "strategy": "ddp", "gpus": gpus}).strategies}
+        assert ("hsdp" in found) is offered
+        if offered:
+            assert found["ddp"].state_bytes > found["hsdp"].state_bytes > found["fsdp"].state_bytes
+
+    def test_a_program_of_its_own_takes_no_strategy(self, world: World) -> None:
+        found = plan(world, {"task": "comm_check", "gpus": 2})
+        assert (found.model, found.why) == (
+            None,
+            "a `comm_check` job runs its own program, which no strategy is applied to",
+        )
+
     def test_every_strategy_with_its_parts(self, world: World) -> None:
         gpus(world)
         found = plan(world, {**TOO_LARGE, "strategy": "ddp", "gpus": 4})
-        assert [one.strategy for one in found.strategies] == ["dp", "ddp", "zero1", "zero2", "fsdp"]
-        assert [one.chosen for one in found.strategies] == [False, True, False, False, False]
-        assert [one.fits for one in found.strategies] == [False, False, False, True, True]
+        assert [one.strategy for one in found.strategies] == ["dp", "ddp", "zero1", "zero2", "fsdp", "hsdp"]
+        assert [one.chosen for one in found.strategies] == [False, True, False, False, False, False]
+        assert [one.fits for one in found.strategies] == [False, False, False, True, True, True]
         for one in found.strategies:
             assert one.parts is not None
             assert sum(one.parts.model_dump().values()) == one.peak_bytes

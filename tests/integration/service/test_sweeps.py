@@ -77,6 +77,17 @@ def test_a_value_that_stands_twice_is_named(world: World) -> None:
     assert "has 0.1 twice" in error["message"]
 
 
+def test_a_field_and_a_part_of_it_do_not_go_together(world: World) -> None:
+    whole, part = {"optimizer": {"name": "sgd", "lr": 0.2}}, {"optimizer.lr": 0.1}
+    grid = {path: [value] for path, value in (part | whole).items()}
+    for param, body in (("grid", {"grid": grid}), ("members.0", {"members": [part | whole]})):
+        answer = world.client.post("/v1/sweeps", json={"spec": SPEC, **body})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (422, param)
+        assert answer.json()["error"]["message"] == (
+            "has `optimizer.lr` and also `optimizer`, of which it is a part: one would undo the other"
+        )
+
+
 @pytest.mark.parametrize(
     ("grid", "words"),
     [

@@ -23,8 +23,11 @@ def told(kind: Any, value: Any) -> str:
         (Annotated[str, Field(pattern=r"^[a-z]+$")], "A", "holds a character that is not allowed here"),
         (Annotated[int, Field(le=200)], 201, "must be less than or equal to 200"),
         (int, "x", "must be a whole number"),
+        (str, 1, "must be a text; in YAML, quotes make it one"),
         (Literal["asc", "desc"], "up", "must be 'asc' or 'desc'"),
-        (Annotated[list[int], Field(max_length=1)], [1, 2], "must have at most 1 item after validation, not 2"),
+        (Annotated[list[int], Field(max_length=1)], [1, 2], "must have at most 1 item, not 2"),
+        (list[int], 1, "must be a list"),
+        (dict[str, int], 1, "must be a mapping of fields"),
     ],
 )
 def test_it_says_what_the_value_must_be(kind: Any, value: Any, words: str) -> None:

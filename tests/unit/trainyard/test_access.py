@@ -117,6 +117,11 @@ def test_the_audit_of_some_time(service, run):
     assert (asked["created_after"], asked["created_before"]) == ("2026-01-31T00:00:00.000Z", "2026-02-01T12:00:00.000Z")
 
 
+def test_one_webhook_by_its_id(service):
+    service.on("GET", f"/v1/webhooks/{HOOK['id']}", HOOK)
+    assert service.client().webhook(HOOK["id"]).url == HOOK["url"]
+
+
 def test_webhooks_from_the_command_line(service, run):
     service.on("POST", "/v1/webhooks", {**HOOK, "secret": "whsec_x"})
     service.on("GET", "/v1/webhooks", page(HOOK))

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import itertools
 
 import httpx
 import pytest
@@ -10,7 +11,7 @@ from tests.unit.trainyard.fake_service import TIME, FakeService, page, sse, stre
 from trainyard.client import AsyncClient, Client
 from trainyard.client.handles import AsyncJobHandle, JobHandle
 from trainyard.contract.curves import MetricsResource
-from trainyard.contract.resources import JobMetricsUpdate, JobStatusUpdate
+from trainyard.contract.resources import JobMetricsUpdate, JobStatusUpdate, Reset
 
 ID = "swp_01kdvdna00az9cxjnszk8v8abh"
 SWEEP = {
@@ -77,6 +78,13 @@ def test_the_stream_of_all_jobs_goes_on_after_one_is_over_and_after_a_broken_con
                 break
     assert [type(one) for one in events] == [JobStatusUpdate, JobStatusUpdate, JobMetricsUpdate]
     assert service.requests[1].headers["last-event-id"] == "1-2"
+
+
+def test_who_was_away_for_too_long_is_told_to_start_over(service):
+    service.on("GET", "/v1/stream", streamed(sse(None, "reset", {}), told(9, "running")))
+    with service.client() as client:
+        events = list(itertools.islice(client.stream_all(last_event_id="1-2"), 2))
+    assert [(one.type, type(one.data)) for one in events] == [("reset", Reset), ("status", JobStatusUpdate)]
 
 
 def test_metrics_are_columns_of_one_length():

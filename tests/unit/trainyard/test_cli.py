@@ -367,6 +367,27 @@ class TestMetrics:
             "b2,lr,1,0.2,2026-01-02T03:04:05+00:00",
         ]
 
+    def test_a_curve_without_a_number_has_no_smallest_one(self, service, run):
+        self.answer(service, ("train/loss", ["NaN", "Infinity"]))
+        assert run("metrics", "a1").stdout.splitlines()[1].split() == ["train/loss", "inf", "nan", "nan", "2", "xx"]
+
+    @pytest.mark.parametrize("how", [(), ("--csv",), ("--json",)])
+    def test_what_a_job_that_is_over_does_not_have_is_an_error(self, service, run, how):
+        empty = "key,step,value,time\n" if how == ("--csv",) else {"object": "metrics", "job_id": "a1", "series": []}
+        first = httpx.Response(200, text=empty) if isinstance(empty, str) else empty
+        lr = {"key": "lr", "steps": [1], "values": [1.0], "times": [TIME]}
+        service.on("GET", "/v1/jobs/a1", job("a1", status="succeeded"))
+        service.on("GET", self.PATH, first, {"object": "metrics", "job_id": "a1", "series": [lr]})
+        result = run("metrics", "a1", "--key", "loss", *how)
+        assert result.exit_code == 6
+        assert "job a1 has no metrics named loss; it has: lr" in result.stderr
+
+    def test_steps_that_a_job_does_not_have_are_said(self, service, run):
+        service.on("GET", "/v1/jobs/a1", job("a1", status="succeeded"))
+        service.on("GET", self.PATH, {"object": "metrics", "job_id": "a1", "series": []})
+        result = run("metrics", "a1", "--key", "lr", "--from-step", "9")
+        assert (result.exit_code, result.stderr) == (0, "no metrics named lr from step 9 on\n")
+
     def test_none_yet(self, service, run):
         self.answer(service)
         assert run("metrics", "a1").stderr == "no metrics yet\n"
@@ -400,6 +421,18 @@ class TestHistory:
         assert lines(run("checkpoints", "a1", "--json")) == [
             {"object": "checkpoint", **CHECKPOINT, "best": True, "latest": True}
         ]
+
+    @pytest.mark.parametrize(
+        ("policy", "said"),
+        [
+            ({"keep_last": 2, "keep_best": None}, "the newest 2 stay"),
+            ({"keep_last": 1, "keep_best": {"metric": "eval/loss"}}, "the newest stays, and the best by eval/loss"),
+        ],
+    )
+    def test_checkpoints_with_which_of_them_stay(self, service, run, policy, said):
+        service.on("GET", "/v1/jobs/a1", job("a1", spec={"checkpoint": policy}))
+        service.on("GET", "/v1/jobs/a1/checkpoints", page(CHECKPOINT))
+        assert run("checkpoints", "a1").stdout.splitlines()[-1] == said
 
     def test_script(self, service, run):
         found = {"job_id": "a1", "attempt": 1, "script": "#!/bin/sh\nexec \x1b[2Jworker"}

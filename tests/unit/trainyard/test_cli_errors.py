@@ -84,6 +84,10 @@ class TestErrors:
         ends(run("submit", "some/where.yaml"), 2, "error: there is no file 'some/where.yaml'")
 
     def test_set_without_a_value(self, service, run):
+        odd = "error: --set name=[a] b: the value is not valid YAML (expected '<document start>', but found '<scalar>')"
+        ends(run("submit", "-", "--set", "name=[a] b", input="task: regression\n"), 2, odd)
+        odd = "error: --grid seed=1,[2: the value is not valid YAML (expected ',' or ']', but got '<stream end>')"
+        ends(run("sweep", "-", "--grid", "seed=1,[2", input="task: regression\n"), 2, odd)
         line = "error: --set takes path=value, like optimizer.lr=1e-3; not 'gpus'"
         ends(run("submit", "-", "--set", "gpus", input="task: regression\n"), 2, line)
 

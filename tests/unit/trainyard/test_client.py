@@ -1,5 +1,6 @@
 """The client: what it sends, how it reads answers, when it tries again, and which error says what."""
 
+import asyncio
 import json
 
 import httpx
@@ -26,6 +27,25 @@ SPEC = {
     "model": {"name": "mlp"},
     "data": {"source": "builtin", "name": "parity"},
 }
+
+
+class TestDelete:
+    PATH = "/v1/jobs/01JOBAAAA"
+
+    def test_what_is_gone_after_a_lost_answer_was_deleted(self, service):
+        service.on("DELETE", self.PATH, httpx.ReadError("cut"), error(404, "there is no job", code="job_not_found"))
+        service.client().delete("01JOBAAAA")
+        assert len(service.requests) == 2
+
+    def test_what_was_not_there_is_an_error(self, service):
+        service.on("DELETE", self.PATH, error(404, "there is no job", code="job_not_found"))
+        with pytest.raises(NotFoundError, match="there is no job"):
+            service.client().delete("01JOBAAAA")
+
+    def test_the_asynchronous_client_does_the_same(self, service):
+        service.on("DELETE", self.PATH, httpx.ReadError("cut"), error(404, "there is no job", code="job_not_found"))
+        asyncio.run(service.async_client().delete("01JOBAAAA"))
+        assert len(service.requests) == 2
 
 
 class TestSubmit:
@@ -67,6 +87,11 @@ class TestSubmit:
         keys = [request.headers["idempotency-key"] for request in service.requests]
         assert keys[0] != keys[1]
         assert keys[2] == "mine"
+
+    def test_an_empty_key_is_none_that_could_be_given_again(self, service):
+        with pytest.raises(InvalidRequestError, match="Idempotency-Key"):
+            service.client().submit(SPEC, idempotency_key="")
+        assert service.requests == []
 
     @pytest.mark.parametrize("document", [{"lr": float("nan")}, {"x": object()}])
     def test_what_json_cannot_say_is_refused_before_anything_is_sent(self, service, document):

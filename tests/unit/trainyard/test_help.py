@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 import typer
 
-from tests.unit.trainyard.fake_service import error, job, page
+from tests.unit.trainyard.fake_service import TIME, error, job, page
 from trainyard.cli.app import app
+from trainyard.cli.completing import complete_job, complete_status, complete_sweep
 from trainyard.cli.failures import EXIT_CODES
-from trainyard.cli.session import complete_job
 
 ROOT = typer.main.get_command(app)
 
@@ -51,6 +51,11 @@ def test_the_line_of_a_command_in_a_list_is_whole(run, group):
     )
 
 
+@pytest.mark.parametrize("path", [path for path in ALL if path != ("serve",)], ids=" ".join)
+def test_each_command_that_answers_does_so_to_programs(path):
+    assert any("--json" in p.opts for p in ALL[path].params)
+
+
 def test_commands_stand_under_headings(run):
     shown = run("--help").stdout
     places = [shown.index(f"\n{heading}:") for heading in ("Train", "Look", "Steer", "Take home", "Run the service")]
@@ -58,9 +63,33 @@ def test_commands_stand_under_headings(run):
     assert shown.count("\n  submit ") == 1
 
 
+def test_what_a_command_does_is_said_to_its_end(run):
+    shown = run("--help").stdout.partition("Train:")[2]
+    assert "..." not in shown
+
+
 def test_exit_codes_stand_in_the_help(run):
     shown = " ".join(run("--help").stdout.split())
     assert EXIT_CODES in shown
+
+
+KNOWN = {"JOB", "JOB...", "SPEC", "SWEEP", "PRESET", "ID"}
+"""Arguments whose words the service knows."""
+
+
+@pytest.mark.parametrize("path", ALL, ids=" ".join)
+def test_the_shell_completes_what_the_service_knows(path):
+    arguments = [p for p in ALL[path].params if p.param_type_name == "argument" and p.metavar in KNOWN]
+    options = [p for p in ALL[path].params if p.name in ("sweep", "status")]
+    assert [p.name for p in (*arguments, *options) if p._custom_shell_complete is None] == []
+
+
+def test_the_shell_is_offered_sweeps_and_statuses(service):
+    sweep = {"id": "swp_1", "name": "rates", "created_by": "ada", "created_at": TIME, "fields": [], "size": 2}
+    service.on("GET", "/v1/sweeps", page(sweep))
+    offered = [complete_sweep(SimpleNamespace(obj=service.client), typed) for typed in ("swp", "ra", "x")]
+    assert [[word for word, _ in some] for some in offered] == [["swp_1"], ["rates"], []]
+    assert complete_status("ca") == ["cancelling", "cancelled"]
 
 
 @pytest.mark.parametrize(("typed", "offered"), [("job_1", ["job_1aaa"]), ("dig", ["digits"]), ("x", [])])

@@ -10,7 +10,7 @@ from trainyard.cli import output
 from trainyard.cli.curves import plot, sparkline
 from trainyard.cli.output import clean, duration, measured, one_line, size
 
-FLOATS = st.lists(st.floats(-1e300, 1e300) | st.sampled_from([math.nan, math.inf, -math.inf]), max_size=200)
+FLOATS = st.lists(st.floats(), max_size=200)
 
 
 class TestClean:
@@ -47,6 +47,9 @@ class TestCurves:
     def test_shape(self):
         assert sparkline([0, 1, math.nan, 7]) == "▁▂x█"
         assert sparkline([5, 5]) == "▁▁"
+        assert sparkline([1e308, 0, -1e308]) == "█▅▁"
+        assert sparkline([1e308] * 9, width=3) == "▁▁▁"
+        assert plot([1e308, -1e308], [1, 2], width=2, height=1)[0].endswith("┤█▁")
         assert plot([1, 2], [10, 20], width=4, height=2) == [
             "         2 ┤  ██",
             "         1 ┤▁▁██",

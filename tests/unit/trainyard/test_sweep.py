@@ -147,6 +147,23 @@ class TestCompare:
         result = run("compare", "--sweep", ID, "--json")
         assert [json.loads(line)["differs"] for line in result.stdout.splitlines()] == [{"seed": 1}, {"seed": 2}]
 
+    def test_the_metric_that_most_of_the_jobs_have_is_chosen(self, run, service):
+        both = [[series("train/loss", 3.0, 0.1), series("eval/loss", 4.0, 0.2)], [series("train/loss", 3.0, 0.3)]]
+        for n in (0, 1):
+            service.on("GET", f"/v1/jobs/job_{n}aaa", job(f"job_{n}aaa"))
+        curves = [{"job_id": f"job_{n}aaa", "series": found} for n, found in enumerate(both)]
+        service.on("GET", "/v1/metrics", {"object": "list", "data": curves})
+        assert run("compare", "job_0aaa", "job_1aaa").stdout.startswith("train/loss\n")
+
+    def test_a_metric_that_none_of_the_jobs_has_is_said_not_to_be_there(self, run, service):
+        for n in (1, 2):
+            found = job(f"job_{n}aaa", status="succeeded", metrics={"train/loss": 0.5, f"own/{n}": 1.0})
+            service.on("GET", f"/v1/jobs/job_{n}aaa", found)
+        service.on("GET", "/v1/metrics", {"object": "list", "data": [{"job_id": "x", "series": []}] * 2})
+        result = run("compare", "job_1aaa", "job_2aaa", "--key", "loss")
+        assert result.exit_code == 6
+        assert result.stderr == "error: no metrics named loss; there are: own/1, own/2, train/loss\n"
+
     def test_jobs_or_a_sweep_have_to_be_named(self, run):
         assert run("compare").exit_code == 2
 

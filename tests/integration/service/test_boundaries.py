@@ -1,0 +1,87 @@
+"""What a request touches: the database and the run directories; no other file, and no scheduler."""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.seeds import Seeds, sow
+from tests.support.world import World
+
+LOOKS_AROUND = {"get_doctor", "make_plan"}
+"""The one is there to look at the installation, the other at the folder of a model under the allowed roots."""
+
+ENDLESS = {"stream_jobs"}
+STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork")
+CODE = (".py", ".pyc", ".so")
+"""Modules of Python are imported where they are first used."""
+
+
+class Witness:
+    """Sees every file that Python opens, every folder it lists and every program it starts. It cannot be taken away."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        sys.addaudithook(self._saw)
+
+    def _saw(self, event: str, args: tuple[Any, ...]) -> None:
+        if event in STARTS:
+            self.seen.append(event)
+        elif event in ("open", "os.listdir", "os.scandir") and isinstance(args[0], str | bytes | os.PathLike):
+            self.seen.append(os.fsdecode(args[0]))
+
+
+@pytest.fixture(scope="module")
+def sown(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, Seeds]]:
+    folder = tmp_path_factory.mktemp("boundaries")
+    shutil.copy(migrated_sqlite, folder / "test.sqlite")
+    world = World(f"sqlite:///{folder / 'test.sqlite'}", folder / "state")
+    yield world, sow(world)
+    world.database.dispose()
+
+
+def test_no_route_reads_beyond_the_runs_or_starts_a_program(sown: tuple[World, Seeds]) -> None:
+    world, seeds = sown
+    workers, witness, strayed = world.new_client(seeds.worker_token), Witness(), {}
+    for path, verbs in world.app.openapi()["paths"].items():
+        for verb, operation in verbs.items():
+            name = operation["operationId"]
+            if name in LOOKS_AROUND | ENDLESS:
+                continue
+            client = workers if path.startswith("/v1/attempts/") else world.client
+            body = operation.get("requestBody", {}).get("content", {}).get("application/json")
+            witness.seen.clear()
+            answer = client.request(verb, filled(seeds, name, path), json=example(world, body) if body else None)
+            assert answer.status_code < 500, name
+            strayed[name] = {place for place in witness.seen if is_elsewhere(place, world)}
+    assert len(strayed) > 60
+    assert {name: places for name, places in strayed.items() if places} == {}
+
+
+def filled(seeds: Seeds, operation: str, path: str) -> str:
+    """The path with ids of what is there."""
+    parts = [part.strip("{}") if part.startswith("{") else None for part in path.split("/")]
+    known = [seeds.of(operation, name) if name else None for name in parts]
+    return "/".join(found[0] if found else part for part, found in zip(path.split("/"), known, strict=True))
+
+
+def example(world: World, body: dict[str, Any]) -> Any:
+    """Of the body, of its schema, or of the schema that it names."""
+    schemas = world.app.openapi()["components"]["schemas"]
+    kinds = [body["schema"], *body["schema"].get("anyOf", ())]
+    named = [schemas[kind["$ref"].rpartition("/")[2]] for kind in kinds if "$ref" in kind]
+    return next(one["example"] for one in (body, *kinds, *named) if "example" in one)
+
+
+def is_elsewhere(place: str, world: World) -> bool:
+    """Whether it is no file of a run. What is opened below a folder that is open already has no more than a name."""
+    path = Path(place)
+    return (
+        path.suffix not in CODE
+        and (place in STARTS or path.is_absolute())
+        and not path.is_relative_to(world.settings.runs)
+    )
