@@ -73,10 +73,9 @@ def retry(start: Literal["checkpoint", "scratch"], limits: Limits) -> Change:
         if _is_asked_already(jobs, job, start):
             return
         if job.status not in ("failed", "cancelled"):
-            raise ConflictError(
-                f"job {job.id} is {job.status}; only a job that failed or was cancelled can be tried again",
-                code="not_retryable",
-            )
+            way = "; a fork of it goes on from its last checkpoint" if job.status == "succeeded" else ""
+            message = f"job {job.id} is {job.status}; only a job that failed or was cancelled can be tried again{way}"
+            raise ConflictError(message, code="not_retryable")
         require_queue_room(limits, job.created_by, jobs.count_queued(job.created_by))
         if start == "scratch":
             _forget(jobs, job)
