@@ -5,10 +5,11 @@ values after every ten steps (the default), to an HTTP server in another process
 request after 30 seconds, or is not there.
 
 A machine that others use is not steady enough to show one per cent by a clock alone. So short blocks with and without
-reports take turns, the first of each pair by chance; told is the median change of the pairs with the interval that
-holds it in 95 of 100 runs. Beside it stands what depends less on the others: the processor's time that the process
-spends on a report, in the call and in the threads beside it, as a share of the time between two reports. Were all of it
-taken from the training, the step would change by that much.
+reports take turns, the first of each pair by chance, and in those without a call that does nothing stands at the same
+places: what it takes is the clock's and the cold caches'. Garbage is collected at chosen steps, as in a run. Told is
+the median change of the pairs with the interval that holds it in 95 of 100 runs. Beside it stands what depends less on
+the others: the processor's time that the process spends on a report, in the call and in the threads beside it, as a
+share of the time between two reports. Were all of it taken from the training, the step would change by that much.
 """
 
 import argparse
@@ -30,7 +31,8 @@ import torch
 
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.reports import Progress
-from worker.reporter import SpoolReporter
+from worker.garbage import Garbage
+from worker.reporter import SilentReporter, SpoolReporter
 from worker.service_client import ServiceClient
 from worker.spool_sender import SpoolSender
 
@@ -44,6 +46,7 @@ DRAIN_SECONDS = 1.0
 """After a block: what it left to the threads is not to fall on the next one."""
 CONNECT_SECONDS = 3.0
 """For what is done once a run: to connect, and to read the certificates."""
+_SILENT = SilentReporter()
 
 
 @dataclass
@@ -55,6 +58,8 @@ class Cost:
     calls: list[float] = field(default_factory=list)
     worked: list[float] = field(default_factory=list)
     """Of these, the processor's time."""
+    empty: list[float] = field(default_factory=list)
+    """Of calls that do nothing."""
     spent: float = 0.0
     """Seconds of the processor, beyond the training itself."""
     elapsed: float = 0.0
@@ -72,8 +77,9 @@ class Cost:
         low, high = interval(self.changes)
         return (
             f"call p50 {median(self.calls) * 1e6:5.0f} us   p99 {p99(self.calls) * 1e6:5.0f} us"
-            f" ({p99(self.worked) * 1e6:.0f} of the processor)   step {median(self.changes):+.2%} ({low:+.2%} to"
-            f" {high:+.2%})   processor {self.share():.2%} of the time,"
+            f" ({p99(self.worked) * 1e6:.0f} of the processor; a call that does nothing"
+            f" {median(self.empty) * 1e6:.0f} and {p99(self.empty) * 1e6:.0f})   step {median(self.changes):+.2%}"
+            f" ({low:+.2%} to {high:+.2%})   processor {self.share():.2%} of the time,"
             f" {self.spent / len(self.calls) * 1e6:.0f} us a report"
         )
 
@@ -85,16 +91,16 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=12, help="of blocks with and without reports")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    products = _products()
+    products, garbage = _products(), Garbage()
     with _reporting(0.0) as reporter:
-        _compare(Cost(), reporter, options.reports, products)  # what is done once a process
+        _compare(Cost(), reporter, options.reports, products, garbage)  # what is done once a process
     print(f"{os.cpu_count()} cores, load average before: {os.getloadavg()[0]:.1f}; a report every {EVERY} steps")
     good = True
     for name, delay in (("up", 0.0), ("down", None), ("answers in 30 s", SLOW_SECONDS)):
         cost = Cost()
         with _reporting(delay) as reporter:
             for _ in range(options.pairs):
-                _compare(cost, reporter, options.reports, products)
+                _compare(cost, reporter, options.reports, products, garbage)
         print(f"  service {name:16} {cost}", flush=True)
         good &= cost.good()
     return 0 if good else 1
@@ -111,8 +117,9 @@ def p99(values: Sequence[float]) -> float:
     return sorted(values)[int(len(values) * 0.99)]
 
 
-def _compare(cost: Cost, reporter: SpoolReporter, reports: int, products: int) -> None:
-    blocks = {speaks: _block(reports, products, reporter, cost, speaks) for speaks in random.sample((True, False), 2)}
+def _compare(cost: Cost, reporter: SpoolReporter, reports: int, products: int, garbage: Garbage) -> None:
+    order = random.sample((True, False), 2)
+    blocks = {speaks: _block(reports, products, reporter, cost, speaks, garbage) for speaks in order}
     cost.changes.append(blocks[True] / blocks[False] - 1)
 
 
@@ -130,7 +137,7 @@ def _reporting(delay: float | None) -> Iterator[SpoolReporter]:
             reporter.close(0.0)
 
 
-def _block(reports: int, products: int, reporter: SpoolReporter, cost: Cost, speaks: bool) -> float:
+def _block(reports: int, products: int, reporter: SpoolReporter, cost: Cost, speaks: bool, garbage: Garbage) -> float:
     """Seconds of so many times ten steps."""
     work = torch.randn(400, 400)
     everything, own = time.process_time(), time.thread_time()
@@ -138,11 +145,12 @@ def _block(reports: int, products: int, reporter: SpoolReporter, cost: Cost, spe
     for number in range(reports):
         for _ in range(products * EVERY):
             work @ work
+        garbage.after_step(number * EVERY)
+        progress = Progress(step=number * EVERY, total_steps=reports * EVERY) if speaks else None
+        called, spent = time.perf_counter(), time.thread_time()
+        (reporter if speaks else _SILENT).points(number * EVERY, VALUES, progress)
+        (cost.calls if speaks else cost.empty).append(time.perf_counter() - called)
         if speaks:
-            progress = Progress(step=number * EVERY, total_steps=reports * EVERY)
-            called, spent = time.perf_counter(), time.thread_time()
-            reporter.points(number * EVERY, VALUES, progress)
-            cost.calls.append(time.perf_counter() - called)
             cost.worked.append(time.thread_time() - spent)
     seconds = time.perf_counter() - begun
     training = time.thread_time() - own
