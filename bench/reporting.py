@@ -95,6 +95,7 @@ def main() -> int:
     with _reporting(0.0) as reporter:
         _compare(Cost(), reporter, options.reports, products, garbage)  # what is done once a process
     print(f"{os.cpu_count()} cores, load average before: {os.getloadavg()[0]:.1f}; a report every {EVERY} steps")
+    print(f"  the machine itself holds up a loop that does nothing for more than 50 us {_held_up()} times a second")
     good = True
     for name, delay in (("up", 0.0), ("down", None), ("answers in 30 s", SLOW_SECONDS)):
         cost = Cost()
@@ -159,6 +160,17 @@ def _block(reports: int, products: int, reporter: SpoolReporter, cost: Cost, spe
         time.sleep(DRAIN_SECONDS)
         cost.spent += sum(cost.worked[-reports:]) + time.process_time() - everything - training
     return seconds
+
+
+def _held_up() -> int:
+    """How often in a second, whatever runs: a call during which it happens is that much longer."""
+    count, last = 0, time.perf_counter()
+    end = last + 1
+    while last < end:
+        now = time.perf_counter()
+        count += now - last > 50e-6
+        last = now
+    return count
 
 
 def _products() -> int:
