@@ -147,12 +147,17 @@ def _block(reports: int, products: int, reporter: SpoolReporter, cost: Cost, spe
         for _ in range(products * EVERY):
             work @ work
         garbage.after_step(number * EVERY)
+        values = {key: number * value for key, value in VALUES.items()}
         progress = Progress(step=number * EVERY, total_steps=reports * EVERY) if speaks else None
-        called, spent = time.perf_counter(), time.thread_time()
-        (reporter if speaks else _SILENT).points(number * EVERY, VALUES, progress)
-        (cost.calls if speaks else cost.empty).append(time.perf_counter() - called)
+        speaker = reporter if speaks else _SILENT
+        spent = time.thread_time()
+        called = time.perf_counter()
+        speaker.points(number * EVERY, values, progress)
+        answered = time.perf_counter()
+        worked = time.thread_time() - spent
+        (cost.calls if speaks else cost.empty).append(answered - called)
         if speaks:
-            cost.worked.append(time.thread_time() - spent)
+            cost.worked.append(worked)
     seconds = time.perf_counter() - begun
     training = time.thread_time() - own
     if speaks:

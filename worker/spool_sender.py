@@ -19,7 +19,7 @@ _ROUTES = {"metrics": "metrics", "events": "events", "checkpoint": "checkpoints"
 _READ_AHEAD = 256
 _SPACING_SECONDS = 0.1
 """Between requests while more waits."""
-_COLLECTING_SECONDS = 0.5
+_COLLECTING_SECONDS = 1.0
 """After the last of what waited: short steps that log often share a request, since each costs the processor that
 trains a thousandth of a second, whatever it carries."""
 

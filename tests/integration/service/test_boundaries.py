@@ -3,19 +3,25 @@
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.hf import save_llama
 from tests.support.seeds import Seeds, sow
-from tests.support.world import World
+from tests.support.wait import wait_until
+from tests.support.world import SPEC, World
 
-LOOKS_AROUND = {"get_doctor", "make_plan"}
-"""The one is there to look at the installation, the other at the folder of a model under the allowed roots."""
+OF_THEIR_OWN = {"get_doctor", "make_plan", "stream_jobs"}
+"""Each has a test of its own: the first is there to look at the installation, the second reads a model's folder under
+the allowed roots, the third has no end."""
 
-ENDLESS = {"stream_jobs"}
+INSTALLATION = ("/proc/mounts", "/dev", sys.prefix, sys.base_prefix, str(Path(__file__).parents[3] / "migrations"))
+MEMORY = "/proc/meminfo"
+"""What ranks on this machine share."""
 STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork")
 CODE = (".py", ".pyc", ".so")
 """Modules of Python are imported where they are first used."""
@@ -50,16 +56,57 @@ def test_no_route_reads_beyond_the_runs_or_starts_a_program(sown: tuple[World, S
     for path, verbs in world.app.openapi()["paths"].items():
         for verb, operation in verbs.items():
             name = operation["operationId"]
-            if name in LOOKS_AROUND | ENDLESS:
+            if name in OF_THEIR_OWN:
                 continue
             client = workers if path.startswith("/v1/attempts/") else world.client
             body = operation.get("requestBody", {}).get("content", {}).get("application/json")
             witness.seen.clear()
             answer = client.request(verb, filled(seeds, name, path), json=example(world, body) if body else None)
             assert answer.status_code < 500, name
-            strayed[name] = {place for place in witness.seen if is_elsewhere(place, world)}
+            strayed[name] = elsewhere(witness, world)
     assert len(strayed) > 60
     assert {name: places for name, places in strayed.items() if places} == {}
+
+
+def test_the_stream_of_all_jobs_neither(sown: tuple[World, Seeds]) -> None:
+    world, _ = sown
+    witness, hub = Witness(), world.services.hub
+
+    def stop_the_service() -> None:
+        wait_until(lambda: hub.open > 0, 10, "somebody to follow the stream")
+        hub.close()
+
+    stopping = threading.Thread(target=stop_the_service)
+    stopping.start()
+    answer = world.client.get("/v1/stream", headers={"Last-Event-ID": "0-0"})
+    stopping.join()
+    assert answer.status_code == 200
+    assert "event: " in answer.text
+    assert elsewhere(witness, world) == set()
+
+
+def test_a_plan_reads_the_models_folder_alone(sown: tuple[World, Seeds], tmp_path: Path) -> None:
+    world, _ = sown
+    folder = save_llama(tmp_path / "model")
+    world.settings.allowed_roots = (str(tmp_path),)
+    model, data = {"source": "hf", "path": str(folder)}, {"source": "jsonl", "path": str(tmp_path / "lines.jsonl")}
+    witness = Witness()
+    answer = world.client.post("/v1/plans", json={**SPEC, "task": "causal_lm", "model": model, "data": data})
+    assert (answer.status_code, answer.json()["unknown"]) == (200, None), answer.text
+    read = elsewhere(witness, world)
+    assert {Path(place).name for place in read} >= {"config.json", "model.safetensors"}
+    assert {place for place in read if not Path(place).is_relative_to(folder)} <= {MEMORY}
+
+
+def test_the_doctor_reads_of_the_installation_and_asks_no_scheduler(sown: tuple[World, Seeds]) -> None:
+    world, _ = sown
+    witness = Witness()
+    assert world.client.get("/v1/doctor").status_code == 200
+    assert {place for place in elsewhere(witness, world) if not place.startswith(INSTALLATION)} == set()
+
+
+def elsewhere(witness: Witness, world: World) -> set[str]:
+    return {place for place in witness.seen if is_elsewhere(place, world)}
 
 
 def filled(seeds: Seeds, operation: str, path: str) -> str:

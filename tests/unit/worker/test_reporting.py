@@ -2,7 +2,7 @@ import json
 import resource
 import threading
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
@@ -72,6 +72,16 @@ class TestSpoolReporter:
         speaking.close(0.3)
         assert time.monotonic() - began < 3
         assert read_acknowledged(layout.spool_acknowledged(1)) == 0
+
+    def test_a_points_time_is_that_of_the_call_and_not_of_the_writing(self, layout):
+        speaking = SpoolReporter(layout, 1, 0, None)
+        before = datetime.now(UTC)
+        speaking.points(1, {"train/loss": 1.0})
+        after = datetime.now(UTC)
+        speaking.close(0)
+        (record,) = parse_spool(layout.spool_file(1))
+        tick = timedelta(milliseconds=1)
+        assert before - tick <= record.body().points[0].time <= after + tick
 
     def test_a_checkpoint_keeps_its_place(self, layout):
         service = Service()
