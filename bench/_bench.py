@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -23,6 +23,8 @@ from worker.tasks.select import select_task
 LOG_EVERY = 10
 CLIP = 1.0
 RATE = 1e-3
+
+Accelerator = Literal["cpu", "cuda"]
 
 Tick = Callable[[], None]
 """Called at the start of each step."""
@@ -60,7 +62,7 @@ class Bench:
     def spec(self) -> TrainingSpec:
         """What ours trains by."""
         run = {"steps": self.steps, "gpus": self.ranks.world, "compile": self.compiled}
-        return resolve(parse_spec({**self.document, **run}), Site(self.device.type))
+        return resolve(parse_spec({**self.document, **run}), Site("cuda" if self.device.type == "cuda" else "cpu"))
 
     def autocast(self) -> AbstractContextManager[object]:
         return torch.autocast(self.device.type, torch.bfloat16) if self.low else contextlib.nullcontext()
@@ -82,7 +84,7 @@ class Bench:
 
     def batches(self) -> Iterator[tuple[torch.Tensor, ...]]:
         """Endless batches of this rank, as people load them."""
-        sampler = DistributedSampler(self.rows, self.ranks.world, self.ranks.rank)
+        sampler: DistributedSampler[Any] = DistributedSampler(self.rows, self.ranks.world, self.ranks.rank)
         pinned = self.device.type == "cuda"
         loader = DataLoader(self.rows, self.share, sampler=sampler, drop_last=True, pin_memory=pinned)
         while True:
@@ -116,12 +118,12 @@ class HfLoss(nn.Module):
         return {"loss": self.inner(input_ids=batch, labels=batch, use_cache=False).loss}
 
 
-def spec_of(document: dict[str, Any], accelerator: str) -> TrainingSpec:
+def spec_of(document: dict[str, Any], accelerator: Accelerator) -> TrainingSpec:
     """The spec as one process has it."""
     return resolve(parse_spec({**document, "steps": 1, "gpus": 1, "strategy": "single"}), Site(accelerator))
 
 
-def task_of(document: dict[str, Any], accelerator: str) -> Task:
+def task_of(document: dict[str, Any], accelerator: Accelerator) -> Task:
     """The task with its data, loaded once for all."""
     return select_task(spec_of(document, accelerator))
 

@@ -41,7 +41,7 @@ def main() -> None:
 def _batches(size: int) -> Iterator[list[Triple]]:
     step = 0
     while True:
-        batch = []
+        batch: list[Triple] = []
         while len(batch) < size:
             step += 1
             batch += [(f"train/metric_{key}", step, random.random()) for key in range(KEYS)]
@@ -183,7 +183,7 @@ def _postgres(plan: dict[str, Any]) -> Send:
         nonlocal number
         number += 1
         columns = zip(*_rows(plan, batch, number), strict=True)
-        connection.execute(insert, ["{" + ",".join(map(repr, column)) + "}" for column in columns])  # type: ignore[arg-type]
+        connection.execute(insert, ["{" + ",".join(map(repr, column)) + "}" for column in columns])
 
     return send
 

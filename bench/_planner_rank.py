@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from worker.beats import Pulse
 
 from bench._counted import Counted
+from trainyard.beats import Pulse
 from trainyard.contract.resolve import Site, resolve
 from trainyard.contract.spec import TrainingSpec, parse_spec
 from worker import distributed

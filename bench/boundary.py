@@ -18,13 +18,13 @@ ROUNDS, STEPS, WORLD = 31, 60, 2
 
 def main() -> None:
     """Start the ranks and print rank 0's answer."""
-    import torch.multiprocessing as mp
+    from torch.multiprocessing.spawn import start_processes
 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
     os.environ |= {"WORLD_SIZE": str(WORLD), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    mp.start_processes(_rank, nprocs=WORLD, start_method="spawn")
+    start_processes(_rank, nprocs=WORLD, start_method="spawn")
 
 
 def _rank(rank: int) -> None:

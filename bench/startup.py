@@ -150,7 +150,7 @@ def since_slurms_start(lab: SlurmLab, client: Client) -> float:
 
 def run_job(client: Client, where: Mapping[str, Any]) -> JobResource:
     """One job to its end."""
-    job = client.submit(load_template(PRESET).spec | {"gpus": RANKS} | where)
+    job = client.submit({**load_template(PRESET).spec, "gpus": RANKS, **where})
     ended = client.wait(job.id, timeout=RUN_SECONDS)
     if ended.status != "succeeded":
         raise RuntimeError(f"job {job.id} ended as {ended.status}: {ended.status_message}")
