@@ -20,6 +20,7 @@ from service.planner.fit import Question, automatic, too_large
 from service.planner.host import machine_bytes, share_of_machine
 from service.planner.models import Found
 from service.planner.script import preview
+from service.planner.trained import mismatch
 from service.scheduler.documents import UNKNOWN_ACCELERATOR, ranks_per_node
 from service.settings import Settings
 from trainyard.contract.plans import PlanResource
@@ -46,6 +47,8 @@ def accept(services: Services, document: Any, now: datetime) -> Accepted:
     """
     find = partial(site_of, services, now=now)
     spec = accept_spec(document, find)
+    if wrong := mismatch(spec):
+        raise InvalidSpecError([wrong])
     site = find(spec)
     plain = spec if services.settings.site.accelerator else parse_spec(document)
     if document.get("strategy", "auto") != "auto":

@@ -3,9 +3,12 @@
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from service.planner import builtin
 from service.planner.outline import Outline, Parameter
+from trainyard.contract.closest import closest
 from trainyard.contract.problems import Problem
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.sections import HfModel
+from trainyard.contract.spec import LOOP_TASKS, TrainingSpec
 
 
 @dataclass(frozen=True)
@@ -36,9 +39,24 @@ def adapt(outline: Outline, spec: TrainingSpec) -> Adapted | Problem:
     for pattern in spec.trainable:
         found = {alias.get(name, name) for name in [*names, *alias] if fnmatchcase(name, pattern)}
         if not found:
-            return Problem(param="trainable", message=f"`{pattern}` matches no parameter of the model")
+            near = closest(pattern, [*names, *alias], count=3)
+            return Problem(
+                param="trainable", message=f"`{pattern}` matches no parameter of the model; the closest: {near}"
+            )
         chosen |= found
     return Adapted(outline, frozenset(chosen))
+
+
+def mismatch(spec: TrainingSpec) -> Problem | None:
+    """Why what the spec trains cannot be trained of its model, where that is one of our own: which layers a folder's
+    has is known for certain when it is built."""
+    if spec.task not in LOOP_TASKS - {"custom"} or spec.model is None or isinstance(spec.model, HfModel):
+        return None
+    if spec.lora_rank is None and spec.trainable is None:
+        return None
+    outline = builtin.outline_of(spec.model)
+    found = adapt(outline, spec) if outline else None
+    return found if isinstance(found, Problem) else None
 
 
 def _with_adapters(outline: Outline, spec: TrainingSpec) -> Adapted | Problem:
@@ -52,13 +70,15 @@ def _with_adapters(outline: Outline, spec: TrainingSpec) -> Adapted | Problem:
         for target in spec.lora.targets:
             found = [name for name in layers if _matches(name, target)]
             if not found:
-                return Problem(param="lora.targets", message=f"`{target}` matches no layer that can be adapted")
+                there = closest(target, dict.fromkeys(name.rpartition(".")[2] for name in layers), count=20)
+                message = f"`{target}` matches no layer that can be adapted; there are: {there}"
+                return Problem(param="lora.targets", message=message)
             targets += [name for name in found if name not in targets]
     if not targets:
         return Problem(param="lora.targets", message="`auto` finds no layer to adapt in this model")
     smallest = min(targets, key=lambda name: min(_sides(layers[name])))
     if rank > (most := min(_sides(layers[smallest]))):
-        message = f"is {rank}, larger than the smallest side of its target `{smallest}`, {most}"
+        message = f"is {rank}, larger than the smallest side of its target `{smallest}`; take {most} or less"
         return Problem(param="lora_rank", message=message)
     chosen = set(targets)
     parameters: list[Parameter] = []

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from trainyard.cli.failures import FAILED
 from trainyard.cli.output import complain, duration, emit, say, size, table, write
 from trainyard.cli.session import JsonOption, SpecArgument, client_of
 from trainyard.cli.specs import read_spec
@@ -33,6 +34,8 @@ def plan(
 ) -> None:
     """Show the memory that a spec needs by strategy, and whether it fits. Nothing is submitted.
 
+    The exit code is 1 where it does not fit.
+
     Example: trainyard plan spec.yaml --set gpus=8
     """
     with client_of(ctx) as client:
@@ -41,7 +44,12 @@ def plan(
             found = found.model_copy(update={"ask": _answered(client, found.ask, time.monotonic() + patience)})
     if as_json:
         emit(found)
-        return
+    else:
+        _show(found, with_script=with_script)
+    raise typer.Exit(FAILED if found.fits is False else 0)
+
+
+def _show(found: PlanResource, *, with_script: bool) -> None:
     for line in _summary(found):
         say(line)
     if found.strategies:

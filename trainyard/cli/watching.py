@@ -161,7 +161,9 @@ def watch(client: Client, job: JobResource, *, as_json: bool, after: int | None 
         return INTERRUPTED
     code = conclude(ended, as_json=as_json)
     if ended.status == "failed" and not as_json:
-        complain(f"more of it: trainyard show {job.id}; run it again: trainyard retry {job.id}")
+        # What was refused as it is would be again.
+        again = "" if ended.status_reason == "rejected" else f"; run it again: trainyard retry {job.id}"
+        complain(f"more of it: trainyard show {job.id}{again}")
     return code
 
 

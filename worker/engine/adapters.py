@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import nn
 
+from trainyard.contract.closest import closest
 from trainyard.contract.sections import HfModel
 from trainyard.contract.spec import TrainingSpec
 from worker.engine.state import seed_generators
-from worker.engine.trainable import closest
 from worker.errors import RefusedError
 
 ADAPTER = "default"

@@ -1,15 +1,13 @@
 """Which parameters a run trains: all, some by name, or adapters beside a frozen model."""
 
 from collections.abc import Collection
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
 from torch import nn
 
+from trainyard.contract.closest import closest
 from trainyard.contract.spec import TrainingSpec
 from worker.errors import RefusedError
-
-_FEW = 20
 
 
 def choose_trainable(spec: TrainingSpec, model: nn.Module) -> None:
@@ -50,13 +48,3 @@ def _matched(pattern: str, names: Collection[str]) -> list[str]:
 def frozen_names(module: nn.Module) -> frozenset[str]:
     """Every name of every frozen parameter, those of tied ones included."""
     return frozenset(name for name, p in module.named_parameters(remove_duplicate=False) if not p.requires_grad)
-
-
-def closest(wanted: str, names: Collection[str], count: int = 5) -> str:
-    """All the names where they are few; else those most like the wanted one, or the first ones. For a message."""
-    ordered = list(names)
-    if len(ordered) <= _FEW:
-        return ", ".join(ordered)
-    near = get_close_matches(wanted, ordered, n=count, cutoff=0.3) or ordered[:count]
-    more = f" and {len(ordered) - len(near)} more" if len(ordered) > len(near) else ""
-    return ", ".join(near) + more

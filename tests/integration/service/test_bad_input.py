@@ -9,6 +9,13 @@ import pytest
 from service.settings import Settings
 from tests.support.world import SPEC, World
 
+DIGITS: dict[str, Any] = {
+    **SPEC,
+    "task": "image_classification",
+    "model": {"source": "builtin", "name": "convnet"},
+    "data": {"source": "builtin", "name": "digits"},
+}
+
 
 def without(field: str) -> dict[str, Any]:
     return {key: value for key, value in SPEC.items() if key != field}
@@ -41,12 +48,7 @@ def without(field: str) -> dict[str, Any]:
             "must be greater than 0",
         ),
         (
-            {
-                **SPEC,
-                "task": "image_classification",
-                "model": {"source": "builtin", "name": "convnet", "classes": 3},
-                "data": {"source": "builtin", "name": "digits"},
-            },
+            {**DIGITS, "model": {"source": "builtin", "name": "convnet", "classes": 3}},
             "model.classes",
             "is less than the 10 classes of the data set `digits`",
         ),
@@ -63,7 +65,23 @@ def without(field: str) -> dict[str, Any]:
         (
             {**SPEC, "model": {"source": "builtin", "name": "mlp", "sizes": [8, 4, 3]}, "lora_rank": 5},
             "lora_rank",
-            "is 5, larger than the smallest side of its targets; take 4 or less",
+            "is 5, larger than the smallest side of its target `0`; take 4 or less",
+        ),
+        (
+            {**DIGITS, "lora_rank": 16},
+            "lora_rank",
+            "is 16, larger than the smallest side of its target `features.0`; take 9 or less",
+        ),
+        (
+            {**DIGITS, "lora_rank": 4, "lora": {"targets": ["nope"]}},
+            "lora.targets",
+            "`nope` matches no layer that can be adapted; there are: 0, 2, 5",
+        ),
+        (
+            {**DIGITS, "trainable": ["features.*", "hed.*"]},
+            "trainable",
+            "`hed.*` matches no parameter of the model; the closest: features.0.weight, features.0.bias, "
+            "features.2.weight, features.2.bias, features.5.weight, features.5.bias, head.2.weight, head.2.bias",
         ),
         (
             {

@@ -70,6 +70,13 @@ def test_one_bad_member_and_nothing_is_stored(world: World) -> None:
     assert world.client.get("/v1/sweeps").json()["data"] == []
 
 
+def test_adapters_that_do_not_fit_are_found_before_anything_is_stored(world: World) -> None:
+    spec = {**SPEC, "model": {"source": "builtin", "name": "mlp", "sizes": [8, 12, 3]}}
+    answer = world.client.post("/v1/sweeps", json={**BODY, "spec": spec, "grid": {"lora_rank": [8, 16]}})
+    assert [problem["param"] for problem in answer.json()["problems"]] == ["members.1.lora_rank"]
+    assert world.client.get("/v1/sweeps").json()["data"] == []
+
+
 def test_a_value_that_stands_twice_is_named(world: World) -> None:
     answer = world.client.post("/v1/sweeps", json={**BODY, "grid": {"optimizer.lr": [0.1, 0.2, 0.1]}})
     error = answer.json()["error"]

@@ -154,23 +154,10 @@ class TestSizes:
                 {"data": LINES},
                 "data.max_length: is 65, longer than the 64 tokens of `model.context`",
             ),
-            (
-                {"width": 16},
-                {"lora_rank": 17},
-                "lora_rank: is 17, larger than the smallest side of its targets; take 16 or less",
-            ),
         ],
     )
     def test_of_a_gpt_that_cannot_stand_together(self, model, changes, expected):
         assert self.refusal(**{**self.GPT, "model": {"name": "gpt", **model}, **changes}) == expected
-
-    def test_of_the_layers_that_auto_adapts(self):
-        model = {"name": "mlp", "sizes": [8, 4, 2]}
-        message = "lora_rank: is 5, larger than the smallest side of its targets; take 4 or less"
-        assert self.refusal(model=model, lora_rank=5) == message
-        assert resolve(parse_spec({**BASE, "model": model, "lora_rank": 4}), CPU)
-        named = {"lora": {"targets": ["0"]}, "lora_rank": 5}
-        assert resolve(parse_spec({**BASE, "model": model, **named}), CPU), "named ones are the worker's to judge"
 
     def refusal(self, **changes):
         with pytest.raises(SpecError) as caught:

@@ -121,6 +121,11 @@ class TestWatch:
             "more of it: trainyard show a1; run it again: trainyard retry a1",
         ]
 
+    def test_a_job_that_was_refused_as_it_is_is_not_to_be_run_again(self, service, run):
+        ended = job("a1", status="failed", status_reason="rejected", status_message="strategy: needs 3 TiB")
+        done = self.watch(service, run, ended, status(1, "failed", "strategy: needs 3 TiB"))
+        assert done.stderr.splitlines()[-1] == "more of it: trainyard show a1"
+
     def test_a_cancelled_job_is_exit_3(self, service, run):
         ended = job("a1", status="cancelled", status_message="asked for by admin")
         done = self.watch(service, run, ended, status(1, "cancelled"))

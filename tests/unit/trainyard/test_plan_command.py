@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 SPEC = {"task": "regression", "gpus": 2}
 GIB = 2**30
 PARTS = {"parameters": GIB, "gradients": GIB, "optimizer": 2 * GIB, "activations": GIB, "logits": GIB}
@@ -55,7 +57,13 @@ def test_what_it_shows(service, run):
         "would fit: strategy fsdp: 2 GiB",
     ]
     assert done.stderr == "note: zero1 is zero2\n"
-    assert done.exit_code == 0
+
+
+@pytest.mark.parametrize(("fits", "code"), [(True, 0), (None, 0), (False, 1)])
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_program_can_ask_whether_it_fits(service, run, fits, code, options):
+    service.on("POST", "/v1/plans", {**ANSWER, "fits": fits})
+    assert run("plan", "-", *options, input=json.dumps(SPEC)).exit_code == code
 
 
 def test_ranks_without_gpus(service, run):
@@ -86,7 +94,7 @@ ASK = {"object": "ask", "id": "ask_" + "0" * 26, "state": "waiting", "message": 
 
 
 def ask(service, run, *answers, arguments=()):
-    service.on("POST", "/v1/plans", {**ANSWER, "ask": ASK})
+    service.on("POST", "/v1/plans", {**ANSWER, "fits": None, "ask": ASK})
     if answers:
         service.on("GET", f"/v1/asks/{ASK['id']}", *({**ASK, **answer} for answer in answers))
     return run("plan", "-", "--ask", *arguments, input=json.dumps(SPEC))
