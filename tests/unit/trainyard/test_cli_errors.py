@@ -155,6 +155,10 @@ class TestProcess:
     def test_version(self):
         assert self.trainyard("--version").stdout == "trainyard 0.1.0\n"
 
+    def test_the_module_is_the_command(self):
+        done = subprocess.run([sys.executable, "-m", "trainyard", "--version"], capture_output=True, text=True)
+        assert (done.stdout, done.returncode) == ("trainyard 0.1.0\n", 0)
+
     def test_no_command_shows_the_help(self):
         done = self.trainyard()
         assert done.returncode == 2
