@@ -38,7 +38,7 @@ def checkpoints(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = F
         job = find_job(client, job_id)
         found = client.checkpoints(job.id)
     headings = ("STEP", "", "SIZE", "CREATED", "METRICS", "FOLDER")
-    show_all(found, headings, _row, as_json=as_json, none=_none(job))
+    show_all(found, headings, _row, as_json=as_json, none=_none(job), spare=("FOLDER", "CREATED"))
     if found and not as_json:
         say(f"in {Path(found[0].path).parent}")
         if policy := job.spec.get("checkpoint"):

@@ -220,6 +220,14 @@ class TestANarrowTerminal:
         lines = run("checkpoints", "a1").stdout.splitlines()
         assert [line.split()[-1] for line in lines[1:]] == ["step-0000000005", "step-0000000010", folder]
 
+    def test_breaks_no_metrics_name_of_a_checkpoint(self, service, run, monkeypatch):
+        monkeypatch.setattr(output, "console", lambda: output.TerminalConsole(width=60, markup=False))
+        saved = CHECKPOINT | {"best": True, "latest": True, "metrics": {"eval/accuracy": 0.97, "eval/loss": 0.12}}
+        service.on("GET", "/v1/jobs/a1", OVER).on("GET", "/v1/jobs/a1/checkpoints", page(saved))
+        shown = run("checkpoints", "a1").stdout
+        assert {"eval/accuracy", "eval/loss", "best", "latest", "92"} <= set(shown.split())
+        assert max(map(len, shown.splitlines())) <= 60
+
 
 @pytest.mark.parametrize("group", ["tokens", "webhooks"])
 def test_a_group_alone_shows_its_help_as_the_program_does(run, group):
