@@ -11,6 +11,8 @@ from tests.support.world import SPEC, World
 
 CODE = b"any bytes"
 DIGEST = f"sha256:{hashlib.sha256(CODE).hexdigest()}"
+EXPORTED = ("model.safetensors", "config.json")
+TRACES = ("profile/step-0000000010-rank-0.json.gz", "profile/step-0000000010-rank-0.txt")
 VICTIMS = 4
 """So many of everything that a route deletes."""
 
@@ -74,6 +76,8 @@ def sow(world: World) -> Seeds:
             "revoke_token": {"token_id": tokens[1:]},
             "stream_job": {"job_id": [done]},
             **{name: {"job_id": [done]} for name in _OF_DONE},
+            **{f"{verb}_export_file": {"job_id": [done], "path": list(EXPORTED)} for verb in _READ},
+            **{f"{verb}_artifact": {"job_id": [done], "path": list(TRACES)} for verb in _READ},
         },
     )
 
@@ -84,10 +88,9 @@ _OF_DONE = (
     "download_checkpoint_file",
     "download_checkpoint",
     "list_export_files",
-    "download_export_file",
     "download_export",
-    "download_artifact",
 )
+_READ = ("download", "check")
 
 
 def _finish(world: World, job_id: str) -> list[str]:
@@ -99,10 +102,13 @@ def _finish(world: World, job_id: str) -> list[str]:
     for step in (5, 10, 15):
         worker.checkpoint(step, metrics={"eval/loss": 0.5})
     run = world.services.run(job_id)
-    for folder in (run.checkpoint(15).root, run.export, run.artifacts):
-        (folder / "inner").mkdir(parents=True)
-        (folder / "inner" / "data").write_bytes(b"0123456789")
-        (folder / "manifest.json").write_text("{}")
+    checkpoint = run.checkpoint(15)
+    files = [checkpoint.manifest, checkpoint.root / "inner" / "data"]
+    files += [run.export / name for name in EXPORTED] + [run.artifacts / name for name in TRACES]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"0123456789")
+    checkpoint.manifest.write_text("{}")
     worker.finish("completed")
     world.scheduler.states |= {t: Observation("ended") for t in world.scheduler.states if t.endswith(worker.attempt_id)}
     world.tick()

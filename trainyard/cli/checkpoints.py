@@ -11,12 +11,21 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from trainyard.cli.asking import agrees
 from trainyard.cli.failures import UsageError, report
 from trainyard.cli.output import age, console, emit, number, one_line, say, show_all, size, table
-from trainyard.cli.session import ForceOption, JobArgument, JobsArgument, JsonOption, WatchOption, client_of, find_job
+from trainyard.cli.session import (
+    ForceOption,
+    JobArgument,
+    JobsArgument,
+    JsonOption,
+    WatchOption,
+    client_of,
+    find_job,
+    find_jobs,
+)
 from trainyard.cli.specs import change
 from trainyard.cli.watching import watch
 from trainyard.client import Client, NotFoundError, TrainyardError
 from trainyard.client.download import Progress as Told
-from trainyard.contract.resources import CheckpointResource, JobResource
+from trainyard.contract.resources import TERMINAL, CheckpointResource, JobResource
 from trainyard.contract.spec import LOOP_TASKS
 
 
@@ -29,11 +38,16 @@ def checkpoints(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = F
         job = find_job(client, job_id)
         found = client.checkpoints(job.id)
     headings = ("STEP", "", "SIZE", "CREATED", "METRICS", "FOLDER")
-    show_all(found, headings, _row, as_json=as_json, none="no checkpoint yet")
+    show_all(found, headings, _row, as_json=as_json, none=_none(job), spare=("FOLDER", "CREATED"))
     if found and not as_json:
         say(f"in {Path(found[0].path).parent}")
         if policy := job.spec.get("checkpoint"):
             say(_kept(policy["keep_last"], policy["keep_best"]))
+
+
+def _none(job: JobResource) -> str:
+    """What a job without checkpoints has; one that is over will get no more."""
+    return "no checkpoints" if job.status in TERMINAL else "no checkpoint yet"
 
 
 def _kept(last: int, best: dict[str, str] | None) -> str:
@@ -87,7 +101,7 @@ def download(
             with _writing(place.parent):
                 client.download_artifact(job.id, artifact, place)
         else:
-            chosen = _chosen(client, job.id, checkpoint) if checkpoint is not None else None
+            chosen = _chosen(client, job, checkpoint, "checkpoint") if checkpoint is not None else None
             place = to or Path(f"{job.id}-step-{chosen.step}" if chosen else f"{job.id}-export")
             with _writing(place), _bars(quiet=as_json) as told:
                 client.download(job.id, place, checkpoint=chosen, progress=told)
@@ -97,13 +111,15 @@ def download(
         say(str(place))
 
 
-def _chosen(client: Client, job_id: str, wanted: str) -> CheckpointResource:
-    found = client.checkpoints(job_id)
+def _chosen(client: Client, job: JobResource, wanted: str, option: str) -> CheckpointResource:
+    """The checkpoint that `option` names. Raises NotFoundError: there is none such."""
+    found = client.checkpoints(job.id)
     for one in found:
         if wanted == str(one.step) or (wanted == "latest" and one.latest) or (wanted == "best" and one.best):
             return one
-    steps = ", ".join(str(one.step) for one in found) or "none"
-    raise NotFoundError(f"there is no checkpoint {wanted!r}; there are those of steps: {steps}")
+    steps = ", ".join(str(one.step) for one in found)
+    there = f"there is no checkpoint {wanted!r}; there are those of steps: {steps}"
+    raise NotFoundError(there if found else f"job {job.id} has {_none(job)}", code="checkpoint_not_found", param=option)
 
 
 @contextmanager
@@ -159,7 +175,7 @@ def fork(
             told = f"a job of task `{source.spec['task']}` has no checkpoint to start from"
             raise UsageError(f"{told}; submit its spec anew, or run it again: trainyard retry {source.id}")
         if step is not None:
-            _chosen(client, source.id, str(step))
+            _chosen(client, source, str(step), "step")
         changes = change(source.spec | ({"name": name} if name is not None else {}), settings or [])
         changes.pop("resume_from", None)
         made = client.fork(source.id, step=step, changes=changes, force=force).resource
@@ -196,9 +212,8 @@ def delete(
     """
     codes = []
     with client_of(ctx) as client:
-        for job_id in job_ids:
+        for job in find_jobs(client, job_ids):
             try:
-                job = find_job(client, job_id)
                 what = "the checkpoints of " if checkpoints else ""
                 if not yes and not as_json and not agrees(f"delete {what}job {job.id} ({one_line(job.name)})?"):
                     continue

@@ -8,7 +8,7 @@ import typer
 
 from trainyard.cli.failures import UsageError, report
 from trainyard.cli.output import emit, say
-from trainyard.cli.session import JobsArgument, JsonOption, WatchOption, client_of, find_job
+from trainyard.cli.session import JobsArgument, JsonOption, WatchOption, client_of, find_jobs
 from trainyard.cli.watching import watch
 from trainyard.client import Client, TrainyardError
 from trainyard.contract.resources import TERMINAL, JobResource
@@ -22,7 +22,7 @@ def cancel(
     wait: Annotated[bool, typer.Option("--wait", help="Return when nothing of them runs any more.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Cancel jobs. Each is tried; the exit code is that of the first that could not be.
+    """Cancel jobs: each, once all are found; the exit code is that of the first that could not be.
 
     Example: trainyard cancel last --wait
     """
@@ -99,9 +99,9 @@ def _each(
         raise UsageError("--watch follows one job; name one, or leave it out")
     codes = []
     with client_of(ctx) as client:
-        for job_id in job_ids:
+        for found in find_jobs(client, job_ids):
             try:
-                job, heard = ask(client, find_job(client, job_id))
+                job, heard = ask(client, found)
             except TrainyardError as error:
                 codes.append(report(error))
                 continue

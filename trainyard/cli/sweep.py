@@ -1,6 +1,7 @@
 """`sweep`, `sweeps` and `sweep-cancel`: one spec in several variants."""
 
 import itertools
+import re
 import time
 from typing import Annotated, Any
 
@@ -12,7 +13,7 @@ from trainyard.cli.failures import CANCELLED, FAILED, INTERRUPTED, UsageError
 from trainyard.cli.output import age, complain, emit, emit_all, number, say, status_text, table
 from trainyard.cli.session import LOOKED_AT, ForceOption, JsonOption, KeyOption, SpecArgument, abbreviates, client_of
 from trainyard.cli.specs import CodeOption, find_code, read_spec, read_value
-from trainyard.client import Client, NotFoundError
+from trainyard.client import Client, ConflictError, NotFoundError
 from trainyard.contract.resources import TERMINAL
 from trainyard.contract.spec import given_up
 from trainyard.contract.sweeps import SweepDetail
@@ -21,6 +22,10 @@ _WHICH = "Id, unique start or end of one (4 characters), a name (its newest swee
 SweepArgument = Annotated[str, typer.Argument(metavar="SWEEP", autocompletion=complete_sweep, help=_WHICH)]
 
 _LOOK_SECONDS = 2.0
+
+_QUOTED = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*["]""")
+_EMPTY = re.compile(r"(?:^|,)\s*(?:,|$)")
+"""A value of which nothing is written, before, between or after commas."""
 
 
 def sweep(
@@ -59,7 +64,7 @@ def sweep(
         if as_json:
             emit(made)
         else:
-            say(f"sweep {made.id} ({made.name}) accepted: {made.size} jobs")
+            say(f"sweep {made.id} ({made.name}) accepted: {made.size} job{'' if made.size == 1 else 's'}")
         if follow:
             raise typer.Exit(_follow(client, made, as_json=as_json))
     if not as_json:
@@ -103,7 +108,11 @@ def sweep_cancel(ctx: typer.Context, sweep_id: SweepArgument, as_json: JsonOptio
     Example: trainyard sweep-cancel last
     """
     with client_of(ctx) as client:
-        found = client.cancel_sweep(find_sweep(client, sweep_id).id)
+        found = find_sweep(client, sweep_id)
+        if set(found.counts) <= TERMINAL:
+            message = f"sweep {found.id} is over already ({_tally(found.counts)}); there is nothing to cancel"
+            raise ConflictError(message, code="sweep_finished")
+        found = client.cancel_sweep(found.id)
     if as_json:
         emit(found)
     else:
@@ -140,13 +149,15 @@ def parse_grid(grid: list[str]) -> dict[str, list[Any]]:
     """`optimizer.lr=1e-4,3e-4` as {"optimizer.lr": ["1e-4", "3e-4"]}; values are YAML, `[a, b]` one value each.
 
     Raises:
-        UsageError: one is not of that form, or names a field twice.
+        UsageError: one is not of that form, has an empty value, or names a field twice.
     """
     axes: dict[str, list[Any]] = {}
     for axis in grid:
         path, equals, text = axis.partition("=")
         if not equals or not text or not all(path.split(".")):
             raise UsageError(f"--grid takes path=value,value, like optimizer.lr=1e-4,3e-4; not {axis!r}")
+        if _EMPTY.search(_QUOTED.sub("''", text)):
+            raise UsageError(f"--grid {axis}: a value is empty; leave out the comma, or write '' for an empty text")
         if path in axes:
             raise UsageError(f"--grid names {path} twice; give all of its values at once")
         axes[path] = read_value("--grid", axis, f"[{text}]")

@@ -70,6 +70,12 @@ def test_every_route_of_the_openapi_document_is_there_and_no_other(place: Place)
     assert set(ENTRIES) == {f"{verb.upper()} {path}" for path, verbs in paths.items() for verb in verbs}
 
 
+def test_an_error_is_never_saved_in_the_place_of_a_file() -> None:
+    lines = [line for line in PAGE.read_text().splitlines() if re.match(r"curl.* -(O|OJ|o)( |$)", line)]
+    assert lines
+    assert [line for line in lines if "--fail" not in line] == []
+
+
 def environment(place: Place, half: int) -> dict[str, str]:
     """What the examples call things. Each half has its own of what a line uses up."""
     values, special = place.seeds.values, place.seeds.special

@@ -111,12 +111,24 @@ class TestErrors:
         ends(run("cancel", "a1"), 7, f"error: {message}")
 
     def test_each_of_several_is_cancelled_though_one_cannot_be(self, service, run):
-        service.on("GET", "/v1/jobs/x1", UNKNOWN)
-        service.on("GET", "/v1/jobs/a1", job("a1"))
+        service.on("GET", "/v1/jobs/b2", job("b2", status="succeeded")).on("GET", "/v1/jobs/a1", job("a1"))
+        message = "job b2 has succeeded already; there is nothing to cancel"
+        service.on("POST", "/v1/jobs/b2/cancel", error(409, message, "conflict_error", "job_finished"))
         service.on("POST", "/v1/jobs/a1/cancel", job("a1", status="cancelling", status_message="being stopped"))
-        done = run("cancel", "x1", "a1")
-        assert (done.exit_code, done.stderr) == (6, "error: there is no job 'x1'; see what there is: trainyard list\n")
+        done = run("cancel", "b2", "a1")
+        assert (done.exit_code, done.stderr) == (7, f"error: {message}\n")
         assert done.stdout == "job a1: cancellation asked for; it is cancelling: being stopped\n"
+
+    @pytest.mark.parametrize("command", ["cancel", "pause", "resume", "retry", "delete"])
+    def test_where_one_of_several_is_not_there_nothing_is_changed(self, service, run, command):
+        service.on("GET", "/v1/jobs/x1", UNKNOWN).on("GET", "/v1/jobs/a1", job("a1")).on("GET", "/v1/jobs", page())
+        ends(run(command, "a1", "x1"), 6, "error: there is no job 'x1'; see what there is: trainyard list")
+        assert {request.method for request in service.requests} == {"GET"}
+
+    def test_one_that_is_named_twice_is_asked_once(self, service, run):
+        service.on("GET", "/v1/jobs/a1", job("a1")).on("DELETE", "/v1/jobs/a1", {})
+        done = run("delete", "a1", "a1", "-y")
+        assert (done.exit_code, done.stdout) == (0, "job a1 deleted\n")
 
     @pytest.mark.parametrize(
         ("arguments", "line"),
@@ -154,6 +166,10 @@ class TestProcess:
 
     def test_version(self):
         assert self.trainyard("--version").stdout == "trainyard 0.1.0\n"
+
+    def test_the_module_is_the_command(self):
+        done = subprocess.run([sys.executable, "-m", "trainyard", "--version"], capture_output=True, text=True)
+        assert (done.stdout, done.returncode) == ("trainyard 0.1.0\n", 0)
 
     def test_no_command_shows_the_help(self):
         done = self.trainyard()
@@ -212,11 +228,21 @@ class TestForPrograms:
         self.ends(run("cluster", "--json"), 1, type="client_error", code="client_error")
 
     def test_one_of_several_jobs(self, service, run):
-        service.on("GET", "/v1/jobs/x1", UNKNOWN).on("GET", "/v1/jobs", page()).on("GET", "/v1/jobs/a1", job("a1"))
+        service.on("GET", "/v1/jobs/b2", job("b2", status="failed")).on("GET", "/v1/jobs/a1", job("a1"))
+        service.on("POST", "/v1/jobs/b2/cancel", error(409, "over", "conflict_error", "job_finished"))
         service.on("POST", "/v1/jobs/a1/cancel", job("a1", status="cancelled"))
-        done = run("cancel", "x1", "a1", "--json")
-        assert json.loads(done.stderr)["error"]["code"] == "job_not_found"
-        assert (json.loads(done.stdout)["id"], done.exit_code) == ("a1", 6)
+        done = run("cancel", "b2", "a1", "--json")
+        assert json.loads(done.stderr)["error"]["code"] == "job_finished"
+        assert (json.loads(done.stdout)["id"], done.exit_code) == ("a1", 7)
+
+    @pytest.mark.parametrize(
+        ("words", "param"), [(("fork", "--step", "999"), "step"), (("download", "--checkpoint", "999"), "checkpoint")]
+    )
+    def test_a_checkpoint_that_is_not_there(self, service, run, words, param):
+        service.on("GET", "/v1/jobs/a1", job("a1")).on("GET", "/v1/jobs/a1/checkpoints", page())
+        command, *options = words
+        done = run(command, "a1", *options, "--json")
+        self.ends(done, 6, type="not_found_error", code="checkpoint_not_found", param=param)
 
     def test_the_next_command_is_for_people_again(self, service, run):
         service.on("GET", "/v1/jobs", httpx.ConnectError("refused"))

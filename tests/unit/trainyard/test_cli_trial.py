@@ -78,10 +78,17 @@ class TestDownload:
             asyncio.run(other.async_client().download("a1", tmp_path / "x"))
 
     def test_of_a_checkpoint_that_is_not_there(self, service, run):
-        service.on("GET", "/v1/jobs/a1", OVER).on("GET", "/v1/jobs/a1/checkpoints", page())
-        line = "error: there is no checkpoint '3'; there are those of steps: none"
+        service.on("GET", "/v1/jobs/a1", OVER).on("GET", "/v1/jobs/a1/checkpoints", page(CHECKPOINT))
+        line = "error: there is no checkpoint '3'; there are those of steps: 92"
         ends(run("download", "a1", "--checkpoint", "3"), 6, line)
         ends(run("fork", "a1", "--step", "3"), 6, line)
+
+    @pytest.mark.parametrize(("status", "none"), [("succeeded", "no checkpoints"), ("running", "no checkpoint yet")])
+    def test_of_a_checkpoint_where_there_is_none(self, service, run, status, none):
+        service.on("GET", "/v1/jobs/a1", job("a1", status=status)).on("GET", "/v1/jobs/a1/checkpoints", page())
+        ends(run("checkpoints", "a1"), 0, none)
+        ends(run("download", "a1", "--checkpoint", "latest"), 6, f"error: job a1 has {none}")
+        ends(run("fork", "a1", "--step", "3"), 6, f"error: job a1 has {none}")
 
     def test_to_a_file(self, service, run, tmp_path):
         service.on("GET", "/v1/jobs/a1", OVER)
@@ -212,6 +219,14 @@ class TestANarrowTerminal:
         service.on("GET", "/v1/jobs/a1", OVER).on("GET", "/v1/jobs/a1/checkpoints", page(*saved))
         lines = run("checkpoints", "a1").stdout.splitlines()
         assert [line.split()[-1] for line in lines[1:]] == ["step-0000000005", "step-0000000010", folder]
+
+    def test_breaks_no_metrics_name_of_a_checkpoint(self, service, run, monkeypatch):
+        monkeypatch.setattr(output, "console", lambda: output.TerminalConsole(width=60, markup=False))
+        saved = CHECKPOINT | {"best": True, "latest": True, "metrics": {"eval/accuracy": 0.97, "eval/loss": 0.12}}
+        service.on("GET", "/v1/jobs/a1", OVER).on("GET", "/v1/jobs/a1/checkpoints", page(saved))
+        shown = run("checkpoints", "a1").stdout
+        assert {"eval/accuracy", "eval/loss", "best", "latest", "92"} <= set(shown.split())
+        assert max(map(len, shown.splitlines())) <= 60
 
 
 @pytest.mark.parametrize("group", ["tokens", "webhooks"])

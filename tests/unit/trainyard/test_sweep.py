@@ -92,6 +92,25 @@ class TestSweep:
         with pytest.raises(UsageError):
             parse_grid(grid)
 
+    @pytest.mark.parametrize("values", ["1e-4,", "1e-4,,3e-4", ",1e-4", "1e-4, ", " ", "'a,b',"])
+    def test_an_empty_value_is_refused_with_the_way_out(self, run, service, spec, values):
+        axis = f"optimizer.lr={values}"
+        result = run("sweep", spec, "--grid", axis)
+        assert (result.exit_code, service.requests) == (2, [])
+        assert result.stderr.endswith("a value is empty; leave out the comma, or write '' for an empty text\n")
+        assert "--grid optimizer.lr=" in result.stderr
+
+    @pytest.mark.parametrize(
+        ("values", "read"),
+        [("''", [""]), ("a,''", ["a", ""]), ('\',,\',"\\",,"', [",,", '",,']), ("[1, ],2", [[1], 2]), ("~", [None])],
+    )
+    def test_an_empty_text_is_given_in_quotes(self, values, read):
+        assert parse_grid([f"name={values}"]) == {"name": read}
+
+    def test_one_job_is_counted_as_one(self, run, service, spec):
+        service.on("POST", "/v1/sweeps", sweep({"queued": 1}, size=1))
+        assert "accepted: 1 job\n" in run("sweep", spec, "--grid", "seed=1").stdout
+
     def test_a_list_can_be_a_value(self):
         assert parse_grid(["lora.targets=[q, k],auto"]) == {"lora.targets": [["q", "k"], "auto"]}
 
@@ -107,6 +126,17 @@ class TestSweep:
         service.on("POST", f"/v1/sweeps/{ID}/cancel", sweep({"queued": 2}))
         assert run("sweep-cancel", "last").exit_code == 0
         assert service.requests[-1].method == "POST"
+
+    @pytest.mark.parametrize(
+        ("counts", "ended"),
+        [({"failed": 2}, "2 failed"), ({"cancelled": 1, "succeeded": 1}, "1 cancelled, 1 succeeded")],
+    )
+    def test_of_one_that_is_over_nothing_can_be_cancelled(self, run, service, counts, ended):
+        service.on("GET", f"/v1/sweeps/{ID}", sweep(counts))
+        result = run("sweep-cancel", ID)
+        line = f"error: sweep {ID} is over already ({ended}); there is nothing to cancel\n"
+        assert (result.stderr, result.exit_code, result.stdout) == (line, 7, "")
+        assert json.loads(run("sweep-cancel", ID, "--json").stderr)["error"]["code"] == "sweep_finished"
 
 
 class TestCompare:
