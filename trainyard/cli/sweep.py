@@ -149,7 +149,7 @@ def parse_grid(grid: list[str]) -> dict[str, list[Any]]:
             raise UsageError(f"--grid takes path=value,value, like optimizer.lr=1e-4,3e-4; not {axis!r}")
         if path in axes:
             raise UsageError(f"--grid names {path} twice; give all of its values at once")
-        axes[path] = read_value("--grid", axis, f"[{text}]")
+        axes[path] = read_value("--grid", axis, f"[{text}]", path)
     return axes
 
 

@@ -92,6 +92,12 @@ class TestSweep:
         with pytest.raises(UsageError):
             parse_grid(grid)
 
+    def test_values_are_text_where_the_field_is(self):
+        assert parse_grid(["metadata.a=1,true,2026-01-01", "seed=1,2"]) == {
+            "metadata.a": ["1", "true", "2026-01-01"],
+            "seed": [1, 2],
+        }
+
     def test_a_list_can_be_a_value(self):
         assert parse_grid(["lora.targets=[q, k],auto"]) == {"lora.targets": [["q", "k"], "auto"]}
 
