@@ -23,6 +23,9 @@ _NO_FIELDS = "the spec must be a mapping of fields, like those of: trainyard tem
 _PLACE = re.compile(r"^not valid YAML: (line \d+, column \d+: )?")
 """Which tells nothing of a single value."""
 
+_BARE = re.compile(r"""\s*(?!(null|Null|NULL|~)\s*$)[^\s"'\[{]""")
+"""Neither quoted, nor a list or mapping, nor null: YAML would end it at ` #` and refuse `: ` in it."""
+
 CodeOption = Annotated[
     Path | None,
     typer.Option(
@@ -67,8 +70,11 @@ def read_value(option: str, given: str, text: str, path: str) -> Any:
     Raises:
         UsageError: it is not YAML; of several options this says which.
     """
+    textual = is_text(path)
+    if textual and _BARE.match(text):
+        return text.strip()
     try:
-        return load_yaml(text, all_text=is_text(path))
+        return load_yaml(text, all_text=textual)
     except SpecError as error:
         found = _PLACE.sub("", error.problems[0].message)
         raise UsageError(f"{option} {given}: the value is not valid YAML ({found})") from None

@@ -62,6 +62,8 @@ class TestSubmit:
             ('metadata.a="1"', {"metadata": {"a": "1"}}),
             ("metadata={a: 1}", {"metadata": {"a": "1"}}),
             ("name=0123", {"name": "0123"}),
+            ("name=run #3: slow", {"name": "run #3: slow"}),
+            ("name='run 3'", {"name": "run 3"}),
             ("argv=[train.py, --steps, 10]", {"argv": ["train.py", "--steps", "10"]}),
             ("resume_from=null", {"resume_from": None}),
             ("gpus=2", {"gpus": 2}),
