@@ -207,7 +207,15 @@ WebhookWindowDep = Annotated[Window, Depends(window_of(r"^whk_[0-9a-z]{26}$"))]
 SweepWindowDep = Annotated[Window, Depends(window_of(r"^swp_[0-9a-z]{26}$"))]
 DeliveryWindowDep = Annotated[Window, Depends(window_of(r"^dlv_[0-9a-z]{26}$"))]
 
-Moment = Annotated[AwareDatetime, BeforeValidator(no_number)]
+_BLANK_ZONE = re.compile(r"(:[0-9.]+) ([0-9]{2}:?[0-9]{2})$")
+
+
+def _with_plus(value: Any) -> Any:
+    """A `+` that stands unescaped in a query means a blank; before the zone of a moment nothing else can."""
+    return _BLANK_ZONE.sub(r"\1+\2", value) if isinstance(value, str) else value
+
+
+Moment = Annotated[AwareDatetime, BeforeValidator(no_number), BeforeValidator(_with_plus)]
 """RFC 3339, with a zone."""
 
 AttemptNumber = Annotated[int | None, Query(ge=1, le=1_000_000, description="The newest if left out.")]

@@ -17,6 +17,9 @@ from trainyard.contract.resources import (
 
 SHOWN = {"train/loss": "loss", "eval/loss": "eval loss", "eval/accuracy": "accuracy"}
 
+JOINT = "  "
+"""Between two parts of a summary."""
+
 
 @dataclass
 class RunState:
@@ -59,10 +62,14 @@ class RunState:
         return one_line(f"{self.status}: {self.message}" if self.message else self.status)
 
     def summary(self) -> str:
-        """`step 120/500  12 s left  loss 0.31  accuracy 0.9  2,900 examples/s`: what matters most comes first."""
+        """`step 120/500  12 s left  loss 0.31  accuracy 0.9  2,900 examples/s`."""
+        return JOINT.join(self.parts())
+
+    def parts(self) -> list[str]:
+        """Of the summary; what matters most comes first."""
         total = f"/{self.total}" if self.total else ""
-        left = f"{duration(self.eta_seconds)} left" if self.eta_seconds is not None else ""
-        return "  ".join(part for part in (f"step {self.step}{total}", left, *self.values()) if part)
+        left = [f"{duration(self.eta_seconds)} left"] if self.eta_seconds is not None else []
+        return [f"step {self.step}{total}", *left, *self.values()]
 
     def values(self) -> list[str]:
         """The few metrics that everyone looks at."""

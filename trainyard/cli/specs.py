@@ -16,11 +16,15 @@ from trainyard.contract.code import wanted_files
 from trainyard.contract.problems import Problem, SpecError
 from trainyard.contract.spec import given_up
 from trainyard.contract.templates import code_folder, put
+from trainyard.contract.texts import is_text
 from trainyard.contract.yaml_text import load_yaml
 
 _NO_FIELDS = "the spec must be a mapping of fields, like those of: trainyard templates digits_ddp"
 _PLACE = re.compile(r"^not valid YAML: (line \d+, column \d+: )?")
 """Which tells nothing of a single value."""
+
+_BARE = re.compile(r"""\s*(?!(null|Null|NULL|~)\s*$)[^\s"'\[{]""")
+"""Neither quoted, nor a list or mapping, nor null: YAML would end it at ` #` and refuse `: ` in it."""
 
 CodeOption = Annotated[
     Path | None,
@@ -55,19 +59,22 @@ def change(document: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
         path, equals, value = setting.partition("=")
         if not equals or not all(path.split(".")):
             raise UsageError(f"--set takes path=value, like optimizer.lr=1e-3; not {setting!r}")
-        chosen[path] = read_value("--set", setting, value)
+        chosen[path] = read_value("--set", setting, value, path)
         put(document, path, chosen[path])
     return document | given_up(chosen)
 
 
-def read_value(option: str, given: str, text: str) -> Any:
-    """What a text on the command line stands for.
+def read_value(option: str, given: str, text: str, path: str) -> Any:
+    """What a text on the command line stands for: in a field of text, where a shell takes the quotes, `1` is text too.
 
     Raises:
         UsageError: it is not YAML; of several options this says which.
     """
+    textual = is_text(path)
+    if textual and _BARE.match(text):
+        return text.strip()
     try:
-        return load_yaml(text)
+        return load_yaml(text, all_text=textual)
     except SpecError as error:
         found = _PLACE.sub("", error.problems[0].message)
         raise UsageError(f"{option} {given}: the value is not valid YAML ({found})") from None

@@ -160,7 +160,7 @@ def parse_grid(grid: list[str]) -> dict[str, list[Any]]:
             raise UsageError(f"--grid {axis}: a value is empty; leave out the comma, or write '' for an empty text")
         if path in axes:
             raise UsageError(f"--grid names {path} twice; give all of its values at once")
-        axes[path] = read_value("--grid", axis, f"[{text}]")
+        axes[path] = read_value("--grid", axis, f"[{text}]", path)
     return axes
 
 

@@ -2,16 +2,17 @@
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, Self
 
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.cells import cell_len
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.table import Column
 from rich.text import Text
 
 from trainyard.cli.failures import CANCELLED, FAILED, INTERRUPTED
 from trainyard.cli.output import complain, console, emit, one_line, say
-from trainyard.cli.run_state import RunState
+from trainyard.cli.run_state import JOINT, RunState
 from trainyard.client import Client, StreamEvent, TrainyardError
 from trainyard.contract.resources import JobResource
 
@@ -31,9 +32,37 @@ class View(Protocol):
     def notice(self, text: str) -> None: ...
 
 
-_BAR, _SHORT_BAR = 20, 8
+_STATUS, _BAR, _SHORT_BAR, _GAPS = 10, 20, 8, 2
 _WIDE = 100
 """Columns of a terminal that holds the whole bar beside the words."""
+
+
+def fitted(parts: Sequence[str], room: int) -> str:
+    """As many of the first parts as one line holds: half a number would read as another one."""
+    return next((line for n in range(len(parts), 0, -1) if cell_len(line := JOINT.join(parts[:n])) <= room), "")
+
+
+def wrapped(parts: Sequence[str], room: int) -> list[str]:
+    """All parts, on as many lines as they need."""
+    lines: list[str] = []
+    for part in parts:
+        longer = JOINT.join((*lines[-1:], part))
+        lines[-1:] = [longer] if cell_len(longer) <= room else [*lines[-1:], part]
+    return lines
+
+
+class _Values(ProgressColumn):
+    """What is told beside the bar: while the run goes on, what fits into its line; at the end all of it."""
+
+    def __init__(self, room: Callable[[str], int]) -> None:
+        super().__init__()
+        self._room = room
+
+    def render(self, task: Task) -> Text:
+        room = self._room(task.fields["status"])
+        if task.fields["over"]:
+            return Text("\n".join(wrapped(task.fields["parts"], room)))
+        return Text(fitted(task.fields["parts"], room), no_wrap=True)
 
 
 class LiveView:
@@ -42,21 +71,21 @@ class LiveView:
     def __init__(self, job: JobResource) -> None:
         self._state = RunState.of(job)
         screen = console()
-        # Words are cut off where the line ends; the loss is what people look for.
         width = _BAR if screen.width >= _WIDE else _SHORT_BAR
         self._bar = Progress(
-            TextColumn("{task.fields[status]}", markup=False, table_column=Column(no_wrap=True, min_width=10)),
-            BarColumn(bar_width=width, table_column=Column(min_width=width)),
-            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[status]}", markup=False, table_column=Column(no_wrap=True, min_width=_STATUS)),
+            BarColumn(bar_width=width, table_column=Column(no_wrap=True, min_width=width)),
+            _Values(lambda status: screen.width - max(cell_len(status), _STATUS) - width - _GAPS),
             console=screen,
         )
-        self._task = self._bar.add_task("", total=None, status=job.status)
+        self._task = self._bar.add_task("", total=None, status=job.status, parts=[], over=False)
 
     def __enter__(self) -> Self:
         self._bar.start()
         return self
 
     def __exit__(self, *failure: object) -> None:
+        self._bar.update(self._task, over=True)
         self._bar.stop()
 
     def show(self, event: StreamEvent) -> None:
@@ -74,7 +103,7 @@ class LiveView:
             self._task,
             completed=state.step,
             total=state.total,
-            description=state.summary(),
+            parts=state.parts(),
             status=one_line(state.status),
         )
 

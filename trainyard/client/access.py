@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from trainyard.client.calls import Call, Pages
 from trainyard.client.ids import segment
-from trainyard.client.wire import JSON, Request, given, model, page, several
+from trainyard.client.wire import JSON, Request, given, model, page, several, time_text
 from trainyard.contract.access import (
     AuditResource,
     DeliveryResource,
@@ -18,7 +18,6 @@ from trainyard.contract.access import (
     TokenResource,
     WebhookResource,
 )
-from trainyard.contract.base import wire_time
 from trainyard.contract.resources import Page
 
 M = TypeVar("M", bound=BaseModel)
@@ -64,7 +63,7 @@ def audit(*, limit: int | None = None, **filters: str | datetime | None) -> Requ
         limit: how many in all.
         filters: `actor`, `action`, `target`, `outcome`, `created_after`, `created_before`.
     """
-    told = {name: wire_time(value) if isinstance(value, datetime) else value for name, value in filters.items()}
+    told = {name: time_text(value) for name, value in filters.items() if value is not None}
     return page("/v1/audit", AuditResource, limit, **told)
 
 

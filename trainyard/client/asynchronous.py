@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from trainyard.client import requests
 from trainyard.client.access import AccessCalls
+from trainyard.client.bodies import Spec
 from trainyard.client.calls import SharedCalls
 from trainyard.client.download import (
     MANIFEST,
@@ -26,7 +27,6 @@ from trainyard.client.download import (
 from trainyard.client.errors import TrainyardError, connection_failed, error_of, not_trainyard
 from trainyard.client.handles import AsyncJobHandle, HandleCalls
 from trainyard.client.packing import pack
-from trainyard.client.requests import Spec
 from trainyard.client.retry import retry_delay
 from trainyard.client.settings import connection
 from trainyard.client.stream import StreamCursor, StreamEvent

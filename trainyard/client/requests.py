@@ -10,11 +10,11 @@ from uuid import uuid4
 
 import httpx
 
+from trainyard.client.bodies import Spec, json_body, plain_spec, spec_body
 from trainyard.client.errors import InvalidRequestError
 from trainyard.client.ids import segment
 from trainyard.client.packing import CodeArchive
-from trainyard.client.wire import JSON, Request, given, job_path, model, page, whole
-from trainyard.contract.base import wire_time
+from trainyard.client.wire import JSON, Request, given, job_path, model, page, time_text, whole
 from trainyard.contract.cluster import ClusterResource
 from trainyard.contract.findings import Examination
 from trainyard.contract.plans import AskResource, PlanResource
@@ -30,13 +30,9 @@ from trainyard.contract.resources import (
     ScriptResource,
     UsageResource,
 )
-from trainyard.contract.spec import TrainingSpec, dump_spec, given_up
+from trainyard.contract.spec import given_up
 from trainyard.contract.sweeps import SweepDetail, SweepResource
 from trainyard.contract.templates import Template
-from trainyard.contract.yaml_text import load_yaml
-
-Spec = TrainingSpec | Mapping[str, Any] | str
-"""What `submit` takes: a spec, plain data, or YAML text."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +50,7 @@ class LogChunk:
 
 
 def submit(spec: Spec, idempotency_key: str | None, *, force: bool = False) -> Request[JobResource]:
-    content, media_type = _body(spec)
+    content, media_type = spec_body(spec)
     headers = {"Idempotency-Key": _key(idempotency_key), "Content-Type": media_type}
     return Request("POST", "/v1/jobs", model(JobResource), _forced(force), headers, content)
 
@@ -76,7 +72,7 @@ def plan(spec: Spec, *, ask_scheduler: bool = False) -> Request[PlanResource]:
     Args:
         ask_scheduler: have the scheduler asked too; where `ask` in the answer still waits, `ask` reads it later.
     """
-    content, media_type = _body(spec)
+    content, media_type = spec_body(spec)
     params = {"ask_scheduler": "true"} if ask_scheduler else {}
     return Request("POST", "/v1/plans", model(PlanResource), params, {"Content-Type": media_type}, content)
 
@@ -88,7 +84,7 @@ def ask(ask_id: str) -> Request[AskResource]:
 
 def with_code(spec: Spec, digest: str) -> dict[str, Any]:
     """The spec with its code named. Raises SpecError: the text is not YAML."""
-    return {**_plain(spec), "code": digest}
+    return {**plain_spec(spec), "code": digest}
 
 
 def submit_sweep(
@@ -109,10 +105,10 @@ def submit_sweep(
         max_parallel: how many of them may run at once.
         force: submit them even where they cannot fit the GPUs' memory.
     """
-    document = _plain(spec)
+    document = plain_spec(spec)
     body = given(spec=document, grid=grid, members=members, max_parallel=max_parallel, name=name)
     headers = {"Idempotency-Key": _key(idempotency_key), "Content-Type": "application/json"}
-    return Request("POST", "/v1/sweeps", model(SweepDetail), _forced(force), headers, _json(body))
+    return Request("POST", "/v1/sweeps", model(SweepDetail), _forced(force), headers, json_body(body))
 
 
 def sweep(sweep_id: str) -> Request[SweepDetail]:
@@ -150,8 +146,8 @@ def jobs(
     name: str | None = None,
     metadata: Mapping[str, str] | None = None,
     created_by: str | None = None,
-    created_after: datetime | None = None,
-    created_before: datetime | None = None,
+    created_after: datetime | str | None = None,
+    created_before: datetime | str | None = None,
     sweep: str | None = None,
     search: str | None = None,
     order: str = "desc",
@@ -161,10 +157,11 @@ def jobs(
 
     Args:
         status: one, or several of which a job has any.
+        created_after: a moment, or its text with a zone, such as 2026-01-01T00:00:00Z.
     """
     filters = {f"metadata[{key}]": value for key, value in (metadata or {}).items()}
     times = {"created_after": created_after, "created_before": created_before}
-    filters |= {key: wire_time(moment) for key, moment in times.items() if moment is not None}
+    filters |= {key: time_text(moment) for key, moment in times.items() if moment is not None}
     params = {
         "status": status,
         "name": name,
@@ -348,25 +345,3 @@ def _log_chunk(response: httpx.Response) -> LogChunk:
     offset = int(response.headers["x-trainyard-offset"])
     next_offset = int(response.headers["x-trainyard-next-offset"])
     return LogChunk(response.content, offset, next_offset)
-
-
-def _body(spec: Spec) -> tuple[bytes, str]:
-    if isinstance(spec, str):
-        return spec.encode(), "application/yaml"
-    return _json(_plain(spec)), "application/json"
-
-
-def _plain(spec: Spec) -> Mapping[str, Any]:
-    if isinstance(spec, TrainingSpec):
-        return dump_spec(spec)
-    document = load_yaml(spec) if isinstance(spec, str) else spec
-    if not isinstance(document, Mapping):
-        raise InvalidRequestError("a spec is a mapping of fields")
-    return document
-
-
-def _json(document: Mapping[str, Any]) -> bytes:
-    try:
-        return json.dumps(document, allow_nan=False).encode()
-    except (TypeError, ValueError) as error:
-        raise InvalidRequestError(f"the spec is not plain JSON data: {error}") from None

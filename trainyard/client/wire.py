@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 import httpx
@@ -9,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from trainyard.client.errors import TrainyardError, not_trainyard
 from trainyard.client.ids import segment
+from trainyard.contract.base import wire_time
 from trainyard.contract.resources import Page
 
 T = TypeVar("T")
@@ -72,6 +74,11 @@ def whole(path: str, kind: type[M]) -> Request[Page[M]]:
 def given(**params: Any) -> dict[str, Any]:
     """Those that are not left out."""
     return {key: value for key, value in params.items() if value is not None and value != []}
+
+
+def time_text(moment: datetime | str) -> str:
+    """A moment as it is sent; of a text the service says whether it is one."""
+    return wire_time(moment) if isinstance(moment, datetime) else moment
 
 
 def several(values: str | Sequence[str]) -> list[str]:

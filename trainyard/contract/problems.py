@@ -77,11 +77,7 @@ def _nearest(detail: ErrorDetails, model: type[BaseModel]) -> str | None:
     where = _model_at(model, place)
     sections = [part for part in _path(tuple(place)).split(".") if part]
     if where is not None and (near := get_close_matches(str(name), _names(where), n=1)):
-        inner = _model_at(where, near)
-        keys = list(detail["input"]) if isinstance(detail["input"], dict) else []
-        # `optimzer.lr`: the one field that it holds belongs to the section that is meant.
-        rest = keys if len(keys) == 1 and inner is not None and keys[0] in _names(inner) else []
-        return ".".join([*sections, near[0], *rest])
+        return ".".join([*sections, near[0]])
     return None
 
 

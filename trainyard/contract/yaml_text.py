@@ -1,5 +1,6 @@
 """YAML as data only: no tags, no anchors, bounded depth. What is refused says where it stands."""
 
+from collections.abc import Callable
 from typing import Any
 
 import yaml
@@ -8,9 +9,20 @@ from trainyard.contract.problems import Problem, SpecError
 
 MAX_DEPTH = 32
 
+_NULL, _DATE = "tag:yaml.org,2002:null", "tag:yaml.org,2002:timestamp"
+
+
+def _reading(wanted: Callable[[str], bool]) -> dict[str, list[Any]]:
+    """Which unquoted words a loader takes for something other than text: those with a tag that is wanted."""
+    known = yaml.SafeLoader.yaml_implicit_resolvers
+    return {first: [one for one in kinds if wanted(one[0])] for first, kinds in known.items()}
+
 
 class _DataLoader(yaml.SafeLoader):
-    """SafeLoader less aliases (a few lines can expand to gigabytes), duplicate keys and deep nesting."""
+    """SafeLoader less aliases (a few lines can expand to gigabytes), duplicate keys, deep nesting and dates, which
+    are text in JSON."""
+
+    yaml_implicit_resolvers = _reading(lambda tag: tag != _DATE)
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
@@ -38,14 +50,23 @@ class _DataLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def load_yaml(text: str) -> Any:
+class _TextLoader(_DataLoader):
+    """Takes every word for text as it stands, but for `null`."""
+
+    yaml_implicit_resolvers = _reading(lambda tag: tag == _NULL)
+
+
+def load_yaml(text: str, *, all_text: bool = False) -> Any:
     """Parse one YAML document.
+
+    Args:
+        all_text: numbers and `true` are text too, as if they stood in quotes.
 
     Raises:
         SpecError: when it does not parse, or uses what only programs need (tags, anchors).
     """
     try:
-        return yaml.load(text, Loader=_DataLoader)  # noqa: S506 (a SafeLoader)
+        return yaml.load(text, Loader=_TextLoader if all_text else _DataLoader)  # noqa: S506 (SafeLoaders)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""

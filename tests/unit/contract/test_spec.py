@@ -85,7 +85,8 @@ class TestFields:
         [
             ({"stepz": 1}, "stepz: unknown field; did you mean `steps`?"),
             ({"zzz": 1}, "zzz: unknown field"),
-            ({"optimzer": {"lr": 1}}, "optimzer: unknown field; did you mean `optimizer.lr`?"),
+            ({"optimzer": {"lr": 1}}, "optimzer: unknown field; did you mean `optimizer`?"),
+            ({"bacth": {"size": 1}}, "bacth: unknown field; did you mean `batch`?"),
             ({"optimzer": {"lr": 1, "name": "sgd"}}, "optimzer: unknown field; did you mean `optimizer`?"),
             ({"optimizer": {"lrr": 1}}, "optimizer.lrr: unknown field; did you mean `optimizer.lr`?"),
             ({"lr": 1}, "lr: unknown field; did you mean `optimizer.lr`?"),

@@ -57,6 +57,14 @@ class TestLoadYaml:
         text = "a: {b: [1, 2.5, yes, null, 'x']}\nc: 1e-4\nd: 2.0e-4\n"
         assert load_yaml(text) == {"a": {"b": [1, 2.5, True, None, "x"]}, "c": "1e-4", "d": 2e-4}
 
+    @pytest.mark.parametrize("text", ["2026-01-01", "2026-01-01T10:00:00Z", "2026-01-01 10:00:00"])
+    def test_a_date_is_text_as_in_json(self, text):
+        assert load_yaml(f"metadata: {{date: {text}}}\nname: {text}") == {"metadata": {"date": text}, "name": text}
+
+    def test_all_can_be_text_but_null(self):
+        text = "{a: 1, b: [yes, 1.50, 'x', \"2\"], 3: null}"
+        assert load_yaml(text, all_text=True) == {"a": "1", "b": ["yes", "1.50", "x", "2"], "3": None}
+
     def test_two_documents_are_not_one(self):
         assert "not valid YAML" in refusal("a: 1\n---\nb: 2\n")
 

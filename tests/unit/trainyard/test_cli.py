@@ -52,6 +52,29 @@ class TestSubmit:
         }
         assert service.requests[0].headers["idempotency-key"] == "k"
 
+    @pytest.mark.parametrize(
+        ("setting", "sent"),
+        [
+            ("metadata.a=1", {"metadata": {"a": "1"}}),
+            ("metadata.a=1.50", {"metadata": {"a": "1.50"}}),
+            ("metadata.a=true", {"metadata": {"a": "true"}}),
+            ("metadata.date=2026-01-01", {"metadata": {"date": "2026-01-01"}}),
+            ('metadata.a="1"', {"metadata": {"a": "1"}}),
+            ("metadata={a: 1}", {"metadata": {"a": "1"}}),
+            ("name=0123", {"name": "0123"}),
+            ("name=run #3: slow", {"name": "run #3: slow"}),
+            ("name='run 3'", {"name": "run 3"}),
+            ("argv=[train.py, --steps, 10]", {"argv": ["train.py", "--steps", "10"]}),
+            ("resume_from=null", {"resume_from": None}),
+            ("gpus=2", {"gpus": 2}),
+            ("compile=true", {"compile": True}),
+        ],
+    )
+    def test_what_is_set_is_text_where_the_field_is(self, service, run, setting, sent):
+        service.on("POST", "/v1/jobs", job("a1"))
+        assert run("submit", "-", "--set", setting, input=json.dumps(SPEC)).exit_code == 0
+        assert json.loads(service.requests[0].content) == {**SPEC, **sent}
+
     def test_a_preset(self, service, run):
         service.on("GET", "/v1/templates/mlp_parity", PRESET).on("POST", "/v1/jobs", job("a1"))
         assert run("submit", "mlp_parity").exit_code == 0

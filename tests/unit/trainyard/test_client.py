@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+from datetime import UTC, date, datetime
+from pathlib import Path
 
 import httpx
 import pytest
@@ -27,6 +29,10 @@ SPEC = {
     "model": {"name": "mlp"},
     "data": {"source": "builtin", "name": "parity"},
 }
+
+
+_CIRCLE: dict[str, object] = {}
+_CIRCLE["a"] = [_CIRCLE]
 
 
 class TestDelete:
@@ -93,11 +99,36 @@ class TestSubmit:
             service.client().submit(SPEC, idempotency_key="")
         assert service.requests == []
 
-    @pytest.mark.parametrize("document", [{"lr": float("nan")}, {"x": object()}])
-    def test_what_json_cannot_say_is_refused_before_anything_is_sent(self, service, document):
-        with pytest.raises(InvalidRequestError, match="the spec is not plain JSON data"):
+    @pytest.mark.parametrize(
+        ("document", "field", "found"),
+        [
+            ({"optimizer": {"lr": float("nan")}}, "optimizer.lr", "nan"),
+            ({"metadata": {"date": date(2026, 1, 1)}}, "metadata.date", "date"),
+            ({"x": [1, object()]}, "x.1", "object"),
+            (_CIRCLE, "a.0", "dict"),
+        ],
+    )
+    def test_what_json_cannot_say_is_refused_before_anything_is_sent(self, service, document, field, found):
+        with pytest.raises(InvalidRequestError) as caught:
+            service.client().submit(document)
+        told = f"must be a text, a finite number or other plain JSON data, not {found}"
+        assert (caught.value.param, str(caught.value)) == (field, f"{field}: {told}")
+        assert service.requests == []
+
+    def test_a_key_that_json_cannot_say_is_refused_too(self, service):
+        with pytest.raises(InvalidRequestError, match="the spec is not plain JSON data: keys must be"):
+            service.client().submit({(1, 2): 3})
+
+    @pytest.mark.parametrize("document", ["digits.yaml", Path("digits.yaml"), "", [SPEC]])
+    def test_the_name_of_a_file_is_no_spec(self, service, document):
+        with pytest.raises(InvalidRequestError, match=r'a text is taken as YAML: .* Path\("spec.yaml"\)\.read_text'):
             service.client().submit(document)
         assert service.requests == []
+
+    def test_what_is_wrong_with_yaml_is_for_the_service_to_say(self, service):
+        service.on("POST", "/v1/jobs", error(400, "not valid YAML: line 1", code="invalid_yaml"))
+        with pytest.raises(InvalidRequestError, match="not valid YAML: line 1"):
+            service.client().submit("a: [1")
 
 
 class TestPaging:
@@ -108,6 +139,13 @@ class TestPaging:
         first, second = (dict(request.url.params) for request in service.requests)
         assert first == {"status": "running", "metadata[team]": "nlp", "order": "desc", "limit": "100"}
         assert second == {**first, "after": "a2"}
+
+    def test_times_are_moments_or_texts_that_the_service_reads(self, service):
+        service.on("GET", "/v1/jobs", page())
+        after = datetime(2026, 1, 1, tzinfo=UTC)
+        assert list(service.client().jobs(created_after=after, created_before="2026-02-01T00:00+01:00")) == []
+        sent = service.requests[0].url.params
+        assert (sent["created_after"], sent["created_before"]) == ("2026-01-01T00:00:00.000Z", "2026-02-01T00:00+01:00")
 
     def test_a_limit_stops_asking(self, service):
         service.on("GET", "/v1/jobs", page(job("a1"), job("a2"), more=True), page(job("a3"), more=True))

@@ -111,6 +111,12 @@ class TestSweep:
         service.on("POST", "/v1/sweeps", sweep({"queued": 1}, size=1))
         assert "accepted: 1 job\n" in run("sweep", spec, "--grid", "seed=1").stdout
 
+    def test_values_are_text_where_the_field_is(self):
+        assert parse_grid(["metadata.a=1,true,2026-01-01", "seed=1,2"]) == {
+            "metadata.a": ["1", "true", "2026-01-01"],
+            "seed": [1, 2],
+        }
+
     def test_a_list_can_be_a_value(self):
         assert parse_grid(["lora.targets=[q, k],auto"]) == {"lora.targets": [["q", "k"], "auto"]}
 

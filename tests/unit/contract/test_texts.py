@@ -1,0 +1,48 @@
+"""Which fields of a spec are text, whatever is written there."""
+
+import pytest
+
+from trainyard.contract.texts import is_text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "name",
+        "metadata",
+        "metadata.team",
+        "task",
+        "resume_from",
+        "argv",
+        "trainable",
+        "lora.targets",
+        "model.path",
+        "resources.partition",
+        "environment.variables.OMP_NUM_THREADS",
+        "checkpoint.keep_best.metric",
+    ],
+)
+def test_what_holds_text_alone_is_text(path: str) -> None:
+    assert is_text(path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "version",
+        "gpus",
+        "compile",
+        "model",
+        "model.sizes",
+        "batch.micro_size",
+        "optimizer",
+        "optimizer.betas",
+        "checkpoint.async",
+        "checkpoint.keep_best",
+        "metadata.a.b",
+        "nope",
+        "",
+    ],
+)
+def test_what_holds_anything_else_is_not(path: str) -> None:
+    assert not is_text(path)
