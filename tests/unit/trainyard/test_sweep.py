@@ -102,7 +102,13 @@ class TestSweep:
 
     @pytest.mark.parametrize(
         ("values", "read"),
-        [("''", [""]), ("a,''", ["a", ""]), ('\',,\',"\\",,"', [",,", '",,']), ("[1, ],2", [["1"], "2"]), ("~", [None])],
+        [
+            ("''", [""]),
+            ("a,''", ["a", ""]),
+            ('\',,\',"\\",,"', [",,", '",,']),
+            ("[1, ],2", [["1"], "2"]),
+            ("~", [None]),
+        ],
     )
     def test_an_empty_text_is_given_in_quotes(self, values, read):
         assert parse_grid([f"name={values}"]) == {"name": read}
