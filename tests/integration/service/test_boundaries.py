@@ -19,7 +19,11 @@ OF_THEIR_OWN = {"get_doctor", "make_plan", "stream_jobs"}
 """Each has a test of its own: the first is there to look at the installation, the second reads a model's folder under
 the allowed roots, the third has no end."""
 
-INSTALLATION = ("/proc/mounts", "/dev", sys.prefix, sys.base_prefix, str(Path(__file__).parents[3] / "migrations"))
+_ROOT = Path(__file__).parents[3]
+INSTALLATION = (
+    *("/proc/mounts", "/dev", sys.prefix, sys.base_prefix),
+    *(str(_ROOT / "migrations"), str(_ROOT / "trainyard.egg-info")),
+)
 MEMORY = "/proc/meminfo"
 """What ranks on this machine share."""
 STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork")
