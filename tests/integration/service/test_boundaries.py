@@ -36,11 +36,15 @@ class Witness:
 
     def __init__(self) -> None:
         self.seen: list[str] = []
+        self.programs: list[str] = []
+        """With their arguments."""
         sys.addaudithook(self._saw)
 
     def _saw(self, event: str, args: tuple[Any, ...]) -> None:
         if event in STARTS:
             self.seen.append(event)
+            if event == "subprocess.Popen":
+                self.programs.append(" ".join(map(os.fsdecode, args[1])))
         elif event in ("open", "os.listdir", "os.scandir") and isinstance(args[0], str | bytes | os.PathLike):
             self.seen.append(os.fsdecode(args[0]))
 
@@ -89,10 +93,12 @@ def test_the_stream_of_all_jobs_neither(sown: tuple[World, Seeds]) -> None:
     assert elsewhere(witness, world) == set()
 
 
-def test_a_plan_reads_the_models_folder_alone(sown: tuple[World, Seeds], tmp_path: Path) -> None:
+def test_a_plan_reads_the_models_folder_alone(
+    sown: tuple[World, Seeds], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world, _ = sown
     folder = save_llama(tmp_path / "model")
-    world.settings.allowed_roots = (str(tmp_path),)
+    monkeypatch.setattr(world.settings, "allowed_roots", (str(tmp_path),))
     model, data = {"source": "hf", "path": str(folder)}, {"source": "jsonl", "path": str(tmp_path / "lines.jsonl")}
     witness = Witness()
     answer = world.client.post("/v1/plans", json={**SPEC, "task": "causal_lm", "model": model, "data": data})
@@ -102,11 +108,20 @@ def test_a_plan_reads_the_models_folder_alone(sown: tuple[World, Seeds], tmp_pat
     assert {place for place in read if not Path(place).is_relative_to(folder)} <= {MEMORY}
 
 
-def test_the_doctor_reads_of_the_installation_and_asks_no_scheduler(sown: tuple[World, Seeds]) -> None:
+def test_the_doctor_reads_of_the_installation_and_asks_no_scheduler(
+    sown: tuple[World, Seeds], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world, _ = sown
+    for name in ("sbatch", "squeue", "sacct", "scancel", "sinfo", "nvidia-smi"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(world.settings, "backend", "slurm")
     witness = Witness()
     assert world.client.get("/v1/doctor").status_code == 200
-    assert {place for place in elsewhere(witness, world) if not place.startswith(INSTALLATION)} == set()
+    read = elsewhere(witness, world) - set(STARTS)
+    assert {place for place in read if not place.startswith(INSTALLATION)} == set()
+    assert witness.programs == ["sbatch --version", "nvidia-smi -L"]
 
 
 def elsewhere(witness: Witness, world: World) -> set[str]:
