@@ -4,10 +4,10 @@ import secrets
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from service.access.tokens import hash_token, new_worker_token
+from service.auth.tokens import hash_token, new_worker_token
+from service.core.ids import new_attempt_id, new_job_id
 from service.db.engine import Database
 from service.db.models import Attempt, Job
-from service.ids import new_attempt_id, new_job_id
 
 
 @dataclass(frozen=True)

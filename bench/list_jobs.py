@@ -19,9 +19,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from service.core.ids import new_job_id
 from service.db.migrate import upgrade
 from service.db.models import Job, JobLabel
-from service.ids import new_job_id
 from tests.support.postgres import running_server
 from tests.support.world import SPEC, World
 from trainyard.contract.resolve import Site, resolve

@@ -15,7 +15,7 @@ from typing import Any
 from bench import _llama
 from bench._ranks import run_ranks
 from service.planner.fit import Estimate, Question
-from service.planner.models import Models
+from service.planner.model_reader import Models
 from trainyard.contract.resolve import Site, resolve
 from trainyard.contract.spec import parse_spec
 

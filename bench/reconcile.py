@@ -18,18 +18,18 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from service.cluster.sinfo import WIDE
+from service.api.dependencies import Services
+from service.core.settings import Settings
 from service.db.engine import Database
 from service.db.migrate import upgrade
 from service.db.models import Attempt, Job
-from service.dependencies import Services
-from service.reconcile.handover import HandOvers
-from service.reconcile.lease import LeaderLease
-from service.reconcile.loop import Reconciler
-from service.reconcile.prepare import Preparation
-from service.reconcile.submit import Submitter
-from service.scheduler.slurm import SlurmScheduler
-from service.settings import Settings
+from service.reconciler.leader_election import LeaderLease
+from service.reconciler.reconciler import Reconciler
+from service.reconciler.submission.pool import HandOvers
+from service.reconciler.submission.prepare import Preparation
+from service.reconciler.submission.submitter import Submitter
+from service.scheduler.slurm.scheduler import SlurmScheduler
+from service.scheduler.slurm.sinfo import WIDE
 from trainyard.contract.resolve import resolve
 from trainyard.contract.spec import dump_spec, parse_spec
 from trainyard.contract.templates import fill_template

@@ -7,9 +7,9 @@ from alembic import context
 
 import service.db.access_models
 import service.db.ask_models  # noqa: F401
+from service.core.settings import Settings
 from service.db.models import Base
 from service.db.types import UtcTime
-from service.settings import Settings
 
 
 def _url() -> str:

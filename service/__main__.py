@@ -19,38 +19,38 @@ import uvicorn
 from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.access.actions import adopt_admin_token, ensure_admin_token
-from service.access.private import keep_private
-from service.app import create_app, known_hosts
-from service.clock import utc_now
+from service.api.app import create_app, known_hosts
+from service.api.connection_limits import protocol
+from service.api.dependencies import Services
+from service.api.express import Express
+from service.api.shortcut import Shortened, shortened
+from service.auth.principals import adopt_admin_token, ensure_admin_token
+from service.core.clock import utc_now
+from service.core.errors import ServiceError
+from service.core.observability import configure_logging
+from service.core.periodic_task import Rounds
+from service.core.private_files import keep_private
+from service.core.settings import Settings, misspelt
 from service.db.engine import Database
 from service.db.migrate import current, head, upgrade
-from service.dependencies import Services
-from service.doctor import examine, examine_slurm
-from service.errors import ServiceError
-from service.express import Express
-from service.housekeeping import keeper
-from service.impatience import protocol
-from service.observability import configure_logging
-from service.reconcile.elsewhere import Elsewhere
-from service.reconcile.handover import HandOvers
-from service.reconcile.lease import LeaderLease, owner_of
-from service.reconcile.loop import Reconciler
-from service.reconcile.prepare import Preparation
-from service.reconcile.submit import Submitter
-from service.reconcile.ticking import ReconcileLoop
-from service.reports.curves.retention import cutoff, trim
-from service.rounds import Rounds
+from service.diagnostics.checks import examine, examine_slurm
+from service.maintenance import task as keeper
+from service.metrics.retention import cutoff, trim
+from service.reconciler.change_watcher import Elsewhere
+from service.reconciler.leader_election import LeaderLease, owner_of
+from service.reconciler.poll_loop import ReconcileLoop
+from service.reconciler.reconciler import Reconciler
+from service.reconciler.submission.pool import HandOvers
+from service.reconciler.submission.prepare import Preparation
+from service.reconciler.submission.submitter import Submitter
 from service.scheduler.base import Scheduler
-from service.scheduler.documents import source_tree
-from service.scheduler.local import LocalScheduler
-from service.scheduler.local_policy import visible_gpus
-from service.scheduler.slurm import SlurmScheduler
-from service.scheduler.slurm_plan import batch_script, is_plain_path
-from service.settings import Settings, misspelt
-from service.shortcut import Shortened, shortened
-from service.webhooks import loop as webhooks
-from service.webhooks.sending import Sender
+from service.scheduler.launch_document import source_tree
+from service.scheduler.local.policy import visible_gpus
+from service.scheduler.local.scheduler import LocalScheduler
+from service.scheduler.slurm.batch_script import batch_script, is_plain_path
+from service.scheduler.slurm.scheduler import SlurmScheduler
+from service.webhooks import dispatcher as webhooks
+from service.webhooks.sender import Sender
 from trainyard.contract.layout import write_atomic
 from trainyard.contract.places import admin_token_file, service_url_file
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from service.errors import BodyTooLargeError, InvalidRequestError
+from service.core.errors import BodyTooLargeError, InvalidRequestError
 from trainyard.contract.code import MAX_CODE_BYTES, code_archive
 
 

@@ -11,9 +11,9 @@ from sqlalchemy.exc import DisconnectionError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
 
-from service.db.plain import Plain, plain_transaction
-from service.db.turns import Turns, TurnTimeoutError
-from service.errors import UnavailableError
+from service.core.errors import UnavailableError
+from service.db.fair_lock import Turns, TurnTimeoutError
+from service.db.raw import Plain, plain_transaction
 
 BUSY_SECONDS = 5
 _TURN_SECONDS = 30.0

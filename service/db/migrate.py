@@ -10,7 +10,7 @@ from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 
 import migrations
-from service.errors import UnavailableError
+from service.core.errors import UnavailableError
 
 
 def alembic_config(url: str) -> Config:

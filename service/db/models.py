@@ -238,7 +238,7 @@ class JobKey(Base):
 
 
 class ThinnedPoint(Base):
-    """A point that stands out in its bucket of steps, at one of several widths: see service/reports/curves.
+    """A point that stands out in its bucket of steps, at one of several widths: see service/metrics/downsampling.
 
     Without foreign keys, as the points themselves; whoever writes holds the job's row of `thinnings`.
     """

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
+from service.core.errors import ConflictError, InvalidRequestError, InvalidSpecError, NotFoundError
 from service.db.engine import Database
 from service.db.models import Job
-from service.errors import ConflictError, InvalidRequestError, InvalidSpecError, NotFoundError
 from service.jobs.repository import JobRepository
 from trainyard.contract.forks import differences, misfits, parse_origin
 from trainyard.contract.launch import Origin

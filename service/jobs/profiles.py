@@ -2,13 +2,13 @@
 
 from datetime import datetime
 
-from service.access.actions import Principal
+from service.auth.principals import Principal
+from service.core.errors import ConflictError, InvalidRequestError
 from service.db.engine import Database
 from service.db.models import Attempt, Event, Job
-from service.errors import ConflictError, InvalidRequestError
-from service.jobs.actions import require_change
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import job_resource
+from service.jobs.service import require_change
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.reports import ProfileWanted
 from trainyard.contract.resources import JobResource, ProfileRequest

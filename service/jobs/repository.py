@@ -8,9 +8,9 @@ from typing import Any, cast
 import sqlalchemy as sa
 from sqlalchemy.orm import Session, defer
 
+from service.core.errors import NotFoundError
 from service.db.engine import Database
 from service.db.models import Attempt, Checkpoint, Event, Execution, IdempotencyKey, Job, JobLabel
-from service.errors import NotFoundError
 from service.jobs.states import ACTIVE, FINAL_STATUS, check_move
 from service.webhooks.repository import WebhookRepository
 from trainyard.contract.resources import TERMINAL, JobStatus, StatusReason

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from service.errors import ConflictError
+from service.core.errors import ConflictError
 from trainyard.contract.resources import TERMINAL, JobStatus, StatusReason
 
 ACTIVE: frozenset[JobStatus] = frozenset(

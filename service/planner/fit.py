@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from service.planner.devices import GIB, Device, largest, smallest
-from service.planner.memory import Memory
-from service.planner.outline import Outline
-from service.planner.trained import adapt
+from service.planner.model_structure import Outline
+from service.planner.step_memory import Memory
+from service.planner.trainable_parameters import adapt
 from service.planner.work import Sized, least_of, memory_of, share_of, sized
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec import Strategy, TrainingSpec

@@ -6,8 +6,8 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from service.core.errors import NotFoundError
 from service.db.ask_models import Ask
-from service.errors import NotFoundError
 
 
 class AskRepository:

@@ -2,11 +2,11 @@
 
 import os
 
-from service.cluster.place import Place
-from service.scheduler.documents import launch_document, source_tree
+from service.cluster.placement import Place
+from service.core.settings import Settings
+from service.scheduler.launch_document import launch_document, source_tree
 from service.scheduler.launch_plan import allowed, plan_launch
-from service.scheduler.slurm_plan import batch_script
-from service.settings import Settings
+from service.scheduler.slurm.batch_script import batch_script
 from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec import TrainingSpec

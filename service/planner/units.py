@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from service.planner.outline import Outline
+from service.planner.model_structure import Outline
 from trainyard.contract.sections import Fsdp
 
 

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, replace
 
-from service.planner.memory import Block, Layout, Memory, Work, peak_memory
-from service.planner.outline import Outline, Transformer
-from service.planner.tape import Adapters, Numbers, block_ops, head_of, layer_op, no_head
-from service.planner.trained import Adapted
+from service.planner.activation_memory import Adapters, Numbers, block_ops, head_of, layer_op, no_head
+from service.planner.model_structure import Outline, Transformer
+from service.planner.step_memory import Block, Layout, Memory, Work, peak_memory
+from service.planner.trainable_parameters import Adapted
 from service.planner.units import block_of, unit_sizes
 from trainyard.contract.sections import BuiltinData, ConvnetModel, JsonlData, MlpModel
 from trainyard.contract.spec import TrainingSpec

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from service.core.errors import NotFoundError
 from service.db.models import Job, Sweep
-from service.errors import NotFoundError
 
 
 class SweepRepository:

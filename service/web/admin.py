@@ -9,13 +9,13 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
-from service.access import endpoints as access
-from service.dependencies import NowDep, ServicesDep
-from service.errors import InvalidRequestError
+from service.api.dependencies import NowDep, ServicesDep
+from service.api.routes import tokens as access
+from service.api.routes import webhooks
+from service.core.errors import InvalidRequestError
 from service.jobs.repository import Window
 from service.web.endpoints import PagesDep, VisitorDep
 from service.web.pages import Pages, Visitor
-from service.webhooks import endpoints as webhooks
 from trainyard.contract.access import TokenResource
 from trainyard.contract.resources import JobStatus
 

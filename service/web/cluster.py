@@ -6,10 +6,10 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
-from service.cluster.endpoints import get_cluster
-from service.dependencies import NowDep, Services, ServicesDep
-from service.jobs import endpoints as jobs
-from service.jobs.lists.repository import JobFilter
+from service.api.dependencies import NowDep, Services, ServicesDep
+from service.api.routes import jobs
+from service.api.routes.cluster import get_cluster
+from service.jobs.listing import JobFilter
 from service.jobs.repository import Window
 from service.web import clustering
 from service.web.endpoints import PagesDep, VisitorDep

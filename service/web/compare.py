@@ -7,13 +7,13 @@ from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
-from service.dependencies import NowDep, Services, ServicesDep
-from service.errors import NotFoundError
-from service.jobs import endpoints as jobs
-from service.jobs.lists.repository import JobFilter
+from service.api.dependencies import NowDep, Services, ServicesDep
+from service.api.routes import jobs
+from service.core.errors import NotFoundError
+from service.jobs.listing import JobFilter
 from service.jobs.repository import Window
-from service.reports.curves.reading import Wanted, read_curves
-from service.sweeps import actions as sweeps
+from service.metrics.queries import Wanted, read_curves
+from service.sweeps import service as sweeps
 from service.web import sketch, views
 from service.web.comparing import FIRST, compare
 from service.web.endpoints import PagesDep, VisitorDep

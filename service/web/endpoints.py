@@ -8,13 +8,13 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.concurrency import run_in_threadpool
 
-from service.access.sessions import recognise, require_csrf, sign_in, sign_out
-from service.dependencies import JobWindowDep, NowDep, ServicesDep, sign
-from service.errors import AuthenticationError
-from service.jobs import endpoints as jobs
-from service.jobs.lists.repository import JobFilter
+from service.api.dependencies import JobWindowDep, NowDep, ServicesDep, sign
+from service.api.routes import jobs
+from service.auth.sessions import recognise, require_csrf, sign_in, sign_out
+from service.core.errors import AuthenticationError
+from service.jobs.listing import JobFilter
 from service.jobs.repository import Window
-from service.reports.curves.reading import Wanted, read_curves
+from service.metrics.queries import Wanted, read_curves
 from service.web import views
 from service.web.charts import charts_of
 from service.web.pages import Pages, Visitor

@@ -12,9 +12,9 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from service.access.actions import Principal
-from service.access.sessions import csrf_of
-from service.errors import NotFoundError
+from service.auth.principals import Principal
+from service.auth.sessions import csrf_of
+from service.core.errors import NotFoundError
 from service.web import sketch, wording
 from service.web.assets import KEPT, Assets
 from service.web.security import PAGE_HEADERS

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
-from service.dependencies import NowDep, Services, ServicesDep
-from service.jobs import endpoints as jobs
-from service.presets import presets
+from service.api.dependencies import NowDep, Services, ServicesDep
+from service.api.routes import jobs
+from service.api.routes.templates import presets
 from service.web.endpoints import PagesDep, VisitorDep
 from service.web.pages import Visitor
 from service.web.specs import brief_spec, spec_yaml

@@ -7,11 +7,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from service.core.errors import NotFoundError
+from service.core.ids import new_id
 from service.db.access_models import Delivery, Webhook
 from service.db.models import Job
-from service.errors import NotFoundError
-from service.ids import new_id
-from service.webhooks.messages import message
+from service.webhooks.signing import message
 from trainyard.contract.secrets import hide
 
 

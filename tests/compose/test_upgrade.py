@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.compose, pytest.mark.timeout(1800)]
 PREVIOUS = """
 from alembic import command
 from service.db.migrate import alembic_config, current
-from service.settings import Settings
+from service.core.settings import Settings
 url = Settings().url
 command.downgrade(alembic_config(url), "-1")
 print(current(url))

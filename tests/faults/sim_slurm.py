@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from service.clock import Clock
+from service.core.clock import Clock
 from service.scheduler.base import (
     Accepted,
     Ambiguous,

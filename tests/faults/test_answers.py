@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from service.errors import UnavailableError
-from service.faults import no_crash
-from service.reconcile.handover import HandOvers
+from service.core.errors import UnavailableError
+from service.core.failpoints import no_crash
+from service.reconciler.submission.pool import HandOvers
 from service.scheduler.base import Accepted, Ambiguous, Known, LaunchPlan, Postponed, Rejected, SubmitOutcome
 from tests.support.world import FakeScheduler, World
 
@@ -163,7 +163,7 @@ def test_nothing_is_waited_for_that_no_thread_asks(world: World, monkeypatch: py
     world.reconciler = world.new_reconciler("one", HandOvers(threads=2))
     job = world.submit()
     with monkeypatch.context() as patched:
-        patched.setattr("service.reconcile.handover.threading.Thread.start", full)
+        patched.setattr("service.reconciler.submission.pool.threading.Thread.start", full)
         world.tick()
     assert "can't start new thread" in world.job(job)["status_message"]
     world.tick()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from service.webhooks.sending import Answer
+from service.webhooks.sender import Answer
 from tests.faults.drive import Stage
 from tests.support.forks import in_a_fork
 from trainyard.contract.resources import TERMINAL

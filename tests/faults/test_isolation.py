@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from service.db.models import Job
-from service.reconcile import drain
-from service.reconcile.traces import read_regular
+from service.reconciler import spool_ingest as drain
+from service.reconciler.run_dir import read_regular
 from tests.support.world import World
 from trainyard.contract.reports import MAX_LOG_CHUNK, MetricsBatch, Point, Progress
 from trainyard.contract.spool import format_record
@@ -46,7 +46,7 @@ def spooled(world: World, *keys: str) -> bytes:
 
 
 def test_more_metrics_than_a_job_may_have_are_left_in_the_spool(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.reports.points.writing.MAX_KEYS", 2)
+    monkeypatch.setattr("service.metrics.ingest.writer.MAX_KEYS", 2)
     job = world.submit()
     worker = world.start(job)
     world.folder(job).spool_file(1).write_bytes(spooled(world, "a", "b", "c") + spooled(world, "a"))

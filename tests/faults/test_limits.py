@@ -18,8 +18,8 @@ import sqlalchemy as sa
 from service.db.engine import Database
 from service.db.migrate import upgrade
 from service.db.models import Base
-from service.reports.live.following import Following
-from service.reports.live.sources import JobNews
+from service.streaming.sources import JobNews
+from service.streaming.subscription import Following
 from tests.support.forks import in_a_fork
 from tests.support.world import World
 

@@ -21,9 +21,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from service.core.failpoints import no_crash
 from service.db.migrate import upgrade
-from service.faults import no_crash
-from service.reconcile.loop import Reconciler
+from service.reconciler.reconciler import Reconciler
 from service.scheduler.base import EndedAs
 from tests.faults.drive import Stage
 from tests.faults.sim_slurm import Mode, SimJob

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from service.errors import UnavailableError
-from service.reconcile.lease import LeaderLease, LeaseLostError
+from service.core.errors import UnavailableError
+from service.reconciler.leader_election import LeaderLease, LeaseLostError
 from service.scheduler.base import Ambiguous, Observation
 from tests.support.world import World
 

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from service.reconcile.lease import LeaderLease, LeaseLostError
+from service.reconciler.leader_election import LeaderLease, LeaseLostError
 from tests.support.world import World
 
 CANCEL = {"stop": "cancel", "profile": None}

@@ -5,7 +5,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from service.reconcile.decide import UNLISTED
+from service.reconciler.decide import UNLISTED
 from tests.slurm.conftest import slurm_service
 from tests.slurm.specs import long_run
 from tests.support.live import wait_for_status, wait_for_step

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from service.cluster.place import Place, place_of
+from service.cluster.placement import Place, place_of
+from service.core.settings import Settings
 from service.scheduler.base import Accepted
 from service.scheduler.launch_plan import plan_launch
-from service.scheduler.slurm import SlurmScheduler
-from service.scheduler.slurm_commands import SlurmCommands
-from service.scheduler.slurm_plan import batch_script
-from service.settings import Settings
+from service.scheduler.slurm.batch_script import batch_script
+from service.scheduler.slurm.commands import SlurmCommands
+from service.scheduler.slurm.scheduler import SlurmScheduler
 from tests.slurm.specs import parity
 from tests.support.slurm_lab import SlurmLab
 from tests.support.wait import wait_until

@@ -10,8 +10,8 @@ import pytest
 
 from service.scheduler.base import Accepted, Rejected
 from service.scheduler.launch_plan import plan_launch
-from service.scheduler.slurm import SlurmScheduler
-from service.scheduler.slurm_plan import batch_script
+from service.scheduler.slurm.batch_script import batch_script
+from service.scheduler.slurm.scheduler import SlurmScheduler
 from tests.slurm.specs import parity
 from tests.support.slurm_lab import SlurmLab
 from tests.support.wait import wait_until

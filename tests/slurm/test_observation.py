@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from service.scheduler.base import Known, SchedulerUnavailableError
-from service.scheduler.slurm import SlurmScheduler
+from service.scheduler.slurm.scheduler import SlurmScheduler
 from tests.support.slurm_lab import SlurmLab
 from tests.support.slurm_wrappers import count_calls, install
 from tests.support.wait import wait_until

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from service.scheduler.base import Known, Observation
-from service.scheduler.slurm import SlurmScheduler
+from service.scheduler.slurm.scheduler import SlurmScheduler
 from tests.slurm.conftest import slurm_service
 from tests.slurm.specs import parity
 from tests.support.live import wait_for_status

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from service.scheduler.base import Known
-from service.scheduler.slurm import SlurmScheduler
+from service.scheduler.slurm.scheduler import SlurmScheduler
 from tests.slurm.conftest import slurm_service
 from tests.slurm.specs import long_run, on_two_nodes, parity
 from tests.slurm.test_first_path import scheduler_id

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from service.scheduler.base import LaunchPlan
-from service.scheduler.local import LocalScheduler
+from service.scheduler.local.scheduler import LocalScheduler
 
 ROOT = Path(__file__).parents[2]
 

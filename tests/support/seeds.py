@@ -4,8 +4,8 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Any
 
+from service.core.ids import new_id
 from service.db.ask_models import Ask
-from service.ids import new_id
 from service.scheduler.base import Observation
 from tests.support.world import SPEC, World
 

@@ -8,19 +8,20 @@ from typing import Any, Literal
 
 from fastapi.testclient import TestClient
 
-from service.access.actions import ensure_admin_token
-from service.access.tokens import Role, new_person_token, parse_token
-from service.app import create_app
+from service.api.app import create_app
+from service.api.dependencies import Services
+from service.auth.principals import ensure_admin_token
+from service.auth.tokens import Role, new_person_token, parse_token
+from service.core.failpoints import no_crash
+from service.core.settings import Settings
 from service.db.engine import Database
 from service.db.models import Token
-from service.dependencies import Services
-from service.faults import no_crash
-from service.housekeeping.keeper import Housekeeper
-from service.reconcile.handover import HandOvers
-from service.reconcile.lease import LeaderLease
-from service.reconcile.loop import Reconciler
-from service.reconcile.prepare import Preparation
-from service.reconcile.submit import Submitter
+from service.maintenance.task import Housekeeper
+from service.reconciler.leader_election import LeaderLease
+from service.reconciler.reconciler import Reconciler
+from service.reconciler.submission.pool import HandOvers
+from service.reconciler.submission.prepare import Preparation
+from service.reconciler.submission.submitter import Submitter
 from service.scheduler.base import (
     Accepted,
     Forecast,
@@ -30,9 +31,8 @@ from service.scheduler.base import (
     SchedulerUnavailableError,
     SubmitOutcome,
 )
-from service.settings import Settings
-from service.webhooks.loop import Post
-from service.webhooks.sending import Sender
+from service.webhooks.dispatcher import Post
+from service.webhooks.sender import Sender
 from trainyard.contract.cluster import ClusterSnapshot
 from trainyard.contract.layout import AttemptLayout, RunLayout
 

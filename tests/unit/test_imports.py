@@ -15,7 +15,7 @@ def loaded_by(statement: str) -> set[str]:
 @pytest.mark.parametrize(
     ("statement", "absent"),
     [
-        ("import service.app, service.__main__", {"torch", "worker", "sklearn"}),
+        ("import service.api.app, service.__main__", {"torch", "worker", "sklearn"}),
         ("import trainyard", {"torch", "fastapi", "httpx", "pydantic", "typer", "service", "worker"}),
         ("import trainyard.contract.spec", {"torch", "fastapi", "httpx", "service", "worker"}),
         ("import worker.launch", {"torch", "fastapi", "sqlalchemy", "service", "psutil"}),

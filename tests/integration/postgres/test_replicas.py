@@ -11,8 +11,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.access.tokens import new_person_token
-from service.reconcile.elsewhere import Elsewhere
+from service.auth.tokens import new_person_token
+from service.reconciler.change_watcher import Elsewhere
 from tests.conftest import empty
 from tests.support.postgres import PostgresServer
 from tests.support.wait import wait_until

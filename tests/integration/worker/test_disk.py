@@ -2,9 +2,9 @@
 
 import pytest
 
-from service.planner import builtin
-from service.planner.needs import disk_need
-from service.planner.trained import Adapted, adapt
+from service.planner import builtin_models as builtin
+from service.planner.host_and_disk import disk_need
+from service.planner.trainable_parameters import Adapted, adapt
 from tests.integration.worker.harness import run_layout
 from trainyard.contract.spec import parse_spec
 from trainyard.contract.templates import load_template

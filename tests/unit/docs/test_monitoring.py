@@ -6,7 +6,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.observability import ServiceMetrics
+from service.core.observability import ServiceMetrics
 
 ROOT = Path(__file__).parents[3]
 NAMES = re.compile(r"\btrainyard_[a-z_]+[a-z]\b")

@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.doctor import filesystem_of
+from service.diagnostics.checks import filesystem_of
 from tests.unit.trainyard.fake_service import error
 from trainyard.cli.doctor import clock_finding
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from service.planner import builtin
+from service.planner import builtin_models as builtin
 from service.planner.devices import GIB, Device, device_of, devices, parse_sizes
 from service.planner.fit import Question, automatic, needs, proposals, too_large
 from service.planner.host import share_of_machine
-from service.planner.trained import adapt
-from tests.unit.service.planner.test_counting import spec_of
+from service.planner.trainable_parameters import adapt
+from tests.unit.service.planner.test_model_structure import spec_of
 from trainyard.contract.cluster import ClusterResource, NodeShape, PartitionResource
 from trainyard.contract.sections import Resources
 

@@ -1,1 +1,0 @@
-"""Who is asking: API tokens of people and programs, attempt tokens of workers."""

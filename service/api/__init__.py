@@ -1,0 +1,1 @@
+"""The HTTP side of the service: application, middleware, dependencies and OpenAPI."""

@@ -1,0 +1,221 @@
+"""What every endpoint may ask for, and nothing else: the parts of the process, and who is calling."""
+
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from fastapi import Depends, Query, Request
+from fastapi import Path as PathParam
+from pydantic import AwareDatetime, BeforeValidator
+
+from service.api.query_params import refuse_unknown
+from service.api.rate_limits import Buckets, Rate
+from service.audit.log import CURRENT, Trail
+from service.auth.principals import Principal, authenticate
+from service.auth.sessions import CSRF_HEADER, Cookie, recognise, require_csrf
+from service.core.clock import Clock
+from service.core.errors import InvalidRequestError, PermissionDeniedError
+from service.core.failpoints import Crash, no_crash
+from service.core.observability import ServiceMetrics
+from service.core.settings import Settings
+from service.db.engine import Database
+from service.jobs.quota import Limits
+from service.jobs.repository import Window
+from service.metrics.downsampling.downsampler import Thinner
+from service.metrics.ingest.batch_queue import IngestQueue
+from service.metrics.ingest.worker_tokens import Admission
+from service.metrics.ingest.writer import point_writers
+from service.planner.model_reader import Models
+from service.streaming.broadcaster import Hub
+from service.streaming.sources import FeedNews
+from service.webhooks.service import Resolver, resolve_host
+from trainyard.contract.base import no_number
+from trainyard.contract.layout import RunLayout
+
+HARMLESS = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods that change nothing."""
+
+
+def _ignore() -> None:
+    """Nobody is waiting for a hint."""
+
+
+@dataclass
+class Services:
+    """The parts of one process."""
+
+    settings: Settings
+    database: Database
+    clock: Clock
+    hint: Callable[[], None] = field(default=_ignore)
+    """Tells the reconciler that there is something to do; losing it only costs time."""
+    sweep: Callable[[], None] = field(default=_ignore)
+    """Tells the housekeeper that there is something to remove."""
+    post: Callable[[], None] = field(default=_ignore)
+    """Tells who sends to webhooks that there is a message."""
+    resolver: Resolver = resolve_host
+    """Of the names of webhooks' hosts."""
+    metrics: ServiceMetrics = field(default_factory=ServiceMetrics)
+    """What this process counts."""
+    models: Models = field(default_factory=Models)
+    """Reads what model folders say of themselves."""
+    crash: Crash = no_crash
+    """Where tests end the process."""
+
+    def __post_init__(self) -> None:
+        self.thinner = Thinner(self.database)
+        self.points = IngestQueue(
+            point_writers(self.database, self.thinner.stored),
+            lambda: self.clock(),
+            limit_bytes=self.settings.ingest_limit,
+        )
+        self.feed = FeedNews(self.database, self.settings.runs, lambda: self.clock())
+        self.hub = Hub(limit=self.settings.max_streams)
+        self.database.committed += [self.feed.touched, self.hub.touched]
+        self.admission = Admission(partial(authenticate, self.database))
+        self.trail = Trail(self.database, lambda: self.clock())
+        self.database.before_commit = self.trail.join
+        rates = self.settings
+        self.buckets = Buckets(Rate(rates.rate_per_second, rates.rate_burst))
+        self.worker_buckets = Buckets(Rate(rates.worker_rate_per_second, rates.worker_rate_burst))
+
+    @property
+    def cookie(self) -> Cookie:
+        """Of browsers that are signed in."""
+        return Cookie(secure=self.settings.service_url.startswith("https:"))
+
+    @property
+    def limits(self) -> Limits:
+        """Of one person's jobs."""
+        settings = self.settings
+        return Limits(settings.max_gpus_per_user, settings.max_gpus_per_admin, settings.max_queued_per_user)
+
+    def run(self, job_id: str) -> RunLayout:
+        return RunLayout(self.settings.runs / job_id)
+
+    @property
+    def run_root(self) -> RunLayout:
+        return RunLayout(self.settings.runs)
+
+    @property
+    def state(self) -> Path:
+        return self.settings.state
+
+
+# What only looks something up is `async`: a plain function would go through a thread and back.
+async def get_services(request: Request) -> Services:
+    services: Services = request.app.state.services
+    return services
+
+
+ServicesDep = Annotated[Services, Depends(get_services)]
+
+
+async def get_now(services: ServicesDep) -> datetime:
+    return services.clock()
+
+
+NowDep = Annotated[datetime, Depends(get_now)]
+
+
+def get_person(request: Request, services: ServicesDep, now: NowDep) -> Principal:
+    """A person or program with an API token, or a browser that is signed in; a worker's token is for worker routes
+    only."""
+    authorization, secret = request.headers.get("authorization"), services.cookie.read(request.headers.get("cookie"))
+    if authorization is None and secret is not None:
+        principal = recognise(services.database, secret, now)
+    else:
+        principal, secret = authenticate(services.database, authorization, now), None
+    sign(request, principal)
+    if secret is not None and request.method not in HARMLESS:
+        require_csrf(secret, request.headers.get(CSRF_HEADER))
+    if principal.kind != "person":
+        raise PermissionDeniedError("a worker's token opens only the routes of its own attempt")
+    request.state.principal = principal.name
+    refuse_unknown(request)
+    return principal
+
+
+def sign(request: Request, principal: Principal) -> None:
+    """Say to the audit who asks, and for what."""
+    asked = CURRENT.get()
+    if asked is not None:
+        asked.actor, asked.token_id, asked.role = principal.name, principal.id, principal.role
+        asked.action = getattr(request.scope.get("route"), "operation_id", None) or request.method
+        asked.target = "/".join(str(value) for value in request.path_params.values()) or None
+
+
+PersonDep = Annotated[Principal, Depends(get_person)]
+
+
+def get_admin(person: PersonDep) -> Principal:
+    """An administrator."""
+    if person.role != "admin":
+        raise PermissionDeniedError("only an administrator may do this", code="admin_required")
+    return person
+
+
+AdminDep = Annotated[Principal, Depends(get_admin)]
+
+AttemptId = Annotated[str, PathParam(pattern=r"^[0-9a-f]{16}$")]
+
+
+def get_worker(request: Request, services: ServicesDep, now: NowDep, aid: AttemptId) -> Principal:
+    """The worker of the attempt in the path, and no other."""
+    principal = authenticate(services.database, request.headers.get("authorization"), now)
+    if principal.kind != "worker" or principal.id != aid:
+        raise PermissionDeniedError("this token is not the one of this attempt's worker")
+    request.state.principal = principal.name
+    refuse_unknown(request)
+    return principal
+
+
+WorkerDep = Annotated[Principal, Depends(get_worker)]
+
+
+def after_query(pattern: str, *, max_length: int = 64) -> Any:
+    """The place in a list from which a page goes on, with the form that its ids have. The form is only announced:
+    pydantic's words about a pattern help nobody."""
+    told = "The `last_id` of the page before."
+    return Query(max_length=max_length, description=told, json_schema_extra={"pattern": pattern})
+
+
+def window_of(pattern: str) -> Callable[..., Awaitable[Window]]:
+    """The dependency of a list whose ids have this form."""
+
+    async def get_window(
+        limit: Annotated[int, Query(ge=1, le=200, description="How many at most.")] = 20,
+        after: Annotated[str | None, after_query(pattern)] = None,
+        order: Annotated[Literal["asc", "desc"], Query(description="By time of creation.")] = "desc",
+    ) -> Window:
+        if after is not None and not re.fullmatch(pattern, after):
+            raise InvalidRequestError(f"{after!r} is not an id of this list", param="after")
+        return Window(limit=limit, after=after, descending=order == "desc")
+
+    return get_window
+
+
+JobWindowDep = Annotated[Window, Depends(window_of(r"^job_[0-9a-z]{26}$"))]
+EventWindowDep = Annotated[Window, Depends(window_of(r"^evt_[0-9]{1,18}$"))]
+TokenWindowDep = Annotated[Window, Depends(window_of(r"^[0-9a-f]{8,16}$"))]
+AuditWindowDep = Annotated[Window, Depends(window_of(r"^aud_[0-9]{1,18}$"))]
+WebhookWindowDep = Annotated[Window, Depends(window_of(r"^whk_[0-9a-z]{26}$"))]
+SweepWindowDep = Annotated[Window, Depends(window_of(r"^swp_[0-9a-z]{26}$"))]
+DeliveryWindowDep = Annotated[Window, Depends(window_of(r"^dlv_[0-9a-z]{26}$"))]
+
+_BLANK_ZONE = re.compile(r"(:[0-9.]+) ([0-9]{2}:?[0-9]{2})$")
+
+
+def _with_plus(value: Any) -> Any:
+    """A `+` that stands unescaped in a query means a blank; before the zone of a moment nothing else can."""
+    return _BLANK_ZONE.sub(r"\1+\2", value) if isinstance(value, str) else value
+
+
+Moment = Annotated[AwareDatetime, BeforeValidator(no_number), BeforeValidator(_with_plus)]
+"""RFC 3339, with a zone."""
+
+AttemptNumber = Annotated[int | None, Query(ge=1, le=1_000_000, description="The newest if left out.")]

@@ -1,0 +1,156 @@
+"""The routes of checkpoints and exports: list, one, files, archive, delete."""
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from fastapi import Path as PathParam
+from starlette.responses import Response
+
+from service.api.dependencies import NowDep, PersonDep, Services, ServicesDep
+from service.checkpoints.conditions import HeadDep, WantedDep
+from service.checkpoints.downloads import (
+    TAR_ANSWERS,
+    archive_response,
+    downloads,
+    file_response,
+    require_plain,
+)
+from service.checkpoints.ranking import best_of
+from service.checkpoints.safe_files import list_files
+from service.core.errors import NotFoundError
+from service.jobs import deletion as deleting
+from service.jobs.repository import JobRepository
+from service.jobs.schemas import checkpoint_resource, page_of
+from trainyard.contract.resources import CheckpointResource, FileResource, Page
+
+router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["checkpoints"])
+
+CheckpointId = Annotated[str, PathParam(pattern=r"^ckpt_[0-9a-z]{26}$")]
+
+
+@router.get("/checkpoints", operation_id="list_checkpoints")
+def list_all(services: ServicesDep, _person: PersonDep, now: NowDep, job_id: str) -> Page[CheckpointResource]:
+    """The complete checkpoints that are kept, oldest first, with which is the newest and which the best."""
+    return page_of(_kept(services, now, job_id), False, lambda one: one, lambda one: one.id)
+
+
+@router.get("/checkpoints/{checkpoint_id}", operation_id="get_checkpoint")
+def get(
+    services: ServicesDep, _person: PersonDep, now: NowDep, job_id: str, checkpoint_id: CheckpointId
+) -> CheckpointResource:
+    """One checkpoint. Its digest is that of `files/manifest.json`, which has those of the other files."""
+    found = next((one for one in _kept(services, now, job_id) if one.id == checkpoint_id), None)
+    if found is None:
+        message = f"job {job_id} has no checkpoint {checkpoint_id!r}"
+        raise NotFoundError(message, code="checkpoint_not_found", param="checkpoint_id")
+    return found
+
+
+@router.delete("/checkpoints/{checkpoint_id}", status_code=204, operation_id="delete_checkpoint")
+def delete(services: ServicesDep, person: PersonDep, now: NowDep, job_id: str, checkpoint_id: CheckpointId) -> None:
+    """Delete one checkpoint; its files go soon after. The one that a job would go on from is refused."""
+    deleting.delete_checkpoint(services.database, person, job_id, checkpoint_id, now)
+    services.sweep()
+
+
+@router.get("/checkpoints/{checkpoint_id}/files", operation_id="list_checkpoint_files")
+def list_checkpoint_files(
+    services: ServicesDep,
+    _person: PersonDep,
+    now: NowDep,
+    job_id: str,
+    checkpoint_id: CheckpointId,
+    limit: Annotated[int, Query(ge=1, le=200)] = 100,
+    after: Annotated[str | None, Query(max_length=4096, description="The `last_id` of the page before.")] = None,
+) -> Page[FileResource]:
+    """The files of a checkpoint, by path."""
+    return _files(_folder(services, now, job_id, checkpoint_id), limit, after)
+
+
+@downloads(router, "/checkpoints/{checkpoint_id}/files/{path:path}", "checkpoint_file")
+def download_checkpoint_file(
+    services: ServicesDep,
+    _person: PersonDep,
+    now: NowDep,
+    job_id: str,
+    checkpoint_id: CheckpointId,
+    path: str,
+    wanted: WantedDep,
+) -> Response:
+    """One file of a checkpoint, or one range of its bytes."""
+    return file_response(_folder(services, now, job_id, checkpoint_id), require_plain(path), wanted)
+
+
+@downloads(router, "/checkpoints/{checkpoint_id}/archive", "checkpoint", TAR_ANSWERS)
+def archive(
+    services: ServicesDep,
+    _person: PersonDep,
+    now: NowDep,
+    job_id: str,
+    checkpoint_id: CheckpointId,
+    head: HeadDep,
+) -> Response:
+    """A whole checkpoint as one tar."""
+    folder = _folder(services, now, job_id, checkpoint_id)
+    return archive_response(folder, f"{job_id}-{folder.name}", head=head)
+
+
+@router.get("/export/files", operation_id="list_export_files")
+def list_export_files(
+    services: ServicesDep,
+    _person: PersonDep,
+    now: NowDep,
+    job_id: str,
+    limit: Annotated[int, Query(ge=1, le=200)] = 100,
+    after: Annotated[str | None, Query(max_length=4096, description="The `last_id` of the page before.")] = None,
+) -> Page[FileResource]:
+    """The files of what was trained, by path; none before the job has ended well."""
+    return _files(_export(services, now, job_id), limit, after)
+
+
+@downloads(router, "/export/files/{path:path}", "export_file")
+def download_export_file(
+    services: ServicesDep, _person: PersonDep, now: NowDep, job_id: str, path: str, wanted: WantedDep
+) -> Response:
+    """One file of the export, or one range of its bytes."""
+    return file_response(_export(services, now, job_id), require_plain(path), wanted)
+
+
+@downloads(router, "/export/archive", "export", TAR_ANSWERS)
+def export_archive(services: ServicesDep, _person: PersonDep, now: NowDep, job_id: str, head: HeadDep) -> Response:
+    """The whole export as one tar."""
+    return archive_response(_export(services, now, job_id), f"{job_id}-export", head=head)
+
+
+def _kept(services: Services, now: datetime, job_id: str) -> list[CheckpointResource]:
+    with services.database.read() as session:
+        jobs = JobRepository(session, now)
+        job = jobs.get(job_id)
+        rows = jobs.checkpoints(job)
+    best = best_of(rows, job.spec["checkpoint"]["keep_best"])
+    return [
+        checkpoint_resource(job.id, row, services.run(job.id)).model_copy(
+            update={"best": row is best, "latest": row is rows[-1]}
+        )
+        for row in rows
+    ]
+
+
+def _folder(services: Services, now: datetime, job_id: str, checkpoint_id: str) -> Path:
+    with services.database.read() as session:
+        jobs = JobRepository(session, now)
+        step = jobs.checkpoint(jobs.get(job_id), checkpoint_id).step
+    return services.run(job_id).checkpoint(step).root
+
+
+def _export(services: Services, now: datetime, job_id: str) -> Path:
+    with services.database.read() as session:
+        JobRepository(session, now).get(job_id)
+    return services.run(job_id).export
+
+
+def _files(root: Path, limit: int, after: str | None) -> Page[FileResource]:
+    rest = [found for found in list_files(root, hidden=True) if after is None or found.path > after]
+    return page_of(rest[:limit], len(rest) > limit, lambda file: file, lambda file: file.path)

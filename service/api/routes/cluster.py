@@ -1,0 +1,16 @@
+"""The route of the cluster: it only reads what the reconciler has stored."""
+
+from fastapi import APIRouter
+
+from service.api.dependencies import NowDep, PersonDep, ServicesDep
+from service.cluster.repository import ClusterRepository
+from trainyard.contract.cluster import ClusterResource
+
+router = APIRouter(prefix="/v1/cluster", tags=["cluster"])
+
+
+@router.get("", operation_id="get_cluster")
+def get_cluster(services: ServicesDep, _person: PersonDep, now: NowDep) -> ClusterResource:
+    """Partitions, nodes by state and GPUs by type, as they were when the scheduler was last asked."""
+    with services.database.read() as session:
+        return ClusterRepository(session).resource(services.settings.backend, now)

@@ -1,0 +1,53 @@
+"""The routes of users' code: upload by digest, ask for it, take it back."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Request, Response
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import FileResponse
+
+from service.api.dependencies import PersonDep, ServicesDep
+from service.code.service import require_code_role
+from service.code.store import Upload, find
+from service.core.errors import NotFoundError
+
+router = APIRouter(prefix="/v1/code", tags=["code"])
+
+Digest = Annotated[str, Path(pattern=r"^sha256:[0-9a-f]{64}$", description="`sha256:` and that of the archive.")]
+_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/x-tar": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+
+_KEPT: dict[int | str, dict[str, Any]] = {200: {"model": dict[str, str], "description": "It was there before."}}
+
+
+@router.put("/{digest}", status_code=201, operation_id="put_code", openapi_extra=_BODY, responses=_KEPT)
+async def put(
+    request: Request, response: Response, services: ServicesDep, person: PersonDep, digest: Digest
+) -> dict[str, str]:
+    """Keep an uncompressed tar of code. 201, or 200 where the same was there before."""
+    require_code_role(person, services.settings.code_roles, "uploaded code")
+    upload = Upload(services.settings.runs, digest)
+    try:
+        async for chunk in request.stream():
+            if chunk:
+                await run_in_threadpool(upload.add, chunk)
+        if not await run_in_threadpool(upload.keep):
+            response.status_code = 200
+    finally:
+        upload.drop()
+    return {"object": "code", "digest": digest}
+
+
+@router.head("/{digest}", operation_id="has_code", response_class=FileResponse)
+@router.get("/{digest}", operation_id="get_code", response_class=FileResponse)
+def get(services: ServicesDep, person: PersonDep, digest: Digest) -> FileResponse:
+    """The archive, or by HEAD whether it is there."""
+    require_code_role(person, services.settings.code_roles, "uploaded code")
+    place = find(services.settings.runs, digest)
+    if place is None:
+        raise NotFoundError("there is no code of that digest", code="code_not_found", param="digest")
+    return FileResponse(place, media_type="application/x-tar", filename=f"{digest.removeprefix('sha256:')}.tar")

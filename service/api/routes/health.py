@@ -1,0 +1,95 @@
+"""Liveness, readiness with each dependency by name, and Prometheus."""
+
+import os
+import shutil
+from typing import Any
+
+from fastapi import APIRouter, Response
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from service.api.dependencies import Services, ServicesDep
+from service.cluster.repository import ClusterRepository
+from service.core.errors import ServiceError
+from service.core.observability import ServiceMetrics
+from service.jobs.repository import JobRepository
+from service.specs.preflight import STALE
+
+NOT_ASKED = "not asked yet"
+
+_NOT_READY: dict[int | str, dict[str, Any]] = {
+    503: {"model": dict[str, Any], "description": "A dependency does not answer: the same body says which."}
+}
+
+
+def health_router(metrics: ServiceMetrics) -> APIRouter:
+    """Routes without a token: they tell numbers and names of parts, nothing of any job."""
+    router = APIRouter(tags=["health"])
+
+    @router.get("/livez", operation_id="livez")
+    def livez() -> dict[str, str]:
+        """The process answers."""
+        return {"status": "ok"}
+
+    @router.get("/readyz", operation_id="readyz", responses=_NOT_READY)
+    def readyz(services: ServicesDep) -> Any:
+        """Every dependency answers; each is named. `degraded`: the API serves, and the scheduler does not answer."""
+        checks = {"database": _database(services), "runs_dir": _runs_dir(services)}
+        ready = all(state == "ok" for state in checks.values())
+        checks["scheduler"] = _scheduler(services) if checks["database"] == "ok" else "not known without the database"
+        served = "ok" if checks["scheduler"] in ("ok", NOT_ASKED) else "degraded"
+        body: dict[str, Any] = {"status": served if ready else "unavailable", "checks": checks}
+        if notes := _notes(services):
+            body["notes"] = notes
+        return JSONResponse(body, status_code=200 if ready else 503)
+
+    @router.get("/metrics", operation_id="prometheus", response_class=Response)
+    def prometheus(services: ServicesDep) -> Response:
+        """Prometheus' text format."""
+        now, backend = services.clock(), services.settings.backend
+        with services.database.read() as session:
+            jobs = JobRepository(session, now).count_by_status()
+            unanswered = JobRepository(session, now).count_unanswered()
+            cluster = ClusterRepository(session).resource(backend, now)
+        return Response(metrics.render(jobs, unanswered, cluster.age_seconds), media_type=CONTENT_TYPE_LATEST)
+
+    return router
+
+
+def _database(services: Services) -> str:
+    try:
+        services.database.ping()
+    except ServiceError as error:
+        return error.message
+    return "ok"
+
+
+def _scheduler(services: Services) -> str:
+    """As the reconciler last heard of it, a minute ago at most: a route never asks."""
+    backend, now = services.settings.backend, services.clock()
+    with services.database.read() as session:
+        cluster = ClusterRepository(session).resource(backend, now)
+    if cluster.error:
+        return f"does not answer: {cluster.error}"
+    if cluster.age_seconds is None:
+        return NOT_ASKED
+    if cluster.age_seconds > STALE.total_seconds():
+        return f"last asked {cluster.age_seconds:.0f} s ago; does a reconciler run?"
+    return "ok"
+
+
+def _notes(services: Services) -> list[str]:
+    """What works still, but not for long."""
+    settings = services.settings
+    try:
+        free = shutil.disk_usage(settings.runs).free
+    except OSError:
+        return []
+    if free >= settings.low_disk_bytes:
+        return []
+    return [f"only {free / 1e9:.1f} GB are free for runs (TRAINYARD_LOW_DISK_GB is {settings.low_disk_gb:g})"]
+
+
+def _runs_dir(services: Services) -> str:
+    runs = services.settings.runs
+    return "ok" if os.access(runs, os.W_OK | os.X_OK) else f"{runs} is not a folder that can be written to"

@@ -1,0 +1,134 @@
+"""The routes of tokens and of the audit."""
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Header, Path, Query
+
+from service.api.dependencies import (
+    AdminDep,
+    AuditWindowDep,
+    Moment,
+    NowDep,
+    PersonDep,
+    Services,
+    ServicesDep,
+    TokenWindowDep,
+)
+from service.auth.repository import AuditFilter, AuditRepository, TokenRepository
+from service.auth.token_service import issue, revoke
+from service.core.errors import InvalidRequestError
+from service.db.access_models import AuditEntry
+from service.db.models import Token
+from service.jobs.schemas import page_of
+from trainyard.contract.access import AuditResource, NewTokenResource, TokenRequest, TokenResource
+from trainyard.contract.resources import Page
+
+router = APIRouter(prefix="/v1/tokens", tags=["access"])
+audit_router = APIRouter(prefix="/v1/audit", tags=["access"])
+
+TokenId = Annotated[str, Path(pattern=r"^[0-9a-f]{8,16}$")]
+
+
+Unkept = Annotated[str | None, Header(alias="Idempotency-Key", description="Not taken: a secret is not kept.")]
+
+
+def require_no_key(key: str | None) -> None:
+    """An answer that holds a secret is not kept, so it cannot be given again.
+
+    Raises:
+        InvalidRequestError: the caller relies on that.
+    """
+    if key is not None:
+        raise InvalidRequestError(
+            "this route does not take it: its answer holds a secret, which is not kept to be given again",
+            param="Idempotency-Key",
+            code="not_replayable",
+        )
+
+
+@router.post("", status_code=201, operation_id="create_token")
+def create(
+    services: ServicesDep, admin: AdminDep, now: NowDep, body: TokenRequest, idempotency_key: Unkept = None
+) -> NewTokenResource:
+    """Make a token. `token` in the answer is its secret, shown this once."""
+    require_no_key(idempotency_key)
+    token, secret = issue(services.database, admin, body, now)
+    return NewTokenResource(**token_resource(services, token).model_dump(), token=secret)
+
+
+@router.get("", operation_id="list_tokens")
+def list_all(services: ServicesDep, _admin: AdminDep, window: TokenWindowDep) -> Page[TokenResource]:
+    """All tokens without their secrets, the expired and revoked ones too."""
+    with services.database.read() as session:
+        rows, more = TokenRepository(session).page(after=window.after, limit=window.limit, descending=window.descending)
+    return page_of(rows, more, lambda row: token_resource(services, row), lambda token: token.id)
+
+
+@router.get("/self", operation_id="get_own_token")
+def get_own(services: ServicesDep, person: PersonDep) -> TokenResource:
+    """The token of this very request: who the service thinks you are."""
+    with services.database.read() as session:
+        row = TokenRepository(session).known(person.id)
+    return token_resource(services, row)
+
+
+@router.delete("/{token_id}", status_code=204, operation_id="revoke_token")
+def delete(services: ServicesDep, _admin: AdminDep, now: NowDep, token_id: TokenId) -> None:
+    """Revoke a token; the next request with it is refused."""
+    revoke(services.database, token_id, now)
+
+
+@audit_router.get("", operation_id="list_audit")
+def list_audit(
+    services: ServicesDep,
+    _admin: AdminDep,
+    window: AuditWindowDep,
+    actor: Annotated[str | None, Query(max_length=128)] = None,
+    action: Annotated[str | None, Query(max_length=64, description="An operation's id, such as `cancel_job`.")] = None,
+    target: Annotated[str | None, Query(max_length=256, description="Such as a job's id.")] = None,
+    outcome: Literal["done", "refused", "failed"] | None = None,
+    created_after: Annotated[Moment | None, Query(description="At this moment or later, RFC 3339.")] = None,
+    created_before: Annotated[Moment | None, Query(description="Earlier than this moment.")] = None,
+) -> Page[AuditResource]:
+    """Every change that somebody asked for, newest first: who, what, when, from where, and what came of it."""
+    after = int(window.after.removeprefix("aud_")) if window.after else None
+    wanted = AuditFilter(actor, action, target, outcome, created_after, created_before)
+    with services.database.read() as session:
+        rows, more = AuditRepository(session).page(
+            wanted,
+            after=after,
+            limit=window.limit,
+            descending=window.descending,
+        )
+    return page_of(rows, more, _audit_resource, lambda entry: entry.id)
+
+
+def token_resource(services: Services, token: Token) -> TokenResource:
+    return TokenResource(
+        id=token.id,
+        name=token.name,
+        role=token.role,
+        may_run_code=token.may_run_code or token.role in services.settings.code_roles,
+        created_by=token.created_by,
+        created_at=token.created_at,
+        last_used_at=token.last_used_at,
+        expires_at=token.expires_at,
+        revoked_at=token.revoked_at,
+    )
+
+
+def _audit_resource(entry: AuditEntry) -> AuditResource:
+    return AuditResource(
+        id=f"aud_{entry.no}",
+        created_at=entry.created_at,
+        actor=entry.actor,
+        token_id=entry.token_id,
+        role=entry.role,
+        action=entry.action,
+        target=entry.target,
+        address=entry.address,
+        request_id=entry.request_id,
+        outcome=entry.outcome,
+        status=entry.status,
+        detail=entry.detail,
+    )

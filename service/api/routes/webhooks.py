@@ -1,0 +1,111 @@
+"""The routes of webhooks."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path
+
+from service.api.dependencies import DeliveryWindowDep, NowDep, PersonDep, ServicesDep, WebhookWindowDep
+from service.api.routes.tokens import Unkept, require_no_key
+from service.db.access_models import Delivery, Webhook
+from service.jobs.schemas import page_of
+from service.webhooks import service as actions
+from service.webhooks.repository import WebhookRepository
+from trainyard.contract.access import DeliveryResource, NewWebhookResource, WebhookRequest, WebhookResource
+from trainyard.contract.resources import Page
+
+router = APIRouter(prefix="/v1/webhooks", tags=["access"])
+
+WebhookId = Annotated[str, Path(pattern=r"^whk_[0-9a-z]{26}$")]
+
+
+@router.post("", status_code=201, operation_id="create_webhook")
+def create(
+    services: ServicesDep, person: PersonDep, now: NowDep, body: WebhookRequest, idempotency_key: Unkept = None
+) -> NewWebhookResource:
+    """Be told of changes of status. `secret` in the answer, shown this once, is what messages are signed with."""
+    require_no_key(idempotency_key)
+    webhook = actions.create(
+        services.database,
+        person,
+        body,
+        allowed=services.settings.webhook_allowed_hosts,
+        resolver=services.resolver,
+        now=now,
+    )
+    return NewWebhookResource(**_webhook(webhook).model_dump(), secret=webhook.secret)
+
+
+@router.get("", operation_id="list_webhooks")
+def list_all(services: ServicesDep, person: PersonDep, window: WebhookWindowDep) -> Page[WebhookResource]:
+    """One's own webhooks; for administrators everyone's."""
+    with services.database.read() as session:
+        rows, more = WebhookRepository(session).page(
+            actions.owner_seen_by(person), after=window.after, limit=window.limit, descending=window.descending
+        )
+    return page_of(rows, more, _webhook, lambda webhook: webhook.id)
+
+
+@router.get("/{webhook_id}", operation_id="get_webhook")
+def get(services: ServicesDep, person: PersonDep, webhook_id: WebhookId) -> WebhookResource:
+    """One webhook, without its secret."""
+    with services.database.read() as session:
+        return _webhook(WebhookRepository(session).get(webhook_id, actions.owner_seen_by(person)))
+
+
+@router.delete("/{webhook_id}", status_code=204, operation_id="delete_webhook")
+def delete(services: ServicesDep, person: PersonDep, webhook_id: WebhookId) -> None:
+    """Delete a webhook, with the messages that it was not told yet."""
+    actions.delete(services.database, person, webhook_id)
+
+
+@router.post("/{webhook_id}/test", status_code=202, operation_id="test_webhook")
+def test(services: ServicesDep, person: PersonDep, now: NowDep, webhook_id: WebhookId) -> DeliveryResource:
+    """Send a message that tells nothing; `deliveries` shows what became of it. One that arrives enables a disabled
+    webhook again."""
+    delivery = actions.test(services.database, person, webhook_id, now)
+    services.post()
+    return _delivery(delivery)
+
+
+@router.get("/{webhook_id}/deliveries", operation_id="list_deliveries")
+def deliveries(
+    services: ServicesDep, person: PersonDep, window: DeliveryWindowDep, webhook_id: WebhookId
+) -> Page[DeliveryResource]:
+    """What the webhook was told, or is to be, newest first."""
+    with services.database.read() as session:
+        repository = WebhookRepository(session)
+        webhook = repository.get(webhook_id, actions.owner_seen_by(person))
+        rows, more = repository.deliveries(
+            webhook, after=window.after, limit=window.limit, descending=window.descending
+        )
+    return page_of(rows, more, _delivery, lambda delivery: delivery.id)
+
+
+def _webhook(webhook: Webhook) -> WebhookResource:
+    return WebhookResource(
+        id=webhook.id,
+        url=webhook.url,
+        statuses=webhook.statuses,
+        jobs=webhook.jobs,
+        created_by=webhook.created_by,
+        created_at=webhook.created_at,
+        disabled_at=webhook.disabled_at,
+        failures=webhook.failures,
+    )
+
+
+def _delivery(delivery: Delivery) -> DeliveryResource:
+    waiting = delivery.next_at is not None
+    return DeliveryResource(
+        id=delivery.id,
+        webhook_id=delivery.webhook_id,
+        type=delivery.type,
+        job_id=delivery.job_id,
+        created_at=delivery.created_at,
+        state="waiting" if waiting else "delivered" if delivery.delivered_at else "given_up",
+        attempts=delivery.attempts,
+        next_at=delivery.next_at,
+        delivered_at=delivery.delivered_at,
+        answer_status=delivery.answer_status,
+        error=delivery.error,
+    )

@@ -1,0 +1,1 @@
+"""The worker protocol: claim, heartbeat, reports and finish of an attempt."""

@@ -1,0 +1,1 @@
+"""The audit log: one entry for every change that a user requests."""

@@ -1,0 +1,1 @@
+"""Authentication: API tokens of users, attempt tokens of workers, and browser sessions."""

@@ -1,0 +1,147 @@
+"""All SQL about API tokens and the audit."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from service.core.errors import NotFoundError
+from service.db.access_models import AuditEntry, WebSession
+from service.db.engine import Database
+from service.db.models import Attempt, Token
+
+
+class TokenRepository:
+    """Tokens within one session."""
+
+    def __init__(self, session: Session):
+        self._session = session
+
+    def get(self, token_id: str) -> Token | None:
+        return self._session.get(Token, token_id)
+
+    def known(self, token_id: str) -> Token:
+        """Raises NotFoundError."""
+        token = self.get(token_id)
+        if token is None:
+            raise NotFoundError(f"there is no token {token_id!r}", code="token_not_found", param="token_id")
+        return token
+
+    def add(self, token: Token) -> None:
+        self._session.add(token)
+
+    def attempt(self, attempt_id: str) -> Attempt | None:
+        """The attempt whose worker's token is asked about."""
+        return self._session.get(Attempt, attempt_id)
+
+    def page(self, *, after: str | None, limit: int, descending: bool) -> tuple[list[Token], bool]:
+        """One page by time of creation, and whether there is more.
+
+        Raises:
+            NotFoundError: `after` is no token.
+        """
+        query = sa.select(Token)
+        key = sa.tuple_(Token.created_at, Token.id)
+        if after is not None:
+            mark = self.get(after)
+            if mark is None:
+                raise NotFoundError(f"there is no token {after!r}", code="token_not_found", param="after")
+            place = sa.tuple_(sa.literal(mark.created_at, Token.created_at.type), sa.literal(mark.id))
+            query = query.where(key < place if descending else key > place)
+        columns = (Token.created_at, Token.id)
+        order = [column.desc() if descending else column.asc() for column in columns]
+        rows = list(self._session.scalars(query.order_by(*order).limit(limit + 1)))
+        return rows[:limit], len(rows) > limit
+
+    def live_administrators(self, now: datetime) -> int:
+        """Tokens that open everything."""
+        unexpired = sa.or_(Token.expires_at.is_(None), Token.expires_at > now)
+        live = (Token.role == "admin", Token.revoked_at.is_(None), unexpired)
+        return self._session.scalar(sa.select(sa.func.count()).select_from(Token).where(*live)) or 0
+
+    def used(self, token_id: str, now: datetime, apart: timedelta) -> None:
+        """Note its use, unless that was done a moment ago."""
+        stale = sa.or_(Token.last_used_at.is_(None), Token.last_used_at <= now - apart)
+        self._session.execute(sa.update(Token).where(Token.id == token_id, stale).values(last_used_at=now))
+
+    def add_new(self, database: Database, **values: object) -> None:
+        """Unless a token of that id is there, which stays as it is: several processes may add it at once."""
+        self._session.execute(database.insert(Token).values(values).on_conflict_do_nothing())
+
+
+class SessionRepository:
+    """Browsers that are signed in, within one session of the database."""
+
+    def __init__(self, session: Session):
+        self._session = session
+
+    def add(self, row: WebSession) -> None:
+        self._session.add(row)
+
+    def with_token(self, hash_: str) -> tuple[WebSession, Token] | None:
+        query = sa.select(WebSession, Token).join(Token, Token.id == WebSession.token_id)
+        row = self._session.execute(query.where(WebSession.hash == hash_)).first()
+        return (row[0], row[1]) if row is not None else None
+
+    def remove(self, hash_: str) -> None:
+        self._session.execute(sa.delete(WebSession).where(WebSession.hash == hash_))
+
+    def remove_expired(self, now: datetime) -> None:
+        self._session.execute(sa.delete(WebSession).where(WebSession.expires_at <= now))
+
+
+@dataclass(frozen=True)
+class AuditFilter:
+    """Which entries are wanted; what is left out matches all."""
+
+    actor: str | None = None
+    action: str | None = None
+    target: str | None = None
+    outcome: str | None = None
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+
+    def conditions(self) -> list[sa.ColumnElement[bool]]:
+        pairs = (
+            (AuditEntry.actor, self.actor),
+            (AuditEntry.action, self.action),
+            (AuditEntry.target, self.target),
+            (AuditEntry.outcome, self.outcome),
+        )
+        found = [column == value for column, value in pairs if value is not None]
+        if self.created_after is not None:
+            found.append(AuditEntry.created_at >= self.created_after)
+        if self.created_before is not None:
+            found.append(AuditEntry.created_at < self.created_before)
+        return found
+
+
+class AuditRepository:
+    """The audit within one session."""
+
+    def __init__(self, session: Session):
+        self._session = session
+
+    def add(self, entry: AuditEntry) -> None:
+        self._session.add(entry)
+
+    def page(
+        self, wanted: AuditFilter, *, after: int | None, limit: int, descending: bool
+    ) -> tuple[Sequence[AuditEntry], bool]:
+        """One page in order of writing, and whether there is more."""
+        query = sa.select(AuditEntry).where(*wanted.conditions())
+        if after is not None:
+            query = query.where(AuditEntry.no < after if descending else AuditEntry.no > after)
+        order = AuditEntry.no.desc() if descending else AuditEntry.no.asc()
+        rows = list(self._session.scalars(query.order_by(order).limit(limit + 1)))
+        return rows[:limit], len(rows) > limit
+
+    def older(self, than: datetime, limit: int) -> Sequence[int]:
+        """Some of the entries that are."""
+        old = sa.select(AuditEntry.no).where(AuditEntry.created_at < than).order_by(AuditEntry.no).limit(limit)
+        return self._session.scalars(old).all()
+
+    def forget(self, numbers: Sequence[int]) -> None:
+        self._session.execute(sa.delete(AuditEntry).where(AuditEntry.no.in_(numbers)))

@@ -1,0 +1,196 @@
+"""What can be wrong with an installation, looked at from the machine of the service: one finding each, with its fix."""
+
+import os
+import shutil
+import ssl
+import stat
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from urllib.error import URLError
+from urllib.parse import urlsplit
+from urllib.request import urlopen
+
+import sqlalchemy as sa
+
+from service.core.settings import Settings
+from service.db.migrate import current, head
+from service.diagnostics import slurm_checks as slurm
+from service.scheduler.local.policy import visible_gpus
+from trainyard.contract.findings import Finding, bad, fine, worth
+
+_LOCAL_FILESYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay"})
+_SECONDS = 10.0
+_MOST_SKEW = 2.0
+_TRUST = (
+    "make your authority known here (in containers docker/certs/*.crt, then build again; else the machine's store, or "
+    "SSL_CERT_FILE) and on every node; and compare the names in the certificate"
+)
+_PACKAGES = ("trainyard", "fastapi", "sqlalchemy", "submitit", "torch")
+
+
+def examine(settings: Settings, *, ask_scheduler: bool = True) -> Iterator[Finding]:
+    """Every check in turn; one that breaks is a finding too. Nothing is changed.
+
+    Args:
+        ask_scheduler: whether slurmctld may be asked, which no request of the API does.
+    """
+    checks: list[Callable[[Settings], Finding]] = [_database, _schema, _clock, _runs, _shared, _disk, _private]
+    if settings.backend == "slurm":
+        checks += [slurm.commands, slurm.interpreter]
+        checks += [slurm.controller] if ask_scheduler else []
+    checks += [_route, _gpus, _versions]
+    yield from _carry_out(settings, checks)
+
+
+def examine_slurm(settings: Settings) -> Iterator[Finding]:
+    """What no request of the API asks: the scheduler."""
+    yield from _carry_out(settings, [slurm.controller])
+
+
+def _carry_out(settings: Settings, checks: Sequence[Callable[[Settings], Finding]]) -> Iterator[Finding]:
+    for check in checks:
+        try:
+            yield check(settings)
+        except (OSError, sa.exc.SQLAlchemyError, subprocess.SubprocessError) as error:
+            name = check.__name__.removeprefix("_")
+            yield bad(name, f"cannot be checked: {str(error).splitlines()[0]}", "see the message")
+
+
+def _database(settings: Settings) -> Finding:
+    if (missing := _missing_file(settings)) is not None:
+        fix = "start the service once, or run: python -m service migrate"
+        return bad("database", f"{missing} is not there yet", fix)
+    url = sa.make_url(settings.url)
+    engine = sa.create_engine(url)
+    try:
+        with engine.connect() as connection:
+            connection.execute(sa.text("SELECT 1"))
+    except sa.exc.OperationalError as error:
+        fix = "start it, and compare TRAINYARD_DATABASE_URL"
+        return bad("database", f"does not answer: {str(error.orig).splitlines()[0]}", fix)
+    finally:
+        engine.dispose()
+    return fine("database", url.render_as_string(hide_password=True))
+
+
+def _missing_file(settings: Settings) -> Path | None:
+    """The file of a SQLite database that is not there. To connect would make it."""
+    url = sa.make_url(settings.url)
+    file = Path(url.database or "")
+    return file if url.get_backend_name() == "sqlite" and not file.exists() else None
+
+
+def _schema(settings: Settings) -> Finding:
+    if _missing_file(settings) is not None:
+        return bad("migrations", "there is no database", "see above")
+    found, wanted = current(settings.url), head()
+    if found == wanted:
+        return fine("migrations", f"at {found}")
+    return bad("migrations", f"at {found or 'none'}, this release wants {wanted}", "run: python -m service migrate")
+
+
+def _clock(settings: Settings) -> Finding:
+    if settings.url.startswith("sqlite"):
+        return fine("clock", "the database is on this machine")
+    engine = sa.create_engine(settings.url)
+    try:
+        with engine.connect() as connection:
+            theirs = connection.execute(sa.text("SELECT clock_timestamp()")).scalar_one()
+    finally:
+        engine.dispose()
+    skew = abs((datetime.now(UTC) - theirs).total_seconds())
+    if skew > _MOST_SKEW:
+        return bad("clock", f"the database's differs by {skew:.1f} s", "run NTP or chrony on both machines")
+    return fine("clock", f"the database's differs by {skew:.1f} s")
+
+
+def _runs(settings: Settings) -> Finding:
+    try:
+        with NamedTemporaryFile(dir=settings.runs, prefix=".doctor-") as file:
+            file.write(b"x")
+            os.fsync(file.fileno())
+    except OSError as error:
+        fix = "create it, or set TRAINYARD_RUNS_DIR to a folder that this account may write to"
+        return bad("runs", f"{settings.runs} cannot be written to: {error.strerror}", fix)
+    return fine("runs", f"{settings.runs} can be written to")
+
+
+def _shared(settings: Settings) -> Finding:
+    kind = filesystem_of(settings.runs, Path("/proc/mounts").read_text())
+    if settings.backend == "local":
+        return fine("filesystem", f"{kind}; the local backend needs no shared one")
+    if kind in _LOCAL_FILESYSTEMS:
+        told = f"{settings.runs} is on {kind}, which the nodes do not see unless it is mounted there as well"
+        fix = "nothing, where a job has run already; else set TRAINYARD_RUNS_DIR to a folder that every node has"
+        return worth("filesystem", told, fix)
+    return fine("filesystem", f"{kind}; whether nodes mount it too: srun -N1 ls {settings.runs}")
+
+
+def filesystem_of(path: Path, mounts: str) -> str:
+    """The kind of the filesystem that a path is on. Pure: `mounts` is the text of /proc/mounts."""
+    found = [line.split()[1:3] for line in mounts.splitlines() if len(line.split()) > 2]
+    on_it = [(place, kind) for place, kind in found if path.is_relative_to(place)]
+    return max(on_it, key=lambda pair: len(pair[0]), default=("", "unknown"))[1]
+
+
+def _disk(settings: Settings) -> Finding:
+    free = shutil.disk_usage(settings.runs).free
+    if free < settings.low_disk_bytes:
+        fix = "delete jobs (trainyard usage shows whose), or move TRAINYARD_RUNS_DIR"
+        return bad("disk", f"only {free / 1e9:.1f} GB are free for runs", fix)
+    return fine("disk", f"{free / 1e9:.1f} GB are free for runs")
+
+
+def _private(settings: Settings) -> Finding:
+    token = settings.admin_token_file or settings.state / "admin_token"
+    if not token.exists():
+        return worth("tokens", f"{token} is not there", "fine if the token was moved elsewhere; else start the service")
+    mode = stat.S_IMODE(token.stat().st_mode)
+    if mode & 0o077:
+        return bad("tokens", f"{token} has mode {mode:04o}: others can read it", f"chmod 600 {token}")
+    return fine("tokens", f"{token} is private")
+
+
+def _route(settings: Settings) -> Finding:
+    """The workers' way to the service, tried from here."""
+    url = settings.service_url
+    if settings.backend == "slurm" and (urlsplit(url).hostname or "") in ("127.0.0.1", "localhost", "::1"):
+        return bad("route", f"workers would call {url}, which is their own node", "set TRAINYARD_PUBLIC_URL")
+    try:
+        with urlopen(f"{url}/livez", timeout=_SECONDS):  # noqa: S310 (the service's own address)
+            pass
+    except (URLError, OSError) as error:
+        reason = getattr(error, "reason", error)
+        distrusted = isinstance(reason, ssl.SSLCertVerificationError)
+        fix = _TRUST if distrusted else "start the service: trainyard serve; if it runs, set TRAINYARD_PUBLIC_URL"
+        return bad("route", f"{url} does not answer from here: {reason}", fix)
+    nodes = f"; whether from the nodes too: srun -N1 curl {url}/livez" if settings.backend == "slurm" else ""
+    return fine("route", f"{url} answers from here{nodes}")
+
+
+def _gpus(settings: Settings) -> Finding:
+    asked = settings.backend == "local" and settings.accelerator == "cuda"
+    if asked and not visible_gpus(os.environ, os.listdir("/dev")):
+        told = "TRAINYARD_ACCELERATOR is cuda, and this machine shows no NVIDIA device: no job can run"
+        return bad("gpu", told, "unset it, or CUDA_VISIBLE_DEVICES where that hides them")
+    if shutil.which("nvidia-smi") is None:
+        where = "the nodes may have some" if settings.backend == "slurm" else "jobs run on the CPU"
+        return fine("gpu", f"none here; {where}")
+    answer = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=_SECONDS, check=False)  # noqa: S607
+    if answer.returncode:
+        return bad("gpu", "nvidia-smi fails: the driver does not answer", "reload the driver, or restart the machine")
+    return fine("gpu", f"{len(answer.stdout.splitlines())} here")
+
+
+def _versions(_settings: Settings) -> Finding:
+    found = []
+    for package in _PACKAGES:
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            found.append(f"{package} not installed here")
+    return fine("versions", ", ".join(found))

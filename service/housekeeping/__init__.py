@@ -1,1 +1,0 @@
-"""What is done about disks in the background: deletions finished, space measured, warnings before it runs out."""

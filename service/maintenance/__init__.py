@@ -1,0 +1,1 @@
+"""Background maintenance: deletion, disk usage and retention."""

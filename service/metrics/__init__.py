@@ -1,0 +1,1 @@
+"""Metrics of jobs: ingest, downsampling and queries."""

@@ -1,0 +1,1 @@
+"""Downsampling of curves, done as points arrive, at several resolutions."""

@@ -1,0 +1,1 @@
+"""Ingest of points: decoded, queued in bounded memory, and written in groups."""

@@ -1,0 +1,206 @@
+"""What a block keeps for its backward and what the backward makes, operation by operation. Pure.
+
+Sources: what autograd saves for each operation of `worker/tasks/gpt.py` and of transformers' Llama with fused
+attention, counted from live tensors (`bench/planner.py` compares). Bytes are those of one micro-batch on one rank.
+For a plain fp16 Llama this comes to T x h x (12 + 4 r + 8 f / h), r being the part of heads that have their own keys.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from service.planner.model_structure import Transformer
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """In what the forward computes."""
+
+    bytes: int
+    """Of a computed value: 4, or 2 in bf16 and fp16."""
+    autocast: bool = False
+    """Weights stay in fp32 and are cast at each use; the copies live until their use's backward. The stream between
+    blocks stays in fp32."""
+
+    @property
+    def stream(self) -> int:
+        return 4 if self.autocast else self.bytes
+
+    @property
+    def copy(self) -> int:
+        """Bytes of a weight's cast copy."""
+        return self.bytes if self.autocast and self.bytes < 4 else 0
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operation in the forward's order. Bytes, but for `weights`."""
+
+    saved: int
+    """For the backward."""
+    into: int
+    """Of the gradient of its inputs."""
+    out: int
+    """Of the gradient of its output."""
+    weights: int = 0
+    """Elements that it multiplies with."""
+    product: int = 0
+    """Of its output where selective checkpointing keeps it."""
+
+
+@dataclass(frozen=True)
+class Adapters:
+    """LoRA in a block: the rank, and the layers that have it."""
+
+    rank: int
+    names: frozenset[str]
+    dropout: bool = False
+
+    def has(self, *names: str) -> int:
+        return sum(name in self.names for name in names)
+
+
+def block_ops(model: Transformer, tokens: int, numbers: Numbers, adapters: Adapters | None) -> list[Op]:
+    """One block of a decoder."""
+    if model.own:
+        return _gpt(model, tokens, numbers, adapters)
+    return _llama(model, tokens, numbers, adapters)
+
+
+def _gpt(m: Transformer, t: int, n: Numbers, lora: Adapters | None) -> list[Op]:
+    w, f, c, s = t * m.width, t * m.feed_forward, n.bytes, n.stream
+    norm = Op(saved=s * w + 8 * t, into=s * w, out=s * w)
+    square = m.width * m.width
+    ops = [
+        norm,
+        Op(saved=c * w, into=c * w, out=3 * c * w, weights=3 * square, product=3 * c * w),
+        Op(saved=4 * c * w + 4 * t * m.heads, into=3 * c * w, out=c * w, product=c * w),
+        Op(saved=0, into=c * w, out=c * w, weights=square, product=c * w),
+        norm,
+        Op(saved=c * w, into=c * w, out=c * f, weights=m.width * m.feed_forward, product=c * f),
+        Op(saved=c * f, into=c * f, out=c * f),
+        Op(saved=c * f, into=c * f, out=c * w, weights=m.width * m.feed_forward, product=c * w),
+    ]
+    if lora is not None:
+        inputs = {1: ("qkv", w), 3: ("out", w), 5: ("0", w), 7: ("2", f)}
+        for place, (name, size) in inputs.items():
+            ops[place] = _adapted(ops[place], lora.has(name), size, t, n, lora)
+    return ops
+
+
+def _llama(m: Transformer, t: int, n: Numbers, lora: Adapters | None) -> list[Op]:
+    h, f, c, s = t * m.width, t * m.feed_forward, n.bytes, n.stream
+    q, k = t * m.heads * m.head_width, t * m.key_value_heads * m.head_width
+    # The norm computes in fp32; its weight's gradient needs what it is multiplied with.
+    norm = Op(saved=4 * h + 4 * t + (0 if lora else s * h), into=s * h, out=s * h)
+    # Each projection casts the fp32 stream for itself.
+    casts = (3, 2) if n.copy else (1, 1)
+    heads = m.width * m.head_width
+    ops = [
+        norm,
+        Op(
+            saved=casts[0] * c * h,
+            into=c * h,
+            out=c * (q + 2 * k),
+            weights=heads * (m.heads + 2 * m.key_value_heads),
+            product=c * (q + 2 * k),
+        ),
+        Op(saved=c * (2 * q + 2 * k) + 4 * t * m.heads, into=c * (q + 2 * k), out=c * q, product=c * q),
+        Op(saved=c * q if n.copy and lora else 0, into=c * q, out=c * h, weights=heads * m.heads, product=c * h),
+        norm,
+        Op(
+            saved=casts[1] * c * h,
+            into=c * h,
+            out=2 * c * f,
+            weights=2 * m.width * m.feed_forward,
+            product=2 * c * f,
+        ),
+        Op(saved=3 * c * f, into=2 * c * f, out=c * f),
+        Op(saved=c * f, into=c * f, out=c * h, weights=m.width * m.feed_forward, product=c * h),
+    ]
+    if lora is not None:
+        inputs = {1: (("q_proj", "k_proj", "v_proj"), h), 3: (("o_proj",), q), 5: (("gate_proj", "up_proj"), h)}
+        for place, (names, size) in {**inputs, 7: (("down_proj",), f)}.items():
+            ops[place] = _adapted(ops[place], lora.has(*names), size, t, n, lora)
+    return ops
+
+
+def _adapted(op: Op, count: int, inputs: int, tokens: int, n: Numbers, lora: Adapters) -> Op:
+    """An adapter keeps what is between its two matrices, and with dropout an input of its own and the mask."""
+    each = n.bytes * tokens * lora.rank + ((n.bytes + 1) * inputs if lora.dropout else 0)
+    return replace(op, saved=op.saved + count * each)
+
+
+def layer_op(inputs: int, outputs: int, weights: int, examples: int, numbers: Numbers) -> list[Op]:
+    """A layer with its activation, of a plain network: what it keeps is its input."""
+    c = numbers.bytes * examples
+    return [Op(saved=c * inputs, into=c * inputs, out=c * outputs, weights=weights, product=c * outputs)]
+
+
+def saved(ops: Iterable[Op], numbers: Numbers) -> int:
+    """Bytes that a block's forward leaves for its backward."""
+    return sum(op.saved + numbers.copy * op.weights for op in ops)
+
+
+@dataclass(frozen=True)
+class Head:
+    """From the last block to the loss. Bytes."""
+
+    kept: int
+    """Until its backward: the norm's input and output."""
+    logits: int
+    """Until its backward: what the loss keeps of them."""
+    forward: int
+    """Beside both, at the forward's fullest moment."""
+    backward: int
+    """Beside both, at the backward's."""
+    after: int
+    """When the logits' own gradient turns into that of the head's input: in their place."""
+    weights: int
+    """Elements that make the logits."""
+    pieces: int = 1
+
+
+MOST_LOGITS = 2**26
+"""As `worker/tasks/language_loss.py` has it: a test compares."""
+
+
+def head_of(m: Transformer, tokens: int, numbers: Numbers, *, frozen: bool) -> Head:
+    """The final norm, the logits and their loss: whole, or in pieces where they are many.
+
+    The loss is computed in fp32: logits, their logarithms and two gradients of the same size, 4 bytes each.
+    """
+    h, c, s = tokens * m.width, numbers.bytes, numbers.stream
+    normed = s * h if not m.own and not frozen else 0
+    kept = 4 * h + normed if not m.own else s * h
+    kept += 0 if frozen else c * h
+    weights = m.vocabulary * m.width
+    copy = numbers.copy * weights
+    at_once = max(1, MOST_LOGITS // m.vocabulary)
+    narrow = 2 if c == 2 else 0
+    if tokens <= at_once or not m.pieces:
+        v = tokens * m.vocabulary
+        wide = 4 * v if c == 2 else 0
+        return Head(
+            kept=kept + copy,
+            logits=4 * v,
+            forward=(narrow or 4) * v + wide + (s * h if numbers.copy else 0),
+            backward=8 * v,
+            after=4 * v + narrow * v + c * h,
+            weights=weights,
+        )
+    v = at_once * m.vocabulary
+    return Head(
+        kept=kept + (c * h if frozen else 0) + copy,
+        logits=0,
+        forward=(4 + 4 + narrow) * v,
+        backward=(12 + narrow) * v + c * h,
+        after=(4 + narrow) * v + c * h,
+        weights=weights,
+        pieces=-(-tokens // at_once),
+    )
+
+
+def no_head(outputs: int, examples: int) -> Head:
+    """A loss on a few outputs."""
+    return Head(kept=0, logits=8 * outputs * examples, forward=4 * outputs * examples, backward=8 * outputs * examples,
+                after=0, weights=0)  # fmt: skip

@@ -1,0 +1,103 @@
+"""Our own models by formula, as `worker/tasks` builds them; a test compares the two. Pure."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from service.planner.model_structure import Outline, Parameter, Transformer
+from trainyard.contract.sections import ConvnetModel, GptModel, MlpModel
+
+MOST_LAYERS = 1024
+"""A model with more is not counted: its list of parameters alone would be a burden."""
+
+
+def outline_of(model: GptModel | ConvnetModel | MlpModel) -> Outline | None:
+    """None where the model has more layers than are counted."""
+    match model:
+        case GptModel():
+            return _gpt(model) if model.layers <= MOST_LAYERS else None
+        case MlpModel():
+            return _mlp(model)
+        case ConvnetModel():
+            return _convnet(model)
+
+
+def _gpt(model: GptModel) -> Outline:
+    width = model.width
+    parameters = [
+        Parameter("embedding.weight", (model.vocab, width), "embedding"),
+        Parameter("positions.weight", (model.context, width), "embedding"),
+    ]
+    for number in range(model.layers):
+        parameters += _gpt_block(f"blocks.{number}", width)
+    parameters += _affine("norm", width)
+    if not model.tied:
+        parameters.append(Parameter("head.weight", (model.vocab, width)))
+    return Outline(
+        parameters=tuple(parameters),
+        blocks=tuple(f"blocks.{number}" for number in range(model.layers)),
+        output="embedding" if model.tied else "head",
+        transformer=Transformer(
+            width=width,
+            layers=model.layers,
+            heads=model.heads,
+            key_value_heads=model.heads,
+            head_width=width // model.heads,
+            feed_forward=4 * width,
+            vocabulary=model.vocab,
+            gated=False,
+            own=True,
+        ),
+    )
+
+
+def _gpt_block(name: str, width: int) -> Iterator[Parameter]:
+    yield from _affine(f"{name}.norm_attention", width)
+    yield Parameter(f"{name}.attention.qkv.weight", (3 * width, width))
+    yield from _linear(f"{name}.attention.out", width, width)
+    yield from _affine(f"{name}.norm_feed_forward", width)
+    yield from _linear(f"{name}.feed_forward.0", width, 4 * width)
+    yield from _linear(f"{name}.feed_forward.2", 4 * width, width)
+
+
+def _mlp(model: MlpModel) -> Outline:
+    names = [str(2 * number) for number in range(len(model.sizes) - 1)]
+    pairs = zip(names, pairwise(model.sizes), strict=True)
+    return Outline(
+        parameters=tuple(parameter for name, (before, after) in pairs for parameter in _linear(name, before, after)),
+        blocks=tuple(names),
+        output=names[-1],
+        # A linear layer keeps its input, which is what the activation before it keeps.
+        sizes=model.sizes[:-1],
+    )
+
+
+def _convnet(model: ConvnetModel) -> Outline:
+    first, second = model.channels, 2 * model.channels
+    parameters = [
+        *_convolution("features.0", 1, first),
+        *_convolution("features.2", first, first),
+        *_convolution("features.5", first, second),
+        *_linear("head.2", second * 4, model.classes),
+    ]
+    return Outline(
+        parameters=tuple(parameters),
+        blocks=("features.0", "features.2", "features.5", "head.2"),
+        output="head.2",
+        # Images of 8 x 8; pooling keeps the places of its maxima, 8 bytes each, counted as two values.
+        sizes=(64, 64 * first, (64 + 16 + 32) * first, (16 + 4 + 8) * second),
+    )
+
+
+def _affine(name: str, width: int) -> Iterator[Parameter]:
+    yield Parameter(f"{name}.weight", (width,), "norm")
+    yield Parameter(f"{name}.bias", (width,), "norm")
+
+
+def _linear(name: str, before: int, after: int) -> Iterator[Parameter]:
+    yield Parameter(f"{name}.weight", (after, before))
+    yield Parameter(f"{name}.bias", (after,))
+
+
+def _convolution(name: str, before: int, after: int) -> Iterator[Parameter]:
+    yield Parameter(f"{name}.weight", (after, before, 3, 3))
+    yield Parameter(f"{name}.bias", (after,))

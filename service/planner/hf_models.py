@@ -1,0 +1,107 @@
+"""From what a Hugging Face folder says to an outline. Pure.
+
+Counts come from the headers; the configuration says which weights are tied and what the activations will be. A family
+that is not known here is counted all the same, and its activations are unknown.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from service.planner.hf_folder import FolderFacts, Stored
+from service.planner.model_structure import Kind, Outline, Parameter, Transformer
+
+GATED = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma", "smollm3", "granite", "olmo2"})
+"""Families with Llama's blocks: norm, attention, norm, three projections."""
+_SCALED = frozenset({"granite", "gemma2"})
+"""Their logits are not the head's alone, so they are not made piece by piece."""
+_BLOCK = re.compile(r"(.*\.(?:layers|h|blocks))\.(\d+)\.")
+_EMBEDDINGS = ("embed_tokens", "wte", "wpe", "embed_in", "word_embeddings", "embed_positions")
+_HEADS = ("lm_head", "embed_out")
+_INTEGER = frozenset({"I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"})
+
+
+def outline_of(facts: FolderFacts) -> Outline:
+    """Parameters as the worker will have them: in fp32 whatever the folder's type, tied weights once."""
+    config = facts.config
+    names = {name: tensor for name, tensor in facts.tensors.items() if not _is_buffer(name, tensor)}
+    embedding = next((name for name in names if _last(name) in _EMBEDDINGS and name.endswith(".weight")), None)
+    head = next((name for name in names if _last(name) in _HEADS and name.endswith(".weight")), None)
+    aliases: tuple[tuple[str, str], ...] = ()
+    tied: frozenset[str] = frozenset()
+    if embedding is not None and config.get("tie_word_embeddings", _ties_by_default(config)) is True:
+        alias = head or "lm_head.weight"
+        names.pop(alias, None)
+        aliases, tied = ((alias, embedding),), frozenset({alias.removesuffix(".weight")})
+    parameters = [Parameter(name, tensor.shape, _kind(name, tensor.shape)) for name, tensor in names.items()]
+    parameters.sort(key=lambda parameter: _order(parameter.name))
+    blocks = sorted({found[0] for p in parameters if (found := _block(p.name))}, key=_order)
+    return Outline(
+        parameters=tuple(parameters),
+        blocks=tuple(blocks),
+        output=(head or "lm_head.weight").removesuffix(".weight"),
+        tied=tied,
+        aliases=aliases,
+        transformer=_transformer(config, len(blocks)),
+    )
+
+
+def context_of(config: Mapping[str, Any]) -> int | None:
+    """Tokens that the model sees at most."""
+    return _positive(config.get("max_position_embeddings")) or _positive(config.get("n_positions"))
+
+
+def _transformer(config: Mapping[str, Any], layers: int) -> Transformer | None:
+    """None where the family's blocks are not known."""
+    family = config.get("model_type")
+    width, heads = _positive(config.get("hidden_size")), _positive(config.get("num_attention_heads"))
+    feed_forward, vocabulary = _positive(config.get("intermediate_size")), _positive(config.get("vocab_size"))
+    if family not in GATED or not width or not heads or not feed_forward or not vocabulary:
+        return None
+    return Transformer(
+        width=width,
+        layers=layers,
+        heads=heads,
+        key_value_heads=_positive(config.get("num_key_value_heads")) or heads,
+        head_width=_positive(config.get("head_dim")) or width // heads,
+        feed_forward=feed_forward,
+        vocabulary=vocabulary,
+        gated=True,
+        pieces=family not in _SCALED,
+    )
+
+
+def _is_buffer(name: str, tensor: Stored) -> bool:
+    return tensor.dtype in _INTEGER or name.endswith((".inv_freq", ".masked_bias", ".attn.bias"))
+
+
+def _ties_by_default(config: Mapping[str, Any]) -> bool:
+    # transformers leaves a setting out of the file where it is the family's own default.
+    return config.get("model_type") in ("gpt2", "gemma", "gemma2")
+
+
+def _kind(name: str, shape: tuple[int, ...]) -> Kind:
+    if _last(name) in _EMBEDDINGS:
+        return "embedding"
+    if "norm" in _last(name) or _last(name).startswith("ln_"):
+        return "norm"
+    return "linear" if len(shape) == 2 or name.endswith(".bias") else "other"
+
+
+def _last(name: str) -> str:
+    """The name of the module that holds the parameter."""
+    return name.rpartition(".")[0].rpartition(".")[2]
+
+
+def _block(name: str) -> tuple[str, int] | None:
+    found = _BLOCK.match(name)
+    return (f"{found[1]}.{found[2]}", int(found[2])) if found else None
+
+
+def _order(name: str) -> tuple[tuple[int, str], ...]:
+    """Numbers by size, so that layer 10 follows layer 9."""
+    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in name.split("."))
+
+
+def _positive(value: Any) -> int | None:
+    return value if type(value) is int and 0 < value < 2**40 else None

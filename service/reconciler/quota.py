@@ -1,0 +1,62 @@
+"""Whose turn it is: what one person's jobs may have at the scheduler at once. Pure."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from service.jobs.quota import Limits
+
+
+@dataclass(frozen=True)
+class Share:
+    """An unfinished job, as far as limits go."""
+
+    job_no: int
+    job_id: str
+    person: str
+    role: str
+    gpus: int
+    waiting: bool
+    """To be submitted; else the scheduler has it, or may have."""
+    sweep: str | None = None
+    """Of which it is a member, and how many of that may be at the scheduler at once."""
+    sweep_parallel: int | None = None
+
+
+def held_back(jobs: Iterable[Share], limits: Limits) -> Mapping[int, str]:
+    """The waiting jobs that are not submitted yet, each with why in plain words.
+
+    A person's jobs go in the order of their creation: a small one does not overtake a large one that waits for room.
+
+    Args:
+        jobs: every unfinished one, oldest first.
+    """
+    shares = list(jobs)
+    used: dict[str, int] = defaultdict(int)
+    for share in shares:
+        used[share.person] += 0 if share.waiting else share.gpus
+    found: dict[int, str] = {}
+    first: dict[str, str] = {}
+    second: set[str] = set()
+    for share in shares:
+        limit = limits.gpus_of(share.role)
+        if not share.waiting or limit is None:
+            continue
+        if share.person in second:
+            # Words that stay as they are while the line moves: new ones are a transaction and an event for each job.
+            found[share.job_no] = f"waits behind older jobs of {share.person}, which wait for GPUs of their share"
+        elif share.person in first:
+            second.add(share.person)
+            found[share.job_no] = f"waits behind {first[share.person]}, which waits for GPUs of {share.person}'s share"
+        elif used[share.person] + share.gpus > limit:
+            found[share.job_no] = _words(share, used[share.person], limit)
+            first[share.person] = share.job_id
+        else:
+            used[share.person] += share.gpus
+    return found
+
+
+def _words(share: Share, used: int, limit: int) -> str:
+    if share.gpus > limit:
+        return f"needs {share.gpus} GPUs, and the jobs of one person may have {limit}; it cannot start under this limit"
+    return f"waits: jobs of {share.person} have {used} of the {limit} GPUs that one person's may; it needs {share.gpus}"

@@ -1,0 +1,1 @@
+"""Submission of attempts to the scheduler, so that each runs once."""

@@ -1,1 +1,0 @@
-"""What workers report: taken in once, read back as curves, logs and streams."""

@@ -1,1 +1,0 @@
-"""Reading curves: points thinned as they arrive, at several widths, and cut where a later execution took over."""

@@ -1,0 +1,87 @@
+"""The submitter: a short-lived child that has submitit hand one attempt to sbatch, and says what sbatch said.
+
+A process of its own, because sbatch copies its caller's environment into the job, may take minutes, and must be
+killed at its time limit. It prints `{"returncode", "stdout", "stderr"}`; what that means is decided by the caller.
+"""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from submitit import SlurmExecutor
+from submitit.core.utils import DelayedSubmission, FailedSubmissionError
+
+from service.scheduler.local.submit import ByName
+from service.scheduler.slurm.files import call_file, submitit_folder
+
+
+class PlannedExecutor(SlurmExecutor):
+    """submitit's executor with the text that was shown, and an sbatch whose every word is kept."""
+
+    def __init__(self, folder: Path, script: str, nodes: int, limit_seconds: float) -> None:
+        super().__init__(folder)
+        self._script = script
+        self._nodes = nodes
+        self._limit_seconds = limit_seconds
+        self.answer: dict[str, Any] = {}
+
+    def _num_tasks(self) -> int:
+        return self._nodes
+
+    def _make_submission_file_text(self, command: str, uid: str) -> str:
+        return self._script
+
+    def _submit_command(self, command: str) -> Any:
+        """As submitit's own, but an id counts whatever sbatch's exit status is."""
+        file = Path(self.folder) / "batch.sh"
+        file.write_text(self._make_submission_file_text(command, ""))
+        done = subprocess.run(
+            self._make_submission_command(file),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=self._limit_seconds,
+            check=False,
+        )
+        stdout, stderr = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+        self.answer = {"returncode": done.returncode, "stdout": stdout, "stderr": stderr}
+        job_id = self._get_job_id_from_submission_command(stdout)
+        job = self.job_class(folder=self.folder, job_id=job_id, tasks=list(range(self._num_tasks())))
+        job.paths.move_temporary_file(file, "submission_file", keep_as_symlink=True)
+        return job
+
+
+def main(request_file: Path) -> None:
+    """Submit the one attempt of the request."""
+    request = json.loads(request_file.read_text())
+    limit = request["limit_seconds"]
+    # Before the caller's own limit.
+    signal.alarm(math.ceil(limit) + 5)
+    with os.fdopen(os.dup(1), "w") as out:
+        os.dup2(2, 1)
+        folder = Path(request["folder"])
+        submitit_folder(folder).mkdir(exist_ok=True)
+        call = ByName(request["target"]), str(folder)
+        _write_call(folder, *call)
+        executor = PlannedExecutor(submitit_folder(folder), request["script"], request["nodes"], limit)
+        try:
+            executor.submit(*call)
+        except FailedSubmissionError:
+            print("sbatch printed no job id", file=sys.stderr)
+        finally:
+            json.dump(executor.answer, out)
+
+
+def _write_call(folder: Path, function: ByName, argument: str) -> None:
+    """The job finds it by this name even if we die before submitit has named it by the job's id."""
+    delayed = DelayedSubmission(function, argument)
+    delayed.set_timeout(0, 0)
+    delayed.dump(call_file(folder))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,1 @@
+"""Acceptance of a spec, and the preflight against the cluster."""

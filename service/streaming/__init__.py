@@ -1,0 +1,1 @@
+"""Live streams: one reader for each process, and a bounded queue for each subscriber."""

@@ -1,0 +1,174 @@
+"""docs/api.md: every route is there with a curl and a Python line, and each of them does what it says."""
+
+import os
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.live_world import served
+from tests.support.seeds import CODE, Seeds, sow
+from tests.support.world import SPEC, World
+from trainyard.client import Client, ConflictError
+
+PAGE = Path(__file__).parents[4] / "docs" / "api.md"
+ENTRY = re.compile(
+    r"### `(?P<route>[A-Z]+ [^`]+)`\n\n(?P<words>[^\n]+)\n\n"
+    r"```bash\n(?P<curl>.*?)\n```\n```python\n(?P<python>.*?)\n```",
+    re.S,
+)
+
+CONFLICTS = {"POST /v1/jobs/{job_id}/resolve"}
+"""What cannot be done to a job that is in order."""
+
+ENDLESS = {"GET /v1/stream", "GET /v1/jobs/{job_id}/stream"}
+
+
+@dataclass
+class Place:
+    """A service with something behind every route, and how to reach it."""
+
+    world: World
+    seeds: Seeds
+    url: str
+    folder: Path
+
+
+def entries() -> dict[str, dict[str, str]]:
+    found = {match["route"]: match.groupdict() for match in ENTRY.finditer(PAGE.read_text())}
+    assert found
+    return found
+
+
+ENTRIES = entries()
+
+
+@pytest.fixture(scope="module")
+def place(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("page")
+    shutil.copy(migrated_sqlite, folder / "test.sqlite")
+    world = World(f"sqlite:///{folder / 'test.sqlite'}", folder / "state")
+    seeds = sow(world)
+    (folder / "code.tar").write_bytes(CODE)
+    (folder / "my-code").mkdir()
+    (folder / "my-code" / "train.py").write_text("print('hello')\n")
+    with served(world) as url:
+        yield Place(world, seeds, url, folder)
+    world.database.dispose()
+
+
+def test_every_route_of_the_openapi_document_is_there_and_no_other(place: Place) -> None:
+    paths = place.world.app.openapi()["paths"]
+    assert set(ENTRIES) == {f"{verb.upper()} {path}" for path, verbs in paths.items() for verb in verbs}
+
+
+def test_an_error_is_never_saved_in_the_place_of_a_file() -> None:
+    lines = [line for line in PAGE.read_text().splitlines() if re.match(r"curl.* -(O|OJ|o)( |$)", line)]
+    assert lines
+    assert [line for line in lines if "--fail" not in line] == []
+
+
+def environment(place: Place, half: int) -> dict[str, str]:
+    """What the examples call things. Each half has its own of what a line uses up."""
+    values, special = place.seeds.values, place.seeds.special
+    victims = special["delete_job"]["job_id"]
+    queued, running, done, other = values["job_id"]
+    return {
+        "URL": place.url,
+        "TOKEN": place.world.token,
+        "WORKER_TOKEN": place.seeds.worker_token,
+        "JOB": running,
+        "DONE": done,
+        "OTHER_JOB": (queued, other)[half],
+        "CANCELLED": victims[2 * half],
+        "CANCELLED_TOO": victims[2 * half + 1],
+        "ATTEMPT": values["aid"][0],
+        "CHECKPOINT": values["checkpoint_id"][0],
+        "OLD_CHECKPOINT": special["delete_checkpoint"]["checkpoint_id"][half],
+        "DIGEST": values["digest"][0],
+        "TOKEN_ID": special["revoke_token"]["token_id"][half],
+        "WEBHOOK": values["webhook_id"][0],
+        "OTHER_WEBHOOK": special["delete_webhook"]["webhook_id"][half],
+        "SWEEP": values["sweep_id"][0],
+        "ASK": values["ask_id"][0],
+    }
+
+
+@pytest.mark.parametrize("route", ENTRIES)
+def test_the_curl_line_is_answered(place: Place, route: str) -> None:
+    seconds = 2 if route in ENDLESS else 20
+    quiet = f"curl() {{ command curl -sS -o answer -w '%{{stderr}}%{{http_code}}' --max-time {seconds} \"$@\"; }}\n"
+    line = re.sub(r" -(OJ?|C -|o code\.tar)(?= |$)", "", ENTRIES[route]["curl"])
+    made = subprocess.run(
+        ["bash", "-c", quiet + line],
+        cwd=place.folder,
+        env={"PATH": os.environ["PATH"], **environment(place, 0)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    status = int(re.findall(r"\d{3}", made.stderr)[-1 if route not in ENDLESS else 0])
+    answer = (place.folder / "answer").read_bytes()[:300] if (place.folder / "answer").exists() else b""
+    assert status in ((409,) if route in CONFLICTS else range(200, 300)), (made.stderr, answer)
+
+
+@pytest.mark.parametrize("route", ENTRIES)
+def test_the_python_line_does_what_it_says(place: Place, route: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place.folder)
+    names = environment(place, 1)
+    with Client(place.url, place.world.token) as client:
+        scope: dict[str, Any] = {
+            "client": client,
+            "httpx": httpx,
+            "url": place.url,
+            "headers": {"Authorization": f"Bearer {place.world.token}"},
+            "worker_headers": {"Authorization": f"Bearer {place.seeds.worker_token}"},
+            "spec": SPEC,
+            "script_spec": {"task": "script", "argv": ["train.py"]},
+            "job_id": names["JOB"],
+            "other_job_id": names["OTHER_JOB"],
+            "done_job_id": names["DONE"],
+            "cancelled_job_id": names["CANCELLED"],
+            "other_cancelled_job_id": names["CANCELLED_TOO"],
+            "attempt_id": names["ATTEMPT"],
+            "checkpoint_id": names["CHECKPOINT"],
+            "old_checkpoint_id": names["OLD_CHECKPOINT"],
+            "digest": names["DIGEST"],
+            "other_token_id": names["TOKEN_ID"],
+            "webhook_id": names["WEBHOOK"],
+            "other_webhook_id": names["OTHER_WEBHOOK"],
+            "sweep_id": names["SWEEP"],
+            "ask_id": names["ASK"],
+        }
+        line = ENTRIES[route]["python"]
+        with something_happens(client) if route == "GET /v1/stream" else nullcontext():
+            try:
+                exec(compile(line, route, "exec"), scope)
+            except ConflictError:
+                assert route in CONFLICTS
+
+
+@contextmanager
+def something_happens(client: Client) -> Iterator[None]:
+    """Again and again, for who listens from now on."""
+    over = threading.Event()
+
+    def submit() -> None:
+        while not over.wait(0.5):
+            client.submit(SPEC)
+
+    thread = threading.Thread(target=submit)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(30)

@@ -1,0 +1,381 @@
+"""The numbered cases of bad input; every test of one has its number in its name.
+
+Elsewhere: 7, 16 and 21 in test_bad_input.py; 10 to 14 in test_checkpoints.py, test_artifacts.py and test_local.py; 16
+and 17 in test_ingest.py; 26 in test_slurm_commands.py; the connections of 25 in test_connections.py; the files of 27 in
+test_private.py.
+"""
+
+import gzip
+import json
+import re
+import stat
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.api.app import create_app
+from service.api.dependencies import Services
+from service.auth.principals import ensure_admin_token
+from service.core.errors import ServiceError
+from service.core.settings import Settings
+from tests.support.receiver import Receiver, receiver
+from tests.support.world import SPEC, World
+from trainyard.cli.output import clean
+
+INJECTION = "x\\'\"\ntouch /tmp/owned #"
+JSON = {"Content-Type": "application/json"}
+
+
+def refused(answer: Any, status: int, code: str) -> None:
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code), answer.text
+
+
+def test_every_case_has_a_test_of_its_number() -> None:
+    texts = [path.read_text() for path in Path(__file__).parents[3].rglob("test_*.py")]
+    assert {int(n) for text in texts for n in re.findall(r"def test_case_(\d\d)_", text)} == set(range(1, 28))
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\rb", "a\0b", "a\u2028b", INJECTION])
+def test_case_01_a_name_of_several_lines(world: World, name: str) -> None:
+    answer = world.client.post("/v1/jobs", json={**SPEC, "name": name})
+    refused(answer, 422, "invalid_spec")
+    assert answer.json()["error"]["param"] == "name"
+
+
+@pytest.mark.parametrize("field", ["partition", "account", "qos", "constraint", "exclude"])
+@pytest.mark.parametrize("value", ["gpu\n#SBATCH --uid=0", "a b", "a;b", "$(x)", "a\\b", "", "x" * 129, "a'b"])
+def test_case_02_what_slurm_would_read(world: World, field: str, value: str) -> None:
+    answer = world.client.post("/v1/jobs", json={**SPEC, "resources": {field: value}})
+    refused(answer, 422, "invalid_spec")
+    assert answer.json()["error"]["param"] == f"resources.{field}"
+
+
+@pytest.mark.parametrize(
+    "option", ["wrap", "export", "output", "uid", "chdir", "propagate", "mail-user", "--wrap", "a b"]
+)
+def test_case_03_an_option_of_sbatch(world: World, option: str) -> None:
+    answer = world.client.post("/v1/jobs", json={**SPEC, "resources": {option: "x"}})
+    refused(answer, 422, "invalid_spec")
+    assert answer.json()["error"]["param"] == f"resources.{option}"
+
+
+@pytest.mark.parametrize(
+    "name", ["lower", "1X", "A-B", "A B", "A=B", "LD_PRELOAD", "PYTHONPATH", "SLURM_JOB_ID", "SBATCH_X", "SUBMITIT_X"]
+)
+def test_case_04_a_variable_that_no_spec_may_set(world: World, name: str) -> None:
+    answer = world.client.post("/v1/jobs", json={**SPEC, "environment": {"variables": {name: "x"}}})
+    refused(answer, 422, "invalid_spec")
+    assert answer.json()["error"]["param"].startswith("environment.variables")
+
+
+def test_case_05_arguments_are_never_a_shells(world: World) -> None:
+    argv = ["/bin/echo", "two words", "'q\"", "$(touch x)", "-rf", "a\nb"]
+    answer = world.client.post("/v1/jobs", json={"task": "script", "gpus": 1, "argv": argv})
+    if answer.status_code == 422:
+        assert answer.json()["error"]["param"].startswith("argv"), answer.text
+        argv.pop()
+        answer = world.client.post("/v1/jobs", json={"task": "script", "gpus": 1, "argv": argv})
+    assert answer.status_code == 201, answer.text
+    job = answer.json()["id"]
+    world.tick()
+    launch = json.loads(world.folder(job).launch.read_text())
+    assert launch["spec"]["argv"] == argv
+    (plan,) = world.scheduler.submitted
+    assert "touch" not in plan.script
+
+
+def test_case_06_every_bad_token_gets_one_answer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = world.client.post("/v1/tokens", json={"name": "gone"}).json()
+    world.client.delete(f"/v1/tokens/{gone['id']}")
+    old = world.client.post("/v1/tokens", json={"name": "old", "expires_in_days": 1}).json()
+    world.clock.advance(86_400)
+    compared: list[str] = []
+    from service.auth import principals as actions
+
+    real = actions.same_hash
+    monkeypatch.setattr(actions, "same_hash", lambda one, other: compared.append(one) or real(one, other))
+    unknown = "ty_000000000000_" + "x" * 43
+    wrong = gone["token"][:-1] + ("a" if gone["token"][-1] != "a" else "b")
+    seen = set()
+    for token in (gone["token"], old["token"], unknown, wrong):
+        answer = world.new_client(token).get("/v1/jobs")
+        seen.add((answer.status_code, answer.text, answer.headers["www-authenticate"]))
+    for header in ("", "Bearer", "Bearer x", "Basic YTpi", f"Bearer {unknown}\u00e9".encode("latin-1")):
+        answer = world.new_client(None).get("/v1/jobs", headers={"Authorization": header})
+        seen.add((answer.status_code, answer.text, answer.headers["www-authenticate"]))
+    assert len(seen) == 1
+    assert seen.pop()[0] == 401
+    assert len(compared) == 4, "a hash is compared where there is none too: time tells nothing"
+
+
+def test_case_08_a_workers_token_when_its_attempt_is_over(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    worker.execution = 10_000
+    refused(worker.metrics([("a", 1, 1.0)]), 409, "stale_execution")
+    worker.execution = 1
+    worker.end("completed")
+    world.tick()
+    world.clock.advance(86_000)
+    assert worker.metrics([("a", 2, 1.0)]).status_code == 200, "what it had spooled still arrives"
+    world.clock.advance(500)
+    refused(worker.metrics([("a", 3, 1.0)]), 401, "invalid_token")
+
+
+def test_case_09_another_persons_job(world: World) -> None:
+    job = world.submit()
+    bob = world.person("user", "bob")
+    assert bob.get(f"/v1/jobs/{job}").status_code == 200
+    for verb in ("cancel", "pause", "resume", "retry", "profile"):
+        refused(bob.post(f"/v1/jobs/{job}/{verb}", json={}), 403, "forbidden")
+    refused(bob.delete(f"/v1/jobs/{job}"), 403, "forbidden")
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [("/v1/jobs", "application/json"), ("/v1/jobs", "application/yaml"), ("/v1/tokens", "application/json")],
+)
+def test_case_15_bodies_that_would_burst(world: World, path: str, kind: str) -> None:
+    headers = {"Content-Type": kind}
+
+    def post(body: Any, **more: str) -> Any:
+        return world.client.post(path, content=body, headers={**headers, **more})
+
+    limit = world.settings.body_limit
+    refused(post(b" " * (limit + 1)), 413, "body_too_large")
+    refused(post(iter([b" " * 65_536] * (limit // 65_536 + 1))), 413, "body_too_large")
+    refused(post(b'{"name": "' + b"x" * 10_000_000 + b'"}'), 413, "body_too_large")
+    bomb = gzip.compress(b" " * 10_000_000)
+    refused(post(bomb, **{"Content-Encoding": "gzip"}), 400, "content_encoding")
+    deep = post(b"[" * 1_000_000)
+    assert deep.status_code in (400, 422), deep.text
+    nested = post(b'{"metadata": ' + b'{"a":' * 100_000 + b"1" + b"}" * 100_001)
+    assert nested.status_code in (400, 422), nested.text
+
+
+def test_case_18_one_key_two_bodies_and_twins(world: World) -> None:
+    headers = {"Idempotency-Key": "one"}
+
+    def post(_: int) -> Any:
+        return world.client.post("/v1/jobs", json=SPEC, headers=headers)
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(post, range(4)))
+    assert {answer.status_code for answer in answers} == {201}
+    assert len({answer.json()["id"] for answer in answers}) == 1
+    other = world.client.post("/v1/jobs", json={**SPEC, "seed": 7}, headers=headers)
+    refused(other, 409, "idempotency_key_reused")
+    assert len(world.client.get("/v1/jobs").json()["data"]) == 1
+
+
+class TestCase19:
+    """A webhook to where none may go, when it is made and again when it is sent."""
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "https://127.0.0.1/",
+            "https://localhost/",
+            "https://169.254.169.254/latest/meta-data/",
+            "https://10.1.2.3/",
+            "https://100.64.0.1/",
+            "https://[::1]/",
+            "https://[::ffff:127.0.0.1]/",
+            "https://[::ffff:7f00:1]/",
+            "https://2130706433/",
+            "https://0x7f000001/",
+            "https://0177.0.0.1/",
+            "https://127.1/",
+            "http://1.1.1.1/",
+            "file:///etc/passwd",
+            "https://user@1.1.1.1/",
+        ],
+    )
+    def test_case_19_at_creation(self, world: World, url: str) -> None:
+        answer = world.client.post("/v1/webhooks", json={"url": url})
+        refused(answer, 422, "forbidden_url")
+        assert answer.json()["error"]["param"] == "url"
+        assert world.client.get("/v1/webhooks").json()["data"] == []
+
+    def test_case_19_a_name_that_is_nobodys(self, world: World) -> None:
+        def unknown(_host: str, _port: int) -> list[str]:
+            raise OSError("no such name")
+
+        world.services.resolver = unknown
+        refused(world.client.post("/v1/webhooks", json={"url": "https://x.example/"}), 422, "unknown_url")
+
+    @pytest.mark.parametrize("later", ["127.0.0.1", "10.0.0.1", "::ffff:127.0.0.1", "169.254.169.254"])
+    def test_case_19_a_name_that_changes_in_between(self, world: World, later: str) -> None:
+        """Public when it was made, private when it is sent: nothing is connected to."""
+        asked: list[str] = []
+
+        def rebinding(host: str, _port: int) -> list[str]:
+            asked.append(host)
+            return ["93.184.215.14"] if len(asked) == 1 else [later]
+
+        world.services.resolver = rebinding
+        with receiver() as told:
+            url = f"https://rebind.example:{told.port}/"
+            webhook = world.client.post("/v1/webhooks", json={"url": url}).json()["id"]
+            world.client.post(f"/v1/webhooks/{webhook}/test")
+            assert world.post() == 1
+            assert told.messages == []
+        (delivery,) = world.client.get(f"/v1/webhooks/{webhook}/deliveries").json()["data"]
+        assert delivery["error"].startswith(f"not sent: the URL leads to {later}, which is no public address")
+        assert len(asked) == 2, "resolved once for each sending: the address judged is the address called"
+
+    @pytest.fixture
+    def told(self, world: World) -> Iterator[Receiver]:
+        with receiver() as made:
+            hosts = (f"127.0.0.1:{made.port}",)
+            world.services.settings = world.settings.model_copy(update={"webhook_allowed_hosts": hosts})
+            yield made
+
+    def sent(self, world: World, told: Receiver) -> dict[str, Any]:
+        url = f"http://127.0.0.1:{told.port}/"
+        webhook = world.client.post("/v1/webhooks", json={"url": url}).json()["id"]
+        world.client.post(f"/v1/webhooks/{webhook}/test")
+        assert world.post() == 1
+        (delivery,) = world.client.get(f"/v1/webhooks/{webhook}/deliveries").json()["data"]
+        found: dict[str, Any] = delivery
+        return found
+
+    def test_case_19_a_redirect_is_not_followed(self, world: World, told: Receiver) -> None:
+        with receiver() as inner:
+            told.status, told.location = 307, f"http://127.0.0.1:{inner.port}/"
+            assert self.sent(world, told)["error"] == "redirects are not followed"
+            assert inner.messages == []
+
+    def test_case_19_an_endless_answer_is_cut(self, world: World, told: Receiver) -> None:
+        told.answer = b"x" * 200_000
+        assert self.sent(world, told)["error"] == "the answer is longer than 65536 bytes"
+
+    def test_case_19_an_answer_in_drops_is_cut(self, world: World, told: Receiver) -> None:
+        told.seconds = 30.0
+        assert self.sent(world, told)["error"] == "no answer within 1 s"
+
+    def test_case_19_an_allowance_that_was_taken_back(self, world: World, told: Receiver) -> None:
+        url = f"http://127.0.0.1:{told.port}/"
+        webhook = world.client.post("/v1/webhooks", json={"url": url}).json()["id"]
+        world.client.post(f"/v1/webhooks/{webhook}/test")
+        world.services.settings = world.settings
+        world.post()
+        assert told.messages == []
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+def test_case_20_a_page_of_another_site(world: World, method: str) -> None:
+    job = world.submit()
+    path = f"/v1/jobs/{job}" if method == "DELETE" else f"/v1/jobs/{job}/cancel"
+    for origin in ({}, {"Origin": "https://evil.example"}, {"Origin": "null"}, {"Origin": "http://localhost:1"}):
+        answer = world.client.request(method, path, headers={"Cookie": "session=1", **origin})
+        refused(answer, 403, "cross_site")
+    assert world.job(job)["desired"] == "run"
+    own = world.client.post(f"/v1/jobs/{job}/cancel", headers={"Cookie": "session=1", "Origin": "http://localhost"})
+    assert own.status_code == 202
+    assert world.client.get("/v1/jobs", headers={"Cookie": "session=1"}).status_code == 200
+
+
+def test_case_22_text_is_text(world: World) -> None:
+    name = "<script>alert(1)</script>"
+    job = world.submit(name=name)
+    worker = world.start(job)
+    worker.log("0", 0, b"\x1b]0;owned\x07\x1b[2Jred \x9b31m<b>line\n")
+    shown = world.client.get(f"/v1/jobs/{job}")
+    assert shown.headers["content-type"] == "application/json"
+    assert shown.json()["name"] == name
+    log = world.client.get(f"/v1/jobs/{job}/logs")
+    assert log.headers["content-type"] == "text/plain; charset=utf-8"
+    assert {shown.headers["x-content-type-options"], log.headers["x-content-type-options"]} == {"nosniff"}
+    assert clean(log.text) == "red \ufffd31m<b>line\n"
+
+
+@pytest.mark.parametrize("value", ["%", "_", "'; DROP TABLE jobs; --", "\\", "' OR '1'='1", "a\u0000b"])
+def test_case_23_filters_are_values(world: World, value: str) -> None:
+    world.submit()
+    for field in ("name", "created_by", "metadata[team]", "metadata[%]"):
+        answer = world.client.get("/v1/jobs", params={field: value})
+        assert answer.status_code == (422 if "\0" in value else 200), (field, answer.text)
+        assert answer.json().get("data", []) == []
+    for field in ("actor", "action", "target"):
+        answer = world.client.get("/v1/audit", params={field: value})
+        assert answer.status_code == (422 if "\0" in value else 200), (field, answer.text)
+        assert answer.json().get("data", []) == []
+    refused(world.client.get("/v1/jobs/a%00b"), 422, "invalid_path")
+    assert len(world.client.get("/v1/jobs").json()["data"]) == 1
+
+
+def test_case_24_secrets_are_not_shown(world: World) -> None:
+    hush = "hush-hush-4711"
+    variables = {"HF_TOKEN": hush, "DB_PASSWORD": hush, "AWS_SECRET": hush, "MY_API_KEY": hush, "PLAIN": "seen"}
+    job = world.submit(environment={"variables": variables}, metadata={"db_password": hush, "tokenizer": "llama"})
+    world.tick()
+    paths = ("", "/events", "/attempts", "/script", "/stream?logs=false")
+    world.client.post(f"/v1/jobs/{job}/cancel")
+    world.scheduler.say("ended")
+    world.tick()
+    for path in paths:
+        assert hush not in world.client.get(f"/v1/jobs/{job}{path}").text, path
+    assert hush not in world.client.get("/v1/jobs").text
+    shown = world.job(job)
+    assert shown["spec"]["environment"]["variables"]["PLAIN"] == "seen"
+    assert shown["metadata"] == {"db_password": "[hidden]", "tokenizer": "llama"}
+    bad = {**SPEC, "environment": {"variables": {"HF_TOKEN": hush + "\n"}}, "seed": "x"}
+    assert hush not in world.client.post("/v1/jobs", json=bad).text
+    launch = json.loads(world.folder(job).launch.read_text())
+    assert launch["spec"]["environment"]["variables"]["HF_TOKEN"] == hush, "the worker needs it"
+
+
+def test_case_25_a_token_is_one_however_its_header_is_spelt(database_url: str, tmp_path: Path) -> None:
+    world = World(database_url, tmp_path / "state", rate_per_second=1, rate_burst=3)
+    spellings = [f"Bearer {world.token}", f"bearer {world.token}", f"Bearer   {world.token}", f"BEARER \t{world.token}"]
+    answers = [world.client.get("/v1/jobs", headers={"Authorization": text}) for text in spellings]
+    assert [answer.status_code for answer in answers] == [200] * 3 + [429]
+    world.database.dispose()
+
+
+def test_case_25_a_token_that_asks_too_often(database_url: str, tmp_path: Path) -> None:
+    world = World(database_url, tmp_path / "state", rate_per_second=2, rate_burst=10)
+    answers = [world.client.get("/v1/jobs") for _ in range(12)]
+    assert [answer.status_code for answer in answers] == [200] * 10 + [429] * 2
+    refused(answers[-1], 429, "rate_limited")
+    assert answers[-1].headers["retry-after"] == "1"
+    assert answers[0].headers["ratelimit-limit"] == "10"
+    assert [answer.headers["ratelimit-remaining"] for answer in answers[-4:]] == ["1", "0", "0", "0"]
+    assert answers[-1].headers["ratelimit-reset"] == "5"
+    assert world.person("user", "ada").get("/v1/jobs").status_code == 200, "another's bucket is another one"
+    assert world.client.get("/livez").status_code == 200
+    world.clock.advance(1)
+    assert world.client.get("/v1/jobs").status_code == 200
+    world.database.dispose()
+
+
+class TestCase27:
+    def test_case_27_there_is_no_service_without_authentication(self, database_url: str, tmp_path: Path) -> None:
+        """Not even a setting: bound to every address, each route but the probes wants a token."""
+        assert not [name for name in Settings.model_fields if "auth" in name]
+        world = World(database_url, tmp_path / "state", host="0.0.0.0")
+        stranger = world.new_client(None)
+        for path, methods in (
+            create_app(Services(world.settings, world.database, world.clock)).openapi()["paths"].items()
+        ):
+            for method in methods:
+                if path.startswith("/v1/"):
+                    digest = "sha256:" + "0" * 64
+                    filled = path.replace("{digest}", digest).replace("{aid}", "0" * 16)
+                    filled += "?rank=0&offset=0" if filled.endswith("logs") else ""
+                    answer = stranger.request(method, filled)
+                    assert answer.status_code == 401, (method, path, answer.status_code, answer.text)
+        world.database.dispose()
+
+    def test_case_27_a_token_that_others_can_read(self, world: World) -> None:
+        path = world.settings.state / "admin_token"
+        path.chmod(0o644)
+        with pytest.raises(ServiceError, match="chmod 600"):
+            ensure_admin_token(world.database, path, world.clock())
+        path.chmod(0o600)
+        ensure_admin_token(world.database, path, world.clock())
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600

@@ -1,0 +1,133 @@
+"""Connections as a real server sees them: slow ones, too many, and what stands on every answer."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+from fastapi.testclient import TestClient
+
+from service.api import middleware
+from service.api.connection_limits import protocol
+from tests.support.wait import wait_until
+from tests.support.world import SPEC, World
+
+
+@contextmanager
+def served(world: World, *, limit: int = 100, seconds: float = 0.4) -> Iterator[int]:
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    config = uvicorn.Config(
+        world.app, http=protocol(limit, seconds), ws="none", log_level="critical", lifespan="off", proxy_headers=False
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    wait_until(lambda: server.started, 10, "the server to listen")
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(10)
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Waits for the other side to close it, or for five seconds."""
+    connection.settimeout(5)
+    try:
+        return connection.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def test_case_25_a_connection_that_brings_no_request_is_closed(world: World) -> None:
+    with served(world) as port:
+        silent = socket.create_connection(("127.0.0.1", port))
+        dripping = socket.create_connection(("127.0.0.1", port))
+        dripping.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nX: ")
+        with httpx.Client(base_url=f"http://localhost:{port}") as quick:
+            assert quick.get("/livez").status_code == 200
+        assert is_closed(silent)
+        assert is_closed(dripping)
+
+
+def test_case_25_no_more_connections_than_so_many(world: World) -> None:
+    with served(world, limit=2, seconds=30) as port:
+        kept = [socket.create_connection(("127.0.0.1", port)) for _ in range(2)]
+        assert is_closed(socket.create_connection(("127.0.0.1", port)))
+        for connection in kept:
+            connection.close()
+
+        def is_open() -> bool:
+            try:
+                return httpx.get(f"http://localhost:{port}/livez").status_code == 200
+            except httpx.HTTPError:
+                return False
+
+        wait_until(is_open, 10, "room for another connection")
+
+
+def test_case_25_a_body_in_drops_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(middleware, "_BODY_SECONDS", 0.3)
+    with served(world) as port:
+        connection = socket.create_connection(("127.0.0.1", port))
+        head = f"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {world.token}\r\n"
+        connection.sendall(f"{head}Content-Length: 1000\r\n\r\n{{".encode())
+        connection.settimeout(5)
+        answer = connection.recv(4096)
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert b"request_timeout" in answer or b"request_timeout" in connection.recv(4096)
+
+
+POST = b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\n"
+
+
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n0\r\n"
+
+
+@pytest.mark.parametrize(
+    ("begin", "endless"),
+    [(POST, b"X-%d: y\r\n"), (POST + b"X: ", b"%d"), (CHUNKED, b"X-%d: y\r\n")],
+    ids=["headers", "one header", "trailers"],
+)
+def test_a_head_without_end_is_not_kept(world: World, begin: bytes, endless: bytes) -> None:
+    with served(world, seconds=30) as port:
+        connection = socket.create_connection(("127.0.0.1", port))
+        connection.settimeout(10)
+        connection.sendall(begin)
+        sent = 0
+        with pytest.raises(ConnectionError):  # noqa: PT012
+            while sent < 50_000_000:
+                piece = b"".join(endless % number for number in range(1000))
+                connection.sendall(piece)
+                sent += len(piece)
+        assert sent < 20_000_000, "what the sockets hold, and no more"
+
+
+def test_a_body_is_read_whatever_protocol_its_sender_would_like_better(world: World) -> None:
+    with served(world, seconds=30) as port:
+        wish = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "Authorization": f"Bearer {world.token}"}
+        assert httpx.post(f"http://localhost:{port}/v1/jobs", json=SPEC, headers=wish).status_code == 201
+
+
+def test_an_id_of_the_callers_is_kept_if_it_is_one(world: World) -> None:
+    for given, kept in (("abc-1_2", True), ("a b", False), ("x" * 65, False), ("<script>", False), ("", False)):
+        answer = world.client.get("/livez", headers={"X-Request-ID": given})
+        assert (answer.headers["x-request-id"] == given) is kept, given
+        assert kept or answer.headers["x-request-id"].startswith("req_")
+    for answer in (world.client.get("/nope"), world.new_client(None).get("/v1/jobs")):
+        assert answer.headers["x-request-id"].startswith("req_")
+
+
+def test_only_a_trusted_proxy_says_where_a_request_comes_from(database_url: str, tmp_path: Path) -> None:
+    for proxies, told in (("", "10.0.0.9"), ("10.0.0.0/8", "198.51.100.7")):
+        world = World(database_url, tmp_path / f"state{len(proxies)}", trusted_proxies=proxies)
+        headers = {"Authorization": f"Bearer {world.token}", "X-Forwarded-For": "203.0.113.1, 198.51.100.7"}
+        behind = TestClient(world.app, base_url="http://localhost", headers=headers, client=("10.0.0.9", 5))
+        assert behind.post("/v1/jobs", json=SPEC).status_code == 201
+        assert behind.get("/v1/audit?limit=1").json()["data"][0]["address"] == told
+        world.database.dispose()

@@ -1,0 +1,136 @@
+"""The audit: every change, by whom, from where, and what came of it."""
+
+import re
+from typing import Any
+
+import pytest
+
+from service.audit.log import CURRENT
+from tests.support.world import SPEC, World
+
+CHANGES_NOTHING = {"make_plan"}
+IDS = {
+    "job_id": "job_00000000000000000000000000",
+    "checkpoint_id": "ckpt_00000000000000000000000000",
+    "webhook_id": "whk_00000000000000000000000000",
+    "token_id": "000000000000",
+    "digest": "sha256:" + "0" * 64,
+}
+
+
+def entries(world: World, query: str = "") -> list[dict[str, Any]]:
+    answer = world.client.get(f"/v1/audit?limit=200&{query}")
+    assert answer.status_code == 200, answer.text
+    found: list[dict[str, Any]] = answer.json()["data"]
+    return found
+
+
+def test_an_entry_says_who_what_when_from_where_and_under_which_id(world: World) -> None:
+    ada = world.person("user", "ada")
+    job = ada.post("/v1/jobs", json=SPEC, headers={"X-Request-ID": "from-ada"}).json()["id"]
+    (entry,) = entries(world)
+    own = ada.get("/v1/tokens/self").json()["id"]
+    assert {key: entry[key] for key in ("actor", "token_id", "role", "action", "target", "outcome")} == {
+        "actor": "ada",
+        "token_id": own,
+        "role": "user",
+        "action": "submit_job",
+        "target": job,
+        "outcome": "done",
+    }
+    assert (entry["address"], entry["request_id"], entry["status"]) == ("testclient", "from-ada", None)
+    assert entry["created_at"] == "2026-01-01T00:00:00.000Z"
+
+
+def test_what_is_refused_is_there_too_and_reading_is_not(world: World) -> None:
+    job = world.submit()
+    bob = world.person("user", "bob")
+    bob.get(f"/v1/jobs/{job}")
+    bob.post(f"/v1/jobs/{job}/cancel")
+    (entry,) = entries(world, "actor=bob")
+    assert (entry["action"], entry["target"], entry["outcome"], entry["status"]) == (
+        "cancel_job",
+        job,
+        "refused",
+        403,
+    )
+
+
+def test_it_is_in_the_transaction_of_the_change(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not committed leaves no entry that says that it was done."""
+    job = world.submit()
+    monkeypatch.setattr("service.jobs.service.job_resource", lambda *_: 1 / 0)
+    answer = world.client.post(f"/v1/jobs/{job}/cancel")
+    assert answer.status_code == 500
+    assert answer.json()["error"]["code"] == "internal_error"
+    assert answer.headers["x-request-id"].startswith("req_")
+    (entry,) = entries(world, "action=cancel_job")
+    assert (entry["outcome"], entry["status"]) == ("failed", 500)
+    assert world.job(job)["desired"] == "run"
+
+
+def test_every_route_that_can_change_something_leaves_an_entry(world: World) -> None:
+    """Walks the OpenAPI document, so that a route that is added tomorrow is walked too."""
+    walked = []
+    for path, methods in world.app.openapi()["paths"].items():
+        for method, operation in methods.items():
+            if method in ("get", "head") or "worker" in operation.get("tags", ()):
+                continue
+            name = operation["operationId"]
+            if name in CHANGES_NOTHING:
+                continue
+            filled = re.sub(r"{(\w+)}", lambda match: IDS.get(match[1], "x"), path)
+            world.client.request(method, filled, content=b"{}", headers={"Content-Type": "application/json"})
+            walked.append(name)
+            assert entries(world, f"action={name}"), f"{method} {path} left no entry"
+    assert {"submit_job", "cancel_job", "put_code", "create_token", "create_webhook", "delete_job"} <= set(walked)
+
+
+def test_what_the_service_does_by_itself_is_nobodys_request(world: World) -> None:
+    world.submit()
+    before = len(entries(world))
+    world.tick(3)
+    assert len(entries(world)) == before
+    assert CURRENT.get() is None
+
+
+def test_failed_authentications_are_counted_not_listed(world: World) -> None:
+    stranger = world.new_client("ty_000000000000_" + "x" * 43)
+    for _ in range(5):
+        assert stranger.get("/v1/jobs").status_code == 401
+    world.clock.advance(61)
+    stranger.get("/v1/jobs")
+    found = entries(world, "action=authenticate")
+    assert sum(entry["detail"]["count"] for entry in found) == 6
+    assert len(found) == 2
+    assert found[0]["actor"] == "anonymous"
+    assert found[0]["detail"]["addresses"] == {"testclient": 5}
+
+
+def test_pages_and_filters(world: World) -> None:
+    for _ in range(3):
+        world.submit()
+    job = world.submit()
+    world.clock.advance(60)
+    world.client.post(f"/v1/jobs/{job}/cancel")
+    first = world.client.get("/v1/audit?limit=2").json()
+    second = world.client.get(f"/v1/audit?limit=200&after={first['last_id']}").json()
+    assert first["has_more"]
+    assert len({entry["id"] for entry in first["data"] + second["data"]}) == 5
+    assert [entry["action"] for entry in entries(world, f"target={job}")] == ["cancel_job", "submit_job"]
+    assert len(entries(world, "created_after=2026-01-01T00:01:00Z")) == 1
+    assert entries(world, "outcome=refused") == []
+    for query, param in (("after=x", "after"), ("outcome=odd", "outcome")):
+        answer = world.client.get(f"/v1/audit?{query}")
+        assert (answer.status_code, answer.json()["error"]["param"]) == (422, param)
+
+
+def test_it_is_for_administrators_and_kept_for_so_long(world: World) -> None:
+    assert world.person("user", "ada").get("/v1/audit").status_code == 403
+    world.submit()
+    world.clock.advance(365 * 86_400 - 1)
+    world.sweep()
+    assert len(entries(world)) == 1
+    world.clock.advance(2)
+    world.sweep()
+    assert entries(world) == []

@@ -1,0 +1,230 @@
+"""Browsers that are signed in: what their cookie opens, for how long, and what else a change needs."""
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from fastapi.testclient import TestClient
+
+from service.auth.sessions import csrf_of
+from service.db.access_models import WebSession
+from tests.support.world import SPEC, World
+
+HERE = {"Origin": "http://localhost"}
+PAGE = {"Accept": "text/html"}
+
+
+def signed_in(world: World, token: str | None = None, wanted: str = "/jobs") -> TestClient:
+    browser = world.new_client(None)
+    form = {"token": token or world.token, "next": wanted}
+    answer = browser.post("/sign-in", data=form, headers=HERE, follow_redirects=False)
+    assert answer.status_code == 303, answer.text
+    return browser
+
+
+def secret(browser: TestClient) -> str:
+    return str(browser.cookies["trainyard"])
+
+
+def code(answer: Any) -> tuple[int, str]:
+    return answer.status_code, answer.json()["error"]["code"]
+
+
+def test_the_cookie_opens_what_the_token_opens(world: World) -> None:
+    browser = signed_in(world)
+    assert browser.get("/v1/tokens/self").json()["name"] == "admin"
+
+
+def test_only_a_hash_of_the_secret_is_kept(world: World) -> None:
+    browser = signed_in(world)
+    with world.database.read() as session:
+        row = session.scalars(sa.select(WebSession)).one()
+        kept = [str(getattr(row, column.key)) for column in sa.inspect(WebSession).columns]
+    assert not any(secret(browser) in value for value in kept)
+
+
+@pytest.mark.parametrize("token", ["", "nonsense", "ty_000000000000_" + "x" * 43, "ty_" + "é" * 20])
+def test_a_wrong_token_makes_no_session(world: World, token: str) -> None:
+    browser = world.new_client(None)
+    answer = browser.post("/sign-in", data={"token": token}, headers=HERE, follow_redirects=False)
+    assert answer.status_code == 401
+    assert "not known here" in answer.text
+    assert "set-cookie" not in answer.headers
+
+
+def test_a_workers_token_makes_no_session(world: World) -> None:
+    job_id = world.submit()
+    world.tick()
+    token = world.folder(job_id).token.read_text().strip()
+    answer = world.new_client(None).post("/sign-in", data={"token": token}, headers=HERE, follow_redirects=False)
+    assert answer.status_code == 401
+
+
+def test_a_change_by_cookie_needs_the_header_and_the_origin(world: World) -> None:
+    browser, job_id = signed_in(world), world.submit()
+    right = {"X-CSRF-Token": csrf_of(secret(browser))}
+    path = f"/v1/jobs/{job_id}/cancel"
+    assert code(browser.post(path, headers=HERE)) == (403, "csrf_token")
+    assert code(browser.post(path, headers={**HERE, "X-CSRF-Token": "0" * 64})) == (403, "csrf_token")
+    assert code(browser.post(path, headers=right)) == (403, "cross_site")
+    assert code(browser.post(path, headers={**right, "Origin": "http://evil.example"})) == (403, "cross_site")
+    assert world.job(job_id)["desired"] == "run"
+    assert browser.post(path, headers={**HERE, **right}).status_code == 202
+
+
+def test_the_header_of_another_session_does_not_do(world: World) -> None:
+    one, other = signed_in(world), signed_in(world)
+    headers = {**HERE, "X-CSRF-Token": csrf_of(secret(other))}
+    assert code(one.post("/v1/jobs", json=SPEC, headers=headers)) == (403, "csrf_token")
+
+
+def test_a_bearer_token_goes_before_a_cookie_and_needs_no_header(world: World) -> None:
+    browser = signed_in(world)
+    bearer = {**HERE, "Authorization": f"Bearer {world.token}"}
+    assert browser.post("/v1/jobs", json=SPEC, headers=bearer).status_code == 201
+    assert browser.get("/v1/jobs", headers={"Authorization": "Bearer wrong"}).status_code == 401
+
+
+def test_signing_out_ends_the_session_for_whoever_copied_the_cookie(world: World) -> None:
+    browser = signed_in(world)
+    copied = secret(browser)
+    form = {"csrf": csrf_of(copied)}
+    assert browser.post("/sign-out", data={"csrf": "no"}, headers=HERE).status_code == 403
+    answer = browser.post("/sign-out", data=form, headers=HERE, follow_redirects=False)
+    assert answer.status_code == 303
+    assert "Max-Age=0" in answer.headers["set-cookie"]
+    stale = world.new_client(None)
+    stale.cookies.set("trainyard", copied)
+    assert stale.get("/v1/jobs").status_code == 401
+
+
+def test_a_session_ends_by_time(world: World) -> None:
+    browser = signed_in(world)
+    world.clock.advance(world.settings.session_hours * 3600 - 1)
+    assert browser.get("/v1/jobs").status_code == 200
+    world.clock.advance(1)
+    stale = world.new_client(None)
+    stale.cookies.set("trainyard", secret(browser) if browser.cookies else "")
+    assert stale.get("/v1/jobs").status_code == 401
+
+
+def test_a_session_ends_with_its_token(world: World) -> None:
+    made = world.client.post("/v1/tokens", json={"name": "ada", "role": "viewer"}).json()
+    browser = signed_in(world, made["token"])
+    assert browser.get("/v1/jobs").status_code == 200
+    world.client.delete(f"/v1/tokens/{made['id']}")
+    assert browser.get("/v1/jobs").status_code == 401
+
+
+def test_sessions_that_are_over_are_removed_by_the_next_sign_in(world: World) -> None:
+    signed_in(world)
+    world.clock.advance(world.settings.session_hours * 3600)
+    signed_in(world)
+    with world.database.read() as session:
+        assert session.scalar(sa.select(sa.func.count()).select_from(WebSession)) == 1
+
+
+def test_another_sites_page_cannot_sign_anybody_in(world: World) -> None:
+    browser = world.new_client(None)
+    for headers in ({}, {"Origin": "http://evil.example"}):
+        answer = browser.post("/sign-in", data={"token": world.token}, headers=headers, follow_redirects=False)
+        assert code(answer) == (403, "cross_site")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "goes"),
+    [
+        ("/jobs?status=failed", "/jobs?status=failed"),
+        ("//evil.example", "/jobs"),
+        ("https://evil.example", "/jobs"),
+        ("/\\evil.example", "/jobs"),
+        ("/sign-in?next=/sign-in", "/jobs"),
+        ("/jobs\r\nSet-Cookie: a=b", "/jobs"),
+    ],
+)
+def test_the_way_back_stays_here(world: World, wanted: str, goes: str) -> None:
+    browser = world.new_client(None)
+    form = {"token": world.token, "next": wanted}
+    answer = browser.post("/sign-in", data=form, headers=HERE, follow_redirects=False)
+    assert answer.headers["location"] == goes
+
+
+def test_the_cookie_is_bound_to_https_where_people_come_by_it(database_url: str, tmp_path: Any) -> None:
+    world = World(database_url, tmp_path / "state", public_url="https://yard.example")
+    browser = TestClient(world.app, base_url="https://yard.example")
+    form, headers = {"token": world.token}, {"Origin": "https://yard.example"}
+    answer = browser.post("/sign-in", data=form, headers=headers, follow_redirects=False)
+    world.database.dispose()
+    cookie = answer.headers["set-cookie"]
+    assert cookie.startswith("__Host-trainyard=")
+    assert {"Path=/", "HttpOnly", "SameSite=Strict", "Secure"} <= set(cookie.split("; "))
+
+
+def test_signing_in_and_failing_to_are_in_the_audit(world: World) -> None:
+    world.new_client(None).post("/sign-in", data={"token": "no"}, headers=HERE)
+    signed_in(world)
+    entries = world.client.get("/v1/audit").json()["data"]
+    assert {(entry["action"], entry["outcome"]) for entry in entries} >= {
+        ("sign_in", "done"),
+        ("authenticate", "refused"),
+    }
+
+
+def test_guesses_are_limited_by_address(database_url: str, tmp_path: Any) -> None:
+    world = World(database_url, tmp_path / "state", rate_per_second=0.1, rate_burst=3)
+    browser = world.new_client(None)
+    answers = [browser.post("/sign-in", data={"token": "no"}, headers=HERE).status_code for _ in range(4)]
+    world.database.dispose()
+    assert answers == [401, 401, 401, 429]
+
+
+def test_pages_send_the_signed_out_to_the_sign_in_and_the_lost_to_a_page(world: World) -> None:
+    stranger = world.new_client(None)
+    answer = stranger.get("/jobs?search=a%26b", headers=PAGE, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in?next=/jobs%3Fsearch%3Da%2526b")
+    lost = signed_in(world).get("/no-such-page", headers=PAGE)
+    assert lost.status_code == 404
+    assert "There is no such page" in lost.text
+    assert code(world.client.get("/no-such-page")) == (404, "route_not_found")
+    assert code(world.client.get("/v1/no-such-route", headers=PAGE)) == (404, "route_not_found")
+
+
+def test_every_page_forbids_what_it_does_not_need(world: World) -> None:
+    browser, job_id = signed_in(world), world.submit()
+    for path in ("/sign-in", "/jobs", f"/jobs/{job_id}", "/no-such-page"):
+        answer = browser.get(path, headers=PAGE)
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert "script-src 'self';" in answer.headers["content-security-policy"]
+        assert (answer.headers["x-frame-options"], answer.headers["cache-control"]) == ("DENY", "no-store")
+
+
+def test_a_hostile_name_is_escaped_in_text_and_data(world: World) -> None:
+    name = "</script><img src=x onerror=alert(1)>"
+    browser, job_id = signed_in(world), world.submit(name=name)
+    for path in ("/jobs", f"/jobs/{job_id}"):
+        assert "<img" not in browser.get(path).text
+
+
+def test_files_are_kept_for_ever_under_an_address_of_their_contents(world: World) -> None:
+    browser = world.new_client(None)
+    page = browser.get("/sign-in").text
+    address = page.split('href="')[2].split('"')[0]
+    answer = browser.get(address)
+    assert (answer.status_code, "immutable" in answer.headers["cache-control"]) == (200, True)
+    old = browser.get("/static/yesterday/base.css")
+    assert (old.status_code, old.headers["cache-control"]) == (200, "no-cache")
+    for nothing in ("/static/x/nothing.js", "/static/x/..%2f__init__.py", "/static/plotly-0/plotly.min.js"):
+        assert browser.get(nothing).status_code == 404
+
+
+def test_search_finds_parts_of_names_and_ids_and_knows_no_wildcards(world: World) -> None:
+    one, other = world.submit(name="Llama_a"), world.submit(name="llama-b")
+
+    def found(text: str) -> list[str]:
+        answer = world.client.get("/v1/jobs", params={"search": text})
+        return sorted(job["id"] for job in answer.json()["data"])
+
+    assert found("LLAMA") == sorted([one, other])
+    assert found("a_a") == [one]
+    assert found("%") == []
+    assert found(other) == [other]

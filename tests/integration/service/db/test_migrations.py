@@ -1,0 +1,85 @@
+"""Up, down, up again; models and migrations agree; a newer database is refused."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from alembic import command
+from sqlalchemy.orm import Session
+
+from service.core.errors import UnavailableError
+from service.db.migrate import alembic_config, head, upgrade
+from service.db.models import Job, MetricKey, Point, ThinnedPoint
+from tests.support.postgres import PostgresServer
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'empty.sqlite'}"
+    server: PostgresServer = request.getfixturevalue("postgres_server")
+    return server.create_database()
+
+
+def tables(url: str) -> set[str]:
+    engine = sa.create_engine(url)
+    found = set(sa.inspect(engine).get_table_names())
+    engine.dispose()
+    return found
+
+
+def test_up_down_and_up_again(empty_url: str) -> None:
+    upgrade(empty_url)
+    first = tables(empty_url)
+    assert {"jobs", "attempts", "points", "events"} <= first
+    command.downgrade(alembic_config(empty_url), "base")
+    assert tables(empty_url) == {"alembic_version"}
+    upgrade(empty_url)
+    assert tables(empty_url) == first
+    upgrade(empty_url)
+
+
+def test_models_and_migrations_agree(empty_url: str) -> None:
+    upgrade(empty_url)
+    command.check(alembic_config(empty_url))
+
+
+def test_a_database_of_a_newer_release_is_refused(empty_url: str) -> None:
+    upgrade(empty_url)
+    engine = sa.create_engine(empty_url)
+    with engine.begin() as connection:
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
+    engine.dispose()
+    with pytest.raises(UnavailableError, match="install the release that made it"):
+        upgrade(empty_url)
+    assert head() is not None
+
+
+def test_points_survive_the_loss_of_their_foreign_keys_and_the_way_back(empty_url: str) -> None:
+    config = alembic_config(empty_url)
+    command.upgrade(config, "0010")
+    engine = sa.create_engine(empty_url)
+    with Session(engine) as session, session.begin():
+        now = datetime(2026, 1, 1, tzinfo=UTC)
+        given = {"spec": {}, "labels": {}, "latest": {}, "status": "queued", "status_message": "", "desired": "run"}
+        session.add(Job(id="job_a", name="a", created_by="a", created_at=now, updated_at=now, **given))
+        session.add(MetricKey(name="loss"))
+        session.flush()
+        session.add(Point(job_no=1, key_no=1, step=7, execution=2, value=0.5, special=0, time=now, sequence=9))
+        session.add(ThinnedPoint(job_no=1, key_no=1, level=3, step=7, execution=2, value=0.5, special=0, time=now))
+    before = _points(engine)
+    command.upgrade(config, "0011")
+    assert not [key for table in ("points", "thinned_points") for key in sa.inspect(engine).get_foreign_keys(table)]
+    assert _points(engine) == before
+    command.downgrade(config, "0010")
+    engine.dispose()
+    assert len(sa.inspect(engine).get_foreign_keys("points")) == 2
+    assert _points(engine) == before
+    engine.dispose()
+
+
+def _points(engine: sa.Engine) -> list[tuple[Any, ...]]:
+    with Session(engine) as session:
+        return [tuple(row) for table in (Point, ThinnedPoint) for row in session.execute(sa.select(table.__table__))]

@@ -1,0 +1,110 @@
+"""Plain transactions: whole or not at all, told to those who watch, and a broken connection costs one group at most."""
+
+import pytest
+import sqlalchemy as sa
+
+from service.core.errors import UnavailableError
+from service.db import engine
+from service.db.engine import Database
+from service.metrics.repository import CurveRepository
+from tests.support.world import World
+
+
+def keys(database: Database) -> int:
+    with database.read() as session:
+        return session.scalar(sa.text("SELECT count(*) FROM metric_keys")) or 0
+
+
+def add(database: Database, name: str) -> None:
+    with database.write_plainly() as transaction:
+        transaction.run("INSERT INTO metric_keys (name) VALUES (?)", (name,))
+
+
+def break_connections(database: Database) -> None:
+    """As a restart of the server does."""
+    with database.read() as session:
+        others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+        session.execute(sa.text(f"{others} AND pid <> pg_backend_pid()"))
+
+
+@pytest.fixture
+def postgres(world: World) -> Database:
+    if world.database.dialect == "sqlite":
+        pytest.skip("a file has no connections to break")
+    world.database.dispose()
+    return world.database
+
+
+def test_what_fails_leaves_nothing_and_the_next_is_well(world: World) -> None:
+    with pytest.raises(ZeroDivisionError), world.database.write_plainly() as transaction:  # noqa: PT012
+        transaction.run("INSERT INTO metric_keys (name) VALUES (?)", ("a",))
+        raise ZeroDivisionError
+    assert keys(world.database) == 0
+    add(world.database, "a")
+    assert keys(world.database) == 1
+
+
+def test_who_watches_is_told_after_the_commit_and_not_without(world: World) -> None:
+    told: list[tuple[set[int], int]] = []
+    world.database.committed.append(lambda jobs: told.append((jobs, keys(world.database))))
+    with pytest.raises(ZeroDivisionError), world.database.write_plainly() as transaction:  # noqa: PT012
+        transaction.touched.add(7)
+        raise ZeroDivisionError
+    with world.database.write_plainly() as transaction:
+        transaction.run("INSERT INTO metric_keys (name) VALUES (?)", ("a",))
+        transaction.touched.add(7)
+    assert told == [({7}, 1)]
+
+
+def test_an_error_in_the_trip_that_commits_leaves_nothing(postgres: Database) -> None:
+    add(postgres, "a")
+    insert = "INSERT INTO metric_keys (name) VALUES (?)"
+    with pytest.raises(Exception, match="duplicate key"), postgres.write_plainly() as transaction:
+        transaction.together((insert, ("b",)), (insert, ("a",)), last=True)
+    assert keys(postgres) == 1
+    with postgres.write_plainly() as transaction:
+        transaction.together((insert, ("b",)), (insert, ("c",)), last=True)
+    assert keys(postgres) == 3
+
+
+def test_a_statement_alone_is_whole_or_not_at_all_and_the_next_transaction_is_one_again(postgres: Database) -> None:
+    insert = "INSERT INTO metric_keys (name) SELECT unnest(?::text[])"
+    with postgres.write_plainly() as transaction:
+        transaction.alone((insert, ("{a}",)))
+    with pytest.raises(Exception, match="duplicate key"), postgres.write_plainly() as transaction:
+        transaction.alone((insert, ("{b,a}",)))
+    assert keys(postgres) == 1
+    with pytest.raises(ZeroDivisionError), postgres.write_plainly() as transaction:  # noqa: PT012
+        transaction.run(insert, ("{c}",))
+        raise ZeroDivisionError
+    assert keys(postgres) == 1
+
+
+def test_a_connection_that_breaks_in_use_is_a_503_once(postgres: Database) -> None:
+    with pytest.raises(UnavailableError), postgres.write_plainly() as transaction:  # noqa: PT012
+        transaction.run("INSERT INTO metric_keys (name) VALUES (?)", ("a",))
+        break_connections(postgres)
+        transaction.run("INSERT INTO metric_keys (name) VALUES (?)", ("b",))
+    assert keys(postgres) == 0
+    add(postgres, "a")
+    assert keys(postgres) == 1
+
+
+def test_one_that_broke_while_it_rested_is_exchanged(postgres: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(postgres, "a")
+    other = Database(postgres.url.render_as_string(hide_password=False))
+    break_connections(other)
+    other.dispose()
+    monkeypatch.setattr(engine, "_TRUSTED_SECONDS", -1.0)
+    add(postgres, "b")
+    assert keys(postgres) == 2
+
+
+def test_a_read_by_the_drivers_own_cursor_is_unavailable_once(postgres: Database) -> None:
+    with pytest.raises(UnavailableError), postgres.read() as session:  # noqa: PT012
+        curves = CurveRepository(session, postgres)
+        assert curves.pending(1, 0, 1) == []
+        break_connections(postgres)
+        curves.pending(1, 0, 1)
+    with postgres.read() as session:
+        assert CurveRepository(session, postgres).pending(1, 0, 1) == []

@@ -1,0 +1,232 @@
+"""Jobs and checkpoints deleted: out of sight at once, off the disk soon, whatever dies on the way."""
+
+import os
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from service.jobs.repository import JobRepository
+from service.maintenance.repository import HousekeepingRepository
+from service.metrics.downsampling.downsampler import fold
+from service.metrics.ingest.decoding import PointBatch
+from service.metrics.ingest.outcome import Stored
+from service.metrics.ingest.repository import Known, PointsRepository
+from service.metrics.ingest.writer import _Group
+from tests.support.wait import wait_until
+from tests.support.world import World
+
+
+def save(world: World, worker: Any, job: str, step: int) -> Path:
+    folder = world.services.run(job).checkpoint(step).root
+    folder.mkdir(parents=True)
+    (folder / "weights").write_bytes(b"w" * 1000)
+    (folder / "manifest.json").write_text("{}")
+    assert worker.checkpoint(step).status_code == 200
+    return folder
+
+
+@pytest.fixture
+def over(world: World) -> str:
+    """A job that has succeeded, with two checkpoints, points and a log."""
+    job = world.submit()
+    worker = world.start(job)
+    worker.metrics([("train/loss", step, 1.0) for step in range(1, 21)])
+    worker.log("0", 0, b"hello\n")
+    for step in (10, 20):
+        save(world, worker, job, step)
+    assert fold(world.database, number(world, job)) == 20
+    worker.end("completed", step=20)
+    world.tick()
+    return job
+
+
+def number(world: World, job: str) -> int:
+    with world.database.read() as session:
+        return JobRepository(session, world.clock()).get(job).no
+
+
+def test_a_deleted_job_is_gone_at_once_and_its_folder_soon(world: World, over: str) -> None:
+    other = world.submit()
+    assert world.client.delete(f"/v1/jobs/{over}").status_code == 204
+    assert world.client.get(f"/v1/jobs/{over}").status_code == 404
+    assert world.client.delete(f"/v1/jobs/{over}").status_code == 404
+    assert [job["id"] for job in world.client.get("/v1/jobs").json()["data"]] == [other]
+    world.sweep()
+    assert not world.services.run(over).root.exists()
+    with world.database.read() as session:
+        for table in ("jobs", "attempts", "points", "thinned_points", "log_chunks", "checkpoints", "events"):
+            rows = session.connection().exec_driver_sql(f"SELECT count(*) FROM {table}").scalar()
+            assert rows == {"jobs": 1, "events": 2}.get(table, 0), table
+
+
+def test_points_that_come_while_their_job_is_deleted_go_with_it(world: World) -> None:
+    """No foreign key removes them."""
+    job = world.submit()
+    attempt, no = world.start(job).attempt_id, number(world, job)
+
+    def delete() -> None:
+        with world.database.write() as session:
+            HousekeepingRepository(session).delete_job(no)
+
+    def waits() -> bool:
+        if world.database.dialect == "sqlite":
+            return True  # before the one writer's turn
+        with world.database.read() as session:
+            return bool(session.scalar(sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")))
+
+    deleting = threading.Thread(target=delete)
+
+    class Slow(PointsRepository):
+        def store(self, *what: Any) -> list[int]:
+            deleting.start()
+            wait_until(waits)
+            return super().store(*what)
+
+    with world.database.write_plainly() as transaction:
+        group = _Group(Slow(transaction), Known(), datetime(2026, 1, 1, tzinfo=UTC))
+        (outcome,) = group.write([(attempt, PointBatch(1, 0, [("a", 1, 1.0, 0, 0)]))])
+    assert isinstance(outcome, Stored)
+    deleting.join(10)
+    with world.database.read() as session:
+        assert session.scalar(sa.text("SELECT count(*) FROM points")) == 0
+
+
+@pytest.mark.parametrize("label", ["delete.before-files", "delete.after-files", "remove.after-files"])
+def test_a_round_cut_short_is_finished_by_the_next(world: World, over: str, label: str) -> None:
+    only = "?only=checkpoints" if label.startswith("remove") else ""
+    world.client.delete(f"/v1/jobs/{over}{only}")
+    world.crash_at(label)
+    with pytest.raises(SystemExit):
+        world.sweep()
+    world.sweep()
+    world.sweep()
+    run = world.services.run(over)
+    assert run.root.exists() is bool(only)
+    assert run.complete_checkpoints() == []
+    assert list((world.settings.runs / ".trash").iterdir()) == []
+
+
+def test_what_an_earlier_service_left_in_the_trash_is_removed(world: World) -> None:
+    left = world.settings.runs / ".trash" / "job_x"
+    left.mkdir(parents=True)
+    world.submit()
+    world.tick()
+    world.sweep()
+    assert not left.exists()
+
+
+def test_links_of_a_fork_that_was_never_accepted_are_removed_and_nothing_else(world: World) -> None:
+    runs = world.settings.runs
+    orphan, restored, fresh = (runs / f"job_{letter * 26}" for letter in "abc")
+    for folder in (orphan, restored, fresh):
+        (folder / "origin").mkdir(parents=True)
+    (restored / "checkpoints").mkdir()
+    for folder in (orphan, restored):
+        os.utime(folder, (0, 0))
+    world.submit()
+    world.tick()
+    world.sweep()
+    assert (orphan.exists(), restored.exists(), fresh.exists()) == (False, True, True)
+
+
+def test_a_job_that_is_not_over_is_not_deleted(world: World) -> None:
+    job = world.submit()
+    for query in ("", "?only=checkpoints"):
+        refused = world.client.delete(f"/v1/jobs/{job}{query}")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "job_not_finished")
+    assert world.client.delete(f"/v1/jobs/{job}?only=logs").status_code == 422
+
+
+def test_only_its_owner_deletes(world: World, over: str) -> None:
+    (checkpoint, _) = world.client.get(f"/v1/jobs/{over}/checkpoints").json()["data"]
+    stranger = world.person("user", "somebody")
+    assert stranger.delete(f"/v1/jobs/{over}").status_code == 403
+    assert stranger.delete(f"/v1/jobs/{over}/checkpoints/{checkpoint['id']}").status_code == 403
+
+
+def test_only_the_checkpoints(world: World, over: str) -> None:
+    assert world.client.delete(f"/v1/jobs/{over}?only=checkpoints").status_code == 204
+    assert world.client.get(f"/v1/jobs/{over}/checkpoints").json()["data"] == []
+    assert world.job(over)["last_checkpoint_step"] is None
+    world.sweep()
+    assert world.services.run(over).complete_checkpoints() == []
+    assert world.services.run(over).attempt(1).root.exists()
+
+
+def test_one_checkpoint_of_a_running_job_but_not_its_newest(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    old, new = save(world, worker, job, 5), save(world, worker, job, 10)
+    first, second = world.client.get(f"/v1/jobs/{job}/checkpoints").json()["data"]
+    refused = world.client.delete(f"/v1/jobs/{job}/checkpoints/{second['id']}")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "checkpoint_in_use")
+    assert world.client.delete(f"/v1/jobs/{job}/checkpoints/{first['id']}").status_code == 204
+    assert world.client.get(f"/v1/jobs/{job}/checkpoints/{first['id']}").status_code == 404
+    world.sweep()
+    assert (old.exists(), new.exists()) == (False, True)
+    assert world.job(job)["last_checkpoint_step"] == 10
+
+
+def test_a_checkpoint_that_was_written_anew_meanwhile_stays(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    folder = save(world, worker, job, 5)
+    save(world, worker, job, 10)
+    (first, _) = world.client.get(f"/v1/jobs/{job}/checkpoints").json()["data"]
+    world.client.delete(f"/v1/jobs/{job}/checkpoints/{first['id']}")
+    worker.checkpoint(5)
+    world.sweep()
+    assert folder.exists()
+
+
+def test_a_checkpoint_whose_folder_is_gone_is_not_listed_for_long(world: World, over: str) -> None:
+    run = world.services.run(over)
+    run.checkpoint(10).root.rename(run.checkpoints / "step-0000000010.damaged")
+    world.sweep()
+    assert [one["step"] for one in world.client.get(f"/v1/jobs/{over}/checkpoints").json()["data"]] == [20]
+
+
+def test_disk_use_is_measured_by_job_and_by_person_and_told(world: World, over: str) -> None:
+    assert world.job(over)["disk_bytes"] is None
+    world.sweep()
+    held = world.job(over)["disk_bytes"]
+    assert held > 2000
+    (fork,) = [world.submit(resume_from=f"{over}:10")]
+    world.sweep()
+    assert world.job(fork)["disk_bytes"] < 1000, "what it shares with its source is counted there"
+    usage = world.client.get("/v1/usage").json()
+    assert usage["users"] == [{"name": "admin", "jobs": 2, "disk_bytes": held + world.job(fork)["disk_bytes"]}]
+    assert usage["free_bytes"] > 0
+
+
+def test_a_full_quota_refuses_with_the_numbers(world: World, over: str) -> None:
+    world.settings.quota_gb_per_user = 1e-6
+    key = {"Idempotency-Key": "before"}
+    spec = world.job(over)["spec"]
+    assert world.client.post("/v1/jobs", json=spec, headers=key).status_code == 201, "not measured yet"
+    world.sweep()
+    refused = world.client.post("/v1/jobs", json=spec)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "quota_exceeded")
+    assert "1e-06 GB is what one person's may" in refused.json()["error"]["message"]
+    assert world.client.post("/v1/jobs", json=spec, headers=key).status_code == 201, "a repeated request is answered"
+    client = world.person("user", "somebody")
+    assert client.post("/v1/jobs", json=spec).status_code == 201
+
+
+def test_a_disk_that_runs_low_is_told_once_an_hour_before_it_is_full(world: World) -> None:
+    world.settings.low_disk_gb = 1e9
+    job = world.submit()
+    world.start(job)
+    for seconds in (0, 60, 3600):
+        world.clock.advance(seconds)
+        world.reconciler.run_once()
+        world.sweep()
+    events = world.client.get(f"/v1/jobs/{job}/events?limit=200").json()["data"]
+    assert [event["level"] for event in events if event["type"] == "low_disk"] == ["warning", "warning"]
+    ready = world.client.get("/readyz")
+    assert ready.status_code == 200
+    assert "are free for runs" in ready.json()["notes"][0]

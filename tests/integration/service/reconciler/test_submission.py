@@ -1,0 +1,335 @@
+"""Asking the scheduler beside the tick: nothing waits for sbatch, and late answers are fenced."""
+
+import json
+import threading
+
+import pytest
+
+from service.reconciler.leader_election import LeaderLease, LeaseLostError
+from service.reconciler.submission.pool import HandOvers
+from service.scheduler.base import Ambiguous, LaunchPlan, Observation, Rejected, SubmitOutcome
+from tests.support.wait import wait_until
+from tests.support.world import FakeScheduler, World
+from trainyard.contract.layout import write_atomic
+
+
+class HangingScheduler(FakeScheduler):
+    """Its sbatch hangs until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__(name="slurm")
+        self.asked = threading.Event()
+        self.go = threading.Event()
+
+    def submit(self, plan: LaunchPlan) -> SubmitOutcome:
+        self.asked.set()
+        assert self.go.wait(30)
+        return super().submit(plan)
+
+
+@pytest.fixture
+def hanging(world: World) -> HangingScheduler:
+    """The world's scheduler, whose answers come from threads."""
+    world.scheduler = HangingScheduler()
+    world.reconciler = world.new_reconciler("one", HandOvers(threads=2))
+    return world.scheduler
+
+
+def test_an_sbatch_that_hangs_holds_up_nothing_else(world: World, hanging: HangingScheduler) -> None:
+    stuck = world.submit()
+    world.tick()
+    assert hanging.asked.wait(10)
+    other = world.submit()
+    world.client.post(f"/v1/jobs/{other}/cancel")
+    world.tick(3)
+    assert (world.status(stuck), world.status(other)) == ("submitting", "cancelled")
+    hanging.go.set()
+    wait_until(lambda: (world.tick(), world.status(stuck) == "pending")[1], 10, "its id to be recorded")
+    assert len(hanging.submitted) == 1
+
+
+def test_a_question_that_takes_long_is_told_of(world: World, hanging: HangingScheduler) -> None:
+    job = world.submit()
+    world.tick()
+    assert hanging.asked.wait(10)
+    world.clock.advance(50)
+    world.tick()
+    assert world.job(job)["status_message"] == "being handed to the scheduler (slurm)"
+    world.clock.advance(10)
+    world.tick(2)
+    assert "for more than a minute" in world.job(job)["status_message"]
+    hanging.go.set()
+    wait_until(lambda: (world.tick(), world.status(job) == "pending")[1], 10, "its id to be recorded")
+
+
+def test_no_more_are_asked_at_once_than_there_is_room(world: World, hanging: HangingScheduler) -> None:
+    jobs = [world.submit() for _ in range(4)]
+    world.tick()
+    assert [world.status(job) for job in jobs] == ["submitting", "submitting", "queued", "queued"]
+    hanging.go.set()
+    wait_until(lambda: (world.tick(), len(hanging.submitted) == 4)[1], 10, "all to be submitted")
+    wait_until(lambda: (world.tick(), {world.status(job) for job in jobs} == {"pending"})[1], 10, "their ids")
+    assert len({plan.tag for plan in hanging.submitted}) == 4
+
+
+def test_a_job_cancelled_while_it_is_being_asked_about_leaves_nothing(world: World, hanging: HangingScheduler) -> None:
+    job = world.submit()
+    world.tick()
+    assert hanging.asked.wait(10)
+    world.client.post(f"/v1/jobs/{job}/cancel")
+    world.tick(2)
+    assert world.status(job) == "submitting", "what may have been queued is not called gone"
+    hanging.go.set()
+    wait_until(lambda: (world.tick(), bool(hanging.cancelled))[1], 10, "what was queued to be cancelled")
+    hanging.say("ended")
+    world.tick(2)
+    assert world.status(job) == "cancelled"
+
+
+def test_a_shutdown_records_what_is_answered_in_time_and_hands_the_lease_over(
+    world: World, hanging: HangingScheduler
+) -> None:
+    job = world.submit()
+    world.tick()
+    hanging.go.set()
+    world.reconciler.close()
+    assert world.job(job)["attempt"]["scheduler_id"] is not None
+    second = LeaderLease(world.database, "two")
+    assert second.hold(world.clock()), "the next service need not wait for the lease to expire"
+
+
+def test_a_crash_between_the_intention_and_the_question_costs_no_waiting(world: World) -> None:
+    world.scheduler.name = "slurm"
+    job = world.submit()
+    world.crash_at("submit.after-intent")
+    with pytest.raises(SystemExit):
+        world.tick()
+    world.reconciler = world.new_reconciler("one")
+    world.tick()
+    assert (world.status(job), len(world.scheduler.submitted)) == ("pending", 1)
+
+
+def test_a_question_whose_end_was_not_heard_is_waited_for_to_its_limit(world: World) -> None:
+    """The submitter outlives a service that was killed: sbatch may still be asked while the next service looks."""
+    world.scheduler.name = "slurm"
+    world.submit()
+    world.crash_at("prepare.after-files")
+    with pytest.raises(SystemExit):
+        world.tick()
+    world.reconciler = world.new_reconciler("one")
+    for _ in range(8):
+        world.tick()
+        world.clock.advance(59)
+    assert world.scheduler.submitted == [], "480 s after it was asked"
+    world.clock.advance(60)
+    world.tick()
+    assert len(world.scheduler.submitted) == 1
+
+
+def test_the_wait_counts_from_the_last_question_and_not_from_the_first(world: World) -> None:
+    world.scheduler.name = "slurm"
+    world.submit()
+    world.scheduler.outcome = Ambiguous("Socket timed out")
+    world.tick()
+    for _ in range(3):
+        world.clock.advance(60)
+        world.tick()
+    world.scheduler.outcome = None
+    for _ in range(2):
+        world.clock.advance(60)
+        world.tick()
+        assert world.scheduler.submitted == [], "it was asked a second time less than 180 s ago"
+    world.clock.advance(120)
+    world.tick()
+    assert len(world.scheduler.submitted) == 1
+
+
+def test_a_full_disk_leaves_the_job_to_be_tried_again(world: World) -> None:
+    job = world.submit()
+    blocked = world.settings.runs / job
+    blocked.write_text("a file where the folder should be")
+    world.tick(2)
+    assert world.status(job) == "submitting"
+    assert "the run directory cannot be written" in world.job(job)["status_message"]
+    blocked.unlink()
+    world.tick()
+    assert (world.status(job), len(world.scheduler.submitted)) == ("pending", 1)
+
+
+def test_while_the_scheduler_is_silent_nothing_is_submitted(world: World) -> None:
+    first = world.submit()
+    world.tick()
+    world.scheduler.unavailable = True
+    second = world.submit()
+    world.tick(3)
+    assert (world.status(first), world.status(second)) == ("pending", "queued")
+    world.scheduler.unavailable = False
+    world.tick()
+    assert world.status(second) == "pending"
+
+
+def test_a_leader_that_was_stopped_writes_nothing_when_it_goes_on(world: World) -> None:
+    job = world.submit()
+    old = LeaderLease(world.database, "one")
+    assert old.hold(world.clock())
+    world.clock.advance(60)
+    new = LeaderLease(world.database, "two")
+    assert new.hold(world.clock())
+    assert new.term == (old.term or 0) + 1
+    with pytest.raises(LeaseLostError), old.write():
+        pytest.fail("a former leader was let in")
+    assert world.status(job) == "queued"
+
+
+def test_a_stopped_leaders_answer_is_not_recorded_over_the_next_ones(world: World, hanging: HangingScheduler) -> None:
+    job = world.submit()
+    world.tick()
+    assert hanging.asked.wait(10)
+    world.clock.advance(60)
+    second = world.new_reconciler("two")
+    second.run_once()
+    hanging.go.set()
+    world.reconciler.close()
+    assert world.status(job) == "submitting", "the old leader's answer is dropped"
+    world.clock.advance(60)
+    second.run_once()
+    assert world.status(job) == "pending", "and found again by the new one"
+    assert len(hanging.submitted) == 1
+
+
+def test_a_refusal_without_the_excluded_nodes_is_asked_again_with_them(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    worker.end("node_failure", failure={"type": "NodeVanished", "message": "gone", "node": "n7", "consequence": True})
+    world.scheduler.outcome = Rejected("Requested node configuration is not available")
+    world.tick(2)
+    assert world.status(job) == "submitting"
+    world.scheduler.outcome = None
+    world.tick(2)
+    assert world.status(job) == "pending"
+    kinds = [event["type"] for event in world.client.get(f"/v1/jobs/{job}/events?limit=200").json()["data"]]
+    assert {"node_excluded", "node_exclusion_lifted"} <= set(kinds)
+
+
+def test_a_node_that_failed_an_attempt_is_left_out_of_the_next_one(world: World) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    worker.end("node_failure", failure={"type": "NodeVanished", "message": "gone", "node": "n7", "consequence": True})
+    world.tick(2)
+    document = world.folder(job, 2).launch.read_text()
+    assert '"excluded_nodes": [\n    "n7"\n  ]' in document
+    (event,) = [
+        event
+        for event in world.client.get(f"/v1/jobs/{job}/events?limit=200").json()["data"]
+        if event["type"] == "node_excluded"
+    ]
+    assert event["message"] == (
+        "n7 is left out of the next attempt: as far as can be told, attempt 1 failed because of it"
+    )
+
+
+@pytest.mark.parametrize("name", ["n7,n8", "n[1-99]", "a b", "x\n#SBATCH", "", "-n", "n" * 65])
+def test_a_stranger_cannot_exclude_more_than_a_node(world: World, name: str) -> None:
+    job = world.submit()
+    worker = world.start(job)
+    worker.end("node_failure", failure={"type": "NodeVanished", "message": "gone", "node": name, "consequence": True})
+    world.tick(2)
+    assert '"excluded_nodes": []' in world.folder(job, 2).launch.read_text()
+
+
+def test_of_two_entries_the_one_that_claimed_is_watched(world: World) -> None:
+    """The first was accepted without an answer and stayed unseen; the second is the one whose id came back."""
+    world.scheduler.name = "slurm"
+    job = world.submit()
+    world.tick()
+    world.worker(job).claim("nonce-of-the-first", "17")
+    assert world.job(job)["attempt"]["scheduler_id"] == "17"
+    kinds = [event["message"] for event in world.client.get(f"/v1/jobs/{job}/events?limit=200").json()["data"]]
+    assert "the scheduler has it as 17, says its worker" in kinds
+
+
+def test_the_end_of_a_refused_double_is_not_the_end_of_the_attempt(world: World) -> None:
+    """Its claim was decided by files while the service was away."""
+    world.scheduler.name = "slurm"
+    job = world.submit()
+    world.tick()
+    claim = {"nonce": "nonce-of-the-first", "host": "n1", "pid": 7, "scheduler_id": "17"}
+    write_atomic(world.folder(job).claim, json.dumps(claim))
+    world.scheduler.say("ended")
+    world.tick()
+    assert (world.status(job), world.job(job)["attempt"]["scheduler_id"]) == ("pending", "17")
+
+
+@pytest.mark.parametrize("outcome", [Rejected("no"), Ambiguous("who knows")])
+def test_a_late_answer_changes_nothing_for_a_job_that_runs(
+    outcome: SubmitOutcome, world: World, hanging: HangingScheduler
+) -> None:
+    job = world.submit()
+    world.tick()
+    assert hanging.asked.wait(10)
+    hanging.outcome = outcome
+    world.worker(job).claim("nonce-of-the-first", "17")
+    hanging.go.set()
+    world.reconciler.close()
+    assert (world.status(job), world.job(job)["attempt"]["scheduler_id"]) == ("running", "17")
+
+
+class TestASlowDisk:
+    """The scheduler is asked only soon after that was said, and the files lie on the way."""
+
+    @pytest.fixture
+    def slow(self, world: World) -> World:
+        """Writing takes longer than a word is good for."""
+        world.scheduler.name = "slurm"
+        world.reconciler = world.new_reconciler("one")
+        world.services.crash = lambda label: world.clock.advance(100) if label == "prepare.after-files" else None
+        return world
+
+    def test_delays_the_question_and_does_not_forget_it(self, slow: World) -> None:
+        job = slow.submit()
+        slow.tick(2)
+        assert (slow.status(job), len(slow.scheduler.submitted)) == ("pending", 1)
+
+    def test_that_outlasts_the_lease_leaves_the_question_to_the_next_service(self, slow: World) -> None:
+        slow.submit()
+
+        def taken_over(label: str) -> None:
+            if label == "prepare.after-files":
+                slow.clock.advance(100)
+                assert LeaderLease(slow.database, "two").hold(slow.clock())
+
+        slow.services.crash = taken_over
+        slow.tick()
+        assert slow.scheduler.submitted == []
+
+
+def test_restarts_of_a_launcher_that_left_no_last_word_are_errors_of_the_program_all_the_same(world: World) -> None:
+    job = world.submit(restart={"max_retries": 3})
+    worker = world.start(job)
+    for execution in (1, 2, 3):
+        worker.execution = execution
+        assert worker.metrics([("train/loss", execution, 1.0)]).status_code == 200
+    world.scheduler.say("ended")
+    world.tick(2)
+    assert json.loads(world.folder(job, 2).launch.read_text())["max_restarts"] == 1
+    worker = world.start(job)
+    worker.execution = 5
+    worker.end("error", failure={"type": "ValueError", "message": "bad"})
+    world.tick()
+    assert "(1 left)" in world.job(job)["status_message"]
+
+
+def test_what_fails_without_a_word_on_every_node_does_not_use_them_up(world: World) -> None:
+    """It gets on each time, so that there is no end to it."""
+    job = world.submit()
+    for number in (1, 2, 3, 4, 5):
+        worker = world.start(job)
+        worker.checkpoint(number)
+        tag = world.scheduler.submitted[-1].tag
+        seen = Observation("ended", "Slurm: FAILED, exit code 1:0", (f"n{number}",), ended_as="failed")
+        world.scheduler.states[tag] = seen
+        world.tick()
+        assert world.status(job) == "queued"
+    events = world.client.get(f"/v1/jobs/{job}/events?limit=200").json()["data"]
+    assert sorted(event["data"]["node"] for event in events if event["type"] == "node_excluded") == ["n1", "n2"]
+    assert json.loads(world.folder(job, 5).launch.read_text())["excluded_nodes"] == ["n1", "n2"]

@@ -1,0 +1,204 @@
+"""Webhooks, to a real receiver on this machine through the administrator's allow-list."""
+
+import base64
+import hashlib
+import hmac
+import json
+import ssl
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.webhooks.sender import Sender
+from service.webhooks.signing import DELAYS
+from tests.support.receiver import Receiver, receiver, self_signed
+from tests.support.world import SPEC, World
+
+
+@pytest.fixture
+def told(world: World) -> Iterator[Receiver]:
+    with receiver() as made:
+        allow(world, f"127.0.0.1:{made.port}")
+        yield made
+
+
+def allow(world: World, *hosts: str) -> None:
+    world.services.settings = world.settings.model_copy(update={"webhook_allowed_hosts": hosts})
+
+
+def hook(world: World, told: Receiver, **body: Any) -> dict[str, Any]:
+    answer = world.client.post("/v1/webhooks", json={"url": f"http://127.0.0.1:{told.port}/hook?x=1", **body})
+    assert answer.status_code == 201, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def deliveries(world: World, webhook: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = world.client.get(f"/v1/webhooks/{webhook['id']}/deliveries").json()["data"]
+    return found
+
+
+def test_each_change_of_status_is_told_signed_and_once(world: World, told: Receiver) -> None:
+    webhook = hook(world, told)
+    job = world.submit(metadata={"team": "nlp", "api_token": "hush"})
+    world.start(job).end("completed")
+    world.tick()
+    while world.post():
+        pass
+    bodies = sorted((json.loads(m.body) for m in told.messages), key=lambda body: body["job"]["sequence"])
+    assert [body["job"]["status"] for body in bodies] == ["queued", "submitting", "pending", "running", "succeeded"]
+    assert bodies[-1]["job"]["id"] == job
+    assert bodies[-1]["job"]["metadata"] == {"team": "nlp", "api_token": "[hidden]"}
+    last = next(message for message in told.messages if "succeeded" in message.body)
+    assert last.path == "/hook?x=1"
+    signed = f"{last.headers['webhook-id']}.{last.headers['webhook-timestamp']}.{last.body}".encode()
+    key = base64.b64decode(webhook["secret"].removeprefix("whsec_"))
+    expected = "v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
+    assert last.headers["webhook-signature"] == expected
+    assert {one["state"] for one in deliveries(world, webhook)} == {"delivered"}
+    assert "secret" not in world.client.get(f"/v1/webhooks/{webhook['id']}").json()
+    assert webhook["secret"] not in world.client.get("/v1/webhooks").text
+
+
+def test_only_the_statuses_and_jobs_that_are_wanted(world: World, told: Receiver) -> None:
+    ada = world.person("user", "ada")
+    own = {"url": f"http://127.0.0.1:{told.port}/own", "statuses": ["queued"]}
+    every = {**own, "url": f"http://127.0.0.1:{told.port}/all", "jobs": "all"}
+    for body in (own, every):
+        assert ada.post("/v1/webhooks", json=body).status_code == 201
+    world.submit()
+    assert ada.post("/v1/jobs", json=SPEC).status_code == 201
+    world.tick()
+    world.post()
+    assert sorted(message.path for message in told.messages) == ["/all", "/all", "/own"]
+
+
+def test_a_message_is_written_with_its_event_or_not_at_all(world: World, told: Receiver) -> None:
+    webhook = hook(world, told)
+    world.submit()
+    before = len(deliveries(world, webhook))
+    world.crash_at("submit.before-intent")
+    with pytest.raises(SystemExit):
+        world.tick()
+    assert len(deliveries(world, webhook)) == before
+
+
+def test_one_that_fails_is_sent_again_later_under_the_same_id(world: World, told: Receiver) -> None:
+    webhook = hook(world, told, statuses=["queued"])
+    world.submit()
+    told.status = 503
+    assert world.post() == 1
+    (waiting,) = deliveries(world, webhook)
+    assert (waiting["state"], waiting["answer_status"], waiting["error"]) == ("waiting", 503, "answered 503")
+    assert world.post() == 0, "not before its time"
+    told.status = 204
+    world.clock.advance(DELAYS[0].total_seconds())
+    assert world.post() == 1
+    (done,) = deliveries(world, webhook)
+    assert (done["state"], done["attempts"]) == ("delivered", 2)
+    first, second = told.messages
+    assert first.headers["webhook-id"] == second.headers["webhook-id"] == done["id"]
+    assert first.headers["webhook-timestamp"] < second.headers["webhook-timestamp"]
+
+
+def test_it_is_given_up_in_the_end(world: World, told: Receiver) -> None:
+    webhook = hook(world, told, statuses=["queued"])
+    world.submit()
+    told.status = 500
+    for delay in (timedelta(), *DELAYS):
+        world.clock.advance(delay.total_seconds())
+        assert world.post() == 1
+    (ended,) = deliveries(world, webhook)
+    assert (ended["state"], ended["attempts"], ended["next_at"]) == ("given_up", len(DELAYS) + 1, None)
+    world.clock.advance(10 * 86_400)
+    assert world.post() == 0
+
+
+def test_a_service_that_dies_after_sending_sends_again(world: World, told: Receiver) -> None:
+    hook(world, told, statuses=["queued"])
+    world.submit()
+    world.crash_at("post.after-sending")
+    with pytest.raises(SystemExit):
+        world.post()
+    assert world.post() == 1
+    assert len({message.headers["webhook-id"] for message in told.messages}) == 1
+    assert len(told.messages) == 2
+
+
+def test_many_failures_over_an_hour_disable_it_and_a_test_that_arrives_enables_it(world: World, told: Receiver) -> None:
+    webhook = hook(world, told, statuses=["queued"])
+    told.status = 500
+    for _ in range(20):
+        world.submit()
+        world.clock.advance(3 * 60 + 10)
+        assert world.post() >= 1
+    shown = world.client.get(f"/v1/webhooks/{webhook['id']}").json()
+    assert shown["disabled_at"] is not None
+    (entry,) = world.client.get("/v1/audit?action=disable_webhook").json()["data"]
+    assert (entry["actor"], entry["target"], entry["detail"]["failures"]) == ("service", webhook["id"], 20)
+    assert {one["state"] for one in deliveries(world, webhook)} == {"given_up"}
+    world.submit()
+    world.clock.advance(86_400)
+    assert world.post() == 0, "it is told nothing more"
+    told.status = 200
+    assert world.client.post(f"/v1/webhooks/{webhook['id']}/test").status_code == 202
+    assert world.post() == 1
+    shown = world.client.get(f"/v1/webhooks/{webhook['id']}").json()
+    assert (shown["disabled_at"], shown["failures"]) == (None, 0)
+
+
+def test_one_slow_receiver_does_not_hold_up_another(world: World, told: Receiver) -> None:
+    with receiver() as slow:
+        allow(world, f"127.0.0.1:{told.port}", f"127.0.0.1:{slow.port}")
+        slow.seconds = 30.0
+        late = hook(world, slow, statuses=["queued"])
+        hook(world, told, statuses=["queued"])
+        world.submit()
+        world.submit()
+        assert world.post() == 3, "both of one, the first of the other"
+        assert len(told.messages) == 2
+        errors = [one["error"] for one in deliveries(world, late)]
+    assert errors == [None, "no answer within 1 s"]
+
+
+def test_by_tls_under_the_name_and_not_under_another(world: World, tmp_path: Path) -> None:
+    certificate = self_signed(tmp_path, "hooks.example")
+    trust = ssl.create_default_context(cafile=str(certificate[0]))
+    with receiver(certificate) as told:
+        for name, arrives in (("hooks.example", True), ("other.example", False)):
+            allow(world, f"{name}:{told.port}")
+            world.services.resolver = lambda _host, _port: ["127.0.0.1"]
+            url = f"https://{name}:{told.port}/"
+            answer = world.client.post("/v1/webhooks", json={"url": url, "statuses": ["queued"]})
+            webhook = answer.json()
+            assert answer.status_code == 201, answer.text
+            world.client.post(f"/v1/webhooks/{webhook['id']}/test")
+            sender = Sender(world.services.settings.webhook_allowed_hosts, world.services.resolver, trust)
+            world.post(sender)
+            (done,) = deliveries(world, webhook)
+            assert (done["state"] == "delivered") is arrives, done
+            assert arrives or "certificate" in done["error"].lower()
+        assert [message.headers["host"] for message in told.messages] == [f"hooks.example:{told.port}"]
+
+
+def test_others_neither_see_nor_touch_it(world: World, told: Receiver) -> None:
+    ada, bob, eve = world.person("user", "ada"), world.person("user", "bob"), world.person("viewer", "eve")
+    body = {"url": f"http://127.0.0.1:{told.port}/"}
+    webhook = ada.post("/v1/webhooks", json=body).json()["id"]
+    assert bob.get(f"/v1/webhooks/{webhook}").status_code == 404
+    assert bob.delete(f"/v1/webhooks/{webhook}").status_code == 404
+    assert bob.get("/v1/webhooks").json()["data"] == []
+    assert eve.post("/v1/webhooks", json=body).status_code == 403
+    assert [one["id"] for one in world.client.get("/v1/webhooks").json()["data"]] == [webhook]
+    assert ada.delete(f"/v1/webhooks/{webhook}").status_code == 204
+    assert ada.get(f"/v1/webhooks/{webhook}").status_code == 404
+
+
+def test_there_is_an_end_to_how_many_one_person_has(world: World, told: Receiver) -> None:
+    for _ in range(20):
+        hook(world, told)
+    answer = world.client.post("/v1/webhooks", json={"url": f"http://127.0.0.1:{told.port}/"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "too_many_webhooks")

@@ -1,0 +1,27 @@
+"""From where a request came."""
+
+from ipaddress import ip_network
+
+import pytest
+
+from service.api.client_address import client_address
+
+PROXIES = (ip_network("10.0.0.0/8"), ip_network("::1"))
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "expected"),
+    [
+        ("192.0.2.1", "", "192.0.2.1"),
+        ("192.0.2.1", "198.51.100.7", "192.0.2.1"),
+        ("10.0.0.1", "198.51.100.7", "198.51.100.7"),
+        ("10.0.0.1", "203.0.113.9, 198.51.100.7", "198.51.100.7"),
+        ("10.0.0.1", "203.0.113.9, 198.51.100.7, 10.0.0.2", "198.51.100.7"),
+        ("10.0.0.1", "evil\n, <script>", "10.0.0.1"),
+        ("10.0.0.1", "", "10.0.0.1"),
+        ("::1", "2001:db8::1", "2001:db8::1"),
+        ("testclient", "198.51.100.7", "testclient"),
+    ],
+)
+def test_only_trusted_proxies_are_believed(peer: str, forwarded: str, expected: str) -> None:
+    assert client_address(peer, forwarded, PROXIES) == expected

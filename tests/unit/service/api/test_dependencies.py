@@ -1,0 +1,30 @@
+"""What the parameters of routes are read as."""
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from service.api.dependencies import Moment
+
+MOMENTS: TypeAdapter[datetime] = TypeAdapter(Moment)
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("2026-11-22T10:00:00Z", datetime(2026, 11, 22, 10, tzinfo=UTC)),
+        ("2026-11-22T10:00:00+02:00", datetime(2026, 11, 22, 10, tzinfo=timezone(timedelta(hours=2)))),
+        ("2026-11-22T10:00:00 02:00", datetime(2026, 11, 22, 10, tzinfo=timezone(timedelta(hours=2)))),
+        ("2026-11-22 10:00:00.250 0000", datetime(2026, 11, 22, 10, 0, 0, 250_000, tzinfo=UTC)),
+        ("2026-11-22T10:00 00:00", datetime(2026, 11, 22, 10, tzinfo=UTC)),
+    ],
+)
+def test_a_plus_that_came_as_a_blank_is_a_plus(text: str, moment: datetime) -> None:
+    assert MOMENTS.validate_python(text) == moment
+
+
+@pytest.mark.parametrize("text", ["2026-11-22 10:00", "2026-11-22 10:00:00", "2026-11-22T10:00:00", "0.5"])
+def test_a_moment_without_a_zone_is_none(text: str) -> None:
+    with pytest.raises(ValidationError):
+        MOMENTS.validate_python(text)

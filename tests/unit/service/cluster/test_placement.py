@@ -1,0 +1,63 @@
+"""What a job's ranks compute on, by the partition that it wants."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from service.cluster.placement import place_of
+from service.core.settings import Settings
+from trainyard.contract.cluster import ClusterResource, NodeShape, PartitionResource
+from trainyard.contract.sections import Resources
+
+ON_SLURM = Settings(backend="slurm")
+CLUSTER = ClusterResource(
+    backend="slurm",
+    taken_at=datetime(2020, 1, 1, tzinfo=UTC),
+    age_seconds=1e6,
+    partitions=[
+        PartitionResource(name="cpu", default=True, shapes=[NodeShape(nodes=4)]),
+        PartitionResource(name="gpu", shapes=[NodeShape(nodes=2, gpus={"a100": 4})]),
+    ],
+)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ({}, "cpu"),
+        ({"partition": "gpu"}, "cuda"),
+        ({"partition": "cpu,gpu"}, "cuda"),
+        ({"gpu_type": "a100"}, "cuda"),
+        ({"partition": "unknown"}, "cuda"),
+    ],
+)
+def test_the_partition_tells_however_old_the_snapshot_is(wanted: dict[str, str], found: str) -> None:
+    assert place_of(ON_SLURM, Resources(**wanted), CLUSTER).accelerator == found
+
+
+def test_nothing_is_guessed_before_slurm_has_told() -> None:
+    nothing = ClusterResource(backend="slurm")
+    assert place_of(ON_SLURM, Resources(partition="gpu"), nothing).accelerator is None
+    assert place_of(ON_SLURM, Resources(gpu_type="a100"), nothing).accelerator == "cuda"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "minutes"),
+    [
+        ({}, None),
+        ({"partition": "short"}, 60),
+        ({"partition": "default"}, 30),
+        ({"partition": "cpu,short,default"}, 30),
+        ({"partition": "short", "qos": "long"}, None),
+    ],
+)
+def test_a_job_that_names_no_limit_has_its_partitions(wanted: dict[str, str], minutes: int | None) -> None:
+    short = PartitionResource(name="short", time_limit_minutes=60)
+    default = PartitionResource(name="default", time_limit_minutes=1440, default_time_minutes=30)
+    cluster = CLUSTER.model_copy(update={"partitions": [*CLUSTER.partitions, short, default]})
+    assert place_of(ON_SLURM, Resources(**wanted), cluster).limit_minutes == minutes
+
+
+def test_the_setting_overrides_the_cluster() -> None:
+    forced = Settings(backend="slurm", accelerator="cpu")
+    assert place_of(forced, Resources(partition="gpu", gpu_type="a100"), CLUSTER).accelerator == "cpu"

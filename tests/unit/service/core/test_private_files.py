@@ -1,0 +1,33 @@
+"""Files that only the service's account may read."""
+
+import stat
+from pathlib import Path
+
+from service.core.private_files import keep_private
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_what_others_could_read_is_closed_to_them(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    state.chmod(0o755)
+    file = state / "trainyard.sqlite"
+    for ending in ("", "-wal"):
+        Path(f"{file}{ending}").touch()
+        Path(f"{file}{ending}").chmod(0o644)
+    keep_private(state, f"sqlite:///{file}")
+    assert [mode(state), mode(file), mode(Path(f"{file}-wal"))] == [0o700, 0o600, 0o600]
+
+
+def test_a_new_database_is_closed_from_the_start(tmp_path: Path) -> None:
+    file = tmp_path / "elsewhere" / "x.sqlite"
+    keep_private(tmp_path, f"sqlite:///{file}")
+    assert mode(file) == 0o600
+
+
+def test_postgres_has_no_file_of_ours(tmp_path: Path) -> None:
+    keep_private(tmp_path, "postgresql+psycopg://somebody@db.example/x")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,70 @@
+"""Settings that become others: the nodes' interpreter, and the database's password from a file."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from service.__main__ import main
+from service.cluster.placement import Place
+from service.core.errors import ServiceError
+from service.core.settings import Settings, misspelt
+from service.planner.script import preview
+from trainyard.contract.resolve import resolve
+from trainyard.contract.spec import parse_spec
+from trainyard.contract.templates import fill_template
+
+
+def private(path: Path, text: str) -> Path:
+    path.write_text(text)
+    path.chmod(0o600)
+    return path
+
+
+@pytest.mark.parametrize(("name", "value"), [("CODE_ROLES", "admin,viewer"), ("PORT", "x"), ("DATABASE_URL", "x:")])
+def test_a_bad_setting_is_named_as_it_is_set(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, value: str
+) -> None:
+    monkeypatch.setenv(f"TRAINYARD_{name}", value)
+    assert main(["doctor"]) == 2
+    assert capsys.readouterr().err.startswith(f"TRAINYARD_{name}: ")
+
+
+def test_the_nodes_interpreter_stands_in_the_batch_script(tmp_path: Path) -> None:
+    settings = Settings(backend="slurm", slurm_python=Path("/nodes/bin/python"), state_dir=tmp_path, accelerator="cpu")
+    spec = resolve(parse_spec(fill_template("mlp_parity", {})), settings.site)
+    script, _ = preview(settings, spec, Place(accelerator="cpu"))
+    assert script is not None
+    assert " /nodes/bin/python -u -m submitit.core._submit " in script
+
+
+def test_on_this_machine_it_is_the_services_own() -> None:
+    assert Settings(slurm_python=Path("/nodes/bin/python")).python == sys.executable
+    assert Settings(backend="slurm").python == sys.executable
+
+
+def test_the_password_is_taken_as_it_is(tmp_path: Path) -> None:
+    secret = private(tmp_path / "password", "odd/@:p%w\n")
+    settings = Settings(database_url="postgres://ada@host/yard", database_password_file=secret)
+    url = sa.make_url(settings.url)
+    assert (url.username, url.password, url.host, url.database) == ("ada", "odd/@:p%w", "host", "yard")
+
+
+def test_a_file_that_is_no_secret_is_refused(tmp_path: Path) -> None:
+    def url_with(path: Path) -> str:
+        return Settings(database_url="postgres://ada@host/yard", database_password_file=path).url
+
+    shared = private(tmp_path / "shared", "x")
+    shared.chmod(0o644)
+    with pytest.raises(ServiceError, match="can be read by others: chmod 600"):
+        url_with(shared)
+    with pytest.raises(ServiceError, match="is empty"):
+        url_with(private(tmp_path / "empty", "\n"))
+    with pytest.raises(ServiceError, match="No such file"):
+        url_with(tmp_path / "absent")
+
+
+def test_a_name_that_is_nearly_a_setting_is_told_and_others_are_not() -> None:
+    names = ["TRAINYARD_MAX_GPUS_PER_USR", "TRAINYARD_MAX_GPUS_PER_USER", "TRAINYARD_PORTS", "TRAINYARD_URL", "PATH"]
+    assert list(misspelt(names)) == [("TRAINYARD_MAX_GPUS_PER_USR", "TRAINYARD_MAX_GPUS_PER_USER")]

@@ -1,0 +1,65 @@
+"""Writers take turns in the order in which they came."""
+
+import threading
+
+import pytest
+
+from service.db.fair_lock import Turns, TurnTimeoutError
+from tests.support.wait import wait_until
+
+
+def waiting(turns: Turns) -> int:
+    return len(turns._waiting)
+
+
+def test_first_come_first_served() -> None:
+    turns, served = Turns(), []
+
+    def serve(number: int) -> None:
+        with turns.turn(10):
+            served.append(number)
+
+    threads = [threading.Thread(target=serve, args=(number,)) for number in range(5)]
+    with turns.turn(10):
+        for number, thread in enumerate(threads, 1):
+            thread.start()
+            wait_until(lambda number=number: waiting(turns) == number, 10, "it to wait")
+    for thread in threads:
+        thread.join()
+    assert served == [0, 1, 2, 3, 4]
+
+
+def test_one_at_a_time() -> None:
+    turns, inside, most = Turns(), [], []
+
+    def serve() -> None:
+        for _ in range(200):
+            with turns.turn(10):
+                inside.append(1)
+                most.append(len(inside))
+                inside.pop()
+
+    threads = [threading.Thread(target=serve) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(most), max(most)) == (1600, 1)
+
+
+def test_who_gives_up_holds_nobody_up() -> None:
+    turns = Turns()
+    with turns.turn(1):
+        with pytest.raises(TurnTimeoutError), turns.turn(0.01):
+            pass
+        assert waiting(turns) == 0
+    with turns.turn(0.01):
+        pass
+
+
+def test_an_error_passes_the_turn_on() -> None:
+    turns = Turns()
+    with pytest.raises(ValueError, match="no"), turns.turn(1):
+        raise ValueError("no")
+    with turns.turn(0.01):
+        pass

@@ -1,0 +1,65 @@
+"""What `scontrol show config` and `sacctmgr` print, as accounts and what is refused."""
+
+import pytest
+
+from service.scheduler.slurm.accounting_rules import (
+    AccountingRules,
+    may_do_all,
+    parse_accounts,
+    parse_rules,
+    refused,
+)
+
+CONFIGURATION = """Configuration data as of 2026-01-01T00:00:00
+AccountingStorageBackupHost = (null)
+AccountingStorageEnforce = {enforce}
+AccountingStorageType   = {storage}
+ClusterName             = lab
+
+Slurmctld(primary) at host is UP
+"""
+ASSOCIATIONS = """\
+None|lab|physics||physics|long,normal
+None|lab|chemistry|gpu|physics|normal
+None|lab|chemistry|high|physics|+urgent
+None|other|biology||physics|normal
+None|lab|||physics|normal
+"""
+
+
+@pytest.mark.parametrize(
+    ("enforce", "accounts", "qos"),
+    [
+        ("none", False, False),
+        ("associations", True, False),
+        ("associations,limits,qos", True, True),
+        ("qos", True, True),
+        ("safe", True, False),
+    ],
+)
+def test_what_is_enforced(enforce: str, accounts: bool, qos: bool) -> None:
+    rules = parse_rules(CONFIGURATION.format(enforce=enforce, storage="accounting_storage/slurmdbd"))
+    assert rules == AccountingRules("lab", present=True, accounts=accounts, qos=qos)
+
+
+def test_without_accounting_there_is_nothing_to_ask() -> None:
+    assert not parse_rules(CONFIGURATION.format(enforce="none", storage="accounting_storage/none")).present
+
+
+def test_the_accounts_of_this_cluster_with_their_partitions_and_qos() -> None:
+    chemistry, physics = parse_accounts(ASSOCIATIONS, "lab")
+    assert (physics.name, physics.default, physics.partitions, physics.qos) == (
+        "physics",
+        True,
+        None,
+        ["long", "normal"],
+    )
+    assert (chemistry.default, chemistry.partitions, chemistry.qos) == (False, ["gpu", "high"], ["normal", "urgent"])
+
+
+def test_an_operator_is_refused_no_qos() -> None:
+    rules = AccountingRules("lab", present=True, accounts=True, qos=True)
+    assert may_do_all(ASSOCIATIONS) is False
+    assert may_do_all("Administrator|lab|root||root|normal\n") is True
+    assert refused(rules, operator=False) == ["account", "qos"]
+    assert refused(rules, operator=True) == ["account"]

@@ -1,0 +1,106 @@
+"""The batch script: what stands in it, and what never does."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from service.core.settings import Settings
+from service.scheduler.launch_plan import plan_launch
+from service.scheduler.slurm.batch_script import batch_script, is_plain_path
+from tests.unit.service.scheduler.test_launch_plan import document, spec_with
+
+FOLDER = Path("/runs/job-1/attempts/1")
+
+
+def script(*, extra: str = "", resources: dict[str, Any] | None = None, **changes: Any) -> str:
+    spec = spec_with({"MY_FLAG": "secret; touch pwned"})
+    spec = spec.model_copy(update={"resources": spec.resources.model_copy(update=resources or {})})
+    made = document(**({"spec": spec, "nodes": 2} | changes))
+    plan = plan_launch(made, folder=FOLDER, python="/py", allowed_environment={"PATH": "/bin"})
+    return batch_script(made, plan, extra=extra)
+
+
+def options(text: str) -> dict[str, str]:
+    lines = [line.removeprefix("#SBATCH --") for line in text.splitlines() if line.startswith("#SBATCH")]
+    return {name: value for name, _, value in (line.partition("=") for line in lines)}
+
+
+def test_asks_for_what_the_job_needs_and_nothing_else() -> None:
+    found = options(script(resources={"partition": "gpu", "cpus_per_gpu": 4, "memory_gb_per_gpu": 8, "qos": "normal"}))
+    assert found == {
+        "cpus-per-task": "8",
+        "error": "/runs/job-1/attempts/1/submitit/%j_0_log.err",
+        "export": "ALL",
+        "job-name": "ty-main-a1b2",
+        "mem": "16G",
+        "no-requeue": "",
+        "nodes": "2",
+        "ntasks-per-node": "1",
+        "open-mode": "append",
+        "output": "/runs/job-1/attempts/1/submitit/%j_0_log.out",
+        "partition": "gpu",
+        "qos": "normal",
+        "signal": "USR2@180",
+    }
+
+
+def test_gpus_are_asked_for_by_type_where_there_are_any() -> None:
+    assert "gres" not in options(script())
+    assert options(script(accelerator="cuda"))["gres"] == "gpu:2"
+    assert options(script(accelerator="cuda", resources={"gpu_type": "a100"}))["gres"] == "gpu:a100:2"
+
+
+@pytest.mark.parametrize(("minutes", "signal"), [(1, "CONT@15"), (10, "CONT@60"), (600, "USR2@105")])
+def test_slurms_warning_never_comes_before_the_workers_own(minutes: int, signal: str) -> None:
+    found = options(script(time_limit_minutes=minutes))
+    assert (found["time"], found["signal"]) == (str(minutes), signal)
+
+
+def test_the_warning_fits_the_partitions_limit_where_the_job_names_none() -> None:
+    found = options(script(partition_limit_minutes=1))
+    assert found["signal"] == "CONT@15"
+    assert "time" not in found
+
+
+def test_an_administrators_options_stand_in_every_script() -> None:
+    found = options(script(extra="--reservation=ai --exclusive --licenses=a:2,b"))
+    assert (found["reservation"], found["licenses"], "exclusive" in found) == ("ai", "a:2,b", True)
+    assert found["job-name"] == "ty-main-a1b2"
+
+
+@pytest.mark.parametrize(
+    "text", ["--export=NONE", "--job-name=x", "--requeue", "reservation=ai", "--comment='a b'", "--comment=$(x)", "-x"]
+)
+def test_what_is_the_services_or_could_be_more_than_an_option_is_no_setting(text: str) -> None:
+    with pytest.raises(ValidationError):
+        Settings(slurm_extra_options=text)
+
+
+def test_a_dead_task_takes_the_others_with_it_and_has_its_cpus() -> None:
+    text = script()
+    assert " --kill-on-bad-exit=1 --export=ALL /py -u -m submitit.core._submit /runs/job-1/attempts/1/submitit" in text
+    assert 'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"' in text
+
+
+def test_no_word_of_a_user_is_in_it() -> None:
+    assert "secret" not in script()
+    assert "MY_FLAG" not in script()
+
+
+@pytest.mark.parametrize("field", ["partition", "account", "qos", "constraint", "exclude"])
+@pytest.mark.parametrize("text", ["x\\'\"\ntouch /tmp/pwned #", "a b", "a;b", "$(x)", "", "a\\"])
+def test_what_acceptance_must_have_refused_stops_here(field: str, text: str) -> None:
+    with pytest.raises(ValueError, match="may not stand in a batch script"):
+        script(resources={field: text})
+
+
+@pytest.mark.parametrize("path", ["/runs/with blank", "/runs/it's", "/runs/a\nb", "relative", "/runs/%j", "/a\\b"])
+def test_a_path_that_sbatch_could_misread_is_refused(path: str) -> None:
+    assert not is_plain_path(Path(path))
+    made = document()
+    plan = plan_launch(made, folder=FOLDER, python="/py", allowed_environment={})
+    with pytest.raises(ValueError, match="cannot stand in a batch script"):
+        batch_script(made, replace(plan, folder=Path(path)))

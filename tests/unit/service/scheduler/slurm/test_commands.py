@@ -1,0 +1,64 @@
+"""Slurm's commands as this process runs them: counted, and asked so that old releases answer."""
+
+from pathlib import Path
+
+import pytest
+
+from service.scheduler.base import SchedulerUnavailableError
+from service.scheduler.slurm.commands import SlurmCommands
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    return tmp_path
+
+
+def program(folder: Path, name: str, body: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{body}\n")
+    (folder / name).chmod(0o755)
+
+
+def test_every_command_is_counted_with_its_outcome(programs: Path) -> None:
+    program(programs, "squeue", "true")
+    program(programs, "scancel", "exit 1")
+    counted: list[tuple[str, str]] = []
+    commands = SlurmCommands(lambda name, outcome: counted.append((name, outcome)))
+    commands.squeue()
+    with pytest.raises(SchedulerUnavailableError):
+        commands.scancel("7", "ty-x")
+    with pytest.raises(SchedulerUnavailableError):
+        commands.sinfo()
+    assert counted == [("squeue", "ok"), ("scancel", "failed"), ("sinfo", "failed")]
+
+
+def test_a_release_without_the_column_of_taken_gpus_is_asked_otherwise_the_next_time(programs: Path) -> None:
+    said = "echo 'sinfo: error: Invalid node format specification: GresUsed' >&2; exit 1"
+    line = "gpu*|up|1:00|n1|idle|1|all|gpu:2|n/a"
+    program(programs, "sinfo", f'case "$*" in *GresUsed*) {said};; *) echo "{line}";; esac')
+    commands = SlurmCommands()
+    with pytest.raises(SchedulerUnavailableError):
+        commands.sinfo()
+    assert commands.sinfo().gpus[0].total == 2
+
+
+def test_the_jobs_of_others_are_asked_for_only_on_request(programs: Path) -> None:
+    program(programs, "squeue", f'echo "$*" >> {programs}/calls')
+    commands = SlurmCommands()
+    commands.squeue()
+    commands.squeue(everyone=True)
+    own, everyone = (programs / "calls").read_text().splitlines()
+    assert "--user=" in own
+    assert "--user=" not in everyone
+
+
+def test_a_name_in_the_queue_is_read_only_from_a_true_line(programs: Path) -> None:
+    program(programs, "squeue", "printf 'x|9|RUNNING|N/A|gpu|1|0|n1|None|ty-a\\n'")
+    assert SlurmCommands().squeue() == ([], [])
+
+
+def test_case_26_a_reused_id_is_cancelled_only_under_our_name(programs: Path) -> None:
+    """`scancel --name` leaves a job of another name alone; the program here stands for Slurm's own comparison."""
+    program(programs, "scancel", f'echo "$*" >> {programs}/calls')
+    SlurmCommands().scancel("4711", "ty-main-00ff")
+    assert (programs / "calls").read_text() == "--name=ty-main-00ff 4711\n"

@@ -1,0 +1,95 @@
+"""Where a webhook may go."""
+
+from ipaddress import ip_address
+
+import pytest
+
+from service.webhooks.url_policy import ForbiddenTargetError, choose_address, is_public, parse_target
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1",
+        "127.255.0.1",
+        "0.0.0.0",
+        "10.1.2.3",
+        "172.16.0.1",
+        "192.168.1.1",
+        "169.254.169.254",
+        "100.64.0.1",
+        "224.0.0.1",
+        "255.255.255.255",
+        "240.0.0.1",
+        "192.0.2.1",
+        "198.18.0.1",
+        "::1",
+        "::",
+        "fe80::1",
+        "fc00::1",
+        "fd00:ec2::254",
+        "fec0::1",
+        "ff02::1",
+        "::ffff:127.0.0.1",
+        "::ffff:a00:1",
+        "64:ff9b::7f00:1",
+        "64:ff9b::a9fe:a9fe",
+        "2002:7f00:1::",
+        "2001:db8::1",
+    ],
+)
+def test_addresses_that_are_not_public(address: str) -> None:
+    assert not is_public(ip_address(address))
+
+
+@pytest.mark.parametrize("address", ["93.184.215.14", "1.1.1.1", "2606:4700::1111", "::ffff:1.1.1.1"])
+def test_addresses_that_are(address: str) -> None:
+    assert is_public(ip_address(address))
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("ftp://example.com/", "must begin with https://"),
+        ("http://example.com/", "must begin with https://"),
+        ("https://", "must begin with https:// and name a host"),
+        ("https://2130706433/", "an unusual form"),
+        ("https://0x7f000001/", "an unusual form"),
+        ("https://0x7f.1/", "an unusual form"),
+        ("https://127.1/", "an unusual form"),
+        ("https://0177.0.0.1/", "an unusual form"),
+        ("https://127.0.0.1.:1/x y", "holds a character"),
+        ("https://user:pw@example.com/", "neither user, password nor fragment"),
+        ("https://good.example#@127.0.0.1/", "neither user, password nor fragment"),
+        ("https://exa\nmple.com/", "holds a character"),
+        ("https://example.com\\@127.0.0.1/", "holds a character"),
+        ("https://\u2460\u2461\u2466.0.0.1/", "holds a character"),
+        ("https://[::1/", "is not a URL"),
+        ("https://example.com:99999/", "is not a URL"),
+        ("https://ex%61mple.com/", "does not name a host"),
+        ("https://a..b/", "does not name a host"),
+    ],
+)
+def test_urls_that_are_refused(url: str, words: str) -> None:
+    with pytest.raises(ForbiddenTargetError, match=words):
+        parse_target(url, ())
+
+
+def test_one_forbidden_address_among_several_is_enough() -> None:
+    target = parse_target("https://example.com/hook?x=1", ())
+    assert (target.authority, target.path) == ("example.com", "/hook?x=1")
+    assert choose_address(target, ["1.1.1.1", "1.0.0.1"]) == "1.1.1.1"
+    with pytest.raises(ForbiddenTargetError, match=r"leads to 10\.0\.0\.1, which is no public address"):
+        choose_address(target, ["1.1.1.1", "10.0.0.1"])
+    with pytest.raises(ForbiddenTargetError, match="has no address"):
+        choose_address(target, [])
+
+
+def test_an_administrator_allows_hosts_by_name_and_port() -> None:
+    allowed = ("hooks.internal", "127.0.0.1:9000")
+    assert parse_target("http://hooks.internal:81/", allowed).exempt
+    assert choose_address(parse_target("http://127.0.0.1:9000/", allowed), ["127.0.0.1"]) == "127.0.0.1"
+    with pytest.raises(ForbiddenTargetError):
+        parse_target("http://127.0.0.1:9001/", allowed)
+    with pytest.raises(ForbiddenTargetError):
+        choose_address(parse_target("https://127.0.0.1:9001/", allowed), ["127.0.0.1"])
