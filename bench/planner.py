@@ -14,8 +14,8 @@ from typing import Any
 
 from bench import _llama
 from bench._ranks import run_ranks
-from service.planner.fit import Estimate, Question
-from service.planner.model_reader import Models
+from service.planner.fit import Estimate, FitEstimator
+from service.planner.model_reader import ModelReader
 from trainyard.contract.resolve import Site, resolve
 from trainyard.contract.spec import parse_spec
 
@@ -147,9 +147,9 @@ def compare(cases: list[Case], ranks: int, accelerator: str) -> list[float]:
 def predict(document: Document, accelerator: str) -> int:
     """As `POST /v1/plans` does."""
     spec = resolve(parse_spec(document), Site(accelerator="cuda" if accelerator == "cuda" else "cpu"))
-    found = Models().find(spec, (os.sep,))
-    assert found.outline is not None, found.unknown
-    estimate = Question(found.outline, context=found.context).estimate(spec)
+    found = ModelReader().find(spec, (os.sep,))
+    assert found.structure is not None, found.unknown
+    estimate = FitEstimator(found.structure, context=found.context).estimate(spec)
     assert isinstance(estimate, Estimate), estimate
     return estimate.peak
 

@@ -29,7 +29,8 @@ from service.metrics.downsampling.downsampler import Thinner
 from service.metrics.ingest.batch_queue import IngestQueue
 from service.metrics.ingest.worker_tokens import Admission
 from service.metrics.ingest.writer import point_writers
-from service.planner.model_reader import Models
+from service.planner.service import Planner
+from service.specs.acceptance import SpecAcceptance
 from service.streaming.broadcaster import Hub
 from service.streaming.sources import FeedNews
 from service.webhooks.service import Resolver, resolve_host
@@ -61,12 +62,12 @@ class Services:
     """Of the names of webhooks' hosts."""
     metrics: ServiceMetrics = field(default_factory=ServiceMetrics)
     """What this process counts."""
-    models: Models = field(default_factory=Models)
-    """Reads what model folders say of themselves."""
     crash: Crash = no_crash
     """Where tests end the process."""
 
     def __post_init__(self) -> None:
+        self.planner = Planner(self.settings)
+        self.acceptance = SpecAcceptance(self.database, self.settings, self.planner)
         self.thinner = Thinner(self.database)
         self.points = IngestQueue(
             point_writers(self.database, self.thinner.stored),

@@ -1,39 +1,15 @@
 """What people can ask of a job. Each call is one transaction that records intent; the reconciler acts on it."""
 
-from collections.abc import Callable
 from datetime import datetime
-from typing import Any
 
 from service.auth.principals import Principal
-from service.core.errors import ConflictError, InvalidRequestError, InvalidSpecError, PermissionDeniedError
+from service.core.errors import ConflictError, PermissionDeniedError
 from service.db.engine import Database
 from service.db.models import Job
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import job_resource
-from service.scheduler.launch_plan import forbidden_variables
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.problems import SpecError
-from trainyard.contract.resolve import Site, resolve
 from trainyard.contract.resources import JobResource
-from trainyard.contract.spec import TrainingSpec, parse_spec
-
-
-def accept_spec(document: Any, site_of: Callable[[TrainingSpec], Site]) -> TrainingSpec:
-    """A document as a resolved spec, on the site that `site_of` says.
-
-    Raises:
-        InvalidSpecError: with every problem found.
-    """
-    if not isinstance(document, dict):
-        raise InvalidRequestError("a spec is a mapping of fields", code="invalid_spec")
-    try:
-        parsed = parse_spec(document)
-        spec = resolve(parsed, site_of(parsed))
-    except SpecError as error:
-        raise InvalidSpecError(error.problems) from None
-    if problems := forbidden_variables(spec):
-        raise InvalidSpecError(problems)
-    return spec
 
 
 def cancel(database: Database, principal: Principal, job_id: str, *, run_root: RunLayout, now: datetime) -> JobResource:

@@ -12,7 +12,7 @@ from service.planner.model_structure import Transformer
 
 
 @dataclass(frozen=True)
-class Numbers:
+class ComputeDtype:
     """In what the forward computes."""
 
     bytes: int
@@ -37,13 +37,13 @@ class Op:
 
     saved: int
     """For the backward."""
-    into: int
+    grad_in: int
     """Of the gradient of its inputs."""
-    out: int
+    grad_out: int
     """Of the gradient of its output."""
     weights: int = 0
     """Elements that it multiplies with."""
-    product: int = 0
+    saved_output: int = 0
     """Of its output where selective checkpointing keeps it."""
 
 
@@ -59,26 +59,26 @@ class Adapters:
         return sum(name in self.names for name in names)
 
 
-def block_ops(model: Transformer, tokens: int, numbers: Numbers, adapters: Adapters | None) -> list[Op]:
+def block_ops(model: Transformer, tokens: int, numbers: ComputeDtype, adapters: Adapters | None) -> list[Op]:
     """One block of a decoder."""
     if model.own:
         return _gpt(model, tokens, numbers, adapters)
     return _llama(model, tokens, numbers, adapters)
 
 
-def _gpt(m: Transformer, t: int, n: Numbers, lora: Adapters | None) -> list[Op]:
+def _gpt(m: Transformer, t: int, n: ComputeDtype, lora: Adapters | None) -> list[Op]:
     w, f, c, s = t * m.width, t * m.feed_forward, n.bytes, n.stream
-    norm = Op(saved=s * w + 8 * t, into=s * w, out=s * w)
+    norm = Op(saved=s * w + 8 * t, grad_in=s * w, grad_out=s * w)
     square = m.width * m.width
     ops = [
         norm,
-        Op(saved=c * w, into=c * w, out=3 * c * w, weights=3 * square, product=3 * c * w),
-        Op(saved=4 * c * w + 4 * t * m.heads, into=3 * c * w, out=c * w, product=c * w),
-        Op(saved=0, into=c * w, out=c * w, weights=square, product=c * w),
+        Op(saved=c * w, grad_in=c * w, grad_out=3 * c * w, weights=3 * square, saved_output=3 * c * w),
+        Op(saved=4 * c * w + 4 * t * m.heads, grad_in=3 * c * w, grad_out=c * w, saved_output=c * w),
+        Op(saved=0, grad_in=c * w, grad_out=c * w, weights=square, saved_output=c * w),
         norm,
-        Op(saved=c * w, into=c * w, out=c * f, weights=m.width * m.feed_forward, product=c * f),
-        Op(saved=c * f, into=c * f, out=c * f),
-        Op(saved=c * f, into=c * f, out=c * w, weights=m.width * m.feed_forward, product=c * w),
+        Op(saved=c * w, grad_in=c * w, grad_out=c * f, weights=m.width * m.feed_forward, saved_output=c * f),
+        Op(saved=c * f, grad_in=c * f, grad_out=c * f),
+        Op(saved=c * f, grad_in=c * f, grad_out=c * w, weights=m.width * m.feed_forward, saved_output=c * w),
     ]
     if lora is not None:
         inputs = {1: ("qkv", w), 3: ("out", w), 5: ("0", w), 7: ("2", f)}
@@ -87,11 +87,11 @@ def _gpt(m: Transformer, t: int, n: Numbers, lora: Adapters | None) -> list[Op]:
     return ops
 
 
-def _llama(m: Transformer, t: int, n: Numbers, lora: Adapters | None) -> list[Op]:
+def _llama(m: Transformer, t: int, n: ComputeDtype, lora: Adapters | None) -> list[Op]:
     h, f, c, s = t * m.width, t * m.feed_forward, n.bytes, n.stream
     q, k = t * m.heads * m.head_width, t * m.key_value_heads * m.head_width
     # The norm computes in fp32; its weight's gradient needs what it is multiplied with.
-    norm = Op(saved=4 * h + 4 * t + (0 if lora else s * h), into=s * h, out=s * h)
+    norm = Op(saved=4 * h + 4 * t + (0 if lora else s * h), grad_in=s * h, grad_out=s * h)
     # Each projection casts the fp32 stream for itself.
     casts = (3, 2) if n.copy else (1, 1)
     heads = m.width * m.head_width
@@ -99,23 +99,29 @@ def _llama(m: Transformer, t: int, n: Numbers, lora: Adapters | None) -> list[Op
         norm,
         Op(
             saved=casts[0] * c * h,
-            into=c * h,
-            out=c * (q + 2 * k),
+            grad_in=c * h,
+            grad_out=c * (q + 2 * k),
             weights=heads * (m.heads + 2 * m.key_value_heads),
-            product=c * (q + 2 * k),
+            saved_output=c * (q + 2 * k),
         ),
-        Op(saved=c * (2 * q + 2 * k) + 4 * t * m.heads, into=c * (q + 2 * k), out=c * q, product=c * q),
-        Op(saved=c * q if n.copy and lora else 0, into=c * q, out=c * h, weights=heads * m.heads, product=c * h),
+        Op(saved=c * (2 * q + 2 * k) + 4 * t * m.heads, grad_in=c * (q + 2 * k), grad_out=c * q, saved_output=c * q),
+        Op(
+            saved=c * q if n.copy and lora else 0,
+            grad_in=c * q,
+            grad_out=c * h,
+            weights=heads * m.heads,
+            saved_output=c * h,
+        ),
         norm,
         Op(
             saved=casts[1] * c * h,
-            into=c * h,
-            out=2 * c * f,
+            grad_in=c * h,
+            grad_out=2 * c * f,
             weights=2 * m.width * m.feed_forward,
-            product=2 * c * f,
+            saved_output=2 * c * f,
         ),
-        Op(saved=3 * c * f, into=2 * c * f, out=c * f),
-        Op(saved=c * f, into=c * f, out=c * h, weights=m.width * m.feed_forward, product=c * h),
+        Op(saved=3 * c * f, grad_in=2 * c * f, grad_out=c * f),
+        Op(saved=c * f, grad_in=c * f, grad_out=c * h, weights=m.width * m.feed_forward, saved_output=c * h),
     ]
     if lora is not None:
         inputs = {1: (("q_proj", "k_proj", "v_proj"), h), 3: (("o_proj",), q), 5: (("gate_proj", "up_proj"), h)}
@@ -124,19 +130,19 @@ def _llama(m: Transformer, t: int, n: Numbers, lora: Adapters | None) -> list[Op
     return ops
 
 
-def _adapted(op: Op, count: int, inputs: int, tokens: int, n: Numbers, lora: Adapters) -> Op:
+def _adapted(op: Op, count: int, inputs: int, tokens: int, n: ComputeDtype, lora: Adapters) -> Op:
     """An adapter keeps what is between its two matrices, and with dropout an input of its own and the mask."""
     each = n.bytes * tokens * lora.rank + ((n.bytes + 1) * inputs if lora.dropout else 0)
     return replace(op, saved=op.saved + count * each)
 
 
-def layer_op(inputs: int, outputs: int, weights: int, examples: int, numbers: Numbers) -> list[Op]:
+def layer_op(inputs: int, outputs: int, weights: int, examples: int, numbers: ComputeDtype) -> list[Op]:
     """A layer with its activation, of a plain network: what it keeps is its input."""
     c = numbers.bytes * examples
-    return [Op(saved=c * inputs, into=c * inputs, out=c * outputs, weights=weights, product=c * outputs)]
+    return [Op(saved=c * inputs, grad_in=c * inputs, grad_out=c * outputs, weights=weights, saved_output=c * outputs)]
 
 
-def saved(ops: Iterable[Op], numbers: Numbers) -> int:
+def saved(ops: Iterable[Op], numbers: ComputeDtype) -> int:
     """Bytes that a block's forward leaves for its backward."""
     return sum(op.saved + numbers.copy * op.weights for op in ops)
 
@@ -164,7 +170,7 @@ MOST_LOGITS = 2**26
 """As `worker/tasks/language_loss.py` has it: a test compares."""
 
 
-def head_of(m: Transformer, tokens: int, numbers: Numbers, *, frozen: bool) -> Head:
+def head_of(m: Transformer, tokens: int, numbers: ComputeDtype, *, frozen: bool) -> Head:
     """The final norm, the logits and their loss: whole, or in pieces where they are many.
 
     The loss is computed in fp32: logits, their logarithms and two gradients of the same size, 4 bytes each.

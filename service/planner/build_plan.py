@@ -2,23 +2,23 @@
 
 from collections.abc import Iterator, Sequence
 
+from service.planner.block_model import SHARDED, examples_per_rank
 from service.planner.devices import Device
-from service.planner.fit import Estimate, Question, needs, proposals
+from service.planner.fit import Estimate, FitEstimator, describe_need, propose_changes
 from service.planner.host_and_disk import disk_need, host_bytes
-from service.planner.model_reader import Found
-from service.planner.trainable_parameters import Adapted
-from service.planner.work import SHARDED, share_of
+from service.planner.model_reader import ModelInfo
+from service.planner.trainable_parameters import TrainableModel
 from trainyard.contract.plans import Change, GpuMemory, MemoryParts, ModelSize, PlanResource, StrategyPlan
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec import TrainingSpec, dump_spec
 
 
-def compose(
+def build_plan(
     spec: TrainingSpec,
-    found: Found,
+    found: ModelInfo,
     gpus: Sequence[Device],
     *,
-    why: str,
+    strategy_reason: str,
     cpu: bool,
     script: str | None,
     warnings: Sequence[str],
@@ -31,44 +31,44 @@ def compose(
     base = PlanResource(
         spec=dump_spec(spec),
         strategy=spec.strategy,
-        why=why,
-        verdict=found.unknown,
+        strategy_reason=strategy_reason,
+        summary=found.unknown,
         unknown=found.unknown or None,
-        gpus=[GpuMemory(type=gpu.type, least_bytes=gpu.least, most_bytes=gpu.most) for gpu in gpus],
+        gpus=[GpuMemory(type=gpu.type, min_bytes=gpu.least, max_bytes=gpu.most) for gpu in gpus],
         script=script,
         accelerator="cpu" if cpu else "cuda",
         warnings=[*warnings, *_warnings(spec)],
     )
-    if found.outline is None:
+    if found.structure is None:
         return base
-    question = Question(found.outline, list(gpus), found.context, cpu)
-    model = question.model(spec)
+    estimator = FitEstimator(found.structure, list(gpus), found.context, cpu)
+    model = estimator.model(spec)
     if isinstance(model, Problem):
-        return base.model_copy(update={"verdict": str(model)})
+        return base.model_copy(update={"summary": str(model)})
     adapted = model.adapted
-    estimate = question.estimate(spec)
+    estimate = estimator.estimate(spec)
     assert isinstance(estimate, Estimate)
-    fits = question.fits(estimate)
-    changes = proposals(question, spec) if fits is False else []
+    fits = estimator.fits(estimate)
+    changes = propose_changes(estimator, spec) if fits is False else []
     return base.model_copy(
         update={
-            "model": ModelSize(parameters=adapted.outline.count, trained=adapted.trained_count),
-            "strategies": list(_strategies(spec, question, adapted, cpu=cpu)),
+            "model": ModelSize(parameters=adapted.structure.count, trained=adapted.trained_count),
+            "strategies": list(_strategies(spec, estimator, adapted, cpu=cpu)),
             "fits": fits,
-            "verdict": _verdict(question, estimate, fits),
+            "summary": _summary(estimator, estimate, fits),
             "changes": [Change(set=one.set, message=one.message, peak_bytes=one.peak) for one in changes],
             "disk": disk_need(spec, adapted),
-            "warnings": [*base.warnings, *_doubts(estimate, spec), *_excess(question, estimate)],
+            "warnings": [*base.warnings, *_doubts(estimate, spec), *_excess(estimator, estimate)],
         }
     )
 
 
-def _verdict(question: Question, estimate: Estimate, fits: bool | None) -> str:
-    told = needs(question, estimate)
-    if question.cpu and fits is None:
+def _summary(estimator: FitEstimator, estimate: Estimate, fits: bool | None) -> str:
+    told = describe_need(estimator, estimate)
+    if estimator.cpu and fits is None:
         return f"{told}; it is the host's memory, since the workers have no GPUs"
     if fits is None:
-        unknown = [gpu.type or "GPUs without a type" for gpu in question.devices if gpu.least is None]
+        unknown = [gpu.type or "GPUs without a type" for gpu in estimator.devices if gpu.least is None]
         what = ", ".join(unknown) or "the GPUs that it would get"
         if estimate.memory is None and not unknown:
             return f"{told}; whether it fits is not known"
@@ -76,11 +76,13 @@ def _verdict(question: Question, estimate: Estimate, fits: bool | None) -> str:
     return f"fits: {told}" if fits else f"does not fit: {told}"
 
 
-def _strategies(spec: TrainingSpec, question: Question, adapted: Adapted, *, cpu: bool) -> Iterator[StrategyPlan]:
+def _strategies(
+    spec: TrainingSpec, estimator: FitEstimator, adapted: TrainableModel, *, cpu: bool
+) -> Iterator[StrategyPlan]:
     """Every strategy at the asked number of ranks, the spec's own among them."""
     for strategy in _possible(spec, cpu=cpu):
         changed = spec if strategy == spec.strategy else _with_strategy(spec, strategy)
-        estimate = question.estimate(changed)
+        estimate = estimator.estimate(changed)
         if isinstance(estimate, Problem):
             continue
         memory = estimate.memory
@@ -90,10 +92,10 @@ def _strategies(spec: TrainingSpec, question: Question, adapted: Adapted, *, cpu
             peak_bytes=memory.peak if memory else None,
             state_bytes=estimate.least,
             parts=MemoryParts(**memory.parts) if memory else None,
-            moment=memory.moment if memory else None,
-            fits=question.fits(estimate),
+            phase=memory.phase if memory else None,
+            fits=estimator.fits(estimate),
             chosen=strategy == spec.strategy,
-            host_bytes=host_bytes(changed, question.outline, adapted, memory, cpu=cpu),
+            host_bytes=host_bytes(changed, estimator.structure, adapted, memory, cpu=cpu),
         )
 
 
@@ -125,7 +127,7 @@ def _replicas(spec: TrainingSpec) -> int:
 
 
 def _warnings(spec: TrainingSpec) -> Iterator[str]:
-    if spec.strategy == "zero1" and spec.batch.micro_size == share_of(spec):
+    if spec.strategy == "zero1" and spec.batch.micro_size == examples_per_rank(spec):
         yield "zero1 without accumulation is zero2: its gradients are whole only between micro-batches"
     if spec.strategy in SHARDED and spec.gpus == 1:
         yield f"{spec.strategy} on one rank shards nothing"
@@ -133,11 +135,11 @@ def _warnings(spec: TrainingSpec) -> Iterator[str]:
         yield "dp's figure is that of its first GPU, which holds more than the others"
 
 
-def _excess(question: Question, estimate: Estimate) -> Iterator[str]:
+def _excess(estimator: FitEstimator, estimate: Estimate) -> Iterator[str]:
     """What comes of a run without GPUs that is larger than its machine."""
-    if not question.cpu or question.fits(estimate) is not False:
+    if not estimator.cpu or estimator.fits(estimate) is not False:
         return
-    if question.surely_not(estimate):
+    if estimator.cannot_fit(estimate):
         yield "parameters, gradients and optimizer alone are more than this machine's memory: submitted, it is refused"
     else:
         yield "more than this machine's memory: the ranks would swap, or be killed by the system"

@@ -3,25 +3,25 @@
 from collections.abc import Iterator
 from itertools import pairwise
 
-from service.planner.model_structure import Outline, Parameter, Transformer
+from service.planner.model_structure import ModelStructure, Parameter, Transformer
 from trainyard.contract.sections import ConvnetModel, GptModel, MlpModel
 
-MOST_LAYERS = 1024
+MAX_LAYERS = 1024
 """A model with more is not counted: its list of parameters alone would be a burden."""
 
 
-def outline_of(model: GptModel | ConvnetModel | MlpModel) -> Outline | None:
+def structure_of(model: GptModel | ConvnetModel | MlpModel) -> ModelStructure | None:
     """None where the model has more layers than are counted."""
     match model:
         case GptModel():
-            return _gpt(model) if model.layers <= MOST_LAYERS else None
+            return _gpt(model) if model.layers <= MAX_LAYERS else None
         case MlpModel():
             return _mlp(model)
         case ConvnetModel():
             return _convnet(model)
 
 
-def _gpt(model: GptModel) -> Outline:
+def _gpt(model: GptModel) -> ModelStructure:
     width = model.width
     parameters = [
         Parameter("embedding.weight", (model.vocab, width), "embedding"),
@@ -32,7 +32,7 @@ def _gpt(model: GptModel) -> Outline:
     parameters += _affine("norm", width)
     if not model.tied:
         parameters.append(Parameter("head.weight", (model.vocab, width)))
-    return Outline(
+    return ModelStructure(
         parameters=tuple(parameters),
         blocks=tuple(f"blocks.{number}" for number in range(model.layers)),
         output="embedding" if model.tied else "head",
@@ -59,10 +59,10 @@ def _gpt_block(name: str, width: int) -> Iterator[Parameter]:
     yield from _linear(f"{name}.feed_forward.2", 4 * width, width)
 
 
-def _mlp(model: MlpModel) -> Outline:
+def _mlp(model: MlpModel) -> ModelStructure:
     names = [str(2 * number) for number in range(len(model.sizes) - 1)]
     pairs = zip(names, pairwise(model.sizes), strict=True)
-    return Outline(
+    return ModelStructure(
         parameters=tuple(parameter for name, (before, after) in pairs for parameter in _linear(name, before, after)),
         blocks=tuple(names),
         output=names[-1],
@@ -71,7 +71,7 @@ def _mlp(model: MlpModel) -> Outline:
     )
 
 
-def _convnet(model: ConvnetModel) -> Outline:
+def _convnet(model: ConvnetModel) -> ModelStructure:
     first, second = model.channels, 2 * model.channels
     parameters = [
         *_convolution("features.0", 1, first),
@@ -79,7 +79,7 @@ def _convnet(model: ConvnetModel) -> Outline:
         *_convolution("features.5", first, second),
         *_linear("head.2", second * 4, model.classes),
     ]
-    return Outline(
+    return ModelStructure(
         parameters=tuple(parameters),
         blocks=("features.0", "features.2", "features.5", "head.2"),
         output="head.2",

@@ -8,10 +8,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import psutil
+
 from trainyard.contract.cluster import ClusterResource
 from trainyard.contract.sections import Resources
 
 GIB = 2**30
+MACHINE = "this machine's memory"
 
 _TABLE: Mapping[str, tuple[float, float]] = {
     "a10": (22, 24), "a100": (39.4, 80), "a16": (15, 16), "a2": (15, 16), "a30": (24, 24), "a40": (45, 48),
@@ -95,3 +98,13 @@ def largest(found: Sequence[Device]) -> int | None:
     sizes = [device.most for device in found]
     known = [size for size in sizes if size is not None]
     return max(known) if known and len(known) == len(sizes) else None
+
+
+def machine_bytes() -> int:
+    """Return the size of this machine's memory in bytes."""
+    return int(psutil.virtual_memory().total)
+
+
+def share_of_machine(total: int, ranks: int) -> Device:
+    """Return a rank's share of this machine's memory as if it were a GPU of its own."""
+    return Device(MACHINE, total // ranks, total // ranks)

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from service.planner.block_model import BlockModel, block_model, examples_per_rank, micro_batch_memory, state_memory
 from service.planner.devices import GIB, Device, largest, smallest
-from service.planner.model_structure import Outline
+from service.planner.model_structure import ModelStructure
 from service.planner.step_memory import Memory
-from service.planner.trainable_parameters import adapt
-from service.planner.work import Sized, least_of, memory_of, share_of, sized
+from service.planner.trainable_parameters import trainable_model
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec import Strategy, TrainingSpec
 
@@ -24,10 +24,10 @@ SPARE_SHARE = 0.92
 SPARE_BYTES = int(1.5 * GIB)
 HOST_SPARE_BYTES = GIB // 2
 """Of the host's memory: a rank of a tiny model holds 0.35 GiB."""
-SURE = 0.9
+CONFIDENCE = 0.9
 """The part of an estimate that is beyond doubt."""
 PROPOSED_RANK = 16
-MOST_GPUS = 64
+MAX_GPUS = 64
 
 
 @dataclass(frozen=True)
@@ -46,22 +46,22 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Question:
+class FitEstimator:
     """A model and the GPUs it is to fit."""
 
-    outline: Outline
+    structure: ModelStructure
     devices: list[Device] = field(default_factory=list)
     context: int | None = None
     cpu: bool = False
     """The ranks have no GPUs; the devices are shares of their machine's memory."""
-    _sized: dict[object, Sized | Problem] = field(default_factory=dict, compare=False)
+    _sized: dict[object, BlockModel | Problem] = field(default_factory=dict, compare=False)
 
-    def model(self, spec: TrainingSpec) -> Sized | Problem:
+    def model(self, spec: TrainingSpec) -> BlockModel | Problem:
         """As the spec trains it; gone through once, however many strategies are asked about."""
         key = (spec.lora_rank, spec.lora, spec.trainable, spec.fsdp.wrap, spec.fsdp.min_params)
         if key not in self._sized:
-            adapted = adapt(self.outline, spec)
-            self._sized[key] = adapted if isinstance(adapted, Problem) else sized(spec, adapted)
+            adapted = trainable_model(self.structure, spec)
+            self._sized[key] = adapted if isinstance(adapted, Problem) else block_model(spec, adapted)
         return self._sized[key]
 
     def estimate(self, spec: TrainingSpec) -> Estimate | Problem:
@@ -70,12 +70,12 @@ class Question:
         model = self.model(spec)
         if isinstance(model, Problem):
             return model
-        least = least_of(spec, model).peak
+        least = state_memory(spec, model).peak
         asked = spec.batch.micro_size
-        sizes = [asked] if isinstance(asked, int) else list(_halvings(share_of(spec)))
+        sizes = [asked] if isinstance(asked, int) else list(_halvings(examples_per_rank(spec)))
         tried: list[Estimate] = []
         for size in sizes:
-            tried.append(Estimate(size, least, memory_of(spec, model, size, self.context)))
+            tried.append(Estimate(size, least, micro_batch_memory(spec, model, size, self.context)))
             if self.fits(tried[-1]) is not False or tried[-1].memory is None:
                 return tried[-1]
         # Smaller is not always less: gradients wait for the update's last micro-batch.
@@ -90,9 +90,9 @@ class Question:
             return estimate.peak <= SPARE_SHARE * room - (HOST_SPARE_BYTES if self.cpu else SPARE_BYTES)
         return False if estimate.least > most else None
 
-    def surely_not(self, estimate: Estimate) -> bool:
+    def cannot_fit(self, estimate: Estimate) -> bool:
         """Beyond doubt, on every GPU that it could get."""
-        most, sure = largest(self.devices), 0.0 if self.cpu else SURE * estimate.peak
+        most, sure = largest(self.devices), 0.0 if self.cpu else CONFIDENCE * estimate.peak
         return most is not None and max(sure, estimate.least) > most
 
 
@@ -103,26 +103,26 @@ def _halvings(share: int) -> Iterator[int]:
     yield 1
 
 
-def automatic(question: Question, spec: TrainingSpec) -> tuple[Strategy, str]:
+def choose_strategy(estimator: FitEstimator, spec: TrainingSpec) -> tuple[Strategy, str]:
     """What `auto` becomes on several ranks, and why: the least communication that fits.
 
     Args:
         spec: resolved, with `ddp`.
     """
-    ddp = question.estimate(spec)
-    if isinstance(ddp, Problem) or question.fits(ddp) is None:
+    ddp = estimator.estimate(spec)
+    if isinstance(ddp, Problem) or estimator.fits(ddp) is None:
         return "ddp", "`auto` takes ddp on several ranks; whether it fits is not known"
-    if question.fits(ddp):
+    if estimator.fits(ddp):
         return "ddp", "`auto` takes ddp: the whole model fits on each GPU"
     for strategy in ("zero2", "fsdp"):
-        found = question.estimate(spec.model_copy(update={"strategy": strategy}))
-        if not isinstance(found, Problem) and question.fits(found):
+        found = estimator.estimate(spec.model_copy(update={"strategy": strategy}))
+        if not isinstance(found, Problem) and estimator.fits(found):
             return strategy, f"`auto` takes {strategy}: ddp needs {_gb(ddp.peak)} a GPU, {strategy} {_gb(found.peak)}"
     return "ddp", "`auto` takes ddp: no strategy fits as the spec is"
 
 
 @dataclass(frozen=True)
-class Proposal:
+class ProposedChange:
     """A change that fits."""
 
     set: dict[str, Any]
@@ -130,16 +130,16 @@ class Proposal:
     peak: int
 
 
-def proposals(question: Question, spec: TrainingSpec, count: int = 3) -> list[Proposal]:
+def propose_changes(estimator: FitEstimator, spec: TrainingSpec, count: int = 3) -> list[ProposedChange]:
     """Changes under which a spec that does not fit would, the cheapest in time first."""
-    found: list[Proposal] = []
-    for changes, words in _candidates(spec, most_gpus=0 if question.cpu else MOST_GPUS):
+    found: list[ProposedChange] = []
+    for changes, words in _candidates(spec, most_gpus=0 if estimator.cpu else MAX_GPUS):
         if any(changes == other.set for other in found):
             continue
         changed = _changed(spec, changes)
-        estimate = question.estimate(changed)
-        if not isinstance(estimate, Problem) and estimate.memory is not None and question.fits(estimate):
-            found.append(Proposal(changes, f"{words}: {_gb(estimate.peak)}", estimate.peak))
+        estimate = estimator.estimate(changed)
+        if not isinstance(estimate, Problem) and estimate.memory is not None and estimator.fits(estimate):
+            found.append(ProposedChange(changes, f"{words}: {_gb(estimate.peak)}", estimate.peak))
             if len(found) == count:
                 break
     return found
@@ -189,24 +189,24 @@ def _changed(spec: TrainingSpec, changes: dict[str, Any]) -> TrainingSpec:
     return spec.model_copy(update=plain)
 
 
-def too_large(question: Question, spec: TrainingSpec) -> list[Problem]:
+def exceeds_memory(estimator: FitEstimator, spec: TrainingSpec) -> list[Problem]:
     """Why a resolved spec can never run on these GPUs, with the numbers and the cheapest change. A model that the
     adapters do not seem to fit is left to the worker, which has the model itself."""
-    estimate = question.estimate(spec)
-    if isinstance(estimate, Problem) or not question.surely_not(estimate):
+    estimate = estimator.estimate(spec)
+    if isinstance(estimate, Problem) or not estimator.cannot_fit(estimate):
         return []
-    ways = proposals(question, spec, count=1)
-    changed = "strategy or checkpointing" if question.cpu else "strategy, checkpointing or GPUs"
+    ways = propose_changes(estimator, spec, count=1)
+    changed = "strategy or checkpointing" if estimator.cpu else "strategy, checkpointing or GPUs"
     way = f"; {ways[0].message} would fit" if ways else f"; no change of {changed} would fit"
-    return [Problem(param="strategy", message=f"{needs(question, estimate)}{way}")]
+    return [Problem(param="strategy", message=f"{describe_need(estimator, estimate)}{way}")]
 
 
-def needs(question: Question, estimate: Estimate) -> str:
+def describe_need(estimator: FitEstimator, estimate: Estimate) -> str:
     """`needs about 38 GiB of 24 GiB per GPU: parameters 12, ...`."""
-    most = largest(question.devices)
-    room = f"{f' of {_gb(most)}' if most is not None else ''} per {'rank' if question.cpu else 'GPU'}"
-    if question.cpu and most is not None:
-        room += f" ({question.devices[0].type})"
+    most = largest(estimator.devices)
+    room = f"{f' of {_gb(most)}' if most is not None else ''} per {'rank' if estimator.cpu else 'GPU'}"
+    if estimator.cpu and most is not None:
+        room += f" ({estimator.devices[0].type})"
     if estimate.memory is None:
         return f"needs more than {_gb(estimate.least)}{room}, without activations"
     parts = sorted(estimate.memory.parts.items(), key=lambda part: -part[1])

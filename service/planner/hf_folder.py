@@ -15,14 +15,14 @@ from typing import IO, Any
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
-MOST_CONFIG = 2**20
-MOST_INDEX = 32 * 2**20
-MOST_HEADER = 32 * 2**20
-MOST_HEADERS = 128 * 2**20
+MAX_CONFIG_BYTES = 2**20
+MAX_INDEX_BYTES = 32 * 2**20
+MAX_HEADER_BYTES = 32 * 2**20
+MAX_TOTAL_HEADER_BYTES = 128 * 2**20
 """Bytes of all headers together."""
-MOST_SHARDS = 2048
-MOST_ENTRIES = 10_000
-MOST_TENSORS = 50_000
+MAX_SHARDS = 2048
+MAX_ENTRIES = 10_000
+MAX_TENSORS = 50_000
 
 WIDTHS = {
     "F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2,
@@ -36,7 +36,7 @@ class FolderError(Exception):
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredTensor:
     """One tensor in the folder."""
 
     dtype: str
@@ -48,16 +48,16 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class FolderFacts:
+class FolderContents:
     """All that is read of a folder."""
 
     config: Mapping[str, Any]
-    tensors: Mapping[str, Stored]
+    tensors: Mapping[str, StoredTensor]
     bytes: int
     """Of the weights on disk."""
 
 
-def read_folder(path: str, roots: Sequence[str]) -> FolderFacts:
+def read_folder(path: str, roots: Sequence[str]) -> FolderContents:
     """Read a model's configuration and headers.
 
     Raises:
@@ -65,19 +65,19 @@ def read_folder(path: str, roots: Sequence[str]) -> FolderFacts:
     """
     folder = Path(path)
     real = _inside(folder, roots)
-    config = _json(real / CONFIG, MOST_CONFIG, roots)
-    tensors: dict[str, Stored] = {}
-    total, room = 0, MOST_HEADERS
+    config = _json(real / CONFIG, MAX_CONFIG_BYTES, roots)
+    tensors: dict[str, StoredTensor] = {}
+    total, room = 0, MAX_TOTAL_HEADER_BYTES
     for name in _shards(real, roots):
         found, size, header = _header(real / name, roots, room)
         room -= header
         if twice := tensors.keys() & found.keys():
             raise FolderError(f"{name}: tensor `{min(twice)}` stands in another file too")
         tensors |= found
-        if len(tensors) > MOST_TENSORS:
-            raise FolderError(f"there are more than {MOST_TENSORS} tensors in the folder")
+        if len(tensors) > MAX_TENSORS:
+            raise FolderError(f"there are more than {MAX_TENSORS} tensors in the folder")
         total += size
-    return FolderFacts(config, tensors, total)
+    return FolderContents(config, tensors, total)
 
 
 def _inside(path: Path, roots: Sequence[str]) -> Path:
@@ -134,7 +134,7 @@ def _read(file: IO[bytes], count: int, name: str) -> bytes:
 def _shards(folder: Path, roots: Sequence[str]) -> list[str]:
     """The files with weights: as the index says, or the only one there is."""
     if (folder / INDEX).is_file():
-        weights = _json(folder / INDEX, MOST_INDEX, roots).get("weight_map")
+        weights = _json(folder / INDEX, MAX_INDEX_BYTES, roots).get("weight_map")
         if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights.values()):
             raise FolderError(f"{INDEX} has no `weight_map` from tensors to files")
         names = sorted(set(weights.values()))
@@ -142,8 +142,8 @@ def _shards(folder: Path, roots: Sequence[str]) -> list[str]:
         names = sorted(name for name in _listed(folder) if name.endswith(".safetensors"))
     if not names:
         raise FolderError("there is no *.safetensors file in the folder")
-    if len(names) > MOST_SHARDS:
-        raise FolderError(f"there are more than {MOST_SHARDS} *.safetensors files")
+    if len(names) > MAX_SHARDS:
+        raise FolderError(f"there are more than {MAX_SHARDS} *.safetensors files")
     if bad := [name for name in names if "/" in name or name in ("", ".", "..")]:
         raise FolderError(f"{INDEX} names {bad[0]!r}, which is no file of the folder")
     return names
@@ -152,12 +152,12 @@ def _shards(folder: Path, roots: Sequence[str]) -> list[str]:
 def _listed(folder: Path) -> list[str]:
     try:
         with os.scandir(folder) as entries:
-            return [entry.name for _, entry in zip(range(MOST_ENTRIES), entries, strict=False)]
+            return [entry.name for _, entry in zip(range(MAX_ENTRIES), entries, strict=False)]
     except OSError as error:
         raise FolderError(f"{folder} cannot be read: {_reason(error)}") from None
 
 
-def _header(path: Path, roots: Sequence[str], room: int) -> tuple[dict[str, Stored], int, int]:
+def _header(path: Path, roots: Sequence[str], room: int) -> tuple[dict[str, StoredTensor], int, int]:
     """Tensors, bytes of weights, bytes of the header."""
     with _open(path, roots) as file:
         prefix = _read(file, 8, path.name)
@@ -165,7 +165,7 @@ def _header(path: Path, roots: Sequence[str], room: int) -> tuple[dict[str, Stor
         size = os.fstat(file.fileno()).st_size
         if len(prefix) < 8 or length > size - 8:
             raise FolderError(f"{path.name} is no complete safetensors file")
-        if length > min(MOST_HEADER, room):
+        if length > min(MAX_HEADER_BYTES, room):
             raise FolderError(f"{path.name} has a header of {length >> 20} MiB, more than is read")
         found = _object(_read(file, length, path.name), f"the header of {path.name}")
     found.pop("__metadata__", None)
@@ -176,14 +176,14 @@ def _header(path: Path, roots: Sequence[str], room: int) -> tuple[dict[str, Stor
     return tensors, size - 8 - length, length
 
 
-def _stored(entry: Any, what: str) -> Stored:
+def _stored(entry: Any, what: str) -> StoredTensor:
     dtype = entry.get("dtype") if isinstance(entry, dict) else None
     shape = entry.get("shape") if isinstance(entry, dict) else None
     if not isinstance(dtype, str) or not isinstance(shape, list) or len(shape) > 8:
         raise FolderError(f"{what} has no type and shape")
     if not all(type(side) is int and 0 <= side < 2**48 for side in shape):
         raise FolderError(f"{what} has a shape that cannot be")
-    return Stored(dtype, tuple(shape))
+    return StoredTensor(dtype, tuple(shape))
 
 
 def _reason(error: Exception) -> str:

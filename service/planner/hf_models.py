@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from service.planner.hf_folder import FolderFacts, Stored
-from service.planner.model_structure import Kind, Outline, Parameter, Transformer
+from service.planner.hf_folder import FolderContents, StoredTensor
+from service.planner.model_structure import Kind, ModelStructure, Parameter, Transformer
 
 GATED = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma", "smollm3", "granite", "olmo2"})
 """Families with Llama's blocks: norm, attention, norm, three projections."""
@@ -21,7 +21,7 @@ _HEADS = ("lm_head", "embed_out")
 _INTEGER = frozenset({"I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"})
 
 
-def outline_of(facts: FolderFacts) -> Outline:
+def structure_of(facts: FolderContents) -> ModelStructure:
     """Parameters as the worker will have them: in fp32 whatever the folder's type, tied weights once."""
     config = facts.config
     names = {name: tensor for name, tensor in facts.tensors.items() if not _is_buffer(name, tensor)}
@@ -36,7 +36,7 @@ def outline_of(facts: FolderFacts) -> Outline:
     parameters = [Parameter(name, tensor.shape, _kind(name, tensor.shape)) for name, tensor in names.items()]
     parameters.sort(key=lambda parameter: _order(parameter.name))
     blocks = sorted({found[0] for p in parameters if (found := _block(p.name))}, key=_order)
-    return Outline(
+    return ModelStructure(
         parameters=tuple(parameters),
         blocks=tuple(blocks),
         output=(head or "lm_head.weight").removesuffix(".weight"),
@@ -71,7 +71,7 @@ def _transformer(config: Mapping[str, Any], layers: int) -> Transformer | None:
     )
 
 
-def _is_buffer(name: str, tensor: Stored) -> bool:
+def _is_buffer(name: str, tensor: StoredTensor) -> bool:
     return tensor.dtype in _INTEGER or name.endswith((".inv_freq", ".masked_bias", ".attn.bias"))
 
 

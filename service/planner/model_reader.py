@@ -4,10 +4,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Late
 from dataclasses import dataclass, field
 
-from service.planner import builtin_models as builtin
-from service.planner import hf_models as huggingface
-from service.planner.hf_folder import FolderError, FolderFacts, read_folder
-from service.planner.model_structure import Outline
+from service.planner import builtin_models, hf_models
+from service.planner.hf_folder import FolderContents, FolderError, read_folder
+from service.planner.model_structure import ModelStructure
 from trainyard.contract.sections import HfModel
 from trainyard.contract.spec import LOOP_TASKS, TrainingSpec
 
@@ -17,40 +16,40 @@ _AT_ONCE = 4
 
 
 @dataclass(frozen=True)
-class Found:
+class ModelInfo:
     """A model, or why nothing is known of it."""
 
-    outline: Outline | None = None
+    structure: ModelStructure | None = None
     context: int | None = None
     unknown: str = ""
 
 
 @dataclass
-class Models:
+class ModelReader:
     """Reads folders in threads of its own: a filesystem that hangs costs those, and no request waits for it."""
 
     seconds: float = SECONDS
     _threads: ThreadPoolExecutor | None = field(default=None, init=False)
-    _reading: dict[tuple[str, tuple[str, ...]], "Future[FolderFacts]"] = field(default_factory=dict, init=False)
+    _reading: dict[tuple[str, tuple[str, ...]], "Future[FolderContents]"] = field(default_factory=dict, init=False)
 
-    def find(self, spec: TrainingSpec, roots: tuple[str, ...]) -> Found:
+    def find(self, spec: TrainingSpec, roots: tuple[str, ...]) -> ModelInfo:
         """What is known of the spec's model. Blocks for as long as the limit at most."""
         if spec.task not in LOOP_TASKS:
-            return Found(unknown=f"task `{spec.task}` runs its own program; nothing is known of its memory")
+            return ModelInfo(unknown=f"task `{spec.task}` runs its own program; nothing is known of its memory")
         if spec.task == "custom" or spec.model is None:
-            return Found(unknown="the model of a `custom` task is known when it is built; nothing is refused")
+            return ModelInfo(unknown="the model of a `custom` task is known when it is built; nothing is refused")
         if not isinstance(spec.model, HfModel):
-            outline = builtin.outline_of(spec.model)
-            return Found(outline, unknown="" if outline else "a model of so many layers is not counted")
+            structure = builtin_models.structure_of(spec.model)
+            return ModelInfo(structure, unknown="" if structure else "a model of so many layers is not counted")
         try:
             facts = self._read(spec.model.path, roots)
         except FolderError as error:
-            return Found(unknown=f"model.path: {error}")
+            return ModelInfo(unknown=f"model.path: {error}")
         except Late:
-            return Found(unknown=f"model.path: {spec.model.path} was not read within {self.seconds:g} s")
-        return Found(huggingface.outline_of(facts), huggingface.context_of(facts.config))
+            return ModelInfo(unknown=f"model.path: {spec.model.path} was not read within {self.seconds:g} s")
+        return ModelInfo(hf_models.structure_of(facts), hf_models.context_of(facts.config))
 
-    def _read(self, path: str, roots: tuple[str, ...]) -> FolderFacts:
+    def _read(self, path: str, roots: tuple[str, ...]) -> FolderContents:
         """One reading of a folder at a time: those who ask meanwhile wait for the same one."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="folders")

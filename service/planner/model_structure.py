@@ -47,7 +47,7 @@ class Transformer:
 
 
 @dataclass(frozen=True)
-class Outline:
+class ModelStructure:
     """A model's parameters, each once, in the model's order."""
 
     parameters: tuple[Parameter, ...]

@@ -11,7 +11,7 @@ gradient, and the buffer that is scattered, which lives until the next unit's).
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from service.planner.activation_memory import Head, Numbers, Op, saved
+from service.planner.activation_memory import ComputeDtype, Head, Op, saved
 
 PARTS = ("parameters", "gradients", "optimizer", "buckets", "gathered", "activations", "logits", "transient")
 
@@ -34,7 +34,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Work:
+class MicroBatchWork:
     """A micro-batch on one rank."""
 
     blocks: Sequence[Block]
@@ -61,7 +61,7 @@ class Layout:
     strategy: str
     shards: int
     """Ranks that a sharded model is cut over."""
-    numbers: Numbers
+    numbers: ComputeDtype
     accumulates: bool
     """Whether an update takes several micro-batches."""
     moments: int
@@ -86,32 +86,32 @@ class Memory:
     peak: int
     parts: dict[str, int]
     """At the peak; see `PARTS`."""
-    moment: str
+    phase: str
     host: int = 0
     """Bytes in the host's memory, with `fsdp.cpu_offload`."""
 
 
 @dataclass(frozen=True)
 class _Walk:
-    work: Work
+    work: MicroBatchWork
     layout: Layout
     base: dict[str, int] = field(default_factory=dict)
 
 
-def peak_memory(work: Work, layout: Layout) -> Memory:
+def peak_memory(work: MicroBatchWork, layout: Layout) -> Memory:
     """The largest of all moments."""
     walk = _Walk(work, layout, _standing(work, layout))
-    moments = [*_forward(walk), *_head(walk), *_blocks(walk), *_root(walk), _step(walk)]
-    name, parts = max(moments, key=lambda moment: sum(moment[1].values()))
+    phases = [*_forward(walk), *_head(walk), *_blocks(walk), *_root(walk), _step(walk)]
+    name, parts = max(phases, key=lambda phase: sum(phase[1].values()))
     state = 4 * work.elements + (4 + 4 * layout.moments) * work.trained
     host = -(-state // layout.shards) if layout.offload else 0
     return Memory(sum(parts.values()), {part: parts.get(part, 0) for part in PARTS}, name, host)
 
 
-Moment = tuple[str, dict[str, int]]
+Phase = tuple[str, dict[str, int]]
 
 
-def _standing(work: Work, layout: Layout) -> dict[str, int]:
+def _standing(work: MicroBatchWork, layout: Layout) -> dict[str, int]:
     """What is there all the time."""
     if layout.offload:
         return {"activations": work.batch}
@@ -146,7 +146,7 @@ def _kept(walk: _Walk, block: Block) -> int:
         case "full":
             return block.stream
         case "selective":
-            return block.stream + sum(op.product for op in block.ops)
+            return block.stream + sum(op.saved_output for op in block.ops)
     return saved(block.ops, walk.layout.numbers)
 
 
@@ -177,7 +177,7 @@ def _units(walk: _Walk) -> int:
     return sum(block.elements * block.count for block in walk.work.blocks if block.gathered)
 
 
-def _forward(walk: _Walk) -> Iterator[Moment]:
+def _forward(walk: _Walk) -> Iterator[Phase]:
     """The loss, with everything kept; and the gathering of the last unit, which for a moment is there twice."""
     layout, head = walk.layout, walk.work.head
     gathered = _gathered(walk, behind=_units(walk), here=0, ahead=0)
@@ -208,7 +208,7 @@ def _forward(walk: _Walk) -> Iterator[Moment]:
         )
 
 
-def _head(walk: _Walk) -> Iterator[Moment]:
+def _head(walk: _Walk) -> Iterator[Phase]:
     layout, head = walk.layout, walk.work.head
     last = walk.work.blocks[-1].gathered if walk.work.blocks else 0
     gathered = _gathered(walk, behind=_units(walk), here=0, ahead=last)
@@ -222,7 +222,7 @@ def _head(walk: _Walk) -> Iterator[Moment]:
         yield "the head's backward", _add(base, logits=head.logits and head.after, transient=weights)
 
 
-def _blocks(walk: _Walk) -> Iterator[Moment]:
+def _blocks(walk: _Walk) -> Iterator[Phase]:
     """The first and the last one of those that are alike: between them every part changes evenly."""
     work = walk.work
     kept, left = _all_kept(walk), _units(walk)
@@ -254,7 +254,7 @@ def _head_graded(walk: _Walk) -> int:
 
 def _block(
     walk: _Walk, block: Block, *, kept: int, behind: int, ahead: int, done: int, scattered: int
-) -> Iterator[Moment]:
+) -> Iterator[Phase]:
     """One block's backward, operation by operation.
 
     Args:
@@ -282,7 +282,7 @@ def _block(
             gradients, earlier = _gradients(walk, done if layout.strategy == "ddp" else done + whole), 0
         released = op.saved + numbers.copy * op.weights
         # The weight's gradient is cast to fp32 when what the operation had kept is gone.
-        cast = max(0, 4 * mine - released - op.out) if numbers.copy else 0
+        cast = max(0, 4 * mine - released - op.grad_out) if numbers.copy else 0
         yield (
             "a block's backward",
             _add(
@@ -290,7 +290,7 @@ def _block(
                 gradients=gradients,
                 gathered=gathered,
                 activations=held,
-                transient=block.residual + op.out + op.into + fresh + earlier + cast + waiting,
+                transient=block.residual + op.grad_out + op.grad_in + fresh + earlier + cast + waiting,
             ),
         )
         held -= released
@@ -300,7 +300,7 @@ def _block(
         yield _reduction(walk, block, gathered=gathered, held=held, beside=beside, done=units_done)
 
 
-def _reduction(walk: _Walk, block: Block, *, gathered: int, held: int, beside: int, done: int) -> Moment:
+def _reduction(walk: _Walk, block: Block, *, gathered: int, held: int, beside: int, done: int) -> Phase:
     """The end of a sharded unit's backward: its parameters are let go of, and its gradient is scattered."""
     layout, width = walk.layout, walk.layout.numbers.bytes
     # zero1's accumulated gradient is the unit's own; in half precision it is held once more than in fp32.
@@ -315,7 +315,7 @@ def _reduction(walk: _Walk, block: Block, *, gathered: int, held: int, beside: i
     )
 
 
-def _root(walk: _Walk) -> Iterator[Moment]:
+def _root(walk: _Walk) -> Iterator[Phase]:
     """The end of the backward: the embeddings' gradients, and a sharded root's reduction."""
     layout, root = walk.layout, walk.work.root_trained
     if layout.sharded:
@@ -332,5 +332,5 @@ def _root(walk: _Walk) -> Iterator[Moment]:
     yield "the embedding's backward", _add(walk.base, gradients=_gradients(walk, walk.work.trained), transient=twice)
 
 
-def _step(walk: _Walk) -> Moment:
+def _step(walk: _Walk) -> Phase:
     return "the optimizer's step", _add(walk.base, gradients=_gradients(walk, walk.work.trained))

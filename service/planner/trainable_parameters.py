@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from service.planner import builtin_models as builtin
-from service.planner.model_structure import Outline, Parameter
+from service.planner import builtin_models
+from service.planner.model_structure import ModelStructure, Parameter
 from trainyard.contract.closest import closest
 from trainyard.contract.problems import Problem
 from trainyard.contract.sections import HfModel
@@ -12,10 +12,10 @@ from trainyard.contract.spec import LOOP_TASKS, TrainingSpec
 
 
 @dataclass(frozen=True)
-class Adapted:
+class TrainableModel:
     """A model with what a run trains of it."""
 
-    outline: Outline
+    structure: ModelStructure
     """Adapters included."""
     trained: frozenset[str]
     """Names of parameters."""
@@ -24,17 +24,17 @@ class Adapted:
 
     @property
     def trained_count(self) -> int:
-        return sum(parameter.size for parameter in self.outline.parameters if parameter.name in self.trained)
+        return sum(parameter.size for parameter in self.structure.parameters if parameter.name in self.trained)
 
 
-def adapt(outline: Outline, spec: TrainingSpec) -> Adapted | Problem:
+def trainable_model(structure: ModelStructure, spec: TrainingSpec) -> TrainableModel | Problem:
     """The model as it is trained, or why it cannot be."""
     if spec.lora_rank is not None:
-        return _with_adapters(outline, spec)
-    names = [parameter.name for parameter in outline.parameters]
+        return _with_adapters(structure, spec)
+    names = [parameter.name for parameter in structure.parameters]
     if spec.trainable is None:
-        return Adapted(outline, frozenset(names))
-    alias = dict(outline.aliases)
+        return TrainableModel(structure, frozenset(names))
+    alias = dict(structure.aliases)
     chosen: set[str] = set()
     for pattern in spec.trainable:
         found = {alias.get(name, name) for name in [*names, *alias] if fnmatchcase(name, pattern)}
@@ -44,27 +44,27 @@ def adapt(outline: Outline, spec: TrainingSpec) -> Adapted | Problem:
                 param="trainable", message=f"`{pattern}` matches no parameter of the model; the closest: {near}"
             )
         chosen |= found
-    return Adapted(outline, frozenset(chosen))
+    return TrainableModel(structure, frozenset(chosen))
 
 
-def mismatch(spec: TrainingSpec) -> Problem | None:
+def trainable_problem(spec: TrainingSpec) -> Problem | None:
     """Why what the spec trains cannot be trained of its model, where that is one of our own: which layers a folder's
     has is known for certain when it is built."""
     if spec.task not in LOOP_TASKS - {"custom"} or spec.model is None or isinstance(spec.model, HfModel):
         return None
     if spec.lora_rank is None and spec.trainable is None:
         return None
-    outline = builtin.outline_of(spec.model)
-    found = adapt(outline, spec) if outline else None
+    structure = builtin_models.structure_of(spec.model)
+    found = trainable_model(structure, spec) if structure else None
     return found if isinstance(found, Problem) else None
 
 
-def _with_adapters(outline: Outline, spec: TrainingSpec) -> Adapted | Problem:
+def _with_adapters(structure: ModelStructure, spec: TrainingSpec) -> TrainableModel | Problem:
     assert spec.lora_rank is not None
     rank = spec.lora_rank
-    layers = {p.module: p for p in outline.parameters if p.kind == "linear" and p.name.endswith(".weight")}
+    layers = {p.module: p for p in structure.parameters if p.kind == "linear" and p.name.endswith(".weight")}
     if spec.lora.targets == "auto":
-        targets = [name for name in layers if name != outline.output and name not in outline.tied]
+        targets = [name for name in layers if name != structure.output and name not in structure.tied]
     else:
         targets = []
         for target in spec.lora.targets:
@@ -83,13 +83,13 @@ def _with_adapters(outline: Outline, spec: TrainingSpec) -> Adapted | Problem:
     chosen = set(targets)
     parameters: list[Parameter] = []
     adapters: list[Parameter] = []
-    for parameter in outline.parameters:
+    for parameter in structure.parameters:
         parameters.append(parameter)
         if parameter.module in chosen and parameter.name.endswith(".weight"):
             adapters += _adapters(parameter, rank)
             parameters += adapters[-2:]
-    whole = Outline(**{**vars(outline), "parameters": tuple(parameters)})
-    return Adapted(whole, frozenset(adapter.name for adapter in adapters), tuple(targets))
+    whole = ModelStructure(**{**vars(structure), "parameters": tuple(parameters)})
+    return TrainableModel(whole, frozenset(adapter.name for adapter in adapters), tuple(targets))
 
 
 def _matches(name: str, target: str) -> bool:

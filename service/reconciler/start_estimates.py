@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 import structlog
 
 from service.api.dependencies import Services
-from service.planner.repository import AskRepository
+from service.planner.start_estimates import StartEstimateRepository
 from service.reconciler.leader_election import LeaderLease
 from service.scheduler.base import Forecast, Forecaster, Scheduler, SchedulerUnavailableError
 
@@ -41,7 +41,7 @@ class Asks:
         if not isinstance(self.scheduler, Forecaster):
             return False
         with self.services.database.read() as session:
-            asks = AskRepository(session)
+            asks = StartEstimateRepository(session)
             waiting = [(ask.id, ask.script) for ask in asks.waiting(_AT_ONCE)]
             last = max(filter(None, (self.asked_at, asks.last_answered() if waiting else None)), default=None)
         now = self.services.clock()
@@ -54,9 +54,12 @@ class Asks:
             answer = self.scheduler.forecast(script)
         except SchedulerUnavailableError as error:
             log.warning("scheduler unavailable", error=str(error))
-            answer, answered = Forecast(None, f"Slurm does not answer: {error}"), [ask_id for ask_id, _ in waiting]
+            answer, answered = (
+                Forecast(None, f"Slurm does not answer: {error}"),
+                [estimate_id for estimate_id, _ in waiting],
+            )
         with self.lease.write() as session:
-            asks = AskRepository(session)
+            asks = StartEstimateRepository(session)
             asks.answer(
                 answered,
                 self.services.clock(),
@@ -64,5 +67,5 @@ class Asks:
                 message=answer.message,
                 estimated_start=answer.estimated_start,
             )
-            asks.forget(now - _KEPT)
+            asks.delete_answered(now - _KEPT)
         return len(answered) < len(waiting)

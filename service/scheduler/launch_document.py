@@ -4,9 +4,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from service.cluster.placement import Place
 from service.core.settings import Settings
 from trainyard.contract.launch import LaunchDocument
+from trainyard.contract.resolve import Site
 from trainyard.contract.spec import TrainingSpec
 
 UNKNOWN_ACCELERATOR = (
@@ -15,7 +15,7 @@ UNKNOWN_ACCELERATOR = (
 
 
 def launch_document(
-    spec: TrainingSpec, settings: Settings, place: Place, *, slurm: bool, **attempt: Any
+    spec: TrainingSpec, settings: Settings, site: Site, *, slurm: bool, **attempt: Any
 ) -> LaunchDocument:
     """What a worker is told.
 
@@ -25,7 +25,7 @@ def launch_document(
     Raises:
         ValueError: nobody knows yet what the ranks will compute on.
     """
-    if place.accelerator is None:
+    if site.accelerator is None:
         raise ValueError(UNKNOWN_ACCELERATOR)
     ranks = ranks_per_node(spec)
     default_limit = settings.slurm_time_limit_minutes if slurm else None
@@ -33,11 +33,11 @@ def launch_document(
         service_url=settings.service_url,
         nodes=spec.gpus // ranks,
         ranks_per_node=ranks,
-        accelerator=place.accelerator,
+        accelerator=site.accelerator,
         host_suffix=settings.slurm_host_suffix,
         network_interface=settings.slurm_network_interface,
         time_limit_minutes=spec.resources.time_limit_minutes or default_limit,
-        partition_limit_minutes=place.limit_minutes if slurm else None,
+        partition_limit_minutes=site.partition_limit_minutes if slurm else None,
         lead_seconds=settings.slurm_lead_seconds,
         spec=spec,
         **attempt,

@@ -8,15 +8,33 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from difflib import get_close_matches
 
+from service.core.settings import Settings
+from service.scheduler.launch_document import ranks_per_node
+from service.specs.acceptance import AcceptedSpec
 from trainyard.contract.cluster import ClusterResource, PartitionResource
 from trainyard.contract.problems import Problem
 from trainyard.contract.sections import Resources
 
 STALE = timedelta(minutes=5)
-"""An older snapshot refuses nothing."""
+"""A spec is never rejected because of an older snapshot."""
 
 
-def refusals(
+def is_stale(cluster: ClusterResource) -> bool:
+    """Return whether the snapshot is missing or too old to reject a spec."""
+    return cluster.age_seconds is None or cluster.age_seconds > STALE.total_seconds()
+
+
+def unavailable_resources(settings: Settings, accepted: AcceptedSpec) -> list[Problem]:
+    """Return every resource of an accepted spec that the Slurm cluster can never provide."""
+    if settings.backend != "slurm" or not settings.slurm_preflight:
+        return []
+    spec, ranks = accepted.spec, ranks_per_node(accepted.spec)
+    minutes = spec.resources.time_limit_minutes or settings.slurm_time_limit_minutes
+    gpus_per_node = ranks if accepted.site.accelerator == "cuda" else 0
+    return resource_problems(spec.resources, spec.gpus // ranks, gpus_per_node, minutes, accepted.cluster)
+
+
+def resource_problems(
     resources: Resources, nodes: int, gpus_per_node: int, time_limit_minutes: int | None, cluster: ClusterResource
 ) -> list[Problem]:
     """Every field that asks for more than there is.
@@ -25,7 +43,7 @@ def refusals(
         gpus_per_node: 0 where the ranks use none.
         time_limit_minutes: the spec's, or the service's default.
     """
-    if cluster.age_seconds is None or cluster.age_seconds > STALE.total_seconds():
+    if is_stale(cluster):
         return []
     account = _account_problem(resources, cluster)
     places = _place_problems(resources, nodes, gpus_per_node, time_limit_minutes, cluster)

@@ -19,7 +19,7 @@ from service.jobs.repository import JobRepository, Window
 from service.jobs.schemas import progress_resource
 from service.jobs.service import require_change
 from service.jobs.submission import Accepted, new_job, replay, require_room_for, tell_forced
-from service.planner import service as planning
+from service.specs.acceptance import AcceptedSpec
 from service.sweeps.repository import SweepRepository
 from trainyard.contract.problems import Problem, SpecError
 from trainyard.contract.resources import TERMINAL
@@ -89,7 +89,7 @@ def _accept(
         try:
             found = _accept_one(services, person, member_spec(body.spec, changed), now)
             specs.append(found.spec)
-            same = seen.setdefault(json.dumps(dump_spec(found.plain), sort_keys=True), changed)
+            same = seen.setdefault(json.dumps(dump_spec(found.unresolved), sort_keys=True), changed)
             if same is not changed and body.grid and not problems:
                 words = f"{said(changed)} makes the same job as {said(same)}; give each value once"
                 problems.append(Problem(param="grid", message=words))
@@ -104,8 +104,8 @@ def _accept(
     return specs
 
 
-def _accept_one(services: Services, person: Principal, document: dict[str, Any], now: datetime) -> planning.Accepted:
-    accepted = planning.accept(services, document, now)
+def _accept_one(services: Services, person: Principal, document: dict[str, Any], now: datetime) -> AcceptedSpec:
+    accepted = services.acceptance.accept(document, now)
     found = accepted.spec
     if found.resume_from is not None:
         raise SpecError([Problem(param="resume_from", message="does not go with a sweep; submit such jobs one by one")])

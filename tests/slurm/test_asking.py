@@ -8,18 +8,18 @@ from tests.slurm.specs import parity
 from tests.support.slurm_lab import SlurmLab
 from tests.support.wait import wait_until
 from trainyard.client import Client
-from trainyard.contract.plans import AskResource
+from trainyard.contract.plans import StartEstimateResource
 from trainyard.demo import ServiceProcess
 
 pytestmark = pytest.mark.slurm
 
 
-def answer_to(client: Client, **changes: object) -> AskResource:
-    asked = client.plan(parity(**changes), ask_scheduler=True).ask
+def answer_to(client: Client, **changes: object) -> StartEstimateResource:
+    asked = client.plan(parity(**changes), estimate_start=True).start_estimate
     assert asked is not None
 
-    def answered() -> AskResource | None:
-        found = client.ask(str(asked.id))
+    def answered() -> StartEstimateResource | None:
+        found = client.start_estimate(str(asked.id))
         return found if found.state == "answered" else None
 
     return wait_until(answered, 60, "Slurm's answer")

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from service.cluster.placement import Place, place_of
 from service.core.settings import Settings
 from service.scheduler.base import Accepted
 from service.scheduler.launch_plan import plan_launch
 from service.scheduler.slurm.batch_script import batch_script
 from service.scheduler.slurm.commands import SlurmCommands
 from service.scheduler.slurm.scheduler import SlurmScheduler
+from service.specs.site import site_of
 from tests.slurm.specs import parity
 from tests.support.slurm_lab import SlurmLab
 from tests.support.wait import wait_until
@@ -60,5 +60,5 @@ def test_the_partitions_tell_their_gpus_and_the_time_of_jobs_that_name_none(slur
     assert (told["minute"].default_time_minutes, told["minute"].time_limit_minutes) == (1, 1)
     assert told["gpu"].default_time_minutes is None
     cluster = ClusterResource(backend="slurm", taken_at=datetime.now(UTC), partitions=list(told.values()))
-    place = place_of(Settings(backend="slurm"), Resources(partition="minute"), cluster)
-    assert place == Place("cuda", 1)
+    site = site_of(Settings(backend="slurm"), Resources(partition="minute"), cluster)
+    assert (site.accelerator, site.partition_limit_minutes) == ("cuda", 1)

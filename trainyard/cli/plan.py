@@ -12,10 +12,9 @@ from trainyard.cli.output import complain, duration, emit, say, size, table, wri
 from trainyard.cli.session import JsonOption, SpecArgument, client_of
 from trainyard.cli.specs import read_spec
 from trainyard.client import Client
-from trainyard.contract.plans import AskResource, MemoryParts, PlanResource, StrategyPlan
+from trainyard.contract.plans import MemoryParts, PlanResource, StartEstimateResource, StrategyPlan
 
-_ASK_SECONDS = 1.0
-"""Between two looks for the scheduler's answer."""
+_POLL_SECONDS = 1.0
 
 
 def plan(
@@ -25,10 +24,10 @@ def plan(
         list[str] | None,
         typer.Option("--set", metavar="PATH=VALUE", help="Set one field, as in gpus=8; can be repeated."),
     ] = None,
-    ask: Annotated[
-        bool, typer.Option("--ask", help="Have Slurm asked too when it would start; nothing is submitted.")
+    estimate_start: Annotated[
+        bool, typer.Option("--start-estimate", help="Also request a start estimate from Slurm; nothing is submitted.")
     ] = False,
-    patience: Annotated[float, typer.Option("--timeout", min=0, help="Seconds to wait for Slurm's answer.")] = 60.0,
+    timeout: Annotated[float, typer.Option("--timeout", min=0, help="Seconds to wait for the start estimate.")] = 60.0,
     with_script: Annotated[bool, typer.Option("--script", help="Show the batch script too.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -39,9 +38,10 @@ def plan(
     Example: trainyard plan spec.yaml --set gpus=8
     """
     with client_of(ctx) as client:
-        found = client.plan(read_spec(client, source, settings or []), ask_scheduler=ask)
-        if found.ask is not None:
-            found = found.model_copy(update={"ask": _answered(client, found.ask, time.monotonic() + patience)})
+        found = client.plan(read_spec(client, source, settings or []), estimate_start=estimate_start)
+        if found.start_estimate is not None:
+            estimate = _answered(client, found.start_estimate, time.monotonic() + timeout)
+            found = found.model_copy(update={"start_estimate": estimate})
     if as_json:
         emit(found)
     else:
@@ -59,8 +59,8 @@ def _show(found: PlanResource, *, with_script: bool) -> None:
         table(headings, [_row(one) for one in found.strategies], spare=spare)
         if any(one.fits is None for one in found.strategies):
             say("?: not known, for want of the memory that there is or of what the model's activations take")
-    if found.ask is not None:
-        say(_told(found.ask))
+    if found.start_estimate is not None:
+        say(_start_line(found.start_estimate))
     for change in found.changes:
         say(f"would fit: {change.message}")
     for warning in found.warnings:
@@ -69,21 +69,21 @@ def _show(found: PlanResource, *, with_script: bool) -> None:
         write(found.script if found.script.endswith("\n") else f"{found.script}\n")
 
 
-def _answered(client: Client, asked: AskResource, until: float) -> AskResource:
-    """The scheduler's answer, or the question where there is none in time."""
-    while asked.state == "waiting" and asked.id is not None and time.monotonic() < until:
-        time.sleep(_ASK_SECONDS)
-        asked = client.ask(asked.id)
-    return asked
+def _answered(client: Client, estimate: StartEstimateResource, deadline: float) -> StartEstimateResource:
+    """Poll until the scheduler has answered or the deadline has passed."""
+    while estimate.state == "waiting" and estimate.id is not None and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+        estimate = client.start_estimate(estimate.id)
+    return estimate
 
 
-def _told(asked: AskResource) -> str:
-    if asked.state == "waiting":
-        return f"the scheduler has not answered yet: GET /v1/asks/{asked.id} will"
-    if asked.estimated_start is None:
-        return asked.message
-    seconds = (asked.estimated_start - datetime.now(UTC)).total_seconds()
-    return f"{asked.message} ({f'in {duration(seconds)}' if seconds > 0 else 'at once'})"
+def _start_line(estimate: StartEstimateResource) -> str:
+    if estimate.state == "waiting":
+        return f"the scheduler has not answered yet; read it later at GET /v1/start-estimates/{estimate.id}"
+    if estimate.estimated_start is None:
+        return estimate.message
+    seconds = (estimate.estimated_start - datetime.now(UTC)).total_seconds()
+    return f"{estimate.message} ({f'in {duration(seconds)}' if seconds > 0 else 'at once'})"
 
 
 def _summary(found: PlanResource) -> Iterator[str]:
@@ -92,11 +92,11 @@ def _summary(found: PlanResource) -> Iterator[str]:
         yield f"{found.model.parameters:,} parameters{part}"
     if found.gpus:
         yield ("each rank: " if found.accelerator == "cpu" else "GPUs: ") + ", ".join(
-            f"{gpu.type or 'no type'} ({_memory(gpu.least_bytes) if gpu.least_bytes else 'memory not known'})"
+            f"{gpu.type or 'no type'} ({_memory(gpu.min_bytes) if gpu.min_bytes else 'memory not known'})"
             for gpu in found.gpus
         )
-    yield f"strategy {found.strategy}: {found.why}"
-    yield found.verdict
+    yield f"strategy {found.strategy}: {found.strategy_reason}"
+    yield found.summary
     if host := next((one.host_bytes for one in found.strategies if one.chosen), None):
         yield f"host memory: roughly {_memory(host)} for each rank"
     if found.disk is not None:

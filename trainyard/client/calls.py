@@ -112,7 +112,7 @@ class SharedCalls:
     """The calls that are one request and nothing else."""
 
     plan = Call(requests.plan)
-    ask = Call(requests.ask)
+    start_estimate = Call(requests.start_estimate)
     cancel = Call(requests.cancel)
     pause = Call(requests.pause)
     resume = Call(requests.resume)

@@ -17,7 +17,7 @@ from trainyard.client.packing import CodeArchive
 from trainyard.client.wire import JSON, Request, given, job_path, model, page, time_text, whole
 from trainyard.contract.cluster import ClusterResource
 from trainyard.contract.findings import Examination
-from trainyard.contract.plans import AskResource, PlanResource
+from trainyard.contract.plans import PlanResource, StartEstimateResource
 from trainyard.contract.resources import (
     ArtifactResource,
     AttemptResource,
@@ -66,20 +66,20 @@ def _key(given_key: str | None) -> str:
     return key
 
 
-def plan(spec: Spec, *, ask_scheduler: bool = False) -> Request[PlanResource]:
+def plan(spec: Spec, *, estimate_start: bool = False) -> Request[PlanResource]:
     """What a spec will need: memory by strategy, disk, the batch script. Nothing is submitted.
 
     Args:
-        ask_scheduler: have the scheduler asked too; where `ask` in the answer still waits, `ask` reads it later.
+        estimate_start: Also request a start estimate. If it still waits in the answer, `start_estimate` reads it later.
     """
     content, media_type = spec_body(spec)
-    params = {"ask_scheduler": "true"} if ask_scheduler else {}
+    params = {"estimate_start": "true"} if estimate_start else {}
     return Request("POST", "/v1/plans", model(PlanResource), params, {"Content-Type": media_type}, content)
 
 
-def ask(ask_id: str) -> Request[AskResource]:
-    """What the scheduler says of a plan, once it has answered."""
-    return Request("GET", f"/v1/asks/{segment(ask_id, 'ask')}", model(AskResource))
+def start_estimate(estimate_id: str) -> Request[StartEstimateResource]:
+    """Read the start estimate of a plan."""
+    return Request("GET", f"/v1/start-estimates/{segment(estimate_id, 'start estimate')}", model(StartEstimateResource))
 
 
 def with_code(spec: Spec, digest: str) -> dict[str, Any]:

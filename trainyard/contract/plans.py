@@ -45,7 +45,7 @@ class StrategyPlan(Resource):
     state_bytes: int
     """Parameters, gradients and optimizer alone: the least that it takes."""
     parts: MemoryParts | None = None
-    moment: str | None = None
+    phase: str | None = None
     """When the peak is."""
     fits: bool | None = None
     """None: not known."""
@@ -59,9 +59,9 @@ class GpuMemory(Resource):
 
     type: str | None = None
     """As the scheduler names it."""
-    least_bytes: int | None = None
+    min_bytes: int | None = None
     """Where a type is sold with several sizes, of the smallest; None: not known."""
-    most_bytes: int | None = None
+    max_bytes: int | None = None
 
 
 class Change(Resource):
@@ -85,12 +85,12 @@ class DiskNeed(Resource):
     total_bytes: int
 
 
-class AskResource(Resource):
+class StartEstimateResource(Resource):
     """What the scheduler says would become of a plan, were it submitted at that moment."""
 
-    object: Literal["ask"] = "ask"
+    object: Literal["start_estimate"] = "start_estimate"
     id: str | None = None
-    """For `GET /v1/asks/{id}`; None: there was nobody to ask, `message` has why."""
+    """For `GET /v1/start-estimates/{id}`; None: there was nobody to ask, `message` has why."""
     state: Literal["waiting", "answered"]
     created_at: Timestamp | None = None
     answered_at: Timestamp | None = None
@@ -112,10 +112,10 @@ class PlanResource(Resource):
     strategies: list[StrategyPlan] = Field(default_factory=list)
     strategy: str
     """The spec's, or what `auto` takes."""
-    why: str
+    strategy_reason: str
     """Of the strategy."""
     fits: bool | None = None
-    verdict: str
+    summary: str
     """The same in words, with the numbers."""
     accelerator: Literal["cpu", "cuda"] = "cuda"
     """What the ranks compute on."""
@@ -127,5 +127,5 @@ class PlanResource(Resource):
     script: str | None = None
     """What would be submitted, with made-up ids; None: what is submitted cannot be said, `warnings` has why."""
     warnings: list[str] = Field(default_factory=list)
-    ask: AskResource | None = None
+    start_estimate: StartEstimateResource | None = None
     """What the scheduler says, where it was to be asked."""

@@ -20,7 +20,7 @@ DIGITS = 10
 
 @dataclass(frozen=True)
 class Site:
-    """What an `auto` depends on beyond the spec."""
+    """What the settings and the cluster snapshot imply for a spec."""
 
     accelerator: Literal["cpu", "cuda"] | None = "cpu"
     """None: not known yet."""
@@ -31,6 +31,8 @@ class Site:
     """On Slurm: how many ranks a node takes where the spec does not say; absent: all of them."""
     roots: tuple[str, ...] = ("/",)
     """Folders under which a spec's models and data must lie."""
+    partition_limit_minutes: int | None = None
+    """The time limit of the partition for a job that sets none; None: no limit, or not known."""
 
 
 def resolve(spec: TrainingSpec, site: Site) -> TrainingSpec:

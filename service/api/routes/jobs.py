@@ -1,7 +1,5 @@
 """The routes of jobs: parse, one call, answer."""
 
-import json
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -19,10 +17,10 @@ from service.api.dependencies import (
     Services,
     ServicesDep,
 )
-from service.api.openapi import SPEC
+from service.api.spec_body import SPEC_BODY, read_document
 from service.auth.principals import Principal
 from service.code.service import admit
-from service.core.errors import MalformedRequestError, NotFoundError
+from service.core.errors import NotFoundError
 from service.jobs import (
     deletion as deleting,
 )
@@ -44,8 +42,6 @@ from service.jobs import (
 from service.jobs.listing import JobFilter, JobLists
 from service.jobs.repository import JobRepository, Window
 from service.jobs.schemas import attempt_resource, event_resource, job_resource, page_of
-from service.planner import service as planning
-from trainyard.contract.problems import SpecError
 from trainyard.contract.resources import (
     AttemptResource,
     EventResource,
@@ -57,17 +53,8 @@ from trainyard.contract.resources import (
     RetryRequest,
     ScriptResource,
 )
-from trainyard.contract.yaml_text import load_yaml
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
-
-_YAML_TYPES = ("application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml")
-SPEC_BODY = {
-    "requestBody": {
-        "required": True,
-        "content": {kind: {"schema": SPEC} for kind in ("application/json", "application/yaml")},
-    },
-}
 
 
 @router.post("", status_code=201, response_model=JobResource, operation_id="submit_job", openapi_extra=SPEC_BODY)
@@ -84,9 +71,9 @@ async def submit(
 
     def accept() -> submitting.Accepted:
         settings = services.settings
-        found = planning.accept(services, document, now)
+        found = services.acceptance.accept(document, now)
         admit(person, found.spec, roles=settings.code_roles, runs=settings.runs)
-        asked = submitting.Asked(found.spec, idempotency_key, found.plain, force)
+        asked = submitting.Asked(found.spec, idempotency_key, found.unresolved, force)
         house = submitting.House(services.run_root, settings.quota_bytes)
         return submitting.submit(services.database, person, asked, house, now, services.limits)
 
@@ -97,33 +84,6 @@ async def submit(
     headers = {"Idempotent-Replayed": "true"} if accepted.replayed else None
     # As it is: FastAPI would make the resource again to make the same answer of it.
     return JSONResponse(accepted.job, status_code=201, headers=headers)
-
-
-def read_document(body: bytes, headers: Mapping[str, str]) -> Any:
-    """JSON, or YAML by content type.
-
-    Raises:
-        MalformedRequestError: neither.
-    """
-    kind = headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-    try:
-        text = body.decode()
-        if kind in _YAML_TYPES:
-            return load_yaml(text)
-        return json.loads(text, object_pairs_hook=_no_twins)
-    except SpecError as error:
-        raise MalformedRequestError(str(error), code="invalid_yaml") from None
-    except UnicodeDecodeError:
-        raise MalformedRequestError("the body is not UTF-8 text", code="invalid_encoding") from None
-    except (ValueError, RecursionError) as error:
-        raise MalformedRequestError(f"the body is not valid JSON: {error}", code="invalid_json") from None
-
-
-def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key stands twice in one object")
-    return found
 
 
 _METADATA = {

@@ -1,4 +1,4 @@
-"""The routes of plans, and of what the scheduler says of them."""
+"""The routes of plans and start estimates."""
 
 import asyncio
 from typing import Annotated, Any
@@ -7,21 +7,26 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.concurrency import run_in_threadpool
 
 from service.api.dependencies import NowDep, PersonDep, Services, ServicesDep
-from service.api.routes.jobs import SPEC_BODY, read_document
+from service.api.spec_body import SPEC_BODY, read_document
+from service.audit.log import about, act
 from service.auth.principals import Principal
-from service.planner import service as actions
-from service.planner import start_estimates as asking
-from trainyard.contract.plans import AskResource, PlanResource
+from service.core.ids import new_id
+from service.jobs.service import require_change
+from service.planner.start_estimates import NO_QUEUE, NO_SCRIPT, read_estimate, request_estimate
+from trainyard.contract.plans import PlanResource, StartEstimateResource
 
 router = APIRouter(prefix="/v1", tags=["plans"])
 
-_LOOK_SECONDS = 0.2
-AskId = Annotated[str, Path(pattern=r"^ask_[0-9a-z]{26}$")]
-MayAsk = Annotated[
-    bool, Query(description="Have the scheduler asked too what would become of it, were it submitted now.")
-]
+_POLL_SECONDS = 0.2
+EstimateId = Annotated[str, Path(pattern=r"^est_[0-9a-z]{26}$")]
+EstimateStart = Annotated[bool, Query(description="Also request a start estimate from the scheduler.")]
 WaitSeconds = Annotated[
-    float, Query(ge=0, le=10, description="For the scheduler's answer; without one, read it by the `id` of `ask`.")
+    float,
+    Query(
+        ge=0,
+        le=10,
+        description="How long to wait for the start estimate. After that, read it by the `id` of `start_estimate`.",
+    ),
 ]
 
 
@@ -31,34 +36,45 @@ async def make_plan(
     services: ServicesDep,
     person: PersonDep,
     now: NowDep,
-    ask_scheduler: MayAsk = False,
+    estimate_start: EstimateStart = False,
     wait_seconds: WaitSeconds = 3.0,
 ) -> Any:
-    """What a spec will need: memory by strategy, disk, the batch script. Nothing is submitted."""
+    """Plan a spec: memory by strategy, disk, and the batch script. Nothing is submitted."""
     document = read_document(await request.body(), request.headers)
-    plan = await run_in_threadpool(actions.plan, services, document, now)
-    if not ask_scheduler:
+
+    def make() -> PlanResource:
+        return services.planner.plan(services.acceptance.accept(document, now))
+
+    plan = await run_in_threadpool(make)
+    if not estimate_start:
         return plan
-    return plan.model_copy(update={"ask": await _answer(services, person, plan, wait_seconds)})
+    return plan.model_copy(update={"start_estimate": await _estimate(services, person, plan, wait_seconds)})
 
 
-async def _answer(services: Services, person: Principal, plan: PlanResource, seconds: float) -> AskResource:
-    """The scheduler's, once the reconciler has it; after so many seconds only the question's id."""
+async def _estimate(
+    services: Services, principal: Principal, plan: PlanResource, wait_seconds: float
+) -> StartEstimateResource:
+    """Request the start estimate and wait for the reconciler to answer it."""
     if services.settings.backend == "local":
-        return asking.NO_QUEUE
+        return NO_QUEUE
     if plan.script is None:
-        return asking.NO_SCRIPT
-    asked = await run_in_threadpool(asking.ask, services.database, person, plan.script, services.clock())
+        return NO_SCRIPT
+    now, script = services.clock(), plan.script
+    act("estimate_start")
+    require_change(principal)
+    estimate_id = new_id("est", now)
+    about(estimate_id)
+    estimate = await run_in_threadpool(request_estimate, services.database, estimate_id, principal.name, script, now)
     services.hint()
-    for _ in range(round(seconds / _LOOK_SECONDS)):
-        if asked.state == "answered":
+    for _ in range(round(wait_seconds / _POLL_SECONDS)):
+        if estimate.state == "answered":
             break
-        await asyncio.sleep(_LOOK_SECONDS)
-        asked = await run_in_threadpool(asking.read, services.database, str(asked.id))
-    return asked
+        await asyncio.sleep(_POLL_SECONDS)
+        estimate = await run_in_threadpool(read_estimate, services.database, estimate_id)
+    return estimate
 
 
-@router.get("/asks/{ask_id}", operation_id="get_ask", tags=["plans"])
-def get_ask(services: ServicesDep, _person: PersonDep, ask_id: AskId) -> AskResource:
-    """What the scheduler says of a plan, once it has answered; kept for an hour."""
-    return asking.read(services.database, ask_id)
+@router.get("/start-estimates/{estimate_id}", operation_id="get_start_estimate", tags=["plans"])
+def get_start_estimate(services: ServicesDep, _person: PersonDep, estimate_id: EstimateId) -> StartEstimateResource:
+    """Read a start estimate. It is deleted an hour after it was answered."""
+    return read_estimate(services.database, estimate_id)

@@ -11,7 +11,7 @@ const PARTS = {
 /** Draw a plan. `use(fields)` changes fields of the spec, given by path. */
 export function showPlan(plan, use) {
   const verdict = byId("verdict");
-  setText(verdict, sentence(plan.verdict));
+  setText(verdict, sentence(plan.summary));
   verdict.className = `verdict ${plan.fits === true ? "good" : plan.fits === false ? "bad" : ""}`;
   showChanges(plan, use);
   showBars(plan, use);
@@ -51,7 +51,7 @@ const taken = (one) => one.peak_bytes ?? one.state_bytes;
 
 /** The least memory of a GPU that it could get; null where any is unknown. */
 function smallest(gpus) {
-  const known = gpus.map((gpu) => gpu.least_bytes);
+  const known = gpus.map((gpu) => gpu.min_bytes);
   return known.length && known.every(Boolean) ? Math.min(...known) : null;
 }
 
@@ -68,11 +68,11 @@ function bar(one, { most, limit, use }) {
       limit ? make("i", { class: "limit", style: `left:${((100 * limit) / most).toFixed(2)}%` }) : null),
     make("span", { class: "much", text: one.peak_bytes === null ? `${memory(one.state_bytes)} or more` : memory(one.peak_bytes) }),
     make("span", { class: `fits ${one.fits === true ? "good" : one.fits === false ? "bad" : ""}`, text: fits }),
-    make("small", { text: [micro, one.moment ? `fullest: ${one.moment}` : ""].filter(Boolean).join(", ") }));
+    make("small", { text: [micro, one.phase ? `peak: ${one.phase}` : ""].filter(Boolean).join(", ") }));
 }
 
 function facts(plan) {
-  const found = [["Strategy", `${plan.strategy}: ${plan.why}`]];
+  const found = [["Strategy", `${plan.strategy}: ${plan.strategy_reason}`]];
   if (plan.model) found.push(["Parameters", plan.model.trained === plan.model.parameters ? short(plan.model.parameters) : `${short(plan.model.parameters)}, of which ${short(plan.model.trained)} are trained`]);
   if (plan.disk) found.push(["On disk", `${size(plan.disk.total_bytes)}: ${count(plan.disk.checkpoints)} checkpoints of ${size(plan.disk.checkpoint_bytes)}${plan.disk.export_bytes ? `, export ${size(plan.disk.export_bytes)}` : ""}`]);
   return found;

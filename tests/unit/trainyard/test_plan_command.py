@@ -25,10 +25,10 @@ ANSWER = {
         {"strategy": "fsdp", "state_bytes": 2 * GIB, "fits": None, "host_bytes": GIB},
     ],
     "strategy": "ddp",
-    "why": "the spec says so",
+    "strategy_reason": "set in the spec",
     "fits": False,
-    "verdict": "does not fit: needs about 6 GiB of 4 GiB per GPU",
-    "gpus": [{"type": "t4", "least_bytes": 4 * GIB}, {"type": "odd"}],
+    "summary": "does not fit: needs about 6 GiB of 4 GiB per GPU",
+    "gpus": [{"type": "t4", "min_bytes": 4 * GIB}, {"type": "odd"}],
     "changes": [{"set": {"strategy": "fsdp"}, "message": "strategy fsdp: 2 GiB", "peak_bytes": 2 * GIB}],
     "disk": {"checkpoint_bytes": 12000, "checkpoints": 3, "export_bytes": 4000, "total_bytes": 40000},
     "script": "#!/bin/sh\ntrue",
@@ -67,7 +67,7 @@ def test_a_program_can_ask_whether_it_fits(service, run, fits, code, options):
 
 
 def test_ranks_without_gpus(service, run):
-    share = {"type": "this machine's memory", "least_bytes": 12 * GIB, "most_bytes": 12 * GIB}
+    share = {"type": "this machine's memory", "min_bytes": 12 * GIB, "max_bytes": 12 * GIB}
     strategies = [ANSWER["strategies"][0] | {"peak_bytes": 2880 * GIB}]
     service.on("POST", "/v1/plans", ANSWER | {"accelerator": "cpu", "gpus": [share], "strategies": strategies})
     lines = [" ".join(line.split()) for line in run("plan", "-", input=json.dumps(SPEC)).stdout.splitlines()]
@@ -90,33 +90,41 @@ def test_fields_are_set_on_top(service, run):
     assert json.loads(service.requests[-1].content)["gpus"] == 8
 
 
-ASK = {"object": "ask", "id": "ask_" + "0" * 26, "state": "waiting", "message": "the scheduler is being asked"}
+ESTIMATE = {
+    "object": "start_estimate",
+    "id": "est_" + "0" * 26,
+    "state": "waiting",
+    "message": "the scheduler is being asked",
+}
 
 
-def ask(service, run, *answers, arguments=()):
-    service.on("POST", "/v1/plans", {**ANSWER, "fits": None, "ask": ASK})
+def request_estimate(service, run, *answers, arguments=()):
+    service.on("POST", "/v1/plans", {**ANSWER, "fits": None, "start_estimate": ESTIMATE})
     if answers:
-        service.on("GET", f"/v1/asks/{ASK['id']}", *({**ASK, **answer} for answer in answers))
-    return run("plan", "-", "--ask", *arguments, input=json.dumps(SPEC))
+        service.on("GET", f"/v1/start-estimates/{ESTIMATE['id']}", *({**ESTIMATE, **answer} for answer in answers))
+    return run("plan", "-", "--start-estimate", *arguments, input=json.dumps(SPEC))
 
 
 def test_slurms_answer_is_waited_for(service, run, monkeypatch):
     monkeypatch.setattr("trainyard.cli.plan.time.sleep", lambda seconds: None)
     answer = {"state": "answered", "accepted": True, "message": "Slurm would accept it"}
-    done = ask(service, run, {}, {**answer, "estimated_start": "2020-01-01T00:00:00Z"})
+    done = request_estimate(service, run, {}, {**answer, "estimated_start": "2020-01-01T00:00:00Z"})
     assert "Slurm would accept it (at once)" in done.stdout.splitlines()
-    assert service.requests[0].url.params["ask_scheduler"] == "true"
+    assert service.requests[0].url.params["estimate_start"] == "true"
     assert len(service.requests) == 3
 
 
 def test_and_left_when_it_takes_too_long(service, run):
-    done = ask(service, run, arguments=("--timeout", "0"))
-    assert f"the scheduler has not answered yet: GET /v1/asks/{ASK['id']} will" in done.stdout.splitlines()
+    done = request_estimate(service, run, arguments=("--timeout", "0"))
+    assert (
+        f"the scheduler has not answered yet; read it later at GET /v1/start-estimates/{ESTIMATE['id']}"
+        in done.stdout.splitlines()
+    )
     assert done.exit_code == 0
 
 
 def test_programs_get_the_answer_in_the_plan(service, run, monkeypatch):
     monkeypatch.setattr("trainyard.cli.plan.time.sleep", lambda seconds: None)
     refused = {"state": "answered", "accepted": False, "message": "Slurm refuses it"}
-    found = json.loads(ask(service, run, refused, arguments=("--json",)).stdout)
-    assert (found["ask"]["accepted"], found["ask"]["message"]) == (False, "Slurm refuses it")
+    found = json.loads(request_estimate(service, run, refused, arguments=("--json",)).stdout)
+    assert (found["start_estimate"]["accepted"], found["start_estimate"]["message"]) == (False, "Slurm refuses it")

@@ -98,7 +98,7 @@ def environment(place: Place, half: int) -> dict[str, str]:
         "WEBHOOK": values["webhook_id"][0],
         "OTHER_WEBHOOK": special["delete_webhook"]["webhook_id"][half],
         "SWEEP": values["sweep_id"][0],
-        "ASK": values["ask_id"][0],
+        "ESTIMATE": values["estimate_id"][0],
     }
 
 
@@ -146,7 +146,7 @@ def test_the_python_line_does_what_it_says(place: Place, route: str, monkeypatch
             "webhook_id": names["WEBHOOK"],
             "other_webhook_id": names["OTHER_WEBHOOK"],
             "sweep_id": names["SWEEP"],
-            "ask_id": names["ASK"],
+            "estimate_id": names["ESTIMATE"],
         }
         line = ENTRIES[route]["python"]
         with something_happens(client) if route == "GET /v1/stream" else nullcontext():

@@ -32,7 +32,7 @@ def test_every_route_refuses_a_query_parameter_that_it_does_not_know(
             address = address.replace(f"{{{name}}}", "any")
         answer = client.request(
             method,
-            address.replace("{checkpoint_id}", "ckpt_" + "0" * 26).replace("{ask_id}", "ask_" + "0" * 26),
+            address.replace("{checkpoint_id}", "ckpt_" + "0" * 26).replace("{estimate_id}", "est_" + "0" * 26),
             params={"nonsens": "1"},
         )
         known = [one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"]

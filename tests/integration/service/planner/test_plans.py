@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from service.planner.model_reader import Models
+from service.planner.model_reader import ModelReader
 from tests.integration.service.cluster.test_cluster import on_slurm
 from tests.support.hf import save_llama
 from tests.support.world import SPEC, World
@@ -50,7 +50,7 @@ class TestPlans:
 
     def test_a_program_of_its_own_takes_no_strategy(self, world: World) -> None:
         found = plan(world, {"task": "comm_check", "gpus": 2})
-        assert (found.model, found.why) == (
+        assert (found.model, found.strategy_reason) == (
             None,
             "a `comm_check` job runs its own program, which no strategy is applied to",
         )
@@ -67,7 +67,7 @@ class TestPlans:
         assert found.model is not None
         assert found.model.parameters == found.model.trained == 1276088320
         assert found.fits is False
-        assert found.verdict.startswith("does not fit: needs about 28.4 GiB of 16 GiB per GPU: ")
+        assert found.summary.startswith("does not fit: needs about 28.4 GiB of 16 GiB per GPU: ")
         assert found.changes[0].set == {"strategy": "fsdp"}
         assert found.disk is not None
         assert found.disk.checkpoint_bytes == pytest.approx(12 * found.model.parameters, rel=1e-3)
@@ -116,7 +116,7 @@ class TestPlans:
         gpus(world, "gpu9000")
         found = plan(world, TOO_LARGE)
         assert found.fits is None
-        assert found.verdict.endswith("the memory of gpu9000 is not known (TRAINYARD_GPU_MEMORY_GB)")
+        assert found.summary.endswith("the memory of gpu9000 is not known (TRAINYARD_GPU_MEMORY_GB)")
         world.settings.gpu_memory_gb = "gpu9000=8"
         assert plan(world, TOO_LARGE).fits is False
 
@@ -136,7 +136,7 @@ class TestThisMachine:
             False,
             ["this machine's memory"],
         )
-        assert found.verdict.startswith("does not fit: needs about 27.2 GiB of 8 GiB per rank (this machine's memory)")
+        assert found.summary.startswith("does not fit: needs about 27.2 GiB of 8 GiB per rank (this machine's memory)")
         assert found.warnings[-1].endswith("are more than this machine's memory: submitted, it is refused")
         job, forced = world.submit(**document), world.client.post("/v1/jobs?force=true", json=document).json()["id"]
         world.tick()
@@ -154,7 +154,7 @@ class TestThisMachine:
         world.settings.backend = "slurm"
         found = plan(world, TOO_LARGE)
         assert (found.fits, found.gpus) == (None, [])
-        assert found.verdict.endswith("it is the host's memory, since the workers have no GPUs")
+        assert found.summary.endswith("it is the host's memory, since the workers have no GPUs")
 
 
 class TestFolders:
@@ -180,7 +180,7 @@ class TestFolders:
         assert (answer.status_code, answer.json()["error"]["param"]) == (422, "model.path")
 
     def test_a_filesystem_that_hangs_costs_its_time_limit(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        world.services.models = Models(seconds=0.05)
+        world.services.planner.models = ModelReader(seconds=0.05)
         monkeypatch.setattr("service.planner.model_reader.read_folder", lambda *_: time.sleep(0.5))
         found = plan(world, self.spec(world.settings.runs))
         assert found.unknown == f"model.path: {world.settings.runs} was not read within 0.05 s"
@@ -192,7 +192,7 @@ class TestAutomatic:
         document = {**TOO_LARGE, "strategy": "auto", "gpus": 4}
         found = plan(world, document)
         assert (found.strategy, found.fits) == ("zero2", True)
-        assert found.why == "`auto` takes zero2: ddp needs 28.4 GiB a GPU, zero2 9.02 GiB"
+        assert found.strategy_reason == "`auto` takes zero2: ddp needs 28.4 GiB a GPU, zero2 9.02 GiB"
         job = world.submit(**document)
         assert world.job(job)["spec"]["strategy"] == "zero2"
 

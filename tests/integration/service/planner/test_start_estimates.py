@@ -11,21 +11,21 @@ START = datetime(2026, 1, 1, 12, 30, tzinfo=UTC)
 
 
 def asked(world: World, wait: float = 0, **changes: Any) -> dict[str, Any]:
-    query = {"ask_scheduler": "true", "wait_seconds": wait}
+    query = {"estimate_start": "true", "wait_seconds": wait}
     answer = world.client.post("/v1/plans", params=query, json={**SPEC, **changes})
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     return found
 
 
-def read(world: World, ask_id: str) -> dict[str, Any]:
-    found: dict[str, Any] = world.client.get(f"/v1/asks/{ask_id}").json()
+def read(world: World, estimate_id: str) -> dict[str, Any]:
+    found: dict[str, Any] = world.client.get(f"/v1/start-estimates/{estimate_id}").json()
     return found
 
 
 def test_without_being_told_to_nobody_asks(world: World) -> None:
     on_slurm(world)
-    assert world.client.post("/v1/plans", json=SPEC).json()["ask"] is None
+    assert world.client.post("/v1/plans", json=SPEC).json()["start_estimate"] is None
     world.tick(3)
     assert world.scheduler.asked == []
 
@@ -34,11 +34,11 @@ def test_the_question_is_answered_by_the_reconciler_and_read_by_its_id(world: Wo
     on_slurm(world)
     world.scheduler.prophecy = Forecast(True, "Slurm would start it on node1", START)
     plan = asked(world)
-    assert (plan["ask"]["state"], plan["ask"]["accepted"]) == ("waiting", None)
+    assert (plan["start_estimate"]["state"], plan["start_estimate"]["accepted"]) == ("waiting", None)
     assert world.scheduler.asked == [], "a request asks nobody"
     world.tick()
     assert world.scheduler.asked == [plan["script"]], "what is shown is what is asked about"
-    found = read(world, plan["ask"]["id"])
+    found = read(world, plan["start_estimate"]["id"])
     assert found["state"] == "answered"
     assert (found["accepted"], found["estimated_start"]) == (True, "2026-01-01T12:30:00.000Z")
     assert found["message"] == "Slurm would start it on node1"
@@ -48,7 +48,7 @@ def test_a_quick_answer_comes_with_the_plan(world: World) -> None:
     on_slurm(world)
     world.scheduler.prophecy = Forecast(False, "Slurm refuses it: too many nodes")
     world.services.hint = lambda: world.tick()
-    found = asked(world, wait=5)["ask"]
+    found = asked(world, wait=5)["start_estimate"]
     assert (found["state"], found["accepted"], found["message"]) == (
         "answered",
         False,
@@ -60,12 +60,12 @@ def test_who_asks_is_in_the_audit_and_who_only_plans_is_not(world: World) -> Non
     on_slurm(world)
     assert world.client.post("/v1/plans", json=SPEC).status_code == 200
     assert world.client.get("/v1/audit").json()["data"] == []
-    made = asked(world)["ask"]["id"]
+    made = asked(world)["start_estimate"]["id"]
     viewer = world.client.post("/v1/tokens", json={"name": "vic", "role": "viewer"}).json()["token"]
     signed = {"Authorization": f"Bearer {viewer}"}
-    refused = world.client.post("/v1/plans", params={"ask_scheduler": "true"}, json=SPEC, headers=signed)
+    refused = world.client.post("/v1/plans", params={"estimate_start": "true"}, json=SPEC, headers=signed)
     assert refused.status_code == 403
-    entries = world.client.get("/v1/audit", params={"action": "ask_scheduler"}).json()["data"]
+    entries = world.client.get("/v1/audit", params={"action": "estimate_start"}).json()["data"]
     told = [(one["actor"], one["target"], one["outcome"], one["status"]) for one in entries]
     assert told == [("vic", None, "refused", 403), ("admin", made, "done", None)]
 
@@ -74,7 +74,7 @@ def test_slurm_is_asked_once_in_five_seconds_whoever_reconciles(world: World) ->
     on_slurm(world)
     ids = []
     for seed in range(3):
-        ids.append(asked(world, seed=seed)["ask"]["id"])
+        ids.append(asked(world, seed=seed)["start_estimate"]["id"])
         world.clock.advance(1)
     for second in range(14):
         world.reconciler = world.new_reconciler(f"number {second % 2}")
@@ -97,7 +97,7 @@ def test_a_tick_says_that_there_is_more_to_do_while_a_question_waits(world: Worl
 
 def test_when_slurm_does_not_answer_all_that_wait_are_told_so_at_once(world: World) -> None:
     on_slurm(world)
-    ids = [asked(world)["ask"]["id"] for _ in range(3)]
+    ids = [asked(world)["start_estimate"]["id"] for _ in range(3)]
     world.scheduler.unavailable = True
     world.tick()
     assert len(world.scheduler.asked) == 1
@@ -108,7 +108,7 @@ def test_when_slurm_does_not_answer_all_that_wait_are_told_so_at_once(world: Wor
 
 
 def test_the_local_backend_says_that_there_is_no_queue(world: World) -> None:
-    found = asked(world)["ask"]
+    found = asked(world)["start_estimate"]
     assert (found["id"], found["state"], found["accepted"]) == (None, "answered", None)
     assert "no queue to ask" in found["message"]
     world.tick()
@@ -117,7 +117,7 @@ def test_the_local_backend_says_that_there_is_no_queue(world: World) -> None:
 
 def test_only_so_many_may_wait_and_a_viewer_may_not_ask(world: World) -> None:
     on_slurm(world)
-    query = "/v1/plans?ask_scheduler=true&wait_seconds=0"
+    query = "/v1/plans?estimate_start=true&wait_seconds=0"
     viewer = world.person("viewer", "eve")
     refused = viewer.post(query, json=SPEC)
     assert (refused.status_code, refused.json()["error"]["type"]) == (403, "permission_error")
@@ -131,10 +131,10 @@ def test_only_so_many_may_wait_and_a_viewer_may_not_ask(world: World) -> None:
 
 def test_an_answer_is_forgotten_after_an_hour(world: World) -> None:
     on_slurm(world)
-    first = asked(world)["ask"]["id"]
+    first = asked(world)["start_estimate"]["id"]
     world.tick()
     world.clock.advance(3700)
     asked(world)
     world.tick()
-    gone = world.client.get(f"/v1/asks/{first}")
-    assert (gone.status_code, gone.json()["error"]["code"]) == (404, "ask_not_found")
+    gone = world.client.get(f"/v1/start-estimates/{first}")
+    assert (gone.status_code, gone.json()["error"]["code"]) == (404, "start_estimate_not_found")

@@ -7,11 +7,10 @@ import pytest
 import sqlalchemy as sa
 
 from service.__main__ import main
-from service.cluster.placement import Place
 from service.core.errors import ServiceError
 from service.core.settings import Settings, misspelt
-from service.planner.script import preview
-from trainyard.contract.resolve import resolve
+from service.planner.service import preview_script
+from trainyard.contract.resolve import Site, resolve
 from trainyard.contract.spec import parse_spec
 from trainyard.contract.templates import fill_template
 
@@ -34,7 +33,7 @@ def test_a_bad_setting_is_named_as_it_is_set(
 def test_the_nodes_interpreter_stands_in_the_batch_script(tmp_path: Path) -> None:
     settings = Settings(backend="slurm", slurm_python=Path("/nodes/bin/python"), state_dir=tmp_path, accelerator="cpu")
     spec = resolve(parse_spec(fill_template("mlp_parity", {})), settings.site)
-    script, _ = preview(settings, spec, Place(accelerator="cpu"))
+    script, _ = preview_script(settings, spec, Site(accelerator="cpu"))
     assert script is not None
     assert " /nodes/bin/python -u -m submitit.core._submit " in script
 

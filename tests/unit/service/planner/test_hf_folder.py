@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from service.planner import hf_folder as folders
+from service.planner import hf_folder
 from service.planner.hf_folder import FolderError, read_folder
 
 
@@ -53,7 +53,7 @@ def test_shards_by_the_index(model):
     write(model / "m-2.safetensors", {"b.weight": (5,)})
     write(model / "other.safetensors", {"c.weight": (7,)})
     index = {"weight_map": {"a.weight": "m-1.safetensors", "b.weight": "m-2.safetensors"}}
-    (model / folders.INDEX).write_text(json.dumps(index))
+    (model / hf_folder.INDEX).write_text(json.dumps(index))
     assert set(read(model).tensors) == {"a.weight", "b.weight"}
     (model / "m-2.safetensors").unlink()
     assert refusal(model).endswith("m-2.safetensors cannot be read: No such file or directory")
@@ -61,7 +61,7 @@ def test_shards_by_the_index(model):
 
 @pytest.mark.parametrize("name", ["../../secret", "/etc/passwd", ".."])
 def test_an_index_names_files_of_the_folder_only(model, name):
-    (model / folders.INDEX).write_text(json.dumps({"weight_map": {"a.weight": name}}))
+    (model / hf_folder.INDEX).write_text(json.dumps({"weight_map": {"a.weight": name}}))
     assert "is no file of the folder" in refusal(model)
 
 
@@ -102,7 +102,7 @@ def test_a_configuration_that_is_no_object(model):
 
 
 def test_a_configuration_that_is_too_large(model):
-    (model / "config.json").write_text(" " * (folders.MOST_CONFIG + 1))
+    (model / "config.json").write_text(" " * (hf_folder.MAX_CONFIG_BYTES + 1))
     assert refusal(model) == "config.json is larger than 1 MiB"
 
 

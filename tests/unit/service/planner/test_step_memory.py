@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from bench._counted import Counted
-from service.planner import builtin_models as builtin
-from service.planner.activation_memory import MOST_LOGITS, Numbers, block_ops, head_of, saved
-from service.planner.fit import Question
-from service.planner.work import LONGEST_ROW, tokens_of
+from service.planner import builtin_models
+from service.planner.activation_memory import MOST_LOGITS, ComputeDtype, block_ops, head_of, saved
+from service.planner.block_model import LONGEST_ROW, tokens_per_example
+from service.planner.fit import FitEstimator
 from tests.unit.service.planner.test_model_structure import GPT, spec_of
 from trainyard.contract.sections import GptModel
 from worker.tasks import causal_lm, language_loss
@@ -19,11 +19,11 @@ BIG = {**GPT, "layers": 8, "width": 256, "heads": 8}
 def estimate(model=BIG, **changes):
     batch = {"size": 8, "micro_size": 8 // changes.get("gpus", 1), **changes.pop("batch", {})}
     spec = spec_of(model, batch=batch, **changes)
-    return Question(builtin.outline_of(spec.model)).estimate(spec)
+    return FitEstimator(builtin_models.structure_of(spec.model)).estimate(spec)
 
 
 def count(model=BIG):
-    return builtin.outline_of(GptModel(**model)).count
+    return builtin_models.structure_of(GptModel(**model)).count
 
 
 def test_the_constants_are_the_workers():
@@ -70,15 +70,17 @@ def test_offloaded_state_is_the_hosts():
 
 
 def test_many_logits_are_made_in_pieces():
-    model = builtin.outline_of(GptModel(**{**BIG, "vocab": 128_000})).transformer
-    few, many = (head_of(model, tokens, Numbers(2, autocast=True), frozen=False) for tokens in (500, 50_000))
+    model = builtin_models.structure_of(GptModel(**{**BIG, "vocab": 128_000})).transformer
+    few, many = (head_of(model, tokens, ComputeDtype(2, autocast=True), frozen=False) for tokens in (500, 50_000))
     assert (few.pieces, many.pieces) == (1, 96)
     assert many.backward - 2 * 50_000 * model.width < 15 * MOST_LOGITS
 
 
 def test_tokens_of_an_example():
     lengths = [
-        tokens_of(spec_of({"source": "hf", "path": "/m"}, data={"source": "jsonl", "path": "/x", **data}), context)
+        tokens_per_example(
+            spec_of({"source": "hf", "path": "/m"}, data={"source": "jsonl", "path": "/x", **data}), context
+        )
         for data, context in (({"max_length": 100}, 512), ({}, 512), ({}, 8192), ({}, None))
     ]
     assert lengths == [99, 511, 2047, 2047]
@@ -94,7 +96,7 @@ def test_a_block_keeps_what_is_counted(bf16):
         before = counted.live
         y = block(x)
         kept = counted.live - before - y.nbytes
-    model = builtin.outline_of(GptModel(layers=1, width=width, heads=heads)).transformer
-    numbers = Numbers(2 if bf16 else 4, autocast=bf16)
+    model = builtin_models.structure_of(GptModel(layers=1, width=width, heads=heads)).transformer
+    numbers = ComputeDtype(2 if bf16 else 4, autocast=bf16)
     told = saved(block_ops(model, examples * length, numbers, None), numbers) - x.nbytes
     assert told == pytest.approx(kept, rel=0.03)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from service.specs.preflight import refusals
+from service.specs.preflight import resource_problems
 from trainyard.contract.cluster import AccountResource, ClusterResource, NodeShape, PartitionResource
 from trainyard.contract.sections import Resources
 
@@ -22,7 +22,7 @@ CLUSTER = ClusterResource(backend="slurm", partitions=[GPU, CPU], age_seconds=30
 
 def told(cluster: ClusterResource = CLUSTER, **asked: Any) -> list[str]:
     nodes, gpus, minutes = asked.pop("nodes", 1), asked.pop("gpus", 0), asked.pop("minutes", None)
-    return [str(problem) for problem in refusals(Resources(**asked), nodes, gpus, minutes, cluster)]
+    return [str(problem) for problem in resource_problems(Resources(**asked), nodes, gpus, minutes, cluster)]
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from service.cluster.placement import place_of
 from service.core.settings import Settings
+from service.specs.site import site_of
 from trainyard.contract.cluster import ClusterResource, NodeShape, PartitionResource
 from trainyard.contract.sections import Resources
 
@@ -32,13 +32,13 @@ CLUSTER = ClusterResource(
     ],
 )
 def test_the_partition_tells_however_old_the_snapshot_is(wanted: dict[str, str], found: str) -> None:
-    assert place_of(ON_SLURM, Resources(**wanted), CLUSTER).accelerator == found
+    assert site_of(ON_SLURM, Resources(**wanted), CLUSTER).accelerator == found
 
 
 def test_nothing_is_guessed_before_slurm_has_told() -> None:
     nothing = ClusterResource(backend="slurm")
-    assert place_of(ON_SLURM, Resources(partition="gpu"), nothing).accelerator is None
-    assert place_of(ON_SLURM, Resources(gpu_type="a100"), nothing).accelerator == "cuda"
+    assert site_of(ON_SLURM, Resources(partition="gpu"), nothing).accelerator is None
+    assert site_of(ON_SLURM, Resources(gpu_type="a100"), nothing).accelerator == "cuda"
 
 
 @pytest.mark.parametrize(
@@ -55,9 +55,9 @@ def test_a_job_that_names_no_limit_has_its_partitions(wanted: dict[str, str], mi
     short = PartitionResource(name="short", time_limit_minutes=60)
     default = PartitionResource(name="default", time_limit_minutes=1440, default_time_minutes=30)
     cluster = CLUSTER.model_copy(update={"partitions": [*CLUSTER.partitions, short, default]})
-    assert place_of(ON_SLURM, Resources(**wanted), cluster).limit_minutes == minutes
+    assert site_of(ON_SLURM, Resources(**wanted), cluster).partition_limit_minutes == minutes
 
 
 def test_the_setting_overrides_the_cluster() -> None:
     forced = Settings(backend="slurm", accelerator="cpu")
-    assert place_of(forced, Resources(partition="gpu", gpu_type="a100"), CLUSTER).accelerator == "cpu"
+    assert site_of(forced, Resources(partition="gpu", gpu_type="a100"), CLUSTER).accelerator == "cpu"
