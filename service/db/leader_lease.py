@@ -1,4 +1,4 @@
-"""The leader lease: one database row lets exactly one service reconcile, and its term fences writes of former leaders."""
+"""The leader lease: one row lets exactly one service reconcile, and its term fences writes of former leaders."""
 
 import hashlib
 import socket
