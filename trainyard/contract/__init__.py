@@ -1,1 +1,1 @@
-"""The shared contract: specs, wire formats and file layout. A leaf package: it imports no other package of Trainyard."""
+"""The shared contract: specs, wire formats and file layout. It imports no other package of Trainyard."""

@@ -1,4 +1,4 @@
-"""The reference of the spec in Markdown, from the spec's own docstrings: `python -m trainyard.contract.spec.reference`."""
+"""The Markdown reference of the spec, generated from its docstrings by `python -m trainyard.contract.spec.reference`."""
 
 import json
 import sys
