@@ -1,4 +1,4 @@
-"""The Markdown reference of the spec, generated from its docstrings by `python -m trainyard.contract.spec.reference`."""
+"""Generate the Markdown reference of the spec: `python -m trainyard.contract.spec.reference`."""
 
 import json
 import sys
