@@ -65,6 +65,6 @@ class NewsRepository:
     def newest(self) -> tuple[int, int]:
         """The newest line's number, and how many of those just before it are there: one that was numbered earlier may
         be committed later."""
-        last = self._session.scalar(sa.select(sa.func.max(Event.no))) or 0
-        recent = sa.select(sa.func.count()).select_from(Event).where(Event.no > last - _LOOKED_AT)
+        last = self._session.scalar(sa.select(sa.func.max(Event.pk))) or 0
+        recent = sa.select(sa.func.count()).select_from(Event).where(Event.pk > last - _LOOKED_AT)
         return last, self._session.scalar(recent) or 0
