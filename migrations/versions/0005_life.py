@@ -31,7 +31,7 @@ def upgrade() -> None:
         op.create_index(op.f(f"ix_jobs_{column}_id"), "jobs", [column, "id"])
     op.create_index(op.f("ix_jobs_created_by_disk_bytes"), "jobs", ["created_by", "disk_bytes"])
     op.create_index(op.f("ix_jobs_measured_at"), "jobs", ["measured_at"])
-    op.create_index(op.f("ix_jobs_deleting_at"), "jobs", ["deletion_requested_at"])
+    op.create_index(op.f("ix_jobs_deletion_requested_at"), "jobs", ["deletion_requested_at"])
     op.create_index(op.f("ix_checkpoints_removing"), "checkpoints", ["removing"])
     op.create_table(
         "job_labels",
