@@ -21,9 +21,9 @@ import sqlalchemy as sa
 from service.api.dependencies import Services
 from service.core.settings import Settings
 from service.db.engine import Database
+from service.db.leader_lease import LeaderLease
 from service.db.migrate import upgrade
 from service.db.models import Attempt, Job
-from service.reconciler.leader_election import LeaderLease
 from service.reconciler.reconciler import Reconciler
 from service.reconciler.submission.pool import HandOvers
 from service.reconciler.submission.prepare import Preparation

@@ -6,10 +6,10 @@ from datetime import datetime
 import structlog
 
 from service.api.dependencies import Services
+from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
 from service.reconciler.decide import Verdict
-from service.reconciler.leader_election import LeaderLease
 from service.reconciler.snapshot import continuations_without_progress, restarts
 from trainyard.contract.reports import FinishRecord
 from trainyard.contract.resources import TERMINAL

@@ -15,9 +15,9 @@ from service.auth.tokens import Role, new_person_token, parse_token
 from service.core.failpoints import no_crash
 from service.core.settings import Settings
 from service.db.engine import Database
+from service.db.leader_lease import LeaderLease
 from service.db.models import Token
 from service.maintenance.task import Housekeeper
-from service.reconciler.leader_election import LeaderLease
 from service.reconciler.reconciler import Reconciler
 from service.reconciler.submission.pool import HandOvers
 from service.reconciler.submission.prepare import Preparation
@@ -173,12 +173,12 @@ class World:
 
     def sweep(self) -> None:
         """A round of the housekeeper, by the service that reconciles."""
-        self.reconciler.lease.hold(self.clock())
+        self.reconciler.lease.acquire(self.clock())
         Housekeeper(self.services, self.reconciler.lease).run_once()
 
     def post(self, sender: Sender | None = None) -> int:
         """A round of the webhooks, by the service that reconciles; how many messages were tried."""
-        self.reconciler.lease.hold(self.clock())
+        self.reconciler.lease.acquire(self.clock())
         settings = self.services.settings
         made = sender or Sender(settings.webhook_allowed_hosts, self.services.resolver, seconds=1.0)
         return Post(self.services, self.reconciler.lease, made).run_once()
