@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
+from unittest.mock import patch
 
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from service.api.app import create_app
@@ -33,8 +35,8 @@ from service.scheduler.base import (
 )
 from service.webhooks.dispatcher import Post
 from service.webhooks.sender import Sender
-from trainyard.contract.cluster import ClusterSnapshot
 from trainyard.contract.layout import AttemptLayout, RunLayout
+from trainyard.contract.wire.cluster import ClusterSnapshot
 
 
 @dataclass
@@ -112,6 +114,25 @@ class FakeScheduler:
         self.states = {tag: Observation(state, message) for tag in self.states}
 
 
+_first_app: list[FastAPI] = []
+
+
+def app_with_shared_routes(services: Services) -> FastAPI:
+    """The application on the given services, with the routes and the OpenAPI document of the session's first one.
+
+    FastAPI builds its route tables at the first request to an application, which takes 0.1 s or more of CPU time.
+    Only middleware, exception handlers and `state` belong to one application; they are made anew here.
+    """
+    if not _first_app:
+        _first_app.append(create_app(services))
+        return _first_app[0]
+    with patch.object(FastAPI, "include_router"):
+        app = create_app(services)
+    app.router = _first_app[0].router
+    app.openapi = _first_app[0].openapi  # type: ignore[method-assign]
+    return app
+
+
 class World:
     """One service, and the hands of everyone around it."""
 
@@ -126,7 +147,7 @@ class World:
         self.reconciler = self.new_reconciler("one")
         ensure_admin_token(self.database, self.settings.state / "admin_token", self.clock())
         self.token = (self.settings.state / "admin_token").read_text().strip()
-        self.app = create_app(self.services)
+        self.app = app_with_shared_routes(self.services)
         self.client = self.new_client(self.token)
 
     def new_client(self, token: str | None) -> TestClient:

@@ -1,11 +1,11 @@
-"""The reference of the spec in Markdown, from the spec's own docstrings: `python -m trainyard.contract.reference`."""
+"""Generate the Markdown reference of the spec: `python -m trainyard.contract.spec.reference`."""
 
 import json
 import sys
 from collections.abc import Iterator
 from typing import Any
 
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.spec.training_spec import TrainingSpec
 
 _HEAD = """# The training spec
 

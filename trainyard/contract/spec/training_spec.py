@@ -6,9 +6,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from trainyard.contract.base import DisplayName, NonNegativeInt, PositiveInt, ShortText, Strict
-from trainyard.contract.code import Argument, CodeDigest, code_problems
 from trainyard.contract.problems import Problem, SpecError, problems_of
-from trainyard.contract.sections import (
+from trainyard.contract.spec.sections import (
     Amp,
     Batch,
     Checkpoint,
@@ -27,6 +26,7 @@ from trainyard.contract.sections import (
     Restart,
     Schedule,
 )
+from trainyard.contract.spec.user_code import Argument, CodeDigest, code_problems
 
 Task = Literal["causal_lm", "image_classification", "regression", "custom", "script", "comm_check"]
 Strategy = Literal["auto", "single", "dp", "ddp", "zero1", "zero2", "fsdp", "hsdp"]
