@@ -7,7 +7,7 @@ from typing import Any
 from service.api.openapi import SPEC
 from service.core.errors import MalformedRequestError
 from trainyard.contract.problems import SpecError
-from trainyard.contract.yaml_text import load_yaml
+from trainyard.contract.spec.yaml_loader import load_yaml
 
 _YAML_TYPES = ("application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml")
 SPEC_BODY = {

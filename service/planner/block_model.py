@@ -7,8 +7,8 @@ from service.planner.activation_memory import Adapters, ComputeDtype, block_ops,
 from service.planner.model_structure import ModelStructure, Transformer
 from service.planner.step_memory import Block, Layout, Memory, MicroBatchWork, peak_memory
 from service.planner.trainable_parameters import TrainableModel
-from trainyard.contract.sections import BuiltinData, ConvnetModel, Fsdp, JsonlData, MlpModel
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.spec.sections import BuiltinData, ConvnetModel, Fsdp, JsonlData, MlpModel
+from trainyard.contract.spec.training_spec import TrainingSpec
 
 LONGEST_ROW = 2048
 """As `worker/tasks/causal_lm.py` has it."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import psutil
 
-from trainyard.contract.cluster import ClusterResource
-from trainyard.contract.sections import Resources
+from trainyard.contract.spec.sections import Resources
+from trainyard.contract.wire.cluster import ClusterResource
 
 GIB = 2**30
 MACHINE = "this machine's memory"

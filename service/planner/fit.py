@@ -18,7 +18,7 @@ from service.planner.model_structure import ModelStructure
 from service.planner.step_memory import Memory
 from service.planner.trainable_parameters import trainable_model
 from trainyard.contract.problems import Problem
-from trainyard.contract.spec import Strategy, TrainingSpec
+from trainyard.contract.spec.training_spec import Strategy, TrainingSpec
 
 SPARE_SHARE = 0.92
 SPARE_BYTES = int(1.5 * GIB)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from service.planner import builtin_models, hf_models
 from service.planner.hf_folder import FolderContents, FolderError, read_folder
 from service.planner.model_structure import ModelStructure
-from trainyard.contract.sections import HfModel
-from trainyard.contract.spec import LOOP_TASKS, TrainingSpec
+from trainyard.contract.spec.sections import HfModel
+from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec
 
 SECONDS = 5.0
 """A folder that is not read by then lies on a filesystem that hangs."""

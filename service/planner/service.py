@@ -15,10 +15,10 @@ from service.scheduler.slurm.batch_script import batch_script
 from service.specs.acceptance import AcceptedSpec
 from service.specs.preflight import is_stale, unavailable_resources
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.plans import PlanResource
 from trainyard.contract.problems import Problem
-from trainyard.contract.resolve import Site
-from trainyard.contract.spec import LOOP_TASKS, Strategy, TrainingSpec
+from trainyard.contract.spec.resolve import Site
+from trainyard.contract.spec.training_spec import LOOP_TASKS, Strategy, TrainingSpec
+from trainyard.contract.wire.plans import PlanResource
 
 JOB, ATTEMPT = "JOB-ID", "ATTEMPT-ID"
 """Placeholders for the ids in a previewed script."""

@@ -7,9 +7,9 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from service.core.errors import NotFoundError, TooManyRequestsError
-from service.db.ask_models import Ask
+from service.db.ask_models import StartEstimate
 from service.db.engine import Database
-from trainyard.contract.plans import StartEstimateResource
+from trainyard.contract.wire.plans import StartEstimateResource
 
 _MAX_WAITING = 20
 """Of all users together: each estimate takes the scheduler seconds."""
@@ -29,25 +29,25 @@ class StartEstimateRepository:
     def __init__(self, session: Session):
         self._session = session
 
-    def add(self, estimate: Ask) -> None:
+    def add(self, estimate: StartEstimate) -> None:
         self._session.add(estimate)
 
-    def get(self, estimate_id: str) -> Ask:
+    def get(self, estimate_id: str) -> StartEstimate:
         """Raises NotFoundError."""
-        estimate = self._session.get(Ask, estimate_id)
+        estimate = self._session.get(StartEstimate, estimate_id)
         if estimate is None:
             message = f"there is no start estimate {estimate_id!r}"
             raise NotFoundError(message, code="start_estimate_not_found", param="estimate_id")
         return estimate
 
-    def waiting(self, limit: int) -> Sequence[Ask]:
+    def waiting(self, limit: int) -> Sequence[StartEstimate]:
         """Return those without an answer, oldest first."""
-        query = sa.select(Ask).where(Ask.answered_at.is_(None)).order_by(Ask.id).limit(limit)
+        query = sa.select(StartEstimate).where(StartEstimate.answered_at.is_(None)).order_by(StartEstimate.id).limit(limit)
         return self._session.scalars(query).all()
 
     def last_answered(self) -> datetime | None:
         """Return when the scheduler last answered, to whichever service."""
-        return self._session.scalar(sa.select(sa.func.max(Ask.answered_at)))
+        return self._session.scalar(sa.select(sa.func.max(StartEstimate.answered_at)))
 
     def answer(
         self,
@@ -60,11 +60,11 @@ class StartEstimateRepository:
     ) -> None:
         """Store the same answer for all of them."""
         row = {"answered_at": now, "accepted": accepted, "message": message, "estimated_start": estimated_start}
-        self._session.execute(sa.update(Ask).where(Ask.id.in_(estimate_ids)).values(row))
+        self._session.execute(sa.update(StartEstimate).where(StartEstimate.id.in_(estimate_ids)).values(row))
 
     def delete_answered(self, before: datetime) -> None:
         """Delete what was answered before that time."""
-        self._session.execute(sa.delete(Ask).where(Ask.answered_at < before))
+        self._session.execute(sa.delete(StartEstimate).where(StartEstimate.answered_at < before))
 
 
 def request_estimate(
@@ -75,7 +75,7 @@ def request_estimate(
     Raises:
         TooManyRequestsError: Too many requests wait for an answer already.
     """
-    row = Ask(id=estimate_id, created_by=created_by, created_at=now, script=script)
+    row = StartEstimate(id=estimate_id, created_by=created_by, created_at=now, script=script)
     with database.write() as session:
         estimates = StartEstimateRepository(session)
         if len(estimates.waiting(_MAX_WAITING)) == _MAX_WAITING:
@@ -91,7 +91,7 @@ def read_estimate(database: Database, estimate_id: str) -> StartEstimateResource
         return _resource(StartEstimateRepository(session).get(estimate_id))
 
 
-def _resource(row: Ask) -> StartEstimateResource:
+def _resource(row: StartEstimate) -> StartEstimateResource:
     return StartEstimateResource(
         id=row.id,
         state="waiting" if row.answered_at is None else "answered",

@@ -11,9 +11,9 @@ from difflib import get_close_matches
 from service.core.settings import Settings
 from service.scheduler.launch_document import ranks_per_node
 from service.specs.acceptance import AcceptedSpec
-from trainyard.contract.cluster import ClusterResource, PartitionResource
 from trainyard.contract.problems import Problem
-from trainyard.contract.sections import Resources
+from trainyard.contract.spec.sections import Resources
+from trainyard.contract.wire.cluster import ClusterResource, PartitionResource
 
 STALE = timedelta(minutes=5)
 """A spec is never rejected because of an older snapshot."""

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from service.core.settings import Accelerator, Settings
-from trainyard.contract.cluster import ClusterResource, PartitionResource
-from trainyard.contract.resolve import Site
-from trainyard.contract.sections import Resources
+from trainyard.contract.spec.resolve import Site
+from trainyard.contract.spec.sections import Resources
+from trainyard.contract.wire.cluster import ClusterResource, PartitionResource
 
 
 def site_of(settings: Settings, resources: Resources, cluster: ClusterResource) -> Site:

@@ -42,7 +42,7 @@ from service.jobs import (
 from service.jobs.listing import JobFilter, JobLists
 from service.jobs.repository import JobRepository, Window
 from service.jobs.schemas import attempt_resource, event_resource, job_resource, page_of
-from trainyard.contract.resources import (
+from trainyard.contract.wire.resources import (
     AttemptResource,
     EventResource,
     JobResource,

@@ -13,7 +13,7 @@ from service.auth.principals import Principal
 from service.core.ids import new_id
 from service.jobs.service import require_change
 from service.planner.start_estimates import NO_QUEUE, NO_SCRIPT, read_estimate, request_estimate
-from trainyard.contract.plans import PlanResource, StartEstimateResource
+from trainyard.contract.wire.plans import PlanResource, StartEstimateResource
 
 router = APIRouter(prefix="/v1", tags=["plans"])
 

@@ -10,9 +10,9 @@ from service.__main__ import main
 from service.core.errors import ServiceError
 from service.core.settings import Settings, misspelt
 from service.planner.service import preview_script
-from trainyard.contract.resolve import Site, resolve
-from trainyard.contract.spec import parse_spec
-from trainyard.contract.templates import fill_template
+from trainyard.contract.spec.resolve import Site, resolve
+from trainyard.contract.spec.templates import fill_template
+from trainyard.contract.spec.training_spec import parse_spec
 
 
 def private(path: Path, text: str) -> Path:

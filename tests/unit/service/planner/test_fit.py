@@ -7,8 +7,8 @@ from service.planner.devices import GIB, Device, device_of, devices, parse_sizes
 from service.planner.fit import FitEstimator, choose_strategy, describe_need, exceeds_memory, propose_changes
 from service.planner.trainable_parameters import trainable_model
 from tests.unit.service.planner.test_model_structure import spec_of
-from trainyard.contract.cluster import ClusterResource, NodeShape, PartitionResource
-from trainyard.contract.sections import Resources
+from trainyard.contract.spec.sections import Resources
+from trainyard.contract.wire.cluster import ClusterResource, NodeShape, PartitionResource
 
 LARGE = {"source": "builtin", "name": "gpt", "layers": 24, "width": 2048, "heads": 16, "context": 1024, "vocab": 32000}
 """1.3 billion parameters: 19 GiB of state."""

@@ -9,7 +9,7 @@ from service.planner.activation_memory import MOST_LOGITS, ComputeDtype, block_o
 from service.planner.block_model import LONGEST_ROW, tokens_per_example
 from service.planner.fit import FitEstimator
 from tests.unit.service.planner.test_model_structure import GPT, spec_of
-from trainyard.contract.sections import GptModel
+from trainyard.contract.spec.sections import GptModel
 from worker.tasks import causal_lm, language_loss
 from worker.tasks.gpt import Block
 
