@@ -30,7 +30,7 @@ def configure_logging(form: Literal["console", "json"]) -> None:
 
 # A series that begins with its first event begins at 1, and to Prometheus nothing has risen: these begin at 0.
 _OUTCOMES = ("ok", "failed", "timeout")
-_ANSWERS = ("accepted", "rejected", "ambiguous", "not_asked", "postponed", "refused")
+_ANSWERS = ("accepted", "rejected", "ambiguous", "not_submitted", "postponed", "refused")
 _FOUND = ("name", "claim", "operator")
 _KINDS = ("points", "log_bytes", "events", "checkpoints")
 
@@ -62,7 +62,7 @@ class ServiceMetrics:
         for counter, values in ((self._submissions, _ANSWERS), (self._adoptions, _FOUND)):
             for value in values:
                 counter.labels(value)
-        self._under_way = Gauge("trainyard_hand_overs", "Submissions under way.", registry=self.registry)
+        self._in_flight = Gauge("trainyard_submissions_in_flight", "Submissions in flight.", registry=self.registry)
         self._unanswered = Gauge(
             "trainyard_submissions_unanswered",
             "Attempts that the scheduler may or may not have.",
@@ -95,7 +95,7 @@ class ServiceMetrics:
         self._commands.labels(command, outcome).inc()
 
     def submission(self, outcome: str) -> None:
-        """One answer: `accepted`, `rejected`, `ambiguous`, `not_asked`, or `refused` before it was asked."""
+        """One answer: `accepted`, `rejected`, `ambiguous`, `not_submitted`, or `refused` before it was asked."""
         self._submissions.labels(outcome).inc()
 
     def adoption(self, how: str) -> None:
@@ -106,8 +106,8 @@ class ServiceMetrics:
         """Taken in from workers: `points`, `log_bytes`, `events`, `checkpoints`."""
         self._ingested_children[kind].inc(amount)
 
-    def handing_over(self, count: int) -> None:
-        self._under_way.set(count)
+    def submissions_in_flight(self, count: int) -> None:
+        self._in_flight.set(count)
 
     def render(self, jobs: dict[str, int], unanswered: int, cluster_age: float | None) -> bytes:
         """The exposition text, with the jobs as they are now."""

@@ -140,7 +140,7 @@ def _excess(estimator: FitEstimator, estimate: Estimate) -> Iterator[str]:
     if not estimator.cpu or estimator.fits(estimate) is not False:
         return
     if estimator.cannot_fit(estimate):
-        yield "parameters, gradients and optimizer alone are more than this machine's memory: submitted, it is refused"
+        yield "parameters, gradients and optimizer alone are more than this machine's memory: a job would be rejected"
     else:
         yield "more than this machine's memory: the ranks would swap, or be killed by the system"
 

@@ -1,4 +1,4 @@
-"""Whether a run fits a GPU, what would make it fit, and which strategy `auto` takes. Pure.
+"""Whether a run fits a GPU, what would make it fit, and which strategy `auto` selects. Pure.
 
 To fit, a run leaves 8 % and 1.5 GiB of the GPU free: for the driver's context, NCCL's buffers and fragments. To be
 refused, nine tenths of what it needs are more than all the memory that the largest of the GPUs has: the estimate is
@@ -111,14 +111,14 @@ def choose_strategy(estimator: FitEstimator, spec: TrainingSpec) -> tuple[Strate
     """
     ddp = estimator.estimate(spec)
     if isinstance(ddp, Problem) or estimator.fits(ddp) is None:
-        return "ddp", "`auto` takes ddp on several ranks; whether it fits is not known"
+        return "ddp", "`auto` selects ddp for several ranks; whether it fits is not known"
     if estimator.fits(ddp):
-        return "ddp", "`auto` takes ddp: the whole model fits on each GPU"
+        return "ddp", "`auto` selects ddp: the whole model fits on each GPU"
     for strategy in ("zero2", "fsdp"):
         found = estimator.estimate(spec.model_copy(update={"strategy": strategy}))
         if not isinstance(found, Problem) and estimator.fits(found):
-            return strategy, f"`auto` takes {strategy}: ddp needs {_gb(ddp.peak)} a GPU, {strategy} {_gb(found.peak)}"
-    return "ddp", "`auto` takes ddp: no strategy fits as the spec is"
+            return strategy, f"`auto` selects {strategy}: ddp needs {_gb(ddp.peak)} per GPU, {strategy} {_gb(found.peak)}"
+    return "ddp", "`auto` selects ddp: no strategy fits this spec"
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,9 @@ class StartEstimateRepository:
 
     def waiting(self, limit: int) -> Sequence[StartEstimate]:
         """Return those without an answer, oldest first."""
-        query = sa.select(StartEstimate).where(StartEstimate.answered_at.is_(None)).order_by(StartEstimate.id).limit(limit)
+        query = (
+            sa.select(StartEstimate).where(StartEstimate.answered_at.is_(None)).order_by(StartEstimate.id).limit(limit)
+        )
         return self._session.scalars(query).all()
 
     def last_answered(self) -> datetime | None:

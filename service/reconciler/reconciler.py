@@ -98,7 +98,7 @@ class Reconciler:
             log.warning("another service reconciles now; what this tick had decided is dropped")
             return False
         finally:
-            self.changed = self.lease.writes != before or self._submitter.hand_overs.busy
+            self.changed = self.lease.writes != before or self._submitter.pool.busy
 
     def renew(self) -> None:
         """Keep the lease during a long tick."""
@@ -106,7 +106,7 @@ class Reconciler:
 
     def close(self) -> None:
         """Record what is still answered within seconds, and let the next one start at once."""
-        self._submitter.hand_overs.wait(_LAST_ANSWERS_SECONDS)
+        self._submitter.pool.wait(_LAST_ANSWERS_SECONDS)
         try:
             self._submitter.collect()
         except LeaseLostError:
@@ -150,7 +150,7 @@ class Reconciler:
 
     def _load(self) -> list[Pair]:
         # Whose turn it is under a limit depends on all that wait; who hands over in the tick takes all at once.
-        all_of_them = self._limits.of_gpus or self._submitter.hand_overs.threads == 0
+        all_of_them = self._limits.of_gpus or self._submitter.pool.threads == 0
         waiting = None if all_of_them else _NEXT
         with self._services.database.read() as session:
             found = JobRepository(session, self._services.clock()).unfinished(waiting)

@@ -9,7 +9,7 @@ from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
 from service.reconciler.decide import Facts
 from service.reconciler.run_dir import Unclaimed, read_unclaimed
-from service.reconciler.submission.submitter import newest_step
+from service.reconciler.submission.attempts import newest_step
 from service.scheduler.base import Observation
 from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.wire.reports import FinishRecord

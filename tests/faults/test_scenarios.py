@@ -300,4 +300,4 @@ def test_an_ambiguous_submission_is_explained_while_it_lasts(world: World) -> No
     job = world.submit()
     world.scheduler.outcome = Ambiguous("Socket timed out")
     world.tick()
-    assert "handed over without a clear answer (Socket timed out)" in world.job(job)["status_message"]
+    assert "submitted without a clear answer (Socket timed out)" in world.job(job)["status_message"]

@@ -46,7 +46,7 @@ def test_what_it_shows(service, run):
     assert [" ".join(line.split()) for line in done.stdout.splitlines()] == [
         "1,234,567 parameters, 1,000 of them trained",
         "GPUs: t4 (4 GiB), odd (memory not known)",
-        "strategy ddp: the spec says so",
+        "strategy ddp: set in the spec",
         "does not fit: needs about 6 GiB of 4 GiB per GPU",
         "host memory: roughly 1 GiB for each rank",
         "disk: 40 kB at most (3 checkpoints of 12 kB, export 4 kB)",

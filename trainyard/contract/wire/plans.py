@@ -111,7 +111,7 @@ class PlanResource(Resource):
     unknown: str | None = None
     strategies: list[StrategyPlan] = Field(default_factory=list)
     strategy: str
-    """The spec's, or what `auto` takes."""
+    """The spec's, or what `auto` selects."""
     strategy_reason: str
     """Of the strategy."""
     fits: bool | None = None

@@ -24,7 +24,7 @@ def test_answers_to_submissions(world: World) -> None:
     assert found['trainyard_submissions_total{outcome="rejected"}'] == 1
     assert found['trainyard_submissions_total{outcome="ambiguous"}'] == 1
     assert found["trainyard_submissions_unanswered"] == 1
-    assert found["trainyard_hand_overs"] == 0
+    assert found["trainyard_submissions_in_flight"] == 0
 
 
 def test_adoptions(world: World) -> None:

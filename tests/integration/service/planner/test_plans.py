@@ -52,7 +52,7 @@ class TestPlans:
         found = plan(world, {"task": "comm_check", "gpus": 2})
         assert (found.model, found.strategy_reason) == (
             None,
-            "a `comm_check` job runs its own program, which no strategy is applied to",
+            "a `comm_check` job runs its own program, to which no strategy applies",
         )
 
     def test_every_strategy_with_its_parts(self, world: World) -> None:
@@ -137,7 +137,7 @@ class TestThisMachine:
             ["this machine's memory"],
         )
         assert found.summary.startswith("does not fit: needs about 27.2 GiB of 8 GiB per rank (this machine's memory)")
-        assert found.warnings[-1].endswith("are more than this machine's memory: submitted, it is refused")
+        assert found.warnings[-1].endswith("are more than this machine's memory: a job would be rejected")
         job, forced = world.submit(**document), world.client.post("/v1/jobs?force=true", json=document).json()["id"]
         world.tick()
         assert (world.job(job)["status"], world.job(job)["status_reason"]) == ("failed", "rejected")
@@ -192,7 +192,7 @@ class TestAutomatic:
         document = {**TOO_LARGE, "strategy": "auto", "gpus": 4}
         found = plan(world, document)
         assert (found.strategy, found.fits) == ("zero2", True)
-        assert found.strategy_reason == "`auto` takes zero2: ddp needs 28.4 GiB a GPU, zero2 9.02 GiB"
+        assert found.strategy_reason == "`auto` selects zero2: ddp needs 28.4 GiB per GPU, zero2 9.02 GiB"
         job = world.submit(**document)
         assert world.job(job)["spec"]["strategy"] == "zero2"
 
@@ -216,12 +216,12 @@ class TestRefusals:
         job = world.submit(**document)
         world.tick()
         told = world.job(job)["status_message"]
-        assert (world.status(job), f"{told}: submitted, it is refused" in warnings) == ("failed", True), warnings
+        assert (world.status(job), f"{told}: a job would be rejected" in warnings) == ("failed", True), warnings
         assert plan(world, {**SPEC, "resources": {"partition": "gpu"}}).warnings[-1:] != [
-            f"{told}: submitted, it is refused"
+            f"{told}: a job would be rejected"
         ]
         world.settings.slurm_preflight = False
-        assert not any("it is refused" in one for one in plan(world, document).warnings)
+        assert not any("would be rejected" in one for one in plan(world, document).warnings)
 
     def test_what_can_never_fit_is_not_submitted(self, world: World) -> None:
         gpus(world)

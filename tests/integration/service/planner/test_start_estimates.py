@@ -110,7 +110,7 @@ def test_when_slurm_does_not_answer_all_that_wait_are_told_so_at_once(world: Wor
 def test_the_local_backend_says_that_there_is_no_queue(world: World) -> None:
     found = asked(world)["start_estimate"]
     assert (found["id"], found["state"], found["accepted"]) == (None, "answered", None)
-    assert "no queue to ask" in found["message"]
+    assert "has no queue" in found["message"]
     world.tick()
     assert world.scheduler.asked == []
 

@@ -7,7 +7,7 @@ import pytest
 
 from service.core.errors import LeaseLostError
 from service.db.leader_lease import LeaderLease
-from service.reconciler.submission.pool import HandOvers
+from service.reconciler.submission.pool import SubmitPool
 from service.scheduler.base import Ambiguous, LaunchPlan, Observation, Rejected, SubmitOutcome
 from tests.support.wait import wait_until
 from tests.support.world import FakeScheduler, World
@@ -32,7 +32,7 @@ class HangingScheduler(FakeScheduler):
 def hanging(world: World) -> HangingScheduler:
     """The world's scheduler, whose answers come from threads."""
     world.scheduler = HangingScheduler()
-    world.reconciler = world.new_reconciler("one", HandOvers(threads=2))
+    world.reconciler = world.new_reconciler("one", SubmitPool(threads=2))
     return world.scheduler
 
 
@@ -55,10 +55,10 @@ def test_a_question_that_takes_long_is_told_of(world: World, hanging: HangingSch
     assert hanging.asked.wait(10)
     world.clock.advance(50)
     world.tick()
-    assert world.job(job)["status_message"] == "being handed to the scheduler (slurm)"
+    assert world.job(job)["status_message"] == "submitting to the scheduler (slurm)"
     world.clock.advance(10)
     world.tick(2)
-    assert "for more than a minute" in world.job(job)["status_message"]
+    assert "more than a minute" in world.job(job)["status_message"]
     hanging.go.set()
     wait_until(lambda: (world.tick(), world.status(job) == "pending")[1], 10, "its id to be recorded")
 
@@ -225,7 +225,7 @@ def test_a_node_that_failed_an_attempt_is_left_out_of_the_next_one(world: World)
         if event["type"] == "node_excluded"
     ]
     assert event["message"] == (
-        "n7 is left out of the next attempt: as far as can be told, attempt 1 failed because of it"
+        "node n7 is excluded from the next attempt, because it probably caused the failure of attempt 1"
     )
 
 
