@@ -21,18 +21,18 @@ import sqlalchemy as sa
 from service.api.dependencies import Services
 from service.core.settings import Settings
 from service.db.engine import Database
+from service.db.leader_lease import LeaderLease
 from service.db.migrate import upgrade
 from service.db.models import Attempt, Job
-from service.reconciler.leader_election import LeaderLease
 from service.reconciler.reconciler import Reconciler
 from service.reconciler.submission.pool import HandOvers
 from service.reconciler.submission.prepare import Preparation
 from service.reconciler.submission.submitter import Submitter
 from service.scheduler.slurm.scheduler import SlurmScheduler
 from service.scheduler.slurm.sinfo import WIDE
-from trainyard.contract.resolve import resolve
-from trainyard.contract.spec import dump_spec, parse_spec
-from trainyard.contract.templates import fill_template
+from trainyard.contract.spec.resolve import resolve
+from trainyard.contract.spec.templates import fill_template
+from trainyard.contract.spec.training_spec import dump_spec, parse_spec
 
 SHARES = {
     "pending": 0.3,

@@ -30,13 +30,12 @@ from service.core.periodic_task import Rounds
 from service.core.private_files import keep_private
 from service.core.settings import Settings, misspelt
 from service.db.engine import Database
+from service.db.leader_lease import LeaderLease, lease_owner
 from service.db.migrate import current, head, upgrade
 from service.diagnostics.checks import examine, examine_slurm
 from service.maintenance import task as keeper
 from service.metrics.retention import cutoff, trim
-from service.reconciler.change_watcher import Elsewhere
-from service.reconciler.leader_election import LeaderLease, owner_of
-from service.reconciler.poll_loop import ReconcileLoop
+from service.reconciler.poll_loop import ChangeWatcher, ReconcileLoop
 from service.reconciler.reconciler import Reconciler
 from service.reconciler.submission.pool import HandOvers
 from service.reconciler.submission.prepare import Preparation
@@ -50,7 +49,7 @@ from service.scheduler.slurm.scheduler import SlurmScheduler
 from service.webhooks import dispatcher as webhooks
 from service.webhooks.sender import Sender
 from trainyard.contract.layout import write_atomic
-from trainyard.contract.places import admin_token_file, service_url_file
+from trainyard.contract.local_paths import admin_token_file, service_url_file
 
 _SUBMISSIONS_AT_ONCE = max(2, min(4, os.cpu_count() or 1))
 """Each is an interpreter that starts: more of them than cores only take turns with the requests."""
@@ -189,8 +188,8 @@ def _reconciling(services: Services) -> list[_Part]:
     services.post = post.hint
     parts: list[_Part] = [loop, housekeeping, post]
     if services.database.dialect == "postgresql":
-        elsewhere = Elsewhere(services.database, loop.hint)
-        parts.append(Rounds("elsewhere", elsewhere.run_once, Elsewhere.SECONDS))
+        watcher = ChangeWatcher(services.database, loop.hint)
+        parts.append(Rounds("change-watcher", watcher.run_once, ChangeWatcher.SECONDS))
     return parts
 
 
@@ -229,7 +228,7 @@ def make_loop(services: Services, scheduler: Scheduler) -> ReconcileLoop:
     """The reconciler on the given parts."""
     slurm, settings = scheduler.name == "slurm", services.settings
     batch = partial(batch_script, extra=settings.slurm_extra_options) if slurm else None
-    lease = LeaderLease(services.database, owner_of(services.state))
+    lease = LeaderLease(services.database, lease_owner(services.state))
     preparation = Preparation(services, slurm=slurm, search_path=source_tree(), batch_script=batch)
     # The local queue answers at once; sbatch may hang for minutes.
     hand_overs = HandOvers(threads=_SUBMISSIONS_AT_ONCE if slurm else 0)

@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from trainyard.contract.problems import Problem
-from trainyard.contract.resources import ErrorBody, ErrorEnvelope
+from trainyard.contract.wire.resources import ErrorBody, ErrorEnvelope
 
 
 class ServiceError(Exception):
@@ -163,3 +163,7 @@ class UnavailableError(ServiceError):
     status = 503
     code = "unavailable"
     headers: Mapping[str, str] = {"Retry-After": "2"}
+
+
+class LeaseLostError(Exception):
+    """Another service has become the leader; what was to be written rests on outdated state and is dropped."""

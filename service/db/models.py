@@ -88,7 +88,7 @@ class Job(Base):
     """Since the last retry from scratch: what lower executions left is not gone on from."""
     pause_asked_at: Mapped[datetime | None]
     origin: Mapped[dict[str, Any] | None] = mapped_column(Json)
-    """The checkpoint of another job from which it starts, as `trainyard.contract.launch.Origin`."""
+    """The checkpoint of another job from which it starts, as `trainyard.contract.wire.launch.Origin`."""
     disk_bytes: Mapped[int | None]
     """Of its run directory, when it was last measured."""
     measured_at: Mapped[datetime | None]

@@ -8,11 +8,11 @@ import structlog
 
 from service.api.dependencies import Services
 from service.code import store
+from service.db.leader_lease import LeaderLease
 from service.jobs.repository import JobRepository
 from service.maintenance import disk
 from service.maintenance.repository import HousekeepingRepository
 from service.maintenance.retention import forget
-from service.reconciler.leader_election import LeaderLease
 from trainyard.contract.layout import RunLayout
 
 log = structlog.get_logger("housekeeping")
@@ -44,7 +44,7 @@ class Housekeeper:
             LeaseLostError: another service does it now.
             UnavailableError: the database does not answer.
         """
-        if self.lease.term is None:
+        if not self.lease.is_leader:
             return False
         self._delete_jobs()
         self._remove_checkpoints()

@@ -9,7 +9,8 @@ from datetime import datetime
 import structlog
 
 from service.api.dependencies import Services
-from service.core.errors import UnavailableError
+from service.core.errors import LeaseLostError, UnavailableError
+from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job
 from service.jobs.quota import Limits
 from service.jobs.repository import JobRepository
@@ -17,7 +18,6 @@ from service.jobs.states import ACTIVE
 from service.reconciler.apply import VerdictWriter
 from service.reconciler.cluster_poll import Survey
 from service.reconciler.decide import CANCEL_WAITS, NOTHING, Verdict, decide
-from service.reconciler.leader_election import LeaderLease, LeaseLostError
 from service.reconciler.node_exclusion import blamed
 from service.reconciler.quota import Share, held_back
 from service.reconciler.run_dir import read_claimant, read_finish
@@ -27,7 +27,7 @@ from service.reconciler.start_estimates import Asks
 from service.reconciler.submission.submitter import Submitter
 from service.reconciler.sweep_concurrency import beyond_sweep
 from service.scheduler.base import Known, Observation, Scheduler, SchedulerUnavailableError
-from trainyard.contract.reports import FinishRecord
+from trainyard.contract.wire.reports import FinishRecord
 
 log = structlog.get_logger("reconcile")
 
@@ -88,7 +88,7 @@ class Reconciler:
             UnavailableError: the database does not answer.
         """
         self.changed = False
-        if not self.lease.hold(self._services.clock()):
+        if not self.lease.acquire(self._services.clock()):
             return False
         self._services.crash("tick.after-lease")
         before = self.lease.writes

@@ -14,20 +14,20 @@ from sqlalchemy.orm import Session
 from service.api.dependencies import Services
 from service.auth.tokens import hash_token, new_worker_token
 from service.cluster.placement import Place, find_place
-from service.core.errors import InvalidSpecError, UnavailableError
+from service.core.errors import InvalidSpecError, LeaseLostError, UnavailableError
+from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
 from service.jobs.submission import FORCED
 from service.planner.service import accept, outsized, ungiven
-from service.reconciler.leader_election import LeaderLease, LeaseLostError
 from service.reconciler.submission.pool import NotAsked, Superseded
 from service.scheduler.base import LaunchPlan, Rejected
 from service.scheduler.launch_document import UNKNOWN_ACCELERATOR, launch_document
 from service.scheduler.launch_plan import allowed, plan_launch
-from trainyard.contract.launch import LaunchDocument, Origin
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
 from trainyard.contract.problems import Problem
-from trainyard.contract.spec import dump_spec, parse_spec
+from trainyard.contract.spec.training_spec import dump_spec, parse_spec
+from trainyard.contract.wire.launch import LaunchDocument, Origin
 
 _STALE = timedelta(seconds=60)
 """Who said longer ago that it asks, because it was stopped or its disk is slow, says so again before it does."""

@@ -13,12 +13,12 @@ from typing import Literal
 import structlog
 
 from service.api.dependencies import Services
-from service.core.errors import UnavailableError
+from service.core.errors import LeaseLostError, UnavailableError
 from service.core.ids import new_attempt_id, scheduler_tag
 from service.core.settings import Settings
+from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
-from service.reconciler.leader_election import LeaderLease, LeaseLostError
 from service.reconciler.node_exclusion import next_excluded
 from service.reconciler.run_dir import read_claimant
 from service.reconciler.submission.backoff import Postponements
@@ -37,8 +37,8 @@ from service.scheduler.base import (
 )
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.problems import Problem
-from trainyard.contract.reports import Failure
-from trainyard.contract.spec import parse_spec
+from trainyard.contract.spec.training_spec import parse_spec
+from trainyard.contract.wire.reports import Failure
 
 log = structlog.get_logger("submit")
 
