@@ -16,9 +16,9 @@ _STATEMENT_ROWS = (500, 100, 10, 1)
 GIL, for which single-row statements would contend."""
 
 _ATTEMPT = (
-    "a.id, a.execution, a.max_restarts, a.reported_execution, a.resumed_from_step, j.no, j.id, j.attempt_id, j.sequence"
+    "a.id, a.execution, a.max_restarts, a.reported_execution, a.resumed_from_step, j.pk, j.id, j.attempt_id, j.sequence"
 )
-_FROM_ATTEMPTS = "FROM attempts a JOIN jobs j ON j.no = a.job_no WHERE a.id"
+_FROM_ATTEMPTS = "FROM attempts a JOIN jobs j ON j.pk = a.job_pk WHERE a.id"
 # One row carries all results, and one parameter all values: the thread waits for the GIL after each row as well.
 _SQLITE_ATTEMPTS = (
     f"SELECT json_group_array(json_array({_ATTEMPT}, j.latest)) {_FROM_ATTEMPTS} IN (SELECT value FROM json_each(?))"  # noqa: S608
@@ -26,25 +26,25 @@ _SQLITE_ATTEMPTS = (
 _SQLITE_SAVE = (
     "UPDATE jobs SET sequence = json_extract(w.value, '$[1]'), updated_at = ?, latest = json_extract(w.value, '$[2]'),"
     " progress = COALESCE(json_extract(w.value, '$[3]'), progress)"
-    " FROM json_each(?) AS w WHERE jobs.no = json_extract(w.value, '$[0]')"
+    " FROM json_each(?) AS w WHERE jobs.pk = json_extract(w.value, '$[0]')"
 )
-_SQLITE_INSERT = "INSERT INTO points (job_no, execution, sequence, key_no, step, value, special, time) VALUES "
+_SQLITE_INSERT = "INSERT INTO points (job_pk, execution, sequence, key_pk, step, value, special, time) VALUES "
 _POSTGRES_LOCK = (
-    "SELECT no FROM jobs WHERE no IN (SELECT job_no FROM attempts WHERE id = ANY(?)) ORDER BY no FOR UPDATE"
+    "SELECT pk FROM jobs WHERE pk IN (SELECT job_pk FROM attempts WHERE id = ANY(?)) ORDER BY pk FOR UPDATE"
 )
 _POSTGRES_ATTEMPTS = f"SELECT {_ATTEMPT}, CAST(j.latest AS TEXT) {_FROM_ATTEMPTS} = ANY(?)"
 _POSTGRES_INSERT = (
-    "WITH fresh AS (INSERT INTO points (job_no, execution, sequence, key_no, step, value, special, time)"
+    "WITH fresh AS (INSERT INTO points (job_pk, execution, sequence, key_pk, step, value, special, time)"
     " SELECT * FROM unnest(?::bigint[], ?::bigint[], ?::bigint[], ?::bigint[], ?::bigint[],"
     " ?::float8[], ?::smallint[], ?::bigint[])"
-    " ON CONFLICT DO NOTHING RETURNING sequence, job_no)"
-    " SELECT job_no, sequence, count(*) FROM fresh GROUP BY job_no, sequence"
+    " ON CONFLICT DO NOTHING RETURNING sequence, job_pk)"
+    " SELECT job_pk, sequence, count(*) FROM fresh GROUP BY job_pk, sequence"
 )
 _POSTGRES_SAVE = (
     "UPDATE jobs SET sequence = w.sequence, updated_at = ?, latest = w.latest,"
     " progress = COALESCE(w.progress, jobs.progress)"
-    " FROM json_to_recordset(?::json) AS w(no bigint, sequence bigint, latest jsonb, progress jsonb)"
-    " WHERE jobs.no = w.no"
+    " FROM json_to_recordset(?::json) AS w(pk bigint, sequence bigint, latest jsonb, progress jsonb)"
+    " WHERE jobs.pk = w.pk"
 )
 
 
@@ -52,7 +52,7 @@ _POSTGRES_SAVE = (
 class JobState:
     """A locked job. The changes of a group are written once, at its end."""
 
-    no: int
+    pk: int
     id: str
     current_attempt: str | None
     sequence: int
@@ -90,7 +90,7 @@ class InsertResult:
     inserted: int
     """Points that were new."""
     duplicates: int
-    job_no: int
+    job_pk: int
     job_id: str
     sequence: int
 
@@ -112,10 +112,10 @@ class PointsRepository:
             rows = self._transaction.together((_POSTGRES_LOCK, ids), (_POSTGRES_ATTEMPTS, ids))[1].fetchall()
         attempts: dict[str, AttemptState] = {}
         jobs: dict[int, JobState] = {}
-        for attempt_id, first, restarts, reported, resumed, no, job_id, current, sequence, latest in rows:
-            if no not in jobs:
-                jobs[no] = JobState(no, job_id, current, sequence, msgspec.json.decode(latest))
-            attempts[attempt_id] = AttemptState(attempt_id, first, restarts, reported, resumed, jobs[no])
+        for attempt_id, first, restarts, reported, resumed, pk, job_id, current, sequence, latest in rows:
+            if pk not in jobs:
+                jobs[pk] = JobState(pk, job_id, current, sequence, msgspec.json.decode(latest))
+            attempts[attempt_id] = AttemptState(attempt_id, first, restarts, reported, resumed, jobs[pk])
         return attempts
 
     def key_numbers(self, names: Iterable[str]) -> dict[str, int]:
@@ -125,8 +125,8 @@ class PointsRepository:
         for start in range(0, len(ordered), 500):
             chunk = ordered[start : start + 500]
             placeholders = ",".join("?" * len(chunk))
-            query = f"SELECT name, no FROM metric_keys WHERE name IN ({placeholders})"  # noqa: S608
-            numbers.update((name, no) for name, no in self._transaction.run(query, chunk))
+            query = f"SELECT name, pk FROM metric_keys WHERE name IN ({placeholders})"  # noqa: S608
+            numbers.update((name, pk) for name, pk in self._transaction.run(query, chunk))
         return numbers
 
     def add_keys(self, names: Iterable[str]) -> None:
@@ -134,19 +134,19 @@ class PointsRepository:
             "INSERT INTO metric_keys (name) VALUES (?) ON CONFLICT DO NOTHING", [(name,) for name in sorted(names)]
         )
 
-    def job_keys(self, job_no: int) -> set[int]:
-        return {row[0] for row in self._transaction.run("SELECT key_no FROM job_keys WHERE job_no = ?", (job_no,))}
+    def job_keys(self, job_pk: int) -> set[int]:
+        return {row[0] for row in self._transaction.run("SELECT key_pk FROM job_keys WHERE job_pk = ?", (job_pk,))}
 
-    def add_job_keys(self, job_no: int, keys: Iterable[int]) -> None:
-        rows = [(job_no, key) for key in sorted(keys)]
-        self._transaction.many("INSERT INTO job_keys (job_no, key_no) VALUES (?, ?) ON CONFLICT DO NOTHING", rows)
+    def add_job_keys(self, job_pk: int, keys: Iterable[int]) -> None:
+        rows = [(job_pk, key) for key in sorted(keys)]
+        self._transaction.many("INSERT INTO job_keys (job_pk, key_pk) VALUES (?, ?) ON CONFLICT DO NOTHING", rows)
 
     def add_execution(self, attempt: AttemptState, number: int, resumed: int, now: int) -> None:
         """Record the start of an execution; an existing record stays unchanged."""
         self._transaction.run(
-            "INSERT INTO executions (job_no, number, attempt_id, resumed_from_step, created_at)"
+            "INSERT INTO executions (job_pk, number, attempt_id, resumed_from_step, created_at)"
             " VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-            (attempt.job.no, number, attempt.attempt_id, resumed, now),
+            (attempt.job.pk, number, attempt.attempt_id, resumed, now),
         )
 
     def set_reported_execution(self, attempt: AttemptState) -> None:
@@ -169,17 +169,17 @@ class PointsRepository:
         """
         if not jobs:
             return []
-        self._transaction.touched.update(job.no for job in jobs)
+        self._transaction.touched.update(job.pk for job in jobs)
         counts = (self._store_sqlite if self._transaction.is_sqlite else self._store_postgres)(batches, jobs, keys, now)
         return [
-            InsertResult(count, len(batch.rows) - count, batch.job.no, batch.job.id, batch.sequence)
+            InsertResult(count, len(batch.rows) - count, batch.job.pk, batch.job.id, batch.sequence)
             for batch, count in zip(batches, counts, strict=True)
         ]
 
     def _store_sqlite(
         self, batches: Sequence[AcceptedBatch], jobs: Sequence[JobState], keys: dict[str, int], now: int
     ) -> list[int]:
-        changed = [(job.no, job.sequence, _json(job.latest), _json(job.progress)) for job in jobs]
+        changed = [(job.pk, job.sequence, _json(job.latest), _json(job.progress)) for job in jobs]
         self._transaction.run(_SQLITE_SAVE, (now, _json(changed)))
         return [self._insert_sqlite(batch, keys) for batch in batches]
 
@@ -187,7 +187,7 @@ class PointsRepository:
         rows, inserted, done = batch.rows, 0, 0
         for size in _STATEMENT_ROWS:
             while len(rows) - done >= size:
-                values: list[Any] = [batch.job.no, batch.execution, batch.sequence]
+                values: list[Any] = [batch.job.pk, batch.execution, batch.sequence]
                 for key, step, value, special, time in rows[done : done + size]:
                     values += (keys[key], step, value, special, time)
                 inserted += self._transaction.run(_sqlite_insert(size), values).rowcount
@@ -198,7 +198,7 @@ class PointsRepository:
         self, batches: Sequence[AcceptedBatch], jobs: Sequence[JobState], keys: dict[str, int], now: int
     ) -> list[int]:
         changed = [
-            {"no": job.no, "sequence": job.sequence, "latest": job.latest, "progress": job.progress} for job in jobs
+            {"pk": job.pk, "sequence": job.sequence, "latest": job.latest, "progress": job.progress} for job in jobs
         ]
         statements: list[Statement] = [(_POSTGRES_SAVE, (now, _json(changed)))]
         columns = [_array_bodies(batch, keys) for batch in batches if batch.rows]
@@ -207,7 +207,7 @@ class PointsRepository:
             statements.append((_POSTGRES_INSERT, literals))
         cursors = self._transaction.together(*statements, last=True)
         counts = {(job, sequence): n for job, sequence, n in cursors[1].fetchall()} if columns else {}
-        return [counts.get((batch.job.no, batch.sequence), 0) for batch in batches]
+        return [counts.get((batch.job.pk, batch.sequence), 0) for batch in batches]
 
 
 def _json(value: Any) -> str | None:
@@ -217,7 +217,7 @@ def _json(value: Any) -> str | None:
 def _array_bodies(batch: AcceptedBatch, keys: dict[str, int]) -> list[str]:
     """Return the content of the Postgres array literal of each column."""
     names, steps, values, specials, times = zip(*batch.rows, strict=True)
-    constants = (batch.job.no, batch.execution, batch.sequence)
+    constants = (batch.job.pk, batch.execution, batch.sequence)
     columns = ([keys[name] for name in names], steps, values, specials, times)
     repeated = [",".join([str(constant)] * len(batch.rows)) for constant in constants]
     return repeated + [inside(column) for column in columns]

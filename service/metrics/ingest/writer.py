@@ -82,8 +82,8 @@ class GroupWriter:
         attempts = self._points.lock_attempts(sorted({attempt_id for attempt_id, _ in group}))
         checked = [self._accept(attempts.get(attempt_id), attempt_id, batch) for attempt_id, batch in group]
         accepted = [batch for batch in checked if isinstance(batch, AcceptedBatch)]
-        changed: dict[int, JobState] = {batch.job.no: batch.job for batch in accepted}
-        jobs = sorted(changed.values(), key=lambda job: job.no)
+        changed: dict[int, JobState] = {batch.job.pk: batch.job for batch in accepted}
+        jobs = sorted(changed.values(), key=lambda job: job.pk)
         results = iter(self._points.store(accepted, jobs, self._cache.names, self._micros))
         return [next(results) if isinstance(batch, AcceptedBatch) else batch for batch in checked]
 
@@ -106,7 +106,7 @@ class GroupWriter:
         used = self._cache.job_keys.get(attempt.attempt_id)
         if used is not None and all(name in known and known[name] in used for name in names):
             return True
-        used = self._cache.job_keys[attempt.attempt_id] = self._points.job_keys(attempt.job.no)
+        used = self._cache.job_keys[attempt.attempt_id] = self._points.job_keys(attempt.job.pk)
         known.update(self._points.key_numbers(name for name in names if name not in known))
         new = {name for name in names if name not in known or known[name] not in used}
         if len(used) + len(new) > MAX_KEYS:
@@ -114,7 +114,7 @@ class GroupWriter:
         unnumbered = [name for name in new if name not in known]
         self._points.add_keys(unnumbered)
         known.update(self._points.key_numbers(unnumbered))
-        self._points.add_job_keys(attempt.job.no, {known[name] for name in new})
+        self._points.add_job_keys(attempt.job.pk, {known[name] for name in new})
         used.update(known[name] for name in new)
         return True
 

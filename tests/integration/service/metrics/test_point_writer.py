@@ -109,7 +109,7 @@ def test_commit_notifies_downsampler_and_subscribers(world: World) -> None:
     world.database.committed.append(changed_jobs.append)
     writer.write([(attempt, batch(2)), (attempt, batch(2))], NOW)
     assert [result.inserted for result in results] == [1, 0]
-    assert changed_jobs == [{results[0].job_no}]
+    assert changed_jobs == [{results[0].job_pk}]
 
 
 def test_later_execution_reported_elsewhere_keeps_its_latest_values(world: World, writer: PointWriter) -> None:
@@ -126,8 +126,8 @@ def test_deleted_attempt_is_rejected_although_cached(world: World, writer: Point
     writer.write([(deleted, batch(1)), (present, batch(1))], NOW)
     with world.database.write() as session:
         for statement in ("executions", "points", "job_keys"):
-            no = "(SELECT job_no FROM attempts WHERE id = :id)"
-            session.execute(sa.text(f"DELETE FROM {statement} WHERE job_no = {no}"), {"id": deleted})
+            no = "(SELECT job_pk FROM attempts WHERE id = :id)"
+            session.execute(sa.text(f"DELETE FROM {statement} WHERE job_pk = {no}"), {"id": deleted})
         session.execute(sa.text("DELETE FROM attempts WHERE id = :id"), {"id": deleted})
     assert codes(writer.write([(deleted, batch(2)), (present, batch(2))], NOW)) == ["attempt_not_found", 1]
 
@@ -201,4 +201,4 @@ def test_two_services_store_points_of_the_same_jobs_once(world: World) -> None:
     results = [one for each in outcomes.values() for one in each if isinstance(one, InsertResult)]
     assert len(results) == 2 * 15 * 3 * 2
     assert (sum(one.inserted for one in results), len(stored(world))) == (3 * 15 * 3, 3 * 15 * 3 + 9)
-    assert len({(one.job_no, one.sequence) for one in results}) == len(results), "every batch has its own number"
+    assert len({(one.job_pk, one.sequence) for one in results}) == len(results), "every batch has its own number"
