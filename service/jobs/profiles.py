@@ -35,7 +35,7 @@ def ask(
     """
     with database.write() as session:
         jobs = JobRepository(session, now)
-        job = jobs.locked(jobs.get(job_id).no)
+        job = jobs.locked(jobs.get(job_id).pk)
         require_change(principal, job)
         attempt = jobs.current_attempts([job]).get(job.id)
         if job.status != "running" or attempt is None:

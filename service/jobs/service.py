@@ -44,7 +44,7 @@ def cancel(database: Database, principal: Principal, job_id: str, *, run_root: R
     """
     with database.write() as session:
         jobs = JobRepository(session, now)
-        job = jobs.locked(jobs.get(job_id).no)
+        job = jobs.locked(jobs.get(job_id).pk)
         require_change(principal, job)
         if job.status in ("succeeded", "failed"):
             raise ConflictError(

@@ -137,7 +137,7 @@ def new_job(
         spec=dump_spec(spec),
         labels=dict(spec.metadata),
         created_by=principal.name,
-        created_as=principal.role or "user",
+        submitter_role=principal.role or "user",
         gpus=spec.gpus,
         created_at=now,
         updated_at=now,

@@ -15,9 +15,9 @@ _STATEMENT_ROWS = (500, 100, 10, 1)
 would fight for it."""
 
 _TARGET = (
-    "a.id, a.execution, a.max_restarts, a.reported_execution, a.resumed_from_step, j.no, j.id, j.attempt_id, j.sequence"
+    "a.id, a.execution, a.max_restarts, a.reported_execution, a.resumed_from_step, j.pk, j.id, j.attempt_id, j.sequence"
 )
-_OF_JOBS = "FROM attempts a JOIN jobs j ON j.no = a.job_no WHERE a.id"
+_OF_JOBS = "FROM attempts a JOIN jobs j ON j.pk = a.job_pk WHERE a.id"
 # Of many rows as one, and of one for many: after each step of a statement, too, the thread waits for Python's lock.
 _SQLITE_TARGETS = (
     f"SELECT json_group_array(json_array({_TARGET}, j.latest)) {_OF_JOBS} IN (SELECT value FROM json_each(?))"  # noqa: S608
@@ -25,25 +25,25 @@ _SQLITE_TARGETS = (
 _SQLITE_SAVE = (
     "UPDATE jobs SET sequence = json_extract(w.value, '$[1]'), updated_at = ?, latest = json_extract(w.value, '$[2]'),"
     " progress = COALESCE(json_extract(w.value, '$[3]'), progress)"
-    " FROM json_each(?) AS w WHERE jobs.no = json_extract(w.value, '$[0]')"
+    " FROM json_each(?) AS w WHERE jobs.pk = json_extract(w.value, '$[0]')"
 )
-_SQLITE_INSERT = "INSERT INTO points (job_no, execution, sequence, key_no, step, value, special, time) VALUES "
+_SQLITE_INSERT = "INSERT INTO points (job_pk, execution, sequence, key_pk, step, value, special, time) VALUES "
 _POSTGRES_LOCK = (
-    "SELECT no FROM jobs WHERE no IN (SELECT job_no FROM attempts WHERE id = ANY(?)) ORDER BY no FOR UPDATE"
+    "SELECT pk FROM jobs WHERE pk IN (SELECT job_pk FROM attempts WHERE id = ANY(?)) ORDER BY pk FOR UPDATE"
 )
 _POSTGRES_TARGETS = f"SELECT {_TARGET}, CAST(j.latest AS TEXT) {_OF_JOBS} = ANY(?)"
 _POSTGRES_INSERT = (
-    "WITH fresh AS (INSERT INTO points (job_no, execution, sequence, key_no, step, value, special, time)"
+    "WITH fresh AS (INSERT INTO points (job_pk, execution, sequence, key_pk, step, value, special, time)"
     " SELECT * FROM unnest(?::bigint[], ?::bigint[], ?::bigint[], ?::bigint[], ?::bigint[],"
     " ?::float8[], ?::smallint[], ?::bigint[])"
-    " ON CONFLICT DO NOTHING RETURNING sequence, job_no)"
-    " SELECT job_no, sequence, count(*) FROM fresh GROUP BY job_no, sequence"
+    " ON CONFLICT DO NOTHING RETURNING sequence, job_pk)"
+    " SELECT job_pk, sequence, count(*) FROM fresh GROUP BY job_pk, sequence"
 )
 _POSTGRES_SAVE = (
     "UPDATE jobs SET sequence = w.sequence, updated_at = ?, latest = w.latest,"
     " progress = COALESCE(w.progress, jobs.progress)"
-    " FROM json_to_recordset(?::json) AS w(no bigint, sequence bigint, latest jsonb, progress jsonb)"
-    " WHERE jobs.no = w.no"
+    " FROM json_to_recordset(?::json) AS w(pk bigint, sequence bigint, latest jsonb, progress jsonb)"
+    " WHERE jobs.pk = w.pk"
 )
 
 
@@ -51,7 +51,7 @@ _POSTGRES_SAVE = (
 class JobState:
     """A locked job; what a group changes of it is written once."""
 
-    no: int
+    pk: int
     id: str
     current_attempt: str | None
     sequence: int
@@ -87,7 +87,7 @@ class NumberedRows:
 class Reported:
     """Who reports for an attempt."""
 
-    job_no: int
+    job_pk: int
     execution: int
     resumed_from_step: int
 
@@ -136,10 +136,10 @@ class PointsRepository:
             # Two statements, so that the second sees what was committed while the first waited.
             rows = self._transaction.together((_POSTGRES_LOCK, wanted), (_POSTGRES_TARGETS, wanted))[1].fetchall()
         found: dict[str, Target] = {}
-        jobs_by_no: dict[int, JobState] = {}
-        for attempt_id, first, restarts, reported, resumed, no, job_id, current, sequence, latest in rows:
-            job = jobs_by_no.get(no) or JobState(no, job_id, current, sequence, msgspec.json.decode(latest))
-            jobs_by_no[no] = job
+        jobs_by_pk: dict[int, JobState] = {}
+        for attempt_id, first, restarts, reported, resumed, pk, job_id, current, sequence, latest in rows:
+            job = jobs_by_pk.get(pk) or JobState(pk, job_id, current, sequence, msgspec.json.decode(latest))
+            jobs_by_pk[pk] = job
             found[attempt_id] = Target(attempt_id, first, restarts, reported, resumed, job)
         return found
 
@@ -150,8 +150,8 @@ class PointsRepository:
         for start in range(0, len(wanted), 500):
             some = wanted[start : start + 500]
             marks = ",".join("?" * len(some))
-            query = f"SELECT name, no FROM metric_keys WHERE name IN ({marks})"  # noqa: S608
-            found.update((name, no) for name, no in self._run(query, some))
+            query = f"SELECT name, pk FROM metric_keys WHERE name IN ({marks})"  # noqa: S608
+            found.update((name, pk) for name, pk in self._run(query, some))
         return found
 
     def add_keys(self, names: Iterable[str]) -> None:
@@ -159,19 +159,19 @@ class PointsRepository:
             "INSERT INTO metric_keys (name) VALUES (?) ON CONFLICT DO NOTHING", [(name,) for name in sorted(names)]
         )
 
-    def job_keys(self, job_no: int) -> set[int]:
-        return {row[0] for row in self._run("SELECT key_no FROM job_keys WHERE job_no = ?", (job_no,))}
+    def job_keys(self, job_pk: int) -> set[int]:
+        return {row[0] for row in self._run("SELECT key_pk FROM job_keys WHERE job_pk = ?", (job_pk,))}
 
-    def add_job_keys(self, job_no: int, keys: Iterable[int]) -> None:
-        rows = [(job_no, key) for key in sorted(keys)]
-        self._many("INSERT INTO job_keys (job_no, key_no) VALUES (?, ?) ON CONFLICT DO NOTHING", rows)
+    def add_job_keys(self, job_pk: int, keys: Iterable[int]) -> None:
+        rows = [(job_pk, key) for key in sorted(keys)]
+        self._many("INSERT INTO job_keys (job_pk, key_pk) VALUES (?, ?) ON CONFLICT DO NOTHING", rows)
 
     def add_execution(self, target: Target, number: int, resumed: int, now: int) -> None:
         """Note an execution's start; the first word about it stands."""
         self._run(
-            "INSERT INTO executions (job_no, number, attempt_id, resumed_from_step, created_at)"
+            "INSERT INTO executions (job_pk, number, attempt_id, resumed_from_step, created_at)"
             " VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-            (target.job.no, number, target.attempt_id, resumed, now),
+            (target.job.pk, number, target.attempt_id, resumed, now),
         )
 
     def store(self, batches: Sequence[NumberedRows], jobs: Sequence[JobState], now: int) -> list[int]:
@@ -183,10 +183,10 @@ class PointsRepository:
         """
         if not jobs:
             return []
-        self._transaction.touched.update(job.no for job in jobs)
+        self._transaction.touched.update(job.pk for job in jobs)
         if not self._transaction.is_sqlite:
             return self._store_postgres(batches, jobs, now)
-        changed = [(job.no, job.sequence, _text(job.latest), _text(job.progress)) for job in jobs]
+        changed = [(job.pk, job.sequence, _text(job.latest), _text(job.progress)) for job in jobs]
         self._run(_SQLITE_SAVE, (now, _text(changed)))
         return [self._add_sqlite(batch) for batch in batches]
 
@@ -197,7 +197,7 @@ class PointsRepository:
             while len(rows) - done >= size:
                 some = rows[done : done + size]
                 done += size
-                values: list[Any] = [batch.target.job.no, batch.execution, batch.sequence]
+                values: list[Any] = [batch.target.job.pk, batch.execution, batch.sequence]
                 for key, step, value, special, time in some:
                     values += (keys[key], step, value, special, time)
                 fresh += self._run(_insert_of(size), values).rowcount
@@ -205,7 +205,7 @@ class PointsRepository:
 
     def _store_postgres(self, batches: Sequence[NumberedRows], jobs: Sequence[JobState], now: int) -> list[int]:
         changed = [
-            {"no": job.no, "sequence": job.sequence, "latest": job.latest, "progress": job.progress} for job in jobs
+            {"pk": job.pk, "sequence": job.sequence, "latest": job.latest, "progress": job.progress} for job in jobs
         ]
         statements: list[Statement] = [(_POSTGRES_SAVE, (now, _text(changed)))]
         columns = [_columns(batch) for batch in batches if batch.rows]
@@ -214,7 +214,7 @@ class PointsRepository:
             statements.append((_POSTGRES_INSERT, literals))
         cursors = self._transaction.together(*statements, last=True)
         counts = {(job, seq): n for job, seq, n in cursors[1].fetchall()} if columns else {}
-        return [counts.get((batch.target.job.no, batch.sequence), 0) for batch in batches]
+        return [counts.get((batch.target.job.pk, batch.sequence), 0) for batch in batches]
 
     def note_execution(self, target: Target) -> None:
         """The highest execution that has reported."""
@@ -237,7 +237,7 @@ def _text(value: Any) -> str | None:
 def _columns(batch: NumberedRows) -> list[str]:
     """What is inside the array literal of each column."""
     keys, steps, values, specials, times = zip(*batch.rows, strict=True)
-    shared = (batch.target.job.no, batch.execution, batch.sequence)
+    shared = (batch.target.job.pk, batch.execution, batch.sequence)
     numbers = ([batch.keys[key] for key in keys], steps, values, specials, times)
     same = [",".join([str(one)] * len(batch.rows)) for one in shared]
     return same + [inside(column) for column in numbers]

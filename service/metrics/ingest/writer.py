@@ -103,8 +103,8 @@ class _Group:
         targets = self._points.targets(sorted({attempt_id for attempt_id, _ in group}))
         places = [self._prepare(targets.get(attempt_id), attempt_id, batch) for attempt_id, batch in group]
         accepted = [place for place in places if isinstance(place, NumberedRows)]
-        changed: dict[int, JobState] = {place.target.job.no: place.target.job for place in accepted}
-        jobs = sorted(changed.values(), key=lambda job: job.no)
+        changed: dict[int, JobState] = {place.target.job.pk: place.target.job for place in accepted}
+        jobs = sorted(changed.values(), key=lambda job: job.pk)
         counts = iter(self._points.store(accepted, jobs, self._micros))
         return [_outcome(place, next(counts)) if isinstance(place, NumberedRows) else place for place in places]
 
@@ -128,7 +128,7 @@ class _Group:
         used = self._known.job_keys.get(target.attempt_id)
         if used is not None and all(name in known and known[name] in used for name in names):
             return known
-        used = self._known.job_keys[target.attempt_id] = self._points.job_keys(target.job.no)
+        used = self._known.job_keys[target.attempt_id] = self._points.job_keys(target.job.pk)
         known.update(self._points.key_numbers(name for name in names if name not in known))
         new = {name for name in names if name not in known or known[name] not in used}
         if len(used) + len(new) > MAX_KEYS:
@@ -136,7 +136,7 @@ class _Group:
         unnumbered = [name for name in new if name not in known]
         self._points.add_keys(unnumbered)
         known.update(self._points.key_numbers(unnumbered))
-        self._points.add_job_keys(target.job.no, {known[name] for name in new})
+        self._points.add_job_keys(target.job.pk, {known[name] for name in new})
         used.update(known[name] for name in new)
         return known
 
@@ -147,7 +147,7 @@ class _Group:
             self._known.executions.add((target.attempt_id, batch.execution))
         if batch.execution < (target.reported_execution or 0):
             return
-        self._known.reported[target.attempt_id] = Reported(target.job.no, batch.execution, batch.resumed_from_step)
+        self._known.reported[target.attempt_id] = Reported(target.job.pk, batch.execution, batch.resumed_from_step)
         if (target.reported_execution, target.resumed_from_step) != (batch.execution, batch.resumed_from_step):
             target.reported_execution, target.resumed_from_step = batch.execution, batch.resumed_from_step
             self._points.note_execution(target)
@@ -158,4 +158,4 @@ class _Group:
 
 def _outcome(place: NumberedRows, fresh: int) -> Stored:
     job = place.target.job
-    return Stored(fresh, len(place.rows) - fresh, job.no, job.id, place.sequence)
+    return Stored(fresh, len(place.rows) - fresh, job.pk, job.id, place.sequence)

@@ -46,7 +46,7 @@ def over(world: World) -> str:
 
 def number(world: World, job: str) -> int:
     with world.database.read() as session:
-        return JobRepository(session, world.clock()).get(job).no
+        return JobRepository(session, world.clock()).get(job).pk
 
 
 def test_a_deleted_job_is_gone_at_once_and_its_folder_soon(world: World, over: str) -> None:
@@ -58,7 +58,7 @@ def test_a_deleted_job_is_gone_at_once_and_its_folder_soon(world: World, over: s
     world.sweep()
     assert not world.services.run(over).root.exists()
     with world.database.read() as session:
-        for table in ("jobs", "attempts", "points", "thinned_points", "log_chunks", "checkpoints", "events"):
+        for table in ("jobs", "attempts", "points", "downsampled_points", "log_chunks", "checkpoints", "events"):
             rows = session.connection().exec_driver_sql(f"SELECT count(*) FROM {table}").scalar()
             assert rows == {"jobs": 1, "events": 2}.get(table, 0), table
 
@@ -66,11 +66,11 @@ def test_a_deleted_job_is_gone_at_once_and_its_folder_soon(world: World, over: s
 def test_points_that_come_while_their_job_is_deleted_go_with_it(world: World) -> None:
     """No foreign key removes them."""
     job = world.submit()
-    attempt, no = world.start(job).attempt_id, number(world, job)
+    attempt, pk = world.start(job).attempt_id, number(world, job)
 
     def delete() -> None:
         with world.database.write() as session:
-            HousekeepingRepository(session).delete_job(no)
+            HousekeepingRepository(session).delete_job(pk)
 
     def waits() -> bool:
         if world.database.dialect == "sqlite":
