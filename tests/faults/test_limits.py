@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 KILLED = 137
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.databases("sqlite")
 def test_24_a_database_without_room_takes_nothing_by_halves(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
