@@ -18,9 +18,9 @@ def loaded_by(statement: str) -> set[str]:
         ("import service.api.app, service.__main__", {"torch", "worker", "sklearn"}),
         ("import trainyard", {"torch", "fastapi", "httpx", "pydantic", "typer", "service", "worker"}),
         ("import trainyard.contract.spec", {"torch", "fastapi", "httpx", "service", "worker"}),
-        ("import worker.launch", {"torch", "fastapi", "sqlalchemy", "service", "psutil"}),
+        ("import worker.launcher.supervisor", {"torch", "fastapi", "sqlalchemy", "service", "psutil"}),
         ("import trainyard.script", {"torch", "httpx", "fastapi", "service", "worker"}),
-        ("import worker.script", {"torch", "numpy", "fastapi", "service"}),
+        ("import worker.rank.script", {"torch", "numpy", "fastapi", "service"}),
         ("import worker.engine.trainer", {"fastapi", "sqlalchemy", "service", "psutil", "sklearn", "transformers"}),
     ],
 )

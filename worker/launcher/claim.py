@@ -14,7 +14,7 @@ from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import AttemptLayout, RunLayout, create_exclusive
 from trainyard.contract.reports import Claim
 from trainyard.contract.wording import NODE_LIST
-from worker.service_client import RefusedError, RejectedError, ServiceClient, UnavailableError
+from worker.reporting.service_client import RefusedError, RejectedError, ServiceClient, UnavailableError
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from trainyard.contract.layout import RunLayout
 from trainyard.contract.manifest import Manifest, ManifestFile
 from trainyard.contract.sections import Checkpoint, KeepBest
 from worker.checkpoint.discovery import discover, file_sha256
-from worker.checkpoint.retention import removable
+from worker.checkpoint.manager import removable
 
 
 def manifest(step, files=None, **metrics):

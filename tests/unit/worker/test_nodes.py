@@ -8,7 +8,7 @@ from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.spec import parse_spec
 from worker.launcher import torchrun
-from worker.launcher.nodes import Node, Rendezvous, await_verdict, publish, this_node
+from worker.launcher.rendezvous import Node, Rendezvous, await_verdict, publish, this_node
 
 SPEC = {
     "task": "regression",
