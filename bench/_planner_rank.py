@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from bench._counted import Counted
-from trainyard.contract.resolve import Site, resolve
-from trainyard.contract.spec import TrainingSpec, parse_spec
+from trainyard.contract.spec.resolve import Site, resolve
+from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
 from trainyard.progress_file import Pulse
 from worker.core import distributed
 from worker.core.distributed import Ranks

@@ -30,9 +30,9 @@ from service.reconciler.submission.prepare import Preparation
 from service.reconciler.submission.submitter import Submitter
 from service.scheduler.slurm.scheduler import SlurmScheduler
 from service.scheduler.slurm.sinfo import WIDE
-from trainyard.contract.resolve import resolve
-from trainyard.contract.spec import dump_spec, parse_spec
-from trainyard.contract.templates import fill_template
+from trainyard.contract.spec.resolve import resolve
+from trainyard.contract.spec.training_spec import dump_spec, parse_spec
+from trainyard.contract.spec.templates import fill_template
 
 SHARES = {
     "pending": 0.3,

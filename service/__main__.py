@@ -52,7 +52,7 @@ from service.scheduler.slurm.scheduler import SlurmScheduler
 from service.webhooks import dispatcher as webhooks
 from service.webhooks.sender import Sender
 from trainyard.contract.layout import write_atomic
-from trainyard.contract.places import admin_token_file, service_url_file
+from trainyard.contract.local_paths import admin_token_file, service_url_file
 
 _SUBMISSIONS_AT_ONCE = max(2, min(4, os.cpu_count() or 1))
 """Each is an interpreter that starts: more of them than cores only take turns with the requests."""

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import IO, Any, SupportsFloat
 
 from trainyard.contract.layout import AttemptLayout
-from trainyard.contract.reports import EventsBatch, MetricsBatch, Point, Progress, SpoolKind, WorkerEvent
-from trainyard.contract.spool import SpoolBody, format_record
+from trainyard.contract.wire.reports import EventsBatch, MetricsBatch, Point, Progress, SpoolKind, WorkerEvent
+from trainyard.contract.wire.spool import SpoolBody, format_record
 from trainyard.progress_file import Pulse, PulseWriter
 
 FOLDER = "TRAINYARD_ATTEMPT_FOLDER"

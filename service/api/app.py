@@ -30,8 +30,8 @@ from service.web import cluster as cluster_page
 from service.web import endpoints as web
 from service.web.pages import Pages, wants_page
 from trainyard import __version__
-from trainyard.contract.resources import ErrorBody, ErrorEnvelope
-from trainyard.contract.wording import words_of
+from trainyard.contract.wire.resources import ErrorBody, ErrorEnvelope
+from trainyard.contract.validation_messages import words_of
 
 _TYPES = {
     400: "invalid_request_error",

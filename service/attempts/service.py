@@ -13,7 +13,7 @@ from service.jobs.profiles import pending_request
 from service.jobs.repository import JobRepository
 from service.metrics.ingest.decoding import of_model
 from service.metrics.ingest.writer import PointWriter
-from trainyard.contract.reports import (
+from trainyard.contract.wire.reports import (
     CheckpointReport,
     Claim,
     ClaimGrant,

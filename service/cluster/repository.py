@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from service.db.engine import Database
 from service.db.models import Cluster
-from trainyard.contract.cluster import ClusterResource, ClusterSnapshot
+from trainyard.contract.wire.cluster import ClusterResource, ClusterSnapshot
 
 
 class ClusterRepository:

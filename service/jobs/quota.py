@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from service.core.errors import ConflictError, InvalidSpecError
 from trainyard.contract.problems import Problem
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.spec.training_spec import TrainingSpec
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from service.jobs.schemas import job_resource
 from service.scheduler.launch_plan import forbidden_variables
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.problems import SpecError
-from trainyard.contract.resolve import Site, resolve
-from trainyard.contract.resources import JobResource
-from trainyard.contract.spec import TrainingSpec, parse_spec
+from trainyard.contract.spec.resolve import Site, resolve
+from trainyard.contract.wire.resources import JobResource
+from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
 
 
 def accept_spec(document: Any, site_of: Callable[[TrainingSpec], Site]) -> TrainingSpec:

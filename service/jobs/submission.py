@@ -20,9 +20,9 @@ from service.jobs.repository import JobRepository
 from service.jobs.schemas import job_resource
 from service.jobs.service import require_change
 from service.maintenance.repository import HousekeepingRepository
-from trainyard.contract.launch import Origin
+from trainyard.contract.wire.launch import Origin
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.spec import TrainingSpec, dump_spec
+from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
 
 MAX_KEY = 255
 FORCED = "preflight_overridden"

@@ -13,7 +13,7 @@ from service.metrics.downsampling.minmax import thin
 from service.metrics.repository import CurveRepository, CurveRow, Mark
 from service.metrics.values import decode_value
 from service.metrics.x_axis import Axis, Placed, Stretch, tokens_seen, training_seconds
-from trainyard.contract.curves import CurveAxis, MetricsResource, Series
+from trainyard.contract.wire.curves import CurveAxis, MetricsResource, Series
 
 
 @dataclass(frozen=True)

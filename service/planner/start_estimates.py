@@ -9,7 +9,7 @@ from service.core.ids import new_id
 from service.db.ask_models import Ask
 from service.db.engine import Database
 from service.planner.repository import AskRepository
-from trainyard.contract.plans import AskResource
+from trainyard.contract.wire.plans import AskResource
 
 _MOST_WAITING = 20
 """Of all people: an answer takes seconds each."""

@@ -11,8 +11,8 @@ from service.jobs.repository import JobRepository
 from service.reconciler.decide import Verdict
 from service.reconciler.leader_election import LeaderLease
 from service.reconciler.snapshot import barren_continuations, restarts
-from trainyard.contract.reports import FinishRecord
-from trainyard.contract.resources import TERMINAL
+from trainyard.contract.wire.reports import FinishRecord
+from trainyard.contract.wire.resources import TERMINAL
 
 log = structlog.get_logger("reconcile")
 

@@ -9,7 +9,7 @@ from service.api.dependencies import Services
 from service.cluster.repository import ClusterRepository
 from service.reconciler.leader_election import LeaderLease
 from service.scheduler.base import Scheduler, SchedulerUnavailableError
-from trainyard.contract.cluster import ClusterSnapshot
+from trainyard.contract.wire.cluster import ClusterSnapshot
 
 log = structlog.get_logger("survey")
 

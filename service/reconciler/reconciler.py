@@ -27,7 +27,7 @@ from service.reconciler.start_estimates import Asks
 from service.reconciler.submission.submitter import Submitter
 from service.reconciler.sweep_concurrency import beyond_sweep
 from service.scheduler.base import Known, Observation, Scheduler, SchedulerUnavailableError
-from trainyard.contract.reports import FinishRecord
+from trainyard.contract.wire.reports import FinishRecord
 
 log = structlog.get_logger("reconcile")
 

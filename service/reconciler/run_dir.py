@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from service.scheduler.slurm.files import submitit_folder
 from trainyard.contract.layout import AttemptLayout
-from trainyard.contract.reports import Claim, FinishRecord
+from trainyard.contract.wire.reports import Claim, FinishRecord
 
 MAX_FINISH = 1024 * 1024
 _MAX_ERRORS = 16 * 1024

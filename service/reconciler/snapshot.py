@@ -11,8 +11,8 @@ from service.reconciler.decide import Facts
 from service.reconciler.run_dir import Unclaimed, read_unclaimed
 from service.reconciler.submission.submitter import newest_step
 from service.scheduler.base import Observation
-from trainyard.contract.reports import FinishRecord
-from trainyard.contract.spec import parse_spec
+from trainyard.contract.wire.reports import FinishRecord
+from trainyard.contract.spec.training_spec import parse_spec
 
 _HEARD = timedelta(seconds=30)
 """A worker beats every ten seconds."""

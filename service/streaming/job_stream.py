@@ -12,8 +12,8 @@ from service.db.models import Event, Job
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import checkpoint_resource, event_resource, progress_resource
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.reports import Point
-from trainyard.contract.resources import TERMINAL, LogUpdate, MetricsUpdate, StatusUpdate, StreamType
+from trainyard.contract.wire.reports import Point
+from trainyard.contract.wire.resources import TERMINAL, LogUpdate, MetricsUpdate, StatusUpdate, StreamType
 
 BATCH = 1000
 

@@ -22,9 +22,9 @@ from service.jobs.submission import Accepted, new_job, replay, require_room_for,
 from service.planner import service as planning
 from service.sweeps.repository import SweepRepository
 from trainyard.contract.problems import Problem, SpecError
-from trainyard.contract.resources import TERMINAL
-from trainyard.contract.spec import TrainingSpec, dump_spec
-from trainyard.contract.sweeps import (
+from trainyard.contract.wire.resources import TERMINAL
+from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
+from trainyard.contract.wire.sweeps import (
     SweepDetail,
     SweepMember,
     SweepRequest,

@@ -16,8 +16,8 @@ from service.core.errors import InvalidRequestError
 from service.jobs.repository import Window
 from service.web.endpoints import PagesDep, VisitorDep
 from service.web.pages import Pages, Visitor
-from trainyard.contract.access import TokenResource
-from trainyard.contract.resources import JobStatus
+from trainyard.contract.wire.access import TokenResource
+from trainyard.contract.wire.resources import JobStatus
 
 router = APIRouter(include_in_schema=False)
 

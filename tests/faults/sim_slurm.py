@@ -18,7 +18,7 @@ from service.scheduler.base import (
     SchedulerUnavailableError,
     SubmitOutcome,
 )
-from trainyard.contract.cluster import ClusterSnapshot
+from trainyard.contract.wire.cluster import ClusterSnapshot
 
 Mode = Literal["accept", "lose-answer", "drop", "reject", "die-after"]
 

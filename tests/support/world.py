@@ -33,7 +33,7 @@ from service.scheduler.base import (
 )
 from service.webhooks.dispatcher import Post
 from service.webhooks.sender import Sender
-from trainyard.contract.cluster import ClusterSnapshot
+from trainyard.contract.wire.cluster import ClusterSnapshot
 from trainyard.contract.layout import AttemptLayout, RunLayout
 
 

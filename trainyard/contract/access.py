@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
 from trainyard.contract.base import Resource, Strict, Timestamp, no_bool
-from trainyard.contract.resources import JobStatus
-from trainyard.contract.wording import PERSON
+from trainyard.contract.wire.resources import JobStatus
+from trainyard.contract.validation_messages import PERSON
 
 Role = Literal["admin", "user", "viewer"]
 

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import StringConstraints
 
 from trainyard.contract.problems import Problem
-from trainyard.contract.wording import DIGEST
+from trainyard.contract.validation_messages import DIGEST
 
 MAX_CODE_BYTES = 50 * 1024 * 1024
 """Of one archive, which is an uncompressed tar: nothing unpacks to more than was uploaded."""

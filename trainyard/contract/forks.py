@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from trainyard.contract.problems import Problem
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.spec.training_spec import TrainingSpec
 
 _FORM = re.compile(r"(job_[0-9a-z]{26})(?::([0-9]{1,10}))?")
 

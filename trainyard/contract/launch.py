@@ -3,7 +3,7 @@
 from typing import Literal
 
 from trainyard.contract.base import NonNegativeInt, PositiveInt, Strict
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.spec.training_spec import TrainingSpec
 
 
 class Origin(Strict):

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from trainyard.contract.problems import Problem
-from trainyard.contract.sections import HfModel, JsonlData
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.spec.sections import HfModel, JsonlData
+from trainyard.contract.spec.training_spec import TrainingSpec
 
 
 def outside(spec: TrainingSpec, roots: tuple[str, ...]) -> list[Problem]:

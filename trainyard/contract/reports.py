@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StrictBool, StringConstraints
 
 from trainyard.contract.base import AnyFloat, NonNegativeInt, PositiveInt, SaidData, SaidText, Strict, Timestamp
-from trainyard.contract.wording import DIGEST, EVENT_TYPE, NODE_LIST, SCHEDULER_ID
+from trainyard.contract.validation_messages import DIGEST, EVENT_TYPE, NODE_LIST, SCHEDULER_ID
 
 MAX_POINTS = 1000
 MAX_EVENTS = 100

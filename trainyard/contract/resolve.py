@@ -4,13 +4,13 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from trainyard.contract.forks import parse_origin
-from trainyard.contract.paths import outside
+from trainyard.contract.spec.forks import parse_origin
+from trainyard.contract.spec.paths import outside
 from trainyard.contract.problems import Problem, SpecError
-from trainyard.contract.sections import ConvnetModel, HfModel, JsonlData
-from trainyard.contract.sizes import size_problems
-from trainyard.contract.spec import LOOP_TASKS, TrainingSpec
-from trainyard.contract.unused import unused_fields
+from trainyard.contract.spec.sections import ConvnetModel, HfModel, JsonlData
+from trainyard.contract.spec.sizes import size_problems
+from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec
+from trainyard.contract.spec.ineffective_fields import unused_fields
 
 STALL_MINUTES = 15.0
 """Without progress, where a spec of one of our own tasks does not say."""

@@ -5,10 +5,10 @@ from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from trainyard.contract.base import AnyFloat, NonNegativeInt, Resource, Strict, Timestamp, no_bool
-from trainyard.contract.examples import JOB
-from trainyard.contract.launch import Origin
-from trainyard.contract.reports import Failure, Point, Progress
-from trainyard.contract.wording import SLURM_ID
+from trainyard.contract.wire.examples import JOB
+from trainyard.contract.wire.launch import Origin
+from trainyard.contract.wire.reports import Failure, Point, Progress
+from trainyard.contract.validation_messages import SLURM_ID
 
 JobStatus = Literal[
     "queued",

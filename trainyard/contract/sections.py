@@ -17,7 +17,7 @@ from trainyard.contract.base import (
     ShortText,
     Strict,
 )
-from trainyard.contract.wording import VARIABLE
+from trainyard.contract.validation_messages import VARIABLE
 
 Path = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]+$")]
 

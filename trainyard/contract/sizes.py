@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from trainyard.contract.problems import Problem
-from trainyard.contract.sections import GptModel, JsonlData
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.spec.sections import GptModel, JsonlData
+from trainyard.contract.spec.training_spec import TrainingSpec
 
 BYTES = 256
 

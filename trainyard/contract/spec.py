@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from trainyard.contract.base import DisplayName, NonNegativeInt, PositiveInt, ShortText, Strict
-from trainyard.contract.code import Argument, CodeDigest, code_problems
+from trainyard.contract.spec.user_code import Argument, CodeDigest, code_problems
 from trainyard.contract.problems import Problem, SpecError, problems_of
-from trainyard.contract.sections import (
+from trainyard.contract.spec.sections import (
     Amp,
     Batch,
     Checkpoint,

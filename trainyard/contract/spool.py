@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from trainyard.contract.reports import CheckpointReport, EventsBatch, MetricsBatch, SpoolKind
+from trainyard.contract.wire.reports import CheckpointReport, EventsBatch, MetricsBatch, SpoolKind
 
 SpoolBody = MetricsBatch | EventsBatch | CheckpointReport
 

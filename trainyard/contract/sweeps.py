@@ -11,9 +11,9 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StringC
 from pydantic.config import JsonDict
 
 from trainyard.contract.base import AnyFloat, DisplayName, Resource, Strict, Timestamp, no_bool
-from trainyard.contract.resources import JobProgress, JobStatus
-from trainyard.contract.templates import put
-from trainyard.contract.wording import FIELD_PATH
+from trainyard.contract.wire.resources import JobProgress, JobStatus
+from trainyard.contract.spec.templates import put
+from trainyard.contract.validation_messages import FIELD_PATH
 
 MAX_AXES = 10
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.contract.base import Resource
-from trainyard.contract.spec import parse_spec
-from trainyard.contract.yaml_text import load_yaml
+from trainyard.contract.spec.training_spec import parse_spec
+from trainyard.contract.spec.yaml_loader import load_yaml
 
 
 class Template(Resource):

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pydantic import BaseModel
 
 from trainyard.contract.problems import Problem
-from trainyard.contract.sections import BuiltinData, JsonlData
-from trainyard.contract.spec import LOOP_TASKS, TrainingSpec
+from trainyard.contract.spec.sections import BuiltinData, JsonlData
+from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec
 
 EVALUATION_METRICS = {
     "image_classification": ("eval/loss", "eval/accuracy"),

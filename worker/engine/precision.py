@@ -5,8 +5,8 @@ from contextlib import AbstractContextManager
 
 import torch
 
-from trainyard.contract.sections import Amp
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.spec.sections import Amp
+from trainyard.contract.spec.training_spec import TrainingSpec
 
 COMPUTED_IN = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """The types of the forward pass where it is not fp32."""

@@ -14,8 +14,8 @@ from typing import Any
 
 from torch import nn
 
-from trainyard.contract.sections import HfModel
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.spec.sections import HfModel
+from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.distributed import Ranks
 from worker.core.random_state import seed_generators
 from worker.engine.state import trained_state

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
-from trainyard.contract.reports import ExitReason, FinishRecord
+from trainyard.contract.wire.reports import ExitReason, FinishRecord
 from worker.core.errors import RankError, describe_text, write_error
 from worker.core.rank_exits import ended_files
 from worker.launcher.exit_record import last_execution, last_step

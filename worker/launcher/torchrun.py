@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import worker
-from trainyard.contract.launch import LaunchDocument
+from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from worker.launcher.rendezvous import Node, Rendezvous
 

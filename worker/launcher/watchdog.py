@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
-from trainyard.contract.reports import Failure
+from trainyard.contract.wire.reports import Failure
 from trainyard.progress_file import Beat, Phase, interval, read_beats
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.errors import RefusedError
 from worker.data.examples import Examples, Tensors
 from worker.data.sampler import Indices

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from trainyard.contract.sections import BuiltinData, GptModel, HfModel, JsonlData
+from trainyard.contract.spec.sections import BuiltinData, GptModel, HfModel, JsonlData
 from worker.core.errors import RefusedError
 from worker.data.builtin import load_stdlib, windows
 from worker.data.examples import Examples, Tensors

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from trainyard.contract.sections import BuiltinData, ConvnetModel
+from trainyard.contract.spec.sections import BuiltinData, ConvnetModel
 from worker.data.builtin import load_digits
 from worker.data.examples import Examples, Tensors
 from worker.data.sampler import Indices

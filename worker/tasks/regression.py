@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from trainyard.contract.sections import BuiltinData, MlpModel
+from trainyard.contract.spec.sections import BuiltinData, MlpModel
 from worker.data.builtin import make_parity
 from worker.data.examples import Examples, Tensors
 from worker.data.sampler import Indices

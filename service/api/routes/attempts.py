@@ -21,7 +21,7 @@ from service.api.query_params import refuse_unknown
 from service.attempts.service import Ingest, read_log
 from service.core.errors import BodyTooLargeError, InvalidRequestError
 from service.metrics.ingest.decoding import decode
-from trainyard.contract.reports import (
+from trainyard.contract.wire.reports import (
     MAX_LOG_CHUNK,
     CheckpointReport,
     Claim,
@@ -31,7 +31,7 @@ from trainyard.contract.reports import (
     Heartbeat,
     HeartbeatReply,
 )
-from trainyard.contract.wording import RANK
+from trainyard.contract.validation_messages import RANK
 
 worker_router = APIRouter(prefix="/v1/attempts/{aid}", tags=["worker"])
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["reports"])

@@ -23,7 +23,7 @@ from service.core.errors import NotFoundError
 from service.jobs import deletion as deleting
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import checkpoint_resource, page_of
-from trainyard.contract.resources import CheckpointResource, FileResource, Page
+from trainyard.contract.wire.resources import CheckpointResource, FileResource, Page
 
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["checkpoints"])
 

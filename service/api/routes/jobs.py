@@ -46,7 +46,7 @@ from service.jobs.repository import JobRepository, Window
 from service.jobs.schemas import attempt_resource, event_resource, job_resource, page_of
 from service.planner import service as planning
 from trainyard.contract.problems import SpecError
-from trainyard.contract.resources import (
+from trainyard.contract.wire.resources import (
     AttemptResource,
     EventResource,
     JobResource,
@@ -57,7 +57,7 @@ from trainyard.contract.resources import (
     RetryRequest,
     ScriptResource,
 )
-from trainyard.contract.yaml_text import load_yaml
+from trainyard.contract.spec.yaml_loader import load_yaml
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 

@@ -20,8 +20,8 @@ from service.core.errors import InvalidRequestError
 from service.db.access_models import AuditEntry
 from service.db.models import Token
 from service.jobs.schemas import page_of
-from trainyard.contract.access import AuditResource, NewTokenResource, TokenRequest, TokenResource
-from trainyard.contract.resources import Page
+from trainyard.contract.wire.access import AuditResource, NewTokenResource, TokenRequest, TokenResource
+from trainyard.contract.wire.resources import Page
 
 router = APIRouter(prefix="/v1/tokens", tags=["access"])
 audit_router = APIRouter(prefix="/v1/audit", tags=["access"])

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from service.db.types import to_micros
 from service.metrics.values import encode_value
-from trainyard.contract.reports import MAX_POINTS, MetricsBatch
+from trainyard.contract.wire.reports import MAX_POINTS, MetricsBatch
 
 Row = tuple[str, int, float | None, int, int]
 """Key, step, value, special, time in microseconds."""

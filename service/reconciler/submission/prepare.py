@@ -24,10 +24,10 @@ from service.reconciler.submission.pool import NotAsked, Superseded
 from service.scheduler.base import LaunchPlan, Rejected
 from service.scheduler.launch_document import UNKNOWN_ACCELERATOR, launch_document
 from service.scheduler.launch_plan import allowed, plan_launch
-from trainyard.contract.launch import LaunchDocument, Origin
+from trainyard.contract.wire.launch import LaunchDocument, Origin
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
 from trainyard.contract.problems import Problem
-from trainyard.contract.spec import dump_spec, parse_spec
+from trainyard.contract.spec.training_spec import dump_spec, parse_spec
 
 _STALE = timedelta(seconds=60)
 """Who said longer ago that it asks, because it was stopped or its disk is slow, says so again before it does."""

@@ -37,8 +37,8 @@ from service.scheduler.base import (
 )
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.problems import Problem
-from trainyard.contract.reports import Failure
-from trainyard.contract.spec import parse_spec
+from trainyard.contract.wire.reports import Failure
+from trainyard.contract.spec.training_spec import parse_spec
 
 log = structlog.get_logger("submit")
 

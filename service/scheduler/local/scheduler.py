@@ -24,7 +24,7 @@ from service.scheduler.launch_plan import MARKER
 from service.scheduler.local import processes
 from service.scheduler.local.policy import Line, free_gpus, startable, taken, waiting
 from service.scheduler.local.queue import Entry, Queue
-from trainyard.contract.cluster import ClusterSnapshot, SlotCount
+from trainyard.contract.wire.cluster import ClusterSnapshot, SlotCount
 
 GRACE = timedelta(seconds=5)
 """Between the polite request to end and SIGKILL."""

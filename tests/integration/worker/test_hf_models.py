@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from tests.support import hf
-from trainyard.contract.sections import HfModel, JsonlData
+from trainyard.contract.spec.sections import HfModel, JsonlData
 from worker.core.errors import RefusedError
 from worker.data.examples import IGNORED_LABEL
 from worker.tasks import hf_model, language_loss

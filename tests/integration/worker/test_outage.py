@@ -10,7 +10,7 @@ from tests.integration.worker.harness import (
     launch,
     wait_for,
 )
-from trainyard.contract.spool import parse_spool, read_acknowledged
+from trainyard.contract.wire.spool import parse_spool, read_acknowledged
 
 SINGLE = {"gpus": 1, "strategy": "single", "checkpoint.every_steps": 10}
 

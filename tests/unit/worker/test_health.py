@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from trainyard.contract.sections import Amp
+from trainyard.contract.spec.sections import Amp
 from worker.core.distributed import Ranks
 from worker.core.errors import TrainingError
 from worker.engine.callbacks.non_finite import NonFinite

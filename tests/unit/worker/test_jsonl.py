@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainyard.contract.sections import GptModel, JsonlData
+from trainyard.contract.spec.sections import GptModel, JsonlData
 from worker.core.errors import RefusedError
 from worker.data.examples import IGNORED_LABEL
 from worker.data.jsonl import load_rows

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainyard.contract.spec import parse_spec
+from trainyard.contract.spec.training_spec import parse_spec
 from worker.core.memory_hints import memory_hint
 from worker.core.processes import oom_kills
 from worker.launcher.elastic import counting, watching

@@ -10,8 +10,8 @@ import pytest
 from tests.support.forks import in_a_fork
 from tests.support.wait import wait_until
 from trainyard.contract.layout import AttemptLayout
-from trainyard.contract.reports import MAX_POINTS, CheckpointReport
-from trainyard.contract.spool import parse_spool, read_acknowledged
+from trainyard.contract.wire.reports import MAX_POINTS, CheckpointReport
+from trainyard.contract.wire.spool import parse_spool, read_acknowledged
 from worker.reporting.reporter import SpoolReporter
 from worker.reporting.service_client import (
     Backoff,

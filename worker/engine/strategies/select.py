@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.distributed import Ranks
 from worker.core.errors import RefusedError
 from worker.engine.precision import set_tf32

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from service.scheduler.base import Observation
 from tests.support.world import World
-from trainyard.contract.cluster import ClusterSnapshot, GpuCount, NodeShape, PartitionResource, SlotCount
+from trainyard.contract.wire.cluster import ClusterSnapshot, GpuCount, NodeShape, PartitionResource, SlotCount
 
 TWO_NODES = ClusterSnapshot(
     partitions=[

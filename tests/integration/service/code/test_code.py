@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.world import World
-from trainyard.contract.code import MAX_CODE_BYTES
+from trainyard.contract.spec.user_code import MAX_CODE_BYTES
 
 CODE = b"any bytes: the service never looks inside"
 DIGEST = f"sha256:{hashlib.sha256(CODE).hexdigest()}"

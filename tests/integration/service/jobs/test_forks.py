@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.world import SPEC, World
-from trainyard.contract.launch import LaunchDocument
+from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.layout import RunLayout
 
 WIDE = {"source": "builtin", "name": "mlp", "sizes": [2, 4, 3]}

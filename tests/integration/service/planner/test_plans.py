@@ -9,8 +9,8 @@ from service.planner.model_reader import Models
 from tests.integration.service.cluster.test_cluster import on_slurm
 from tests.support.hf import save_llama
 from tests.support.world import SPEC, World
-from trainyard.contract.cluster import ClusterSnapshot, NodeShape, PartitionResource
-from trainyard.contract.plans import PlanResource
+from trainyard.contract.wire.cluster import ClusterSnapshot, NodeShape, PartitionResource
+from trainyard.contract.wire.plans import PlanResource
 
 LARGE = {"source": "builtin", "name": "gpt", "layers": 24, "width": 2048, "heads": 16, "context": 1024, "vocab": 32000}
 TOO_LARGE = {
