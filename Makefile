@@ -45,7 +45,7 @@ check: venv
 	$(BIN)/python -m tests.support.size_report
 
 docs: venv
-	$(BIN)/python -m trainyard.contract.reference > docs/spec.md
+	$(BIN)/python -m trainyard.contract.spec.reference > docs/spec.md
 
 serve: venv
 	$(BIN)/trainyard serve

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.resolve import Site, resolve
 from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
+from trainyard.contract.wire.launch import LaunchDocument
 from worker.checkpoint.manager import CheckpointManager
 from worker.core import distributed
 from worker.engine.optim import build_optimizer

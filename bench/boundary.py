@@ -33,8 +33,8 @@ def _rank(rank: int) -> None:
     import torch.distributed as dist
     from torch import nn
 
-    from trainyard.contract.spec.training_spec import parse_spec
     from trainyard.contract.spec.templates import load_template
+    from trainyard.contract.spec.training_spec import parse_spec
     from trainyard.progress_file import Pulse
     from worker.core import distributed
     from worker.core.stop_signal import StopSignal

@@ -135,14 +135,14 @@ def _floor(url: str, size: int, seconds: float, server: PostgresServer) -> Rate:
     with database.write() as session:
         for key in range(10):
             session.execute(
-                sa.text("INSERT INTO metric_keys (no, name) VALUES (:no, :name)"), {"no": key + 1, "name": f"k{key}"}
+                sa.text("INSERT INTO metric_keys (pk, name) VALUES (:pk, :name)"), {"pk": key + 1, "name": f"k{key}"}
             )
     database.dispose()
     parsed = sa.make_url(url)
     if parsed.get_backend_name() == "sqlite":
-        return _measure([{"kind": "sqlite", "path": parsed.database, "job": jobs[0].no}], size, seconds, server)
+        return _measure([{"kind": "sqlite", "path": parsed.database, "job": jobs[0].pk}], size, seconds, server)
     path = f"host={parsed.query['host']} user={parsed.username} dbname={parsed.database}"
-    return _measure([{"kind": "postgres", "path": path, "job": job.no} for job in jobs], size, seconds, server)
+    return _measure([{"kind": "postgres", "path": path, "job": job.pk} for job in jobs], size, seconds, server)
 
 
 def _peer(folder: Path, url: str, size: int, options: Any, server: PostgresServer) -> Rate:

@@ -19,11 +19,9 @@ import uvicorn
 from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.api.app import create_app, known_hosts
+from service.api.app import create_app
 from service.api.connection_limits import protocol
 from service.api.dependencies import Services
-from service.api.express import Express
-from service.api.shortcut import Shortened, shortened
 from service.auth.principals import adopt_admin_token, ensure_admin_token
 from service.core.clock import utc_now
 from service.core.errors import ServiceError
@@ -32,13 +30,12 @@ from service.core.periodic_task import Rounds
 from service.core.private_files import keep_private
 from service.core.settings import Settings, misspelt
 from service.db.engine import Database
+from service.db.leader_lease import LeaderLease, lease_owner
 from service.db.migrate import current, head, upgrade
 from service.diagnostics.checks import examine, examine_slurm
 from service.maintenance import task as keeper
 from service.metrics.retention import cutoff, trim
-from service.reconciler.change_watcher import Elsewhere
-from service.reconciler.leader_election import LeaderLease, owner_of
-from service.reconciler.poll_loop import ReconcileLoop
+from service.reconciler.poll_loop import ChangeWatcher, ReconcileLoop
 from service.reconciler.reconciler import Reconciler
 from service.reconciler.submission.pool import HandOvers
 from service.reconciler.submission.prepare import Preparation
@@ -135,7 +132,7 @@ def serve(settings: Settings) -> int:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            http=make_protocol(services),
+            http=protocol(settings.max_connections),
             ws="none",
             timeout_graceful_shutdown=3,
             h11_max_incomplete_event_size=64 * 1024,
@@ -191,15 +188,9 @@ def _reconciling(services: Services) -> list[_Part]:
     services.post = post.hint
     parts: list[_Part] = [loop, housekeeping, post]
     if services.database.dialect == "postgresql":
-        elsewhere = Elsewhere(services.database, loop.hint)
-        parts.append(Rounds("elsewhere", elsewhere.run_once, Elsewhere.SECONDS))
+        watcher = ChangeWatcher(services.database, loop.hint)
+        parts.append(Rounds("change-watcher", watcher.run_once, ChangeWatcher.SECONDS))
     return parts
-
-
-def make_protocol(services: Services) -> type[Shortened]:
-    """How connections are spoken to."""
-    express = Express(services, known_hosts(services.settings))
-    return protocol(services.settings.max_connections, quick=shortened(express))
 
 
 def _spare_the_collector() -> None:
@@ -237,7 +228,7 @@ def make_loop(services: Services, scheduler: Scheduler) -> ReconcileLoop:
     """The reconciler on the given parts."""
     slurm, settings = scheduler.name == "slurm", services.settings
     batch = partial(batch_script, extra=settings.slurm_extra_options) if slurm else None
-    lease = LeaderLease(services.database, owner_of(services.state))
+    lease = LeaderLease(services.database, lease_owner(services.state))
     preparation = Preparation(services, slurm=slurm, search_path=source_tree(), batch_script=batch)
     # The local queue answers at once; sbatch may hang for minutes.
     hand_overs = HandOvers(threads=_SUBMISSIONS_AT_ONCE if slurm else 0)

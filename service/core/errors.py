@@ -163,3 +163,7 @@ class UnavailableError(ServiceError):
     status = 503
     code = "unavailable"
     headers: Mapping[str, str] = {"Retry-After": "2"}
+
+
+class LeaseLostError(Exception):
+    """Another service has become the leader; what was to be written rests on outdated state and is dropped."""

@@ -5,8 +5,7 @@ from collections.abc import Callable
 
 import structlog
 
-from service.core.errors import UnavailableError
-from service.reconciler.leader_election import LeaseLostError
+from service.core.errors import LeaseLostError, UnavailableError
 
 _STOP_SECONDS = 5.0
 

@@ -21,7 +21,7 @@ def delete_job(database: Database, principal: Principal, job_id: str, now: datet
         jobs = JobRepository(session, now)
         job = _locked(jobs, principal, job_id)
         _require_over(job)
-        job.deleting_at = now
+        job.deletion_requested_at = now
 
 
 def delete_checkpoints(database: Database, principal: Principal, job_id: str, now: datetime) -> None:
@@ -67,7 +67,7 @@ def delete_checkpoint(database: Database, principal: Principal, job_id: str, che
 
 
 def _locked(jobs: JobRepository, principal: Principal, job_id: str) -> Job:
-    job = jobs.locked(jobs.get(job_id).no)
+    job = jobs.locked(jobs.get(job_id).pk)
     require_change(principal, job)
     return job
 

@@ -14,11 +14,11 @@ from service.core.errors import ConflictError, InvalidRequestError, InvalidSpecE
 from service.db.engine import Database
 from service.db.models import Job
 from service.jobs.repository import JobRepository
-from trainyard.contract.spec.forks import differences, misfits, parse_origin
-from trainyard.contract.wire.launch import Origin
 from trainyard.contract.layout import MANIFEST, CheckpointLayout, RunLayout
 from trainyard.contract.problems import SpecError
+from trainyard.contract.spec.forks import differences, misfits, parse_origin
 from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
+from trainyard.contract.wire.launch import Origin
 
 _PARAM = "resume_from"
 _MAX_FILES = 100_000

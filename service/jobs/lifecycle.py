@@ -32,7 +32,7 @@ def steer(
     """
     with database.write() as session:
         jobs = JobRepository(session, now)
-        job = jobs.locked(jobs.get(job_id).no)
+        job = jobs.locked(jobs.get(job_id).pk)
         require_change(principal, job)
         change(jobs, job, principal.name)
         session.flush()
@@ -47,7 +47,7 @@ def pause(jobs: JobRepository, job: Job, by: str) -> None:
     if job.desired == "cancelled":
         raise ConflictError(f"job {job.id} is being cancelled; it cannot be paused", code="job_cancelling")
     if job.desired != "paused":
-        job.desired, job.pause_asked_at = "paused", jobs.now
+        job.desired, job.pause_requested_at = "paused", jobs.now
         jobs.event(job, PAUSE, f"a pause asked for by {by}")
 
 
@@ -79,8 +79,8 @@ def retry(start: Literal["checkpoint", "scratch"], limits: Limits) -> Change:
         require_queue_room(limits, job.created_by, jobs.count_queued(job.created_by))
         if start == "scratch":
             _forget(jobs, job)
-        job.desired, job.pause_asked_at = "run", None
-        job.retries_used = job.barren_continuations = 0
+        job.desired, job.pause_requested_at = "run", None
+        job.retries_used = job.continuations_without_progress = 0
         job.failure = job.finished_at = None
         step = job.last_checkpoint_step
         where = "its beginning" if step is None else f"the checkpoint of step {step}"

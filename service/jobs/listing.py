@@ -195,7 +195,7 @@ def _of_one(wanted: JobFilter, *, sqlite: bool) -> tuple[list[str], list[Any]]:
     """What only a job's row can tell, and its values."""
     values: list[Any] = []
     # Nearly every job is in the index of deletions, as not being deleted: the plus keeps SQLite from walking that.
-    conditions = ["+job.deleting_at IS NULL" if sqlite else "job.deleting_at IS NULL"]
+    conditions = ["+job.deletion_requested_at IS NULL" if sqlite else "job.deletion_requested_at IS NULL"]
     for operator, moment in ((">=", wanted.created_after), ("<", wanted.created_before)):
         if moment is not None:
             conditions.append(f"job.created_at {operator} ?")

@@ -29,7 +29,7 @@ def resolve(
         raise PermissionDeniedError("only an administrator can say what became of a job")
     with database.write() as session:
         jobs = JobRepository(session, now)
-        job = jobs.locked(jobs.get(job_id).no)
+        job = jobs.locked(jobs.get(job_id).pk)
         attempt = jobs.fresh_attempt(job.attempt_id) if job.attempt_id else None
         if attempt is None or not _is_said_already(job, attempt, wanted):
             attempt = _open_question(job, attempt, now)
@@ -46,7 +46,7 @@ def _is_said_already(job: Job, attempt: Attempt, wanted: ResolveRequest) -> bool
 
 def _open_question(job: Job, attempt: Attempt | None, now: datetime) -> Attempt:
     """The attempt about which an operator may know more than the service. Raises ConflictError: there is none."""
-    asked = attempt.handed_over_at if attempt is not None and attempt.scheduler_id is None else None
+    asked = attempt.last_submit_at if attempt is not None and attempt.scheduler_id is None else None
     unanswered = asked is not None and job.status in ("submitting", "cancelling")
     if attempt is None or not (job.status == "lost" or unanswered):
         raise ConflictError(

@@ -10,9 +10,9 @@ from service.jobs.repository import JobRepository
 from service.jobs.schemas import job_resource
 from service.jobs.service import require_change
 from trainyard.contract.layout import RunLayout
+from trainyard.contract.spec.training_spec import LOOP_TASKS
 from trainyard.contract.wire.reports import ProfileWanted
 from trainyard.contract.wire.resources import JobResource, ProfileRequest
-from trainyard.contract.spec.training_spec import LOOP_TASKS
 
 REQUESTED = "profile_requested"
 ANSWERS = ("profile_written", "profile_dropped")
@@ -35,7 +35,7 @@ def ask(
     """
     with database.write() as session:
         jobs = JobRepository(session, now)
-        job = jobs.locked(jobs.get(job_id).no)
+        job = jobs.locked(jobs.get(job_id).pk)
         require_change(principal, job)
         attempt = jobs.current_attempts([job]).get(job.id)
         if job.status != "running" or attempt is None:

@@ -39,7 +39,7 @@ class JobRepository:
         self._session.add(job)
         self._session.flush()
         self._session.add_all(JobLabel(key=key, value=value, job_id=job.id) for key, value in job.labels.items())
-        self._session.info.setdefault("touched", set()).add(job.no)
+        self._session.info.setdefault("touched", set()).add(job.pk)
         created = self._event(job, 1, "created", f"accepted from {job.created_by}")
         status = self._event(job, 2, "status", job.status_message, data={"status": job.status, "reason": None})
         self._session.add_all([created, status])
@@ -47,17 +47,17 @@ class JobRepository:
 
     def get(self, job_id: str) -> Job:
         """Raises NotFoundError; one that is being deleted is there no more."""
-        job = self._session.scalar(sa.select(Job).where(Job.id == job_id, Job.deleting_at.is_(None)))
+        job = self._session.scalar(sa.select(Job).where(Job.id == job_id, Job.deletion_requested_at.is_(None)))
         if job is None:
             raise NotFoundError(f"there is no job {job_id!r}", code="job_not_found", param="job_id")
         return job
 
-    def by_number(self, job_no: int) -> Job:
-        return self._session.get_one(Job, job_no)
+    def by_number(self, job_pk: int) -> Job:
+        return self._session.get_one(Job, job_pk)
 
-    def locked(self, job_no: int) -> Job:
+    def locked(self, job_pk: int) -> Job:
         """The job, with every other writer of it waiting until this transaction ends."""
-        query = sa.select(Job).where(Job.no == job_no).with_for_update()
+        query = sa.select(Job).where(Job.pk == job_pk).with_for_update()
         return self._session.scalars(query.execution_options(populate_existing=True)).one()
 
     def unfinished(self, waiting: int | None = None) -> list[tuple[Job, Attempt | None]]:
@@ -71,17 +71,19 @@ class JobRepository:
         """
         wanted: sa.ColumnElement[bool] = Job.status.in_([*ACTIVE, "queued", "paused"])
         if waiting is not None:
-            first = sa.select(Job.no).where(Job.status == "queued", Job.desired == "run", Job.deleting_at.is_(None))
+            first = sa.select(Job.pk).where(
+                Job.status == "queued", Job.desired == "run", Job.deletion_requested_at.is_(None)
+            )
             alone = first.where(Job.sweep_parallel.is_(None))
-            chosen = list(self._session.scalars(alone.order_by(Job.no).limit(waiting)))
+            chosen = list(self._session.scalars(alone.order_by(Job.pk).limit(waiting)))
             others = sa.and_(Job.status == "queued", sa.or_(Job.desired != "run", Job.sweep_parallel.is_not(None)))
-            wanted = sa.or_(Job.status.in_([*ACTIVE, "paused"]), others, Job.no.in_(chosen))
+            wanted = sa.or_(Job.status.in_([*ACTIVE, "paused"]), others, Job.pk.in_(chosen))
         wide = (Job.spec, Job.labels, Job.progress, Job.latest, Job.failure)
         query = (
             sa.select(Job, Attempt)
             .outerjoin(Attempt, Attempt.id == Job.attempt_id)
-            .where(wanted, Job.deleting_at.is_(None))
-            .order_by(Job.no)
+            .where(wanted, Job.deletion_requested_at.is_(None))
+            .order_by(Job.pk)
             .options(*(defer(column, raiseload=True) for column in wide), defer(Attempt.script, raiseload=True))
         )
         return [(job, attempt) for job, attempt in self._session.execute(query)]
@@ -98,7 +100,7 @@ class JobRepository:
     def count_unanswered(self) -> int:
         """Attempts that the scheduler was asked to take, without an answer so far."""
         query = sa.select(sa.func.count()).select_from(Job).join(Attempt, Attempt.id == Job.attempt_id)
-        asked = (Attempt.scheduler_id.is_(None), Attempt.handed_over_at.is_not(None))
+        asked = (Attempt.scheduler_id.is_(None), Attempt.last_submit_at.is_not(None))
         return self._session.scalar(query.where(Job.status.in_(("submitting", "cancelling")), *asked)) or 0
 
     def current_attempts(self, jobs: Sequence[Job]) -> dict[str, Attempt]:
@@ -121,26 +123,26 @@ class JobRepository:
 
     def attempts(self, job: Job) -> list[Attempt]:
         return list(
-            self._session.scalars(sa.select(Attempt).where(Attempt.job_no == job.no).order_by(Attempt.number)),
+            self._session.scalars(sa.select(Attempt).where(Attempt.job_pk == job.pk).order_by(Attempt.number)),
         )
 
     def restarts(self, attempt: Attempt) -> int:
         """How often torchrun has started its ranks again, as far as those that came up have told."""
         query = sa.select(sa.func.max(Execution.number)).where(
-            Execution.job_no == attempt.job_no, Execution.attempt_id == attempt.id
+            Execution.job_pk == attempt.job_pk, Execution.attempt_id == attempt.id
         )
         return max(0, (self._session.scalar(query) or 0) - attempt.execution)
 
     def attempt_by_number(self, job: Job, number: int | None) -> Attempt | None:
         """The attempt of that number, or the newest."""
-        query = sa.select(Attempt).where(Attempt.job_no == job.no).order_by(Attempt.number.desc()).limit(1)
+        query = sa.select(Attempt).where(Attempt.job_pk == job.pk).order_by(Attempt.number.desc()).limit(1)
         if number is not None:
             query = query.where(Attempt.number == number)
         return self._session.scalar(query)
 
     def events(self, job: Job, window: Window) -> tuple[list[Event], bool]:
         """One page by sequence."""
-        query = sa.select(Event).where(Event.job_no == job.no)
+        query = sa.select(Event).where(Event.job_pk == job.pk)
         if window.after is not None:
             mark = int(window.after.removeprefix("evt_"))
             query = query.where(Event.sequence < mark if window.descending else Event.sequence > mark)
@@ -150,20 +152,20 @@ class JobRepository:
 
     def last_event(self, job: Job, type_: str, *, since: datetime | None) -> Event | None:
         """The newest event of a type, not older than `since`."""
-        query = sa.select(Event).where(Event.job_no == job.no, Event.type == type_)
+        query = sa.select(Event).where(Event.job_pk == job.pk, Event.type == type_)
         if since is not None:
             query = query.where(Event.created_at >= since)
         return self._session.scalar(query.order_by(Event.sequence.desc()).limit(1))
 
     def checkpoints(self, job: Job) -> list[Checkpoint]:
         """Those whose files are kept, oldest first."""
-        query = sa.select(Checkpoint).where(Checkpoint.job_no == job.no, Checkpoint.deleted_at.is_(None))
+        query = sa.select(Checkpoint).where(Checkpoint.job_pk == job.pk, Checkpoint.deleted_at.is_(None))
         return list(self._session.scalars(query.order_by(Checkpoint.step)))
 
     def checkpoint(self, job: Job, checkpoint_id: str) -> Checkpoint:
         """Raises NotFoundError."""
         row = self._session.get(Checkpoint, checkpoint_id)
-        if row is None or row.job_no != job.no or row.deleted_at is not None:
+        if row is None or row.job_pk != job.pk or row.deleted_at is not None:
             raise NotFoundError(
                 f"job {job.id} has no checkpoint {checkpoint_id!r}", code="checkpoint_not_found", param="checkpoint_id"
             )
@@ -171,21 +173,21 @@ class JobRepository:
 
     def forget_checkpoints(self, job: Job) -> None:
         """None of them is one any more; who next runs the job removes the files."""
-        kept = sa.update(Checkpoint).where(Checkpoint.job_no == job.no, Checkpoint.deleted_at.is_(None))
+        kept = sa.update(Checkpoint).where(Checkpoint.job_pk == job.pk, Checkpoint.deleted_at.is_(None))
         self._session.execute(kept.values(deleted_at=self.now).execution_options(synchronize_session=False))
 
     def next_sequence(self, job: Job) -> int:
         """The next place in the job's stream. Other writers of the job wait until this transaction ends."""
         statement = (
             sa.update(Job)
-            .where(Job.no == job.no)
+            .where(Job.pk == job.pk)
             .values(sequence=Job.sequence + 1, updated_at=self.now)
             .returning(Job.sequence)
             .execution_options(synchronize_session=False)
         )
         sequence = self._session.execute(statement).scalar_one()
         sa.orm.attributes.set_committed_value(job, "sequence", sequence)
-        self._session.info.setdefault("touched", set()).add(job.no)
+        self._session.info.setdefault("touched", set()).add(job.pk)
         return sequence
 
     def event(
@@ -211,7 +213,7 @@ class JobRepository:
         data: dict[str, Any] | None = None,
     ) -> Event:
         return Event(
-            job_no=job.no,
+            job_pk=job.pk,
             sequence=sequence,
             type=type_,
             level=level,
@@ -249,7 +251,7 @@ class JobRepository:
             values |= {"finished_at": self.now, "measured_at": None}
         if target == "running" and job.started_at is None:
             values["started_at"] = self.now
-        statement = sa.update(Job).where(Job.no == job.no, Job.status == source).values(**values)
+        statement = sa.update(Job).where(Job.pk == job.pk, Job.status == source).values(**values)
         result = self._session.execute(statement.execution_options(synchronize_session=False))
         if cast(sa.CursorResult[Any], result).rowcount == 0:
             return False

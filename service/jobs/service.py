@@ -14,8 +14,8 @@ from service.scheduler.launch_plan import forbidden_variables
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.problems import SpecError
 from trainyard.contract.spec.resolve import Site, resolve
-from trainyard.contract.wire.resources import JobResource
 from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
+from trainyard.contract.wire.resources import JobResource
 
 
 def accept_spec(document: Any, site_of: Callable[[TrainingSpec], Site]) -> TrainingSpec:
@@ -44,7 +44,7 @@ def cancel(database: Database, principal: Principal, job_id: str, *, run_root: R
     """
     with database.write() as session:
         jobs = JobRepository(session, now)
-        job = jobs.locked(jobs.get(job_id).no)
+        job = jobs.locked(jobs.get(job_id).pk)
         require_change(principal, job)
         if job.status in ("succeeded", "failed"):
             raise ConflictError(

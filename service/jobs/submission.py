@@ -20,9 +20,9 @@ from service.jobs.repository import JobRepository
 from service.jobs.schemas import job_resource
 from service.jobs.service import require_change
 from service.maintenance.repository import HousekeepingRepository
-from trainyard.contract.wire.launch import Origin
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
+from trainyard.contract.wire.launch import Origin
 
 MAX_KEY = 255
 FORCED = "preflight_overridden"
@@ -137,7 +137,7 @@ def new_job(
         spec=dump_spec(spec),
         labels=dict(spec.metadata),
         created_by=principal.name,
-        created_as=principal.role or "user",
+        submitter_role=principal.role or "user",
         gpus=spec.gpus,
         created_at=now,
         updated_at=now,

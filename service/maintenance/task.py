@@ -8,11 +8,11 @@ import structlog
 
 from service.api.dependencies import Services
 from service.code import store
+from service.db.leader_lease import LeaderLease
 from service.jobs.repository import JobRepository
 from service.maintenance import disk
 from service.maintenance.repository import HousekeepingRepository
 from service.maintenance.retention import forget
-from service.reconciler.leader_election import LeaderLease
 from trainyard.contract.layout import RunLayout
 
 log = structlog.get_logger("housekeeping")
@@ -44,7 +44,7 @@ class Housekeeper:
             LeaseLostError: another service does it now.
             UnavailableError: the database does not answer.
         """
-        if self.lease.term is None:
+        if not self.lease.is_leader:
             return False
         self._delete_jobs()
         self._remove_checkpoints()
@@ -87,8 +87,8 @@ class Housekeeper:
 
     def _delete_jobs(self) -> None:
         with self.services.database.read() as session:
-            deleted = [(job.no, job.id) for job in HousekeepingRepository(session).deleted_jobs()]
-        for no, job_id in deleted:
+            deleted = [(job.pk, job.id) for job in HousekeepingRepository(session).deleted_jobs()]
+        for pk, job_id in deleted:
             self.services.crash("delete.before-files")
             try:
                 disk.discard(self.services.settings.runs, self.services.run(job_id).root, job_id)
@@ -99,9 +99,9 @@ class Housekeeper:
             more = True
             while more:
                 with self.lease.write(counts=False) as session:
-                    more = HousekeepingRepository(session).delete_piece(no)
+                    more = HousekeepingRepository(session).delete_piece(pk)
             with self.lease.write(counts=False) as session:
-                HousekeepingRepository(session).delete_job(no)
+                HousekeepingRepository(session).delete_job(pk)
             log.info("deleted", job=job_id)
 
     def _remove_checkpoints(self) -> None:
@@ -127,24 +127,24 @@ class Housekeeper:
             due = HousekeepingRepository(session).to_measure(before, _MEASURED_AT_ONCE)
         until = time.monotonic() + _MEASURING_SECONDS
         sizes = []
-        for no, job_id in due:
-            self._compare(no, self.services.run(job_id))
-            sizes.append((no, disk.used_bytes(self.services.run(job_id).root)))
+        for pk, job_id in due:
+            self._compare(pk, self.services.run(job_id))
+            sizes.append((pk, disk.used_bytes(self.services.run(job_id).root)))
             if time.monotonic() > until:
                 break
         if sizes:
             now = self.services.clock()
             with self.lease.write(counts=False) as session:
-                for no, size in sizes:
-                    HousekeepingRepository(session).measured(no, size, now)
+                for pk, size in sizes:
+                    HousekeepingRepository(session).measured(pk, size, now)
 
-    def _compare(self, no: int, run: RunLayout) -> None:
+    def _compare(self, pk: int, run: RunLayout) -> None:
         """What is told of checkpoints agrees with the disk."""
         with self.services.database.read() as session:
-            told = HousekeepingRepository(session).kept_steps(no)
+            told = HousekeepingRepository(session).kept_steps(pk)
         if told and (gone := disk.missing(run, told)):
             with self.lease.write(counts=False) as session:
-                HousekeepingRepository(session).checkpoints_gone(no, gone, self.services.clock())
+                HousekeepingRepository(session).checkpoints_gone(pk, gone, self.services.clock())
 
     def _warn(self) -> None:
         """In the history of every job that may fail for it, once an hour."""

@@ -6,11 +6,11 @@ from datetime import datetime
 import structlog
 
 from service.api.dependencies import Services
+from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
 from service.reconciler.decide import Verdict
-from service.reconciler.leader_election import LeaderLease
-from service.reconciler.snapshot import barren_continuations, restarts
+from service.reconciler.snapshot import continuations_without_progress, restarts
 from trainyard.contract.wire.reports import FinishRecord
 from trainyard.contract.wire.resources import TERMINAL
 
@@ -30,7 +30,7 @@ class VerdictWriter:
         attempt: Attempt | None,
         verdict: Verdict,
         finish: FinishRecord | None = None,
-        blamed_node: str | None = None,
+        failed_node: str | None = None,
     ) -> None:
         """Write a verdict, unless the job moved on since it was made or it only says what the rows say."""
         if attempt is not None and _known_already(job, attempt, verdict):
@@ -38,13 +38,13 @@ class VerdictWriter:
         now = self.services.clock()
         with self.lease.write() as session:
             jobs = JobRepository(session, now)
-            fresh = jobs.locked(job.no)
+            fresh = jobs.locked(job.pk)
             if fresh.status != job.status or fresh.attempt_id != job.attempt_id:
                 return
             if verdict.ended and attempt is not None:
                 row = jobs.attempt(attempt.id)
                 _end(fresh, row, verdict, restarts(jobs, row, finish), now)
-                row.blamed_node = blamed_node
+                row.failed_node = failed_node
             elif attempt is not None:
                 jobs.attempt(attempt.id).estimated_start = verdict.estimated_start
             session.flush()
@@ -67,9 +67,11 @@ def _finished_at(job: Job, finish: FinishRecord | None, now: datetime) -> dateti
 
 def _end(job: Job, attempt: Attempt, verdict: Verdict, restarted: int, now: datetime) -> None:
     """Close an attempt's books; torchrun has `restarted` its ranks so often."""
-    barren = barren_continuations(job, attempt)
+    barren = continuations_without_progress(job, attempt)
     # A pause is no failure to get on.
-    job.barren_continuations = min(job.barren_continuations, barren) if verdict.status == "paused" else barren
+    job.continuations_without_progress = (
+        min(job.continuations_without_progress, barren) if verdict.status == "paused" else barren
+    )
     job.retries_used += restarted + (1 if verdict.spends_retry else 0)
     job.failure = verdict.failure.model_dump(mode="json") if verdict.failure else None
     attempt.ended_at = now

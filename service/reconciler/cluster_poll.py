@@ -7,7 +7,7 @@ import structlog
 
 from service.api.dependencies import Services
 from service.cluster.repository import ClusterRepository
-from service.reconciler.leader_election import LeaderLease
+from service.db.leader_lease import LeaderLease
 from service.scheduler.base import Scheduler, SchedulerUnavailableError
 from trainyard.contract.wire.cluster import ClusterSnapshot
 

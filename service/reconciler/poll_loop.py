@@ -3,13 +3,16 @@
 import threading
 import time
 from collections.abc import Callable
+from typing import ClassVar
 
 import structlog
 
 from service.core.errors import UnavailableError
 from service.core.observability import ServiceMetrics
-from service.reconciler.leader_election import LeaderLease
+from service.db.engine import Database
+from service.db.leader_lease import LeaderLease
 from service.reconciler.reconciler import Reconciler
+from service.reconciler.repository import newest_event
 
 log = structlog.get_logger("reconcile")
 
@@ -133,3 +136,27 @@ class ReconcileLoop:
             except Exception:
                 # Such as of a database that has just become a copy that is only read.
                 log.exception("lease not renewed")
+
+
+class ChangeWatcher:
+    """Hints the reconciler about writes of other processes, since replicas of the API cannot call it.
+
+    Every request that needs the reconciler leaves an entry in a job's history.
+    """
+
+    SECONDS: ClassVar[float] = 1.0
+    """The time between two queries."""
+
+    def __init__(self, database: Database, notify: Callable[[], None]):
+        self._database = database
+        self._notify = notify
+        self._newest: tuple[int, int] | None = None
+
+    def run_once(self) -> bool:
+        """Call `notify` if there are new events, whoever wrote them; returns False, since one query reads them all."""
+        with self._database.read() as session:
+            newest = newest_event(session)
+        if newest != self._newest:
+            self._newest = newest
+            self._notify()
+        return False

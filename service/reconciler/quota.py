@@ -11,7 +11,7 @@ from service.jobs.quota import Limits
 class Share:
     """An unfinished job, as far as limits go."""
 
-    job_no: int
+    job_pk: int
     job_id: str
     person: str
     role: str
@@ -44,12 +44,12 @@ def held_back(jobs: Iterable[Share], limits: Limits) -> Mapping[int, str]:
             continue
         if share.person in second:
             # Words that stay as they are while the line moves: new ones are a transaction and an event for each job.
-            found[share.job_no] = f"waits behind older jobs of {share.person}, which wait for GPUs of their share"
+            found[share.job_pk] = f"waits behind older jobs of {share.person}, which wait for GPUs of their share"
         elif share.person in first:
             second.add(share.person)
-            found[share.job_no] = f"waits behind {first[share.person]}, which waits for GPUs of {share.person}'s share"
+            found[share.job_pk] = f"waits behind {first[share.person]}, which waits for GPUs of {share.person}'s share"
         elif used[share.person] + share.gpus > limit:
-            found[share.job_no] = _words(share, used[share.person], limit)
+            found[share.job_pk] = _words(share, used[share.person], limit)
             first[share.person] = share.job_id
         else:
             used[share.person] += share.gpus

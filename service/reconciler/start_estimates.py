@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 import structlog
 
 from service.api.dependencies import Services
+from service.db.leader_lease import LeaderLease
 from service.planner.repository import AskRepository
-from service.reconciler.leader_election import LeaderLease
 from service.scheduler.base import Forecast, Forecaster, Scheduler, SchedulerUnavailableError
 
 log = structlog.get_logger("asks")

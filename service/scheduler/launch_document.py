@@ -6,8 +6,8 @@ from typing import Any
 
 from service.cluster.placement import Place
 from service.core.settings import Settings
-from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.spec.training_spec import TrainingSpec
+from trainyard.contract.wire.launch import LaunchDocument
 
 UNKNOWN_ACCELERATOR = (
     "Slurm has not told yet whether the partition has GPUs (sinfo); TRAINYARD_ACCELERATOR=cpu or cuda says so for all"

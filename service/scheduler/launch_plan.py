@@ -7,10 +7,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from service.scheduler.base import LaunchPlan
-from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec.redaction import hide
 from trainyard.contract.spec.training_spec import TrainingSpec
+from trainyard.contract.wire.launch import LaunchDocument
 
 MARKER = "TRAINYARD_ATTEMPT"
 """The variable that every process of an attempt carries, and no other process: its value is a random id."""

@@ -22,8 +22,8 @@ from service.jobs.submission import Accepted, new_job, replay, require_room_for,
 from service.planner import service as planning
 from service.sweeps.repository import SweepRepository
 from trainyard.contract.problems import Problem, SpecError
-from trainyard.contract.wire.resources import TERMINAL
 from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
+from trainyard.contract.wire.resources import TERMINAL
 from trainyard.contract.wire.sweeps import (
     SweepDetail,
     SweepMember,
@@ -177,7 +177,7 @@ def cancel(services: Services, person: Principal, sweep_id: str, now: datetime) 
             raise PermissionDeniedError(f"sweep {sweep_id} belongs to {sweep.created_by}")
         require_change(person)
         for one in repository.jobs(sweep_id):
-            job = jobs.locked(one.no)
+            job = jobs.locked(one.pk)
             if job.status not in TERMINAL and job.desired != "cancelled":
                 job.desired = "cancelled"
                 jobs.event(job, "cancel_requested", f"cancellation of its sweep asked for by {person.name}")

@@ -11,7 +11,7 @@ from service.api.dependencies import Services
 from service.audit.log import SERVICE
 from service.auth.repository import AuditRepository
 from service.db.access_models import AuditEntry, Delivery, Webhook
-from service.reconciler.leader_election import LeaderLease
+from service.db.leader_lease import LeaderLease
 from service.webhooks.repository import WebhookRepository
 from service.webhooks.sender import Answer, Sender
 from service.webhooks.signing import is_hopeless, next_delay, signed_headers
@@ -39,7 +39,7 @@ class Post:
             LeaseLostError: another service does it now.
             UnavailableError: the database does not answer.
         """
-        if self.lease.term is None:
+        if not self.lease.is_leader:
             return 0
         with self.services.database.read() as session:
             due = WebhookRepository(session).due(self.services.clock(), _AT_ONCE)

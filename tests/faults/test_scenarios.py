@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from service.core.errors import UnavailableError
-from service.reconciler.leader_election import LeaderLease, LeaseLostError
+from service.core.errors import LeaseLostError, UnavailableError
+from service.db.leader_lease import LeaderLease
 from service.scheduler.base import Ambiguous, Observation
 from tests.support.world import World
 
@@ -191,7 +191,7 @@ def test_09_a_tick_that_was_stopped_in_the_middle_applies_nothing(world: World) 
     def stopped(label: str) -> None:
         if label == "tick.after-verdict":
             world.clock.advance(60)
-            assert LeaderLease(world.database, "two").hold(world.clock())
+            assert LeaderLease(world.database, "two").acquire(world.clock())
 
     world.services.crash = stopped
     assert world.reconciler.run_once() is False

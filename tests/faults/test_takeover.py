@@ -4,7 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from service.reconciler.leader_election import LeaderLease, LeaseLostError
+from service.core.errors import LeaseLostError
+from service.db.leader_lease import LeaderLease
 from tests.support.world import World
 
 CANCEL = {"stop": "cancel", "profile": None}
@@ -15,7 +16,7 @@ def test_a_lease_that_was_anothers_meanwhile_is_not_taken_up_within_a_tick(world
     world.tick()
     world.clock.advance(60)
     other = LeaderLease(world.database, "two")
-    assert other.hold(world.clock())
+    assert other.acquire(world.clock())
     other.release(world.clock())
     world.reconciler.renew()
     with pytest.raises(LeaseLostError), world.reconciler.lease.write():
@@ -30,7 +31,7 @@ def test_a_long_tick_keeps_its_lease(world: World) -> None:
     world.clock.advance(10)
     world.reconciler.renew()
     world.clock.advance(10)
-    assert not LeaderLease(world.database, "two").hold(world.clock())
+    assert not LeaderLease(world.database, "two").acquire(world.clock())
 
 
 class TestClocksThatDisagree:
@@ -40,40 +41,40 @@ class TestClocksThatDisagree:
 
     def test_who_was_ahead_and_is_gone_is_followed_within_seconds(self, world: World) -> None:
         ahead, other = LeaderLease(world.database, "ahead"), LeaderLease(world.database, "other")
-        assert ahead.hold(world.clock() + self.HOUR)
+        assert ahead.acquire(world.clock() + self.HOUR)
         for _ in range(3):
-            assert not other.hold(world.clock())
+            assert not other.acquire(world.clock())
             world.clock.advance(5)
-        assert other.hold(world.clock())
+        assert other.acquire(world.clock())
         with pytest.raises(LeaseLostError), ahead.write():
             pytest.fail("two lead")
 
     def test_who_is_ahead_and_renews_is_left_in_peace(self, world: World) -> None:
         ahead, other = LeaderLease(world.database, "ahead"), LeaderLease(world.database, "other")
         for _ in range(10):
-            assert ahead.hold(world.clock() + self.HOUR)
-            assert not other.hold(world.clock())
+            assert ahead.acquire(world.clock() + self.HOUR)
+            assert not other.acquire(world.clock())
             world.clock.advance(5)
 
     def test_a_holder_whose_clock_is_set_back_leads_no_more_when_the_other_has_begun(self, world: World) -> None:
         back, other = LeaderLease(world.database, "back"), LeaderLease(world.database, "other")
-        assert back.hold(world.clock())
-        assert back.hold(world.clock() - self.HOUR)
-        assert other.hold(world.clock())
+        assert back.acquire(world.clock())
+        assert back.acquire(world.clock() - self.HOUR)
+        assert other.acquire(world.clock())
         with pytest.raises(LeaseLostError), back.write():
             pytest.fail("two lead")
         for _ in range(3):
-            assert not back.hold(world.clock() - self.HOUR)
+            assert not back.acquire(world.clock() - self.HOUR)
             world.clock.advance(5)
-        assert back.hold(world.clock() - self.HOUR), "the other has not renewed it since"
+        assert back.acquire(world.clock() - self.HOUR), "the other has not renewed it since"
 
     def test_a_clock_that_is_set_back_while_it_waits_waits_on(self, world: World) -> None:
         ahead, other = LeaderLease(world.database, "ahead"), LeaderLease(world.database, "other")
-        assert ahead.hold(world.clock() + self.HOUR)
-        assert not other.hold(world.clock())
-        assert not other.hold(world.clock() - self.HOUR)
+        assert ahead.acquire(world.clock() + self.HOUR)
+        assert not other.acquire(world.clock())
+        assert not other.acquire(world.clock() - self.HOUR)
         world.clock.advance(15)
-        assert other.hold(world.clock() - self.HOUR)
+        assert other.acquire(world.clock() - self.HOUR)
 
 
 def test_a_run_of_an_attempt_that_is_over_is_told_to_stop_before_the_next_begins(world: World) -> None:

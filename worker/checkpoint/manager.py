@@ -5,11 +5,11 @@ import logging
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.layout import CheckpointLayout, RunLayout, write_atomic
+from trainyard.contract.spec.sections import Checkpoint
+from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.manifest import Manifest, ManifestFile
 from trainyard.contract.wire.reports import CheckpointReport
-from trainyard.contract.spec.sections import Checkpoint
 from worker.checkpoint.discovery import Discovery, discover, file_sha256, remove, require_whole
 from worker.checkpoint.storage import CheckpointStorage, StateDict, sync_folder
 from worker.core.distributed import Ranks

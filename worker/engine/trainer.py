@@ -8,8 +8,8 @@ from pathlib import Path
 
 from torch import nn
 
-from trainyard.contract.wire.reports import Progress
 from trainyard.contract.spec.training_spec import TrainingSpec
+from trainyard.contract.wire.reports import Progress
 from trainyard.progress_file import Pulse
 from worker.checkpoint.manager import CheckpointManager
 from worker.core.distributed import Ranks

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
-from trainyard.contract.wire.reports import ExitReason, Failure, FinishRecord, MetricsBatch
 from trainyard.contract.spec.training_spec import TrainingSpec
+from trainyard.contract.wire.reports import ExitReason, Failure, FinishRecord, MetricsBatch
 from trainyard.contract.wire.spool import SpoolCorruptError, parse_spool
 from worker.core.errors import failure_of, read_errors
 from worker.core.memory_hints import memory_hint

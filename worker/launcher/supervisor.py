@@ -9,10 +9,10 @@ import time
 from functools import partial
 from pathlib import Path
 
-from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.layout import AttemptLayout, write_atomic
-from trainyard.contract.wire.reports import Claim, ExitReason, Failure, FinishRecord, HeartbeatReply
 from trainyard.contract.spec.training_spec import LOOP_TASKS
+from trainyard.contract.wire.launch import LaunchDocument
+from trainyard.contract.wire.reports import Claim, ExitReason, Failure, FinishRecord, HeartbeatReply
 from worker.core import processes
 from worker.launcher import exit_record as verdict
 from worker.launcher import presence, torchrun, watchdog

@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
-from trainyard.contract.wire.reports import FinishRecord
 from trainyard.contract.spec.training_spec import TrainingSpec
+from trainyard.contract.wire.launch import LaunchDocument
+from trainyard.contract.wire.reports import FinishRecord
 from trainyard.progress_file import Pulse, PulseWriter, interval
 from worker.core.errors import TrainingError, describe, write_error
 from worker.core.processes import PARENT, die_with_parent

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
 
+from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.spec.user_code import needs_code
 from trainyard.contract.wire.launch import LaunchDocument
-from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.reports import EventsBatch, WorkerEvent
 from trainyard.contract.wire.spool import format_record
 from trainyard.progress_file import interval

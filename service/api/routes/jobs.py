@@ -46,6 +46,7 @@ from service.jobs.repository import JobRepository, Window
 from service.jobs.schemas import attempt_resource, event_resource, job_resource, page_of
 from service.planner import service as planning
 from trainyard.contract.problems import SpecError
+from trainyard.contract.spec.yaml_loader import load_yaml
 from trainyard.contract.wire.resources import (
     AttemptResource,
     EventResource,
@@ -57,7 +58,6 @@ from trainyard.contract.wire.resources import (
     RetryRequest,
     ScriptResource,
 )
-from trainyard.contract.spec.yaml_loader import load_yaml
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 

@@ -12,7 +12,7 @@ class Stored:
     fresh: int
     """Points that were not there."""
     duplicates: int
-    job_no: int
+    job_pk: int
     job_id: str
     sequence: int
 

@@ -20,21 +20,21 @@ from service.metrics.ingest.outcome import Stored
 from service.metrics.ingest.repository import Known
 
 _STORE = (
-    "WITH told AS (SELECT t.*, a.job_no FROM attempts a JOIN json_to_recordset(?::json) AS t(slot int, attempt text,"
+    "WITH told AS (SELECT t.*, a.job_pk FROM attempts a JOIN json_to_recordset(?::json) AS t(slot int, attempt text,"
     " execution bigint, resumed bigint, batches int, latest jsonb, progress jsonb) ON t.attempt = a.id"
     " AND t.execution = a.reported_execution AND t.resumed = a.resumed_from_step WHERE a.id = ANY(?::text[])),"
-    " locked AS (SELECT no FROM jobs WHERE no IN (SELECT job_no FROM told) ORDER BY no FOR UPDATE),"
+    " locked AS (SELECT pk FROM jobs WHERE pk IN (SELECT job_pk FROM told) ORDER BY pk FOR UPDATE),"
     " saved AS (UPDATE jobs SET sequence = jobs.sequence + t.batches, updated_at = ?, latest = jobs.latest || t.latest,"
     " progress = CASE WHEN jobs.attempt_id = t.attempt THEN COALESCE(t.progress, jobs.progress) ELSE jobs.progress END"
-    " FROM locked JOIN told t ON t.job_no = locked.no WHERE jobs.no = locked.no"
-    " RETURNING t.slot, jobs.no, jobs.id, t.execution, jobs.sequence - t.batches AS before),"
-    " fresh AS (INSERT INTO points (job_no, execution, sequence, key_no, step, value, special, time)"
-    " SELECT s.no, s.execution, s.before + p.nth, p.key_no, p.step, p.value, p.special, p.time"
+    " FROM locked JOIN told t ON t.job_pk = locked.pk WHERE jobs.pk = locked.pk"
+    " RETURNING t.slot, jobs.pk, jobs.id, t.execution, jobs.sequence - t.batches AS before),"
+    " fresh AS (INSERT INTO points (job_pk, execution, sequence, key_pk, step, value, special, time)"
+    " SELECT s.pk, s.execution, s.before + p.nth, p.key_pk, p.step, p.value, p.special, p.time"
     " FROM unnest(?::int[], ?::int[], ?::bigint[], ?::bigint[], ?::float8[], ?::smallint[], ?::bigint[])"
-    " AS p(slot, nth, key_no, step, value, special, time) JOIN saved s ON s.slot = p.slot"
-    " ON CONFLICT DO NOTHING RETURNING job_no, sequence)"
-    " SELECT s.slot, s.no, s.id, s.before, f.sequence, f.points FROM saved s LEFT JOIN"
-    " (SELECT job_no, sequence, count(*) AS points FROM fresh GROUP BY job_no, sequence) f ON f.job_no = s.no"
+    " AS p(slot, nth, key_pk, step, value, special, time) JOIN saved s ON s.slot = p.slot"
+    " ON CONFLICT DO NOTHING RETURNING job_pk, sequence)"
+    " SELECT s.slot, s.pk, s.id, s.before, f.sequence, f.points FROM saved s LEFT JOIN"
+    " (SELECT job_pk, sequence, count(*) AS points FROM fresh GROUP BY job_pk, sequence) f ON f.job_pk = s.pk"
 )
 
 
@@ -64,7 +64,7 @@ def portions(group: Sequence[tuple[str, PointBatch]], known: Known, now: datetim
         portion.latest.update(newest(batch.rows))
         if batch.progress is not None:
             portion.progress = {**batch.progress, "reported_at": now.isoformat()}
-    if len({known.reported[attempt_id].job_no for attempt_id in found}) < len(found):
+    if len({known.reported[attempt_id].job_pk for attempt_id in found}) < len(found):
         return None
     return list(found.values())
 
@@ -97,11 +97,11 @@ def store(
     found = transaction.alone((_STORE, values)).fetchall()
     counts = {(slot, sequence): count for slot, *_, sequence, count in found}
     stored: dict[int, Stored] = {}
-    for slot, (no, job_id, before) in {slot: job for slot, *job, _, _ in found}.items():
-        transaction.touched.add(no)
+    for slot, (pk, job_id, before) in {slot: job for slot, *job, _, _ in found}.items():
+        transaction.touched.add(pk)
         for sequence, place in enumerate(parts[slot].places, start=before + 1):
             fresh = counts.get((slot, sequence), 0)
-            stored[place] = Stored(fresh, len(group[place][1].rows) - fresh, no, job_id, sequence)
+            stored[place] = Stored(fresh, len(group[place][1].rows) - fresh, pk, job_id, sequence)
     return stored
 
 

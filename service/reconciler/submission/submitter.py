@@ -13,12 +13,12 @@ from typing import Literal
 import structlog
 
 from service.api.dependencies import Services
-from service.core.errors import UnavailableError
+from service.core.errors import LeaseLostError, UnavailableError
 from service.core.ids import new_attempt_id, scheduler_tag
 from service.core.settings import Settings
+from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
-from service.reconciler.leader_election import LeaderLease, LeaseLostError
 from service.reconciler.node_exclusion import next_excluded
 from service.reconciler.run_dir import read_claimant
 from service.reconciler.submission.backoff import Postponements
@@ -37,8 +37,8 @@ from service.scheduler.base import (
 )
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.problems import Problem
-from trainyard.contract.wire.reports import Failure
 from trainyard.contract.spec.training_spec import parse_spec
+from trainyard.contract.wire.reports import Failure
 
 log = structlog.get_logger("submit")
 
@@ -87,15 +87,15 @@ class Submitter:
     def _policy(self) -> LookupPolicy:
         return lookup_policy(self.scheduler.name, self.services.settings)
 
-    def submit(self, job_no: int) -> None:
+    def submit(self, job_pk: int) -> None:
         """Begin the next attempt of a queued job, where there is room for one more question."""
         if not self.hand_overs.room:
             return
-        now, settled = self.services.clock(), self.preparation.settle(job_no)
-        outsized = self.preparation.outsized(job_no, settled.spec)
+        now, settled = self.services.clock(), self.preparation.settle(job_pk)
+        outsized = self.preparation.outsized(job_pk, settled.spec)
         with self.lease.write() as session:
             jobs = JobRepository(session, now)
-            job = jobs.locked(job_no)
+            job = jobs.locked(job_pk)
             if job.status != "queued" or job.desired != "run":
                 return
             if settled.waiting:
@@ -126,7 +126,7 @@ class Submitter:
             if job.desired == "run" and job.status_message != _TAKES_LONG:
                 self._tell_how_long(attempt)
             return
-        if attempt.handed_over_at is None:
+        if attempt.last_submit_at is None:
             self._never_asked(job, attempt)
             return
         now, policy = self.services.clock(), self._policy
@@ -137,7 +137,7 @@ class Submitter:
         self.looked[attempt.id] = now
         self.services.crash("resolve.after-look")
         if found:
-            watched = self._record(job.no, attempt.id, Accepted(found[0]), note="found again by its tag")
+            watched = self._record(job.pk, attempt.id, Accepted(found[0]), note="found again by its tag")
             self.services.metrics.adoption("name")
             self.services.crash("resolve.after-adoption")
             self._give_back(attempt.tag, folder, watched, found)
@@ -145,12 +145,12 @@ class Submitter:
             self._begin(job, attempt)
 
     def _tell_how_long(self, attempt: Attempt) -> None:
-        now, until = self.services.clock(), attempt.handed_over_at
+        now, until = self.services.clock(), attempt.last_submit_at
         if until is None or now - (until - self._policy.asking) < _LONG:
             return
         with self.lease.write() as session:
             jobs = JobRepository(session, now)
-            row = jobs.locked(attempt.job_no)
+            row = jobs.locked(attempt.job_pk)
             if row.status == "submitting" and row.desired == "run" and row.attempt_id == attempt.id:
                 jobs.say(row, _TAKES_LONG)
 
@@ -158,7 +158,7 @@ class Submitter:
         """Watch the job that has claimed the attempt, and no other of its name."""
         with self.lease.write() as session:
             jobs = JobRepository(session, self.services.clock())
-            row, fresh = jobs.locked(job.no), jobs.attempt(attempt.id)
+            row, fresh = jobs.locked(job.pk), jobs.attempt(attempt.id)
             fresh.scheduler_id = scheduler_id
             jobs.event(row, "submitted", f"the scheduler has it as {scheduler_id}, says the claim in its folder")
         self.services.metrics.adoption("claim")
@@ -189,14 +189,14 @@ class Submitter:
             self._not_asked(answer, answer.outcome.message)
         else:
             self.postponed.forget(answer.attempt_id)
-            watched = self._record(answer.job_no, answer.attempt_id, answer.outcome)
+            watched = self._record(answer.job_pk, answer.attempt_id, answer.outcome)
             if isinstance(answer.outcome, Accepted) and watched != answer.outcome.scheduler_id:
                 self._second(answer, answer.outcome.scheduler_id, watched)
 
     def _second(self, answer: Answer, double: str, watched: str | None) -> None:
         with self.services.database.read() as session:
             jobs = JobRepository(session, self.services.clock())
-            job, attempt = jobs.by_number(answer.job_no), jobs.attempt(answer.attempt_id)
+            job, attempt = jobs.by_number(answer.job_pk), jobs.attempt(answer.attempt_id)
         try:
             self._give_back(attempt.tag, self.services.run(job.id).attempt(attempt.number), watched, [double])
         except SchedulerUnavailableError as error:
@@ -225,22 +225,22 @@ class Submitter:
         with self.lease.write() as session:
             jobs = JobRepository(session, now)
             fresh = jobs.attempt(attempt.id)
-            fresh.lookups += 1
-            asked = fresh.handed_over_at or fresh.created_at
+            fresh.absence_checks += 1
+            asked = fresh.last_submit_at or fresh.created_at
             if asked > now + policy.asking:
                 # The clock was ahead when that was written.
-                fresh.handed_over_at = now + policy.asking
+                fresh.last_submit_at = now + policy.asking
                 return False
             self.services.crash("resolve.before-count")
-            sure = fresh.lookups >= policy.times and now - asked >= policy.after
-            if sure and jobs.locked(job.no).desired != "run":
+            sure = fresh.absence_checks >= policy.times and now - asked >= policy.after
+            if sure and jobs.locked(job.pk).desired != "run":
                 self._give_up(jobs, job, attempt)
                 return False
         self.services.crash("resolve.after-count")
         return sure and self.hand_overs.room
 
     def _give_up(self, jobs: JobRepository, job: Job, attempt: Attempt) -> None:
-        row, fresh = jobs.locked(job.no), jobs.attempt(attempt.id)
+        row, fresh = jobs.locked(job.pk), jobs.attempt(attempt.id)
         if row.status not in ("submitting", "cancelling", "lost") or fresh.scheduler_id is not None:
             return
         fresh.ended_at = self.services.clock()
@@ -261,7 +261,7 @@ class Submitter:
         before = jobs.attempt(job.attempt_id) if job.attempt_id else None
         attempt = Attempt(
             id=attempt_id,
-            job_no=job.no,
+            job_pk=job.pk,
             number=job.attempts + 1,
             tag=scheduler_tag(self.services.settings.instance, attempt_id),
             scheduler=self.scheduler.name,
@@ -270,18 +270,18 @@ class Submitter:
             max_restarts=restarts,
             created_at=now,
             nodes=[],
-            lookups=0,
+            absence_checks=0,
             checkpoint_step=newest_step(job),
-            excluded_nodes=next_excluded(before.excluded_nodes, before.blamed_node) if before else [],
+            excluded_nodes=next_excluded(before.excluded_nodes, before.failed_node) if before else [],
         )
-        if before is not None and before.blamed_node in attempt.excluded_nodes:
+        if before is not None and before.failed_node in attempt.excluded_nodes:
             jobs.event(
                 job,
                 "node_excluded",
-                f"{before.blamed_node} is left out of the next attempt: as far as can be told, attempt {before.number} "
+                f"{before.failed_node} is left out of the next attempt: as far as can be told, attempt {before.number} "
                 "failed because of it",
                 level="warning",
-                data={"node": before.blamed_node, "attempt": before.number},
+                data={"node": before.failed_node, "attempt": before.number},
             )
         job.attempts += 1
         job.next_execution += restarts + 1
@@ -289,7 +289,7 @@ class Submitter:
         return attempt
 
     def _begin(self, job: Job, attempt: Attempt) -> None:
-        job_id, attempt_id, seen = job.id, attempt.id, attempt.handed_over_at
+        job_id, attempt_id, seen = job.id, attempt.id, attempt.last_submit_at
         asking = self._policy.asking
 
         def hand_over() -> SubmitOutcome | NotAsked | Superseded:
@@ -300,19 +300,19 @@ class Submitter:
             self.services.crash("submit.after-answer")
             return outcome
 
-        self.hand_overs.begin(job.no, attempt_id, hand_over)
+        self.hand_overs.begin(job.pk, attempt_id, hand_over)
 
     def _not_asked(self, answer: Answer, message: str) -> None:
         with self.lease.write() as session:
             jobs = JobRepository(session, self.services.clock())
-            job, attempt = jobs.locked(answer.job_no), jobs.attempt(answer.attempt_id)
+            job, attempt = jobs.locked(answer.job_pk), jobs.attempt(answer.attempt_id)
             if attempt.scheduler_id is None:
-                attempt.handed_over_at = None
+                attempt.last_submit_at = None
             jobs.say(job, f"not handed over yet, and tried again: {message}")
             self.services.crash("not-asked.before-commit")
 
     def _record(
-        self, job_no: int, attempt_id: str, outcome: Accepted | Rejected | Ambiguous, note: str = ""
+        self, job_pk: int, attempt_id: str, outcome: Accepted | Rejected | Ambiguous, note: str = ""
     ) -> str | None:
         """Keep the scheduler's answer, whatever the job's status has become meanwhile.
 
@@ -322,7 +322,7 @@ class Submitter:
         now = self.services.clock()
         with self.lease.write() as session:
             jobs = JobRepository(session, now)
-            job, attempt = jobs.locked(job_no), jobs.attempt(attempt_id)
+            job, attempt = jobs.locked(job_pk), jobs.attempt(attempt_id)
             if not isinstance(outcome, Ambiguous):
                 self.looked.pop(attempt_id, None)
             id_ = outcome.scheduler_id if isinstance(outcome, Accepted) else None
@@ -343,7 +343,7 @@ class Submitter:
                 case Rejected(message, _) if attempt.excluded_nodes:
                     # Without these nodes it may be more than the cluster can ever give; better there than nowhere.
                     names = ", ".join(attempt.excluded_nodes)
-                    attempt.excluded_nodes, attempt.handed_over_at = [], None
+                    attempt.excluded_nodes, attempt.last_submit_at = [], None
                     jobs.event(job, "node_exclusion_lifted", f"{names} may run it again: {message}", level="warning")
                 case Rejected(message, hint):
                     told = Failure(type="SubmissionRefused", message=message, hint=hint or None, final=True)
@@ -351,7 +351,7 @@ class Submitter:
                     attempt.ended_at, attempt.exit_reason = now, "rejected"
                     jobs.finish(job, "rejected", message)
                 case Ambiguous(message):
-                    attempt.lookups, attempt.handed_over_at = 0, now
+                    attempt.absence_checks, attempt.last_submit_at = 0, now
                     log.warning("no clear answer", job=job.id, attempt=attempt_id, tag=attempt.tag, message=message)
                     jobs.say(job, f"handed over without a clear answer ({message}); looking for it")
             self.services.crash("record.before-commit")

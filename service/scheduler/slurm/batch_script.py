@@ -14,8 +14,8 @@ from submitit.slurm.slurm import _make_sbatch_string
 from service.scheduler.base import LaunchPlan
 from service.scheduler.slurm.files import call_file, submitit_folder
 from service.scheduler.slurm.options import parse_options
-from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.spec.sections import Resources
+from trainyard.contract.wire.launch import LaunchDocument
 
 _NAME = re.compile(r"[A-Za-z0-9_.:,=\[\]&*|-]{1,128}")
 _PATH = re.compile(r"/[A-Za-z0-9_./+@=,-]*")

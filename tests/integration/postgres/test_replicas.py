@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from service.auth.tokens import new_person_token
-from service.reconciler.change_watcher import Elsewhere
+from service.reconciler.poll_loop import ChangeWatcher
 from tests.conftest import empty
 from tests.support.postgres import PostgresServer
 from tests.support.wait import wait_until
@@ -91,14 +91,14 @@ def test_a_replica_refuses_a_schema_that_is_not_its_own(postgres_server: Postgre
 
 def test_what_others_write_is_a_hint_and_silence_is_none(world: World) -> None:
     hints: list[bool] = []
-    elsewhere = Elsewhere(world.database, lambda: hints.append(True))
-    elsewhere.run_once()
-    elsewhere.run_once()
+    watcher = ChangeWatcher(world.database, lambda: hints.append(True))
+    watcher.run_once()
+    watcher.run_once()
     assert len(hints) == 1
     job = world.submit()
-    elsewhere.run_once()
-    elsewhere.run_once()
+    watcher.run_once()
+    watcher.run_once()
     assert len(hints) == 2
     world.client.post(f"/v1/jobs/{job}/cancel")
-    elsewhere.run_once()
+    watcher.run_once()
     assert len(hints) == 3

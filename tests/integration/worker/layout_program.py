@@ -21,10 +21,10 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.resolve import Site, resolve
 from trainyard.contract.spec.training_spec import parse_spec
+from trainyard.contract.wire.launch import LaunchDocument
 from worker.checkpoint.manager import CheckpointManager
 from worker.core import distributed
 from worker.core.errors import TrainingError

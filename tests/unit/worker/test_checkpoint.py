@@ -3,8 +3,8 @@ from datetime import UTC, datetime
 import pytest
 
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.wire.manifest import Manifest, ManifestFile
 from trainyard.contract.spec.sections import Checkpoint, KeepBest
+from trainyard.contract.wire.manifest import Manifest, ManifestFile
 from worker.checkpoint.discovery import discover, file_sha256
 from worker.checkpoint.manager import removable
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.spec.templates import load_template
+from trainyard.contract.spec.training_spec import parse_spec
 from worker.core import distributed
 from worker.core.distributed import _backend, join
 from worker.core.errors import RefusedError

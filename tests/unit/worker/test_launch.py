@@ -10,8 +10,8 @@ import pytest
 
 from tests.unit.worker.test_nodes import SPEC, document, node
 from trainyard.contract.layout import AttemptLayout
-from trainyard.contract.wire.reports import Claim, FinishRecord
 from trainyard.contract.spec.training_spec import parse_spec
+from trainyard.contract.wire.reports import Claim, FinishRecord
 from trainyard.progress_file import Beat
 from worker.launcher import supervisor as launch
 from worker.launcher.claim import Claimed

@@ -12,9 +12,9 @@ import pytest
 
 from tests.unit.worker.test_nodes import document
 from trainyard.contract.layout import AttemptLayout, write_atomic
-from trainyard.contract.wire.reports import FinishRecord
-from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.spec.templates import fill_template
+from trainyard.contract.spec.training_spec import parse_spec
+from trainyard.contract.wire.reports import FinishRecord
 from worker.core.errors import describe, is_out_of_memory, write_error
 from worker.core.processes import descendants, kill_remaining
 from worker.core.rank_exits import ended_file

@@ -110,7 +110,7 @@ def test_who_watches_and_who_thins_are_told(world: World, short_ways: Callable[[
     writer.write([(attempt, batch(2)), (attempt, batch(2))], NOW)
     assert short_ways() in (1, -1)
     assert [one.fresh for one in told] == [1, 0]
-    assert touched == [{told[0].job_no}]
+    assert touched == [{told[0].job_pk}]
 
 
 def test_what_another_service_has_heard_of_counts(
@@ -131,8 +131,8 @@ def test_an_attempt_that_is_gone_is_said_to_be(world: World, writer: PointWriter
     writer.write([(gone, batch(1)), (there, batch(1))], NOW)
     with world.database.write() as session:
         for statement in ("executions", "points", "job_keys"):
-            no = "(SELECT job_no FROM attempts WHERE id = :id)"
-            session.execute(sa.text(f"DELETE FROM {statement} WHERE job_no = {no}"), {"id": gone})
+            pk = "(SELECT job_pk FROM attempts WHERE id = :id)"
+            session.execute(sa.text(f"DELETE FROM {statement} WHERE job_pk = {pk}"), {"id": gone})
         session.execute(sa.text("DELETE FROM attempts WHERE id = :id"), {"id": gone})
     outcomes = writer.write([(gone, batch(2)), (there, batch(2))], NOW)
     assert [getattr(one, "code", None) or getattr(one, "fresh", None) for one in outcomes] == ["attempt_not_found", 1]
@@ -211,4 +211,4 @@ def test_two_writers_of_the_same_jobs_store_everything_once(world: World) -> Non
     outcomes = [one for each in told.values() for one in each if isinstance(one, Stored)]
     assert len(outcomes) == 2 * 15 * 3 * 2
     assert (sum(one.fresh for one in outcomes), len(stored(world))) == (3 * 15 * 3, 3 * 15 * 3)
-    assert len({(one.job_no, one.sequence) for one in outcomes}) == len(outcomes), "each has a place of its own"
+    assert len({(one.job_pk, one.sequence) for one in outcomes}) == len(outcomes), "each has a place of its own"

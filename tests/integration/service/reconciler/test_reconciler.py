@@ -7,8 +7,8 @@ import pytest
 from service.jobs.repository import JobRepository
 from service.scheduler.base import Ambiguous, Observation, Rejected
 from tests.support.world import SPEC, World
-from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.layout import RunLayout, write_atomic
+from trainyard.contract.wire.launch import LaunchDocument
 
 
 def types(world: World, job: str) -> list[str]:

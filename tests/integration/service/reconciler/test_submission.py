@@ -5,7 +5,8 @@ import threading
 
 import pytest
 
-from service.reconciler.leader_election import LeaderLease, LeaseLostError
+from service.core.errors import LeaseLostError
+from service.db.leader_lease import LeaderLease
 from service.reconciler.submission.pool import HandOvers
 from service.scheduler.base import Ambiguous, LaunchPlan, Observation, Rejected, SubmitOutcome
 from tests.support.wait import wait_until
@@ -95,7 +96,7 @@ def test_a_shutdown_records_what_is_answered_in_time_and_hands_the_lease_over(
     world.reconciler.close()
     assert world.job(job)["attempt"]["scheduler_id"] is not None
     second = LeaderLease(world.database, "two")
-    assert second.hold(world.clock()), "the next service need not wait for the lease to expire"
+    assert second.acquire(world.clock()), "the next service need not wait for the lease to expire"
 
 
 def test_a_crash_between_the_intention_and_the_question_costs_no_waiting(world: World) -> None:
@@ -171,10 +172,10 @@ def test_while_the_scheduler_is_silent_nothing_is_submitted(world: World) -> Non
 def test_a_leader_that_was_stopped_writes_nothing_when_it_goes_on(world: World) -> None:
     job = world.submit()
     old = LeaderLease(world.database, "one")
-    assert old.hold(world.clock())
+    assert old.acquire(world.clock())
     world.clock.advance(60)
     new = LeaderLease(world.database, "two")
-    assert new.hold(world.clock())
+    assert new.acquire(world.clock())
     assert new.term == (old.term or 0) + 1
     with pytest.raises(LeaseLostError), old.write():
         pytest.fail("a former leader was let in")
@@ -296,7 +297,7 @@ class TestASlowDisk:
         def taken_over(label: str) -> None:
             if label == "prepare.after-files":
                 slow.clock.advance(100)
-                assert LeaderLease(slow.database, "two").hold(slow.clock())
+                assert LeaderLease(slow.database, "two").acquire(slow.clock())
 
         slow.services.crash = taken_over
         slow.tick()

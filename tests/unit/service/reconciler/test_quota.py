@@ -4,8 +4,8 @@ from service.jobs.quota import Limits
 from service.reconciler.quota import Share, held_back
 
 
-def share(no: int, gpus: int, *, person: str = "ada", role: str = "user", waiting: bool = True) -> Share:
-    return Share(no, f"job_{no}", person, role, gpus, waiting)
+def share(pk: int, gpus: int, *, person: str = "ada", role: str = "user", waiting: bool = True) -> Share:
+    return Share(pk, f"job_{pk}", person, role, gpus, waiting)
 
 
 def test_without_a_limit_nobody_waits() -> None:
@@ -30,10 +30,10 @@ def test_a_small_job_does_not_overtake_a_large_one() -> None:
 
 def test_a_line_that_moves_changes_the_words_of_few() -> None:
     """Each change is written to the job and to its history: thousands may stand in line."""
-    line = [share(1, 1, waiting=False), *(share(no, 1) for no in range(2, 100))]
+    line = [share(1, 1, waiting=False), *(share(pk, 1) for pk in range(2, 100))]
     before = held_back(line, Limits(gpus=1))
     after = held_back([share(2, 1, waiting=False), *line[2:]], Limits(gpus=1))
-    assert len([no for no in after if after[no] != before[no]]) <= 2
+    assert len([pk for pk in after if after[pk] != before[pk]]) <= 2
 
 
 def test_people_and_roles_have_shares_of_their_own() -> None:

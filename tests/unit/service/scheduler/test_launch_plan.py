@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from service.scheduler.launch_plan import allowed, forbidden_variables, plan_launch
-from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
+from trainyard.contract.wire.launch import LaunchDocument
 
 FOLDER = Path("/runs/job-1/attempts/1")
 
