@@ -27,8 +27,8 @@ from service.jobs.quota import Limits
 from service.jobs.repository import Window
 from service.metrics.downsampling.downsampler import Thinner
 from service.metrics.ingest.batch_queue import IngestQueue
-from service.metrics.ingest.worker_tokens import Admission
-from service.metrics.ingest.writer import point_writers
+from service.metrics.ingest.worker_tokens import WorkerTokenCache
+from service.metrics.ingest.writer import PointWriter
 from service.planner.model_reader import Models
 from service.streaming.broadcaster import Hub
 from service.streaming.sources import FeedNews
@@ -68,15 +68,15 @@ class Services:
 
     def __post_init__(self) -> None:
         self.thinner = Thinner(self.database)
-        self.points = IngestQueue(
-            point_writers(self.database, self.thinner.stored),
+        self.ingest_queue = IngestQueue(
+            PointWriter(self.database, self.thinner.stored),
             lambda: self.clock(),
             limit_bytes=self.settings.ingest_limit,
         )
         self.feed = FeedNews(self.database, self.settings.runs, lambda: self.clock())
         self.hub = Hub(limit=self.settings.max_streams)
         self.database.committed += [self.feed.touched, self.hub.touched]
-        self.admission = Admission(partial(authenticate, self.database))
+        self.worker_tokens = WorkerTokenCache(partial(authenticate, self.database))
         self.trail = Trail(self.database, lambda: self.clock())
         self.database.before_commit = self.trail.join
         rates = self.settings

@@ -11,7 +11,7 @@ from service.db.engine import Database
 from service.db.models import Attempt, Checkpoint, Event, Job, LogChunk
 from service.jobs.profiles import pending_request
 from service.jobs.repository import JobRepository
-from service.metrics.ingest.decoding import of_model
+from service.metrics.ingest.decode import batch_from_model
 from service.metrics.ingest.writer import PointWriter
 from trainyard.contract.wire.reports import (
     CheckpointReport,
@@ -82,11 +82,11 @@ class Ingest:
         Returns:
             How many were new.
         """
-        (outcome,) = PointWriter(self._database).write([(self._attempt_id, of_model(batch))], self._now)
+        (outcome,) = PointWriter(self._database).write([(self._attempt_id, batch_from_model(batch))], self._now)
         if isinstance(outcome, ServiceError):
             raise outcome
         self._count("points", len(batch.points))
-        return outcome.fresh
+        return outcome.inserted
 
     def events(self, batch: EventsBatch) -> int:
         """Add lines to the job's history, each once."""
