@@ -291,8 +291,8 @@ def test_of_those_that_only_wait_a_tick_reads_the_oldest(world: World) -> None:
     world.client.post(f"/v1/jobs/{fourth}/cancel")
     with world.database.read() as session:
         jobs = JobRepository(session, world.clock())
-        assert [job.id for job, _ in jobs.unfinished(2)] == [first, second, fourth], "something is to be done about it"
-        assert [job.id for job, _ in jobs.unfinished()] == [first, second, third, fourth]
+        assert [job.id for job, _ in jobs.list_active(2)] == [first, second, fourth], "something is to be done about it"
+        assert [job.id for job, _ in jobs.list_active()] == [first, second, third, fourth]
 
 
 def test_members_that_wait_for_each_other_do_not_stand_before_everybody_else(world: World) -> None:
@@ -302,5 +302,5 @@ def test_members_that_wait_for_each_other_do_not_stand_before_everybody_else(wor
     members = {member["job_id"] for member in answer.json()["members"]}
     alone = world.submit()
     with world.database.read() as session:
-        seen = {job.id for job, _ in JobRepository(session, world.clock()).unfinished(1)}
+        seen = {job.id for job, _ in JobRepository(session, world.clock()).list_active(1)}
     assert seen == {alone, *members}
