@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from service.jobs.repository import JobRepository
-from service.maintenance.repository import HousekeepingRepository
+from service.maintenance.repository import MaintenanceRepository
 from service.metrics.downsampling.downsampler import downsample_job
 from service.metrics.ingest.decode import PointBatch
 from service.metrics.ingest.repository import InsertResult, PointsRepository
@@ -69,7 +69,7 @@ def test_points_that_come_while_their_job_is_deleted_go_with_it(world: World) ->
 
     def delete() -> None:
         with world.database.write() as session:
-            HousekeepingRepository(session).delete_job(pk)
+            MaintenanceRepository(session).delete_job(pk)
 
     def waits() -> bool:
         if world.database.dialect == "sqlite":
