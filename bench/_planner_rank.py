@@ -16,7 +16,8 @@ import torch
 
 from bench._counted import Counted
 from trainyard.beats import Pulse
-from trainyard.contract.spec.resolve import Site, resolve
+from trainyard.contract.spec.resolve import resolve
+from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
 from worker import distributed
 from worker.data.sampler import GlobalBatches

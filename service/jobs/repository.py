@@ -13,7 +13,7 @@ from service.db.engine import Database
 from service.db.models import Attempt, Checkpoint, Event, Execution, IdempotencyKey, Job, JobLabel
 from service.jobs.states import ACTIVE, FINAL_STATUS, check_move
 from service.webhooks.repository import WebhookRepository
-from trainyard.contract.wire.resources import TERMINAL, JobStatus, StatusReason
+from trainyard.contract.wire.jobs import TERMINAL, JobStatus, StatusReason
 
 
 @dataclass(frozen=True)

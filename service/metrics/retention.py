@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from service.db.engine import Database
 from service.metrics.downsampling.downsampler import fold
 from service.metrics.repository import CurveRepository
-from trainyard.contract.wire.resources import TERMINAL
+from trainyard.contract.wire.jobs import TERMINAL
 
 _BATCHES = 20
 """Of a job, deleted in one transaction: at most 20,000 points."""
