@@ -27,9 +27,9 @@ def trim(database: Database, before: datetime) -> bool:
         deleting = curves.jobs_with_deleted_raw(1)
         old = [] if deleting else curves.old_jobs(before, TERMINAL, 1)
     if deleting:
-        ((job_no, up_to),) = deleting
+        ((job_pk, up_to),) = deleting
         with database.write() as session:
-            CurveRepository(session, database).delete_raw(job_no, up_to, _BATCHES)
+            CurveRepository(session, database).delete_raw(job_pk, up_to, _BATCHES)
         return True
     if not old:
         return False

@@ -10,7 +10,7 @@ from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
 from service.reconciler.decide import Verdict
-from service.reconciler.snapshot import barren_continuations, restarts
+from service.reconciler.snapshot import continuations_without_progress, restarts
 from trainyard.contract.wire.jobs import TERMINAL
 from trainyard.contract.wire.reports import FinishRecord
 
@@ -30,7 +30,7 @@ class VerdictWriter:
         attempt: Attempt | None,
         verdict: Verdict,
         finish: FinishRecord | None = None,
-        blamed_node: str | None = None,
+        failed_node: str | None = None,
     ) -> None:
         """Write a verdict, unless the job moved on since it was made or it only says what the rows say."""
         if attempt is not None and _known_already(job, attempt, verdict):
@@ -38,23 +38,23 @@ class VerdictWriter:
         now = self.services.clock()
         with self.lease.write() as session:
             jobs = JobRepository(session, now)
-            fresh = jobs.locked(job.no)
+            fresh = jobs.get_for_update(job.pk)
             if fresh.status != job.status or fresh.attempt_id != job.attempt_id:
                 return
             if verdict.ended and attempt is not None:
-                row = jobs.attempt(attempt.id)
+                row = jobs.get_attempt(attempt.id)
                 _end(fresh, row, verdict, restarts(jobs, row, finish), now)
-                row.blamed_node = blamed_node
+                row.failed_node = failed_node
             elif attempt is not None:
-                jobs.attempt(attempt.id).estimated_start = verdict.estimated_start
+                jobs.get_attempt(attempt.id).estimated_start = verdict.estimated_start
             session.flush()
             if verdict.status is not None:
                 log.info("moved", source=fresh.status, target=verdict.status, reason=verdict.reason)
-                jobs.move(fresh, verdict.status, verdict.message or "", reason=verdict.reason)
+                jobs.transition(fresh, verdict.status, verdict.message or "", reason=verdict.reason)
                 if fresh.status in TERMINAL:
                     fresh.finished_at = _finished_at(fresh, finish, now)
             elif verdict.message is not None:
-                jobs.say(fresh, verdict.message)
+                jobs.set_status_message(fresh, verdict.message)
             self.services.crash("apply.before-commit")
 
 
@@ -67,9 +67,11 @@ def _finished_at(job: Job, finish: FinishRecord | None, now: datetime) -> dateti
 
 def _end(job: Job, attempt: Attempt, verdict: Verdict, restarted: int, now: datetime) -> None:
     """Close an attempt's books; torchrun has `restarted` its ranks so often."""
-    barren = barren_continuations(job, attempt)
+    barren = continuations_without_progress(job, attempt)
     # A pause is no failure to get on.
-    job.barren_continuations = min(job.barren_continuations, barren) if verdict.status == "paused" else barren
+    job.continuations_without_progress = (
+        min(job.continuations_without_progress, barren) if verdict.status == "paused" else barren
+    )
     job.retries_used += restarted + (1 if verdict.spends_retry else 0)
     job.failure = verdict.failure.model_dump(mode="json") if verdict.failure else None
     attempt.ended_at = now

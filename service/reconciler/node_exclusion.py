@@ -34,8 +34,8 @@ def blamed(finish: FinishRecord | None, seen: Observation | None, excluded: Sequ
     return seen.nodes[0] if _NODE.fullmatch(seen.nodes[0]) else None
 
 
-def next_excluded(excluded: Sequence[str], blamed_node: str | None) -> list[str]:
+def next_excluded(excluded: Sequence[str], failed_node: str | None) -> list[str]:
     """What the next attempt is kept away from: as before, and the node that failed the last one."""
-    if blamed_node is None:
+    if failed_node is None:
         return list(excluded)
-    return [*(name for name in excluded if name != blamed_node), blamed_node][-MAX_EXCLUDED:]
+    return [*(name for name in excluded if name != failed_node), failed_node][-MAX_EXCLUDED:]

@@ -4,14 +4,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from service.jobs.quota import Limits
+from service.jobs.quota import UserQuotas
 
 
 @dataclass(frozen=True)
 class Share:
     """An unfinished job, as far as limits go."""
 
-    job_no: int
+    job_pk: int
     job_id: str
     person: str
     role: str
@@ -23,7 +23,7 @@ class Share:
     sweep_parallel: int | None = None
 
 
-def held_back(jobs: Iterable[Share], limits: Limits) -> Mapping[int, str]:
+def held_back(jobs: Iterable[Share], limits: UserQuotas) -> Mapping[int, str]:
     """The waiting jobs that are not submitted yet, each with why in plain words.
 
     A person's jobs go in the order of their creation: a small one does not overtake a large one that waits for room.
@@ -39,17 +39,17 @@ def held_back(jobs: Iterable[Share], limits: Limits) -> Mapping[int, str]:
     first: dict[str, str] = {}
     second: set[str] = set()
     for share in shares:
-        limit = limits.gpus_of(share.role)
+        limit = limits.gpu_quota(share.role)
         if not share.waiting or limit is None:
             continue
         if share.person in second:
             # Words that stay as they are while the line moves: new ones are a transaction and an event for each job.
-            found[share.job_no] = f"waits behind older jobs of {share.person}, which wait for GPUs of their share"
+            found[share.job_pk] = f"waits behind older jobs of {share.person}, which wait for GPUs of their share"
         elif share.person in first:
             second.add(share.person)
-            found[share.job_no] = f"waits behind {first[share.person]}, which waits for GPUs of {share.person}'s share"
+            found[share.job_pk] = f"waits behind {first[share.person]}, which waits for GPUs of {share.person}'s share"
         elif used[share.person] + share.gpus > limit:
-            found[share.job_no] = _words(share, used[share.person], limit)
+            found[share.job_pk] = _words(share, used[share.person], limit)
             first[share.person] = share.job_id
         else:
             used[share.person] += share.gpus

@@ -12,7 +12,7 @@ from service.api.dependencies import Services
 from service.core.errors import LeaseLostError, UnavailableError
 from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job
-from service.jobs.quota import Limits
+from service.jobs.quota import UserQuotas
 from service.jobs.repository import JobRepository
 from service.jobs.states import ACTIVE
 from service.reconciler.apply import VerdictWriter
@@ -58,7 +58,7 @@ class _Tags:
     @classmethod
     def of(cls, pairs: Sequence[Pair]) -> "_Tags":
         known = [(pair.job, pair.attempt) for pair in pairs if pair.attempt]
-        asked = [a for _, a in known if a.scheduler_id is None and a.handed_over_at is not None and a.ended_at is None]
+        asked = [a for _, a in known if a.scheduler_id is None and a.last_submit_at is not None and a.ended_at is None]
         return cls({a.tag: f"{job.name} ({job.id})" for job, a in known}, [a.tag for a in asked])
 
 
@@ -130,7 +130,7 @@ class Reconciler:
         held = _held(pairs, self._limits)
         for pair in pairs:
             with structlog.contextvars.bound_contextvars(**_about(pair.job, pair.attempt)), self._apart(pair.job):
-                self._step(pair, observed, tags, held.get(pair.job.no))
+                self._step(pair, observed, tags, held.get(pair.job.pk))
         self._submitter.collect()
         return asked or any(pair.job.status in ACTIVE or pair.job.status == "queued" for pair in pairs)
 
@@ -150,10 +150,10 @@ class Reconciler:
 
     def _load(self) -> list[Pair]:
         # Whose turn it is under a limit depends on all that wait; who hands over in the tick takes all at once.
-        all_of_them = self._limits.of_gpus or self._submitter.hand_overs.threads == 0
+        all_of_them = self._limits.limits_gpus or self._submitter.hand_overs.threads == 0
         waiting = None if all_of_them else _NEXT
         with self._services.database.read() as session:
-            found = JobRepository(session, self._services.clock()).unfinished(waiting)
+            found = JobRepository(session, self._services.clock()).list_active(waiting)
             return [Pair(job, attempt) for job, attempt in found]
 
     def _observe(self, pairs: Sequence[Pair]) -> Mapping[str, Observation] | None:
@@ -215,7 +215,7 @@ class Reconciler:
         """A job that the scheduler does not have."""
         started = "its next attempt was started" if job.attempts else "it was started"
         if job.desired == "run" and job.status == "queued":
-            self._submitter.submit(job.no)
+            self._submitter.submit(job.pk)
         elif job.desired == "cancelled":
             words = "cancelled while it was paused" if job.status == "paused" else f"cancelled before {started}"
             self._verdicts.write(job, None, Verdict("cancelled", words, "user_cancelled"))
@@ -270,14 +270,14 @@ def _share(pair: Pair) -> Share:
     # A paused job, and one that is taken back before it was submitted, has nothing at the scheduler.
     gpus = 0 if job.status in ("queued", "paused") and not waiting else job.gpus
     sweep, parallel = job.sweep_id, job.sweep_parallel
-    return Share(job.no, job.id, job.created_by, job.created_as, gpus, waiting, sweep, parallel)
+    return Share(job.pk, job.id, job.created_by, job.submitter_role, gpus, waiting, sweep, parallel)
 
 
-def _held(pairs: Sequence[Pair], limits: Limits) -> Mapping[int, str]:
+def _held(pairs: Sequence[Pair], limits: UserQuotas) -> Mapping[int, str]:
     """What is not submitted yet, and why. A job that waits for its sweep does not stand before its person's others."""
     shares = [_share(pair) for pair in pairs]
     beyond = beyond_sweep(shares)
-    return {**held_back([share for share in shares if share.job_no not in beyond], limits), **beyond}
+    return {**held_back([share for share in shares if share.job_pk not in beyond], limits), **beyond}
 
 
 def _about(job: Job, attempt: Attempt | None) -> dict[str, str | None]:

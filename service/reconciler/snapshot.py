@@ -37,8 +37,8 @@ class FactFinder:
             with self.services.database.read() as session:
                 jobs = JobRepository(session, self.services.clock())
                 fresh = jobs.get(job.id)
-                barren = barren_continuations(fresh, attempt)
-                former = _reasons_before(jobs.attempts(fresh), attempt, barren - 1)
+                barren = continuations_without_progress(fresh, attempt)
+                former = _reasons_before(jobs.list_attempts(fresh), attempt, barren - 1)
                 used = fresh.retries_used + restarts(jobs, attempt, finish)
             restart = parse_spec(fresh.spec).restart
             retries_left = restart.max_retries - used
@@ -75,18 +75,18 @@ class FactFinder:
     def _pause_seconds(self, job: Job) -> float:
         """Since the worker could first hear of the pause: not while this service was away."""
         now = self.services.clock()
-        asked = max(job.pause_asked_at or now, self.watching_since)
+        asked = max(job.pause_requested_at or now, self.watching_since)
         return max(0.0, (now - asked).total_seconds())
 
 
 def restarts(jobs: JobRepository, attempt: Attempt, finish: FinishRecord | None) -> int:
     """In place: errors of the program, whether or not its launcher lived to count them."""
-    return finish.restarts if finish is not None else jobs.restarts(attempt)
+    return finish.restarts if finish is not None else jobs.count_restarts(attempt)
 
 
-def barren_continuations(job: Job, attempt: Attempt) -> int:
+def continuations_without_progress(job: Job, attempt: Attempt) -> int:
     """Continuations in a row without a newer checkpoint, this attempt included."""
-    return 0 if newest_step(job) != attempt.checkpoint_step else job.barren_continuations + 1
+    return 0 if newest_step(job) != attempt.checkpoint_step else job.continuations_without_progress + 1
 
 
 def _reasons_before(attempts: Sequence[Attempt], current: Attempt, count: int) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ def beyond_sweep(jobs: Iterable[Share]) -> Mapping[int, str]:
             continue
         if used[share.sweep] >= limit:
             jobs_said = "1 job" if limit == 1 else f"{limit} jobs"
-            found[share.job_no] = f"waits for its turn: sweep {share.sweep} runs {jobs_said} at once"
+            found[share.job_pk] = f"waits for its turn: sweep {share.sweep} runs {jobs_said} at once"
         else:
             used[share.sweep] += 1
     return found

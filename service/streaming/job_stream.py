@@ -50,11 +50,11 @@ def read_slice(database: Database, job_id: str, after: int, *, run: RunLayout, l
             after = 0  # told by a database that was restored since: nobody knows what was missed
         if job.sequence == after:
             return Slice([], after, job.status in TERMINAL)
-        events = reports.events_after(job.no, after, BATCH)
-        points = reports.points_after(job.no, after, BATCH * 4)
-        checkpoints = reports.checkpoints_after(job.no, after, BATCH)
-        chunks = reports.logs_after(job.no, after, BATCH // 10) if logs else []
-        resumed = reports.executions(job.no)
+        events = reports.events_after(job.pk, after, BATCH)
+        points = reports.points_after(job.pk, after, BATCH * 4)
+        checkpoints = reports.checkpoints_after(job.pk, after, BATCH)
+        chunks = reports.logs_after(job.pk, after, BATCH // 10) if logs else []
+        resumed = reports.executions(job.pk)
     reached = min(
         job.sequence,
         _horizon([event.sequence for event in events], BATCH),

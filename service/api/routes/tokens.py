@@ -119,7 +119,7 @@ def token_resource(services: Services, token: Token) -> TokenResource:
 
 def _audit_resource(entry: AuditEntry) -> AuditResource:
     return AuditResource(
-        id=f"aud_{entry.no}",
+        id=f"aud_{entry.pk}",
         created_at=entry.created_at,
         actor=entry.actor,
         token_id=entry.token_id,

@@ -5,9 +5,9 @@ from service.reconciler.sweep_concurrency import beyond_sweep
 
 
 def member(
-    no: int, *, waiting: bool = True, gpus: int = 1, sweep: str | None = "swp_a", parallel: int | None = 2
+    pk: int, *, waiting: bool = True, gpus: int = 1, sweep: str | None = "swp_a", parallel: int | None = 2
 ) -> Share:
-    return Share(no, f"job_{no}", "anna", "user", gpus, waiting, sweep, parallel)
+    return Share(pk, f"job_{pk}", "anna", "user", gpus, waiting, sweep, parallel)
 
 
 def test_the_oldest_go_first_and_the_others_are_told_why() -> None:
