@@ -25,7 +25,7 @@ from service.core.settings import Settings
 from service.db.engine import Database
 from service.db.paging import PageRequest
 from service.jobs.quota import UserQuotas
-from service.metrics.downsampling.downsampler import Thinner
+from service.metrics.downsampling.downsampler import Downsampler
 from service.metrics.ingest.batch_queue import IngestQueue
 from service.metrics.ingest.worker_tokens import WorkerTokenCache
 from service.metrics.ingest.writer import PointWriter
@@ -67,9 +67,9 @@ class Services:
     """Where tests end the process."""
 
     def __post_init__(self) -> None:
-        self.thinner = Thinner(self.database)
+        self.downsampler = Downsampler(self.database)
         self.ingest_queue = IngestQueue(
-            PointWriter(self.database, self.thinner.stored),
+            PointWriter(self.database, self.downsampler.on_commit),
             lambda: self.clock(),
             limit_bytes=self.settings.ingest_limit,
         )
