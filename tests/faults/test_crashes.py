@@ -316,7 +316,7 @@ def test_every_place_is_covered() -> None:
     """A new place in the service without a case here is a gap in the campaign."""
     root = Path(__file__).parents[2] / "service"
     named = {
-        part.split('"')[1] for file in root.rglob("*.py") for part in file.read_text().split("services.crash(")[1:]
+        part.split('"')[1] for file in root.rglob("*.py") for part in file.read_text().split("services.failpoint(")[1:]
     }
     assert named == {label for label, _ in PLACES}
     assert len(named) >= 25
@@ -329,7 +329,7 @@ def _play(folder: Path, url: str, script: Script, label: str) -> None:
         if passed == label:
             os._exit(KILLED)
 
-    stage.world.services.crash = crash
+    stage.world.services.failpoint = crash
     script(stage)
 
 

@@ -193,7 +193,7 @@ def test_09_a_tick_that_was_stopped_in_the_middle_applies_nothing(world: World) 
             world.clock.advance(60)
             assert LeaderLease(world.database, "two").acquire(world.clock())
 
-    world.services.crash = stopped
+    world.services.failpoint = stopped
     assert world.reconciler.run_once() is False
     assert world.status(job) == "running", "what it had decided was dropped with its term"
     with pytest.raises(LeaseLostError), LeaderLease(world.database, "one", term=1).write():

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 RANK = r"^(launch|\d{1,6})$"
-PERSON = r"^[A-Za-z0-9][A-Za-z0-9._@+-]*$"
+USER_NAME = r"^[A-Za-z0-9][A-Za-z0-9._@+-]*$"
 FIELD_PATH = r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$"
 DIGEST = r"^sha256:[0-9a-f]{64}$"
 VARIABLE = r"^[A-Z_][A-Z0-9_]*$"
@@ -16,7 +16,7 @@ EVENT_TYPE = r"^[a-z_]{1,64}$"
 
 FORMS = {
     RANK: "must be the number of a rank, such as 0, or `launch` for the launcher",
-    PERSON: "must begin with a letter or a digit, and have only letters, digits and `. _ @ + -`",
+    USER_NAME: "must begin with a letter or a digit, and have only letters, digits and `. _ @ + -`",
     FIELD_PATH: "must be the path of a field, such as `optimizer.lr`",
     DIGEST: "must be `sha256:` and 64 hexadecimal digits",
     VARIABLE: "must be a name in capitals, such as `HF_HOME`",

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from service.db.arrays import inside
-from service.db.raw import Plain, Statement
+from service.db.raw import RawTransaction, Statement
 from service.metrics.ingest.decoding import PointBatch, Row
 
 _STATEMENT_ROWS = (500, 100, 10, 1)
@@ -123,7 +123,7 @@ class Known:
 class PointsRepository:
     """Writes within one transaction."""
 
-    def __init__(self, transaction: Plain):
+    def __init__(self, transaction: RawTransaction):
         self._transaction = transaction
 
     def targets(self, attempt_ids: Sequence[str]) -> dict[str, Target]:
@@ -183,7 +183,7 @@ class PointsRepository:
         """
         if not jobs:
             return []
-        self._transaction.touched.update(job.pk for job in jobs)
+        self._transaction.changed_job_pks.update(job.pk for job in jobs)
         if not self._transaction.is_sqlite:
             return self._store_postgres(batches, jobs, now)
         changed = [(job.pk, job.sequence, _text(job.latest), _text(job.progress)) for job in jobs]

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from service.db.arrays import inside
-from service.db.raw import Plain
+from service.db.raw import RawTransaction
 from service.metrics.ingest.decoding import PointBatch, Row
 from service.metrics.ingest.latest import newest
 from service.metrics.ingest.outcome import Stored
@@ -70,7 +70,7 @@ def portions(group: Sequence[tuple[str, PointBatch]], known: Known, now: datetim
 
 
 def store(
-    transaction: Plain,
+    transaction: RawTransaction,
     group: Sequence[tuple[str, PointBatch]],
     parts: Sequence[Portion],
     keys: dict[str, int],
@@ -98,7 +98,7 @@ def store(
     counts = {(slot, sequence): count for slot, *_, sequence, count in found}
     stored: dict[int, Stored] = {}
     for slot, (pk, job_id, before) in {slot: job for slot, *job, _, _ in found}.items():
-        transaction.touched.add(pk)
+        transaction.changed_job_pks.add(pk)
         for sequence, place in enumerate(parts[slot].places, start=before + 1):
             fresh = counts.get((slot, sequence), 0)
             stored[place] = Stored(fresh, len(group[place][1].rows) - fresh, pk, job_id, sequence)

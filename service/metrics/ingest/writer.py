@@ -68,14 +68,14 @@ class PointWriter:
         parts = portions(group, self._known, now)
         if parts is None:
             return {}
-        with self._database.write_plainly() as transaction:
+        with self._database.write_raw() as transaction:
             stored = store(transaction, group, parts, self._known.names, to_micros(now))
         self._stored(list(stored.values()))
         return dict(stored)
 
     def _write_any(self, group: Sequence[tuple[str, PointBatch]], now: datetime) -> list[Outcome]:
         try:
-            with self._turn, self._database.write_plainly() as transaction:
+            with self._turn, self._database.write_raw() as transaction:
                 outcomes = _Group(PointsRepository(transaction), self._known, now).write(group)
         except BaseException:
             self._known.forget()

@@ -95,7 +95,7 @@ def test_case_06_every_bad_token_gets_one_answer(world: World, monkeypatch: pyte
     compared: list[str] = []
     from service.auth import principals as actions
 
-    real = actions.same_hash
+    real = actions.constant_time_equal
     monkeypatch.setattr(actions, "same_hash", lambda one, other: compared.append(one) or real(one, other))
     unknown = "ty_000000000000_" + "x" * 43
     wrong = gone["token"][:-1] + ("a" if gone["token"][-1] != "a" else "b")
@@ -127,7 +127,7 @@ def test_case_08_a_workers_token_when_its_attempt_is_over(world: World) -> None:
 
 def test_case_09_another_persons_job(world: World) -> None:
     job = world.submit()
-    bob = world.person("user", "bob")
+    bob = world.user("user", "bob")
     assert bob.get(f"/v1/jobs/{job}").status_code == 200
     for verb in ("cancel", "pause", "resume", "retry", "profile"):
         refused(bob.post(f"/v1/jobs/{job}/{verb}", json={}), 403, "forbidden")
@@ -346,7 +346,7 @@ def test_case_25_a_token_that_asks_too_often(database_url: str, tmp_path: Path) 
     assert answers[0].headers["ratelimit-limit"] == "10"
     assert [answer.headers["ratelimit-remaining"] for answer in answers[-4:]] == ["1", "0", "0", "0"]
     assert answers[-1].headers["ratelimit-reset"] == "5"
-    assert world.person("user", "ada").get("/v1/jobs").status_code == 200, "another's bucket is another one"
+    assert world.user("user", "ada").get("/v1/jobs").status_code == 200, "another's bucket is another one"
     assert world.client.get("/livez").status_code == 200
     world.clock.advance(1)
     assert world.client.get("/v1/jobs").status_code == 200

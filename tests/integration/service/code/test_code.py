@@ -71,7 +71,7 @@ def test_a_script_from_the_folder_needs_the_folder(world: World) -> None:
 
 @pytest.mark.parametrize("spec", [CUSTOM, {**SCRIPT, "code": None, "argv": ["-m", "train"]}])
 def test_running_ones_own_code_takes_a_role_that_was_granted(world: World, spec: dict[str, object]) -> None:
-    user = world.person("user", "ada")
+    user = world.user("user", "ada")
     answer = user.post("/v1/jobs", json=spec)
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "code_role_required")
     assert answer.json()["error"]["message"].startswith(f"the code of task `{spec['task']}` runs as")
@@ -81,7 +81,7 @@ def test_running_ones_own_code_takes_a_role_that_was_granted(world: World, spec:
     assert world.client.post("/v1/jobs", json=spec).status_code == 201
     world.services.settings = world.settings.model_copy(update={"code_roles": ("admin", "user")})
     assert user.post("/v1/jobs", json=spec).status_code == 201
-    assert world.person("viewer", "eve").post("/v1/jobs", json=spec).status_code == 403
+    assert world.user("viewer", "eve").post("/v1/jobs", json=spec).status_code == 403
 
 
 def test_a_script_that_gets_on_is_continued_for_ever_and_one_that_does_not_is_not(world: World) -> None:

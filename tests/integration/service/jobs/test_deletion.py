@@ -86,7 +86,7 @@ def test_points_that_come_while_their_job_is_deleted_go_with_it(world: World) ->
             wait_until(waits)
             return super().store(*what)
 
-    with world.database.write_plainly() as transaction:
+    with world.database.write_raw() as transaction:
         group = _Group(Slow(transaction), Known(), datetime(2026, 1, 1, tzinfo=UTC))
         (outcome,) = group.write([(attempt, PointBatch(1, 0, [("a", 1, 1.0, 0, 0)]))])
     assert isinstance(outcome, Stored)
@@ -143,7 +143,7 @@ def test_a_job_that_is_not_over_is_not_deleted(world: World) -> None:
 
 def test_only_its_owner_deletes(world: World, over: str) -> None:
     (checkpoint, _) = world.client.get(f"/v1/jobs/{over}/checkpoints").json()["data"]
-    stranger = world.person("user", "somebody")
+    stranger = world.user("user", "somebody")
     assert stranger.delete(f"/v1/jobs/{over}").status_code == 403
     assert stranger.delete(f"/v1/jobs/{over}/checkpoints/{checkpoint['id']}").status_code == 403
 
@@ -213,7 +213,7 @@ def test_a_full_quota_refuses_with_the_numbers(world: World, over: str) -> None:
     assert (refused.status_code, refused.json()["error"]["code"]) == (403, "quota_exceeded")
     assert "1e-06 GB is what one person's may" in refused.json()["error"]["message"]
     assert world.client.post("/v1/jobs", json=spec, headers=key).status_code == 201, "a repeated request is answered"
-    client = world.person("user", "somebody")
+    client = world.user("user", "somebody")
     assert client.post("/v1/jobs", json=spec).status_code == 201
 
 

@@ -255,7 +255,7 @@ def test_what_is_over_is_refused_in_words(world: World, verb: str) -> None:
 def test_only_its_owner_steers_a_job(world: World) -> None:
     job = world.submit()
     for role in ("user", "viewer"):
-        client = world.person(role, "somebody")  # type: ignore[arg-type]
+        client = world.user(role, "somebody")  # type: ignore[arg-type]
         for verb in ("pause", "resume", "retry"):
             assert client.post(f"/v1/jobs/{job}/{verb}").status_code == 403
 

@@ -47,7 +47,7 @@ def test_the_question_is_answered_by_the_reconciler_and_read_by_its_id(world: Wo
 def test_a_quick_answer_comes_with_the_plan(world: World) -> None:
     on_slurm(world)
     world.scheduler.prophecy = Forecast(False, "Slurm refuses it: too many nodes")
-    world.services.hint = lambda: world.tick()
+    world.services.notify_reconciler = lambda: world.tick()
     found = asked(world, wait=5)["ask"]
     assert (found["state"], found["accepted"], found["message"]) == (
         "answered",
@@ -118,7 +118,7 @@ def test_the_local_backend_says_that_there_is_no_queue(world: World) -> None:
 def test_only_so_many_may_wait_and_a_viewer_may_not_ask(world: World) -> None:
     on_slurm(world)
     query = "/v1/plans?ask_scheduler=true&wait_seconds=0"
-    viewer = world.person("viewer", "eve")
+    viewer = world.user("viewer", "eve")
     refused = viewer.post(query, json=SPEC)
     assert (refused.status_code, refused.json()["error"]["type"]) == (403, "permission_error")
     assert viewer.post("/v1/plans", json=SPEC).status_code == 200

@@ -64,7 +64,7 @@ def test_each_change_of_status_is_told_signed_and_once(world: World, told: Recei
 
 
 def test_only_the_statuses_and_jobs_that_are_wanted(world: World, told: Receiver) -> None:
-    ada = world.person("user", "ada")
+    ada = world.user("user", "ada")
     own = {"url": f"http://127.0.0.1:{told.port}/own", "statuses": ["queued"]}
     every = {**own, "url": f"http://127.0.0.1:{told.port}/all", "jobs": "all"}
     for body in (own, every):
@@ -185,7 +185,7 @@ def test_by_tls_under_the_name_and_not_under_another(world: World, tmp_path: Pat
 
 
 def test_others_neither_see_nor_touch_it(world: World, told: Receiver) -> None:
-    ada, bob, eve = world.person("user", "ada"), world.person("user", "bob"), world.person("viewer", "eve")
+    ada, bob, eve = world.user("user", "ada"), world.user("user", "bob"), world.user("viewer", "eve")
     body = {"url": f"http://127.0.0.1:{told.port}/"}
     webhook = ada.post("/v1/webhooks", json=body).json()["id"]
     assert bob.get(f"/v1/webhooks/{webhook}").status_code == 404
