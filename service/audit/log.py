@@ -1,7 +1,7 @@
-"""The audit: an entry for every change that a person asks for, made here for all routes alike.
+"""The audit log: one entry for every change that a user requests, written here for all routes.
 
-The gate makes a `RequestContext` for each request, authentication names the caller in it, and the first transaction that the
-request commits takes the entry along. What commits nothing (a refusal, a file) gets its entry before the answer goes out.
+The middleware makes a `RequestContext` for each request, authentication adds the caller, and the first transaction
+that the request commits includes the entry. A request that commits nothing gets its entry before the response starts.
 """
 
 import threading
