@@ -272,7 +272,7 @@ def test_25_a_database_that_does_not_answer(world: World, monkeypatch: pytest.Mo
 
     with monkeypatch.context() as patched:
         patched.setattr(world.database, "write", broken)
-        patched.setattr(world.database, "write_plainly", broken)
+        patched.setattr(world.database, "write_raw", broken)
         refused = worker.metrics([("train/loss", 1, 1.0), ("train/lr", 1, 0.1)])
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "database")
         with pytest.raises(UnavailableError):
