@@ -99,7 +99,7 @@ def _script(document: LaunchDocument, folder: Path, python: str, environment: Ma
     ranks = document.nodes * document.ranks_per_node
     shown = hide(environment)
     words = [f"{name}={shlex.quote(shown[name])}" for name in sorted(shown)]
-    words.append(f"{shlex.quote(python)} -m worker.launch {shlex.quote(str(folder))}")
+    words.append(f"{shlex.quote(python)} -m worker.launcher {shlex.quote(str(folder))}")
     return "\n".join(
         [
             "#!/bin/sh",

@@ -10,8 +10,8 @@ from torch import nn
 from trainyard.contract.closest import closest
 from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.training_spec import TrainingSpec
-from worker.engine.state import seed_generators
-from worker.errors import RefusedError
+from worker.core.errors import RefusedError
+from worker.core.random_state import seed_generators
 
 ADAPTER = "default"
 """peft's name of the one adapter of a run."""

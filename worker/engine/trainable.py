@@ -7,7 +7,7 @@ from torch import nn
 
 from trainyard.contract.closest import closest
 from trainyard.contract.spec.training_spec import TrainingSpec
-from worker.errors import RefusedError
+from worker.core.errors import RefusedError
 
 
 def choose_trainable(spec: TrainingSpec, model: nn.Module) -> None:

@@ -14,7 +14,7 @@ from trainyard.contract.layout import AttemptLayout, RunLayout, create_exclusive
 from trainyard.contract.validation_messages import NODE_LIST
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import Claim
-from worker.service_client import RefusedError, RejectedError, ServiceClient, UnavailableError
+from worker.reporting.service_client import RefusedError, RejectedError, ServiceClient, UnavailableError
 
 log = logging.getLogger(__name__)
 

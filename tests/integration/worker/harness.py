@@ -208,7 +208,7 @@ class Run:
         return str(self.layout.checkpoint(step).manifest)
 
 
-PLAIN = ("-m", "worker.launch")
+PLAIN = ("-m", "worker.launcher")
 SOON_OVER = (
     "-c",
     "import sys; from worker import launch; "
