@@ -25,7 +25,7 @@ from service.core.settings import Settings
 from service.db.engine import Database
 from service.db.paging import PageRequest
 from service.jobs.quota import UserQuotas
-from service.metrics.downsampling.downsampler import Thinner
+from service.metrics.downsampling.downsampler import Downsampler
 from service.metrics.ingest.batch_queue import IngestQueue
 from service.metrics.ingest.worker_tokens import WorkerTokenCache
 from service.metrics.ingest.writer import PointWriter
@@ -33,7 +33,7 @@ from service.planner.model_reader import Models
 from service.streaming.broadcaster import Hub
 from service.streaming.sources import FeedNews
 from service.webhooks.service import Resolver, resolve_host
-from trainyard.contract.base import no_number
+from trainyard.contract.base import reject_number
 from trainyard.contract.layout import RunLayout
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -67,9 +67,9 @@ class Services:
     """Where tests end the process."""
 
     def __post_init__(self) -> None:
-        self.thinner = Thinner(self.database)
+        self.downsampler = Downsampler(self.database)
         self.ingest_queue = IngestQueue(
-            PointWriter(self.database, self.thinner.stored),
+            PointWriter(self.database, self.downsampler.on_commit),
             lambda: self.clock(),
             limit_bytes=self.settings.ingest_limit,
         )
@@ -215,7 +215,7 @@ def _with_plus(value: Any) -> Any:
     return _BLANK_ZONE.sub(r"\1+\2", value) if isinstance(value, str) else value
 
 
-QueryTimestamp = Annotated[AwareDatetime, BeforeValidator(no_number), BeforeValidator(_with_plus)]
+QueryTimestamp = Annotated[AwareDatetime, BeforeValidator(reject_number), BeforeValidator(_with_plus)]
 """RFC 3339, with a zone."""
 
 AttemptNumber = Annotated[int | None, Query(ge=1, le=1_000_000, description="The newest if left out.")]

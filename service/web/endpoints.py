@@ -14,12 +14,12 @@ from service.auth.sessions import authenticate_session, require_csrf, sign_in, s
 from service.core.errors import AuthenticationError
 from service.db.paging import PageRequest
 from service.jobs.listing import JobFilter
-from service.metrics.queries import Wanted, read_curves
+from service.metrics.queries import CurveQuery, read_curves
 from service.web import views
 from service.web.charts import charts_of
 from service.web.pages import Pages, Visitor
 from service.web.security import PAGE_HEADERS, way_back
-from trainyard.contract.wire.resources import TERMINAL, JobStatus
+from trainyard.contract.wire.jobs import TERMINAL, JobStatus
 
 router = APIRouter(include_in_schema=False)
 
@@ -144,7 +144,7 @@ def show_jobs(
 def show_job(services: ServicesDep, pages: PagesDep, visitor: VisitorDep, now: NowDep, job_id: str) -> HTMLResponse:
     """One job: what it does, and its loss so far; scripts bring the rest."""
     job = jobs.get(services, visitor.user, now, job_id)
-    curve = read_curves(services.database, job_id, Wanted((views.LOSS,), max_points=SKETCHED_POINTS), now)
+    curve = read_curves(services.database, job_id, CurveQuery((views.LOSS,), max_points=SKETCHED_POINTS), now)
     drawn = charts_of(job.spec, job.metrics.keys())
     return pages.show(
         "job.html",

@@ -14,7 +14,7 @@ import pytest
 from service.webhooks.sender import Answer
 from tests.faults.drive import Stage
 from tests.support.forks import in_a_fork
-from trainyard.contract.wire.resources import TERMINAL
+from trainyard.contract.wire.jobs import TERMINAL
 
 KILLED = 137
 Script = Callable[[Stage], None]

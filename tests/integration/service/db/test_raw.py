@@ -90,8 +90,8 @@ def test_one_that_broke_while_it_rested_is_exchanged(postgres: Database, monkeyp
 def test_a_read_by_the_drivers_own_cursor_is_unavailable_once(postgres: Database) -> None:
     with pytest.raises(UnavailableError), postgres.read() as session:  # noqa: PT012
         curves = CurveRepository(session, postgres)
-        assert curves.pending(1, 0, 1) == []
+        assert curves.pending_points(1, 0, 1) == []
         break_connections(postgres)
-        curves.pending(1, 0, 1)
+        curves.pending_points(1, 0, 1)
     with postgres.read() as session:
-        assert CurveRepository(session, postgres).pending(1, 0, 1) == []
+        assert CurveRepository(session, postgres).pending_points(1, 0, 1) == []

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from service.jobs.repository import JobRepository
 from service.maintenance.repository import MaintenanceRepository
-from service.metrics.downsampling.downsampler import fold
+from service.metrics.downsampling.downsampler import downsample_job
 from service.metrics.ingest.decode import PointBatch
 from service.metrics.ingest.repository import InsertResult, PointsRepository
 from service.metrics.ingest.writer import GroupWriter, WriterCache
@@ -37,7 +37,7 @@ def over(world: World) -> str:
     worker.log("0", 0, b"hello\n")
     for step in (10, 20):
         save(world, worker, job, step)
-    assert fold(world.database, number(world, job)) == 20
+    assert downsample_job(world.database, number(world, job)) == 20
     worker.end("completed", step=20)
     world.tick()
     return job
