@@ -11,8 +11,8 @@ from service.jobs.schemas import job_resource
 from service.jobs.service import require_change
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.training_spec import LOOP_TASKS
-from trainyard.contract.wire.reports import ProfileWanted
-from trainyard.contract.wire.resources import JobResource, ProfileRequest
+from trainyard.contract.wire.jobs import JobResource, ProfileRequest
+from trainyard.contract.wire.reports import TraceRequest
 
 REQUESTED = "profile_requested"
 ANSWERS = ("profile_written", "profile_dropped")
@@ -35,7 +35,7 @@ def ask(
     """
     with database.write() as session:
         jobs = JobRepository(session, now)
-        job = jobs.locked(jobs.get(job_id).pk)
+        job = jobs.get_for_update(jobs.get(job_id).pk)
         require_change(principal, job)
         attempt = jobs.current_attempts([job]).get(job.id)
         if job.status != "running" or attempt is None:
@@ -51,11 +51,11 @@ def ask(
         if pending is None or (pending.steps, pending.ranks) != (wanted.steps, wanted.ranks):
             ranks = ", ".join(map(str, wanted.ranks))
             message = f"a trace of {wanted.steps} step(s) on rank(s) {ranks} asked for by {principal.name}"
-            jobs.event(job, REQUESTED, message, data=wanted.model_dump(mode="json", include={"steps", "ranks"}))
+            jobs.add_event(job, REQUESTED, message, data=wanted.model_dump(mode="json", include={"steps", "ranks"}))
         return job_resource(job, attempt, RunLayout(run_root.root / job.id), now)
 
 
-def pending_request(jobs: JobRepository, job: Job, attempt: Attempt) -> ProfileWanted | None:
+def pending_request(jobs: JobRepository, job: Job, attempt: Attempt) -> TraceRequest | None:
     """The last trace asked for since the attempt was claimed, unless it was answered."""
     asked = jobs.last_event(job, REQUESTED, since=attempt.claimed_at)
     if asked is None:
@@ -63,7 +63,7 @@ def pending_request(jobs: JobRepository, job: Job, attempt: Attempt) -> ProfileW
     answers = (jobs.last_event(job, kind, since=asked.created_at) for kind in ANSWERS)
     if any(answer is not None and _number(answer) >= asked.sequence for answer in answers):
         return None
-    return ProfileWanted(request=asked.sequence, steps=asked.data["steps"], ranks=tuple(asked.data["ranks"]))
+    return TraceRequest(request=asked.sequence, steps=asked.data["steps"], ranks=tuple(asked.data["ranks"]))
 
 
 def _number(answer: Event) -> int:

@@ -117,7 +117,10 @@ def choose_strategy(estimator: FitEstimator, spec: TrainingSpec) -> tuple[Strate
     for strategy in ("zero2", "fsdp"):
         found = estimator.estimate(spec.model_copy(update={"strategy": strategy}))
         if not isinstance(found, Problem) and estimator.fits(found):
-            return strategy, f"`auto` selects {strategy}: ddp needs {_gb(ddp.peak)} per GPU, {strategy} {_gb(found.peak)}"
+            return (
+                strategy,
+                f"`auto` selects {strategy}: ddp needs {_gb(ddp.peak)} per GPU, {strategy} {_gb(found.peak)}",
+            )
     return "ddp", "`auto` selects ddp: no strategy fits this spec"
 
 

@@ -16,7 +16,7 @@ from service.specs.acceptance import AcceptedSpec
 from service.specs.preflight import is_stale, unavailable_resources
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.problems import Problem
-from trainyard.contract.spec.resolve import Site
+from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import LOOP_TASKS, Strategy, TrainingSpec
 from trainyard.contract.wire.plans import PlanResource
 

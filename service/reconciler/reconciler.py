@@ -12,7 +12,7 @@ from service.api.dependencies import Services
 from service.core.errors import LeaseLostError, UnavailableError
 from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job
-from service.jobs.quota import Limits
+from service.jobs.quota import UserQuotas
 from service.jobs.repository import JobRepository
 from service.jobs.states import ACTIVE
 from service.reconciler.apply import VerdictWriter
@@ -90,7 +90,7 @@ class Reconciler:
         self.changed = False
         if not self.lease.acquire(self._services.clock()):
             return False
-        self._services.crash("tick.after-lease")
+        self._services.failpoint("tick.after-lease")
         before = self.lease.writes
         try:
             return self._tick()
@@ -111,7 +111,7 @@ class Reconciler:
             self._submitter.collect()
         except LeaseLostError:
             return
-        self._services.crash("close.before-release")
+        self._services.failpoint("close.before-release")
         self.lease.release(self._services.clock())
 
     def _tick(self) -> bool:
@@ -122,9 +122,9 @@ class Reconciler:
         with self._apart():
             asked = self._asks.take()
         pairs = self._load()
-        self._services.crash("tick.after-load")
+        self._services.failpoint("tick.after-load")
         observed = self._observe(pairs)
-        self._services.crash("tick.after-observation")
+        self._services.failpoint("tick.after-observation")
         tags = _Tags.of(pairs)
         self._patience = _PATIENCE_SECONDS
         held = _held(pairs, self._limits)
@@ -150,10 +150,10 @@ class Reconciler:
 
     def _load(self) -> list[Pair]:
         # Whose turn it is under a limit depends on all that wait; who hands over in the tick takes all at once.
-        all_of_them = self._limits.of_gpus or self._submitter.pool.threads == 0
+        all_of_them = self._limits.limits_gpus or self._submitter.pool.threads == 0
         waiting = None if all_of_them else _NEXT
         with self._services.database.read() as session:
-            found = JobRepository(session, self._services.clock()).unfinished(waiting)
+            found = JobRepository(session, self._services.clock()).list_active(waiting)
             return [Pair(job, attempt) for job, attempt in found]
 
     def _observe(self, pairs: Sequence[Pair]) -> Mapping[str, Observation] | None:
@@ -251,17 +251,17 @@ class Reconciler:
             return
         if over:
             limit, count = self._services.settings.log_limit, self._services.metrics.ingested
-            self._services.crash("tick.before-drain")
+            self._services.failpoint("tick.before-drain")
             Drain(self._services.database, attempt.id, folder, self._services.clock(), limit, count).run()
-            self._services.crash("tick.after-drain")
+            self._services.failpoint("tick.after-drain")
         verdict = decide(self._facts.of(job, attempt, seen, finish, over=over))
-        self._services.crash("tick.after-verdict")
+        self._services.failpoint("tick.after-verdict")
         if verdict.cancel:
             self._ask(lambda: self._scheduler.cancel(self._known(job, attempt)), job)
-            self._services.crash("tick.after-cancel")
+            self._services.failpoint("tick.after-cancel")
         if verdict != NOTHING:
             self._verdicts.write(job, attempt, verdict, finish, blamed(finish, seen, attempt.excluded_nodes))
-            self._services.crash("tick.after-apply")
+            self._services.failpoint("tick.after-apply")
 
 
 def _share(pair: Pair) -> Share:
@@ -273,7 +273,7 @@ def _share(pair: Pair) -> Share:
     return Share(job.pk, job.id, job.created_by, job.submitter_role, gpus, waiting, sweep, parallel)
 
 
-def _held(pairs: Sequence[Pair], limits: Limits) -> Mapping[int, str]:
+def _held(pairs: Sequence[Pair], limits: UserQuotas) -> Mapping[int, str]:
     """What is not submitted yet, and why. A job that waits for its sweep does not stand before its person's others."""
     shares = [_share(pair) for pair in pairs]
     beyond = beyond_sweep(shares)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from service.core.settings import Settings
-from trainyard.contract.spec.resolve import Site
+from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.launch import LaunchDocument
 

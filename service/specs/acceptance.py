@@ -11,7 +11,8 @@ from service.db.engine import Database
 from service.scheduler.launch_plan import forbidden_variables
 from service.specs.site import site_of
 from trainyard.contract.problems import Problem, SpecError
-from trainyard.contract.spec.resolve import Site, resolve
+from trainyard.contract.spec.resolve import resolve
+from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import Strategy, TrainingSpec, parse_spec
 from trainyard.contract.wire.cluster import ClusterResource
 

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from service.core.settings import Accelerator, Settings
-from trainyard.contract.spec.resolve import Site
 from trainyard.contract.spec.sections import Resources
+from trainyard.contract.spec.site import Site
 from trainyard.contract.wire.cluster import ClusterResource, PartitionResource
 
 

@@ -25,7 +25,7 @@ _DISABLED = "the webhook is disabled"
 
 
 @dataclass
-class Post:
+class WebhookDispatcher:
     """One round is one call of `run_once`. A message whose answer is lost is sent again: at least once."""
 
     services: Services
@@ -59,7 +59,7 @@ class Post:
             now = self.services.clock()
             headers = signed_headers(webhook.secret, delivery.id, delivery.body, now)
             answer = await self.sender.send(webhook.url, headers, delivery.body)
-            self.services.crash("post.after-sending")
+            self.services.failpoint("post.after-sending")
             await asyncio.to_thread(self._record, delivery.id, answer, now)
             if answer.error is not None:
                 return count

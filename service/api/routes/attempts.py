@@ -10,9 +10,9 @@ from service.api.dependencies import (
     AttemptId,
     AttemptNumber,
     NowDep,
-    PersonDep,
     Services,
     ServicesDep,
+    UserDep,
     WorkerDep,
     get_services,
 )
@@ -20,8 +20,8 @@ from service.api.metrics_body_schema import METRICS_BODY
 from service.api.query_params import refuse_unknown
 from service.attempts.service import Ingest, read_log
 from service.core.errors import BodyTooLargeError, InvalidRequestError
-from service.metrics.ingest.decoding import decode
-from trainyard.contract.validation_messages import RANK
+from service.metrics.ingest.decode import decode_batch
+from trainyard.contract.validation_messages import RANK_PATTERN
 from trainyard.contract.wire.reports import (
     MAX_LOG_CHUNK,
     CheckpointReport,
@@ -37,7 +37,7 @@ worker_router = APIRouter(prefix="/v1/attempts/{aid}", tags=["worker"])
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["reports"])
 
 LOG_ANSWER = 4 * 1024 * 1024
-Rank = Annotated[str, Query(pattern=RANK, description="`0`, `1`, ... or `launch`.")]
+Rank = Annotated[str, Query(pattern=RANK_PATTERN, description="`0`, `1`, ... or `launch`.")]
 
 
 def _ingest(services: Services, aid: str) -> Ingest:
@@ -48,7 +48,7 @@ def _ingest(services: Services, aid: str) -> Ingest:
 def claim(services: ServicesDep, _worker: WorkerDep, aid: AttemptId, body: Claim) -> ClaimGrant:
     """Be the one run of this attempt, or learn that another is."""
     granted = _ingest(services, aid).claim(body)
-    services.crash("claim.after-commit")
+    services.failpoint("claim.after-commit")
     return granted
 
 
@@ -61,15 +61,14 @@ def heartbeat(services: ServicesDep, _worker: WorkerDep, aid: AttemptId, body: H
 @worker_router.post("/metrics", operation_id="report_metrics", openapi_extra=METRICS_BODY)
 async def metrics(request: Request, aid: AttemptId) -> Response:
     """Points, all or none; a repeated delivery changes nothing. Answered after the commit."""
-    # Plain ones do not come here but are answered by service.api.express, which says the same.
     services = await get_services(request)  # a parameter would cost a tenth of the request
-    await services.admission.check(request.headers.get("authorization"), aid, services.clock())
+    await services.worker_tokens.require(request.headers.get("authorization"), aid, services.clock())
     refuse_unknown(request)
     body = await request.body()
-    batch = decode(body, services.points.known_keys)
-    stored = await services.points.put(aid, batch, len(body))
+    batch = decode_batch(body, services.ingest_queue.known_keys)
+    stored = await services.ingest_queue.submit(aid, batch, len(body))
     services.metrics.ingested("points", len(batch.rows))
-    answer = b'{"accepted":%d,"duplicates":%d}' % (stored.fresh, stored.duplicates)
+    answer = b'{"accepted":%d,"duplicates":%d}' % (stored.inserted, stored.duplicates)
     return Response(answer, media_type="application/json")
 
 
@@ -107,15 +106,15 @@ async def append_log(
 def finish(services: ServicesDep, _worker: WorkerDep, aid: AttemptId, body: FinishRecord) -> dict[str, int]:
     """The attempt's last word."""
     _ingest(services, aid).finish(body)
-    services.crash("finish.after-commit")
-    services.hint()
+    services.failpoint("finish.after-commit")
+    services.notify_reconciler()
     return {"accepted": 1}
 
 
 @router.get("/logs", operation_id="get_log", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 def get_log(
     services: ServicesDep,
-    _person: PersonDep,
+    _user: UserDep,
     now: NowDep,
     job_id: str,
     rank: Rank = "0",

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request
 from starlette.concurrency import run_in_threadpool
 
-from service.api.dependencies import NowDep, PersonDep, Services, ServicesDep
+from service.api.dependencies import NowDep, Services, ServicesDep, UserDep
 from service.api.spec_body import SPEC_BODY, read_document
 from service.audit.log import about, act
 from service.auth.principals import Principal
@@ -34,7 +34,7 @@ WaitSeconds = Annotated[
 async def make_plan(
     request: Request,
     services: ServicesDep,
-    person: PersonDep,
+    user: UserDep,
     now: NowDep,
     estimate_start: EstimateStart = False,
     wait_seconds: WaitSeconds = 3.0,
@@ -48,7 +48,7 @@ async def make_plan(
     plan = await run_in_threadpool(make)
     if not estimate_start:
         return plan
-    return plan.model_copy(update={"start_estimate": await _estimate(services, person, plan, wait_seconds)})
+    return plan.model_copy(update={"start_estimate": await _estimate(services, user, plan, wait_seconds)})
 
 
 async def _estimate(
@@ -65,7 +65,7 @@ async def _estimate(
     estimate_id = new_id("est", now)
     about(estimate_id)
     estimate = await run_in_threadpool(request_estimate, services.database, estimate_id, principal.name, script, now)
-    services.hint()
+    services.notify_reconciler()
     for _ in range(round(wait_seconds / _POLL_SECONDS)):
         if estimate.state == "answered":
             break
@@ -75,6 +75,6 @@ async def _estimate(
 
 
 @router.get("/start-estimates/{estimate_id}", operation_id="get_start_estimate", tags=["plans"])
-def get_start_estimate(services: ServicesDep, _person: PersonDep, estimate_id: EstimateId) -> StartEstimateResource:
+def get_start_estimate(services: ServicesDep, _user: UserDep, estimate_id: EstimateId) -> StartEstimateResource:
     """Read a start estimate. It is deleted an hour after it was answered."""
     return read_estimate(services.database, estimate_id)

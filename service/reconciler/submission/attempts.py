@@ -15,7 +15,7 @@ def new_attempt(
     """Make the next attempt of a job, which the caller adds to the session."""
     restarts = max(0, spec.restart.max_retries - job.retries_used)
     attempt_id = new_attempt_id()
-    previous = jobs.attempt(job.attempt_id) if job.attempt_id else None
+    previous = jobs.get_attempt(job.attempt_id) if job.attempt_id else None
     attempt = Attempt(
         id=attempt_id,
         job_pk=job.pk,
@@ -32,7 +32,7 @@ def new_attempt(
         excluded_nodes=next_excluded(previous.excluded_nodes, previous.failed_node) if previous else [],
     )
     if previous is not None and previous.failed_node in attempt.excluded_nodes:
-        jobs.event(
+        jobs.add_event(
             job,
             "node_excluded",
             f"node {previous.failed_node} is excluded from the next attempt, because it probably caused the "

@@ -9,7 +9,7 @@ from service.core.errors import InvalidSpecError
 from service.core.settings import Settings
 from service.db.engine import Database
 from service.jobs.repository import JobRepository
-from service.jobs.submission import FORCED
+from service.jobs.submission import PREFLIGHT_OVERRIDDEN
 from service.planner.service import Planner
 from service.scheduler.launch_document import UNKNOWN_ACCELERATOR
 from service.specs.acceptance import AcceptedSpec, SpecAcceptance
@@ -58,8 +58,8 @@ class SubmissionChecks:
         now = self.clock()
         with self.database.read() as session:
             jobs = JobRepository(session, now)
-            job = jobs.by_number(job_pk)
-            forced = jobs.last_event(job, FORCED, since=None) is not None
+            job = jobs.load(job_pk)
+            forced = jobs.last_event(job, PREFLIGHT_OVERRIDDEN, since=None) is not None
             cluster = ClusterRepository(session).resource(self.settings.backend, now)
         accepted = self.acceptance.stored(parse_spec(job.spec), cluster)
         if accepted.site.accelerator is None:

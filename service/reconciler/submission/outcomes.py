@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import structlog
 
 from service.core.clock import Clock
-from service.core.failpoints import Crash, no_crash
+from service.core.failpoints import Failpoint, no_failpoint
 from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
@@ -21,7 +21,7 @@ class OutcomeRecorder:
 
     lease: LeaderLease
     clock: Clock
-    failpoint: Crash = no_crash
+    failpoint: Failpoint = no_failpoint
 
     def record(
         self, job_pk: int, attempt_id: str, outcome: Accepted | Rejected | Ambiguous, note: str = ""
@@ -33,7 +33,7 @@ class OutcomeRecorder:
         """
         with self.lease.write() as session:
             jobs = JobRepository(session, self.clock())
-            job, attempt = jobs.locked(job_pk), jobs.attempt(attempt_id)
+            job, attempt = jobs.get_for_update(job_pk), jobs.get_attempt(attempt_id)
             scheduler_id = outcome.scheduler_id if isinstance(outcome, Accepted) else None
             name = type(outcome).__name__.lower()
             log.info("answer", job=job.id, attempt=attempt_id, scheduler_id=scheduler_id, outcome=name)
@@ -52,7 +52,9 @@ class OutcomeRecorder:
     ) -> None:
         """Record an answer for an attempt whose scheduler id is known already."""
         if isinstance(outcome, Accepted) and outcome.scheduler_id != attempt.scheduler_id:
-            jobs.event(job, "submitted", f"duplicate submission: the scheduler also has it as {outcome.scheduler_id}")
+            jobs.add_event(
+                job, "submitted", f"duplicate submission: the scheduler also has it as {outcome.scheduler_id}"
+            )
         else:
             log.info("answer after the worker's claim", attempt=attempt.id, outcome=str(outcome))
 
@@ -68,15 +70,15 @@ class OutcomeRecorder:
         match outcome:
             case Accepted(scheduler_id):
                 attempt.scheduler_id, attempt.submitted_at = scheduler_id, now
-                jobs.event(job, "submitted", note or f"submitted as scheduler job {scheduler_id}")
+                jobs.add_event(job, "submitted", note or f"submitted as scheduler job {scheduler_id}")
                 if job.status == "submitting":
-                    jobs.move(job, "pending", "waiting for the scheduler to start the job")
+                    jobs.transition(job, "pending", "waiting for the scheduler to start the job")
             case Rejected(message, _) if attempt.excluded_nodes:
                 # Without these nodes, the request may exceed what the cluster can ever provide.
                 names = ", ".join(attempt.excluded_nodes)
                 attempt.excluded_nodes, attempt.last_submit_at = [], None
                 text = f"exclusion of {names} lifted, because the scheduler rejected the job: {message}"
-                jobs.event(job, "node_exclusion_lifted", text, level="warning")
+                jobs.add_event(job, "node_exclusion_lifted", text, level="warning")
             case Rejected(message, hint):
                 failure = Failure(type="SubmissionRefused", message=message, hint=hint or None, final=True)
                 job.failure = failure.model_dump(mode="json")
@@ -86,30 +88,30 @@ class OutcomeRecorder:
                 attempt.absence_checks, attempt.last_submit_at = 0, now
                 log.warning("ambiguous submission", job=job.id, attempt=attempt.id, tag=attempt.tag, message=message)
                 text = f"submitted without a clear answer ({message}); checking whether the scheduler has the job"
-                jobs.say(job, text)
+                jobs.set_status_message(job, text)
 
     def not_submitted(self, job_pk: int, attempt_id: str, message: str) -> None:
         """Record that the scheduler has nothing of the attempt, which is submitted again later."""
         with self.lease.write() as session:
             jobs = JobRepository(session, self.clock())
-            job, attempt = jobs.locked(job_pk), jobs.attempt(attempt_id)
+            job, attempt = jobs.get_for_update(job_pk), jobs.get_attempt(attempt_id)
             if attempt.scheduler_id is None:
                 attempt.last_submit_at = None
-            jobs.say(job, f"not submitted yet; it will be retried: {message}")
+            jobs.set_status_message(job, f"not submitted yet; it will be retried: {message}")
             self.failpoint("not-asked.before-commit")
 
     def withdraw(self, jobs: JobRepository, job: Job, attempt: Attempt) -> None:
         """End an attempt that the scheduler certainly does not have, because the job is to be paused or cancelled."""
-        row, fresh = jobs.locked(job.pk), jobs.attempt(attempt.id)
+        row, fresh = jobs.get_for_update(job.pk), jobs.get_attempt(attempt.id)
         if row.status not in ("submitting", "cancelling", "lost") or fresh.scheduler_id is not None:
             return
         fresh.ended_at = self.clock()
         if row.desired == "cancelled":
             fresh.exit_reason = "user_cancelled"
             if row.status == "submitting":
-                jobs.move(row, "cancelling", "cancellation requested")
+                jobs.transition(row, "cancelling", "cancellation requested")
             jobs.finish(row, "user_cancelled", "cancelled before the scheduler accepted it")
         else:
             fresh.exit_reason = "paused"
-            jobs.move(row, "queued", "withdrawn before the scheduler accepted it")
+            jobs.transition(row, "queued", "withdrawn before the scheduler accepted it")
         self.failpoint("give-up.before-commit")

@@ -15,7 +15,7 @@ from service.auth.tokens import hash_token, new_worker_token
 from service.cluster.repository import ClusterRepository
 from service.core.clock import Clock
 from service.core.errors import LeaseLostError, UnavailableError
-from service.core.failpoints import Crash, no_crash
+from service.core.failpoints import Failpoint, no_failpoint
 from service.core.settings import Settings
 from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
@@ -53,7 +53,7 @@ class Preparation:
     search_path: Sequence[Path] = ()
     batch_script: BatchScript | None = None
     """Makes the script to submit, if the scheduler needs one of its own kind."""
-    failpoint: Crash = no_crash
+    failpoint: Failpoint = no_failpoint
 
     def prepare(
         self,
@@ -106,7 +106,7 @@ class Preparation:
         now = self.clock()
         with self.database.read() as session:
             jobs = JobRepository(session, now)
-            job, attempt = jobs.get(job_id), jobs.attempt(attempt_id)
+            job, attempt = jobs.get(job_id), jobs.get_attempt(attempt_id)
             if accepted is None:
                 cluster = ClusterRepository(session).resource(self.settings.backend, now)
                 accepted = self.acceptance.stored(parse_spec(job.spec), cluster)
@@ -118,8 +118,8 @@ class Preparation:
         """Commit that the scheduler is about to be called; False if another service has done so since."""
         with self.lease.write() as session:
             jobs = JobRepository(session, self.clock())
-            jobs.locked(job.pk)
-            row = jobs.fresh_attempt(attempt_id)
+            jobs.get_for_update(job.pk)
+            row = jobs.reload_attempt(attempt_id)
             if row.last_submit_at != expected or row.scheduler_id is not None or row.ended_at is not None:
                 return False
             row.last_submit_at, row.token_hash, row.script = deadline, token_hash, script

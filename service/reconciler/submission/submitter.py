@@ -14,7 +14,7 @@ import structlog
 
 from service.core.clock import Clock
 from service.core.errors import LeaseLostError, UnavailableError
-from service.core.failpoints import Crash, no_crash
+from service.core.failpoints import Failpoint, no_failpoint
 from service.core.observability import ServiceMetrics
 from service.core.settings import Settings
 from service.db.engine import Database
@@ -65,7 +65,7 @@ class Submitter:
     search_path: Sequence[Path] = ()
     """Where the job's Python finds our packages if they are not installed."""
     batch_script: BatchScript | None = None
-    failpoint: Crash = no_crash
+    failpoint: Failpoint = no_failpoint
 
     def __post_init__(self) -> None:
         slurm = self.scheduler.name == "slurm"
@@ -99,11 +99,11 @@ class Submitter:
         checked = self._checks.check(job_pk)
         with self.lease.write() as session:
             jobs = JobRepository(session, self.clock())
-            job = jobs.locked(job_pk)
+            job = jobs.get_for_update(job_pk)
             if job.status != "queued" or job.desired != "run":
                 return
             if checked.waiting:
-                jobs.say(job, f"not submitted yet: {checked.waiting}")
+                jobs.set_status_message(job, f"not submitted yet: {checked.waiting}")
                 return
             if checked.resolved:
                 job.spec = dump_spec(checked.accepted.spec)
@@ -120,7 +120,7 @@ class Submitter:
                 now=self.clock(),
             )
             session.add(attempt)
-            jobs.move(job, "submitting", f"submitting to the scheduler ({self.scheduler.name})")
+            jobs.transition(job, "submitting", f"submitting to the scheduler ({self.scheduler.name})")
             self.failpoint("submit.before-intent")
         self.failpoint("submit.after-intent")
         self._begin(job, attempt, checked.accepted)
@@ -163,9 +163,9 @@ class Submitter:
         """Follow the scheduler job that has claimed the attempt, instead of a duplicate."""
         with self.lease.write() as session:
             jobs = JobRepository(session, self.clock())
-            row, fresh = jobs.locked(job.pk), jobs.attempt(attempt.id)
+            row, fresh = jobs.get_for_update(job.pk), jobs.get_attempt(attempt.id)
             fresh.scheduler_id = scheduler_id
-            jobs.event(row, "submitted", f"running as scheduler job {scheduler_id}, according to its claim file")
+            jobs.add_event(row, "submitted", f"running as scheduler job {scheduler_id}, according to its claim file")
         self.metrics.adoption("claim")
         log.info("adopted", scheduler_id=scheduler_id)
 
@@ -206,14 +206,14 @@ class Submitter:
             return
         with self.lease.write() as session:
             jobs = JobRepository(session, now)
-            row = jobs.locked(attempt.job_pk)
+            row = jobs.get_for_update(attempt.job_pk)
             if row.status == "submitting" and row.desired == "run" and row.attempt_id == attempt.id:
-                jobs.say(row, _SLOW_MESSAGE)
+                jobs.set_status_message(row, _SLOW_MESSAGE)
 
     def _cancel_late_duplicate(self, result: SubmitResult, duplicate: str, current: str | None) -> None:
         with self.database.read() as session:
             jobs = JobRepository(session, self.clock())
-            job, attempt = jobs.by_number(result.job_pk), jobs.attempt(result.attempt_id)
+            job, attempt = jobs.load(result.job_pk), jobs.get_attempt(result.attempt_id)
         try:
             self._cancel_duplicates(attempt.tag, self._folder(job, attempt), current, [duplicate])
         except SchedulerUnavailableError as error:
@@ -243,7 +243,7 @@ class Submitter:
         """Count one more lookup that found nothing. Return whether the attempt is to be submitted again."""
         with self.lease.write() as session:
             jobs = JobRepository(session, now)
-            fresh = jobs.attempt(attempt.id)
+            fresh = jobs.get_attempt(attempt.id)
             fresh.absence_checks += 1
             submitted = fresh.last_submit_at or fresh.created_at
             if submitted > now + policy.call_timeout:
@@ -252,7 +252,7 @@ class Submitter:
                 return False
             self.failpoint("resolve.before-count")
             absent = fresh.absence_checks >= policy.times and now - submitted >= policy.after
-            if absent and jobs.locked(job.pk).desired != "run":
+            if absent and jobs.get_for_update(job.pk).desired != "run":
                 self._recorder.withdraw(jobs, job, attempt)
                 return False
         self.failpoint("resolve.after-count")

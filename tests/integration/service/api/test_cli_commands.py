@@ -13,6 +13,8 @@ from tests.support.world import World
 from trainyard.cli.app import app
 from trainyard.client import Client
 
+pytestmark = pytest.mark.databases("sqlite")
+
 
 @pytest.fixture
 def run(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -81,7 +83,7 @@ def test_checkpoints_are_listed_downloaded_forked_and_deleted(world: World, run:
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == b"weights"
     assert run("delete", job, "--checkpoints", "--yes") == f"the checkpoints of job {job} deleted\n"
     assert run("delete", job, "--yes") == f"job {job} deleted\n"
-    world.sweep()
+    world.run_maintenance()
     assert "2" in run("usage")
 
 

@@ -6,6 +6,8 @@ import pytest
 
 from tests.support.world import FakeWorker, World
 
+pytestmark = pytest.mark.databases("sqlite")
+
 
 def ask(world: World, job: str, **body: Any) -> Any:
     return world.client.post(f"/v1/jobs/{job}/profile", json=body)
@@ -33,6 +35,7 @@ def test_the_worker_hears_of_it_until_it_is_answered(world: World, answer_type: 
     assert told(worker)["request"] > wanted["request"]
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_the_same_wish_twice_is_one(world: World) -> None:
     job = world.submit()
     world.start(job)
@@ -62,4 +65,4 @@ def test_what_cannot_be_traced_is_refused_by_name(world: World, body: dict[str, 
 def test_a_viewer_cannot_ask(world: World) -> None:
     job = world.submit()
     world.start(job)
-    assert world.person("viewer", "v").post(f"/v1/jobs/{job}/profile", json={}).status_code == 403
+    assert world.new_user("viewer", "v").post(f"/v1/jobs/{job}/profile", json={}).status_code == 403

@@ -3,9 +3,13 @@
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from service.scheduler.base import Forecast
 from tests.integration.service.cluster.test_cluster import on_slurm
 from tests.support.world import SPEC, World
+
+pytestmark = pytest.mark.databases("sqlite")
 
 START = datetime(2026, 1, 1, 12, 30, tzinfo=UTC)
 
@@ -27,12 +31,12 @@ def test_without_being_told_to_nobody_asks(world: World) -> None:
     on_slurm(world)
     assert world.client.post("/v1/plans", json=SPEC).json()["start_estimate"] is None
     world.tick(3)
-    assert world.scheduler.asked == []
+    assert world.scheduler.forecast_scripts == []
 
 
 def test_the_question_is_answered_by_the_reconciler_and_read_by_its_id(world: World) -> None:
     on_slurm(world)
-    world.scheduler.prophecy = Forecast(True, "Slurm would start it on node1", START)
+    world.scheduler.forecast_result = Forecast(True, "Slurm would start it on node1", START)
     plan = asked(world)
     assert (plan["start_estimate"]["state"], plan["start_estimate"]["accepted"]) == ("waiting", None)
     assert world.scheduler.asked == [], "a request asks nobody"
@@ -70,6 +74,7 @@ def test_who_asks_is_in_the_audit_and_who_only_plans_is_not(world: World) -> Non
     assert told == [("vic", None, "refused", 403), ("admin", made, "done", None)]
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_slurm_is_asked_once_in_five_seconds_whoever_reconciles(world: World) -> None:
     on_slurm(world)
     ids = []
@@ -81,7 +86,7 @@ def test_slurm_is_asked_once_in_five_seconds_whoever_reconciles(world: World) ->
         world.reconciler.run_once()
         world.reconciler.lease.release(world.clock())
         world.clock.advance(1)
-    assert len(world.scheduler.asked) == 3
+    assert len(world.scheduler.forecast_scripts) == 3
     assert [read(world, one)["state"] for one in ids] == ["answered"] * 3
     assert [read(world, one)["answered_at"][17:19] for one in ids] == ["03", "08", "13"]
 
@@ -100,7 +105,7 @@ def test_when_slurm_does_not_answer_all_that_wait_are_told_so_at_once(world: Wor
     ids = [asked(world)["start_estimate"]["id"] for _ in range(3)]
     world.scheduler.unavailable = True
     world.tick()
-    assert len(world.scheduler.asked) == 1
+    assert len(world.scheduler.forecast_scripts) == 1
     for one in ids:
         found = read(world, one)
         assert (found["state"], found["accepted"]) == ("answered", None)
@@ -112,9 +117,10 @@ def test_the_local_backend_says_that_there_is_no_queue(world: World) -> None:
     assert (found["id"], found["state"], found["accepted"]) == (None, "answered", None)
     assert "has no queue" in found["message"]
     world.tick()
-    assert world.scheduler.asked == []
+    assert world.scheduler.forecast_scripts == []
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_only_so_many_may_wait_and_a_viewer_may_not_ask(world: World) -> None:
     on_slurm(world)
     query = "/v1/plans?estimate_start=true&wait_seconds=0"
@@ -129,6 +135,7 @@ def test_only_so_many_may_wait_and_a_viewer_may_not_ask(world: World) -> None:
     assert full.headers["retry-after"]
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_an_answer_is_forgotten_after_an_hour(world: World) -> None:
     on_slurm(world)
     first = asked(world)["start_estimate"]["id"]

@@ -42,9 +42,7 @@ def counts(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 @pytest.mark.parametrize("accelerator", ["cpu", "auto"])
-def test_post_and_submission_validate_a_spec_once_each(
-    world: World, counts: Counter[str], accelerator: str
-) -> None:
+def test_post_and_submission_validate_a_spec_once_each(world: World, counts: Counter[str], accelerator: str) -> None:
     world.settings.accelerator = accelerator  # type: ignore[assignment]
     on_slurm(world)
     world.tick()

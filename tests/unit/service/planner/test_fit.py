@@ -171,6 +171,8 @@ class TestDevices:
 
 def test_a_model_is_gone_through_once(monkeypatch):
     calls = []
-    monkeypatch.setattr("service.planner.fit.trainable_model", lambda *given: calls.append(1) or trainable_model(*given))
+    monkeypatch.setattr(
+        "service.planner.fit.trainable_model", lambda *given: calls.append(1) or trainable_model(*given)
+    )
     choose_strategy(estimator(10), spec())
     assert len(calls) == 1
