@@ -59,11 +59,11 @@ class Adapters:
         return sum(name in self.names for name in names)
 
 
-def block_ops(model: Transformer, tokens: int, numbers: ComputeDtype, adapters: Adapters | None) -> list[Op]:
+def block_ops(model: Transformer, tokens: int, dtype: ComputeDtype, adapters: Adapters | None) -> list[Op]:
     """One block of a decoder."""
     if model.own:
-        return _gpt(model, tokens, numbers, adapters)
-    return _llama(model, tokens, numbers, adapters)
+        return _gpt(model, tokens, dtype, adapters)
+    return _llama(model, tokens, dtype, adapters)
 
 
 def _gpt(m: Transformer, t: int, n: ComputeDtype, lora: Adapters | None) -> list[Op]:
@@ -136,15 +136,15 @@ def _adapted(op: Op, count: int, inputs: int, tokens: int, n: ComputeDtype, lora
     return replace(op, saved=op.saved + count * each)
 
 
-def layer_op(inputs: int, outputs: int, weights: int, examples: int, numbers: ComputeDtype) -> list[Op]:
+def layer_op(inputs: int, outputs: int, weights: int, examples: int, dtype: ComputeDtype) -> list[Op]:
     """A layer with its activation, of a plain network: what it keeps is its input."""
-    c = numbers.bytes * examples
+    c = dtype.bytes * examples
     return [Op(saved=c * inputs, grad_in=c * inputs, grad_out=c * outputs, weights=weights, saved_output=c * outputs)]
 
 
-def saved(ops: Iterable[Op], numbers: ComputeDtype) -> int:
+def saved(ops: Iterable[Op], dtype: ComputeDtype) -> int:
     """Bytes that a block's forward leaves for its backward."""
-    return sum(op.saved + numbers.copy * op.weights for op in ops)
+    return sum(op.saved + dtype.copy * op.weights for op in ops)
 
 
 @dataclass(frozen=True)
@@ -170,17 +170,17 @@ MOST_LOGITS = 2**26
 """As `worker/tasks/language_loss.py` has it: a test compares."""
 
 
-def head_of(m: Transformer, tokens: int, numbers: ComputeDtype, *, frozen: bool) -> Head:
+def head_of(m: Transformer, tokens: int, dtype: ComputeDtype, *, frozen: bool) -> Head:
     """The final norm, the logits and their loss: whole, or in pieces where they are many.
 
     The loss is computed in fp32: logits, their logarithms and two gradients of the same size, 4 bytes each.
     """
-    h, c, s = tokens * m.width, numbers.bytes, numbers.stream
+    h, c, s = tokens * m.width, dtype.bytes, dtype.stream
     normed = s * h if not m.own and not frozen else 0
     kept = 4 * h + normed if not m.own else s * h
     kept += 0 if frozen else c * h
     weights = m.vocabulary * m.width
-    copy = numbers.copy * weights
+    copy = dtype.copy * weights
     at_once = max(1, MOST_LOGITS // m.vocabulary)
     narrow = 2 if c == 2 else 0
     if tokens <= at_once or not m.pieces:
@@ -189,7 +189,7 @@ def head_of(m: Transformer, tokens: int, numbers: ComputeDtype, *, frozen: bool)
         return Head(
             kept=kept + copy,
             logits=4 * v,
-            forward=(narrow or 4) * v + wide + (s * h if numbers.copy else 0),
+            forward=(narrow or 4) * v + wide + (s * h if dtype.copy else 0),
             backward=8 * v,
             after=4 * v + narrow * v + c * h,
             weights=weights,

@@ -1,4 +1,4 @@
-"""A plan put together from its parts. Pure."""
+"""A plan as the API returns it, put together from its parts. Pure functions."""
 
 from collections.abc import Iterator, Sequence
 
@@ -15,7 +15,7 @@ from trainyard.contract.wire.plans import Change, GpuMemory, MemoryParts, ModelS
 
 def build_plan(
     spec: TrainingSpec,
-    found: ModelInfo,
+    model_info: ModelInfo,
     gpus: Sequence[Device],
     *,
     strategy_reason: str,
@@ -23,7 +23,7 @@ def build_plan(
     script: str | None,
     warnings: Sequence[str],
 ) -> PlanResource:
-    """The answer for a resolved spec.
+    """Return the plan of a resolved spec.
 
     Args:
         cpu: The workers have no GPUs.
@@ -32,54 +32,54 @@ def build_plan(
         spec=dump_spec(spec),
         strategy=spec.strategy,
         strategy_reason=strategy_reason,
-        summary=found.unknown,
-        unknown=found.unknown or None,
+        summary=model_info.unknown,
+        unknown=model_info.unknown or None,
         gpus=[GpuMemory(type=gpu.type, min_bytes=gpu.least, max_bytes=gpu.most) for gpu in gpus],
         script=script,
         accelerator="cpu" if cpu else "cuda",
         warnings=[*warnings, *_warnings(spec)],
     )
-    if found.structure is None:
+    if model_info.structure is None:
         return base
-    estimator = FitEstimator(found.structure, list(gpus), found.context, cpu)
+    estimator = FitEstimator(model_info.structure, list(gpus), model_info.context, cpu)
     model = estimator.model(spec)
     if isinstance(model, Problem):
         return base.model_copy(update={"summary": str(model)})
-    adapted = model.adapted
+    trainable = model.trainable
     estimate = estimator.estimate(spec)
     assert isinstance(estimate, Estimate)
     fits = estimator.fits(estimate)
     changes = propose_changes(estimator, spec) if fits is False else []
     return base.model_copy(
         update={
-            "model": ModelSize(parameters=adapted.structure.count, trained=adapted.trained_count),
-            "strategies": list(_strategies(spec, estimator, adapted, cpu=cpu)),
+            "model": ModelSize(parameters=trainable.structure.count, trained=trainable.trained_count),
+            "strategies": list(_strategies(spec, estimator, trainable, cpu=cpu)),
             "fits": fits,
             "summary": _summary(estimator, estimate, fits),
             "changes": [Change(set=one.set, message=one.message, peak_bytes=one.peak) for one in changes],
-            "disk": disk_need(spec, adapted),
-            "warnings": [*base.warnings, *_doubts(estimate, spec), *_excess(estimator, estimate)],
+            "disk": disk_need(spec, trainable),
+            "warnings": [*base.warnings, *_uncertainties(estimate, spec), *_memory_warnings(estimator, estimate)],
         }
     )
 
 
 def _summary(estimator: FitEstimator, estimate: Estimate, fits: bool | None) -> str:
-    told = describe_need(estimator, estimate)
+    need = describe_need(estimator, estimate)
     if estimator.cpu and fits is None:
-        return f"{told}; it is the host's memory, since the workers have no GPUs"
+        return f"{need}; this is host memory, because the workers have no GPUs"
     if fits is None:
         unknown = [gpu.type or "GPUs without a type" for gpu in estimator.devices if gpu.least is None]
         what = ", ".join(unknown) or "the GPUs that it would get"
         if estimate.memory is None and not unknown:
-            return f"{told}; whether it fits is not known"
-        return f"{told}; the memory of {what} is not known (TRAINYARD_GPU_MEMORY_GB)"
-    return f"fits: {told}" if fits else f"does not fit: {told}"
+            return f"{need}; whether it fits is not known"
+        return f"{need}; the memory of {what} is not known (TRAINYARD_GPU_MEMORY_GB)"
+    return f"fits: {need}" if fits else f"does not fit: {need}"
 
 
 def _strategies(
-    spec: TrainingSpec, estimator: FitEstimator, adapted: TrainableModel, *, cpu: bool
+    spec: TrainingSpec, estimator: FitEstimator, trainable: TrainableModel, *, cpu: bool
 ) -> Iterator[StrategyPlan]:
-    """Every strategy at the asked number of ranks, the spec's own among them."""
+    """Yield the estimate of each strategy that this number of ranks allows, the spec's own included."""
     for strategy in _possible(spec, cpu=cpu):
         changed = spec if strategy == spec.strategy else _with_strategy(spec, strategy)
         estimate = estimator.estimate(changed)
@@ -95,7 +95,7 @@ def _strategies(
             phase=memory.phase if memory else None,
             fits=estimator.fits(estimate),
             chosen=strategy == spec.strategy,
-            host_bytes=host_bytes(changed, estimator.structure, adapted, memory, cpu=cpu),
+            host_bytes=host_bytes(changed, estimator.structure, trainable, memory, cpu=cpu),
         )
 
 
@@ -111,7 +111,7 @@ def _possible(spec: TrainingSpec, *, cpu: bool) -> list[str]:
 
 
 def _with_strategy(spec: TrainingSpec, strategy: str) -> TrainingSpec:
-    """With what goes with it."""
+    """Return the spec with another strategy, and the replicas that it needs."""
     fsdp = spec.fsdp.model_copy(update={"replicas": _replicas(spec) if strategy == "hsdp" else 1})
     return spec.model_copy(update={"strategy": strategy, "fsdp": fsdp})
 
@@ -121,7 +121,7 @@ def _nodes(spec: TrainingSpec) -> int:
 
 
 def _replicas(spec: TrainingSpec) -> int:
-    """Of `hsdp`: as the spec says, else one for each node, and two on one; 1 where a rank would hold all of it."""
+    """Return the replicas of `hsdp`: the spec's, else one per node or two on a single node; 1 if it is impossible."""
     several = spec.fsdp.replicas if spec.fsdp.replicas > 1 else _nodes(spec)
     return 2 if several == 1 and spec.gpus > 2 and spec.gpus % 2 == 0 else several
 
@@ -132,25 +132,25 @@ def _warnings(spec: TrainingSpec) -> Iterator[str]:
     if spec.strategy in SHARDED and spec.gpus == 1:
         yield f"{spec.strategy} on one rank shards nothing"
     if spec.strategy == "dp":
-        yield "dp's figure is that of its first GPU, which holds more than the others"
+        yield "the figure of dp is for its first GPU, which holds more than the others"
 
 
-def _excess(estimator: FitEstimator, estimate: Estimate) -> Iterator[str]:
-    """What comes of a run without GPUs that is larger than its machine."""
+def _memory_warnings(estimator: FitEstimator, estimate: Estimate) -> Iterator[str]:
+    """Yield the consequence of a CPU run that exceeds its machine's memory."""
     if not estimator.cpu or estimator.fits(estimate) is not False:
         return
     if estimator.cannot_fit(estimate):
         yield "parameters, gradients and optimizer alone are more than this machine's memory: a job would be rejected"
     else:
-        yield "more than this machine's memory: the ranks would swap, or be killed by the system"
+        yield "more than this machine's memory: the ranks would swap or be killed by the system"
 
 
-def _doubts(estimate: Estimate, spec: TrainingSpec) -> Iterator[str]:
+def _uncertainties(estimate: Estimate, spec: TrainingSpec) -> Iterator[str]:
     if estimate.memory is None:
-        yield "this family's activations are not known: only parameters, gradients and optimizer are counted"
+        yield "the activations of this model family are not known: only parameters, gradients and optimizer are counted"
     if spec.trainable is not None:
-        yield "with `trainable` the activations are an upper bound: what only frozen layers need is counted too"
+        yield "with `trainable`, activations are an upper bound: those that only frozen layers need are counted too"
     if spec.batch.micro_size == "auto":
-        yield "batch.micro_size is auto: the figures are for the largest halving that should fit; the run tries it out"
+        yield "batch.micro_size is auto: the figures are for the largest halving that should fit; the run measures it"
     if spec.compile:
-        yield "with `compile` less is kept and made on the way than is counted here"
+        yield "with `compile`, a run needs less memory than is counted here"

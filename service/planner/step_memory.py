@@ -61,7 +61,7 @@ class Layout:
     strategy: str
     shards: int
     """Ranks that a sharded model is cut over."""
-    numbers: ComputeDtype
+    dtype: ComputeDtype
     accumulates: bool
     """Whether an update takes several micro-batches."""
     moments: int
@@ -147,7 +147,7 @@ def _kept(walk: _Walk, block: Block) -> int:
             return block.stream
         case "selective":
             return block.stream + sum(op.saved_output for op in block.ops)
-    return saved(block.ops, walk.layout.numbers)
+    return saved(block.ops, walk.layout.dtype)
 
 
 def _all_kept(walk: _Walk) -> int:
@@ -166,7 +166,7 @@ def _gathered(walk: _Walk, *, behind: int, here: int, ahead: int) -> int:
     if not layout.sharded:
         return 0
     held = behind + here if layout.keeps_gathered else here + ahead
-    return layout.numbers.bytes * (held + walk.work.root)
+    return layout.dtype.bytes * (held + walk.work.root)
 
 
 def _add(base: dict[str, int], **more: int) -> dict[str, int]:
@@ -195,7 +195,7 @@ def _forward(walk: _Walk) -> Iterator[Phase]:
     )
     if layout.sharded:
         largest = max((block.gathered for block in walk.work.blocks), default=0) or walk.work.root
-        twice = layout.numbers.bytes * largest * (1 if layout.keeps_gathered else 2)
+        twice = layout.dtype.bytes * largest * (1 if layout.keeps_gathered else 2)
         yield (
             "the gathering of a unit",
             _add(
@@ -216,9 +216,9 @@ def _head(walk: _Walk) -> Iterator[Phase]:
     yield "the loss's backward", _add(base, logits=head.logits, transient=head.backward)
     graded = head.weights if walk.work.root_trained >= head.weights else 0
     if graded and head.weights:
-        cast = 4 if layout.numbers.copy else 0
+        cast = 4 if layout.dtype.copy else 0
         several = 4 if head.pieces > 1 else 0
-        weights = graded * (layout.numbers.bytes + cast + several)
+        weights = graded * (layout.dtype.bytes + cast + several)
         yield "the head's backward", _add(base, logits=head.logits and head.after, transient=weights)
 
 
@@ -264,25 +264,25 @@ def _block(
         scattered: trained elements of the unit whose reduction is under way.
     """
     layout = walk.layout
-    numbers, root = layout.numbers, _head_graded(walk)
-    full = saved(block.ops, numbers)
+    dtype, root = layout.dtype, _head_graded(walk)
+    full = saved(block.ops, dtype)
     held = kept - _kept(walk, block) + max(full, _kept(walk, block))
     share = block.trained / max(1, sum(op.weights for op in block.ops))
     whole = 0
     # A sharded model's own units reduce at their end; the root's gradients wait for the root's.
-    waiting = numbers.bytes * root + 4 * scattered if layout.sharded else 0
+    waiting = dtype.bytes * root + 4 * scattered if layout.sharded else 0
     units_done = max(0, done - root) if layout.sharded else done
     gathered = _gathered(walk, behind=behind, here=block.gathered, ahead=ahead)
     for op in reversed(block.ops):
         mine = int(op.weights * share)
-        fresh = numbers.bytes * mine
+        fresh = dtype.bytes * mine
         if layout.sharded:
-            gradients, earlier = _gradients(walk, units_done), numbers.bytes * whole
+            gradients, earlier = _gradients(walk, units_done), dtype.bytes * whole
         else:
             gradients, earlier = _gradients(walk, done if layout.strategy == "ddp" else done + whole), 0
-        released = op.saved + numbers.copy * op.weights
+        released = op.saved + dtype.copy * op.weights
         # The weight's gradient is cast to fp32 when what the operation had kept is gone.
-        cast = max(0, 4 * mine - released - op.grad_out) if numbers.copy else 0
+        cast = max(0, 4 * mine - released - op.grad_out) if dtype.copy else 0
         yield (
             "a block's backward",
             _add(
@@ -296,13 +296,13 @@ def _block(
         held -= released
         whole += mine
     if layout.sharded and block.gathered:
-        beside = block.residual + numbers.bytes * root
+        beside = block.residual + dtype.bytes * root
         yield _reduction(walk, block, gathered=gathered, held=held, beside=beside, done=units_done)
 
 
 def _reduction(walk: _Walk, block: Block, *, gathered: int, held: int, beside: int, done: int) -> Phase:
     """The end of a sharded unit's backward: its parameters are let go of, and its gradient is scattered."""
-    layout, width = walk.layout, walk.layout.numbers.bytes
+    layout, width = walk.layout, walk.layout.dtype.bytes
     # zero1's accumulated gradient is the unit's own; in half precision it is held once more than in fp32.
     own = 0 if layout.strategy == "zero1" and layout.accumulates else width
     reducing = (own + (2 if own == 2 else 0) + 4) * block.trained + 4 * block.trained // layout.shards
@@ -320,8 +320,8 @@ def _root(walk: _Walk) -> Iterator[Phase]:
     layout, root = walk.layout, walk.work.root_trained
     if layout.sharded:
         done = walk.work.trained - root
-        gathered = layout.numbers.bytes * walk.work.root
-        transient = root * (layout.numbers.bytes + 4) + 4 * root // layout.shards
+        gathered = layout.dtype.bytes * walk.work.root
+        transient = root * (layout.dtype.bytes + 4) + 4 * root // layout.shards
         yield (
             "the root's reduction",
             _add(walk.base, gradients=_gradients(walk, done), gathered=gathered, transient=transient),

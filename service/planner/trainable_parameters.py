@@ -1,4 +1,4 @@
-"""Which parameters a run trains: by the rules of `worker/engine/adapters.py` and `worker/engine/trainable.py`. Pure."""
+"""Which parameters a run trains, by the rules of the worker's engine. Pure functions."""
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -12,14 +12,14 @@ from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec
 
 @dataclass(frozen=True)
 class TrainableModel:
-    """A model with what a run trains of it."""
+    """A model, and the parameters that a run trains."""
 
     structure: ModelStructure
-    """Adapters included."""
+    """The model with its adapters."""
     trained: frozenset[str]
-    """Names of parameters."""
+    """Names of the trained parameters."""
     targets: tuple[str, ...] = ()
-    """Layers with adapters."""
+    """Names of the layers that have adapters."""
 
     @property
     def trained_count(self) -> int:
@@ -27,7 +27,7 @@ class TrainableModel:
 
 
 def trainable_model(structure: ModelStructure, spec: TrainingSpec) -> TrainableModel | Problem:
-    """The model as it is trained, or why it cannot be."""
+    """Return the model as the spec trains it, or why the spec does not match the model."""
     if spec.lora_rank is not None:
         return _with_adapters(structure, spec)
     names = [parameter.name for parameter in structure.parameters]
@@ -36,26 +36,28 @@ def trainable_model(structure: ModelStructure, spec: TrainingSpec) -> TrainableM
     alias = dict(structure.aliases)
     chosen: set[str] = set()
     for pattern in spec.trainable:
-        found = {alias.get(name, name) for name in [*names, *alias] if fnmatchcase(name, pattern)}
-        if not found:
+        matches = {alias.get(name, name) for name in [*names, *alias] if fnmatchcase(name, pattern)}
+        if not matches:
             near = nearest_names(pattern, [*names, *alias], count=3)
             return Problem(
                 param="trainable", message=f"`{pattern}` matches no parameter of the model; the closest: {near}"
             )
-        chosen |= found
+        chosen |= matches
     return TrainableModel(structure, frozenset(chosen))
 
 
 def trainable_problem(spec: TrainingSpec) -> Problem | None:
-    """Why what the spec trains cannot be trained of its model, where that is one of our own: which layers a folder's
-    has is known for certain when it is built."""
+    """Return why `lora` or `trainable` does not match a builtin model.
+
+    A Hugging Face model is not checked: its layers are certain only when the worker has built it.
+    """
     if spec.task not in LOOP_TASKS - {"custom"} or spec.model is None or isinstance(spec.model, HfModel):
         return None
     if spec.lora_rank is None and spec.trainable is None:
         return None
     structure = builtin_models.structure_of(spec.model)
-    found = trainable_model(structure, spec) if structure else None
-    return found if isinstance(found, Problem) else None
+    result = trainable_model(structure, spec) if structure else None
+    return result if isinstance(result, Problem) else None
 
 
 def _with_adapters(structure: ModelStructure, spec: TrainingSpec) -> TrainableModel | Problem:
@@ -67,12 +69,12 @@ def _with_adapters(structure: ModelStructure, spec: TrainingSpec) -> TrainableMo
     else:
         targets = []
         for target in spec.lora.targets:
-            found = [name for name in layers if _matches(name, target)]
-            if not found:
-                there = nearest_names(target, dict.fromkeys(name.rpartition(".")[2] for name in layers), count=20)
-                message = f"`{target}` matches no layer that can be adapted; there are: {there}"
+            matches = [name for name in layers if _matches(name, target)]
+            if not matches:
+                available = nearest_names(target, dict.fromkeys(name.rpartition(".")[2] for name in layers), count=20)
+                message = f"`{target}` matches no layer that can be adapted; there are: {available}"
                 return Problem(param="lora.targets", message=message)
-            targets += [name for name in found if name not in targets]
+            targets += [name for name in matches if name not in targets]
     if not targets:
         return Problem(param="lora.targets", message="`auto` finds no layer to adapt in this model")
     smallest = min(targets, key=lambda name: min(_sides(layers[name])))
@@ -96,7 +98,7 @@ def _matches(name: str, target: str) -> bool:
 
 
 def _sides(weight: Parameter) -> tuple[int, int]:
-    """Outputs and inputs; for a convolution the inputs of one place."""
+    """Return the numbers of outputs and inputs; for a convolution, the inputs of one output pixel."""
     out, *rest = weight.shape
     inputs = 1
     for side in rest:
@@ -105,7 +107,7 @@ def _sides(weight: Parameter) -> tuple[int, int]:
 
 
 def _adapters(weight: Parameter, rank: int) -> list[Parameter]:
-    """peft's two: A as the layer with `rank` outputs, B from there to the layer's outputs."""
+    """Return the two matrices of LoRA (arXiv:2106.09685) as peft names them: A (rank, inputs) and B (outputs, rank)."""
     out, *rest = weight.shape
     down = (rank, *rest)
     up = (out, rank, *(1 for _ in rest[1:]))

@@ -30,8 +30,8 @@ def test_a_checkpoint_is_no_larger_than_planned(ranks, tmp_path):
     run_layout(ranks, cases, tmp_path / "out", seconds=300)
     for name in strategies:
         parsed = parse_spec(cases[name]["spec"])
-        adapted = trainable_model(builtin_models.structure_of(parsed.model), parsed)
-        assert isinstance(adapted, TrainableModel)
-        planned = disk_need(parsed, adapted).checkpoint_bytes
+        trainable = trainable_model(builtin_models.structure_of(parsed.model), parsed)
+        assert isinstance(trainable, TrainableModel)
+        planned = disk_need(parsed, trainable).checkpoint_bytes
         [folder] = (tmp_path / f"run-{name}" / "checkpoints").iterdir()
         assert 0.5 * planned < on_disk(folder) <= planned

@@ -156,7 +156,7 @@ class TestThisMachine:
         world.settings.backend = "slurm"
         found = plan(world, TOO_LARGE)
         assert (found.fits, found.gpus) == (None, [])
-        assert found.summary.endswith("it is the host's memory, since the workers have no GPUs")
+        assert found.summary.endswith("this is host memory, because the workers have no GPUs")
 
 
 class TestFolders:

@@ -97,6 +97,6 @@ def test_a_block_keeps_what_is_counted(bf16):
         y = block(x)
         kept = counted.live - before - y.nbytes
     model = builtin_models.structure_of(GptModel(layers=1, width=width, heads=heads)).transformer
-    numbers = ComputeDtype(2 if bf16 else 4, autocast=bf16)
-    told = saved(block_ops(model, examples * length, numbers, None), numbers) - x.nbytes
+    dtype = ComputeDtype(2 if bf16 else 4, autocast=bf16)
+    told = saved(block_ops(model, examples * length, dtype, None), dtype) - x.nbytes
     assert told == pytest.approx(kept, rel=0.03)
