@@ -127,7 +127,7 @@ def test_the_service_says_it_of_itself_to_administrators_alone(world: World) -> 
     answer = world.client.get("/v1/doctor")
     assert answer.status_code == 200
     assert {"database", "runs", "route"} <= {finding["name"] for finding in answer.json()["findings"]}
-    assert world.person("user", "anna").get("/v1/doctor").status_code == 403
+    assert world.new_user("user", "anna").get("/v1/doctor").status_code == 403
 
 
 def test_in_a_request_slurm_is_not_asked(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
