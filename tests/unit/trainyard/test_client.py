@@ -121,7 +121,9 @@ class TestSubmit:
 
     @pytest.mark.parametrize("document", ["digits.yaml", Path("digits.yaml"), "", [SPEC]])
     def test_the_name_of_a_file_is_no_spec(self, service, document):
-        with pytest.raises(InvalidRequestError, match=r'mapping of fields or YAML text; .* Path\("spec.yaml"\)\.read_text'):
+        with pytest.raises(
+            InvalidRequestError, match=r'mapping of fields or YAML text; .* Path\("spec.yaml"\)\.read_text'
+        ):
             service.client().submit(document)
         assert service.requests == []
 
