@@ -3,9 +3,10 @@
 import os
 from dataclasses import dataclass, field
 
+from service.core.setting_parsers import parse_gpu_memory
 from service.core.settings import Settings
 from service.planner.build_plan import build_plan
-from service.planner.devices import Device, devices, machine_bytes, parse_sizes, share_of_machine
+from service.planner.devices import Device, devices, machine_bytes, share_of_machine
 from service.planner.fit import FitEstimator, choose_strategy, exceeds_memory
 from service.planner.model_reader import ModelInfo, ModelReader
 from service.planner.trainable_parameters import trainable_problem
@@ -98,7 +99,7 @@ class Planner:
         cluster = accepted.cluster
         if is_stale(cluster):
             cluster = cluster.model_copy(update={"partitions": []})
-        return devices(accepted.spec.resources, cluster, parse_sizes(self.settings.gpu_memory_gb))
+        return devices(accepted.spec.resources, cluster, parse_gpu_memory(self.settings.gpu_memory_gb))
 
 
 def preview_script(settings: Settings, spec: TrainingSpec, site: Site) -> tuple[str | None, str | None]:

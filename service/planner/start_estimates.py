@@ -7,8 +7,8 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from service.core.errors import NotFoundError, TooManyRequestsError
-from service.db.ask_models import StartEstimate
 from service.db.engine import Database
+from service.db.models import StartEstimate
 from trainyard.contract.wire.plans import StartEstimateResource
 
 _MAX_WAITING = 20

@@ -27,6 +27,6 @@ def lookup_policy(scheduler: Literal["local", "slurm"], settings: Settings) -> L
         # The service reads its own queue under a lock, so one lookup is proof.
         return LookupPolicy(times=1, after=timedelta(0))
     # sbatch may retry by itself for two minutes, and slurmctld may list a job late.
-    confirm_absence = timedelta(seconds=settings.slurm_doubt_seconds)
-    call_timeout = timedelta(seconds=settings.slurm_submit_seconds + SUBMITTER_MARGIN_SECONDS)
+    confirm_absence = timedelta(seconds=settings.slurm_confirm_absence_seconds)
+    call_timeout = timedelta(seconds=settings.slurm_submit_timeout_seconds + SUBMITTER_MARGIN_SECONDS)
     return LookupPolicy(times=3, after=confirm_absence, interval=confirm_absence / 3, call_timeout=call_timeout)

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from service.__main__ import main
 from service.core.errors import ServiceError
 from service.core.settings import Settings, misspelled_variables
+from service.main import main
 from service.planner.service import preview_script
 from trainyard.contract.spec.resolve import resolve
 from trainyard.contract.spec.site import Site

@@ -8,7 +8,7 @@ from service.scheduler.base import SUBMITTER_MARGIN_SECONDS
 
 
 def test_call_timeout_covers_the_lifetime_of_the_submitter_process() -> None:
-    policy = lookup_policy("slurm", Settings(slurm_submit_seconds=20))
+    policy = lookup_policy("slurm", Settings(slurm_submit_timeout_seconds=20))
     assert policy.call_timeout >= timedelta(seconds=20 + SUBMITTER_MARGIN_SECONDS)
 
 
