@@ -40,11 +40,8 @@ class AsyncServiceCalls(AsyncTransport):
 
     async def start_estimate(self, estimate_id: str) -> StartEstimateResource:
         """Return the start estimate of a plan."""
-        return await self._send(
-            Request(
-                "GET", f"/v1/start-estimates/{segment(estimate_id, 'start estimate')}", model(StartEstimateResource)
-            )
-        )
+        path = f"/v1/start-estimates/{segment(estimate_id, 'start estimate')}"
+        return await self._send(Request("GET", path, model(StartEstimateResource)))
 
     async def submit_sweep(
         self,

@@ -41,11 +41,8 @@ class ServiceCalls(Transport):
 
     def start_estimate(self, estimate_id: str) -> StartEstimateResource:
         """Return the start estimate of a plan."""
-        return self._send(
-            Request(
-                "GET", f"/v1/start-estimates/{segment(estimate_id, 'start estimate')}", model(StartEstimateResource)
-            )
-        )
+        path = f"/v1/start-estimates/{segment(estimate_id, 'start estimate')}"
+        return self._send(Request("GET", path, model(StartEstimateResource)))
 
     def submit_sweep(
         self,
