@@ -1,8 +1,11 @@
-"""What a block keeps for its backward and what the backward makes, operation by operation. Pure.
+"""Activation memory of a block, operation by operation: what the forward saves and what the backward allocates. Pure
+functions. Bytes are those of one micro-batch on one rank.
 
-Sources: what autograd saves for each operation of `worker/tasks/gpt.py` and of transformers' Llama with fused
-attention, counted from live tensors (`bench/planner.py` compares). Bytes are those of one micro-batch on one rank.
-For a plain fp16 Llama this comes to T x h x (12 + 4 r + 8 f / h), r being the part of heads that have their own keys.
+The accounting follows Korthikanti et al. 2022 (arXiv:2205.05198, section 4.1), with the tensors that autograd saves for
+`worker/tasks/gpt.py` and for the Llama of transformers, counted from live tensors (`bench/planner.py` compares them).
+Attention is fused (FlashAttention, arXiv:2205.14135): it saves q, k, v, its output and 4 bytes per token and head. For
+an fp16 Llama this sums to T h (12 + 4 r + 8 f / h) bytes: T tokens, width h, feed-forward width f, and r the number of
+key-value heads over the number of heads.
 """
 
 from collections.abc import Iterable
@@ -13,13 +16,13 @@ from service.planner.model_structure import Transformer
 
 @dataclass(frozen=True)
 class ComputeDtype:
-    """In what the forward computes."""
+    """The dtype of the forward pass."""
 
     bytes: int
-    """Of a computed value: 4, or 2 in bf16 and fp16."""
+    """Bytes of a computed value: 4, or 2 in bf16 and fp16."""
     autocast: bool = False
-    """Weights stay in fp32 and are cast at each use; the copies live until their use's backward. The stream between
-    blocks stays in fp32."""
+    """Weights stay in fp32 and are cast at each use; autograd keeps the copies until the backward of that use (PyTorch
+    documentation, `torch.autocast`). The residual stream between blocks stays in fp32."""
 
     @property
     def stream(self) -> int:
@@ -27,29 +30,29 @@ class ComputeDtype:
 
     @property
     def copy(self) -> int:
-        """Bytes of a weight's cast copy."""
+        """Bytes per element of a weight's cast copy."""
         return self.bytes if self.autocast and self.bytes < 4 else 0
 
 
 @dataclass(frozen=True)
 class Op:
-    """One operation in the forward's order. Bytes, but for `weights`."""
+    """One operation of the forward pass. All fields but `weights` are in bytes."""
 
     saved: int
-    """For the backward."""
+    """Saved for the backward."""
     grad_in: int
-    """Of the gradient of its inputs."""
+    """The gradient of its inputs."""
     grad_out: int
-    """Of the gradient of its output."""
+    """The gradient of its output."""
     weights: int = 0
-    """Elements that it multiplies with."""
+    """Elements of its weight."""
     saved_output: int = 0
-    """Of its output where selective checkpointing keeps it."""
+    """Its output, if selective activation checkpointing saves it."""
 
 
 @dataclass(frozen=True)
 class Adapters:
-    """LoRA in a block: the rank, and the layers that have it."""
+    """LoRA adapters in a block (arXiv:2106.09685): their rank, and the layers that have them."""
 
     rank: int
     names: frozenset[str]
@@ -60,7 +63,7 @@ class Adapters:
 
 
 def block_ops(model: Transformer, tokens: int, dtype: ComputeDtype, adapters: Adapters | None) -> list[Op]:
-    """One block of a decoder."""
+    """Return the operations of one decoder block in forward order."""
     if model.own:
         return _gpt(model, tokens, dtype, adapters)
     return _llama(model, tokens, dtype, adapters)
@@ -82,17 +85,17 @@ def _gpt(m: Transformer, t: int, n: ComputeDtype, lora: Adapters | None) -> list
     ]
     if lora is not None:
         inputs = {1: ("qkv", w), 3: ("out", w), 5: ("0", w), 7: ("2", f)}
-        for place, (name, size) in inputs.items():
-            ops[place] = _adapted(ops[place], lora.has(name), size, t, n, lora)
+        for index, (name, size) in inputs.items():
+            ops[index] = _adapted(ops[index], lora.has(name), size, t, n, lora)
     return ops
 
 
 def _llama(m: Transformer, t: int, n: ComputeDtype, lora: Adapters | None) -> list[Op]:
     h, f, c, s = t * m.width, t * m.feed_forward, n.bytes, n.stream
     q, k = t * m.heads * m.head_width, t * m.key_value_heads * m.head_width
-    # The norm computes in fp32; its weight's gradient needs what it is multiplied with.
+    # RMSNorm computes in fp32 and saves its normalized input for the gradient of its weight.
     norm = Op(saved=4 * h + 4 * t + (0 if lora else s * h), grad_in=s * h, grad_out=s * h)
-    # Each projection casts the fp32 stream for itself.
+    # With autocast, each projection casts the fp32 stream separately.
     casts = (3, 2) if n.copy else (1, 1)
     heads = m.width * m.head_width
     ops = [
@@ -125,55 +128,56 @@ def _llama(m: Transformer, t: int, n: ComputeDtype, lora: Adapters | None) -> li
     ]
     if lora is not None:
         inputs = {1: (("q_proj", "k_proj", "v_proj"), h), 3: (("o_proj",), q), 5: (("gate_proj", "up_proj"), h)}
-        for place, (names, size) in {**inputs, 7: (("down_proj",), f)}.items():
-            ops[place] = _adapted(ops[place], lora.has(*names), size, t, n, lora)
+        for index, (names, size) in {**inputs, 7: (("down_proj",), f)}.items():
+            ops[index] = _adapted(ops[index], lora.has(*names), size, t, n, lora)
     return ops
 
 
 def _adapted(op: Op, count: int, inputs: int, tokens: int, n: ComputeDtype, lora: Adapters) -> Op:
-    """An adapter keeps what is between its two matrices, and with dropout an input of its own and the mask."""
+    """Add what adapters save: the value between their two matrices and, with dropout, its input and mask."""
     each = n.bytes * tokens * lora.rank + ((n.bytes + 1) * inputs if lora.dropout else 0)
     return replace(op, saved=op.saved + count * each)
 
 
 def layer_op(inputs: int, outputs: int, weights: int, examples: int, dtype: ComputeDtype) -> list[Op]:
-    """A layer with its activation, of a plain network: what it keeps is its input."""
+    """Return a layer of an MLP or convnet with its activation function; it saves its input."""
     c = dtype.bytes * examples
     return [Op(saved=c * inputs, grad_in=c * inputs, grad_out=c * outputs, weights=weights, saved_output=c * outputs)]
 
 
 def saved(ops: Iterable[Op], dtype: ComputeDtype) -> int:
-    """Bytes that a block's forward leaves for its backward."""
+    """Return the bytes that a block's forward saves for its backward."""
     return sum(op.saved + dtype.copy * op.weights for op in ops)
 
 
 @dataclass(frozen=True)
 class Head:
-    """From the last block to the loss. Bytes."""
+    """The part from the last block to the loss. All fields but `weights` and `pieces` are in bytes."""
 
     kept: int
-    """Until its backward: the norm's input and output."""
+    """Saved until its backward: the input and output of the final norm."""
     logits: int
-    """Until its backward: what the loss keeps of them."""
+    """Saved until its backward: what the loss needs of the logits."""
     forward: int
-    """Beside both, at the forward's fullest moment."""
+    """Allocated beside both at the peak of its forward."""
     backward: int
-    """Beside both, at the backward's."""
+    """Allocated beside both at the peak of its backward."""
     after: int
-    """When the logits' own gradient turns into that of the head's input: in their place."""
+    """Allocated in place of `logits` while the gradient of the head's input is computed."""
     weights: int
-    """Elements that make the logits."""
+    """Elements of the output layer's weight."""
     pieces: int = 1
 
 
 MOST_LOGITS = 2**26
-"""As `worker/tasks/language_loss.py` has it: a test compares."""
+"""Elements. The limit in `worker/tasks/language_loss.py`; a test compares the two."""
 
 
 def head_of(m: Transformer, tokens: int, dtype: ComputeDtype, *, frozen: bool) -> Head:
-    """The final norm, the logits and their loss: whole, or in pieces where they are many.
+    """Return the memory of the final norm, the logits and the cross-entropy loss.
 
-    The loss is computed in fp32: logits, their logarithms and two gradients of the same size, 4 bytes each.
+    Above `MOST_LOGITS` elements, logits are computed in pieces. The loss is computed in fp32: logits, log-probabilities
+    and two gradients of the same size, with 4 bytes per element each.
     """
     h, c, s = tokens * m.width, dtype.bytes, dtype.stream
     normed = s * h if not m.own and not frozen else 0
@@ -207,6 +211,6 @@ def head_of(m: Transformer, tokens: int, dtype: ComputeDtype, *, frozen: bool) -
 
 
 def no_head(outputs: int, examples: int) -> Head:
-    """A loss on a few outputs."""
+    """Return the head of a model with few outputs."""
     return Head(kept=0, logits=8 * outputs * examples, forward=4 * outputs * examples, backward=8 * outputs * examples,
                 after=0, weights=0)  # fmt: skip
