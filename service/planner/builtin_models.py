@@ -1,4 +1,4 @@
-"""Our own models by formula, as `worker/tasks` builds them; a test compares the two. Pure."""
+"""The structures of the builtin models by formula. A test compares them with the modules of `worker/tasks`."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -7,11 +7,11 @@ from service.planner.model_structure import ModelStructure, Parameter, Transform
 from trainyard.contract.spec.sections import ConvnetModel, GptModel, MlpModel
 
 MAX_LAYERS = 1024
-"""A model with more is not counted: its list of parameters alone would be a burden."""
+"""A model with more layers is not counted, because its list of parameters would take too much memory."""
 
 
 def structure_of(model: GptModel | ConvnetModel | MlpModel) -> ModelStructure | None:
-    """None where the model has more layers than are counted."""
+    """Return the structure of a builtin model, or None if it has more than `MAX_LAYERS` layers."""
     match model:
         case GptModel():
             return _gpt(model) if model.layers <= MAX_LAYERS else None
@@ -66,7 +66,7 @@ def _mlp(model: MlpModel) -> ModelStructure:
         parameters=tuple(parameter for name, (before, after) in pairs for parameter in _linear(name, before, after)),
         blocks=tuple(names),
         output=names[-1],
-        # A linear layer keeps its input, which is what the activation before it keeps.
+        # A linear layer saves its input, which is the tensor that the activation before it saves.
         sizes=model.sizes[:-1],
     )
 
@@ -83,7 +83,7 @@ def _convnet(model: ConvnetModel) -> ModelStructure:
         parameters=tuple(parameters),
         blocks=("features.0", "features.2", "features.5", "head.2"),
         output="head.2",
-        # Images of 8 x 8; pooling keeps the places of its maxima, 8 bytes each, counted as two values.
+        # Images have 8 x 8 pixels. Pooling saves the indices of its maxima, 8 bytes each, counted as two values.
         sizes=(64, 64 * first, (64 + 16 + 32) * first, (16 + 4 + 8) * second),
     )
 

@@ -1,7 +1,7 @@
-"""What a Hugging Face folder says of its model: `config.json` and the headers of its safetensors.
+"""Reading a Hugging Face folder: `config.json` and the headers of its safetensors files.
 
-The folder is its owner's, so it is hostile: only regular files under the allowed roots are opened, none is read past a
-cap, nothing of it is executed, and the weights themselves are never read.
+The folder is untrusted: only regular files under the allowed roots are opened, each up to a size limit, nothing is
+executed, and weights are never read. The header format is documented at https://github.com/huggingface/safetensors.
 """
 
 import json
@@ -19,7 +19,7 @@ MAX_CONFIG_BYTES = 2**20
 MAX_INDEX_BYTES = 32 * 2**20
 MAX_HEADER_BYTES = 32 * 2**20
 MAX_TOTAL_HEADER_BYTES = 128 * 2**20
-"""Bytes of all headers together."""
+"""Of all headers together."""
 MAX_SHARDS = 2048
 MAX_ENTRIES = 10_000
 MAX_TENSORS = 50_000
@@ -28,16 +28,16 @@ WIDTHS = {
     "F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2,
     "F8_E4M3": 1, "F8_E5M2": 1, "I8": 1, "U8": 1, "BOOL": 1,
 }  # fmt: skip
-"""Bytes of an element, by safetensors' names."""
+"""Bytes of an element, by the dtype names of safetensors."""
 
 
 class FolderError(Exception):
-    """The folder is not what it should be; the message names the file."""
+    """The folder is not a readable model; the message names the file."""
 
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """One tensor in the folder."""
+    """One tensor in a safetensors file."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -49,19 +49,19 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class FolderContents:
-    """All that is read of a folder."""
+    """What is read of a folder."""
 
     config: Mapping[str, Any]
     tensors: Mapping[str, StoredTensor]
     bytes: int
-    """Of the weights on disk."""
+    """Bytes of the weights on disk."""
 
 
 def read_folder(path: str, roots: Sequence[str]) -> FolderContents:
     """Read a model's configuration and headers.
 
     Raises:
-        FolderError: a file is missing, broken, too large, no regular file, or leads out of the roots.
+        FolderError: A file is missing, broken, too large, not a regular file, or outside of the roots.
     """
     folder = Path(path)
     real = _inside(folder, roots)
@@ -81,7 +81,7 @@ def read_folder(path: str, roots: Sequence[str]) -> FolderContents:
 
 
 def _inside(path: Path, roots: Sequence[str]) -> Path:
-    """The real path, links followed."""
+    """Return the real path, with links resolved."""
     try:
         real = path.resolve(strict=True)
         allowed = [Path(root).resolve() for root in roots]
@@ -95,7 +95,7 @@ def _inside(path: Path, roots: Sequence[str]) -> Path:
 def _open(path: Path, roots: Sequence[str]) -> IO[bytes]:
     real = _inside(path, roots)
     try:
-        # A pipe would make the open wait for a writer.
+        # Without O_NONBLOCK, opening a pipe would wait for a writer.
         handle = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         raise FolderError(f"{path.name} cannot be read: {_reason(error)}") from None
@@ -132,7 +132,7 @@ def _read(file: IO[bytes], count: int, name: str) -> bytes:
 
 
 def _shards(folder: Path, roots: Sequence[str]) -> list[str]:
-    """The files with weights: as the index says, or the only one there is."""
+    """Return the names of the weight files: those of the index, or all *.safetensors."""
     if (folder / INDEX).is_file():
         weights = _json(folder / INDEX, MAX_INDEX_BYTES, roots).get("weight_map")
         if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights.values()):
@@ -158,7 +158,7 @@ def _listed(folder: Path) -> list[str]:
 
 
 def _header(path: Path, roots: Sequence[str], room: int) -> tuple[dict[str, StoredTensor], int, int]:
-    """Tensors, bytes of weights, bytes of the header."""
+    """Return the tensors, the bytes of weights and the bytes of the header."""
     with _open(path, roots) as file:
         prefix = _read(file, 8, path.name)
         length = int.from_bytes(prefix, "little")
