@@ -11,7 +11,7 @@ import structlog
 from fastapi import APIRouter
 from starlette.responses import Response, StreamingResponse
 
-from service.audit.log import notice
+from service.audit.log import add_audit_detail
 from service.checkpoints.conditions import Wanted, freshness
 from service.checkpoints.safe_files import CHUNK, Span, list_files, oddity, open_below, read_span, span_of
 from service.core.errors import ConflictError, InvalidRequestError, NotFoundError, RangeError
@@ -79,7 +79,7 @@ def file_response(root: Path, path: str, wanted: Wanted, *, code: str = "file_no
     if handle is None:
         if kind := oddity(root, path):
             log.warning("asked for what is not a regular file", folder=str(root), path=path, kind=kind)
-            notice(kind=kind, path=path)
+            add_audit_detail(kind=kind, path=path)
         raise NotFoundError(f"there is no file {path!r}", code=code, param="path")
     seen = os.fstat(handle)
     headers, size = freshness(seen), seen.st_size
@@ -127,7 +127,7 @@ def archive_response(root: Path, name: str, *, head: bool = False) -> Response:
     members = [_member(file, name) for file in list_files(root, hidden=True, odd=odd)]
     if odd:
         log.warning("left out what is not a regular file", folder=str(root), paths=odd[:_NAMED])
-        notice(left_out=odd[:_NAMED])
+        add_audit_detail(left_out=odd[:_NAMED])
     if not members:
         raise NotFoundError("there are no files", code="file_not_found")
     headers = {

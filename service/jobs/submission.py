@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from service.audit.log import about
+from service.audit.log import set_audit_target
 from service.auth.principals import Principal
 from service.core.errors import ConflictError, InvalidRequestError, QuotaExceededError
 from service.core.ids import new_job_id
@@ -156,7 +156,7 @@ def _store(
             return before
         check_user_quotas(session, principal, limits=limits, quota=house.quota, now=now)
         jobs.add(job)
-        about(job.id)
+        set_audit_target(job.id)
         if job.origin is not None:
             jobs.add_event(job, "forked", _fork_words(Origin.model_validate(job.origin)), data=job.origin)
         if asked.force:

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from service.api.dependencies import Services
-from service.audit.log import about
+from service.audit.log import set_audit_target
 from service.auth.principals import Principal
 from service.code.service import admit
 from service.core.errors import InvalidSpecError, PermissionDeniedError, ServiceError
@@ -146,7 +146,7 @@ def _store(
             repository.add(job)
             if asking.force:
                 record_override(repository, job)
-        about(sweep.id)
+        set_audit_target(sweep.id)
         answer = _detail(sweep, [job for job, _ in jobs], now).model_dump(mode="json")
         if key is not None:
             repository.store_response(user.id, key, answer)
