@@ -40,7 +40,7 @@ def test_a_token_is_made_shown_once_and_revoked(visit: Visit) -> None:
     page = visit.go("/admin")
     page.get_by_label("Name").fill("carla")
     page.get_by_label("Role").select_option("viewer")
-    expect(page.get_by_text("May run code of their own")).to_be_hidden()
+    expect(page.get_by_text("Can run custom code")).to_be_hidden()
     page.get_by_label("Days until it ends").fill("30")
     page.get_by_role("button", name="Create").click()
     secret = created(page)
@@ -50,7 +50,7 @@ def test_a_token_is_made_shown_once_and_revoked(visit: Visit) -> None:
     bearer = {"Authorization": f"Bearer {secret}"}
     assert httpx.get(f"{visit.url}/v1/tokens/self", headers=bearer).json()["role"] == "viewer"
     page.get_by_role("button", name="Revoke carla").click()
-    page.get_by_role("button", name="Not now").click()
+    page.get_by_role("button", name="Back").click()
     assert httpx.get(f"{visit.url}/v1/tokens/self", headers=bearer).status_code == 200
     page.get_by_role("button", name="Revoke carla").click()
     page.get_by_role("button", name="Revoke", exact=True).click()

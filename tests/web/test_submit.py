@@ -89,9 +89,9 @@ def test_what_cannot_fit_says_so_and_offers_to_be_forced(writing: Page) -> None:
     huge = "{source: builtin, name: mlp, sizes: [2, 200000, 200000, 3]}"
     written(writing, TEXT.replace("{source: builtin, name: mlp}", huge))
     expect(writing.locator("#verdict")).to_contain_text("Does not fit")
-    expect(writing.get_by_text("Submit all the same")).to_be_visible()
+    expect(writing.get_by_text("Submit anyway")).to_be_visible()
     written(writing, TEXT)
-    expect(writing.get_by_text("Submit all the same")).to_be_hidden()
+    expect(writing.get_by_text("Submit anyway")).to_be_hidden()
 
 
 def test_tab_indents_and_enter_keeps_the_indentation(writing: Page) -> None:
@@ -124,9 +124,9 @@ def test_a_preset_with_code_of_its_own_runs_from_the_browser_alone(visit: Visit)
     expect(page.locator("#code-told")).to_have_text("It runs code of your own: spirals.py is wanted.")
     page.get_by_role("button", name="Submit", exact=True).click()
     expect(page.get_by_role("heading", name="Submit without spirals.py?")).to_be_visible()
-    page.get_by_role("button", name="Not now").click()
+    page.get_by_role("button", name="Back").click()
     page.get_by_role("button", name="Upload the preset").click()
-    expect(page.locator("#code-told")).to_contain_text("Its code is uploaded: sha256:")
+    expect(page.locator("#code-told")).to_contain_text("Code uploaded: sha256:")
     assert re.search(r"^code: .sha256:[0-9a-f]{64}", page.locator("#spec").input_value(), re.M)
     page.get_by_role("button", name="Submit", exact=True).click()
     page.wait_for_url(re.compile("/jobs/job_"))
@@ -169,10 +169,10 @@ def test_a_submitted_spec_becomes_one_running_job_that_can_be_forked(visit: Visi
     assert "bucket_cap_mb" not in area.input_value()  # a default
     whole, begun = area.input_value(), page.locator("#begun")
     expect(begun).to_have_text("Goes on from the newest checkpoint of by-hand, at step 200.")
-    page.get_by_role("button", name="Begin anew instead").click()
+    page.get_by_role("button", name="Start from scratch").click()
     expect(begun).to_have_text("Begins anew, with a copy of by-hand.")
     expect(area).to_have_value(whole.replace(f"resume_from: {job.id}\n", ""))
-    page.get_by_role("button", name="Go on from its checkpoint instead").click()
+    page.get_by_role("button", name="Continue from its checkpoint").click()
     expect(area).to_have_value(whole)
     written(page, area.input_value().replace("steps: 200", "steps: 300").replace("by-hand", "forked"))
     page.get_by_role("button", name="Submit", exact=True).click()
@@ -237,7 +237,7 @@ def test_slurm_is_asked_when_it_would_start(visit: Visit) -> None:
     page.route("**/v1/plans?ask_scheduler=true*", lambda route: route.fulfill(json={"ask": asked}))
     page.route("**/v1/asks/ask_1", lambda route: route.fulfill(json=answered))
     visit.go("/submit")
-    page.get_by_role("button", name="Ask Slurm when it would start").click()
+    page.get_by_role("button", name="Estimate the start time").click()
     expect(page.locator("#asked")).to_have_text("Submitted now, it would start about 1 Jan 2026, 13:00.")
 
 
