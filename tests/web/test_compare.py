@@ -94,7 +94,7 @@ def test_a_run_is_added_by_its_name_and_left_out_again(visit: Visit, client: Cli
         page.locator("#found a").click()
         expect(page.locator(f'tr[data-id="{job_id}"]')).to_be_visible()
     drawn(page, 2)
-    page.get_by_role("link", name="Leave of-a-sweep out").first.click()
+    page.get_by_role("link", name="Remove of-a-sweep").first.click()
     expect(page.locator("#runs tbody tr")).to_have_count(1)
     expect(page).to_have_url(f"{visit.url}/compare?job={second}")
 

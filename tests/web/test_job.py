@@ -230,7 +230,7 @@ def test_a_failure_says_where_and_what_to_try_and_its_retry_can_be_cancelled(
 ) -> None:
     job = client.job(ahead["too-hot"])
     page = visit.go(f"/jobs/{job.id}")
-    expect(page.locator("#failed-where")).to_contain_text("Rank 0 failed first", timeout=90_000)
+    expect(page.locator("#failed-where")).to_contain_text("First failure: rank 0", timeout=90_000)
     expect(page.locator("#failed-hint")).to_contain_text("Lower optimizer.lr")
     page.get_by_text("Traceback", exact=True).click()
     expect(page.locator("#failed-trace pre")).to_contain_text("TrainingError")
