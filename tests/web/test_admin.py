@@ -112,7 +112,7 @@ def test_the_audit_is_narrowed_and_paged(visit: Visit, client: Client) -> None:
     page.get_by_role("link", name="Newest").click()
     page.get_by_label("User").fill("nobody")
     page.get_by_role("button", name="Show").click()
-    expect(page.get_by_role("heading", name="Nothing matches")).to_be_visible()
+    expect(page.get_by_role("heading", name="No matching entries")).to_be_visible()
 
 
 @pytest.mark.parametrize("path", ["/admin", "/admin/webhooks", "/admin/audit"])

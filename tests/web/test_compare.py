@@ -143,4 +143,4 @@ def test_first_view_is_drawn_without_scripts(visit: Visit, sweep: SweepDetail) -
 def test_a_job_that_is_gone_is_named(visit: Visit) -> None:
     gone = "job_01kdvdna00az9cxjnszk8v8abh"
     page = visit.go(f"/compare?job={gone}")
-    expect(page.get_by_text(f"There is no job {gone} any more")).to_be_visible()
+    expect(page.get_by_text(f"Job {gone} no longer exists.")).to_be_visible()
