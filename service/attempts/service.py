@@ -11,7 +11,7 @@ from service.db.engine import Database
 from service.db.models import Attempt, Checkpoint, Event, Job, LogChunk
 from service.jobs.profiles import pending_request
 from service.jobs.repository import JobRepository
-from service.metrics.ingest.decoding import of_model
+from service.metrics.ingest.decode import batch_from_model
 from service.metrics.ingest.writer import PointWriter
 from trainyard.contract.wire.reports import (
     CheckpointReport,
@@ -58,9 +58,9 @@ class Ingest:
                 # Of two jobs of one attempt the claimant is the one to watch, whichever answer came back from sbatch.
                 attempt.scheduler_id = claim.scheduler_id
                 attempt.submitted_at = attempt.submitted_at or self._now
-                jobs.event(job, "submitted", f"the scheduler has it as {claim.scheduler_id}, says its worker")
+                jobs.add_event(job, "submitted", f"the scheduler has it as {claim.scheduler_id}, says its worker")
             if job.status != "running":
-                jobs.move(job, "running", f"running on {', '.join(nodes)}")
+                jobs.transition(job, "running", f"running on {', '.join(nodes)}")
             return ClaimGrant(execution=attempt.execution)
 
     def heartbeat(self) -> HeartbeatReply:
@@ -82,11 +82,11 @@ class Ingest:
         Returns:
             How many were new.
         """
-        (outcome,) = PointWriter(self._database).write([(self._attempt_id, of_model(batch))], self._now)
+        (outcome,) = PointWriter(self._database).write([(self._attempt_id, batch_from_model(batch))], self._now)
         if isinstance(outcome, ServiceError):
             raise outcome
         self._count("points", len(batch.points))
-        return outcome.fresh
+        return outcome.inserted
 
     def events(self, batch: EventsBatch) -> int:
         """Add lines to the job's history, each once."""
@@ -184,8 +184,8 @@ class Ingest:
 
     def _rows(self, jobs: JobRepository, reports: ReportRepository) -> tuple[Attempt, Job]:
         """The attempt and its job, which is locked first so that all writers of a job take their locks in one order."""
-        job = jobs.locked(jobs.attempt(self._attempt_id).job_pk)
-        return jobs.fresh_attempt(self._attempt_id), job
+        job = jobs.get_for_update(jobs.get_attempt(self._attempt_id).job_pk)
+        return jobs.reload_attempt(self._attempt_id), job
 
 
 def _check_execution(attempt: Attempt, execution: int) -> None:
@@ -225,7 +225,7 @@ def read_log(
     with database.read() as session:
         jobs, reports = JobRepository(session, now), ReportRepository(session, database)
         job = jobs.get(job_id)
-        row = jobs.attempt_by_number(job, attempt)
+        row = jobs.find_attempt(job, attempt)
         if row is None and attempt is not None:
             raise NotFoundError(f"the job has no attempt {attempt}", param="attempt", code="attempt_not_found")
         if row is None:

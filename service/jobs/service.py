@@ -44,7 +44,7 @@ def cancel(database: Database, principal: Principal, job_id: str, *, run_root: R
     """
     with database.write() as session:
         jobs = JobRepository(session, now)
-        job = jobs.locked(jobs.get(job_id).pk)
+        job = jobs.get_for_update(jobs.get(job_id).pk)
         require_change(principal, job)
         if job.status in ("succeeded", "failed"):
             raise ConflictError(
@@ -52,7 +52,7 @@ def cancel(database: Database, principal: Principal, job_id: str, *, run_root: R
             )
         if job.desired != "cancelled" and job.status != "cancelled":
             job.desired = "cancelled"
-            jobs.event(job, "cancel_requested", f"cancellation asked for by {principal.name}")
+            jobs.add_event(job, "cancel_requested", f"cancellation asked for by {principal.name}")
         attempt = jobs.current_attempts([job]).get(job.id)
         return job_resource(job, attempt, RunLayout(run_root.root / job.id), now)
 

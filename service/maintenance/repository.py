@@ -13,7 +13,7 @@ _PIECE = 10_000
 """Rows deleted in one transaction: other writers wait no longer than for that."""
 
 
-class HousekeepingRepository:
+class MaintenanceRepository:
     """Jobs and checkpoints as the housekeeper sees them, within one session."""
 
     def __init__(self, session: Session):

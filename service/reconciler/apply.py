@@ -38,23 +38,23 @@ class VerdictWriter:
         now = self.services.clock()
         with self.lease.write() as session:
             jobs = JobRepository(session, now)
-            fresh = jobs.locked(job.pk)
+            fresh = jobs.get_for_update(job.pk)
             if fresh.status != job.status or fresh.attempt_id != job.attempt_id:
                 return
             if verdict.ended and attempt is not None:
-                row = jobs.attempt(attempt.id)
+                row = jobs.get_attempt(attempt.id)
                 _end(fresh, row, verdict, restarts(jobs, row, finish), now)
                 row.failed_node = failed_node
             elif attempt is not None:
-                jobs.attempt(attempt.id).estimated_start = verdict.estimated_start
+                jobs.get_attempt(attempt.id).estimated_start = verdict.estimated_start
             session.flush()
             if verdict.status is not None:
                 log.info("moved", source=fresh.status, target=verdict.status, reason=verdict.reason)
-                jobs.move(fresh, verdict.status, verdict.message or "", reason=verdict.reason)
+                jobs.transition(fresh, verdict.status, verdict.message or "", reason=verdict.reason)
                 if fresh.status in TERMINAL:
                     fresh.finished_at = _finished_at(fresh, finish, now)
             elif verdict.message is not None:
-                jobs.say(fresh, verdict.message)
+                jobs.set_status_message(fresh, verdict.message)
             self.services.crash("apply.before-commit")
 
 

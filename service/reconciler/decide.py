@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal
 
-from service.jobs.states import MOVES, SUSPENDED
+from service.jobs.states import SUSPENDED, TRANSITIONS
 from service.reconciler.run_dir import Unclaimed
 from service.scheduler.base import EndedAs, Observation
 from trainyard.contract.wire.reports import CONTINUE_REASONS, ExitReason, Failure, FinishRecord
@@ -229,7 +229,7 @@ _OUT_OF_MEMORY = Failure(
 
 
 def _cancelled(facts: Facts) -> Verdict:
-    if "cancelled" not in MOVES[facts.status]:
+    if "cancelled" not in TRANSITIONS[facts.status]:
         return Verdict(status="cancelling", message="asked to stop")
     return Verdict(
         status="cancelled",
@@ -241,7 +241,7 @@ def _cancelled(facts: Facts) -> Verdict:
 
 
 def _paused(facts: Facts, why: ExitReason) -> Verdict:
-    if "paused" not in MOVES[facts.status]:
+    if "paused" not in TRANSITIONS[facts.status]:
         return Verdict(status="pausing", message="asked to save a checkpoint and stop")
     if not facts.claimed:
         message = "paused before it began; its place in the queue is given back"

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from service.jobs.quota import Limits
+from service.jobs.quota import UserQuotas
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Share:
     sweep_parallel: int | None = None
 
 
-def held_back(jobs: Iterable[Share], limits: Limits) -> Mapping[int, str]:
+def held_back(jobs: Iterable[Share], limits: UserQuotas) -> Mapping[int, str]:
     """The waiting jobs that are not submitted yet, each with why in plain words.
 
     A person's jobs go in the order of their creation: a small one does not overtake a large one that waits for room.
@@ -39,7 +39,7 @@ def held_back(jobs: Iterable[Share], limits: Limits) -> Mapping[int, str]:
     first: dict[str, str] = {}
     second: set[str] = set()
     for share in shares:
-        limit = limits.gpus_of(share.role)
+        limit = limits.gpu_quota(share.role)
         if not share.waiting or limit is None:
             continue
         if share.person in second:

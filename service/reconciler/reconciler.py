@@ -12,7 +12,7 @@ from service.api.dependencies import Services
 from service.core.errors import LeaseLostError, UnavailableError
 from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job
-from service.jobs.quota import Limits
+from service.jobs.quota import UserQuotas
 from service.jobs.repository import JobRepository
 from service.jobs.states import ACTIVE
 from service.reconciler.apply import VerdictWriter
@@ -150,10 +150,10 @@ class Reconciler:
 
     def _load(self) -> list[Pair]:
         # Whose turn it is under a limit depends on all that wait; who hands over in the tick takes all at once.
-        all_of_them = self._limits.of_gpus or self._submitter.hand_overs.threads == 0
+        all_of_them = self._limits.limits_gpus or self._submitter.hand_overs.threads == 0
         waiting = None if all_of_them else _NEXT
         with self._services.database.read() as session:
-            found = JobRepository(session, self._services.clock()).unfinished(waiting)
+            found = JobRepository(session, self._services.clock()).list_active(waiting)
             return [Pair(job, attempt) for job, attempt in found]
 
     def _observe(self, pairs: Sequence[Pair]) -> Mapping[str, Observation] | None:
@@ -273,7 +273,7 @@ def _share(pair: Pair) -> Share:
     return Share(job.pk, job.id, job.created_by, job.submitter_role, gpus, waiting, sweep, parallel)
 
 
-def _held(pairs: Sequence[Pair], limits: Limits) -> Mapping[int, str]:
+def _held(pairs: Sequence[Pair], limits: UserQuotas) -> Mapping[int, str]:
     """What is not submitted yet, and why. A job that waits for its sweep does not stand before its person's others."""
     shares = [_share(pair) for pair in pairs]
     beyond = beyond_sweep(shares)

@@ -38,7 +38,7 @@ class FactFinder:
                 jobs = JobRepository(session, self.services.clock())
                 fresh = jobs.get(job.id)
                 barren = continuations_without_progress(fresh, attempt)
-                former = _reasons_before(jobs.attempts(fresh), attempt, barren - 1)
+                former = _reasons_before(jobs.list_attempts(fresh), attempt, barren - 1)
                 used = fresh.retries_used + restarts(jobs, attempt, finish)
             restart = parse_spec(fresh.spec).restart
             retries_left = restart.max_retries - used
@@ -81,7 +81,7 @@ class FactFinder:
 
 def restarts(jobs: JobRepository, attempt: Attempt, finish: FinishRecord | None) -> int:
     """In place: errors of the program, whether or not its launcher lived to count them."""
-    return finish.restarts if finish is not None else jobs.restarts(attempt)
+    return finish.restarts if finish is not None else jobs.count_restarts(attempt)
 
 
 def continuations_without_progress(job: Job, attempt: Attempt) -> int:

@@ -262,6 +262,7 @@ WANTED = [(label, script) for label, script in PLACES if script is not deleted]
 """Where there is still a job to cancel."""
 
 
+@pytest.mark.scenario(1, 8, 32)
 @pytest.mark.parametrize(("label", "script"), PLACES, ids=[f"{script.__name__}-{label}" for label, script in PLACES])
 def test_killed_at(label: str, script: Script, tmp_path: Path, migrated_sqlite: Path) -> None:
     url = f"sqlite:///{tmp_path / 'test.sqlite'}"

@@ -19,7 +19,7 @@ from service.core.settings import Settings
 from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
 from service.db.models import Token
-from service.maintenance.task import Housekeeper
+from service.maintenance.task import MaintenanceTask
 from service.reconciler.reconciler import Reconciler
 from service.reconciler.submission.pool import HandOvers
 from service.reconciler.submission.prepare import Preparation
@@ -33,7 +33,7 @@ from service.scheduler.base import (
     SchedulerUnavailableError,
     SubmitOutcome,
 )
-from service.webhooks.dispatcher import Post
+from service.webhooks.dispatcher import WebhookDispatcher
 from service.webhooks.sender import Sender
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.wire.cluster import ClusterSnapshot
@@ -195,14 +195,14 @@ class World:
     def sweep(self) -> None:
         """A round of the housekeeper, by the service that reconciles."""
         self.reconciler.lease.acquire(self.clock())
-        Housekeeper(self.services, self.reconciler.lease).run_once()
+        MaintenanceTask(self.services, self.reconciler.lease).run_once()
 
     def post(self, sender: Sender | None = None) -> int:
         """A round of the webhooks, by the service that reconciles; how many messages were tried."""
         self.reconciler.lease.acquire(self.clock())
         settings = self.services.settings
         made = sender or Sender(settings.webhook_allowed_hosts, self.services.resolver, seconds=1.0)
-        return Post(self.services, self.reconciler.lease, made).run_once()
+        return WebhookDispatcher(self.services, self.reconciler.lease, made).run_once()
 
     def status(self, job_id: str) -> str:
         return str(self.job(job_id)["status"])

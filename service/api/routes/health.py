@@ -50,7 +50,7 @@ def prometheus(services: ServicesDep) -> Response:
     now, backend = services.clock(), services.settings.backend
     with services.database.read() as session:
         jobs = JobRepository(session, now).count_by_status()
-        unanswered = JobRepository(session, now).count_unanswered()
+        unanswered = JobRepository(session, now).count_unconfirmed()
         cluster = ClusterRepository(session).resource(backend, now)
     return Response(services.metrics.render(jobs, unanswered, cluster.age_seconds), media_type=CONTENT_TYPE_LATEST)
 

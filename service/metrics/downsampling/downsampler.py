@@ -10,7 +10,7 @@ from service.core.errors import UnavailableError
 from service.db.engine import Database
 from service.metrics.downsampling.buckets import Arrival, Kept, merge, spacing, stand_outs
 from service.metrics.downsampling.levels import LEVELS, width_shift
-from service.metrics.ingest.outcome import Stored
+from service.metrics.ingest.repository import InsertResult
 from service.metrics.repository import CurveRepository, Mark, Place
 
 FOLD_AT = 8192
@@ -107,11 +107,11 @@ class Thinner:
         self._changed = threading.Condition()
         self._running = False
 
-    def stored(self, batches: Sequence[Stored]) -> None:
+    def stored(self, batches: Sequence[InsertResult]) -> None:
         """Points are in the database. Of a job that is new to this process, some may wait that were not counted."""
         with self._changed:
             for batch in batches:
-                count = self._waiting.get(batch.job_pk, self._at // 2) + batch.fresh
+                count = self._waiting.get(batch.job_pk, self._at // 2) + batch.inserted
                 self._waiting[batch.job_pk] = count
                 if count >= self._at:
                     self._waiting[batch.job_pk] = 0

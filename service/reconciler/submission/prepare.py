@@ -18,7 +18,7 @@ from service.core.errors import InvalidSpecError, LeaseLostError, UnavailableErr
 from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
-from service.jobs.submission import FORCED
+from service.jobs.submission import PREFLIGHT_OVERRIDDEN
 from service.planner.service import accept, outsized, ungiven
 from service.reconciler.submission.pool import NotAsked, Superseded
 from service.scheduler.base import LaunchPlan, Rejected
@@ -107,7 +107,7 @@ class Preparation:
         """What of a new job waited for the cluster's first snapshot. Reads its model's folder: in no session."""
         now = self.services.clock()
         with self.services.database.read() as session:
-            job = JobRepository(session, now).by_number(job_pk)
+            job = JobRepository(session, now).load(job_pk)
             document, resources = job.spec, parse_spec(job.spec).resources
             if find_place(session, self.services.settings, resources, now).accelerator is None:
                 return Settled(waiting=UNKNOWN_ACCELERATOR)
@@ -128,8 +128,8 @@ class Preparation:
             return []
         with self.services.database.read() as session:
             jobs = JobRepository(session, self.services.clock())
-            job = jobs.by_number(job_pk)
-            if job.attempts or jobs.last_event(job, FORCED, since=None):
+            job = jobs.load(job_pk)
+            if job.attempts or jobs.last_event(job, PREFLIGHT_OVERRIDDEN, since=None):
                 return []
             document = settled or job.spec
         return outsized(self.services, document, self.services.clock())
@@ -137,7 +137,7 @@ class Preparation:
     def _load(self, job_id: str, attempt_id: str) -> tuple[Job, Attempt]:
         with self.services.database.read() as session:
             jobs = JobRepository(session, self.services.clock())
-            return jobs.get(job_id), jobs.attempt(attempt_id)
+            return jobs.get(job_id), jobs.get_attempt(attempt_id)
 
     def _announce(
         self,
@@ -152,8 +152,8 @@ class Preparation:
         """Commit that the scheduler is about to be asked; False where another has done so since."""
         with lease.write() as session:
             jobs = JobRepository(session, self.services.clock())
-            jobs.locked(job.pk)
-            row = jobs.fresh_attempt(attempt_id)
+            jobs.get_for_update(job.pk)
+            row = jobs.reload_attempt(attempt_id)
             if row.last_submit_at != seen or row.scheduler_id is not None or row.ended_at is not None:
                 return False
             row.last_submit_at, row.token_hash, row.script = until, token_hash, script

@@ -95,11 +95,11 @@ class Submitter:
         outsized = self.preparation.outsized(job_pk, settled.spec)
         with self.lease.write() as session:
             jobs = JobRepository(session, now)
-            job = jobs.locked(job_pk)
+            job = jobs.get_for_update(job_pk)
             if job.status != "queued" or job.desired != "run":
                 return
             if settled.waiting:
-                jobs.say(job, f"not handed over yet: {settled.waiting}")
+                jobs.set_status_message(job, f"not handed over yet: {settled.waiting}")
                 return
             job.spec = settled.spec or job.spec
             if problems := [*settled.problems, *self.preparation.refusals(session, job), *outsized]:
@@ -108,7 +108,7 @@ class Submitter:
                 return
             attempt = self._new_attempt(jobs, job, now)
             session.add(attempt)
-            jobs.move(job, "submitting", f"being handed to the scheduler ({self.scheduler.name})")
+            jobs.transition(job, "submitting", f"being handed to the scheduler ({self.scheduler.name})")
             self.services.crash("submit.before-intent")
         self.services.crash("submit.after-intent")
         self._begin(job, attempt)
@@ -150,17 +150,17 @@ class Submitter:
             return
         with self.lease.write() as session:
             jobs = JobRepository(session, now)
-            row = jobs.locked(attempt.job_pk)
+            row = jobs.get_for_update(attempt.job_pk)
             if row.status == "submitting" and row.desired == "run" and row.attempt_id == attempt.id:
-                jobs.say(row, _TAKES_LONG)
+                jobs.set_status_message(row, _TAKES_LONG)
 
     def adopt(self, job: Job, attempt: Attempt, scheduler_id: str) -> None:
         """Watch the job that has claimed the attempt, and no other of its name."""
         with self.lease.write() as session:
             jobs = JobRepository(session, self.services.clock())
-            row, fresh = jobs.locked(job.pk), jobs.attempt(attempt.id)
+            row, fresh = jobs.get_for_update(job.pk), jobs.get_attempt(attempt.id)
             fresh.scheduler_id = scheduler_id
-            jobs.event(row, "submitted", f"the scheduler has it as {scheduler_id}, says the claim in its folder")
+            jobs.add_event(row, "submitted", f"the scheduler has it as {scheduler_id}, says the claim in its folder")
         self.services.metrics.adoption("claim")
         log.info("adopted", scheduler_id=scheduler_id)
 
@@ -196,7 +196,7 @@ class Submitter:
     def _second(self, answer: Answer, double: str, watched: str | None) -> None:
         with self.services.database.read() as session:
             jobs = JobRepository(session, self.services.clock())
-            job, attempt = jobs.by_number(answer.job_pk), jobs.attempt(answer.attempt_id)
+            job, attempt = jobs.load(answer.job_pk), jobs.get_attempt(answer.attempt_id)
         try:
             self._give_back(attempt.tag, self.services.run(job.id).attempt(attempt.number), watched, [double])
         except SchedulerUnavailableError as error:
@@ -224,7 +224,7 @@ class Submitter:
         """Count one more clean look; True when it is to be submitted again."""
         with self.lease.write() as session:
             jobs = JobRepository(session, now)
-            fresh = jobs.attempt(attempt.id)
+            fresh = jobs.get_attempt(attempt.id)
             fresh.absence_checks += 1
             asked = fresh.last_submit_at or fresh.created_at
             if asked > now + policy.asking:
@@ -233,32 +233,32 @@ class Submitter:
                 return False
             self.services.crash("resolve.before-count")
             sure = fresh.absence_checks >= policy.times and now - asked >= policy.after
-            if sure and jobs.locked(job.pk).desired != "run":
+            if sure and jobs.get_for_update(job.pk).desired != "run":
                 self._give_up(jobs, job, attempt)
                 return False
         self.services.crash("resolve.after-count")
         return sure and self.hand_overs.room
 
     def _give_up(self, jobs: JobRepository, job: Job, attempt: Attempt) -> None:
-        row, fresh = jobs.locked(job.pk), jobs.attempt(attempt.id)
+        row, fresh = jobs.get_for_update(job.pk), jobs.get_attempt(attempt.id)
         if row.status not in ("submitting", "cancelling", "lost") or fresh.scheduler_id is not None:
             return
         fresh.ended_at = self.services.clock()
         if row.desired == "cancelled":
             fresh.exit_reason = "user_cancelled"
             if row.status == "submitting":
-                jobs.move(row, "cancelling", "asked to stop")
+                jobs.transition(row, "cancelling", "asked to stop")
             jobs.finish(row, "user_cancelled", "cancelled before the scheduler had it")
         else:
             fresh.exit_reason = "paused"
-            jobs.move(row, "queued", "taken back before the scheduler had it")
+            jobs.transition(row, "queued", "taken back before the scheduler had it")
         self.services.crash("give-up.before-commit")
 
     def _new_attempt(self, jobs: JobRepository, job: Job, now: datetime) -> Attempt:
         spec = parse_spec(job.spec)
         restarts = max(0, spec.restart.max_retries - job.retries_used)
         attempt_id = new_attempt_id()
-        before = jobs.attempt(job.attempt_id) if job.attempt_id else None
+        before = jobs.get_attempt(job.attempt_id) if job.attempt_id else None
         attempt = Attempt(
             id=attempt_id,
             job_pk=job.pk,
@@ -275,7 +275,7 @@ class Submitter:
             excluded_nodes=next_excluded(before.excluded_nodes, before.failed_node) if before else [],
         )
         if before is not None and before.failed_node in attempt.excluded_nodes:
-            jobs.event(
+            jobs.add_event(
                 job,
                 "node_excluded",
                 f"{before.failed_node} is left out of the next attempt: as far as can be told, attempt {before.number} "
@@ -305,10 +305,10 @@ class Submitter:
     def _not_asked(self, answer: Answer, message: str) -> None:
         with self.lease.write() as session:
             jobs = JobRepository(session, self.services.clock())
-            job, attempt = jobs.locked(answer.job_pk), jobs.attempt(answer.attempt_id)
+            job, attempt = jobs.get_for_update(answer.job_pk), jobs.get_attempt(answer.attempt_id)
             if attempt.scheduler_id is None:
                 attempt.last_submit_at = None
-            jobs.say(job, f"not handed over yet, and tried again: {message}")
+            jobs.set_status_message(job, f"not handed over yet, and tried again: {message}")
             self.services.crash("not-asked.before-commit")
 
     def _record(
@@ -322,7 +322,7 @@ class Submitter:
         now = self.services.clock()
         with self.lease.write() as session:
             jobs = JobRepository(session, now)
-            job, attempt = jobs.locked(job_pk), jobs.attempt(attempt_id)
+            job, attempt = jobs.get_for_update(job_pk), jobs.get_attempt(attempt_id)
             if not isinstance(outcome, Ambiguous):
                 self.looked.pop(attempt_id, None)
             id_ = outcome.scheduler_id if isinstance(outcome, Accepted) else None
@@ -332,19 +332,21 @@ class Submitter:
                     # An operator has settled it meanwhile; its worker would be refused.
                     log.warning("an answer about an attempt that is over", attempt=attempt_id, outcome=str(outcome))
                 case Accepted(scheduler_id) if attempt.scheduler_id not in (None, scheduler_id):
-                    jobs.event(job, "submitted", f"the scheduler has it a second time, as {scheduler_id}")
+                    jobs.add_event(job, "submitted", f"the scheduler has it a second time, as {scheduler_id}")
                 case _ if attempt.scheduler_id is not None:
                     log.info("an answer after its worker's claim", attempt=attempt_id, outcome=str(outcome))
                 case Accepted(scheduler_id):
                     attempt.scheduler_id, attempt.submitted_at = scheduler_id, now
-                    jobs.event(job, "submitted", note or f"the scheduler has it as {scheduler_id}")
+                    jobs.add_event(job, "submitted", note or f"the scheduler has it as {scheduler_id}")
                     if job.status == "submitting":
-                        jobs.move(job, "pending", "waiting for the scheduler to start it")
+                        jobs.transition(job, "pending", "waiting for the scheduler to start it")
                 case Rejected(message, _) if attempt.excluded_nodes:
                     # Without these nodes it may be more than the cluster can ever give; better there than nowhere.
                     names = ", ".join(attempt.excluded_nodes)
                     attempt.excluded_nodes, attempt.last_submit_at = [], None
-                    jobs.event(job, "node_exclusion_lifted", f"{names} may run it again: {message}", level="warning")
+                    jobs.add_event(
+                        job, "node_exclusion_lifted", f"{names} may run it again: {message}", level="warning"
+                    )
                 case Rejected(message, hint):
                     told = Failure(type="SubmissionRefused", message=message, hint=hint or None, final=True)
                     job.failure = told.model_dump(mode="json")
@@ -353,7 +355,7 @@ class Submitter:
                 case Ambiguous(message):
                     attempt.absence_checks, attempt.last_submit_at = 0, now
                     log.warning("no clear answer", job=job.id, attempt=attempt_id, tag=attempt.tag, message=message)
-                    jobs.say(job, f"handed over without a clear answer ({message}); looking for it")
+                    jobs.set_status_message(job, f"handed over without a clear answer ({message}); looking for it")
             self.services.crash("record.before-commit")
         return attempt.scheduler_id
 

@@ -97,6 +97,7 @@ class TestSpoolReporter:
 
 
 class TestADiskThatIsFull:
+    @pytest.mark.scenario(24)
     def test_the_run_goes_on_and_nothing_is_lost_or_torn_when_there_is_room_again(self, layout):
         assert in_a_fork(lambda: self.fill_and_free(layout)) == 0
         steps = [record.body().points[0].step for record in parse_spool(layout.spool_file(1))]

@@ -9,6 +9,8 @@ from tests.integration.service.cluster.test_cluster import on_slurm
 from tests.support.world import SPEC, World
 from trainyard.contract.wire.cluster import ClusterSnapshot, NodeShape, PartitionResource
 
+pytestmark = pytest.mark.databases("sqlite")
+
 GPUS = ClusterSnapshot(
     partitions=[
         PartitionResource(name="cpu", default=True, nodes={"idle": 2}, shapes=[NodeShape(nodes=2)]),

@@ -7,6 +7,8 @@ from service.scheduler.base import Ambiguous, Rejected
 from tests.support.world import World
 from trainyard.contract.wire.cluster import ClusterSnapshot, SlotCount
 
+pytestmark = pytest.mark.databases("sqlite")
+
 
 def series(world: World) -> dict[str, float]:
     lines = world.new_client(None).get("/metrics").text.splitlines()

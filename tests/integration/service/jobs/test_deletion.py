@@ -10,12 +10,11 @@ import pytest
 import sqlalchemy as sa
 
 from service.jobs.repository import JobRepository
-from service.maintenance.repository import HousekeepingRepository
+from service.maintenance.repository import MaintenanceRepository
 from service.metrics.downsampling.downsampler import fold
-from service.metrics.ingest.decoding import PointBatch
-from service.metrics.ingest.outcome import Stored
-from service.metrics.ingest.repository import Known, PointsRepository
-from service.metrics.ingest.writer import _Group
+from service.metrics.ingest.decode import PointBatch
+from service.metrics.ingest.repository import InsertResult, PointsRepository
+from service.metrics.ingest.writer import GroupWriter, WriterCache
 from tests.support.wait import wait_until
 from tests.support.world import World
 
@@ -70,7 +69,7 @@ def test_points_that_come_while_their_job_is_deleted_go_with_it(world: World) ->
 
     def delete() -> None:
         with world.database.write() as session:
-            HousekeepingRepository(session).delete_job(pk)
+            MaintenanceRepository(session).delete_job(pk)
 
     def waits() -> bool:
         if world.database.dialect == "sqlite":
@@ -81,15 +80,15 @@ def test_points_that_come_while_their_job_is_deleted_go_with_it(world: World) ->
     deleting = threading.Thread(target=delete)
 
     class Slow(PointsRepository):
-        def store(self, *what: Any) -> list[int]:
+        def store(self, *what: Any) -> list[InsertResult]:
             deleting.start()
             wait_until(waits)
             return super().store(*what)
 
     with world.database.write_plainly() as transaction:
-        group = _Group(Slow(transaction), Known(), datetime(2026, 1, 1, tzinfo=UTC))
+        group = GroupWriter(Slow(transaction), WriterCache(), datetime(2026, 1, 1, tzinfo=UTC))
         (outcome,) = group.write([(attempt, PointBatch(1, 0, [("a", 1, 1.0, 0, 0)]))])
-    assert isinstance(outcome, Stored)
+    assert isinstance(outcome, InsertResult)
     deleting.join(10)
     with world.database.read() as session:
         assert session.scalar(sa.text("SELECT count(*) FROM points")) == 0

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
-from service.jobs.states import ACTIVE, check_move
+from service.jobs.states import ACTIVE, check_transition
 from service.reconciler.decide import MAX_BARREN, NOTHING, REQUEUED, UNLISTED, Facts, Verdict, decide
 from service.reconciler.run_dir import Unclaimed
 from service.scheduler.base import EndedAs, Observation
@@ -258,7 +258,7 @@ def test_every_verdict_is_a_legal_move() -> None:
         )
         verdict = decide(known)
         if verdict.status is not None:
-            check_move(status, verdict.status, verdict.reason)
+            check_transition(status, verdict.status, verdict.reason)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A metrics request's bytes as rows ready to be stored: the quick way, and where that fails the model. Pure."""
+"""Decoding of metrics requests into rows. msgspec decodes valid batches; pydantic handles the rest. Pure functions."""
 
 from collections.abc import Container
 from dataclasses import dataclass, field
@@ -10,11 +10,8 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
 from service.db.types import to_micros
-from service.metrics.values import encode_value
+from service.metrics.values import PointRow, encode_value
 from trainyard.contract.wire.reports import MAX_POINTS, MetricsBatch
-
-Row = tuple[str, int, float | None, int, int]
-"""Key, step, value, special, time in microseconds."""
 
 _SAFE_INT = 2**53
 
@@ -46,45 +43,45 @@ _Time = Annotated[datetime, msgspec.Meta(tz=True)]
 
 @dataclass(frozen=True, slots=True)
 class PointBatch:
-    """What one request brings. All of it is stored, or none."""
+    """The content of one metrics request. It is stored as a whole or not at all."""
 
     execution: int
     resumed_from_step: int
-    rows: list[Row] = field(default_factory=list)
+    rows: list[PointRow] = field(default_factory=list)
     progress: dict[str, Any] | None = None
 
 
-def decode(body: bytes, known_keys: Container[str]) -> PointBatch:
-    """The batch in a request's body.
+def decode_batch(body: bytes, known_keys: Container[str]) -> PointBatch:
+    """Return the batch in a request's body.
 
     Args:
-        known_keys: Names that were found valid before; a batch with another one is checked by the model.
+        known_keys: Metric names that were validated before. A batch with any other name is validated by pydantic.
 
     Raises:
-        RequestValidationError: what is wrong, with the index of the point in its place.
+        RequestValidationError: The batch is invalid; the location includes the index of the point.
     """
     try:
-        found = _decoder.decode(body)
-        # What is reported together has one time.
-        micros = {time: to_micros(msgspec.convert(time, _Time)) for time in {point.time for point in found.points}}
+        decoded = _decoder.decode(body)
+        # Points that are reported together share one time.
+        micros = {time: to_micros(msgspec.convert(time, _Time)) for time in {point.time for point in decoded.points}}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return of_model(_by_the_model(body))
-    points = found.points
+        return batch_from_model(_parse_model(body))
+    points = decoded.points
     if not all(key in known_keys for key in {point.key for point in points}):
-        return of_model(_by_the_model(body))
-    # No number in JSON is other than finite: that would be a string, and the model's.
-    rows: list[Row] = [(point.key, point.step, point.value, 0, micros[point.time]) for point in points]
-    progress = None if found.progress is None else msgspec.to_builtins(found.progress)
-    return PointBatch(found.execution, found.resumed_from_step, rows, progress)
+        return batch_from_model(_parse_model(body))
+    # JSON numbers are finite; non-finite values are strings, which only the pydantic model accepts.
+    rows: list[PointRow] = [(point.key, point.step, point.value, 0, micros[point.time]) for point in points]
+    progress = None if decoded.progress is None else msgspec.to_builtins(decoded.progress)
+    return PointBatch(decoded.execution, decoded.resumed_from_step, rows, progress)
 
 
-def of_model(batch: MetricsBatch) -> PointBatch:
-    """The same from the model, which the spool is read into.
+def batch_from_model(batch: MetricsBatch) -> PointBatch:
+    """Return the batch of a parsed model, such as one that was read from the spool.
 
     Raises:
-        RequestValidationError: a time without a zone.
+        RequestValidationError: A time has no time zone.
     """
-    rows: list[Row] = []
+    rows: list[PointRow] = []
     for index, point in enumerate(batch.points):
         if point.time.tzinfo is None:
             problem = {"loc": ("body", "points", index, "time"), "msg": "must have a time zone", "type": "timezone"}
@@ -94,9 +91,9 @@ def of_model(batch: MetricsBatch) -> PointBatch:
     return PointBatch(batch.execution, batch.resumed_from_step, rows, progress)
 
 
-def _by_the_model(body: bytes) -> MetricsBatch:
+def _parse_model(body: bytes) -> MetricsBatch:
     try:
         return MetricsBatch.model_validate_json(body)
     except ValidationError as error:
-        found = [{**one, "loc": ("body", *one["loc"])} for one in error.errors(include_url=False)]
-        raise RequestValidationError(found) from None
+        problems = [{**problem, "loc": ("body", *problem["loc"])} for problem in error.errors(include_url=False)]
+        raise RequestValidationError(problems) from None
