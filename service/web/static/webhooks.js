@@ -19,7 +19,7 @@ form.addEventListener("submit", async (event) => {
   const body = { url: told.get("url").trim(), jobs: told.get("jobs"), statuses: told.getAll("statuses") };
   try {
     const made = await call("/v1/webhooks", { method: "POST", body });
-    await reveal("Signing secret", made.secret);
+    await reveal("Webhook signing key", made.secret);
     location.assign("/admin/webhooks");
   } catch (error) {
     complain(form, error);
