@@ -179,11 +179,13 @@ def _reconciling(services: Services) -> list[_Part]:
     """What only the service that holds the lease does, in the order in which it starts."""
     loop = make_loop(services, make_scheduler(services))
     services.hint = loop.hint
-    housekeeper = keeper.MaintenanceTask(services, loop.lease)
+    housekeeper = keeper.MaintenanceTask(
+        services.database, loop.lease, services.settings, services.clock, services.trail.flush, services.crash
+    )
     housekeeping = Rounds("housekeeping", housekeeper.run_once, keeper.SECONDS)
     services.sweep = housekeeping.hint
     sender = Sender(services.settings.webhook_allowed_hosts, services.resolver)
-    messages = webhooks.WebhookDispatcher(services, loop.lease, sender)
+    messages = webhooks.WebhookDispatcher(services.database, loop.lease, services.clock, sender, services.crash)
     post = Rounds("webhooks", lambda: messages.run_once() > 0, webhooks.SECONDS)
     services.post = post.hint
     parts: list[_Part] = [loop, housekeeping, post]

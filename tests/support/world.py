@@ -195,14 +195,19 @@ class World:
     def sweep(self) -> None:
         """A round of the housekeeper, by the service that reconciles."""
         self.reconciler.lease.acquire(self.clock())
-        MaintenanceTask(self.services, self.reconciler.lease).run_once()
+        services = self.services
+        lease = self.reconciler.lease
+        MaintenanceTask(
+            self.database, lease, self.settings, self.clock, services.trail.flush, services.crash
+        ).run_once()
 
     def post(self, sender: Sender | None = None) -> int:
         """A round of the webhooks, by the service that reconciles; how many messages were tried."""
         self.reconciler.lease.acquire(self.clock())
         settings = self.services.settings
         made = sender or Sender(settings.webhook_allowed_hosts, self.services.resolver, seconds=1.0)
-        return WebhookDispatcher(self.services, self.reconciler.lease, made).run_once()
+        lease = self.reconciler.lease
+        return WebhookDispatcher(self.database, lease, self.clock, made, self.services.crash).run_once()
 
     def status(self, job_id: str) -> str:
         return str(self.job(job_id)["status"])

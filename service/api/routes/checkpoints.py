@@ -20,7 +20,7 @@ from service.checkpoints.downloads import (
 from service.checkpoints.ranking import best_of
 from service.checkpoints.safe_files import list_files
 from service.core.errors import NotFoundError
-from service.jobs import deletion as deleting
+from service.jobs import service as job_service
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import checkpoint_resource, page_of
 from trainyard.contract.wire.resources import CheckpointResource, FileResource, Page
@@ -51,7 +51,7 @@ def get(
 @router.delete("/checkpoints/{checkpoint_id}", status_code=204, operation_id="delete_checkpoint")
 def delete(services: ServicesDep, person: PersonDep, now: NowDep, job_id: str, checkpoint_id: CheckpointId) -> None:
     """Delete one checkpoint; its files go soon after. The one that a job would go on from is refused."""
-    deleting.delete_checkpoint(services.database, person, job_id, checkpoint_id, now)
+    job_service.delete_checkpoint(services.database, person, job_id, checkpoint_id, now)
     services.sweep()
 
 

@@ -59,7 +59,7 @@ def test_what_is_no_digest_is_no_path(world: World, name: str) -> None:
 def test_a_spec_whose_code_the_service_does_not_have_is_refused_by_name(world: World) -> None:
     answer = world.client.post("/v1/jobs", json=SCRIPT)
     assert (answer.status_code, answer.json()["error"]["param"]) == (422, "code")
-    assert "has no code of that digest" in answer.json()["error"]["message"]
+    assert "has a digest of which no code was uploaded" in answer.json()["error"]["message"]
     world.client.put(f"/v1/code/{DIGEST}", content=CODE)
     assert world.client.post("/v1/jobs", json=SCRIPT).status_code == 201
 
