@@ -14,6 +14,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     false,
+    text,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -46,7 +47,13 @@ class Job(Base):
         Index(None, "created_by", "disk_bytes"),
         Index(None, "created_by", "status"),
         Index(None, "measured_at"),
-        Index(None, "deletion_requested_at"),
+        # Partial, so that SQLite cannot choose it for the jobs without a requested deletion, which are nearly all.
+        Index(
+            None,
+            "deletion_requested_at",
+            sqlite_where=text("deletion_requested_at IS NOT NULL"),
+            postgresql_where=text("deletion_requested_at IS NOT NULL"),
+        ),
         Index(None, "sweep_id", "id"),
     )
 

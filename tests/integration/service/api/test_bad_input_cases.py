@@ -227,7 +227,7 @@ class TestCase19:
             assert world.post() == 1
             assert told.messages == []
         (delivery,) = world.client.get(f"/v1/webhooks/{webhook}/deliveries").json()["data"]
-        assert delivery["error"].startswith(f"not sent: the URL leads to {later}, which is no public address")
+        assert delivery["error"].startswith(f"not sent: the URL resolves to {later}, which is not a public address")
         assert len(asked) == 2, "resolved once for each sending: the address judged is the address called"
 
     @pytest.fixture

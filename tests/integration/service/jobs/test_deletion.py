@@ -210,7 +210,7 @@ def test_a_full_quota_refuses_with_the_numbers(world: World, over: str) -> None:
     world.sweep()
     refused = world.client.post("/v1/jobs", json=spec)
     assert (refused.status_code, refused.json()["error"]["code"]) == (403, "quota_exceeded")
-    assert "1e-06 GB is what one person's may" in refused.json()["error"]["message"]
+    assert "the quota is 1e-06 GB per user" in refused.json()["error"]["message"]
     assert world.client.post("/v1/jobs", json=spec, headers=key).status_code == 201, "a repeated request is answered"
     client = world.person("user", "somebody")
     assert client.post("/v1/jobs", json=spec).status_code == 201

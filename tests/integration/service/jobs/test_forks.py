@@ -92,7 +92,7 @@ def test_what_makes_the_updates_decides_what_is_taken(
     ("named", "changes", "status", "param", "words"),
     [
         ("job_" + "0" * 26, {}, 422, "resume_from", "there is no job"),
-        ("{source}:7", {}, 422, "resume_from", "it has those of 5, 10"),
+        ("{source}:7", {}, 422, "resume_from", "available steps: 5, 10"),
         ("../../etc", {}, 422, "resume_from", "is `<job id>` or"),
         ("{source}:x", {}, 422, "resume_from", "is `<job id>` or"),
         (
@@ -103,7 +103,7 @@ def test_what_makes_the_updates_decides_what_is_taken(
             "not fit",
         ),
         ("{source}", {"trainable": ["*.weight"]}, 422, "trainable", "not fit"),
-        ("{source}", {"steps": 10}, 422, "steps", "nothing is left to do"),
+        ("{source}", {"steps": 10}, 422, "steps", "no steps remain"),
     ],
 )
 def test_what_cannot_be_is_refused_at_once(

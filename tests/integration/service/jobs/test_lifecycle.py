@@ -328,7 +328,7 @@ def test_a_retry_of_a_job_that_never_began(world: World) -> None:
     job = world.submit()
     ask(world, job, "cancel")
     world.tick()
-    assert ask(world, job, "retry").json()["status_message"] == "to be tried again from its beginning"
+    assert ask(world, job, "retry").json()["status_message"] == "queued to run again from the beginning"
     world.start(job)
 
 

@@ -111,7 +111,7 @@ class TestResubmit:
         job = ambiguous(slurm)
         slurm.client.post(f"/v1/jobs/{job}/cancel")
         answer = resolve(slurm, job, RESUBMIT)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "not_wanted")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "job_cancelling")
         assert "resolved" not in types(slurm, job), "what was refused is not recorded"
 
 
@@ -166,7 +166,7 @@ class TestAll:
         with pytest.raises(KeyboardInterrupt):
             slurm.tick()
         answer = resolve(slurm, job, body)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "still_asking")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "submission_in_flight")
 
     def test_only_an_administrator_knows(self, body: dict[str, Any], slurm: World) -> None:
         job = ambiguous(slurm)

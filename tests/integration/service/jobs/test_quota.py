@@ -60,7 +60,7 @@ def test_what_waits_can_be_cancelled_and_paused(bounded: World) -> None:
 def test_more_than_the_share_is_refused_with_the_numbers(bounded: World) -> None:
     answer = bounded.person("user", "ada").post("/v1/jobs", json={**SPEC, "gpus": 4, "batch": {"size": 12}})
     assert (answer.status_code, answer.json()["error"]["param"]) == (422, "gpus")
-    assert answer.json()["error"]["message"] == "is 4, more than the 3 GPUs that one person's jobs may have at once"
+    assert answer.json()["error"]["message"] == "is 4, more than the quota of 3 GPUs per user"
 
 
 def test_a_sweep_that_the_queue_does_not_hold_is_refused_with_both_numbers(bounded: World) -> None:
@@ -69,7 +69,7 @@ def test_a_sweep_that_the_queue_does_not_hold_is_refused_with_both_numbers(bound
     answer = ada.post("/v1/sweeps", json={"spec": SPEC, "grid": {"seed": [1, 2, 3]}})
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "too_many_queued")
     assert answer.json()["error"]["message"].startswith(
-        "1 job of ada waits in the queue, and 3 is what one person's may; there is no room for 3 more"
+        "ada has 1 queued job; the quota is 3 per user: 3 more jobs do not fit; "
     )
     assert ada.post("/v1/sweeps", json={"spec": SPEC, "grid": {"seed": [1, 2]}}).status_code == 201
 
@@ -94,9 +94,7 @@ def test_the_queue_of_one_person_has_an_end(bounded: World) -> None:
         submitted(ada, 1)
     answer = ada.post("/v1/jobs", json=SPEC)
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "too_many_queued")
-    assert answer.json()["error"]["message"].startswith(
-        "3 jobs of ada wait in the queue, and 3 is what one person's may"
-    )
+    assert answer.json()["error"]["message"].startswith("ada has 3 queued jobs; the quota is 3 per user: ")
     submitted(bounded.person("user", "bob"), 1)
     bounded.tick()
     submitted(ada, 1)

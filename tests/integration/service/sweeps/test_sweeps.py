@@ -98,9 +98,9 @@ def test_a_field_and_a_part_of_it_do_not_go_together(world: World) -> None:
 @pytest.mark.parametrize(
     ("grid", "words"),
     [
-        ({"optimizer.lr": ["1e-4", "0.0001"]}, "optimizer.lr=0.0001 makes the same job as optimizer.lr=1e-4"),
-        ({"seed": [1, "1"], "optimizer.lr": [0.1]}, "seed=1 optimizer.lr=0.1 makes the same job as seed=1"),
-        ({"seed": [1, 1.0]}, "seed=1.0 makes the same job as seed=1; give each value once"),
+        ({"optimizer.lr": ["1e-4", "0.0001"]}, "optimizer.lr=0.0001 results in the same job as optimizer.lr=1e-4"),
+        ({"seed": [1, "1"], "optimizer.lr": [0.1]}, "seed=1 optimizer.lr=0.1 results in the same job as seed=1"),
+        ({"seed": [1, 1.0]}, "seed=1.0 results in the same job as seed=1; list each value once"),
     ],
 )
 def test_one_number_in_two_spellings_is_one_job(world: World, grid: dict[str, Any], words: str) -> None:
@@ -165,7 +165,7 @@ def test_a_deleted_member_stays_in_the_list_as_that(world: World, sweep: dict[st
     world.tick()
     assert world.client.delete(f"/v1/jobs/{gone}").status_code == 204
     first = looked_at(world, sweep)["members"][0]
-    assert (first["job_id"], first["status"], first["status_message"]) == (gone, None, "was deleted")
+    assert (first["job_id"], first["status"], first["status_message"]) == (gone, None, "deleted")
 
 
 def test_sweeps_are_listed_newest_first(world: World, sweep: dict[str, Any]) -> None:

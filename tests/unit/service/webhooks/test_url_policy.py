@@ -79,7 +79,7 @@ def test_one_forbidden_address_among_several_is_enough() -> None:
     target = parse_target("https://example.com/hook?x=1", ())
     assert (target.authority, target.path) == ("example.com", "/hook?x=1")
     assert choose_address(target, ["1.1.1.1", "1.0.0.1"]) == "1.1.1.1"
-    with pytest.raises(ForbiddenTargetError, match=r"leads to 10\.0\.0\.1, which is no public address"):
+    with pytest.raises(ForbiddenTargetError, match=r"resolves to 10\.0\.0\.1, which is not a public address"):
         choose_address(target, ["1.1.1.1", "10.0.0.1"])
     with pytest.raises(ForbiddenTargetError, match="has no address"):
         choose_address(target, [])
