@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -15,6 +16,8 @@ from service.db.models import Base
 from tests.support.postgres import PostgresMissingError, PostgresServer, running_server
 from tests.support.world import World
 
+LONGEST_FOLDERS = ("tests/web/", "tests/e2e/", "tests/integration/worker/")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -23,6 +26,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="marked",
         help="databases of the tests that use one: those of their marker (default), SQLite alone, or always both",
     )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each test process (`-n 2`) whole files, so that a module's fixtures are made once, the longest files first.
+
+    All tests of the dashboard share one browser, service and running jobs, and therefore one process.
+    """
+    from xdist.scheduler import LoadFileScheduling
+
+    class FileScheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "tests/web" if file.startswith("tests/web/") else file
+
+    config.option.loadscopereorder = False
+    return FileScheduling(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Under xdist, start with the folders whose files take longest, so that no process works alone at the end."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: not item.nodeid.startswith(LONGEST_FOLDERS))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -20,7 +20,7 @@ from service.audit.log import notice
 from service.checkpoints.archive import archive_length, list_members, write_archive
 from service.checkpoints.safe_files import CHUNK, irregular_kind, open_below
 from service.core.errors import InvalidRequestError, NotFoundError, RangeError
-from trainyard.contract.wire.resources import ErrorEnvelope
+from trainyard.contract.wire.pages import ErrorEnvelope
 
 log = structlog.get_logger("files")
 

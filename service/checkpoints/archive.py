@@ -7,7 +7,7 @@ from pathlib import Path
 
 from service.checkpoints.safe_files import CHUNK, list_files, open_below
 from service.core.errors import ConflictError
-from trainyard.contract.wire.resources import FileResource
+from trainyard.contract.wire.files import FileResource
 
 _END = 2 * tarfile.BLOCKSIZE
 

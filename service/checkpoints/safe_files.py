@@ -5,7 +5,7 @@ import stat
 from datetime import UTC, datetime
 from pathlib import Path
 
-from trainyard.contract.wire.resources import ArtifactResource, FileResource
+from trainyard.contract.wire.files import ArtifactResource, FileResource
 
 MAX_LISTED = 10_000
 """The most files in a listing; further ones can still be downloaded by path."""

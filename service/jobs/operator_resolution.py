@@ -5,7 +5,7 @@ from service.core.errors import ConflictError, InvalidRequestError, PermissionDe
 from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
 from service.jobs.service import JobAction
-from trainyard.contract.wire.resources import JobStatus, ResolveRequest, StatusReason
+from trainyard.contract.wire.jobs import JobStatus, ResolveRequest, StatusReason
 
 _EXIT_REASON = {"resubmit": "resubmitted", "give_up": "given_up"}
 

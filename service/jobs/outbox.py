@@ -11,7 +11,7 @@ from service.core.ids import new_id
 from service.db.access_models import Delivery, Webhook
 from service.db.models import Job
 from trainyard.contract.base import wire_time
-from trainyard.contract.spec.redaction import hide
+from trainyard.contract.spec.redaction import redact
 
 
 def enqueue_status_change(session: Session, job: Job, now: datetime) -> None:
@@ -55,6 +55,6 @@ def _job_payload(job: Job) -> dict[str, Any]:
         "status_reason": job.status_reason,
         "status_message": job.status_message,
         "created_by": job.created_by,
-        "metadata": hide(job.labels),
+        "metadata": redact(job.labels),
         "sequence": job.sequence,
     }

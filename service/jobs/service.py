@@ -20,10 +20,11 @@ from service.jobs.schemas import job_resource
 from service.scheduler.launch_plan import forbidden_variables
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.problems import SpecError
-from trainyard.contract.spec.resolve import Site, resolve
+from trainyard.contract.spec.resolve import resolve
+from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec, parse_spec
-from trainyard.contract.wire.reports import ProfileWanted
-from trainyard.contract.wire.resources import TERMINAL, JobResource, ProfileRequest
+from trainyard.contract.wire.jobs import TERMINAL, JobResource, ProfileRequest
+from trainyard.contract.wire.reports import TraceRequest
 
 RETRY = "retry_requested"
 PROFILE_REQUESTED = "profile_requested"
@@ -188,7 +189,7 @@ def request_profile(request: ProfileRequest) -> JobAction:
     return action
 
 
-def pending_profile(jobs: JobRepository, job: Job, attempt: Attempt) -> ProfileWanted | None:
+def pending_profile(jobs: JobRepository, job: Job, attempt: Attempt) -> TraceRequest | None:
     """Return the last trace requested since the attempt was claimed, unless the worker has answered it."""
     request = jobs.last_event(job, PROFILE_REQUESTED, since=attempt.claimed_at)
     if request is None:
@@ -198,7 +199,7 @@ def pending_profile(jobs: JobRepository, job: Job, attempt: Attempt) -> ProfileW
         number = answer.data.get("request") if answer is not None else None
         if isinstance(number, int) and number >= request.sequence:
             return None
-    return ProfileWanted(request=request.sequence, steps=request.data["steps"], ranks=tuple(request.data["ranks"]))
+    return TraceRequest(request=request.sequence, steps=request.data["steps"], ranks=tuple(request.data["ranks"]))
 
 
 def delete_job(database: Database, principal: Principal, job_id: str, now: datetime) -> None:

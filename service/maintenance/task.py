@@ -10,7 +10,7 @@ import structlog
 from service.auth.repository import AuditRepository
 from service.code import store
 from service.core.clock import Clock
-from service.core.failpoints import Crash, no_crash
+from service.core.failpoints import Failpoint, no_failpoint
 from service.core.settings import Settings
 from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
@@ -45,7 +45,7 @@ class MaintenanceTask:
     clock: Clock
     flush_audit: Callable[[], object]
     """Writes the pending counts of refused requests into the audit log."""
-    crash: Crash = no_crash
+    failpoint: Failpoint = no_failpoint
     """The failpoints at which a test can end the process."""
     _tidied: bool = field(default=False)
     _code_checked_at: datetime | None = field(default=None)
@@ -107,13 +107,13 @@ class MaintenanceTask:
         with self.database.read() as session:
             deleted = [(job.pk, job.id) for job in MaintenanceRepository(session).jobs_to_delete()]
         for pk, job_id in deleted:
-            self.crash("delete.before-files")
+            self.failpoint("delete.before-files")
             try:
                 disk.discard(self.settings.runs, self._run(job_id).root, job_id)
             except OSError as error:
                 log.warning("cannot remove a run directory yet", job=job_id, error=str(error))
                 continue
-            self.crash("delete.after-files")
+            self.failpoint("delete.after-files")
             more = True
             while more:
                 with self.lease.write(counts=False) as session:
@@ -134,7 +134,7 @@ class MaintenanceTask:
             except OSError as error:
                 log.warning("cannot remove a checkpoint yet", job=job_id, step=step, error=str(error))
                 continue
-            self.crash("remove.after-files")
+            self.failpoint("remove.after-files")
             with self.lease.write(counts=False) as session:
                 MaintenanceRepository(session).record_removal(checkpoint_id)
 

@@ -28,15 +28,15 @@ from service.jobs.submission import (
 from service.sweeps.repository import SweepRepository
 from trainyard.contract.problems import Problem, SpecError
 from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
-from trainyard.contract.wire.resources import TERMINAL
+from trainyard.contract.wire.jobs import TERMINAL
 from trainyard.contract.wire.sweeps import (
     SweepDetail,
     SweepMember,
     SweepRequest,
     SweepResource,
     Values,
+    format_values,
     member_spec,
-    said,
     variants,
 )
 
@@ -110,7 +110,9 @@ def _accept_members(
             specs.append(accepted.spec)
             same = first_with.setdefault(json.dumps(dump_spec(accepted.unresolved), sort_keys=True), changes)
             if same is not changes and request.grid and not problems:
-                message = f"{said(changes)} results in the same job as {said(same)}; list each value once"
+                message = (
+                    f"{format_values(changes)} results in the same job as {format_values(same)}; list each value once"
+                )
                 problems.append(Problem(param="grid", message=message))
         except (SpecError, InvalidSpecError) as error:
             problems += [_member_problem(number, changes, problem) for problem in error.problems]
@@ -133,7 +135,7 @@ def _check_member(principal: Principal, spec: TrainingSpec, quotas: UserQuotas) 
 
 def _member_problem(number: int, changes: Values, problem: Problem) -> Problem:
     param = f"members.{number}" + (f".{problem.param}" if problem.param else "")
-    return Problem(param=param, message=f"{problem.message} (in the member with {said(changes)})")
+    return Problem(param=param, message=f"{problem.message} (in the member with {format_values(changes)})")
 
 
 def _store(

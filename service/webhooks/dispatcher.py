@@ -10,7 +10,7 @@ import structlog
 from service.audit.log import SERVICE
 from service.auth.repository import AuditRepository
 from service.core.clock import Clock
-from service.core.failpoints import Crash, no_crash
+from service.core.failpoints import Failpoint, no_failpoint
 from service.db.access_models import AuditEntry, Delivery, Webhook
 from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
@@ -34,7 +34,7 @@ class WebhookDispatcher:
     lease: LeaderLease
     clock: Clock
     sender: Sender
-    crash: Crash = no_crash
+    failpoint: Failpoint = no_failpoint
     """The failpoints at which a test can end the process."""
 
     def run_once(self) -> int:
@@ -64,7 +64,7 @@ class WebhookDispatcher:
             now = self.clock()
             headers = signed_headers(webhook.secret, delivery.id, delivery.body, now)
             result = await self.sender.send(webhook.url, headers, delivery.body)
-            self.crash("post.after-sending")
+            self.failpoint("post.after-sending")
             await asyncio.to_thread(self._record, delivery.id, result, now)
             if result.error is not None:
                 return count

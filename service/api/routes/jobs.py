@@ -13,11 +13,11 @@ from service.api.dependencies import (
     AttemptNumber,
     EventWindowDep,
     JobWindowDep,
-    Moment,
     NowDep,
-    PersonDep,
+    QueryTimestamp,
     Services,
     ServicesDep,
+    UserDep,
 )
 from service.api.openapi import SPEC
 from service.auth.principals import Principal
@@ -33,17 +33,17 @@ from service.jobs.submission import SubmissionRequest, SubmissionResult, submit
 from service.planner import service as planning
 from trainyard.contract.problems import SpecError
 from trainyard.contract.spec.yaml_loader import load_yaml
-from trainyard.contract.wire.resources import (
+from trainyard.contract.wire.jobs import (
     AttemptResource,
     EventResource,
     JobResource,
     JobStatus,
-    Page,
     ProfileRequest,
     ResolveRequest,
     RetryRequest,
     ScriptResource,
 )
+from trainyard.contract.wire.pages import Page
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
@@ -60,7 +60,7 @@ SPEC_BODY = {
 async def submit_job(
     request: Request,
     services: ServicesDep,
-    person: PersonDep,
+    user: UserDep,
     now: NowDep,
     idempotency_key: Annotated[str | None, Header()] = None,
     force: Annotated[bool, Query(description="Submit the job even if it cannot fit the GPUs' memory.")] = False,
@@ -71,14 +71,14 @@ async def submit_job(
     def accept() -> SubmissionResult:
         settings = services.settings
         accepted = planning.accept(services, document, now)
-        check_code(person, accepted.spec, roles=settings.code_roles, runs=settings.runs)
+        check_code(user, accepted.spec, roles=settings.code_roles, runs=settings.runs)
         request = SubmissionRequest(accepted.spec, idempotency_key, accepted.plain, force)
-        return submit(services.database, person, request, runs=settings.runs, now=now, quotas=services.quotas)
+        return submit(services.database, user, request, runs=settings.runs, now=now, quotas=services.quotas)
 
     result = await run_in_threadpool(accept)
-    services.crash("accept.after-commit")
+    services.failpoint("accept.after-commit")
     if not result.replayed:
-        services.hint()
+        services.notify_reconciler()
     headers = {"Idempotent-Replayed": "true"} if result.replayed else None
     # Returned as stored: FastAPI would validate and serialize the resource a second time.
     return JSONResponse(result.response, status_code=201, headers=headers)
@@ -136,7 +136,7 @@ def is_metadata(name: str) -> bool:
 def list_jobs(
     request: Request,
     services: ServicesDep,
-    _person: PersonDep,
+    _user: UserDep,
     now: NowDep,
     window: JobWindowDep,
     status: Annotated[list[JobStatus] | None, Query()] = None,
@@ -145,8 +145,8 @@ def list_jobs(
         str | None, Query(max_length=120, description="A part of the name, ignoring case, or the id.")
     ] = None,
     created_by: Annotated[str | None, Query(max_length=128)] = None,
-    created_after: Annotated[Moment | None, Query(description="At this time or later, RFC 3339.")] = None,
-    created_before: Annotated[Moment | None, Query(description="Before this time.")] = None,
+    created_after: Annotated[QueryTimestamp | None, Query(description="At this time or later, RFC 3339.")] = None,
+    created_before: Annotated[QueryTimestamp | None, Query(description="Before this time.")] = None,
     sweep: Annotated[str | None, Query(max_length=40, description="Only members of this sweep.")] = None,
 ) -> Page[JobResource]:
     """List jobs, newest first, filtered by status, name, creator, creation time, sweep, labels or a search text."""
@@ -177,7 +177,7 @@ def jobs_page(services: Services, page: PageRequest, job_filter: JobFilter, now:
 
 
 @router.get("/{job_id}", operation_id="get_job")
-def get(services: ServicesDep, _person: PersonDep, now: NowDep, job_id: str) -> JobResource:
+def get(services: ServicesDep, _user: UserDep, now: NowDep, job_id: str) -> JobResource:
     """Get a job: its spec, status, progress and current attempt."""
     with services.database.read() as session:
         repository = JobRepository(session, now)
@@ -189,72 +189,72 @@ def get(services: ServicesDep, _person: PersonDep, now: NowDep, job_id: str) -> 
 @router.delete("/{job_id}", status_code=204, operation_id="delete_job")
 def delete_job(
     services: ServicesDep,
-    person: PersonDep,
+    user: UserDep,
     now: NowDep,
     job_id: str,
     only: Annotated[Literal["checkpoints"] | None, Query(description="Keep the job and its reports.")] = None,
 ) -> None:
     """Delete a job that has ended, with its run directory, or only its checkpoints."""
     delete = job_service.delete_checkpoints if only else job_service.delete_job
-    delete(services.database, person, job_id, now)
-    services.crash("delete.after-commit")
-    services.sweep()
+    delete(services.database, user, job_id, now)
+    services.failpoint("delete.after-commit")
+    services.notify_cleanup()
 
 
 @router.post("/{job_id}/cancel", status_code=202, operation_id="cancel_job")
-def cancel(services: ServicesDep, person: PersonDep, now: NowDep, job_id: str) -> JobResource:
+def cancel(services: ServicesDep, user: UserDep, now: NowDep, job_id: str) -> JobResource:
     """Request that a job ends; the status becomes `cancelled` once nothing of it is running."""
-    return _apply(services, person, job_id, job_service.cancel, now)
+    return _apply(services, user, job_id, job_service.cancel, now)
 
 
 @router.post("/{job_id}/pause", status_code=202, operation_id="pause_job")
-def pause(services: ServicesDep, person: PersonDep, now: NowDep, job_id: str) -> JobResource:
+def pause(services: ServicesDep, user: UserDep, now: NowDep, job_id: str) -> JobResource:
     """Request that a job writes a checkpoint and releases its allocation; `resume` continues it from there."""
-    return _apply(services, person, job_id, job_service.pause, now)
+    return _apply(services, user, job_id, job_service.pause, now)
 
 
 @router.post("/{job_id}/resume", status_code=202, operation_id="resume_job")
-def resume(services: ServicesDep, person: PersonDep, now: NowDep, job_id: str) -> JobResource:
+def resume(services: ServicesDep, user: UserDep, now: NowDep, job_id: str) -> JobResource:
     """Continue a paused job from its last checkpoint."""
-    return _apply(services, person, job_id, job_service.resume, now)
+    return _apply(services, user, job_id, job_service.resume, now)
 
 
 @router.post("/{job_id}/retry", status_code=202, operation_id="retry_job")
 def retry(
-    services: ServicesDep, person: PersonDep, now: NowDep, job_id: str, body: RetryRequest | None = None
+    services: ServicesDep, user: UserDep, now: NowDep, job_id: str, body: RetryRequest | None = None
 ) -> JobResource:
     """Run a failed or cancelled job again with all its retries, from its last checkpoint or from scratch."""
     action = job_service.retry((body or RetryRequest()).start, services.quotas)
-    return _apply(services, person, job_id, action, now)
+    return _apply(services, user, job_id, action, now)
 
 
 @router.post("/{job_id}/profile", status_code=202, operation_id="profile_job")
-def profile(services: ServicesDep, person: PersonDep, now: NowDep, job_id: str, body: ProfileRequest) -> JobResource:
+def profile(services: ServicesDep, user: UserDep, now: NowDep, job_id: str, body: ProfileRequest) -> JobResource:
     """Request a trace of the next steps of a running job; an event reports the path when it is written."""
-    return _apply(services, person, job_id, job_service.request_profile(body), now)
+    return _apply(services, user, job_id, job_service.request_profile(body), now)
 
 
 @router.post("/{job_id}/resolve", status_code=202, operation_id="resolve_job")
-def resolve(services: ServicesDep, person: PersonDep, now: NowDep, job_id: str, body: ResolveRequest) -> JobResource:
+def resolve(services: ServicesDep, user: UserDep, now: NowDep, job_id: str, body: ResolveRequest) -> JobResource:
     """Settle a job that is lost or whose submission was not confirmed; for administrators."""
-    job = _apply(services, person, job_id, operator_resolution.resolve(person, body), now)
+    job = _apply(services, user, job_id, operator_resolution.resolve(user, body), now)
     if body.action == "adopt":
         services.metrics.adoption("operator")
     return job
 
 
 def _apply(
-    services: Services, person: Principal, job_id: str, action: job_service.JobAction, now: datetime
+    services: Services, user: Principal, job_id: str, action: job_service.JobAction, now: datetime
 ) -> JobResource:
-    job = job_service.apply_action(services.database, person, job_id, action, runs=services.settings.runs, now=now)
-    services.crash("steer.after-commit")
-    services.hint()
+    job = job_service.apply_action(services.database, user, job_id, action, runs=services.settings.runs, now=now)
+    services.failpoint("steer.after-commit")
+    services.notify_reconciler()
     return job
 
 
 @router.get("/{job_id}/events", operation_id="list_events")
 def events(
-    services: ServicesDep, _person: PersonDep, now: NowDep, window: EventWindowDep, job_id: str
+    services: ServicesDep, _user: UserDep, now: NowDep, window: EventWindowDep, job_id: str
 ) -> Page[EventResource]:
     """List the events of a job, newest first."""
     with services.database.read() as session:
@@ -265,7 +265,7 @@ def events(
 
 
 @router.get("/{job_id}/attempts", operation_id="list_attempts")
-def attempts(services: ServicesDep, _person: PersonDep, now: NowDep, job_id: str) -> Page[AttemptResource]:
+def attempts(services: ServicesDep, _user: UserDep, now: NowDep, job_id: str) -> Page[AttemptResource]:
     """List the attempts of a job, oldest first."""
     with services.database.read() as session:
         repository = JobRepository(session, now)
@@ -276,7 +276,7 @@ def attempts(services: ServicesDep, _person: PersonDep, now: NowDep, job_id: str
 @router.get("/{job_id}/script", operation_id="get_script")
 def script(
     services: ServicesDep,
-    _person: PersonDep,
+    _user: UserDep,
     now: NowDep,
     job_id: str,
     attempt: AttemptNumber = None,

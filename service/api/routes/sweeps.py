@@ -4,12 +4,12 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Path, Query, Response
 
-from service.api.dependencies import NowDep, PersonDep, ServicesDep, SweepWindowDep
+from service.api.dependencies import NowDep, ServicesDep, SweepWindowDep, UserDep
 from service.code.service import check_code
 from service.jobs.schemas import page_of
 from service.planner import service as planning
 from service.sweeps import service as sweep_service
-from trainyard.contract.wire.resources import Page
+from trainyard.contract.wire.pages import Page
 from trainyard.contract.wire.sweeps import SweepDetail, SweepRequest, SweepResource
 
 router = APIRouter(prefix="/v1/sweeps", tags=["sweeps"])
@@ -21,7 +21,7 @@ SweepId = Annotated[str, Path(pattern=r"^swp_[0-9a-z]{26}$")]
 def submit(
     response: Response,
     services: ServicesDep,
-    person: PersonDep,
+    user: UserDep,
     now: NowDep,
     body: SweepRequest,
     idempotency_key: Annotated[str | None, Header()] = None,
@@ -32,34 +32,34 @@ def submit(
 
     def accept(document: dict[str, Any]) -> sweep_service.AcceptedSpec:
         accepted = planning.accept(services, document, now)
-        check_code(person, accepted.spec, roles=settings.code_roles, runs=settings.runs)
+        check_code(user, accepted.spec, roles=settings.code_roles, runs=settings.runs)
         return sweep_service.AcceptedSpec(accepted.spec, accepted.plain)
 
     options = sweep_service.SubmissionOptions(services.quotas, settings.max_sweep_members, idempotency_key, force)
-    result = sweep_service.submit(services.database, person, body, accept, options, now)
+    result = sweep_service.submit(services.database, user, body, accept, options, now)
     if result.replayed:
         response.headers["Idempotent-Replayed"] = "true"
     else:
-        services.hint()
+        services.notify_reconciler()
     return result.response
 
 
 @router.get("", operation_id="list_sweeps")
-def list_all(services: ServicesDep, _person: PersonDep, window: SweepWindowDep) -> Page[SweepResource]:
+def list_all(services: ServicesDep, _user: UserDep, window: SweepWindowDep) -> Page[SweepResource]:
     """List sweeps, newest first, with the number of members per status."""
     rows, has_more = sweep_service.list_page(services.database, window)
     return page_of(rows, has_more, lambda row: row, lambda sweep: sweep.id)
 
 
 @router.get("/{sweep_id}", operation_id="get_sweep")
-def get(services: ServicesDep, _person: PersonDep, now: NowDep, sweep_id: SweepId) -> SweepDetail:
+def get(services: ServicesDep, _user: UserDep, now: NowDep, sweep_id: SweepId) -> SweepDetail:
     """Get a sweep with its members: their values, status and metrics. `GET /v1/jobs?sweep=` lists the full jobs."""
     return sweep_service.read(services.database, sweep_id, now)
 
 
 @router.post("/{sweep_id}/cancel", status_code=202, operation_id="cancel_sweep")
-def cancel(services: ServicesDep, person: PersonDep, now: NowDep, sweep_id: SweepId) -> SweepDetail:
+def cancel(services: ServicesDep, user: UserDep, now: NowDep, sweep_id: SweepId) -> SweepDetail:
     """Cancel every member that has not ended."""
-    sweep = sweep_service.cancel(services.database, person, sweep_id, now)
-    services.hint()
+    sweep = sweep_service.cancel(services.database, user, sweep_id, now)
+    services.notify_reconciler()
     return sweep

@@ -46,7 +46,7 @@ class LocalScheduler:
         clock: Callable[[], datetime],
         *,
         gpus: Sequence[int] = (),
-        target: str = "worker.launch:run",
+        target: str = "worker.launcher.supervisor:run",
     ) -> None:
         """Where `gpus` are given, each rank gets one of its own, and there are at most that many slots."""
         self._queue = Queue(state_dir / "local")

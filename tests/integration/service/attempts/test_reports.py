@@ -27,6 +27,7 @@ def test_points_come_back_as_curves(world: World) -> None:
     assert series(world, job, keys="a", from_step=2) == {"a": [(2, 0.1 + 0.2)]}
 
 
+@pytest.mark.scenario(22)
 def test_a_repeated_delivery_changes_nothing(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
@@ -218,6 +219,7 @@ def messages(text: str) -> list[tuple[int, str, Any]]:
     return found
 
 
+@pytest.mark.scenario(30)
 def test_the_stream_replays_from_any_place_and_ends(world: World) -> None:
     job = world.submit()
     worker = world.start(job)

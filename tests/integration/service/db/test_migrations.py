@@ -46,6 +46,7 @@ def test_models_and_migrations_agree(empty_url: str) -> None:
     command.check(alembic_config(empty_url))
 
 
+@pytest.mark.scenario(29)
 def test_a_database_of_a_newer_release_is_refused(empty_url: str) -> None:
     upgrade(empty_url)
     engine = sa.create_engine(empty_url)

@@ -36,6 +36,7 @@ def hanging(world: World) -> HangingScheduler:
     return world.scheduler
 
 
+@pytest.mark.scenario(6)
 def test_an_sbatch_that_hangs_holds_up_nothing_else(world: World, hanging: HangingScheduler) -> None:
     stuck = world.submit()
     world.tick()
@@ -73,6 +74,7 @@ def test_no_more_are_asked_at_once_than_there_is_room(world: World, hanging: Han
     assert len({plan.tag for plan in hanging.submitted}) == 4
 
 
+@pytest.mark.scenario(32)
 def test_a_job_cancelled_while_it_is_being_asked_about_leaves_nothing(world: World, hanging: HangingScheduler) -> None:
     job = world.submit()
     world.tick()
@@ -82,7 +84,7 @@ def test_a_job_cancelled_while_it_is_being_asked_about_leaves_nothing(world: Wor
     assert world.status(job) == "submitting", "what may have been queued is not called gone"
     hanging.go.set()
     wait_until(lambda: (world.tick(), bool(hanging.cancelled))[1], 10, "what was queued to be cancelled")
-    hanging.say("ended")
+    hanging.set_states("ended")
     world.tick(2)
     assert world.status(job) == "cancelled"
 
@@ -99,10 +101,11 @@ def test_a_shutdown_records_what_is_answered_in_time_and_hands_the_lease_over(
     assert second.acquire(world.clock()), "the next service need not wait for the lease to expire"
 
 
+@pytest.mark.scenario(2)
 def test_a_crash_between_the_intention_and_the_question_costs_no_waiting(world: World) -> None:
     world.scheduler.name = "slurm"
     job = world.submit()
-    world.crash_at("submit.after-intent")
+    world.fail_at("submit.after-intent")
     with pytest.raises(SystemExit):
         world.tick()
     world.reconciler = world.new_reconciler("one")
@@ -114,7 +117,7 @@ def test_a_question_whose_end_was_not_heard_is_waited_for_to_its_limit(world: Wo
     """The submitter outlives a service that was killed: sbatch may still be asked while the next service looks."""
     world.scheduler.name = "slurm"
     world.submit()
-    world.crash_at("prepare.after-files")
+    world.fail_at("prepare.after-files")
     with pytest.raises(SystemExit):
         world.tick()
     world.reconciler = world.new_reconciler("one")
@@ -145,6 +148,7 @@ def test_the_wait_counts_from_the_last_question_and_not_from_the_first(world: Wo
     assert len(world.scheduler.submitted) == 1
 
 
+@pytest.mark.scenario(24)
 def test_a_full_disk_leaves_the_job_to_be_tried_again(world: World) -> None:
     job = world.submit()
     blocked = world.settings.runs / job
@@ -169,6 +173,7 @@ def test_while_the_scheduler_is_silent_nothing_is_submitted(world: World) -> Non
     assert world.status(second) == "pending"
 
 
+@pytest.mark.scenario(9)
 def test_a_leader_that_was_stopped_writes_nothing_when_it_goes_on(world: World) -> None:
     job = world.submit()
     old = LeaderLease(world.database, "one")
@@ -182,6 +187,7 @@ def test_a_leader_that_was_stopped_writes_nothing_when_it_goes_on(world: World) 
     assert world.status(job) == "queued"
 
 
+@pytest.mark.scenario(9)
 def test_a_stopped_leaders_answer_is_not_recorded_over_the_next_ones(world: World, hanging: HangingScheduler) -> None:
     job = world.submit()
     world.tick()
@@ -238,6 +244,7 @@ def test_a_stranger_cannot_exclude_more_than_a_node(world: World, name: str) -> 
     assert '"excluded_nodes": []' in world.folder(job, 2).launch.read_text()
 
 
+@pytest.mark.scenario(8)
 def test_of_two_entries_the_one_that_claimed_is_watched(world: World) -> None:
     """The first was accepted without an answer and stayed unseen; the second is the one whose id came back."""
     world.scheduler.name = "slurm"
@@ -249,6 +256,7 @@ def test_of_two_entries_the_one_that_claimed_is_watched(world: World) -> None:
     assert "the scheduler has it as 17, says its worker" in kinds
 
 
+@pytest.mark.scenario(8)
 def test_the_end_of_a_refused_double_is_not_the_end_of_the_attempt(world: World) -> None:
     """Its claim was decided by files while the service was away."""
     world.scheduler.name = "slurm"
@@ -256,7 +264,7 @@ def test_the_end_of_a_refused_double_is_not_the_end_of_the_attempt(world: World)
     world.tick()
     claim = {"nonce": "nonce-of-the-first", "host": "n1", "pid": 7, "scheduler_id": "17"}
     write_atomic(world.folder(job).claim, json.dumps(claim))
-    world.scheduler.say("ended")
+    world.scheduler.set_states("ended")
     world.tick()
     assert (world.status(job), world.job(job)["attempt"]["scheduler_id"]) == ("pending", "17")
 
@@ -283,7 +291,7 @@ class TestASlowDisk:
         """Writing takes longer than a word is good for."""
         world.scheduler.name = "slurm"
         world.reconciler = world.new_reconciler("one")
-        world.services.crash = lambda label: world.clock.advance(100) if label == "prepare.after-files" else None
+        world.services.failpoint = lambda label: world.clock.advance(100) if label == "prepare.after-files" else None
         return world
 
     def test_delays_the_question_and_does_not_forget_it(self, slow: World) -> None:
@@ -299,7 +307,7 @@ class TestASlowDisk:
                 slow.clock.advance(100)
                 assert LeaderLease(slow.database, "two").acquire(slow.clock())
 
-        slow.services.crash = taken_over
+        slow.services.failpoint = taken_over
         slow.tick()
         assert slow.scheduler.submitted == []
 
@@ -310,7 +318,7 @@ def test_restarts_of_a_launcher_that_left_no_last_word_are_errors_of_the_program
     for execution in (1, 2, 3):
         worker.execution = execution
         assert worker.metrics([("train/loss", execution, 1.0)]).status_code == 200
-    world.scheduler.say("ended")
+    world.scheduler.set_states("ended")
     world.tick(2)
     assert json.loads(world.folder(job, 2).launch.read_text())["max_restarts"] == 1
     worker = world.start(job)

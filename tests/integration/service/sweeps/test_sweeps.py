@@ -98,9 +98,9 @@ def test_a_field_and_a_part_of_it_do_not_go_together(world: World) -> None:
 @pytest.mark.parametrize(
     ("grid", "words"),
     [
-        ({"optimizer.lr": ["1e-4", "0.0001"]}, "optimizer.lr=0.0001 results in the same job as optimizer.lr=1e-4"),
-        ({"seed": [1, "1"], "optimizer.lr": [0.1]}, "seed=1 optimizer.lr=0.1 results in the same job as seed=1"),
-        ({"seed": [1, 1.0]}, "seed=1.0 results in the same job as seed=1; list each value once"),
+        ({"optimizer.lr": ["1e-4", "0.0001"]}, "optimizer.lr=0.0001 is the same job as optimizer.lr=1e-4"),
+        ({"seed": [1, "1"], "optimizer.lr": [0.1]}, "seed=1 optimizer.lr=0.1 is the same job as seed=1"),
+        ({"seed": [1, 1.0]}, "seed=1.0 is the same job as seed=1; list each value once"),
     ],
 )
 def test_one_number_in_two_spellings_is_one_job(world: World, grid: dict[str, Any], words: str) -> None:
@@ -146,17 +146,17 @@ def test_cancel_ends_every_member(world: World, sweep: dict[str, Any]) -> None:
     answer = world.client.post(f"/v1/sweeps/{sweep['id']}/cancel")
     assert answer.status_code == 202
     world.tick(2)
-    world.scheduler.say("ended")
+    world.scheduler.set_states("ended")
     world.tick(2)
     assert looked_at(world, sweep)["counts"] == {"cancelled": 3}
     assert world.client.post(f"/v1/sweeps/{sweep['id']}/cancel").status_code == 202
 
 
 def test_another_user_can_look_and_not_touch(world: World, sweep: dict[str, Any]) -> None:
-    other = world.person("user", "other")
+    other = world.new_user("user", "other")
     assert other.get(f"/v1/sweeps/{sweep['id']}").status_code == 200
     assert other.post(f"/v1/sweeps/{sweep['id']}/cancel").status_code == 403
-    assert world.person("viewer", "eve").post("/v1/sweeps", json=BODY).status_code == 403
+    assert world.new_user("viewer", "eve").post("/v1/sweeps", json=BODY).status_code == 403
 
 
 def test_a_deleted_member_stays_in_the_list_as_that(world: World, sweep: dict[str, Any]) -> None:
