@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from service.core.ids import first_job_id
 from service.db.models import Job, JobLabel
@@ -39,19 +39,20 @@ def list_page(session: Session, page: PageRequest, job_filter: JobFilter) -> tup
     if len(job_filter.metadata) > MAX_LABELS:
         return [], False
     if len(job_filter.statuses) <= 1:
-        return fetch_page(session, _query(job_filter), Job.id, page)
+        return fetch_page(session, *_query(job_filter), page)
     # One query per status reads each from its index, in order; `status IN (...)` would sort all of their jobs.
     jobs: list[Job] = []
     more_follow = False
     for status in sorted(set(job_filter.statuses)):
-        rows, more = fetch_page(session, _query(replace(job_filter, statuses=(status,))), Job.id, page)
+        rows, more = fetch_page(session, *_query(replace(job_filter, statuses=(status,))), page)
         jobs += rows
         more_follow |= more
     jobs.sort(key=lambda job: job.id, reverse=page.descending)
     return jobs[: page.limit], more_follow or len(jobs) > page.limit
 
 
-def _query(job_filter: JobFilter) -> sa.Select[Any]:
+def _query(job_filter: JobFilter) -> tuple[sa.Select[Any], InstrumentedAttribute[str]]:
+    """Return the query, and the column with the job's id by which its index is ordered."""
     query = sa.select(Job).where(Job.deletion_requested_at.is_(None))
     for column, value in (
         (Job.name, job_filter.name),
@@ -66,17 +67,19 @@ def _query(job_filter: JobFilter) -> sa.Select[Any]:
         query = query.join(status, status.id == Job.id)
     if job_filter.statuses:
         query = query.where(status.status.in_(job_filter.statuses))
-    for key, value in job_filter.metadata.items():
+    key = Job.id
+    for name, value in job_filter.metadata.items():
         label = aliased(JobLabel)
-        query = query.join(label, sa.and_(label.job_id == Job.id, label.key == key, label.value == value))
+        query = query.join(label, sa.and_(label.job_id == Job.id, label.key == name, label.value == value))
+        key = label.job_id
     if job_filter.search is not None:
         in_name = Job.name.icontains(job_filter.search, autoescape=True)
         query = query.where(sa.or_(in_name, Job.id == job_filter.search))
     # The id holds the millisecond of creation; within that, `created_at` decides.
     if job_filter.created_after is not None:
         first = first_job_id(job_filter.created_after)
-        query = query.where(Job.id >= first, Job.created_at >= job_filter.created_after)
+        query = query.where(key >= first, Job.created_at >= job_filter.created_after)
     if job_filter.created_before is not None:
         end = first_job_id(job_filter.created_before, after=True)
-        query = query.where(Job.id < end, Job.created_at < job_filter.created_before)
-    return query
+        query = query.where(key < end, Job.created_at < job_filter.created_before)
+    return query, key

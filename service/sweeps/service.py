@@ -110,9 +110,7 @@ def _accept_members(
             specs.append(accepted.spec)
             same = first_with.setdefault(json.dumps(dump_spec(accepted.unresolved), sort_keys=True), changes)
             if same is not changes and request.grid and not problems:
-                message = (
-                    f"{format_values(changes)} results in the same job as {format_values(same)}; list each value once"
-                )
+                message = f"{format_values(changes)} is the same job as {format_values(same)}; list each value once"
                 problems.append(Problem(param="grid", message=message))
         except (SpecError, InvalidSpecError) as error:
             problems += [_member_problem(number, changes, problem) for problem in error.problems]

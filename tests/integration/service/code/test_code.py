@@ -76,8 +76,8 @@ def test_running_ones_own_code_takes_a_role_that_was_granted(world: World, spec:
     user = world.new_user("user", "ada")
     answer = user.post("/v1/jobs", json=spec)
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "code_role_required")
-    assert answer.json()["error"]["message"].startswith(f"the code of task `{spec['task']}` runs as")
-    assert "role admin; yours has user" in answer.json()["error"]["message"]
+    assert answer.json()["error"]["message"].startswith(f"the code of task `{spec['task']}` runs with")
+    assert "role admin; yours has the role user" in answer.json()["error"]["message"]
     assert user.put(f"/v1/code/{DIGEST}", content=CODE).status_code == 403
     assert user.get(f"/v1/code/{DIGEST}").status_code == 403
     assert world.client.post("/v1/jobs", json=spec).status_code == 201

@@ -249,7 +249,7 @@ def test_what_is_over_is_refused_in_words(world: World, verb: str) -> None:
     world.tick()
     refused = ask(world, job, verb)
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "job_finished")
-    assert "cancelled already" in refused.json()["error"]["message"]
+    assert "already been cancelled" in refused.json()["error"]["message"]
 
 
 def test_only_its_owner_steers_a_job(world: World) -> None:

@@ -70,7 +70,7 @@ class TestAdopt:
     def test_the_local_queue_has_nothing_to_adopt(self, world: World) -> None:
         answer = resolve(world, lost(world), ADOPT)
         assert answer.status_code == 422
-        assert answer.json()["error"]["message"] == "only jobs of Slurm can be adopted; resubmit it or give it up"
+        assert answer.json()["error"]["message"] == "only Slurm jobs can be adopted; use `resubmit` or `give_up`"
 
     @pytest.mark.parametrize("body", [{"action": "adopt"}, RESUBMIT | {"scheduler_id": "7"}, {"action": "hope"}, {}])
     def test_a_word_that_does_not_make_sense(self, body: dict[str, Any], slurm: World) -> None:
@@ -143,7 +143,7 @@ class TestAll:
         events = slurm.client.get(f"/v1/jobs/{job}/events?limit=200").json()["data"]
         (event,) = [event for event in events if event["type"] == "resolved"]
         assert (event["data"]["by"], event["data"]["action"]) == ("admin", body["action"])
-        assert event["message"].startswith("admin says: ")
+        assert event["message"].startswith("resolved by admin: ")
 
     def test_said_twice_is_said_once(self, body: dict[str, Any], slurm: World) -> None:
         job = ambiguous(slurm)

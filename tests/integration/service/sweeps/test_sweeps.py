@@ -127,7 +127,7 @@ def test_more_members_than_are_taken_are_refused_without_being_made(world: World
     body = {**BODY, "grid": {f"metadata.k{n}": list(range(1000)) for n in range(9)}}
     answer = world.client.post("/v1/sweeps", json=body)
     assert answer.status_code == 422
-    assert "at most 200" in answer.json()["error"]["message"]
+    assert "the limit is 200" in answer.json()["error"]["message"]
 
 
 def test_one_key_is_one_sweep(world: World) -> None:
