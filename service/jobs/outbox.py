@@ -8,8 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from service.core.ids import new_id
-from service.db.access_models import Delivery, Webhook
-from service.db.models import Job
+from service.db.models import Delivery, Job, Webhook
 from trainyard.contract.base import wire_time
 from trainyard.contract.spec.redaction import redact
 

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from service.auth.repository import AuditRepository
+from service.audit.repository import AuditRepository
 from service.code import store
 from service.core.clock import Clock
 from service.core.failpoints import Failpoint, no_failpoint
@@ -90,7 +90,7 @@ class MaintenanceTask:
         if self._code_checked_at is not None and now - self._code_checked_at < _CODE_AGAIN:
             return
         self._code_checked_at = now
-        before = (now - timedelta(days=self.settings.code_days)).timestamp()
+        before = (now - timedelta(days=self.settings.code_retention_days)).timestamp()
         if not (old := store.old_archives(runs, before)):
             return
         with self.database.read() as session:
@@ -179,8 +179,8 @@ class MaintenanceTask:
     def _purge_records(self) -> None:
         """Delete a batch of audit entries and of webhook deliveries that exceed their retention."""
         now = self.clock()
-        audit_before = now - timedelta(days=self.settings.audit_days)
-        deliveries_before = now - timedelta(days=self.settings.delivery_days)
+        audit_before = now - timedelta(days=self.settings.audit_retention_days)
+        deliveries_before = now - timedelta(days=self.settings.delivery_retention_days)
         with self.database.read() as session:
             entries = AuditRepository(session).older(audit_before, _PURGE_BATCH)
             deliveries = WebhookRepository(session).older(deliveries_before, _PURGE_BATCH)

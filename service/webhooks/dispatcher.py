@@ -8,12 +8,12 @@ from datetime import datetime
 import structlog
 
 from service.audit.log import SERVICE
-from service.auth.repository import AuditRepository
+from service.audit.repository import AuditRepository
 from service.core.clock import Clock
 from service.core.failpoints import Failpoint, no_failpoint
-from service.db.access_models import AuditEntry, Delivery, Webhook
 from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
+from service.db.models import AuditEntry, Delivery, Webhook
 from service.webhooks.repository import WebhookRepository
 from service.webhooks.sender import Sender, SendResult
 from service.webhooks.signing import next_delay, should_disable, signed_headers

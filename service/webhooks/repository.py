@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from service.core.errors import NotFoundError
-from service.db.access_models import Delivery, Webhook
+from service.db.models import Delivery, Webhook
 from service.db.paging import PageRequest, fetch_page
 
 

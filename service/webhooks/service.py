@@ -8,8 +8,8 @@ from service.audit.log import about
 from service.auth.principals import Principal
 from service.core.errors import ConflictError, InvalidRequestError
 from service.core.ids import new_id
-from service.db.access_models import Delivery, Webhook
 from service.db.engine import Database
+from service.db.models import Delivery, Webhook
 from service.jobs.outbox import enqueue_delivery
 from service.jobs.service import require_change
 from service.webhooks.repository import WebhookRepository
