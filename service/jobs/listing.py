@@ -38,20 +38,22 @@ def list_page(session: Session, page: PageRequest, job_filter: JobFilter) -> tup
     """Return one page of the matching jobs by id, which is the order of creation, and whether more follow."""
     if len(job_filter.metadata) > MAX_LABELS:
         return [], False
+    postgres = session.get_bind().dialect.name == "postgresql"
     if len(job_filter.statuses) <= 1:
-        return fetch_page(session, *_query(job_filter), page)
+        return fetch_page(session, *_query(job_filter, postgres), page)
     # One query per status reads each from its index, in order; `status IN (...)` would sort all of their jobs.
     jobs: list[Job] = []
     more_follow = False
     for status in sorted(set(job_filter.statuses)):
-        rows, more = fetch_page(session, *_query(replace(job_filter, statuses=(status,))), page)
+        query, key = _query(replace(job_filter, statuses=(status,)), postgres)
+        rows, more = fetch_page(session, query, key, page)
         jobs += rows
         more_follow |= more
     jobs.sort(key=lambda job: job.id, reverse=page.descending)
     return jobs[: page.limit], more_follow or len(jobs) > page.limit
 
 
-def _query(job_filter: JobFilter) -> tuple[sa.Select[Any], InstrumentedAttribute[str]]:
+def _query(job_filter: JobFilter, postgres: bool) -> tuple[sa.Select[Any], InstrumentedAttribute[str]]:
     """Return the query, and the column with the job's id by which its index is ordered."""
     query = sa.select(Job).where(Job.deletion_requested_at.is_(None))
     for column, value in (
@@ -61,8 +63,8 @@ def _query(job_filter: JobFilter) -> tuple[sa.Select[Any], InstrumentedAttribute
     ):
         if value is not None:
             query = query.where(column == value)
-    # A second alias lets Postgres match labels and status in the two indexes before it reads any row of `jobs`.
-    status = aliased(Job) if job_filter.metadata and job_filter.statuses else Job
+    # A second alias lets Postgres join the indexes of labels and status before it reads any row of `jobs`.
+    status = aliased(Job) if postgres and job_filter.metadata and job_filter.statuses else Job
     if status is not Job:
         query = query.join(status, status.id == Job.id)
     if job_filter.statuses:

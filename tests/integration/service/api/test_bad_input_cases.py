@@ -254,7 +254,7 @@ class TestCase19:
 
     def test_case_19_an_endless_answer_is_cut(self, world: World, told: Receiver) -> None:
         told.answer = b"x" * 200_000
-        assert self.sent(world, told)["error"] == "the answer is longer than 65536 bytes"
+        assert self.sent(world, told)["error"] == "the response is longer than 65536 bytes"
 
     def test_case_19_an_answer_in_drops_is_cut(self, world: World, told: Receiver) -> None:
         told.seconds = 30.0

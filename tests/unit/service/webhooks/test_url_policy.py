@@ -1,4 +1,4 @@
-"""Where a webhook may go."""
+"""The policy for webhook URLs."""
 
 from ipaddress import ip_address
 
@@ -38,12 +38,12 @@ from service.webhooks.url_policy import ForbiddenTargetError, choose_address, is
         "2001:db8::1",
     ],
 )
-def test_addresses_that_are_not_public(address: str) -> None:
+def test_private_and_reserved_addresses_are_not_public(address: str) -> None:
     assert not is_public(ip_address(address))
 
 
 @pytest.mark.parametrize("address", ["93.184.215.14", "1.1.1.1", "2606:4700::1111", "::ffff:1.1.1.1"])
-def test_addresses_that_are(address: str) -> None:
+def test_internet_addresses_are_public(address: str) -> None:
     assert is_public(ip_address(address))
 
 
@@ -70,12 +70,12 @@ def test_addresses_that_are(address: str) -> None:
         ("https://a..b/", "does not contain a valid host name"),
     ],
 )
-def test_urls_that_are_refused(url: str, words: str) -> None:
+def test_forbidden_urls_are_rejected_with_the_reason(url: str, words: str) -> None:
     with pytest.raises(ForbiddenTargetError, match=words):
         parse_target(url, ())
 
 
-def test_one_forbidden_address_among_several_is_enough() -> None:
+def test_one_forbidden_address_among_several_forbids_the_host() -> None:
     target = parse_target("https://example.com/hook?x=1", ())
     assert (target.authority, target.path) == ("example.com", "/hook?x=1")
     assert choose_address(target, ["1.1.1.1", "1.0.0.1"]) == "1.1.1.1"
@@ -85,7 +85,7 @@ def test_one_forbidden_address_among_several_is_enough() -> None:
         choose_address(target, [])
 
 
-def test_an_administrator_allows_hosts_by_name_and_port() -> None:
+def test_allowed_hosts_are_matched_by_name_and_port() -> None:
     allowed = ("hooks.internal", "127.0.0.1:9000")
     assert parse_target("http://hooks.internal:81/", allowed).exempt
     assert choose_address(parse_target("http://127.0.0.1:9000/", allowed), ["127.0.0.1"]) == "127.0.0.1"
