@@ -16,7 +16,7 @@ import structlog
 from fastapi import APIRouter, Depends, Header, Request
 from starlette.responses import Response, StreamingResponse
 
-from service.audit.log import notice
+from service.audit.log import add_audit_detail
 from service.checkpoints.archive import archive_length, list_members, write_archive
 from service.checkpoints.safe_files import CHUNK, irregular_kind, open_below
 from service.core.errors import InvalidRequestError, NotFoundError, RangeError
@@ -142,7 +142,7 @@ def file_response(root: Path, path: str, conditions: FileConditions, *, code: st
     if handle is None:
         if kind := irregular_kind(root, path):
             log.warning("requested path is not a regular file", folder=str(root), path=path, kind=kind)
-            notice(kind=kind, path=path)
+            add_audit_detail(kind=kind, path=path)
         raise NotFoundError(f"there is no file {path!r}", code=code, param="path")
     status = os.fstat(handle)
     headers, size = _validators(status), status.st_size
@@ -195,7 +195,7 @@ def archive_response(root: Path, name: str, *, head: bool = False) -> Response:
     members = list_members(root, name, irregular)
     if irregular:
         log.warning("irregular files were left out of an archive", folder=str(root), paths=irregular[:_MAX_LOGGED])
-        notice(left_out=irregular[:_MAX_LOGGED])
+        add_audit_detail(left_out=irregular[:_MAX_LOGGED])
     if not members:
         raise NotFoundError("there are no files", code="file_not_found")
     headers = {

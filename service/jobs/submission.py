@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from service.audit.log import about
+from service.audit.log import set_audit_target
 from service.auth.principals import Principal
 from service.core.errors import ConflictError, InvalidRequestError
 from service.core.ids import new_job_id
@@ -137,7 +137,7 @@ def _store(
             return stored
         check_user_quotas(session, principal, quotas, now)
         jobs.add(job)
-        about(job.id)
+        set_audit_target(job.id)
         if job.origin is not None:
             jobs.add_event(job, "forked", _describe_fork(Origin.model_validate(job.origin)), data=job.origin)
         if request.force:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from service.audit.log import about
+from service.audit.log import set_audit_target
 from service.auth.principals import Principal
 from service.core.errors import InvalidSpecError, PermissionDeniedError, ServiceError
 from service.core.ids import new_id
@@ -162,7 +162,7 @@ def _store(
             repository.add(job)
             if options.force:
                 record_override(repository, job)
-        about(sweep.id)
+        set_audit_target(sweep.id)
         response = _detail(sweep, jobs, now).model_dump(mode="json")
         if key is not None:
             repository.store_response(principal.id, key, response)

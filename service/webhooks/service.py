@@ -4,7 +4,7 @@ import socket
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 
-from service.audit.log import about
+from service.audit.log import set_audit_target
 from service.auth.principals import Principal
 from service.core.errors import ConflictError, InvalidRequestError
 from service.core.ids import new_id
@@ -71,7 +71,7 @@ def create(
                 f"{principal.name} has {MAX_WEBHOOKS} webhooks, the limit per user", code="too_many_webhooks"
             )
         repository.add(webhook)
-        about(webhook.id)
+        set_audit_target(webhook.id)
     return webhook
 
 

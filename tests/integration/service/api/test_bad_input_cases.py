@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from service.api.app import create_app
 from service.api.dependencies import Services
 from service.auth.principals import ensure_admin_token
 from service.core.errors import ServiceError
 from service.core.settings import Settings
+from service.web.app import create_app
 from tests.support.receiver import Receiver, receiver
 from tests.support.world import SPEC, World
 from trainyard.cli.output import clean
@@ -98,7 +98,7 @@ def test_case_06_every_bad_token_gets_one_answer(world: World, monkeypatch: pyte
     from service.auth import principals as actions
 
     real = actions.constant_time_equal
-    monkeypatch.setattr(actions, "same_hash", lambda one, other: compared.append(one) or real(one, other))
+    monkeypatch.setattr(actions, "constant_time_equal", lambda one, other: compared.append(one) or real(one, other))
     unknown = "ty_000000000000_" + "x" * 43
     wrong = gone["token"][:-1] + ("a" if gone["token"][-1] != "a" else "b")
     seen = set()
