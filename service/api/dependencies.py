@@ -89,10 +89,14 @@ class Services:
         return Cookie(secure=self.settings.service_url.startswith("https:"))
 
     @property
-    def limits(self) -> UserQuotas:
-        """Of one person's jobs."""
-        settings = self.settings
-        return UserQuotas(settings.max_gpus_per_user, settings.max_gpus_per_admin, settings.max_queued_per_user)
+    def quotas(self) -> UserQuotas:
+        """The quotas of one user."""
+        return UserQuotas(
+            gpus=self.settings.max_gpus_per_user,
+            admin_gpus=self.settings.max_gpus_per_admin,
+            queued=self.settings.max_queued_per_user,
+            disk_bytes=self.settings.quota_bytes,
+        )
 
     def run(self, job_id: str) -> RunLayout:
         return RunLayout(self.settings.runs / job_id)
