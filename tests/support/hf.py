@@ -9,7 +9,7 @@ TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{{ eos_token }}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-WORDS = 320
+VOCABULARY_SIZE = 320
 
 
 def tokenizer_of(text):
@@ -17,15 +17,15 @@ def tokenizer_of(text):
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
-    found = Tokenizer(models.BPE())
-    found.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    found.decoder = decoders.ByteLevel()
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     special = ["<|end|>", "<|user|>", "<|assistant|>", "<|system|>"]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    found.train_from_iterator(
-        text, trainers.BpeTrainer(vocab_size=WORDS, special_tokens=special, initial_alphabet=alphabet)
+    tokenizer.train_from_iterator(
+        text, trainers.BpeTrainer(vocab_size=VOCABULARY_SIZE, special_tokens=special, initial_alphabet=alphabet)
     )
-    fast = PreTrainedTokenizerFast(tokenizer_object=found, eos_token="<|end|>", pad_token="<|end|>")
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|end|>")
     fast.chat_template = TEMPLATE
     return fast
 

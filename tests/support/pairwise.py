@@ -27,8 +27,8 @@ def pairwise(cases: Sequence[dict[str, object]], cheap: Callable[[Case, list[dic
     while missing:
         gains = [(mask & missing).bit_count() for mask in masks]
         most = max(gains)
-        best = [place for place, gain in enumerate(gains) if gain == most]
-        place = next((place for place in best if cheap(cases[place], chosen)), best[0])
-        chosen.append(cases[place])
-        missing &= ~masks[place]
+        best = [index for index, gain in enumerate(gains) if gain == most]
+        index = next((index for index in best if cheap(cases[index], chosen)), best[0])
+        chosen.append(cases[index])
+        missing &= ~masks[index]
     return chosen
