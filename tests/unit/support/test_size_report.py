@@ -20,7 +20,7 @@ def function(lines: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("package", "text", "status", "said"),
+    ("package", "text", "status", "output"),
     [
         ("service", function(50), 0, "50  service/a.py:A.f"),
         ("service", function(51), 1, "service/a.py:A.f has 51 lines, more than 50"),
