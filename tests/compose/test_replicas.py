@@ -64,7 +64,7 @@ def test_a_stream_of_one_replica_has_the_reports_sent_to_the_others(stack: Stack
         results = [stream.result(60) for stream in streams]
     with stack.client() as client:
         complete(client, run.id)
-        assert [event.type for event in client.events(run.id)].count_spec("said_thrice") == 1
+        assert [event.type for event in client.events(run.id)].count("said_thrice") == 1
     for points in results:
         losses = [step for key, step in points if key == "train/loss"]
         assert losses == sorted(set(losses)), "a stream tells each point once"

@@ -76,7 +76,7 @@ def test_a_killed_service_loses_and_duplicates_no_point(service: ServiceProcess,
         assert losses(again, job.id) == own
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("optimizer", ["adamw", pytest.param("sgd", marks=pytest.mark.slow)])
 def test_a_killed_rank_resumes_on_the_same_losses(client: Client, optimizer: str, pace: Pace) -> None:
     momentum = {"momentum": 0.9} if optimizer == "sgd" else {}
     spec = paced_run(steps=120, optimizer={"name": optimizer, "lr": 0.01, **momentum})

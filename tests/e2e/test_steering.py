@@ -78,6 +78,7 @@ def test_a_fork_continues_the_run_or_only_takes_its_weights(client: Client, sour
     assert float(other_losses[1]) < float(expected[1]) / 2, "it begins with trained weights"
 
 
+@pytest.mark.slow
 def test_a_fork_with_another_strategy_continues_it_too(client: Client, source: JobResource) -> None:
     expected = losses(client, source.id)
     same = client.submit(long_run(steps=80, strategy="fsdp", resume_from=f"{source.id}:40"))

@@ -84,7 +84,7 @@ class Stack:
         here = ROOT / "tests" / "compose"
         uid = dict(line.split("=") for line in (self.folder / ".env").read_text().split())["TRAINYARD_UID"]
         arguments = ["--build-arg", f"BASE_IMAGE={base}", "--build-arg", f"TRAINYARD_UID={uid}"]
-        file = ["--file", here / f"{name}.Dockerfile", "--tag", f"trainyard-test-{name}"]
+        file = ["--file", str(here / f"{name}.Dockerfile"), "--tag", f"trainyard-test-{name}"]
         self.engine.run("docker", "build", "--quiet", *arguments, *file, here, timeout=600)
 
     def _certify(self, base: str) -> None:
