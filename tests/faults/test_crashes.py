@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from service.webhooks.sender import Answer
+from service.webhooks.sender import SendResult
 from tests.faults.drive import Stage
 from tests.support.forks import in_a_fork
 from trainyard.contract.wire.jobs import TERMINAL
@@ -166,10 +166,10 @@ class Book:
     def __init__(self, stage: Stage) -> None:
         self._path = stage.world.settings.state / "received"
 
-    async def send(self, _url: str, headers: dict[str, str], _body: str) -> Answer:
+    async def send(self, _url: str, headers: dict[str, str], _body: str) -> SendResult:
         with self._path.open("a") as file:
             file.write(headers["webhook-id"] + "\n")
-        return Answer(status=200)
+        return SendResult(status=200)
 
     def ids(self) -> list[str]:
         return self._path.read_text().split()
