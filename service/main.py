@@ -11,7 +11,6 @@ import uvicorn
 from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.api.app import create_app
 from service.api.connection_limits import protocol
 from service.api.dependencies import Services
 from service.auth.principals import ensure_admin_token, register_admin_token
@@ -38,6 +37,7 @@ from service.scheduler.local.scheduler import LocalScheduler
 from service.scheduler.slurm.batch_script import batch_script, is_plain_path
 from service.scheduler.slurm.scheduler import SlurmScheduler
 from service.server import BackgroundService, StartError, exclusive_lock, freeze_gc, run_server, tune_interpreter
+from service.web.app import create_app
 from service.webhooks import dispatcher as webhooks
 from service.webhooks.sender import Sender
 from trainyard.contract.local_paths import admin_token_file
@@ -153,13 +153,20 @@ def _background_services(services: Services) -> list[BackgroundService]:
     """Build what only the leader does, in the order in which it starts."""
     loop = make_loop(services, make_scheduler(services))
     services.notify_reconciler = loop.hint
-    housekeeper = keeper.MaintenanceTask(services, loop.lease)
+    housekeeper = keeper.MaintenanceTask(
+        services.database,
+        loop.lease,
+        services.settings,
+        services.clock,
+        services.audit_log.flush,
+        services.failpoint,
+    )
     housekeeping = PeriodicTask("housekeeping", housekeeper.run_once, keeper.SECONDS)
-    services.notify_cleanup = housekeeping.hint
+    services.notify_cleanup = housekeeping.notify
     sender = Sender(services.settings.webhook_allowed_hosts, services.resolver)
-    messages = webhooks.WebhookDispatcher(services, loop.lease, sender)
+    messages = webhooks.WebhookDispatcher(services.database, loop.lease, services.clock, sender, services.failpoint)
     post = PeriodicTask("webhooks", lambda: messages.run_once() > 0, webhooks.SECONDS)
-    services.notify_webhooks = post.hint
+    services.notify_webhooks = post.notify
     background: list[BackgroundService] = [loop, housekeeping, post]
     if services.database.dialect == "postgresql":
         watcher = ChangeWatcher(services.database, loop.hint)

@@ -26,7 +26,7 @@ from trainyard.contract.wire.launch import LaunchDocument
 pytestmark = pytest.mark.slurm
 
 
-def test_a_job_is_given_the_gpus_that_it_asks_for(slurm: SlurmLab, tmp_path: Path) -> None:
+def test_a_job_is_given_the_gpus_that_it_requests(slurm: SlurmLab, tmp_path: Path) -> None:
     spec = parse_spec(parity(gpus=2, resources__gpus_per_node=2))
     folder = tmp_path / "attempt"
     folder.mkdir()

@@ -8,7 +8,7 @@ from starlette.concurrency import run_in_threadpool
 
 from service.api.dependencies import NowDep, Services, ServicesDep, UserDep
 from service.api.spec_body import SPEC_BODY, read_document
-from service.audit.log import about, act
+from service.audit.log import set_audit_action, set_audit_target
 from service.auth.principals import Principal
 from service.core.ids import new_id
 from service.jobs.service import require_change
@@ -60,10 +60,10 @@ async def _estimate(
     if plan.script is None:
         return NO_SCRIPT
     now, script = services.clock(), plan.script
-    act("estimate_start")
+    set_audit_action("estimate_start")
     require_change(principal)
     estimate_id = new_id("est", now)
-    about(estimate_id)
+    set_audit_target(estimate_id)
     estimate = await run_in_threadpool(request_estimate, services.database, estimate_id, principal.name, script, now)
     services.notify_reconciler()
     for _ in range(round(wait_seconds / _POLL_SECONDS)):
