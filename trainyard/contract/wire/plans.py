@@ -1,4 +1,4 @@
-"""What `POST /v1/plans` answers: what a spec will need, whether it fits, and what would be submitted."""
+"""Resources of plans and start estimates."""
 
 from typing import Any, Literal
 
@@ -8,124 +8,124 @@ from trainyard.contract.base import Resource, Timestamp
 
 
 class ModelSize(Resource):
-    """Elements of all of its parameters; tied ones count once."""
+    """The number of elements in the parameters of a model; tied parameters count once."""
 
     parameters: int
     trained: int
-    """Those that are trained: with `lora_rank` the adapters, which `parameters` counts too."""
+    """Trained elements. With `lora_rank`, those of the adapters, which `parameters` includes."""
 
 
 class MemoryParts(Resource):
-    """Bytes on one rank at the fullest moment of an update. They add up to the peak."""
+    """The parts of the peak memory of one rank, in bytes. Their sum is the peak."""
 
     parameters: int = 0
-    """In fp32; sharded or whole."""
+    """In fp32, whole or sharded."""
     gradients: int = 0
     optimizer: int = 0
-    """Its moments."""
+    """The optimizer's moments."""
     buckets: int = 0
-    """Where `ddp` sums gradients; with `gradient_as_bucket_view` they are the gradients."""
+    """The buckets in which `ddp` reduces gradients; with `gradient_as_bucket_view`, gradients are views of them."""
     gathered: int = 0
-    """Whole parameters of a sharded model, in the type that is computed in."""
+    """Gathered parameters of a sharded model, in the compute dtype."""
     activations: int = 0
-    """Kept from forward to backward, with cast copies of weights."""
+    """Saved from forward to backward, including cast copies of weights."""
     logits: int = 0
     transient: int = 0
-    """What an operation makes on the way: gradients of values, buffers that are reduced."""
+    """Temporary memory of an operation, such as gradients of activations and reduction buffers."""
 
 
 class StrategyPlan(Resource):
-    """One strategy at the asked number of ranks."""
+    """The estimate for one strategy at the spec's number of ranks."""
 
     strategy: str
     micro_size: int | None = None
-    """Examples at once for which this is; where the spec says `auto`, the largest halving that should fit."""
+    """The micro-batch size of the estimate; for `auto`, the largest halving that should fit."""
     peak_bytes: int | None = None
-    """On each rank; None: the model's activations are not known."""
+    """Peak memory of each rank; None: the model's activations are not known."""
     state_bytes: int
-    """Parameters, gradients and optimizer alone: the least that it takes."""
+    """Memory of parameters, gradients and optimizer state, without activations."""
     parts: MemoryParts | None = None
     phase: str | None = None
-    """When the peak is."""
+    """The phase of the step with the peak."""
     fits: bool | None = None
     """None: not known."""
     chosen: bool = False
     host_bytes: int
-    """Of the host's memory, for each rank; a rough figure."""
+    """Host memory of each rank; a rough figure."""
 
 
 class GpuMemory(Resource):
-    """Of one GPU that the job could get."""
+    """The memory of a GPU type that the job could get."""
 
     type: str | None = None
-    """As the scheduler names it."""
+    """The scheduler's name of the type."""
     min_bytes: int | None = None
-    """Where a type is sold with several sizes, of the smallest; None: not known."""
+    """The smallest size in which the type is sold; None: not known."""
     max_bytes: int | None = None
 
 
 class Change(Resource):
-    """One way to make it fit."""
+    """A change of the spec that makes it fit."""
 
     set: dict[str, Any]
-    """Fields by path, as `--set` takes them."""
+    """Values by field path, as for `--set`."""
     message: str
     peak_bytes: int
 
 
 class DiskNeed(Resource):
-    """Bytes in the run directory."""
+    """Disk space in the run directory, in bytes."""
 
     checkpoint_bytes: int
-    """Of one, at most: what is trained, the optimizer's moments, and what is around them."""
+    """Upper bound for one checkpoint: trained parameters, optimizer moments and overhead."""
     checkpoints: int
-    """Kept at most at once, the one being written included."""
+    """The largest number of checkpoints at once, including the one being written."""
     export_bytes: int
-    """Its tokenizer's files, copied from the model's folder, come on top."""
+    """Without the tokenizer's files, which are copied from the model's folder."""
     total_bytes: int
 
 
 class StartEstimateResource(Resource):
-    """What the scheduler says would become of a plan, were it submitted at that moment."""
+    """When the scheduler would start a plan's job, had it been submitted at that time."""
 
     object: Literal["start_estimate"] = "start_estimate"
     id: str | None = None
-    """For `GET /v1/start-estimates/{id}`; None: there was nobody to ask, `message` has why."""
+    """For `GET /v1/start-estimates/{id}`; None: nothing was requested, and `message` gives the reason."""
     state: Literal["waiting", "answered"]
     created_at: Timestamp | None = None
     answered_at: Timestamp | None = None
     accepted: bool | None = None
-    """None: not answered yet, or not clearly."""
+    """Whether the scheduler would accept the job; None: no answer yet, or no clear one."""
     estimated_start: Timestamp | None = None
     message: str
 
 
 class PlanResource(Resource):
-    """What a spec will need. Nothing is submitted, and the scheduler is asked only on request."""
+    """What a spec will need. Nothing is submitted."""
 
     object: Literal["plan"] = "plan"
     spec: dict[str, Any]
-    """Resolved: as it would be run."""
+    """The resolved spec."""
     model: ModelSize | None = None
-    """None: not known before it is built; `unknown` says why."""
+    """None: not known; `unknown` gives the reason."""
     unknown: str | None = None
     strategies: list[StrategyPlan] = Field(default_factory=list)
     strategy: str
-    """The spec's, or what `auto` selects."""
+    """The strategy of the spec, or the one that `auto` selects."""
     strategy_reason: str
-    """Of the strategy."""
+    """Why this strategy is used."""
     fits: bool | None = None
     summary: str
-    """The same in words, with the numbers."""
+    """One sentence with the result and the numbers."""
     accelerator: Literal["cpu", "cuda"] = "cuda"
     """What the ranks compute on."""
     gpus: list[GpuMemory] = Field(default_factory=list)
-    """Without GPUs, on the local backend: each rank's share of the machine's memory, as one of that name."""
+    """The GPU types that the job could get; for local CPU ranks, each rank's share of the machine's memory."""
     changes: list[Change] = Field(default_factory=list)
-    """Where it does not fit: what would, the cheapest first."""
+    """If the spec does not fit, changes that make it fit, the cheapest first."""
     disk: DiskNeed | None = None
     script: str | None = None
-    """What would be submitted, with made-up ids; None: what is submitted cannot be said, `warnings` has why."""
+    """The batch script, with placeholders for ids; None: it cannot be made, and `warnings` gives the reason."""
     warnings: list[str] = Field(default_factory=list)
     start_estimate: StartEstimateResource | None = None
-    """What the scheduler says, where it was to be asked."""
+    """Set if `estimate_start` was requested."""
