@@ -42,22 +42,20 @@ def plan(world: World, document: dict) -> PlanResource:
 
 class TestPlans:
     @pytest.mark.parametrize(("gpus", "offered"), [(2, False), (3, False), (4, True)])
-    def test_two_replicas_on_one_node_where_each_has_several_ranks(
-        self, world: World, gpus: int, offered: bool
-    ) -> None:
+    def test_hsdp_on_one_node_needs_several_ranks_per_replica(self, world: World, gpus: int, offered: bool) -> None:
         found = {one.strategy: one for one in plan(world, {**SPEC, "strategy": "ddp", "gpus": gpus}).strategies}
         assert ("hsdp" in found) is offered
         if offered:
             assert found["ddp"].state_bytes > found["hsdp"].state_bytes > found["fsdp"].state_bytes
 
-    def test_a_program_of_its_own_takes_no_strategy(self, world: World) -> None:
+    def test_task_with_its_own_program_has_no_strategy(self, world: World) -> None:
         found = plan(world, {"task": "comm_check", "gpus": 2})
         assert (found.model, found.strategy_reason) == (
             None,
             "a `comm_check` job runs its own program, to which no strategy applies",
         )
 
-    def test_every_strategy_with_its_parts(self, world: World) -> None:
+    def test_each_strategy_is_estimated_by_part(self, world: World) -> None:
         gpus(world)
         found = plan(world, {**TOO_LARGE, "strategy": "ddp", "gpus": 4})
         assert [one.strategy for one in found.strategies] == ["dp", "ddp", "zero1", "zero2", "fsdp", "hsdp"]
@@ -76,13 +74,13 @@ class TestPlans:
         assert (found.disk.checkpoint_bytes > 12 * found.model.parameters, found.disk.checkpoints) == (True, 2)
         assert found.gpus[0].type == "t4"
 
-    def test_nothing_is_stored_and_nothing_is_asked(self, world: World) -> None:
+    def test_plan_stores_and_submits_nothing(self, world: World) -> None:
         plan(world, SPEC)
         world.tick()
         assert world.client.get("/v1/jobs").json()["data"] == []
         assert (world.scheduler.submitted, list(world.settings.runs.iterdir())) == ([], [])
 
-    def test_the_script_is_the_one_that_is_submitted(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_plan_script_equals_the_submitted_script(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("PYTHONPATH", raising=False)
         found = plan(world, SPEC)
         job = world.submit()
@@ -92,29 +90,29 @@ class TestPlans:
         assert found.script is not None
         assert found.script.replace("ATTEMPT-ID", attempt).replace("JOB-ID", job) == submitted
 
-    def test_a_batch_script_of_slurm(self, world: World) -> None:
+    def test_plan_contains_a_slurm_batch_script(self, world: World) -> None:
         gpus(world)
         script = plan(world, {**TOO_LARGE, "gpus": 8, "strategy": "fsdp", "resources": {"gpus_per_node": 4}}).script
         assert script is not None
         assert "#SBATCH --nodes=2" in script
         assert world.token not in script
 
-    def test_yaml(self, world: World) -> None:
+    def test_plan_accepts_yaml(self, world: World) -> None:
         answer = world.client.post("/v1/plans", content=json.dumps(SPEC), headers={"Content-Type": "application/yaml"})
         assert answer.status_code == 200
 
-    def test_a_bad_spec_is_refused_as_a_job_would_be(self, world: World) -> None:
+    def test_invalid_spec_gets_the_error_of_a_submission(self, world: World) -> None:
         bad = {**SPEC, "gpus": 0, "colour": "red"}
         plans, jobs = (world.client.post(path, json=bad) for path in ("/v1/plans", "/v1/jobs"))
         assert (plans.status_code, plans.json()) == (422, jobs.json())
 
-    def test_it_takes_a_token(self, world: World) -> None:
+    def test_plan_requires_a_token(self, world: World) -> None:
         assert world.new_client(None).post("/v1/plans", json=SPEC).status_code == 401
 
-    def test_a_viewer_may_ask(self, world: World) -> None:
+    def test_viewer_can_plan(self, world: World) -> None:
         assert world.new_user("viewer", "ann").post("/v1/plans", json=SPEC).status_code == 200
 
-    def test_a_gpu_that_is_not_known(self, world: World) -> None:
+    def test_unknown_gpu_memory_is_reported(self, world: World) -> None:
         gpus(world, "gpu9000")
         found = plan(world, TOO_LARGE)
         assert found.fits is None
@@ -122,14 +120,14 @@ class TestPlans:
         world.settings.gpu_memory_gb = "gpu9000=8"
         assert plan(world, TOO_LARGE).fits is False
 
-    def test_a_custom_task_is_unknown(self, world: World) -> None:
+    def test_model_of_a_script_is_unknown(self, world: World) -> None:
         found = plan(world, {"task": "script", "argv": ["/usr/bin/true"]})
         assert (found.model, found.strategies, found.fits) == (None, [], None)
         assert found.unknown == "task `script` runs its own program; nothing is known of its memory"
 
 
 class TestThisMachine:
-    def test_a_model_larger_than_it_is_told_and_refused(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_model_larger_than_the_machine_is_rejected(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("service.planner.service.machine_bytes", lambda: 16 * 2**30)
         document = {**TOO_LARGE, "gpus": 2, "strategy": "ddp"}
         found = plan(world, document)
@@ -145,14 +143,14 @@ class TestThisMachine:
         assert (world.job(job)["status"], world.job(job)["status_reason"]) == ("failed", "rejected")
         assert world.status(forced) == "pending"
 
-    def test_a_model_that_fits_runs(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_model_that_fits_the_machine_is_submitted(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("service.planner.service.machine_bytes", lambda: 80 * 2**30)
         assert plan(world, {**TOO_LARGE, "gpus": 2, "strategy": "ddp"}).fits
         job = world.submit(**TOO_LARGE)
         world.tick()
         assert world.status(job) == "pending"
 
-    def test_the_nodes_of_a_cluster_are_not_this_machine(self, world: World) -> None:
+    def test_memory_of_cluster_nodes_is_unknown(self, world: World) -> None:
         world.settings.backend = "slurm"
         found = plan(world, TOO_LARGE)
         assert (found.fits, found.gpus) == (None, [])
@@ -164,24 +162,24 @@ class TestFolders:
         data = {"source": "jsonl", "path": f"{folder}/x.jsonl", "max_length": 33}
         return {**TOO_LARGE, "model": {"source": "hf", "path": str(folder)}, "data": data, **changes}
 
-    def test_a_folder_is_counted_from_its_headers(self, world: World) -> None:
+    def test_folder_is_counted_from_its_headers(self, world: World) -> None:
         folder = save_llama(world.settings.runs / "llama", tied=True)
         found = plan(world, self.spec(folder, lora_rank=4))
         assert found.model is not None
         assert found.model.trained == 2 * 4 * (2 * (64 + 64) + 2 * (64 + 32) + 3 * (64 + 128))
         assert found.strategies[0].peak_bytes is not None
 
-    def test_a_folder_that_is_broken_is_unknown_with_the_reason(self, world: World) -> None:
+    def test_broken_folder_is_unknown_with_the_reason(self, world: World) -> None:
         folder = save_llama(world.settings.runs / "llama")
         (folder / "config.json").write_text("{")
         found = plan(world, self.spec(folder))
         assert (found.unknown, found.model) == ("model.path: config.json is not valid JSON", None)
 
-    def test_a_folder_outside_of_the_roots(self, world: World) -> None:
+    def test_folder_outside_of_the_roots_is_rejected(self, world: World) -> None:
         answer = world.client.post("/v1/plans", json=self.spec("/etc"))
         assert (answer.status_code, answer.json()["error"]["param"]) == (422, "model.path")
 
-    def test_a_filesystem_that_hangs_costs_its_time_limit(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_hanging_filesystem_costs_its_time_limit(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         world.services.planner.models = ModelReader(seconds=0.05)
         monkeypatch.setattr("service.planner.model_reader.read_folder", lambda *_: time.sleep(0.5))
         found = plan(world, self.spec(world.settings.runs))
@@ -189,7 +187,7 @@ class TestFolders:
 
 
 class TestAutomatic:
-    def test_what_fits_is_taken_and_stored(self, world: World) -> None:
+    def test_auto_strategy_that_fits_is_stored(self, world: World) -> None:
         gpus(world)
         document = {**TOO_LARGE, "strategy": "auto", "gpus": 4}
         found = plan(world, document)
@@ -199,7 +197,7 @@ class TestAutomatic:
         assert world.job(job)["spec"]["strategy"] == "zero2"
 
     @pytest.mark.databases("sqlite", "postgres")
-    def test_a_key_stands_for_the_spec_whatever_the_cluster_has_become(self, world: World) -> None:
+    def test_idempotency_key_ignores_cluster_changes(self, world: World) -> None:
         document, key = {**TOO_LARGE, "strategy": "auto", "gpus": 4}, {"Idempotency-Key": "one"}
         gpus(world)
         first = world.client.post("/v1/jobs", json=document, headers=key)
@@ -207,12 +205,12 @@ class TestAutomatic:
         again = world.client.post("/v1/jobs", json=document, headers=key)
         assert (again.status_code, again.json()["id"]) == (201, first.json()["id"])
 
-    def test_without_gpus_it_is_ddp(self, world: World) -> None:
+    def test_auto_is_ddp_without_gpus(self, world: World) -> None:
         assert plan(world, {**SPEC, "strategy": "auto", "gpus": 2}).strategy == "ddp"
 
 
 class TestRefusals:
-    def test_what_the_cluster_can_never_give_is_in_the_plan_already(self, world: World) -> None:
+    def test_plan_warns_of_unavailable_resources(self, world: World) -> None:
         gpus(world)
         document = {**SPEC, "resources": {"partition": "cpu"}}
         warnings = plan(world, document).warnings
@@ -226,7 +224,7 @@ class TestRefusals:
         world.settings.slurm_preflight = False
         assert not any("would be rejected" in one for one in plan(world, document).warnings)
 
-    def test_what_can_never_fit_is_not_submitted(self, world: World) -> None:
+    def test_job_that_cannot_fit_is_rejected(self, world: World) -> None:
         gpus(world)
         job = world.submit(**TOO_LARGE)
         world.tick()
@@ -236,7 +234,7 @@ class TestRefusals:
         assert shown["status_message"].startswith("strategy: needs about 23.6 GiB of 16 GiB per GPU: optimizer 9.51")
         assert "would fit" in shown["status_message"]
 
-    def test_force_submits_it_and_says_who(self, world: World) -> None:
+    def test_force_submits_and_records_an_event(self, world: World) -> None:
         gpus(world)
         answer = world.client.post("/v1/jobs?force=true", json=TOO_LARGE)
         job = answer.json()["id"]
@@ -245,13 +243,13 @@ class TestRefusals:
         events = world.client.get(f"/v1/jobs/{job}/events").json()["data"]
         assert [event["level"] for event in events if event["type"] == "preflight_overridden"] == ["warning"]
 
-    def test_a_forced_job_is_another_one_than_the_unforced(self, world: World) -> None:
+    def test_idempotency_key_distinguishes_forced_jobs(self, world: World) -> None:
         key = {"Idempotency-Key": "one"}
         assert world.client.post("/v1/jobs", json=SPEC, headers=key).status_code == 201
         assert world.client.post("/v1/jobs?force=true", json=SPEC, headers=key).status_code == 409
 
     @pytest.mark.parametrize("setting", ["unknown", "off"])
-    def test_without_knowledge_or_wish_nothing_is_refused(self, world: World, setting: str) -> None:
+    def test_unknown_memory_or_disabled_preflight_rejects_nothing(self, world: World, setting: str) -> None:
         gpus(world, "gpu9000" if setting == "unknown" else "t4")
         world.settings.slurm_preflight = setting != "off"
         job = world.submit(**TOO_LARGE)

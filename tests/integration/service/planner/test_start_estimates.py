@@ -27,14 +27,14 @@ def read(world: World, estimate_id: str) -> dict[str, Any]:
     return found
 
 
-def test_without_being_told_to_nobody_asks(world: World) -> None:
+def test_plan_requests_no_estimate_by_default(world: World) -> None:
     on_slurm(world)
     assert world.client.post("/v1/plans", json=SPEC).json()["start_estimate"] is None
     world.tick(3)
     assert world.scheduler.forecast_scripts == []
 
 
-def test_the_question_is_answered_by_the_reconciler_and_read_by_its_id(world: World) -> None:
+def test_reconciler_answers_a_start_estimate(world: World) -> None:
     on_slurm(world)
     world.scheduler.forecast_result = Forecast(True, "Slurm would start it on node1", START)
     plan = asked(world)
@@ -48,7 +48,7 @@ def test_the_question_is_answered_by_the_reconciler_and_read_by_its_id(world: Wo
     assert found["message"] == "Slurm would start it on node1"
 
 
-def test_a_quick_answer_comes_with_the_plan(world: World) -> None:
+def test_quick_estimate_is_part_of_the_plan(world: World) -> None:
     on_slurm(world)
     world.scheduler.prophecy = Forecast(False, "Slurm refuses it: too many nodes")
     world.services.hint = lambda: world.tick()
@@ -60,7 +60,7 @@ def test_a_quick_answer_comes_with_the_plan(world: World) -> None:
     )
 
 
-def test_who_asks_is_in_the_audit_and_who_only_plans_is_not(world: World) -> None:
+def test_only_start_estimates_are_audited(world: World) -> None:
     on_slurm(world)
     assert world.client.post("/v1/plans", json=SPEC).status_code == 200
     assert world.client.get("/v1/audit").json()["data"] == []
@@ -75,7 +75,7 @@ def test_who_asks_is_in_the_audit_and_who_only_plans_is_not(world: World) -> Non
 
 
 @pytest.mark.databases("sqlite", "postgres")
-def test_slurm_is_asked_once_in_five_seconds_whoever_reconciles(world: World) -> None:
+def test_slurm_gets_one_estimate_per_five_seconds(world: World) -> None:
     on_slurm(world)
     ids = []
     for seed in range(3):
@@ -91,7 +91,7 @@ def test_slurm_is_asked_once_in_five_seconds_whoever_reconciles(world: World) ->
     assert [read(world, one)["answered_at"][17:19] for one in ids] == ["03", "08", "13"]
 
 
-def test_a_tick_says_that_there_is_more_to_do_while_a_question_waits(world: World) -> None:
+def test_tick_reports_waiting_estimates(world: World) -> None:
     on_slurm(world)
     for _ in range(2):
         asked(world)
@@ -100,7 +100,7 @@ def test_a_tick_says_that_there_is_more_to_do_while_a_question_waits(world: Worl
     assert world.reconciler.run_once() is False
 
 
-def test_when_slurm_does_not_answer_all_that_wait_are_told_so_at_once(world: World) -> None:
+def test_slurm_outage_answers_all_waiting_estimates(world: World) -> None:
     on_slurm(world)
     ids = [asked(world)["start_estimate"]["id"] for _ in range(3)]
     world.scheduler.unavailable = True
@@ -112,7 +112,7 @@ def test_when_slurm_does_not_answer_all_that_wait_are_told_so_at_once(world: Wor
         assert found["message"] == "Slurm does not answer: it does not answer"
 
 
-def test_the_local_backend_says_that_there_is_no_queue(world: World) -> None:
+def test_local_backend_has_no_queue(world: World) -> None:
     found = asked(world)["start_estimate"]
     assert (found["id"], found["state"], found["accepted"]) == (None, "answered", None)
     assert "has no queue" in found["message"]
@@ -121,7 +121,7 @@ def test_the_local_backend_says_that_there_is_no_queue(world: World) -> None:
 
 
 @pytest.mark.databases("sqlite", "postgres")
-def test_only_so_many_may_wait_and_a_viewer_may_not_ask(world: World) -> None:
+def test_waiting_estimates_are_limited_and_denied_to_viewers(world: World) -> None:
     on_slurm(world)
     query = "/v1/plans?estimate_start=true&wait_seconds=0"
     viewer = world.person("viewer", "eve")
@@ -136,7 +136,7 @@ def test_only_so_many_may_wait_and_a_viewer_may_not_ask(world: World) -> None:
 
 
 @pytest.mark.databases("sqlite", "postgres")
-def test_an_answer_is_forgotten_after_an_hour(world: World) -> None:
+def test_estimate_is_deleted_after_an_hour(world: World) -> None:
     on_slurm(world)
     first = asked(world)["start_estimate"]["id"]
     world.tick()

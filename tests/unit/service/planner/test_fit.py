@@ -26,42 +26,42 @@ def spec(**changes):
 
 
 class TestRefusals:
-    def test_the_numbers_and_the_cheapest_change(self):
+    def test_excess_memory_is_reported_with_the_cheapest_change(self):
         problem = exceeds_memory(estimator(24), spec())[0]
         assert problem.param == "strategy"
         assert problem.message.startswith("needs about 28.4 GiB of 24 GiB per GPU: optimizer 9.51, parameters 4.75, ")
         assert problem.message.endswith("strategy fsdp: 6.96 GiB would fit")
 
-    def test_what_fits_is_not(self):
+    def test_fitting_spec_has_no_problem(self):
         assert exceeds_memory(estimator(80), spec()) == []
 
-    def test_nor_what_is_in_doubt(self):
+    def test_uncertain_excess_is_no_problem(self):
         needed = estimator(80).estimate(spec()).peak / GIB
         near = estimator(0.95 * needed)
         assert near.fits(near.estimate(spec())) is False
         assert exceeds_memory(near, spec()) == []
 
-    def test_nor_where_the_memory_is_not_known(self):
+    def test_unknown_gpu_memory_is_no_problem(self):
         assert exceeds_memory(estimator(0), spec()) == []
 
-    def test_nor_where_a_larger_gpu_may_come(self):
+    def test_possible_larger_gpu_is_no_problem(self):
         several = FitEstimator(
             estimator(24).structure, [Device("a", 24 * GIB, 24 * GIB), Device("b", 80 * GIB, 80 * GIB)]
         )
         assert several.fits(several.estimate(spec())) is False
         assert exceeds_memory(several, spec()) == []
 
-    def test_an_automatic_micro_size_is_taken_as_small_as_it_must_be(self):
+    def test_auto_micro_size_is_halved_until_it_fits(self):
         found = estimator(24).estimate(spec(strategy="fsdp", batch={"size": 64, "micro_size": "auto"}))
         assert 1 <= found.micro_size < 16
         assert estimator(24).fits(found)
 
-    def test_where_none_fits_the_micro_size_that_needs_least_counts(self):
+    def test_smallest_peak_is_used_if_no_micro_size_fits(self):
         automatic_size = {"size": 4, "micro_size": "auto"}
         whole = estimator(80).estimate(spec(gpus=2, batch={"size": 4, "micro_size": 2}))
         assert estimator(4).estimate(spec(gpus=2, batch=automatic_size)).peak == whole.peak
 
-    def test_state_alone_can_be_too_large(self):
+    def test_training_state_alone_can_exceed_memory(self):
         structure = estimator(1).structure
         blind = FitEstimator(type(structure)(structure.parameters, structure.blocks), [Device("x", 8 * GIB, 8 * GIB)])
         estimate = blind.estimate(spec(strategy="single", gpus=1))
@@ -74,7 +74,7 @@ class TestWithoutGpus:
     def estimator(self, gib, ranks=1):
         return FitEstimator(estimator(0).structure, [share_of_machine(int(gib * GIB), ranks)], cpu=True)
 
-    def test_the_ranks_share_the_machine(self):
+    def test_cpu_ranks_share_the_machine_memory(self):
         asked = spec(gpus=2)
         assert self.estimator(64).fits(self.estimator(64).estimate(asked))
         halves = self.estimator(64, ranks=4)
@@ -82,51 +82,51 @@ class TestWithoutGpus:
         told = describe_need(halves, halves.estimate(asked))
         assert told.startswith("needs about 28.4 GiB of 16 GiB per rank (this machine's memory): optimizer 9.51, ")
 
-    def test_a_small_machine_has_room_for_small_models(self):
+    def test_small_models_fit_a_small_machine(self):
         tiny = builtin_models.structure_of(spec_of({**LARGE, "layers": 1, "width": 64, "vocab": 256}).model)
         small = FitEstimator(tiny, [share_of_machine(4 * GIB, 4)], cpu=True)
         assert small.fits(small.estimate(spec_of({**LARGE, "layers": 1, "width": 64, "vocab": 256})))
 
-    def test_only_state_that_is_more_than_the_machine_is_refused(self):
+    def test_cpu_run_cannot_fit_only_if_its_state_exceeds_the_machine(self):
         state = self.estimator(64).estimate(spec()).least / GIB
         assert exceeds_memory(self.estimator(state + 0.1), spec()) == []
         problem = exceeds_memory(self.estimator(state - 0.1), spec())[0]
         assert problem.message.endswith("strategy fsdp: 6.96 GiB would fit")
 
-    def test_more_ranks_are_no_way_out(self):
+    def test_more_cpu_ranks_are_not_proposed(self):
         problem = exceeds_memory(self.estimator(0.1), spec())[0]
         assert problem.message.endswith("no change of strategy or checkpointing would fit")
 
-    def test_thousands_are_told_in_the_next_unit(self):
+    def test_large_sizes_use_the_next_unit(self):
         asked = spec_of({**LARGE, "layers": 96, "width": 12288, "heads": 96}, gpus=2, strategy="ddp")
         huge = FitEstimator(builtin_models.structure_of(asked.model), [share_of_machine(23 * GIB, 2)], cpu=True)
         assert " TiB of 11.5 GiB per rank" in describe_need(huge, huge.estimate(asked))
 
 
 class TestProposals:
-    def test_less_at_once_comes_first(self):
+    def test_smaller_micro_batch_is_proposed_first(self):
         found = propose_changes(estimator(80), spec(batch={"size": 128, "micro_size": 32}))
         assert found[0].set == {"batch.micro_size": 16}
 
-    def test_lora_is_proposed_last_and_said_to_be_another_training(self):
+    def test_lora_is_proposed_last_with_a_note(self):
         found = propose_changes(estimator(14), spec(gpus=1, strategy="single", batch={"size": 1, "micro_size": 1}))
         assert set(found[0].set) == {"lora_rank"}
         assert "trains only adapters" in found[0].message
 
-    def test_each_is_told_once(self):
+    def test_each_change_is_proposed_once(self):
         found = propose_changes(estimator(40), spec(strategy="fsdp", batch={"size": 128, "micro_size": 32}), count=9)
         assert len({str(one.set) for one in found}) == len(found) > 2
 
 
 class TestAutomatic:
-    def test_ddp_where_it_fits(self):
+    def test_auto_selects_ddp_if_it_fits(self):
         assert choose_strategy(estimator(80), spec())[0] == "ddp"
 
-    def test_the_least_sharding_that_fits(self):
+    def test_auto_selects_the_least_sharding_that_fits(self):
         assert choose_strategy(estimator(24), spec())[0] == "zero2"
         assert choose_strategy(estimator(10), spec())[0] == "fsdp"
 
-    def test_ddp_where_nothing_is_known_or_fits(self):
+    def test_auto_selects_ddp_if_nothing_is_known_or_fits(self):
         assert choose_strategy(estimator(0), spec())[0] == "ddp"
         assert choose_strategy(estimator(2), spec())[0] == "ddp"
 
@@ -144,14 +144,14 @@ class TestDevices:
             ("mine", 7, 7),
         ],
     )
-    def test_by_name(self, name, least, most):
+    def test_device_memory_by_type_name(self, name, least, most):
         found = device_of(name, {"mine": 7.0})
         assert (round(found.least / GIB, 1), round(found.most / GIB, 1)) == (least, most)
 
-    def test_an_unknown_one_is_unknown(self):
+    def test_unknown_type_has_no_memory(self):
         assert device_of("gpu9000", {}) == Device("gpu9000")
 
-    def test_those_of_the_partition(self):
+    def test_devices_of_the_partition(self):
         cluster = ClusterResource(
             backend="slurm",
             partitions=[
@@ -163,14 +163,14 @@ class TestDevices:
         assert types == [["t4"], ["l4", "t4"]]
         assert [gpu.type for gpu in devices(Resources(gpu_type="h100"), cluster, {})] == ["h100"]
 
-    def test_the_setting(self):
+    def test_setting_overrides_the_table(self):
         assert parse_gpu_memory("gtx1080=8, =24") == {"gtx1080": 8.0, "": 24.0}
         for bad in ("a100", "a100=", "a100=big", "a100=0"):
             with pytest.raises(ValueError, match="is not <type>=<GiB>"):
                 parse_gpu_memory(bad)
 
 
-def test_a_model_is_gone_through_once(monkeypatch):
+def test_structure_is_visited_once_for_all_strategies(monkeypatch):
     calls = []
     monkeypatch.setattr(
         "service.planner.fit.trainable_model", lambda *given: calls.append(1) or trainable_model(*given)

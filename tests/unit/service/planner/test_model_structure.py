@@ -40,27 +40,27 @@ def told(structure):
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_gpt(tied):
+def test_gpt_structure_equals_the_module(tied):
     model = GptModel(**{**GPT, "tied": tied})
     assert told(builtin_models.structure_of(model)) == shapes(Gpt(model))
 
 
 @pytest.mark.parametrize("sizes", [(3, 2), (5, 7, 11, 2)])
-def test_mlp(sizes):
+def test_mlp_structure_equals_the_module(sizes):
     assert told(builtin_models.structure_of(MlpModel(sizes=sizes))) == shapes(mlp(sizes, "tanh"))
 
 
-def test_convnet():
+def test_convnet_structure_equals_the_module():
     model = ConvnetModel(channels=6, classes=11)
     assert told(builtin_models.structure_of(model)) == shapes(Convnet(6, 11, 0.0))
 
 
-def test_a_model_of_endless_layers_is_not_counted():
+def test_model_with_too_many_layers_is_not_counted():
     assert builtin_models.structure_of(GptModel(layers=10**12)) is None
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_folder(tmp_path, tied):
+def test_folder_structure_equals_the_module(tmp_path, tied):
     from transformers import AutoModelForCausalLM
 
     folder = save_llama(tmp_path / "model", tied=tied, layers=11)
@@ -72,7 +72,7 @@ def test_a_folder(tmp_path, tied):
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("targets", ["auto", ("q_proj", "*.down_proj")])
-def test_adapters_of_a_folder(tmp_path, tied, targets):
+def test_folder_adapters_equal_the_module(tmp_path, tied, targets):
     from transformers import AutoModelForCausalLM
 
     folder = save_llama(tmp_path / "model", tied=tied)
@@ -91,12 +91,12 @@ def test_adapters_of_a_folder(tmp_path, tied, targets):
     ],
 )
 @pytest.mark.parametrize("tied", [True, False])
-def test_what_is_trained_of_a_gpt(changes, tied):
+def test_trained_parameters_of_gpt_equal_the_module(changes, tied):
     spec = spec_of({**GPT, "tied": tied}, **changes)
     assert counted(builtin_models.structure_of(spec.model), spec) == trained(Gpt(spec.model), spec)
 
 
-def test_adapters_of_convolutions_and_plain_layers():
+def test_adapters_of_convolutions_and_linear_layers():
     for model, module in (
         (ConvnetModel(channels=6), Convnet(6, 10, 0.0)),
         (MlpModel(sizes=(8, 9, 7, 2)), mlp((8, 9, 7, 2), "relu")),
@@ -105,7 +105,7 @@ def test_adapters_of_convolutions_and_plain_layers():
         assert counted(builtin_models.structure_of(model), spec) == trained(module, spec)
 
 
-def test_what_does_not_fit_is_a_problem_with_its_field():
+def test_mismatch_is_a_problem_with_its_field():
     structure = builtin_models.structure_of(GptModel(**GPT))
     cases = {
         "lora_rank": {"lora_rank": 25},
@@ -119,7 +119,7 @@ def test_what_does_not_fit_is_a_problem_with_its_field():
 
 
 @pytest.mark.parametrize("options", [Fsdp(), Fsdp(wrap="naive"), Fsdp(wrap="size", min_params=1500)])
-def test_units(options):
+def test_units_equal_the_engine(options):
     model = GptModel(**GPT)
     module = Gpt(model)
     sizes = unit_sizes(builtin_models.structure_of(model), options)

@@ -26,57 +26,57 @@ def count(model=BIG):
     return builtin_models.structure_of(GptModel(**model)).count
 
 
-def test_the_constants_are_the_workers():
+def test_constants_equal_those_of_the_worker():
     assert (MOST_LOGITS, LONGEST_ROW) == (language_loss.MOST_LOGITS, causal_lm.LONGEST_ROW)
 
 
-def test_adam_in_fp32_is_sixteen_bytes_a_parameter():
+def test_adam_in_fp32_takes_16_bytes_per_parameter():
     assert estimate().least == 16 * count()
 
 
 @pytest.mark.parametrize("strategy", ["zero1", "zero2", "fsdp"])
-def test_sharded_state_is_divided(strategy):
+def test_sharded_state_is_divided_by_ranks(strategy):
     parts = estimate(gpus=4, strategy=strategy).memory.parts
     assert (parts["parameters"], parts["optimizer"]) == (count(), 2 * count())
 
 
-def test_ddp_holds_gradients_in_its_buckets_and_waiting_ones_beside_them():
+def test_ddp_accumulates_gradients_outside_its_buckets():
     at_once = estimate(gpus=2, strategy="ddp").memory.parts
     waiting = estimate(gpus=2, strategy="ddp", batch={"micro_size": 2}).memory.parts
     assert (at_once["buckets"], at_once["gradients"]) == (4 * count(), 0)
     assert (waiting["buckets"], waiting["gradients"]) == (4 * count(), 4 * count())
 
 
-def test_each_strategy_shards_more_than_the_one_before():
+def test_each_strategy_needs_less_than_the_one_before():
     peaks = [estimate(gpus=4, strategy=strategy).peak for strategy in ("ddp", "zero2", "fsdp")]
     assert peaks == sorted(peaks, reverse=True)
 
 
-def test_checkpointing_keeps_less():
+def test_activation_checkpointing_saves_less():
     peaks = [estimate(activation_checkpointing=how).peak for how in ("none", "selective", "full")]
     assert peaks == sorted(peaks, reverse=True)
 
 
-def test_adapters_have_no_moments_for_the_base():
+def test_base_parameters_have_no_moments_with_adapters():
     parts = estimate(lora_rank=8).memory.parts
     assert parts["parameters"] > 4 * count()
     assert parts["optimizer"] < 0.2 * 8 * count()
 
 
-def test_offloaded_state_is_the_hosts():
+def test_offloaded_state_is_host_memory():
     found = estimate(gpus=2, strategy="fsdp", fsdp={"cpu_offload": True})
     assert found.memory.parts["optimizer"] == 0
     assert found.memory.host == 8 * count()
 
 
-def test_many_logits_are_made_in_pieces():
+def test_large_logits_are_computed_in_pieces():
     model = builtin_models.structure_of(GptModel(**{**BIG, "vocab": 128_000})).transformer
     few, many = (head_of(model, tokens, ComputeDtype(2, autocast=True), frozen=False) for tokens in (500, 50_000))
     assert (few.pieces, many.pieces) == (1, 96)
     assert many.backward - 2 * 50_000 * model.width < 15 * MOST_LOGITS
 
 
-def test_tokens_of_an_example():
+def test_tokens_per_example():
     lengths = [
         tokens_per_example(
             spec_of({"source": "hf", "path": "/m"}, data={"source": "jsonl", "path": "/x", **data}), context
@@ -87,7 +87,7 @@ def test_tokens_of_an_example():
 
 
 @pytest.mark.parametrize("bf16", [False, True])
-def test_a_block_keeps_what_is_counted(bf16):
+def test_block_saves_the_counted_bytes(bf16):
     width, heads, examples, length = 64, 4, 3, 32
     block = Block(width, heads, 0.0)
     x = torch.randn(examples, length, width, requires_grad=True)

@@ -31,11 +31,11 @@ CLUSTER = ClusterResource(
         ({"partition": "unknown"}, "cuda"),
     ],
 )
-def test_the_partition_tells_however_old_the_snapshot_is(wanted: dict[str, str], found: str) -> None:
+def test_stale_snapshot_still_determines_the_accelerator(wanted: dict[str, str], found: str) -> None:
     assert site_of(ON_SLURM, Resources(**wanted), CLUSTER).accelerator == found
 
 
-def test_nothing_is_guessed_before_slurm_has_told() -> None:
+def test_accelerator_is_unknown_before_the_first_snapshot() -> None:
     nothing = ClusterResource(backend="slurm")
     assert site_of(ON_SLURM, Resources(partition="gpu"), nothing).accelerator is None
     assert site_of(ON_SLURM, Resources(gpu_type="a100"), nothing).accelerator == "cuda"
@@ -51,13 +51,13 @@ def test_nothing_is_guessed_before_slurm_has_told() -> None:
         ({"partition": "short", "qos": "long"}, None),
     ],
 )
-def test_a_job_that_names_no_limit_has_its_partitions(wanted: dict[str, str], minutes: int | None) -> None:
+def test_partition_limit_applies_without_a_qos(wanted: dict[str, str], minutes: int | None) -> None:
     short = PartitionResource(name="short", time_limit_minutes=60)
     default = PartitionResource(name="default", time_limit_minutes=1440, default_time_minutes=30)
     cluster = CLUSTER.model_copy(update={"partitions": [*CLUSTER.partitions, short, default]})
     assert site_of(ON_SLURM, Resources(**wanted), cluster).partition_limit_minutes == minutes
 
 
-def test_the_setting_overrides_the_cluster() -> None:
+def test_accelerator_setting_overrides_the_cluster() -> None:
     forced = Settings(backend="slurm", accelerator="cpu")
     assert site_of(forced, Resources(partition="gpu", gpu_type="a100"), CLUSTER).accelerator == "cpu"

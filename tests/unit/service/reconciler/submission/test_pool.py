@@ -8,7 +8,7 @@ from service.reconciler.submission.pool import NotSubmitted, SubmitPool
 from service.scheduler.base import Accepted
 
 
-def test_what_no_thread_can_be_had_for_was_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_start_failure_is_not_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -20,7 +20,7 @@ def test_what_no_thread_can_be_had_for_was_not_asked(monkeypatch: pytest.MonkeyP
     assert (pool.has_room, pool.busy) == (True, False), "nothing is waited for"
 
 
-def test_an_answer_that_could_not_be_recorded_is_there_the_next_time() -> None:
+def test_unrecorded_result_is_collected_again() -> None:
     pool = SubmitPool()
     for name in ("a", "b"):
         pool.begin(1, name, lambda: Accepted("7"))
