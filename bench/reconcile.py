@@ -113,7 +113,16 @@ def _reconciler(services: Services) -> Reconciler:
     scheduler = SlurmScheduler(poll_seconds=0)
     lease = LeaderLease(services.database, "bench")
     submitter = Submitter(services, scheduler, lease, Preparation(services, slurm=True), HandOvers(threads=4))
-    return Reconciler(services, scheduler, submitter, lease)
+    return Reconciler(
+        database=services.database,
+        clock=services.clock,
+        settings=services.settings,
+        limits=services.limits,
+        scheduler=scheduler,
+        submitter=submitter,
+        lease=lease,
+        metrics=services.metrics,
+    )
 
 
 def _fill(database: Database, count: int) -> list[str]:

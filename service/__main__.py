@@ -242,10 +242,20 @@ def make_loop(services: Services, scheduler: Scheduler) -> ReconcileLoop:
     hand_overs = HandOvers(threads=_SUBMISSIONS_AT_ONCE if slurm else 0)
     submitter = Submitter(services, scheduler, lease, preparation, hand_overs)
     slowest = settings.slurm_slowest_poll_seconds if slurm else settings.tick_seconds
-    reconciler = Reconciler(services, scheduler, submitter, lease)
+    reconciler = Reconciler(
+        database=services.database,
+        clock=services.clock,
+        settings=settings,
+        limits=services.limits,
+        scheduler=scheduler,
+        submitter=submitter,
+        lease=lease,
+        metrics=services.metrics,
+        failpoint=services.crash,
+    )
     loop = ReconcileLoop(reconciler, services.metrics, settings.tick_seconds, slowest)
     hand_overs.done = loop.hint
-    loop.spare = partial(_retain, services)
+    loop.idle_work = partial(_retain, services)
     return loop
 
 

@@ -10,7 +10,7 @@ from service.db.engine import Database
 from service.db.models import Job
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import job_resource
-from service.scheduler.launch_plan import forbidden_variables
+from trainyard.contract.environment import forbidden_variables
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.problems import SpecError
 from trainyard.contract.resolve import Site, resolve

@@ -54,7 +54,7 @@ FINAL_STATUS: Mapping[StatusReason, JobStatus] = {
 }
 
 
-SUSPENDED = "suspended in Slurm"
+SUSPENDED = "Suspended in Slurm"
 """How the words about a running job begin while Slurm keeps it from running. No status of its own: it has its nodes."""
 
 

@@ -10,7 +10,7 @@ import pytest
 from service.core.errors import UnavailableError
 from service.core.failpoints import no_crash
 from service.reconciler.submission.pool import HandOvers
-from service.scheduler.base import Accepted, Ambiguous, Known, LaunchPlan, Postponed, Rejected, SubmitOutcome
+from service.scheduler.base import Accepted, Ambiguous, LaunchPlan, Postponed, Rejected, SubmitOutcome, SubmittedJob
 from tests.support.world import FakeScheduler, World
 
 
@@ -20,11 +20,11 @@ class Crowded(FakeScheduler):
     world: World
     job: str
 
-    def find(self, tag: str, folder: Path, beside: Sequence[str] = ()) -> list[str]:
+    def find(self, tag: str, folder: Path, also: Sequence[str] = ()) -> list[str]:
         assert self.world.worker(self.job).claim("nonce-of-the-second", "18").status_code == 200
         return ["17", "18"]
 
-    def cancel(self, known: Known) -> None:
+    def cancel(self, known: SubmittedJob) -> None:
         self.cancelled.append(known.scheduler_id)
 
 
@@ -181,7 +181,7 @@ class Slow(FakeScheduler):
         assert self.world.worker(self.job).claim("nonce-of-the-first", "17").status_code == 200
         return Accepted("18")
 
-    def cancel(self, known: Known) -> None:
+    def cancel(self, known: SubmittedJob) -> None:
         self.cancelled.append(known.scheduler_id)
 
 

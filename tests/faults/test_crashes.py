@@ -4,6 +4,7 @@ Every case runs a script in a forked process that dies at its place, then the sa
 """
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -222,9 +223,9 @@ PLACES: list[tuple[str, Script]] = [
     ("collect.after-record", plain),
     ("claim.after-commit", plain),
     ("finish.after-commit", plain),
-    ("tick.before-drain", plain),
-    ("tick.after-drain", plain),
-    ("tick.after-verdict", plain),
+    ("tick.before-spool-ingest", plain),
+    ("tick.after-spool-ingest", plain),
+    ("tick.after-decision", plain),
     ("apply.before-commit", plain),
     ("tick.after-apply", plain),
     ("resolve.after-look", answer_lost),
@@ -245,7 +246,7 @@ PLACES: list[tuple[str, Script]] = [
     ("not-asked.before-commit", disk_full),
     ("close.before-release", shut_down),
     ("steer.after-commit", paused),
-    ("tick.after-verdict", paused),
+    ("tick.after-decision", paused),
     ("apply.before-commit", paused),
     ("tick.after-apply", paused),
     ("submit.after-intent", paused),
@@ -316,7 +317,9 @@ def test_every_place_is_covered() -> None:
     """A new place in the service without a case here is a gap in the campaign."""
     root = Path(__file__).parents[2] / "service"
     named = {
-        part.split('"')[1] for file in root.rglob("*.py") for part in file.read_text().split("services.crash(")[1:]
+        label
+        for file in root.rglob("*.py")
+        for label in re.findall(r'(?:crash|failpoint)\("([^"]+)"', file.read_text())
     }
     assert named == {label for label, _ in PLACES}
     assert len(named) >= 25

@@ -6,7 +6,7 @@ import pytest
 
 from service.db.models import Job
 from service.reconciler import spool_ingest as drain
-from service.reconciler.run_dir import read_regular
+from service.reconciler.run_dir import read_regular_file
 from tests.support.world import World
 from trainyard.contract.reports import MAX_LOG_CHUNK, MetricsBatch, Point, Progress
 from trainyard.contract.spool import format_record
@@ -91,7 +91,7 @@ def test_a_log_that_was_closed_to_the_service_is_done_without(world: World, monk
     job = world.submit()
     worker = world.start(job)
     (world.folder(job).logs / "rank-0.log").write_text("said")
-    monkeypatch.setattr(drain, "read_regular", closed)
+    monkeypatch.setattr(drain, "read_regular_file", closed)
     worker.end("completed")
     world.tick()
     assert world.status(job) == "succeeded"
@@ -101,6 +101,7 @@ def test_of_a_log_that_nobody_has_sent_only_what_is_kept_is_read(world: World, m
     """The tick waits for it, with all other jobs; a file's length costs who wrote it nothing."""
     kept = 2 * MAX_LOG_CHUNK
     world.services.settings = world.settings.model_copy(update={"log_limit": kept})
+    world.reconciler = world.new_reconciler("one")
     job = world.submit()
     worker = world.start(job)
     worker.log("0", 0, b"begun\n")
@@ -112,12 +113,12 @@ def test_of_a_log_that_nobody_has_sent_only_what_is_kept_is_read(world: World, m
     read: list[int] = []
 
     def counting(path: Path, offset: int, size: int) -> bytes:
-        found = read_regular(path, offset, size)
+        found = read_regular_file(path, offset, size)
         if path.suffix == ".log":
             read.append(len(found))
         return found
 
-    monkeypatch.setattr(drain, "read_regular", counting)
+    monkeypatch.setattr(drain, "read_regular_file", counting)
     worker.end("completed")
     world.tick()
     assert world.status(job) == "succeeded"

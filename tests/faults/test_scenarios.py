@@ -189,7 +189,7 @@ def test_09_a_tick_that_was_stopped_in_the_middle_applies_nothing(world: World) 
     worker.end("completed")
 
     def stopped(label: str) -> None:
-        if label == "tick.after-verdict":
+        if label == "tick.after-decision":
             world.clock.advance(60)
             assert LeaderLease(world.database, "two").acquire(world.clock())
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from service.scheduler.base import Known, Observation
+from service.scheduler.base import Observation, SubmittedJob
 from service.scheduler.slurm.scheduler import SlurmScheduler
 from tests.slurm.conftest import slurm_service
 from tests.slurm.specs import parity
@@ -19,12 +19,12 @@ pytestmark = pytest.mark.slurm
 _FULL = ("-N2", "--exclusive", "--time=30")
 
 
-def sbatch(slurm: SlurmLab, name: str, *options: str) -> Known:
+def sbatch(slurm: SlurmLab, name: str, *options: str) -> SubmittedJob:
     arguments = ["sbatch", "--parsable", "--output=/dev/null", "-p", "gpu", "-J", name, *options, "--wrap", "sleep 300"]
-    return Known(name, slurm.run(*arguments).strip(), Path("/nowhere"))
+    return SubmittedJob(name, slurm.run(*arguments).strip(), Path("/nowhere"))
 
 
-def words_for(known: Known, part: str) -> Observation:
+def words_for(known: SubmittedJob, part: str) -> Observation:
     """Wait until Slurm gives a reason that we tell so."""
     scheduler = SlurmScheduler(poll_seconds=0)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from service.scheduler.base import Known
+from service.scheduler.base import SubmittedJob
 from service.scheduler.slurm.scheduler import SlurmScheduler
 from tests.slurm.conftest import slurm_service
 from tests.slurm.specs import long_run, on_two_nodes, parity
@@ -48,7 +48,7 @@ def test_the_accounting_says_how_a_forgotten_job_ended(
     number = accounted.run(*arguments).strip()
     if options:
         accounted.run("scancel", number)
-    known = Known(name, number, Path("/nowhere"))
+    known = SubmittedJob(name, number, Path("/nowhere"))
     forgotten(accounted, number=number)
     scheduler = SlurmScheduler(poll_seconds=0)
     seen = wait_until(lambda: _ended(scheduler, known), 30, "the record")
@@ -57,7 +57,7 @@ def test_the_accounting_says_how_a_forgotten_job_ended(
     assert SlurmScheduler().find(name, Path("/nowhere")) == [number], "an ambiguous submission would find it too"
 
 
-def _ended(scheduler: SlurmScheduler, known: Known):  # type: ignore[no-untyped-def]
+def _ended(scheduler: SlurmScheduler, known: SubmittedJob):  # type: ignore[no-untyped-def]
     seen = scheduler.observe([known])[known.tag]
     return seen if seen.state == "ended" else None
 
@@ -65,7 +65,7 @@ def _ended(scheduler: SlurmScheduler, known: Known):  # type: ignore[no-untyped-
 def test_without_an_answer_from_the_accounting_nothing_is_concluded(accounted: SlurmLab) -> None:
     accounted.stop_accounting()
     try:
-        assert SlurmScheduler().observe([Known("ty-gone", "999999", Path("/nowhere"))]) == {}
+        assert SlurmScheduler().observe([SubmittedJob("ty-gone", "999999", Path("/nowhere"))]) == {}
     finally:
         accounted.start_accounting()
     wait_until(lambda: _answers(accounted), 30, "slurmdbd")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import psutil
 
-from service.scheduler.launch_plan import MARKER
 from tests.support.wait import wait_until
 from trainyard.client import Client
+from trainyard.contract.environment import ATTEMPT_VARIABLE
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.reports import MetricsBatch
 from trainyard.contract.resources import JobResource
@@ -44,7 +44,7 @@ def processes_of(attempt_id: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(MARKER) == attempt_id and process.status() != psutil.STATUS_ZOMBIE:
+            if process.environ().get(ATTEMPT_VARIABLE) == attempt_id and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
         except psutil.Error:
             continue

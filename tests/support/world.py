@@ -25,11 +25,11 @@ from service.reconciler.submission.submitter import Submitter
 from service.scheduler.base import (
     Accepted,
     Forecast,
-    Known,
     LaunchPlan,
     Observation,
     SchedulerUnavailableError,
     SubmitOutcome,
+    SubmittedJob,
 )
 from service.webhooks.dispatcher import Post
 from service.webhooks.sender import Sender
@@ -80,16 +80,16 @@ class FakeScheduler:
             raise KeyboardInterrupt
         return Accepted(f"id-{plan.tag}")
 
-    def observe(self, known: Sequence[Known]) -> Mapping[str, Observation]:
+    def observe(self, known: Sequence[SubmittedJob]) -> Mapping[str, Observation]:
         self.observations += 1
         self._check()
         return {k.tag: self.states.get(k.tag, Observation("absent")) for k in known}
 
-    def find(self, tag: str, folder: Path, beside: Sequence[str] = ()) -> list[str]:
+    def find(self, tag: str, folder: Path, also: Sequence[str] = ()) -> list[str]:
         self._check()
         return [f"id-{tag}"] if tag in self.states else []
 
-    def cancel(self, known: Known) -> None:
+    def cancel(self, known: SubmittedJob) -> None:
         self._check()
         self.cancelled.append(known.tag)
 
@@ -138,7 +138,17 @@ class World:
         lease = LeaderLease(self.database, owner)
         preparation = Preparation(self.services, slurm=self.scheduler.name == "slurm")
         submitter = Submitter(self.services, self.scheduler, lease, preparation, hand_overs or HandOvers())
-        return Reconciler(self.services, self.scheduler, submitter, lease)
+        return Reconciler(
+            database=self.database,
+            clock=lambda: self.services.clock(),
+            settings=self.services.settings,
+            limits=self.services.limits,
+            scheduler=self.scheduler,
+            submitter=submitter,
+            lease=lease,
+            metrics=self.services.metrics,
+            failpoint=lambda label: self.services.crash(label),
+        )
 
     def crash_at(self, label: str) -> None:
         """Leave the tick by an exception that nothing catches, the next time that it passes this place."""

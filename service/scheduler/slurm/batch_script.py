@@ -12,9 +12,9 @@ from typing import Any
 from submitit.slurm.slurm import _make_sbatch_string
 
 from service.scheduler.base import LaunchPlan
-from service.scheduler.slurm.files import call_file, submitit_folder
 from service.scheduler.slurm.options import parse_options
 from trainyard.contract.launch import LaunchDocument
+from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.sections import Resources
 
 _NAME = re.compile(r"[A-Za-z0-9_.:,=\[\]&*|-]{1,128}")
@@ -38,7 +38,7 @@ def batch_script(document: LaunchDocument, plan: LaunchPlan, *, extra: str = "")
     for path in (plan.folder, Path(plan.python)):
         if not is_plain_path(path):
             raise ValueError(f"{path} cannot stand in a batch script: letters, digits and _./+@=,- only")
-    folder = submitit_folder(plan.folder)
+    folder = AttemptLayout(plan.folder).submitit
     command = f"{plan.python} -u -m submitit.core._submit {folder}"
     text: str = _make_sbatch_string(command=command, folder=folder, **_options(document, plan, extra))
     return text
@@ -100,9 +100,9 @@ def _excluded(resources: Resources, failed: Sequence[str]) -> str | None:
 
 def _setup(folder: Path) -> list[str]:
     """submitit names the pickled call by the job's id after sbatch has answered, which a crash may prevent."""
-    named = f"{submitit_folder(folder)}/${{SLURM_JOB_ID}}_submitted.pkl"
+    named = f"{AttemptLayout(folder).submitit}/${{SLURM_JOB_ID}}_submitted.pkl"
     return [
-        f'[ -e "{named}" ] || ln -s {call_file(folder)} "{named}" 2>/dev/null || true',
+        f'[ -e "{named}" ] || ln -s {AttemptLayout(folder).pickled_call} "{named}" 2>/dev/null || true',
         'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"',
     ]
 

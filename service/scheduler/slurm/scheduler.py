@@ -23,15 +23,14 @@ from service.scheduler.base import (
     Accepted,
     Ambiguous,
     Forecast,
-    Known,
     LaunchPlan,
     Observation,
     SchedulerUnavailableError,
     SubmitOutcome,
+    SubmittedJob,
 )
 from service.scheduler.slurm.accounts import SlurmAccounts
 from service.scheduler.slurm.commands import CommandCounter, Row, SlurmCommands, clean_environment, ignore
-from service.scheduler.slurm.files import submitit_folder
 from service.scheduler.slurm.pending import count_ahead, waiting, waits_behind_others
 from service.scheduler.slurm.sbatch_output import read_answer, read_forecast
 from service.scheduler.slurm.states import meaning, suspended, word
@@ -59,7 +58,7 @@ class _Told:
     seen: Observation | None
     """None: nothing was learned."""
 
-    def of(self, known: Known) -> Observation | None:
+    def of(self, known: SubmittedJob) -> Observation | None:
         """What that says of this job."""
         return self.seen if self.scheduler_id in ("", known.scheduler_id) else None
 
@@ -131,7 +130,7 @@ class SlurmScheduler:
                 return Accepted(found[0])
             return Ambiguous(_reason(plan.folder) or str(error))
 
-    def observe(self, known: Sequence[Known]) -> Mapping[str, Observation]:
+    def observe(self, known: Sequence[SubmittedJob]) -> Mapping[str, Observation]:
         # After a failure even about nothing: until it is known that Slurm answers, nothing is handed to it.
         wanted = known or isinstance(self._last, SchedulerUnavailableError)
         if wanted and time.monotonic() - self._asked >= self._poll_seconds:
@@ -147,7 +146,7 @@ class SlurmScheduler:
         told = {one.tag: self._last.get(one.tag, new).of(one) for one in known}
         return {tag: seen for tag, seen in told.items() if seen is not None}
 
-    def _ask(self, known: Sequence[Known]) -> dict[str, "_Told"]:
+    def _ask(self, known: Sequence[SubmittedJob]) -> dict[str, "_Told"]:
         """One squeue, and one sacct for what the controller has forgotten."""
         self._look()
         observed = self._matching(known, self._queue)
@@ -164,7 +163,7 @@ class SlurmScheduler:
         observed = {one.tag: Observation("absent") for one in missing} | observed
         return {one.tag: _Told(one.scheduler_id, observed.get(one.tag)) for one in known}
 
-    def _next(self, missing: Sequence[Known]) -> Sequence[Known]:
+    def _next(self, missing: Sequence[SubmittedJob]) -> Sequence[SubmittedJob]:
         """As many as one question holds; of more, others the next time."""
         if len(missing) <= _IDS_AT_ONCE:
             return missing
@@ -182,7 +181,7 @@ class SlurmScheduler:
             recent = {tag: at for tag, at in self._handed_over.items() if before - at < _REMEMBERED_SECONDS}
             self._handed_over = recent
 
-    def _matching(self, known: Sequence[Known], rows: Sequence[Row]) -> dict[str, Observation]:
+    def _matching(self, known: Sequence[SubmittedJob], rows: Sequence[Row]) -> dict[str, Observation]:
         """Identity is id and name: an id that Slurm gave to another job says nothing of ours."""
         listed = {(row.id, row.name): row for row in rows}
         found = [(one, listed.get((one.scheduler_id, one.tag))) for one in known]
@@ -190,31 +189,31 @@ class SlurmScheduler:
         now = self._clock()
         return {one.tag: _observation(row, ahead, now) for one, row in found if row is not None}
 
-    def find(self, tag: str, folder: Path, beside: Sequence[str] = ()) -> list[str]:
+    def find(self, tag: str, folder: Path, also: Sequence[str] = ()) -> list[str]:
         # One look serves for all that were handed over before it, and only for this breath: the next must be a new one.
         since = max(time.monotonic() - self._poll_seconds, self._handed_over.get(tag, float("-inf")))
         if self._queue_time <= since:
             self._look()
         rows = [row for row in self._queue if row.name == tag]
         if not rows:
-            rows = [row for row in self._records(tag, beside, since) if row.name == tag]
+            rows = [row for row in self._records(tag, also, since) if row.name == tag]
         ended = {row.id for row in rows if meaning(row.state)[0] == "ended"}
         found = {row.id for row in rows} | set(_submitted(folder))
         claimant = _claimant(folder)
         return sorted(found, key=lambda job: (job != claimant, job in ended, int(job)))
 
-    def _records(self, tag: str, beside: Sequence[str], since: float) -> list[Row]:
+    def _records(self, tag: str, also: Sequence[str], since: float) -> list[Row]:
         """What the accounting knows of a name, asked together with the others'."""
         answered = self._searched if self._searched_at > since else frozenset()
         if tag not in answered:
-            others = (other for other in beside if other not in answered)
+            others = (other for other in also if other not in answered)
             names = list(dict.fromkeys([tag, *others]))[:_NAMES_AT_ONCE]
             before = time.monotonic()
             self._past = self._commands.sacct(names=names) or []
             self._searched, self._searched_at = frozenset(names), before
         return self._past
 
-    def cancel(self, known: Known) -> None:
+    def cancel(self, known: SubmittedJob) -> None:
         """Slurm sends SIGTERM and, after its KillWait, SIGKILL; asked again only after a while."""
         now = time.monotonic()
         if now - self._cancelled.get(known.scheduler_id, float("-inf")) < _CANCEL_AGAIN_SECONDS:
@@ -230,7 +229,7 @@ class SlurmScheduler:
         return self._accounts.beside(self._commands.sinfo())
 
 
-def _by_number(known: Known) -> tuple[int, str]:
+def _by_number(known: SubmittedJob) -> tuple[int, str]:
     return len(known.scheduler_id), known.scheduler_id
 
 
@@ -249,8 +248,8 @@ def _observation(row: Row, ahead: Mapping[str, int], now: datetime) -> Observati
 def _run_submitter(plan: LaunchPlan, request: Path, seconds: float) -> bytes:
     """Run the submitter to its end, with the job's environment: all of it is copied into the job."""
     slurm = {name: value for name, value in clean_environment().items() if name.startswith("SLURM_")}
-    submitit_folder(plan.folder).mkdir(exist_ok=True)
-    with (submitit_folder(plan.folder) / "submit.log").open("wb") as log:
+    AttemptLayout(plan.folder).submitit.mkdir(exist_ok=True)
+    with (AttemptLayout(plan.folder).submitit / "submit.log").open("wb") as log:
         child = subprocess.Popen(
             [sys.executable, "-m", _SUBMITTER, str(request)],
             stdin=subprocess.DEVNULL,
@@ -276,7 +275,7 @@ def _end_session(child: "subprocess.Popen[bytes]") -> None:
 
 def _submitted(folder: Path) -> list[str]:
     """The ids under which submitit has filed this attempt's batch script: a second record of sbatch's answer."""
-    names = (path.name.partition("_")[0] for path in submitit_folder(folder).glob("*_submission.sh"))
+    names = (path.name.partition("_")[0] for path in AttemptLayout(folder).submitit.glob("*_submission.sh"))
     return sorted((name for name in names if name.isdigit()), key=int)
 
 
@@ -293,6 +292,6 @@ def _claimant(folder: Path) -> str | None:
 
 def _reason(folder: Path) -> str:
     """The submitter's last line, where it wrote one."""
-    log = submitit_folder(folder) / "submit.log"
+    log = AttemptLayout(folder).submitit / "submit.log"
     lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
     return lines[-1] if lines else ""

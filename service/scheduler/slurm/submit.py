@@ -16,8 +16,8 @@ from typing import Any
 from submitit import SlurmExecutor
 from submitit.core.utils import DelayedSubmission, FailedSubmissionError
 
-from service.scheduler.local.submit import ByName
-from service.scheduler.slurm.files import call_file, submitit_folder
+from service.scheduler.local.submit import ImportedCallable
+from trainyard.contract.layout import AttemptLayout
 
 
 class PlannedExecutor(SlurmExecutor):
@@ -64,10 +64,10 @@ def main(request_file: Path) -> None:
     with os.fdopen(os.dup(1), "w") as out:
         os.dup2(2, 1)
         folder = Path(request["folder"])
-        submitit_folder(folder).mkdir(exist_ok=True)
-        call = ByName(request["target"]), str(folder)
+        AttemptLayout(folder).submitit.mkdir(exist_ok=True)
+        call = ImportedCallable(request["target"]), str(folder)
         _write_call(folder, *call)
-        executor = PlannedExecutor(submitit_folder(folder), request["script"], request["nodes"], limit)
+        executor = PlannedExecutor(AttemptLayout(folder).submitit, request["script"], request["nodes"], limit)
         try:
             executor.submit(*call)
         except FailedSubmissionError:
@@ -76,11 +76,11 @@ def main(request_file: Path) -> None:
             json.dump(executor.answer, out)
 
 
-def _write_call(folder: Path, function: ByName, argument: str) -> None:
+def _write_call(folder: Path, function: ImportedCallable, argument: str) -> None:
     """The job finds it by this name even if we die before submitit has named it by the job's id."""
     delayed = DelayedSubmission(function, argument)
     delayed.set_timeout(0, 0)
-    delayed.dump(call_file(folder))
+    delayed.dump(AttemptLayout(folder).pickled_call)
 
 
 if __name__ == "__main__":

@@ -130,7 +130,9 @@ def test_the_wait_is_explained_with_the_names_that_people_know(world: World) -> 
     first, second = world.submit(name="first"), world.submit(name="second")
     world.tick()
     tag = world.scheduler.submitted[0].tag
-    world.scheduler.states[world.scheduler.submitted[1].tag] = Observation("pending", f"behind {tag}", behind=(tag,))
+    world.scheduler.states[world.scheduler.submitted[1].tag] = Observation(
+        "pending", f"behind {tag}", blocked_by=(tag,)
+    )
     world.tick()
     assert world.job(second)["status_message"] == f"behind first ({first})"
 

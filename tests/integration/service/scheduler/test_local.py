@@ -15,13 +15,13 @@ from typing import Any
 import psutil
 import pytest
 
-from service.scheduler.base import Accepted, Ambiguous, Known, LaunchPlan, Observation, Rejected
-from service.scheduler.launch_plan import MARKER
+from service.scheduler.base import Accepted, Ambiguous, LaunchPlan, Observation, Rejected, SubmittedJob
 from service.scheduler.local import processes as local_processes
 from service.scheduler.local.queue import Entry
 from service.scheduler.local.scheduler import LocalScheduler
 from tests.support import local_service
 from tests.support.wait import wait_until
+from trainyard.contract.environment import ATTEMPT_VARIABLE
 
 
 def utc_now() -> datetime:
@@ -35,7 +35,7 @@ class Place:
         self.root = root
         self.state = root / "state"
         self._unique = f"{os.getpid()}x{time.monotonic_ns()}"
-        self.markers: list[str] = []
+        self.env_tags: list[str] = []
 
     def scheduler(self, job: str = "wait", slots: int = 2, **options: Any) -> LocalScheduler:
         return LocalScheduler(self.state, slots, utc_now, target=f"tests.support.jobs:{job}", **options)
@@ -43,9 +43,9 @@ class Place:
     def plan(self, name: str, ranks: int = 1, **environment: str) -> LaunchPlan:
         folder = self.root / name
         folder.mkdir()
-        marker = f"{name}x{self._unique}"
-        self.markers.append(marker)
-        always = {"PATH": os.environ["PATH"], "PYTHONPATH": str(local_service.ROOT), MARKER: marker}
+        env_tag = f"{name}x{self._unique}"
+        self.env_tags.append(env_tag)
+        always = {"PATH": os.environ["PATH"], "PYTHONPATH": str(local_service.ROOT), ATTEMPT_VARIABLE: env_tag}
         return LaunchPlan(tag=f"ty-{name}", folder=folder, ranks=ranks, environment=always | environment, script="")
 
     def entry(self, plan: LaunchPlan) -> Entry:
@@ -62,12 +62,12 @@ class Place:
 def place(tmp_path: Path) -> Iterator[Place]:
     made = Place(tmp_path)
     yield made
-    for marker in made.markers:
-        wait_until(lambda marker=marker: local_processes.kill_marked(marker) == 0, what="the test's jobs to be gone")
+    for env_tag in made.env_tags:
+        wait_until(lambda env_tag=env_tag: local_processes.kill_tagged(env_tag) == 0, what="the test's jobs to be gone")
 
 
-def known(plan: LaunchPlan) -> Known:
-    return Known(plan.tag, plan.tag, plan.folder)
+def known(plan: LaunchPlan) -> SubmittedJob:
+    return SubmittedJob(plan.tag, plan.tag, plan.folder)
 
 
 def look(scheduler: LocalScheduler, plan: LaunchPlan) -> Observation:
@@ -207,10 +207,10 @@ class TestQueue:
             assert scheduler.submit(plan) == Accepted(plan.tag)
         began(first)
         waits = look(scheduler, second)
-        assert waits.message == "waiting for 2 of 2 local slots, 1 taken; behind ty-a (running)"
+        assert waits.message == "Waiting for 2 of 2 local slots (1 in use). Ahead: ty-a (running)."
         last = look(scheduler, third)
-        assert last.message == "waiting for 1 of 2 local slots, 1 taken; behind ty-a (running) and 1 more in the queue"
-        assert (last.state, last.behind) == ("pending", ("ty-a",))
+        assert last.message == "Waiting for 1 of 2 local slots (1 in use). Ahead: ty-a (running), 1 more queued."
+        assert (last.state, last.blocked_by) == ("pending", ("ty-a",))
         go(first)
         until(scheduler, second, "running")
         assert look(scheduler, third).state == "pending"
@@ -382,7 +382,7 @@ class TestCrashes:
         (slow / "sitecustomize.py").write_text(text)
         plan = place.plan("a", PYTHONPATH=f"{slow}:{local_service.ROOT}")
         service = local_service.start("submit", place.state, plan)
-        wait_until(lambda: local_processes.marked(plan.environment[MARKER]), what="the submitter")
+        wait_until(lambda: local_processes.tagged_processes(plan.environment[ATTEMPT_VARIABLE]), what="the submitter")
         service.kill()
         service.communicate()
         following = place.scheduler()

@@ -19,7 +19,7 @@ def script(*, extra: str = "", resources: dict[str, Any] | None = None, **change
     spec = spec_with({"MY_FLAG": "secret; touch pwned"})
     spec = spec.model_copy(update={"resources": spec.resources.model_copy(update=resources or {})})
     made = document(**({"spec": spec, "nodes": 2} | changes))
-    plan = plan_launch(made, folder=FOLDER, python="/py", allowed_environment={"PATH": "/bin"})
+    plan = plan_launch(made, folder=FOLDER, python="/py", inherited={"PATH": "/bin"})
     return batch_script(made, plan, extra=extra)
 
 
@@ -101,6 +101,6 @@ def test_what_acceptance_must_have_refused_stops_here(field: str, text: str) -> 
 def test_a_path_that_sbatch_could_misread_is_refused(path: str) -> None:
     assert not is_plain_path(Path(path))
     made = document()
-    plan = plan_launch(made, folder=FOLDER, python="/py", allowed_environment={})
+    plan = plan_launch(made, folder=FOLDER, python="/py", inherited={})
     with pytest.raises(ValueError, match="cannot stand in a batch script"):
         batch_script(made, replace(plan, folder=Path(path)))

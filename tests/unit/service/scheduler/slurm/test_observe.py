@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from service.scheduler.base import Known, SchedulerUnavailableError
+from service.scheduler.base import SchedulerUnavailableError, SubmittedJob
 from service.scheduler.slurm.commands import Row, SlurmCommands
 from service.scheduler.slurm.scheduler import SlurmScheduler
 
 NOWHERE = Path("/nowhere")
-FIRST, SECOND = Known("ty-1", "1", NOWHERE), Known("ty-2", "2", NOWHERE)
+FIRST, SECOND = SubmittedJob("ty-1", "1", NOWHERE), SubmittedJob("ty-2", "2", NOWHERE)
 
 
 class FakeCommands(SlurmCommands):
@@ -38,7 +38,7 @@ class FakeCommands(SlurmCommands):
         return [row for row in self.past if row.id in ids]
 
 
-def row(known: Known, state: str) -> Row:
+def row(known: SubmittedJob, state: str) -> Row:
     return Row(known.scheduler_id, known.tag, state, "None", "node1")
 
 
@@ -67,7 +67,7 @@ def test_the_end_of_a_double_says_nothing_of_the_job_that_is_watched_in_its_plac
 ) -> None:
     commands.queue = [row(FIRST, "COMPLETED")]
     assert scheduler.observe([FIRST])["ty-1"].state == "ended"
-    claimant = Known("ty-1", "7", NOWHERE)
+    claimant = SubmittedJob("ty-1", "7", NOWHERE)
     commands.queue.append(row(claimant, "RUNNING"))
     time[0] += 1
     assert scheduler.observe([claimant]) == {}, "Slurm has not been asked about it yet"
@@ -123,7 +123,7 @@ def test_more_forgotten_jobs_than_fit_a_question_are_asked_about_in_turn(
     scheduler: SlurmScheduler, commands: FakeCommands, time: list[float]
 ) -> None:
     """Those that the accounting does not know either stay, and keep the others from no answer."""
-    known = [Known(f"ty-{number}", str(number), NOWHERE) for number in range(67_000_000, 67_025_000)]
+    known = [SubmittedJob(f"ty-{number}", str(number), NOWHERE) for number in range(67_000_000, 67_025_000)]
     commands.past = [row(one, "COMPLETED") for one in known[-100:]]
     told: dict[str, str] = {}
     for tick in range(3):
