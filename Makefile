@@ -3,7 +3,11 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test test-slow test-slurm test-compose test-gpu test-web screenshots wheelhouse check docs serve lab bench clean venv
+# `make test PARALLEL=` runs the tests in one process.
+PARALLEL ?= -n 2
+
+.PHONY: bench check clean demo docs lab screenshots serve venv wheelhouse
+.PHONY: test test-all test-compose test-compose-smoke test-gpu test-quick test-slow test-slurm test-slurm-smoke test-web
 
 venv: $(VENV)/.installed
 
@@ -15,8 +19,13 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: venv
 	$(BIN)/python -m trainyard.demo
 
+# What CI runs: everything that needs neither minutes for one test, nor Slurm, Docker or a GPU.
 test: venv
-	$(BIN)/python -m pytest -m "not slow and not slurm and not compose and not gpu" --durations 10
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow and not slurm and not compose and not gpu" --durations 10
+
+# For the loop of a developer: unit tests, and the tests of the service on SQLite alone.
+test-quick: venv
+	$(BIN)/python -m pytest $(PARALLEL) --databases sqlite -m "not slow and not quick_excluded" tests/unit tests/integration/service
 
 test-slow: venv
 	$(BIN)/python -m pytest -m "slow and not compose and not gpu" --timeout 1000
@@ -24,14 +33,24 @@ test-slow: venv
 test-slurm: venv
 	$(BIN)/python -m pytest -m "slurm and not slow and not compose" --durations 10
 
+test-slurm-smoke: venv
+	$(BIN)/python -m pytest -m "slurm and smoke" --durations 10 tests/slurm
+
 test-compose: venv
 	$(BIN)/python -m pytest -m compose --durations 10 tests/compose
+
+test-compose-smoke: venv
+	$(BIN)/python -m pytest -m "compose and smoke" --durations 10 tests/compose
 
 test-gpu: venv
 	$(BIN)/python -m pytest -m gpu --timeout 1000 --durations 10
 
 test-web: venv
 	$(BIN)/python -m pytest -m web --durations 10
+
+# Everything, with both databases wherever a test uses one. Takes hours.
+test-all: test-slurm test-compose test-slow test-gpu
+	$(BIN)/python -m pytest $(PARALLEL) --databases both -m "not slow and not slurm and not compose and not gpu"
 
 screenshots: venv
 	$(BIN)/python -m tests.support.screenshots screenshots
@@ -45,7 +64,7 @@ check: venv
 	$(BIN)/python -m tests.support.size_report
 
 docs: venv
-	$(BIN)/python -m trainyard.contract.reference > docs/spec.md
+	$(BIN)/python -m trainyard.contract.spec.reference > docs/spec.md
 
 serve: venv
 	$(BIN)/trainyard serve

@@ -13,8 +13,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
-from trainyard.contract.resolve import Site, resolve
-from trainyard.contract.spec import TrainingSpec, parse_spec
+from trainyard.contract.spec.resolve import Site, resolve
+from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
 from worker.data.token_rows import RowExamples
 from worker.distributed import Ranks
 from worker.tasks.base import Task

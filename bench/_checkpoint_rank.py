@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.resolve import Site, resolve
-from trainyard.contract.spec import TrainingSpec, parse_spec
+from trainyard.contract.spec.resolve import Site, resolve
+from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
+from trainyard.contract.wire.launch import LaunchDocument
 from worker import distributed
 from worker.checkpoint.export import whole_weights
 from worker.checkpoint.manager import CheckpointManager

@@ -159,7 +159,7 @@ def _sqlite(plan: dict[str, Any]) -> Send:
         nonlocal number
         number += 1
         connection.execute("BEGIN IMMEDIATE")
-        insert = "INSERT INTO points (job_no, key_no, step, execution, value, special, time, sequence)"
+        insert = "INSERT INTO points (job_pk, key_pk, step, execution, value, special, time, sequence)"
         rows = _rows(plan, batch, number)
         connection.executemany(f"{insert} VALUES (?,?,?,?,?,?,?,?) ON CONFLICT DO NOTHING", rows)
         connection.execute("COMMIT")
@@ -174,7 +174,7 @@ def _postgres(plan: dict[str, Any]) -> Send:
     types = ("bigint", "bigint", "bigint", "bigint", "float8", "smallint", "bigint", "bigint")
     arrays = ",".join(f"%s::{type_}[]" for type_ in types)
     insert = (
-        "INSERT INTO points (job_no, key_no, step, execution, value, special, time, sequence)"
+        "INSERT INTO points (job_pk, key_pk, step, execution, value, special, time, sequence)"
         f" SELECT * FROM unnest({arrays}) ON CONFLICT DO NOTHING"
     )
     number = 0

@@ -16,8 +16,8 @@ import torch
 
 from bench._counted import Counted
 from trainyard.beats import Pulse
-from trainyard.contract.resolve import Site, resolve
-from trainyard.contract.spec import TrainingSpec, parse_spec
+from trainyard.contract.spec.resolve import Site, resolve
+from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
 from worker import distributed
 from worker.data.sampler import GlobalBatches
 from worker.distributed import Ranks

@@ -14,7 +14,7 @@ from service.db.models import Attempt, Job
 class SeededJob:
     """A job and what its worker needs."""
 
-    no: int
+    pk: int
     id: str
     attempt_id: str
     token: str
@@ -42,9 +42,9 @@ def seed_jobs(database: Database, count: int, *, status: str = "paused") -> list
             session.flush()
             session.add(
                 Attempt(
-                    id=attempt_id, job_no=job.no, number=1, tag=f"ty-bench-{secrets.token_hex(8)}", scheduler="local",
+                    id=attempt_id, job_pk=job.pk, number=1, tag=f"ty-bench-{secrets.token_hex(8)}", scheduler="local",
                     token_hash=hash_token(token), execution=1, max_restarts=0, created_at=now, ended_at=now,
                 )
             )  # fmt: skip
-            made.append(SeededJob(job.no, job_id, attempt_id, token))
+            made.append(SeededJob(job.pk, job_id, attempt_id, token))
     return made

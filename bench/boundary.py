@@ -34,8 +34,8 @@ def _rank(rank: int) -> None:
     from torch import nn
 
     from trainyard.beats import Pulse
-    from trainyard.contract.spec import parse_spec
-    from trainyard.contract.templates import load_template
+    from trainyard.contract.spec.templates import load_template
+    from trainyard.contract.spec.training_spec import parse_spec
     from worker import distributed
     from worker.boundary import Boundary
     from worker.signals import StopSignal

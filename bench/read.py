@@ -91,7 +91,7 @@ def _settle(database: Database, job: SeededJob, points: int) -> None:
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         with database.read() as session:
-            done = session.scalar(sa.text("SELECT sequence FROM thinnings WHERE job_no = :no"), {"no": job.no})
+            done = session.scalar(sa.text("SELECT sequence FROM downsample_states WHERE job_pk = :pk"), {"pk": job.pk})
         if done is not None and done * 1000 >= points - 20_000:
             return
         time.sleep(0.1)
@@ -109,14 +109,14 @@ def _timed(client: Client, job: SeededJob, from_step: int) -> float:
 def _grouped(database: Database, job: SeededJob, points: int) -> float:
     width = max(1, points * 2 // MOST)
     query = sa.text(
-        "SELECT step / :width AS bucket, MIN(value), MAX(value) FROM points WHERE job_no = :no"
+        "SELECT step / :width AS bucket, MIN(value), MAX(value) FROM points WHERE job_pk = :pk"
         " GROUP BY step / :width ORDER BY bucket"
     )
     times = []
     for _ in range(5):
         begun = time.perf_counter()
         with database.read() as session:
-            session.execute(query, {"width": width, "no": job.no}).all()
+            session.execute(query, {"width": width, "pk": job.pk}).all()
         times.append(time.perf_counter() - begun)
     return median(times)
 

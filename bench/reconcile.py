@@ -30,9 +30,9 @@ from service.reconciler.submission.prepare import Preparation
 from service.reconciler.submission.submitter import Submitter
 from service.scheduler.slurm.scheduler import SlurmScheduler
 from service.scheduler.slurm.sinfo import WIDE
-from trainyard.contract.resolve import resolve
-from trainyard.contract.spec import dump_spec, parse_spec
-from trainyard.contract.templates import fill_template
+from trainyard.contract.spec.resolve import resolve
+from trainyard.contract.spec.templates import fill_template
+from trainyard.contract.spec.training_spec import dump_spec, parse_spec
 
 SHARES = {
     "pending": 0.3,
@@ -132,8 +132,8 @@ def _fill(database: Database, count: int) -> list[str]:
     spec = dump_spec(resolve(template, Settings(backend="slurm", accelerator="cpu").site))
     statuses = [status for status, share in SHARES.items() for _ in range(round(count * share))][:count]
     jobs, attempts = [], []
-    for no, status in enumerate(statuses, 1):
-        attempt, tag = f"{no:016x}", f"ty-main-{no:016x}"
+    for pk, status in enumerate(statuses, 1):
+        attempt, tag = f"{pk:016x}", f"ty-main-{pk:016x}"
         common = {
             "created_at": now,
             "updated_at": now,
@@ -143,19 +143,19 @@ def _fill(database: Database, count: int) -> list[str]:
         }
         wish = {"cancelling": "cancelled", "pausing": "paused", "paused": "paused"}.get(status, "run")
         jobs.append(
-            {"no": no, "id": f"job_{no:026d}", "name": "bench", "status": status, "status_message": "as before"}
+            {"pk": pk, "id": f"job_{pk:026d}", "name": "bench", "status": status, "status_message": "as before"}
             | {"desired": wish, "spec": spec, "attempts": 1, "attempt_id": attempt, **common}
         )
         attempts.append(
-            {"id": attempt, "job_no": no, "number": 1, "tag": tag, "scheduler": "slurm", "scheduler_id": str(no)}
+            {"id": attempt, "job_pk": pk, "number": 1, "tag": tag, "scheduler": "slurm", "scheduler_id": str(pk)}
             | {"token_hash": "", "execution": 1, "max_restarts": 0, "created_at": now, "nodes": []}
             | {"claimed_at": None if status == "pending" else now, "excluded_nodes": []}
         )
         if status in ("pending", "running", "pausing", "cancelling"):
             waits = status == "pending"
-            state = "PENDING" if waits else LIVE_STATES[no % len(LIVE_STATES)]
-            reason = REASONS[no % len(REASONS)] if waits else "None"
-            listed.append(f"{no}|{state}|2099-01-01T00:00:00|gpu|{no}|{os.getuid()}||{reason}|{tag}")
+            state = "PENDING" if waits else LIVE_STATES[pk % len(LIVE_STATES)]
+            reason = REASONS[pk % len(REASONS)] if waits else "None"
+            listed.append(f"{pk}|{state}|2099-01-01T00:00:00|gpu|{pk}|{os.getuid()}||{reason}|{tag}")
     with database.write() as session:
         session.execute(sa.insert(Job), jobs)
         session.execute(sa.insert(Attempt), attempts)

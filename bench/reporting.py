@@ -30,7 +30,7 @@ from statistics import median
 import torch
 
 from trainyard.contract.layout import AttemptLayout
-from trainyard.contract.reports import Progress
+from trainyard.contract.wire.reports import Progress
 from worker.garbage import Garbage
 from worker.reporter import SilentReporter, SpoolReporter
 from worker.service_client import ServiceClient

@@ -28,7 +28,7 @@ from tests.support.postgres import running_server
 from tests.support.slurm_lab import SlurmLab, running_lab
 from tests.support.wait import wait_until
 from trainyard.client import Client
-from trainyard.contract.templates import fill_template
+from trainyard.contract.spec.templates import fill_template
 from trainyard.demo import ServiceProcess
 
 HAND_OVER_SECONDS = 1.0

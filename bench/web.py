@@ -26,7 +26,7 @@ from service.db.engine import Database
 from service.db.migrate import upgrade
 from tests.support.browser import Visit, launched, visiting
 from tests.support.world import World
-from trainyard.contract.places import admin_token_file
+from trainyard.contract.local_paths import admin_token_file
 from trainyard.demo import ServiceProcess
 
 PAINT_SECONDS = 1.0

@@ -19,11 +19,9 @@ import uvicorn
 from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.api.app import create_app, known_hosts
+from service.api.app import create_app
 from service.api.connection_limits import protocol
 from service.api.dependencies import Services
-from service.api.express import Express
-from service.api.shortcut import Shortened, shortened
 from service.auth.principals import adopt_admin_token, ensure_admin_token
 from service.core.clock import utc_now
 from service.core.errors import ServiceError
@@ -51,7 +49,7 @@ from service.scheduler.slurm.scheduler import SlurmScheduler
 from service.webhooks import dispatcher as webhooks
 from service.webhooks.sender import Sender
 from trainyard.contract.layout import write_atomic
-from trainyard.contract.places import admin_token_file, service_url_file
+from trainyard.contract.local_paths import admin_token_file, service_url_file
 
 _SUBMISSIONS_AT_ONCE = max(2, min(4, os.cpu_count() or 1))
 """Each is an interpreter that starts: more of them than cores only take turns with the requests."""
@@ -134,7 +132,7 @@ def serve(settings: Settings) -> int:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            http=make_protocol(services),
+            http=protocol(settings.max_connections),
             ws="none",
             timeout_graceful_shutdown=3,
             h11_max_incomplete_event_size=64 * 1024,
@@ -181,11 +179,11 @@ def _reconciling(services: Services) -> list[_Part]:
     """What only the service that holds the lease does, in the order in which it starts."""
     loop = make_loop(services, make_scheduler(services))
     services.hint = loop.hint
-    housekeeper = keeper.Housekeeper(services, loop.lease)
+    housekeeper = keeper.MaintenanceTask(services, loop.lease)
     housekeeping = Rounds("housekeeping", housekeeper.run_once, keeper.SECONDS)
     services.sweep = housekeeping.hint
     sender = Sender(services.settings.webhook_allowed_hosts, services.resolver)
-    messages = webhooks.Post(services, loop.lease, sender)
+    messages = webhooks.WebhookDispatcher(services, loop.lease, sender)
     post = Rounds("webhooks", lambda: messages.run_once() > 0, webhooks.SECONDS)
     services.post = post.hint
     parts: list[_Part] = [loop, housekeeping, post]
@@ -193,12 +191,6 @@ def _reconciling(services: Services) -> list[_Part]:
         watcher = ChangeWatcher(services.database, loop.hint)
         parts.append(Rounds("change-watcher", watcher.run_once, ChangeWatcher.SECONDS))
     return parts
-
-
-def make_protocol(services: Services) -> type[Shortened]:
-    """How connections are spoken to."""
-    express = Express(services, known_hosts(services.settings))
-    return protocol(services.settings.max_connections, quick=shortened(express))
 
 
 def _spare_the_collector() -> None:

@@ -1,9 +1,10 @@
-"""Fixtures that every test may use."""
+"""Fixtures that every test may use, and the selection of databases."""
 
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -14,6 +15,59 @@ from service.db.migrate import upgrade
 from service.db.models import Base
 from tests.support.postgres import PostgresMissingError, PostgresServer, running_server
 from tests.support.world import World
+
+LONGEST_FOLDERS = ("tests/web/", "tests/e2e/", "tests/integration/worker/")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--databases",
+        choices=["marked", "sqlite", "both"],
+        default="marked",
+        help="databases of the tests that use one: those of their marker (default), SQLite alone, or always both",
+    )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each test process (`-n 2`) whole files, so that a module's fixtures are made once, the longest files first.
+
+    All tests of the dashboard share one browser, service and running jobs, and therefore one process.
+    """
+    from xdist.scheduler import LoadFileScheduling
+
+    class FileScheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "tests/web" if file.startswith("tests/web/") else file
+
+    config.option.loadscopereorder = False
+    return FileScheduling(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Under xdist, start with the folders whose files take longest, so that no process works alone at the end."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: not item.nodeid.startswith(LONGEST_FOLDERS))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Select the databases of each test that uses `database_url`, directly or through a fixture such as `world`.
+
+    Tests of SQL, locks, streams and the reconciler run on SQLite and on Postgres, which is the default. Tests of what
+    the API does above the database carry `@pytest.mark.databases("sqlite")`, mostly for the whole module
+    (`pytestmark`); a closer marker wins. `--databases` overrides the markers.
+    """
+    if "database_url" not in metafunc.fixturenames:
+        return
+    option = metafunc.config.getoption("--databases")
+    marker = metafunc.definition.get_closest_marker("databases")
+    kinds: tuple[str, ...] = ("sqlite", "postgres")
+    if option == "sqlite":
+        kinds = ("sqlite",)
+    elif option == "marked" and marker is not None:
+        kinds = marker.args
+    metafunc.parametrize("database_url", kinds, indirect=True)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -63,9 +117,9 @@ def empty(url: str) -> None:
         connection.execute(statements.encode())
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """An empty, migrated database of each kind."""
+    """An empty, migrated database; `pytest_generate_tests` selects its kind."""
     if request.param == "sqlite":
         path = tmp_path / "test.sqlite"
         shutil.copy(request.getfixturevalue("migrated_sqlite"), path)
@@ -78,7 +132,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
 
 @pytest.fixture
 def world(database_url: str, tmp_path: Path) -> Iterator[World]:
-    """The service in one process, on each database."""
+    """The service in one process, on the database that was selected for the test."""
     made = World(database_url, tmp_path / "state")
     yield made
     made.database.dispose()

@@ -6,7 +6,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _LAZY = {
-    "TrainingSpec": "trainyard.contract.spec",
+    "TrainingSpec": "trainyard.contract.spec.training_spec",
     "Client": "trainyard.client",
     "AsyncClient": "trainyard.client",
     "report": "trainyard.script",

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainyard.beats import Pulse, PulseWriter, interval
-from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
-from trainyard.contract.reports import FinishRecord
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.spec.training_spec import TrainingSpec
+from trainyard.contract.wire.launch import LaunchDocument
+from trainyard.contract.wire.reports import FinishRecord
 from worker.errors import TrainingError, describe, write_error
 from worker.launcher import torchrun
 from worker.launcher.verdict import restart_after

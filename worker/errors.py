@@ -11,8 +11,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from trainyard.contract.layout import write_atomic
-from trainyard.contract.reports import Failure
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.spec.training_spec import TrainingSpec
+from trainyard.contract.wire.reports import Failure
 from worker.memory_hints import memory_hint
 
 _OOM_TEXTS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")

@@ -6,8 +6,8 @@ Peaks are the dense ones (no sparsity) of NVIDIA's data sheets, in FLOP/s. fp32 
 import torch
 from torch import nn
 
-from trainyard.contract.sections import GptModel, Model
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.spec.sections import GptModel, Model
+from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.tasks.base import Task
 
 _TERA = 1e12

@@ -9,10 +9,10 @@ import time
 from functools import partial
 from pathlib import Path
 
-from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import AttemptLayout, write_atomic
-from trainyard.contract.reports import Claim, ExitReason, Failure, FinishRecord, HeartbeatReply
-from trainyard.contract.spec import LOOP_TASKS
+from trainyard.contract.spec.training_spec import LOOP_TASKS
+from trainyard.contract.wire.launch import LaunchDocument
+from trainyard.contract.wire.reports import Claim, ExitReason, Failure, FinishRecord, HeartbeatReply
 from worker import processes
 from worker.launcher import presence, script, torchrun, verdict, watchdog
 from worker.launcher.claim import Claimed, claim_attempt

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.spec.training_spec import TrainingSpec
 
 MOST = 3
 _SHARDED = frozenset({"zero1", "zero2", "fsdp", "hsdp"})

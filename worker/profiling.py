@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
-from trainyard.contract.sections import Profile
+from trainyard.contract.spec.sections import Profile
 from worker.distributed import Ranks
 from worker.reporter import Reporter
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, Protocol, TypeAlias
 
 from trainyard.contract.layout import AttemptLayout
-from trainyard.contract.reports import (
+from trainyard.contract.wire.reports import (
     CheckpointReport,
     EventsBatch,
     MetricsBatch,
@@ -20,7 +20,7 @@ from trainyard.contract.reports import (
     SpoolKind,
     WorkerEvent,
 )
-from trainyard.contract.spool import SpoolBody, format_record
+from trainyard.contract.wire.spool import SpoolBody, format_record
 from worker.spool_sender import SpoolSender
 
 log = logging.getLogger(__name__)

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from trainyard.beats import interval
-from trainyard.contract.code import needs_code
-from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import AttemptLayout
-from trainyard.contract.reports import EventsBatch, WorkerEvent
-from trainyard.contract.spool import format_record
+from trainyard.contract.spec.user_code import needs_code
+from trainyard.contract.wire.launch import LaunchDocument
+from trainyard.contract.wire.reports import EventsBatch, WorkerEvent
+from trainyard.contract.wire.spool import format_record
 from trainyard.script import BEATS, FOLDER
 from worker.launcher.verdict import restart_after
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
-from trainyard.contract.reports import MAX_POINTS
-from trainyard.contract.spool import SpoolCorruptError, SpoolRecord, parse_spool, read_acknowledged
+from trainyard.contract.wire.reports import MAX_POINTS
+from trainyard.contract.wire.spool import SpoolCorruptError, SpoolRecord, parse_spool, read_acknowledged
 from worker.service_client import Backoff, RefusedError, RejectedError, ServiceClient, UnavailableError
 
 log = logging.getLogger(__name__)

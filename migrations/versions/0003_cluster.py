@@ -20,7 +20,7 @@ def upgrade() -> None:
     op.create_table(
         "clusters",
         sa.Column("backend", sa.String(length=16), nullable=False),
-        sa.Column("asked_at", sa.BigInteger(), nullable=False),
+        sa.Column("polled_at", sa.BigInteger(), nullable=False),
         sa.Column("taken_at", sa.BigInteger(), nullable=True),
         sa.Column("snapshot", JSON, nullable=False),
         sa.Column("error", sa.Text(), nullable=True),

@@ -20,18 +20,18 @@ FILTERS = ("status", "name", "created_by")
 
 def upgrade() -> None:
     op.add_column("jobs", sa.Column("first_execution", INTEGER, server_default="1", nullable=False))
-    op.add_column("jobs", sa.Column("pause_asked_at", sa.BigInteger(), nullable=True))
+    op.add_column("jobs", sa.Column("pause_requested_at", sa.BigInteger(), nullable=True))
     op.add_column("jobs", sa.Column("origin", JSON, nullable=True))
     op.add_column("jobs", sa.Column("disk_bytes", INTEGER, nullable=True))
     op.add_column("jobs", sa.Column("measured_at", sa.BigInteger(), nullable=True))
-    op.add_column("jobs", sa.Column("deleting_at", sa.BigInteger(), nullable=True))
+    op.add_column("jobs", sa.Column("deletion_requested_at", sa.BigInteger(), nullable=True))
     op.add_column("checkpoints", sa.Column("removing", sa.Boolean(), server_default=sa.false(), nullable=False))
     for column in FILTERS:
         op.drop_index(op.f(f"ix_jobs_{column}"), table_name="jobs")
         op.create_index(op.f(f"ix_jobs_{column}_id"), "jobs", [column, "id"])
     op.create_index(op.f("ix_jobs_created_by_disk_bytes"), "jobs", ["created_by", "disk_bytes"])
     op.create_index(op.f("ix_jobs_measured_at"), "jobs", ["measured_at"])
-    op.create_index(op.f("ix_jobs_deleting_at"), "jobs", ["deleting_at"])
+    op.create_index(op.f("ix_jobs_deletion_requested_at"), "jobs", ["deletion_requested_at"])
     op.create_index(op.f("ix_checkpoints_removing"), "checkpoints", ["removing"])
     op.create_table(
         "job_labels",
@@ -52,11 +52,18 @@ def upgrade() -> None:
 def downgrade() -> None:
     op.drop_table("job_labels")
     op.drop_index(op.f("ix_checkpoints_removing"), table_name="checkpoints")
-    for columns in ("created_by_disk_bytes", "measured_at", "deleting_at"):
+    for columns in ("created_by_disk_bytes", "measured_at", "deletion_requested_at"):
         op.drop_index(op.f(f"ix_jobs_{columns}"), table_name="jobs")
     for column in FILTERS:
         op.drop_index(op.f(f"ix_jobs_{column}_id"), table_name="jobs")
         op.create_index(op.f(f"ix_jobs_{column}"), "jobs", [column])
     op.drop_column("checkpoints", "removing")
-    for column in ("deleting_at", "measured_at", "disk_bytes", "origin", "pause_asked_at", "first_execution"):
+    for column in (
+        "deletion_requested_at",
+        "measured_at",
+        "disk_bytes",
+        "origin",
+        "pause_requested_at",
+        "first_execution",
+    ):
         op.drop_column("jobs", column)

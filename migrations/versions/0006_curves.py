@@ -18,61 +18,61 @@ _BIG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 def upgrade() -> None:
     op.create_table(
         "job_keys",
-        sa.Column("job_no", _BIG, nullable=False),
-        sa.Column("key_no", _BIG, nullable=False),
-        sa.ForeignKeyConstraint(["job_no"], ["jobs.no"], name=op.f("fk_job_keys_job_no"), ondelete="CASCADE"),
-        sa.ForeignKeyConstraint(["key_no"], ["metric_keys.no"], name=op.f("fk_job_keys_key_no")),
-        sa.PrimaryKeyConstraint("job_no", "key_no", name=op.f("pk_job_keys")),
+        sa.Column("job_pk", _BIG, nullable=False),
+        sa.Column("key_pk", _BIG, nullable=False),
+        sa.ForeignKeyConstraint(["job_pk"], ["jobs.pk"], name=op.f("fk_job_keys_job_pk"), ondelete="CASCADE"),
+        sa.ForeignKeyConstraint(["key_pk"], ["metric_keys.pk"], name=op.f("fk_job_keys_key_pk")),
+        sa.PrimaryKeyConstraint("job_pk", "key_pk", name=op.f("pk_job_keys")),
     )
-    op.execute("INSERT INTO job_keys (job_no, key_no) SELECT DISTINCT job_no, key_no FROM points")
+    op.execute("INSERT INTO job_keys (job_pk, key_pk) SELECT DISTINCT job_pk, key_pk FROM points")
     op.create_table(
-        "thinned_points",
-        sa.Column("job_no", _BIG, nullable=False),
-        sa.Column("key_no", _BIG, nullable=False),
+        "downsampled_points",
+        sa.Column("job_pk", _BIG, nullable=False),
+        sa.Column("key_pk", _BIG, nullable=False),
         sa.Column("level", sa.SmallInteger(), nullable=False),
         sa.Column("step", _BIG, nullable=False),
         sa.Column("execution", _BIG, nullable=False),
         sa.Column("value", sa.Double(), nullable=True),
         sa.Column("special", sa.SmallInteger(), nullable=False),
         sa.Column("time", sa.BigInteger(), nullable=False),
-        sa.ForeignKeyConstraint(["job_no"], ["jobs.no"], name=op.f("fk_thinned_points_job_no"), ondelete="CASCADE"),
-        sa.ForeignKeyConstraint(["key_no"], ["metric_keys.no"], name=op.f("fk_thinned_points_key_no")),
-        sa.PrimaryKeyConstraint("job_no", "key_no", "level", "step", "execution", name=op.f("pk_thinned_points")),
+        sa.ForeignKeyConstraint(["job_pk"], ["jobs.pk"], name=op.f("fk_downsampled_points_job_pk"), ondelete="CASCADE"),
+        sa.ForeignKeyConstraint(["key_pk"], ["metric_keys.pk"], name=op.f("fk_downsampled_points_key_pk")),
+        sa.PrimaryKeyConstraint("job_pk", "key_pk", "level", "step", "execution", name=op.f("pk_downsampled_points")),
         sqlite_with_rowid=False,
     )
     op.create_table(
-        "thinnings",
-        sa.Column("job_no", _BIG, nullable=False),
+        "downsample_states",
+        sa.Column("job_pk", _BIG, nullable=False),
         sa.Column("sequence", _BIG, nullable=False),
         sa.Column("shift", sa.SmallInteger(), nullable=False),
         sa.Column("raw_deleted", sa.Boolean(), nullable=False),
-        sa.ForeignKeyConstraint(["job_no"], ["jobs.no"], name=op.f("fk_thinnings_job_no"), ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("job_no", name=op.f("pk_thinnings")),
+        sa.ForeignKeyConstraint(["job_pk"], ["jobs.pk"], name=op.f("fk_downsample_states_job_pk"), ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("job_pk", name=op.f("pk_downsample_states")),
     )
     op.create_table(
         "feed",
-        sa.Column("no", _BIG, autoincrement=False, nullable=False),
-        sa.Column("job_no", _BIG, nullable=False),
+        sa.Column("position", _BIG, autoincrement=False, nullable=False),
+        sa.Column("job_pk", _BIG, nullable=False),
         sa.Column("first", _BIG, nullable=False),
         sa.Column("last", _BIG, nullable=False),
-        sa.ForeignKeyConstraint(["job_no"], ["jobs.no"], name=op.f("fk_feed_job_no"), ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("no", name=op.f("pk_feed")),
+        sa.ForeignKeyConstraint(["job_pk"], ["jobs.pk"], name=op.f("fk_feed_job_pk"), ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("position", name=op.f("pk_feed")),
     )
     op.create_table(
-        "feed_heads",
+        "feed_sequences",
         sa.Column("id", _BIG, autoincrement=False, nullable=False),
-        sa.Column("no", _BIG, nullable=False),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_feed_heads")),
+        sa.Column("position", _BIG, nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_feed_sequences")),
     )
     op.create_table(
-        "feed_marks",
-        sa.Column("job_no", _BIG, nullable=False),
+        "feed_cursors",
+        sa.Column("job_pk", _BIG, nullable=False),
         sa.Column("sequence", _BIG, nullable=False),
-        sa.ForeignKeyConstraint(["job_no"], ["jobs.no"], name=op.f("fk_feed_marks_job_no"), ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("job_no", name=op.f("pk_feed_marks")),
+        sa.ForeignKeyConstraint(["job_pk"], ["jobs.pk"], name=op.f("fk_feed_cursors_job_pk"), ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("job_pk", name=op.f("pk_feed_cursors")),
     )
 
 
 def downgrade() -> None:
-    for table in ("feed_marks", "feed_heads", "feed", "thinnings", "thinned_points", "job_keys"):
+    for table in ("feed_cursors", "feed_sequences", "feed", "downsample_states", "downsampled_points", "job_keys"):
         op.drop_table(table)

@@ -20,7 +20,7 @@ _JSON = sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
 def upgrade() -> None:
     op.create_table(
         "audit",
-        sa.Column("no", _BIG, autoincrement=True, nullable=False),
+        sa.Column("pk", _BIG, autoincrement=True, nullable=False),
         sa.Column("created_at", sa.BigInteger(), nullable=False),
         sa.Column("actor", sa.String(128), nullable=False),
         sa.Column("token_id", sa.String(32), nullable=True),
@@ -32,11 +32,11 @@ def upgrade() -> None:
         sa.Column("outcome", sa.String(16), nullable=False),
         sa.Column("status", _BIG, nullable=True),
         sa.Column("detail", _JSON, nullable=False),
-        sa.PrimaryKeyConstraint("no", name=op.f("pk_audit")),
+        sa.PrimaryKeyConstraint("pk", name=op.f("pk_audit")),
     )
     op.create_index(op.f("ix_audit_created_at"), "audit", ["created_at"])
-    op.create_index(op.f("ix_audit_actor_no"), "audit", ["actor", "no"])
-    op.create_index(op.f("ix_audit_action_no"), "audit", ["action", "no"])
+    op.create_index(op.f("ix_audit_actor_pk"), "audit", ["actor", "pk"])
+    op.create_index(op.f("ix_audit_action_pk"), "audit", ["action", "pk"])
     op.create_table(
         "webhooks",
         sa.Column("id", sa.String(40), nullable=False),
@@ -76,7 +76,7 @@ def upgrade() -> None:
     op.add_column("tokens", sa.Column("last_used_at", sa.BigInteger(), nullable=True))
     op.add_column("tokens", sa.Column("may_run_code", sa.Boolean(), nullable=False, server_default=sa.false()))
     op.add_column("jobs", sa.Column("gpus", _BIG, nullable=False, server_default="1"))
-    op.add_column("jobs", sa.Column("created_as", sa.String(16), nullable=False, server_default="user"))
+    op.add_column("jobs", sa.Column("submitter_role", sa.String(16), nullable=False, server_default="user"))
     number = "json_extract(spec, '$.gpus')" if op.get_bind().dialect.name == "sqlite" else "(spec->>'gpus')::bigint"
     op.execute(f"UPDATE jobs SET gpus = coalesce({number}, 1)")  # noqa: S608 (one of two constants)
     op.create_index(op.f("ix_jobs_created_by_status"), "jobs", ["created_by", "status"])
@@ -85,7 +85,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     op.drop_index(op.f("ix_jobs_created_by_status"), "jobs")
     for table, columns in (
-        ("jobs", ("created_as", "gpus")),
+        ("jobs", ("submitter_role", "gpus")),
         ("tokens", ("may_run_code", "last_used_at", "created_by")),
     ):
         with op.batch_alter_table(table) as batch:

@@ -15,7 +15,7 @@ depends_on = None
 
 def upgrade() -> None:
     op.create_table(
-        "asks",
+        "start_estimates",
         sa.Column("id", sa.String(40), nullable=False),
         sa.Column("created_by", sa.String(128), nullable=False),
         sa.Column("created_at", sa.BigInteger(), nullable=False),
@@ -24,10 +24,10 @@ def upgrade() -> None:
         sa.Column("accepted", sa.Boolean(), nullable=True),
         sa.Column("estimated_start", sa.BigInteger(), nullable=True),
         sa.Column("message", sa.Text(), nullable=True),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_asks")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_start_estimates")),
     )
-    op.create_index(op.f("ix_asks_answered_at"), "asks", ["answered_at"])
+    op.create_index(op.f("ix_start_estimates_answered_at"), "start_estimates", ["answered_at"])
 
 
 def downgrade() -> None:
-    op.drop_table("asks")
+    op.drop_table("start_estimates")

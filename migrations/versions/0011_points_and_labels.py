@@ -16,7 +16,7 @@ branch_labels = None
 depends_on = None
 
 _BIG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
-_LEVEL = {"points": False, "thinned_points": True}
+_LEVEL = {"points": False, "downsampled_points": True}
 
 
 def upgrade() -> None:
@@ -27,7 +27,7 @@ def upgrade() -> None:
         if op.get_bind().dialect.name == "sqlite":
             _rebuild(table, keys=False)
         else:
-            for column in ("job_no", "key_no"):
+            for column in ("job_pk", "key_pk"):
                 op.drop_constraint(op.f(f"fk_{table}_{column}"), table, type_="foreignkey")
 
 
@@ -39,9 +39,9 @@ def downgrade() -> None:
         if op.get_bind().dialect.name == "sqlite":
             _rebuild(table, keys=True)
         else:
-            job, key = op.f(f"fk_{table}_job_no"), op.f(f"fk_{table}_key_no")
-            op.create_foreign_key(job, table, "jobs", ["job_no"], ["no"], ondelete="CASCADE")
-            op.create_foreign_key(key, table, "metric_keys", ["key_no"], ["no"])
+            job, key = op.f(f"fk_{table}_job_pk"), op.f(f"fk_{table}_key_pk")
+            op.create_foreign_key(job, table, "jobs", ["job_pk"], ["pk"], ondelete="CASCADE")
+            op.create_foreign_key(key, table, "metric_keys", ["key_pk"], ["pk"])
 
 
 def _compare_ids(collation: str) -> None:
@@ -60,15 +60,15 @@ def _rebuild(table: str, *, keys: bool) -> None:
     op.drop_table(table)
     op.rename_table(f"{table}_anew", table)
     if table == "points":
-        op.create_index(op.f("ix_points_job_no_sequence"), table, ["job_no", "sequence"])
+        op.create_index(op.f("ix_points_job_pk_sequence"), table, ["job_pk", "sequence"])
 
 
 def _columns(table: str) -> list[sa.Column[object]]:
     level = [sa.Column("level", sa.SmallInteger(), nullable=False)] if _LEVEL[table] else []
     sequence = [] if _LEVEL[table] else [sa.Column("sequence", _BIG, nullable=False)]
     return [
-        sa.Column("job_no", _BIG, nullable=False),
-        sa.Column("key_no", _BIG, nullable=False),
+        sa.Column("job_pk", _BIG, nullable=False),
+        sa.Column("key_pk", _BIG, nullable=False),
         *level,
         sa.Column("step", _BIG, nullable=False),
         sa.Column("execution", _BIG, nullable=False),
@@ -82,10 +82,10 @@ def _columns(table: str) -> list[sa.Column[object]]:
 def _constraints(table: str, *, keys: bool) -> list[sa.Constraint]:
     level = ["level"] if _LEVEL[table] else []
     found: list[sa.Constraint] = [
-        sa.PrimaryKeyConstraint("job_no", "key_no", *level, "step", "execution", name=op.f(f"pk_{table}"))
+        sa.PrimaryKeyConstraint("job_pk", "key_pk", *level, "step", "execution", name=op.f(f"pk_{table}"))
     ]
     if keys:
-        job, key = op.f(f"fk_{table}_job_no"), op.f(f"fk_{table}_key_no")
-        found.append(sa.ForeignKeyConstraint(["job_no"], ["jobs.no"], name=job, ondelete="CASCADE"))
-        found.append(sa.ForeignKeyConstraint(["key_no"], ["metric_keys.no"], name=key))
+        job, key = op.f(f"fk_{table}_job_pk"), op.f(f"fk_{table}_key_pk")
+        found.append(sa.ForeignKeyConstraint(["job_pk"], ["jobs.pk"], name=job, ondelete="CASCADE"))
+        found.append(sa.ForeignKeyConstraint(["key_pk"], ["metric_keys.pk"], name=key))
     return found

@@ -20,7 +20,7 @@ from service.api.routes import metrics as curves
 from service.api.routes import streams as live
 from service.api.routes import tokens as access
 from service.api.routes.diagnostics import router as examination
-from service.api.routes.health import health_router
+from service.api.routes.health import router as health
 from service.api.routes.templates import presets
 from service.api.routes.templates import router as templates
 from service.core.errors import InvalidRequestError, NotFoundError, ServiceError
@@ -30,8 +30,8 @@ from service.web import cluster as cluster_page
 from service.web import endpoints as web
 from service.web.pages import Pages, wants_page
 from trainyard import __version__
-from trainyard.contract.resources import ErrorBody, ErrorEnvelope
-from trainyard.contract.wording import words_of
+from trainyard.contract.validation_messages import words_of
+from trainyard.contract.wire.resources import ErrorBody, ErrorEnvelope
 
 _TYPES = {
     400: "invalid_request_error",
@@ -80,7 +80,7 @@ def create_app(services: Services) -> FastAPI:
         cluster_page.router,
         compare.router,
         submit.router,
-        health_router(services.metrics),
+        health,
     ):
         app.include_router(router)
     app.add_exception_handler(ServiceError, _service_error)

@@ -1,7 +1,7 @@
 """Connections that bring no request are closed, heads are bounded, and no more than so many connections are open."""
 
 import asyncio
-from typing import Any, TypeVar
+from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -99,21 +99,17 @@ class Quick(Impatient, HttpToolsProtocol):
         other.data_received(data)
 
 
-Q = TypeVar("Q", bound=Quick)
-
-
-def protocol(limit: int, seconds: float = HEAD_SECONDS, quick: type[Q] = Quick) -> type[Q]:  # type: ignore[assignment]
+def protocol(limit: int, seconds: float = HEAD_SECONDS) -> type[Quick]:
     """uvicorn's protocols with these bounds: the one whose parser is quick, and what it leaves to the other.
 
     Args:
         limit: connections of this process.
-        quick: what the first is made of.
     """
 
     class BoundedThorough(Thorough):
         pass
 
-    class BoundedQuick(quick):  # type: ignore[misc, valid-type]
+    class BoundedQuick(Quick):
         thorough = BoundedThorough
 
     for bounded in (BoundedThorough, BoundedQuick):

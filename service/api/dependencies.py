@@ -23,12 +23,12 @@ from service.core.failpoints import Crash, no_crash
 from service.core.observability import ServiceMetrics
 from service.core.settings import Settings
 from service.db.engine import Database
-from service.jobs.quota import Limits
-from service.jobs.repository import Window
+from service.db.paging import PageRequest
+from service.jobs.quota import UserQuotas
 from service.metrics.downsampling.downsampler import Thinner
 from service.metrics.ingest.batch_queue import IngestQueue
-from service.metrics.ingest.worker_tokens import Admission
-from service.metrics.ingest.writer import point_writers
+from service.metrics.ingest.worker_tokens import WorkerTokenCache
+from service.metrics.ingest.writer import PointWriter
 from service.planner.model_reader import Models
 from service.streaming.broadcaster import Hub
 from service.streaming.sources import FeedNews
@@ -68,15 +68,15 @@ class Services:
 
     def __post_init__(self) -> None:
         self.thinner = Thinner(self.database)
-        self.points = IngestQueue(
-            point_writers(self.database, self.thinner.stored),
+        self.ingest_queue = IngestQueue(
+            PointWriter(self.database, self.thinner.stored),
             lambda: self.clock(),
             limit_bytes=self.settings.ingest_limit,
         )
         self.feed = FeedNews(self.database, self.settings.runs, lambda: self.clock())
         self.hub = Hub(limit=self.settings.max_streams)
         self.database.committed += [self.feed.touched, self.hub.touched]
-        self.admission = Admission(partial(authenticate, self.database))
+        self.worker_tokens = WorkerTokenCache(partial(authenticate, self.database))
         self.trail = Trail(self.database, lambda: self.clock())
         self.database.before_commit = self.trail.join
         rates = self.settings
@@ -89,10 +89,10 @@ class Services:
         return Cookie(secure=self.settings.service_url.startswith("https:"))
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> UserQuotas:
         """Of one person's jobs."""
         settings = self.settings
-        return Limits(settings.max_gpus_per_user, settings.max_gpus_per_admin, settings.max_queued_per_user)
+        return UserQuotas(settings.max_gpus_per_user, settings.max_gpus_per_admin, settings.max_queued_per_user)
 
     def run(self, job_id: str) -> RunLayout:
         return RunLayout(self.settings.runs / job_id)
@@ -184,28 +184,28 @@ def after_query(pattern: str, *, max_length: int = 64) -> Any:
     return Query(max_length=max_length, description=told, json_schema_extra={"pattern": pattern})
 
 
-def window_of(pattern: str) -> Callable[..., Awaitable[Window]]:
+def window_of(pattern: str) -> Callable[..., Awaitable[PageRequest]]:
     """The dependency of a list whose ids have this form."""
 
     async def get_window(
         limit: Annotated[int, Query(ge=1, le=200, description="How many at most.")] = 20,
         after: Annotated[str | None, after_query(pattern)] = None,
         order: Annotated[Literal["asc", "desc"], Query(description="By time of creation.")] = "desc",
-    ) -> Window:
+    ) -> PageRequest:
         if after is not None and not re.fullmatch(pattern, after):
             raise InvalidRequestError(f"{after!r} is not an id of this list", param="after")
-        return Window(limit=limit, after=after, descending=order == "desc")
+        return PageRequest(limit=limit, after=after, descending=order == "desc")
 
     return get_window
 
 
-JobWindowDep = Annotated[Window, Depends(window_of(r"^job_[0-9a-z]{26}$"))]
-EventWindowDep = Annotated[Window, Depends(window_of(r"^evt_[0-9]{1,18}$"))]
-TokenWindowDep = Annotated[Window, Depends(window_of(r"^[0-9a-f]{8,16}$"))]
-AuditWindowDep = Annotated[Window, Depends(window_of(r"^aud_[0-9]{1,18}$"))]
-WebhookWindowDep = Annotated[Window, Depends(window_of(r"^whk_[0-9a-z]{26}$"))]
-SweepWindowDep = Annotated[Window, Depends(window_of(r"^swp_[0-9a-z]{26}$"))]
-DeliveryWindowDep = Annotated[Window, Depends(window_of(r"^dlv_[0-9a-z]{26}$"))]
+JobWindowDep = Annotated[PageRequest, Depends(window_of(r"^job_[0-9a-z]{26}$"))]
+EventWindowDep = Annotated[PageRequest, Depends(window_of(r"^evt_[0-9]{1,18}$"))]
+TokenWindowDep = Annotated[PageRequest, Depends(window_of(r"^[0-9a-f]{8,16}$"))]
+AuditWindowDep = Annotated[PageRequest, Depends(window_of(r"^aud_[0-9]{1,18}$"))]
+WebhookWindowDep = Annotated[PageRequest, Depends(window_of(r"^whk_[0-9a-z]{26}$"))]
+SweepWindowDep = Annotated[PageRequest, Depends(window_of(r"^swp_[0-9a-z]{26}$"))]
+DeliveryWindowDep = Annotated[PageRequest, Depends(window_of(r"^dlv_[0-9a-z]{26}$"))]
 
 _BLANK_ZONE = re.compile(r"(:[0-9.]+) ([0-9]{2}:?[0-9]{2})$")
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from trainyard.contract.reports import MetricsBatch
+from trainyard.contract.wire.reports import MetricsBatch
 
 
 def _inlined(node: Any, parts: dict[str, Any]) -> Any:

@@ -26,8 +26,8 @@ from service.core.errors import (
     RequestTimeoutError,
     ServiceError,
 )
-from trainyard.contract.code import MAX_CODE_BYTES
-from trainyard.contract.reports import MAX_LOG_CHUNK
+from trainyard.contract.spec.user_code import MAX_CODE_BYTES
+from trainyard.contract.wire.reports import MAX_LOG_CHUNK
 
 _ALWAYS_OPEN = frozenset({"/livez", "/readyz", "/metrics"})
 """Probes come by address."""

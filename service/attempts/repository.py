@@ -16,7 +16,7 @@ _PointQuery = sa.Select[str, int, int, float | None, int, datetime, int]
 
 _POINTS = sa.select(
     MetricKey.name, Point.step, Point.execution, Point.value, Point.special, Point.time, Point.sequence
-).join(MetricKey, MetricKey.no == Point.key_no)
+).join(MetricKey, MetricKey.pk == Point.key_pk)
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,14 @@ class ReportRepository:
         self._session = session
         self._database = database
 
-    def executions(self, job_no: int) -> dict[int, int]:
+    def executions(self, job_pk: int) -> dict[int, int]:
         """The step that each execution resumed from."""
-        query = sa.select(Execution.number, Execution.resumed_from_step).where(Execution.job_no == job_no)
+        query = sa.select(Execution.number, Execution.resumed_from_step).where(Execution.job_pk == job_pk)
         return {key: value for key, value in self._session.execute(query)}
 
-    def points_after(self, job_no: int, sequence: int, limit: int) -> list[StoredPoint]:
+    def points_after(self, job_pk: int, sequence: int, limit: int) -> list[StoredPoint]:
         """Points in order of arrival."""
-        query = _POINTS.where(Point.job_no == job_no, Point.sequence > sequence)
+        query = _POINTS.where(Point.job_pk == job_pk, Point.sequence > sequence)
         return self._read(query.order_by(Point.sequence, MetricKey.name, Point.step).limit(limit))
 
     def _read(self, query: _PointQuery) -> list[StoredPoint]:
@@ -55,37 +55,37 @@ class ReportRepository:
             for key, step, execution, value, special, time, sequence in rows
         ]
 
-    def events_after(self, job_no: int, sequence: int, limit: int) -> list[Event]:
-        query = sa.select(Event).where(Event.job_no == job_no, Event.sequence > sequence)
+    def events_after(self, job_pk: int, sequence: int, limit: int) -> list[Event]:
+        query = sa.select(Event).where(Event.job_pk == job_pk, Event.sequence > sequence)
         return list(self._session.scalars(query.order_by(Event.sequence).limit(limit)))
 
-    def checkpoints_after(self, job_no: int, sequence: int, limit: int) -> list[Checkpoint]:
-        query = sa.select(Checkpoint).where(Checkpoint.job_no == job_no, Checkpoint.sequence > sequence)
+    def checkpoints_after(self, job_pk: int, sequence: int, limit: int) -> list[Checkpoint]:
+        query = sa.select(Checkpoint).where(Checkpoint.job_pk == job_pk, Checkpoint.sequence > sequence)
         return list(self._session.scalars(query.order_by(Checkpoint.sequence).limit(limit)))
 
-    def logs_after(self, job_no: int, sequence: int, limit: int) -> list[tuple[LogChunk, int]]:
+    def logs_after(self, job_pk: int, sequence: int, limit: int) -> list[tuple[LogChunk, int]]:
         """Log chunks in order of arrival, each with its attempt's number."""
         query = sa.select(LogChunk, Attempt.number).join(Attempt, Attempt.id == LogChunk.attempt_id)
-        query = query.where(LogChunk.job_no == job_no, LogChunk.sequence > sequence)
+        query = query.where(LogChunk.job_pk == job_pk, LogChunk.sequence > sequence)
         return [
             (chunk, number) for chunk, number in self._session.execute(query.order_by(LogChunk.sequence).limit(limit))
         ]
 
-    def has_event(self, job_no: int, execution: int, worker_sequence: int) -> bool:
-        query = sa.select(Event.no).where(
-            Event.job_no == job_no, Event.execution == execution, Event.worker_sequence == worker_sequence
+    def has_event(self, job_pk: int, execution: int, worker_sequence: int) -> bool:
+        query = sa.select(Event.pk).where(
+            Event.job_pk == job_pk, Event.execution == execution, Event.worker_sequence == worker_sequence
         )
         return self._session.scalar(query) is not None
 
-    def checkpoint(self, job_no: int, step: int) -> Checkpoint | None:
-        return self._session.scalar(sa.select(Checkpoint).where(Checkpoint.job_no == job_no, Checkpoint.step == step))
+    def checkpoint(self, job_pk: int, step: int) -> Checkpoint | None:
+        return self._session.scalar(sa.select(Checkpoint).where(Checkpoint.job_pk == job_pk, Checkpoint.step == step))
 
     def add(self, row: object) -> None:
         self._session.add(row)
 
-    def forget_checkpoints(self, job_no: int, steps: Sequence[int], now: datetime) -> None:
+    def forget_checkpoints(self, job_pk: int, steps: Sequence[int], now: datetime) -> None:
         """Their files are gone."""
-        gone = sa.update(Checkpoint).where(Checkpoint.job_no == job_no, Checkpoint.step.in_(steps))
+        gone = sa.update(Checkpoint).where(Checkpoint.job_pk == job_pk, Checkpoint.step.in_(steps))
         self._session.execute(gone.values(deleted_at=now))
 
     def claim(self, attempt_id: str, nonce: str, now: datetime, nodes: list[str]) -> bool:
@@ -140,4 +140,4 @@ class ReportRepository:
         return self._session.scalars(query.order_by(LogChunk.offset.desc()).execution_options(yield_per=8))
 
     def job_of(self, attempt: Attempt) -> Job:
-        return self._session.scalars(sa.select(Job).where(Job.no == attempt.job_no)).one()
+        return self._session.scalars(sa.select(Job).where(Job.pk == attempt.job_pk)).one()

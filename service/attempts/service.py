@@ -11,9 +11,9 @@ from service.db.engine import Database
 from service.db.models import Attempt, Checkpoint, Event, Job, LogChunk
 from service.jobs.profiles import pending_request
 from service.jobs.repository import JobRepository
-from service.metrics.ingest.decoding import of_model
+from service.metrics.ingest.decode import batch_from_model
 from service.metrics.ingest.writer import PointWriter
-from trainyard.contract.reports import (
+from trainyard.contract.wire.reports import (
     CheckpointReport,
     Claim,
     ClaimGrant,
@@ -58,9 +58,9 @@ class Ingest:
                 # Of two jobs of one attempt the claimant is the one to watch, whichever answer came back from sbatch.
                 attempt.scheduler_id = claim.scheduler_id
                 attempt.submitted_at = attempt.submitted_at or self._now
-                jobs.event(job, "submitted", f"the scheduler has it as {claim.scheduler_id}, says its worker")
+                jobs.add_event(job, "submitted", f"the scheduler has it as {claim.scheduler_id}, says its worker")
             if job.status != "running":
-                jobs.move(job, "running", f"running on {', '.join(nodes)}")
+                jobs.transition(job, "running", f"running on {', '.join(nodes)}")
             return ClaimGrant(execution=attempt.execution)
 
     def heartbeat(self) -> HeartbeatReply:
@@ -82,11 +82,11 @@ class Ingest:
         Returns:
             How many were new.
         """
-        (outcome,) = PointWriter(self._database).write([(self._attempt_id, of_model(batch))], self._now)
+        (outcome,) = PointWriter(self._database).write([(self._attempt_id, batch_from_model(batch))], self._now)
         if isinstance(outcome, ServiceError):
             raise outcome
         self._count("points", len(batch.points))
-        return outcome.fresh
+        return outcome.inserted
 
     def events(self, batch: EventsBatch) -> int:
         """Add lines to the job's history, each once."""
@@ -96,11 +96,11 @@ class Ingest:
             _check_execution(attempt, batch.execution)
             for event in batch.events:
                 sequence = jobs.next_sequence(job)
-                if reports.has_event(job.no, batch.execution, event.sequence):
+                if reports.has_event(job.pk, batch.execution, event.sequence):
                     continue
                 reports.add(
                     Event(
-                        job_no=job.no,
+                        job_pk=job.pk,
                         sequence=sequence,
                         type=event.type,
                         level=event.level,
@@ -123,15 +123,15 @@ class Ingest:
             if report.execution < job.first_execution:
                 return
             sequence = jobs.next_sequence(job)
-            row = reports.checkpoint(job.no, report.step)
+            row = reports.checkpoint(job.pk, report.step)
             if row is None:
-                row = Checkpoint(id=new_checkpoint_id(self._now), job_no=job.no, step=report.step, execution=0)
+                row = Checkpoint(id=new_checkpoint_id(self._now), job_pk=job.pk, step=report.step, execution=0)
                 reports.add(row)
             if report.execution >= row.execution:
                 _describe(row, report, sequence)
                 job.last_checkpoint_step = report.step
             session.flush()
-            reports.forget_checkpoints(job.no, report.removed_steps, self._now)
+            reports.forget_checkpoints(job.pk, report.removed_steps, self._now)
         self._count("checkpoints", 1)
 
     def log(self, rank: str, offset: int, data: bytes, limit: int, *, skip: bool = False) -> int:
@@ -158,7 +158,7 @@ class Ingest:
             if fresh:
                 reports.add(
                     LogChunk(
-                        job_no=job.no,
+                        job_pk=job.pk,
                         attempt_id=attempt.id,
                         rank=rank,
                         offset=stream.size,
@@ -184,8 +184,8 @@ class Ingest:
 
     def _rows(self, jobs: JobRepository, reports: ReportRepository) -> tuple[Attempt, Job]:
         """The attempt and its job, which is locked first so that all writers of a job take their locks in one order."""
-        job = jobs.locked(jobs.attempt(self._attempt_id).job_no)
-        return jobs.fresh_attempt(self._attempt_id), job
+        job = jobs.get_for_update(jobs.get_attempt(self._attempt_id).job_pk)
+        return jobs.reload_attempt(self._attempt_id), job
 
 
 def _check_execution(attempt: Attempt, execution: int) -> None:
@@ -225,7 +225,7 @@ def read_log(
     with database.read() as session:
         jobs, reports = JobRepository(session, now), ReportRepository(session, database)
         job = jobs.get(job_id)
-        row = jobs.attempt_by_number(job, attempt)
+        row = jobs.find_attempt(job, attempt)
         if row is None and attempt is not None:
             raise NotFoundError(f"the job has no attempt {attempt}", param="attempt", code="attempt_not_found")
         if row is None:

@@ -133,15 +133,15 @@ class AuditRepository:
         """One page in order of writing, and whether there is more."""
         query = sa.select(AuditEntry).where(*wanted.conditions())
         if after is not None:
-            query = query.where(AuditEntry.no < after if descending else AuditEntry.no > after)
-        order = AuditEntry.no.desc() if descending else AuditEntry.no.asc()
+            query = query.where(AuditEntry.pk < after if descending else AuditEntry.pk > after)
+        order = AuditEntry.pk.desc() if descending else AuditEntry.pk.asc()
         rows = list(self._session.scalars(query.order_by(order).limit(limit + 1)))
         return rows[:limit], len(rows) > limit
 
     def older(self, than: datetime, limit: int) -> Sequence[int]:
         """Some of the entries that are."""
-        old = sa.select(AuditEntry.no).where(AuditEntry.created_at < than).order_by(AuditEntry.no).limit(limit)
+        old = sa.select(AuditEntry.pk).where(AuditEntry.created_at < than).order_by(AuditEntry.pk).limit(limit)
         return self._session.scalars(old).all()
 
     def forget(self, numbers: Sequence[int]) -> None:
-        self._session.execute(sa.delete(AuditEntry).where(AuditEntry.no.in_(numbers)))
+        self._session.execute(sa.delete(AuditEntry).where(AuditEntry.pk.in_(numbers)))

@@ -9,7 +9,7 @@ from service.auth.tokens import hash_token, new_person_token, parse_token
 from service.core.errors import ConflictError, InvalidRequestError
 from service.db.engine import Database
 from service.db.models import Token
-from trainyard.contract.access import TokenRequest
+from trainyard.contract.wire.access import TokenRequest
 
 _RESERVED = (ADMIN, SERVICE, ANONYMOUS)
 

@@ -6,7 +6,7 @@ import secrets
 from dataclasses import dataclass
 from typing import Literal
 
-from trainyard.contract.access import Role as Role
+from trainyard.contract.wire.access import Role as Role
 
 NO_HASH = "0" * 64
 """No token's."""

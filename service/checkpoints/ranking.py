@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from service.db.models import Checkpoint
-from trainyard.contract.sections import KeepBest
+from trainyard.contract.spec.sections import KeepBest
 
 
 def best_of(kept: Sequence[Checkpoint], policy: dict[str, Any] | None) -> Checkpoint | None:

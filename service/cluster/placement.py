@@ -8,10 +8,10 @@ from sqlalchemy.orm import Session
 from service.api.dependencies import Services
 from service.cluster.repository import ClusterRepository
 from service.core.settings import Accelerator, Settings
-from trainyard.contract.cluster import ClusterResource, PartitionResource
-from trainyard.contract.resolve import Site
-from trainyard.contract.sections import Resources
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.spec.resolve import Site
+from trainyard.contract.spec.sections import Resources
+from trainyard.contract.spec.training_spec import TrainingSpec
+from trainyard.contract.wire.cluster import ClusterResource, PartitionResource
 
 
 @dataclass(frozen=True)

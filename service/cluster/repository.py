@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from service.db.engine import Database
 from service.db.models import Cluster
-from trainyard.contract.cluster import ClusterResource, ClusterSnapshot
+from trainyard.contract.wire.cluster import ClusterResource, ClusterSnapshot
 
 
 class ClusterRepository:
@@ -19,15 +19,15 @@ class ClusterRepository:
 
     def asked_at(self, backend: str) -> datetime | None:
         """When the scheduler was last asked, by whichever service."""
-        return self._session.scalar(sa.select(Cluster.asked_at).where(Cluster.backend == backend))
+        return self._session.scalar(sa.select(Cluster.polled_at).where(Cluster.backend == backend))
 
     def keep(self, database: Database, backend: str, now: datetime, answer: ClusterSnapshot | str) -> None:
         """Store an answer; where there was none but an error, the newest answer stays."""
         if isinstance(answer, str):
-            row: dict[str, Any] = {"asked_at": now, "error": answer}
+            row: dict[str, Any] = {"polled_at": now, "error": answer}
             first = row | {"backend": backend, "snapshot": {}}
         else:
-            row = {"asked_at": now, "taken_at": now, "snapshot": answer.model_dump(mode="json"), "error": None}
+            row = {"polled_at": now, "taken_at": now, "snapshot": answer.model_dump(mode="json"), "error": None}
             first = row | {"backend": backend}
         statement = database.insert(Cluster).values(first)
         self._session.execute(statement.on_conflict_do_update(index_elements=[Cluster.backend], set_=row))

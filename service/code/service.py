@@ -6,9 +6,9 @@ from pathlib import Path
 from service.auth.principals import Principal
 from service.code.store import find
 from service.core.errors import InvalidSpecError, PermissionDeniedError
-from trainyard.contract.code import CODE_TASKS, needs_code
 from trainyard.contract.problems import Problem
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.spec.training_spec import TrainingSpec
+from trainyard.contract.spec.user_code import CODE_TASKS, needs_code
 
 
 def require_code_role(principal: Principal, roles: Collection[str], what: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO
 
 from service.core.errors import BodyTooLargeError, InvalidRequestError
-from trainyard.contract.code import MAX_CODE_BYTES, code_archive
+from trainyard.contract.spec.user_code import MAX_CODE_BYTES, code_archive
 
 
 def find(runs: Path, digest: str) -> Path | None:

@@ -13,9 +13,9 @@ class AuditEntry(Base):
     """One change that somebody asked for, and what came of it."""
 
     __tablename__ = "audit"
-    __table_args__ = (Index(None, "created_at"), Index(None, "actor", "no"), Index(None, "action", "no"))
+    __table_args__ = (Index(None, "created_at"), Index(None, "actor", "pk"), Index(None, "action", "pk"))
 
-    no: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    pk: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     created_at: Mapped[datetime]
     actor: Mapped[str] = mapped_column(String(128))
     token_id: Mapped[str | None] = mapped_column(String(32))

@@ -8,10 +8,10 @@ from sqlalchemy.orm import Mapped, mapped_column
 from service.db.models import Base
 
 
-class Ask(Base):
+class StartEstimate(Base):
     """What would become of a batch script, were it submitted: asked by a person, answered by the reconciler."""
 
-    __tablename__ = "asks"
+    __tablename__ = "start_estimates"
     __table_args__ = (Index(None, "answered_at"),)
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)

@@ -46,11 +46,11 @@ class Job(Base):
         Index(None, "created_by", "disk_bytes"),
         Index(None, "created_by", "status"),
         Index(None, "measured_at"),
-        Index(None, "deleting_at"),
+        Index(None, "deletion_requested_at"),
         Index(None, "sweep_id", "id"),
     )
 
-    no: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    pk: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     """Short key for the tables that have many rows a job."""
     id: Mapped[str] = mapped_column(PublicId, unique=True)
     """Public; sorts by time of creation."""
@@ -62,7 +62,7 @@ class Job(Base):
     spec: Mapped[dict[str, Any]]
     labels: Mapped[dict[str, Any]]
     created_by: Mapped[str] = mapped_column(String(128))
-    created_as: Mapped[str] = mapped_column(String(16), default="user", server_default="user")
+    submitter_role: Mapped[str] = mapped_column(String(16), default="user", server_default="user")
     """The role with which it was submitted."""
     gpus: Mapped[int] = mapped_column(default=1, server_default="1")
     """Of its spec."""
@@ -76,7 +76,7 @@ class Job(Base):
     attempts: Mapped[int] = mapped_column(default=0)
     next_execution: Mapped[int] = mapped_column(default=1)
     retries_used: Mapped[int] = mapped_column(default=0)
-    barren_continuations: Mapped[int] = mapped_column(default=0)
+    continuations_without_progress: Mapped[int] = mapped_column(default=0)
     """Continuations in a row that began without a newer checkpoint."""
     last_checkpoint_step: Mapped[int | None]
     progress: Mapped[dict[str, Any] | None] = mapped_column(Json)
@@ -86,13 +86,13 @@ class Job(Base):
     """The current attempt."""
     first_execution: Mapped[int] = mapped_column(default=1, server_default="1")
     """Since the last retry from scratch: what lower executions left is not gone on from."""
-    pause_asked_at: Mapped[datetime | None]
+    pause_requested_at: Mapped[datetime | None]
     origin: Mapped[dict[str, Any] | None] = mapped_column(Json)
-    """The checkpoint of another job from which it starts, as `trainyard.contract.launch.Origin`."""
+    """The checkpoint of another job from which it starts, as `trainyard.contract.wire.launch.Origin`."""
     disk_bytes: Mapped[int | None]
     """Of its run directory, when it was last measured."""
     measured_at: Mapped[datetime | None]
-    deleting_at: Mapped[datetime | None]
+    deletion_requested_at: Mapped[datetime | None]
     """When its deletion was asked for: from then on nobody sees it."""
     sweep_id: Mapped[str | None] = mapped_column(String(40))
     """The sweep of which it is a member."""
@@ -129,10 +129,10 @@ class Attempt(Base):
     """One entry in the scheduler's queue."""
 
     __tablename__ = "attempts"
-    __table_args__ = (UniqueConstraint("job_no", "number"),)
+    __table_args__ = (UniqueConstraint("job_pk", "number"),)
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
-    job_no: Mapped[int] = mapped_column(ForeignKey("jobs.no", ondelete="CASCADE"))
+    job_pk: Mapped[int] = mapped_column(ForeignKey("jobs.pk", ondelete="CASCADE"))
     number: Mapped[int]
     tag: Mapped[str] = mapped_column(String(64), unique=True)
     scheduler: Mapped[str] = mapped_column(String(16))
@@ -143,11 +143,11 @@ class Attempt(Base):
     """Its first; an in-place restart has the next one."""
     max_restarts: Mapped[int]
     created_at: Mapped[datetime]
-    handed_over_at: Mapped[datetime | None]
+    last_submit_at: Mapped[datetime | None]
     """The latest time at which the scheduler may have been asked: while the question is under way, when that is given
     up at the latest. None: it was not asked."""
     submitted_at: Mapped[datetime | None]
-    lookups: Mapped[int] = mapped_column(default=0)
+    absence_checks: Mapped[int] = mapped_column(default=0)
     """Successful look-ups that found nothing since the ambiguous submission."""
     estimated_start: Mapped[datetime | None]
     """While it waits: the scheduler's guess."""
@@ -163,7 +163,7 @@ class Attempt(Base):
     finish: Mapped[dict[str, Any] | None] = mapped_column(Json)
     ended_at: Mapped[datetime | None]
     exit_reason: Mapped[str | None] = mapped_column(String(32))
-    blamed_node: Mapped[str | None] = mapped_column(String(64))
+    failed_node: Mapped[str | None] = mapped_column(String(64))
     """The node that failed it, by the scheduler's name."""
     excluded_nodes: Mapped[list[Any]] = mapped_column(default=list, server_default="[]")
     """Nodes that failed earlier attempts and are not to run this one."""
@@ -174,7 +174,7 @@ class Execution(Base):
 
     __tablename__ = "executions"
 
-    job_no: Mapped[int] = mapped_column(ForeignKey("jobs.no", ondelete="CASCADE"), primary_key=True)
+    job_pk: Mapped[int] = mapped_column(ForeignKey("jobs.pk", ondelete="CASCADE"), primary_key=True)
     number: Mapped[int] = mapped_column(primary_key=True)
     attempt_id: Mapped[str] = mapped_column(String(32))
     resumed_from_step: Mapped[int]
@@ -185,10 +185,10 @@ class Event(Base):
     """A line of a job's history. A worker's event is stored once, whatever is delivered twice."""
 
     __tablename__ = "events"
-    __table_args__ = (Index(None, "job_no", "sequence"), UniqueConstraint("job_no", "execution", "worker_sequence"))
+    __table_args__ = (Index(None, "job_pk", "sequence"), UniqueConstraint("job_pk", "execution", "worker_sequence"))
 
-    no: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
-    job_no: Mapped[int] = mapped_column(ForeignKey("jobs.no", ondelete="CASCADE"))
+    pk: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    job_pk: Mapped[int] = mapped_column(ForeignKey("jobs.pk", ondelete="CASCADE"))
     sequence: Mapped[int]
     type: Mapped[str] = mapped_column(String(64))
     level: Mapped[str] = mapped_column(String(8))
@@ -204,7 +204,7 @@ class MetricKey(Base):
 
     __tablename__ = "metric_keys"
 
-    no: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    pk: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     name: Mapped[str] = mapped_column(String(250), unique=True)
 
 
@@ -216,10 +216,10 @@ class Point(Base):
     """
 
     __tablename__ = "points"
-    __table_args__ = (Index(None, "job_no", "sequence"), {"sqlite_with_rowid": False})
+    __table_args__ = (Index(None, "job_pk", "sequence"), {"sqlite_with_rowid": False})
 
-    job_no: Mapped[int] = mapped_column(primary_key=True)
-    key_no: Mapped[int] = mapped_column(primary_key=True)
+    job_pk: Mapped[int] = mapped_column(primary_key=True)
+    key_pk: Mapped[int] = mapped_column(primary_key=True)
     step: Mapped[int] = mapped_column(primary_key=True)
     execution: Mapped[int] = mapped_column(primary_key=True)
     value: Mapped[float | None] = mapped_column(Double)
@@ -233,21 +233,21 @@ class JobKey(Base):
 
     __tablename__ = "job_keys"
 
-    job_no: Mapped[int] = mapped_column(ForeignKey("jobs.no", ondelete="CASCADE"), primary_key=True)
-    key_no: Mapped[int] = mapped_column(ForeignKey("metric_keys.no"), primary_key=True)
+    job_pk: Mapped[int] = mapped_column(ForeignKey("jobs.pk", ondelete="CASCADE"), primary_key=True)
+    key_pk: Mapped[int] = mapped_column(ForeignKey("metric_keys.pk"), primary_key=True)
 
 
-class ThinnedPoint(Base):
+class DownsampledPoint(Base):
     """A point that stands out in its bucket of steps, at one of several widths: see service/metrics/downsampling.
 
-    Without foreign keys, as the points themselves; whoever writes holds the job's row of `thinnings`.
+    Without foreign keys, as the points themselves; whoever writes holds the job's row of `downsample_states`.
     """
 
-    __tablename__ = "thinned_points"
+    __tablename__ = "downsampled_points"
     __table_args__ = ({"sqlite_with_rowid": False},)
 
-    job_no: Mapped[int] = mapped_column(primary_key=True)
-    key_no: Mapped[int] = mapped_column(primary_key=True)
+    job_pk: Mapped[int] = mapped_column(primary_key=True)
+    key_pk: Mapped[int] = mapped_column(primary_key=True)
     level: Mapped[int] = mapped_column(SmallInteger, primary_key=True)
     step: Mapped[int] = mapped_column(primary_key=True)
     execution: Mapped[int] = mapped_column(primary_key=True)
@@ -256,12 +256,12 @@ class ThinnedPoint(Base):
     time: Mapped[datetime]
 
 
-class Thinning(Base):
+class DownsampleState(Base):
     """How far a job's points have been thinned."""
 
-    __tablename__ = "thinnings"
+    __tablename__ = "downsample_states"
 
-    job_no: Mapped[int] = mapped_column(ForeignKey("jobs.no", ondelete="CASCADE"), primary_key=True)
+    job_pk: Mapped[int] = mapped_column(ForeignKey("jobs.pk", ondelete="CASCADE"), primary_key=True)
     sequence: Mapped[int]
     """Everything up to this place of the job's sequence is in the buckets."""
     shift: Mapped[int] = mapped_column(SmallInteger)
@@ -275,27 +275,27 @@ class FeedEntry(Base):
 
     __tablename__ = "feed"
 
-    no: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    job_no: Mapped[int] = mapped_column(ForeignKey("jobs.no", ondelete="CASCADE"))
+    position: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    job_pk: Mapped[int] = mapped_column(ForeignKey("jobs.pk", ondelete="CASCADE"))
     first: Mapped[int]
     last: Mapped[int]
 
 
-class FeedHead(Base):
+class FeedSequence(Base):
     """The newest number of the feed. Its row is locked by whoever adds to the feed, so that numbers appear in order."""
 
-    __tablename__ = "feed_heads"
+    __tablename__ = "feed_sequences"
 
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    no: Mapped[int]
+    position: Mapped[int]
 
 
-class FeedMark(Base):
+class FeedCursor(Base):
     """How far of a job's sequence is in the feed."""
 
-    __tablename__ = "feed_marks"
+    __tablename__ = "feed_cursors"
 
-    job_no: Mapped[int] = mapped_column(ForeignKey("jobs.no", ondelete="CASCADE"), primary_key=True)
+    job_pk: Mapped[int] = mapped_column(ForeignKey("jobs.pk", ondelete="CASCADE"), primary_key=True)
     sequence: Mapped[int]
 
 
@@ -313,10 +313,10 @@ class LogChunk(Base):
     """Consecutive bytes of a log."""
 
     __tablename__ = "log_chunks"
-    __table_args__ = (UniqueConstraint("attempt_id", "rank", "offset"), Index(None, "job_no", "sequence"))
+    __table_args__ = (UniqueConstraint("attempt_id", "rank", "offset"), Index(None, "job_pk", "sequence"))
 
-    no: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
-    job_no: Mapped[int] = mapped_column(ForeignKey("jobs.no", ondelete="CASCADE"))
+    pk: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    job_pk: Mapped[int] = mapped_column(ForeignKey("jobs.pk", ondelete="CASCADE"))
     attempt_id: Mapped[str] = mapped_column(ForeignKey("attempts.id", ondelete="CASCADE"))
     rank: Mapped[str] = mapped_column(String(16))
     offset: Mapped[int]
@@ -328,10 +328,10 @@ class Checkpoint(Base):
     """A complete checkpoint, for as long as its files are kept."""
 
     __tablename__ = "checkpoints"
-    __table_args__ = (UniqueConstraint("job_no", "step"), Index(None, "job_no", "sequence"), Index(None, "removing"))
+    __table_args__ = (UniqueConstraint("job_pk", "step"), Index(None, "job_pk", "sequence"), Index(None, "removing"))
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
-    job_no: Mapped[int] = mapped_column(ForeignKey("jobs.no", ondelete="CASCADE"))
+    job_pk: Mapped[int] = mapped_column(ForeignKey("jobs.pk", ondelete="CASCADE"))
     step: Mapped[int]
     execution: Mapped[int]
     size_bytes: Mapped[int]
@@ -392,7 +392,7 @@ class Cluster(Base):
     __tablename__ = "clusters"
 
     backend: Mapped[str] = mapped_column(String(16), primary_key=True)
-    asked_at: Mapped[datetime]
+    polled_at: Mapped[datetime]
     taken_at: Mapped[datetime | None]
     """Of the newest answer."""
     snapshot: Mapped[dict[str, Any]]

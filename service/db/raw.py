@@ -49,17 +49,6 @@ class Plain:
                 self._committed = True
         return cursors
 
-    def alone(self, statement: Statement) -> Any:
-        """The cursor of a statement that is the whole transaction: on Postgres one trip, and no BEGIN or COMMIT."""
-        self._driver.autocommit = True
-        try:
-            cursor = self.run(*statement)
-        finally:
-            with suppress(self._driver.Error):  # it is broken, and will be thrown away
-                self._driver.autocommit = False
-        self._committed = True
-        return cursor
-
     def begin(self) -> None:
         if self.is_sqlite:
             self._driver.execute("BEGIN IMMEDIATE")

@@ -20,7 +20,7 @@ from service.core.settings import Settings
 from service.db.migrate import current, head
 from service.diagnostics import slurm_checks as slurm
 from service.scheduler.local.policy import visible_gpus
-from trainyard.contract.findings import Finding, bad, fine, worth
+from trainyard.contract.wire.diagnostics import Finding, bad, fine, worth
 
 _LOCAL_FILESYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay"})
 _SECONDS = 10.0

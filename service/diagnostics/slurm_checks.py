@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from service.core.settings import Settings
-from trainyard.contract.findings import Finding, bad, fine, worth
+from trainyard.contract.wire.diagnostics import Finding, bad, fine, worth
 
 _COMMANDS = ("sbatch", "squeue", "sacct", "scancel", "sinfo")
 _SECONDS = 10.0

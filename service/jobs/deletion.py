@@ -8,7 +8,7 @@ from service.db.engine import Database
 from service.db.models import Job
 from service.jobs.repository import JobRepository
 from service.jobs.service import require_change
-from trainyard.contract.resources import TERMINAL
+from trainyard.contract.wire.resources import TERMINAL
 
 
 def delete_job(database: Database, principal: Principal, job_id: str, now: datetime) -> None:
@@ -21,7 +21,7 @@ def delete_job(database: Database, principal: Principal, job_id: str, now: datet
         jobs = JobRepository(session, now)
         job = _locked(jobs, principal, job_id)
         _require_over(job)
-        job.deleting_at = now
+        job.deletion_requested_at = now
 
 
 def delete_checkpoints(database: Database, principal: Principal, job_id: str, now: datetime) -> None:
@@ -34,12 +34,12 @@ def delete_checkpoints(database: Database, principal: Principal, job_id: str, no
         jobs = JobRepository(session, now)
         job = _locked(jobs, principal, job_id)
         _require_over(job)
-        kept = jobs.checkpoints(job)
+        kept = jobs.list_checkpoints(job)
         for checkpoint in kept:
             checkpoint.deleted_at, checkpoint.removing = now, True
         if kept:
             job.last_checkpoint_step = None
-            jobs.event(job, "checkpoints_deleted", f"all {len(kept)} checkpoints deleted by {principal.name}")
+            jobs.add_event(job, "checkpoints_deleted", f"all {len(kept)} checkpoints deleted by {principal.name}")
 
 
 def delete_checkpoint(database: Database, principal: Principal, job_id: str, checkpoint_id: str, now: datetime) -> None:
@@ -51,8 +51,8 @@ def delete_checkpoint(database: Database, principal: Principal, job_id: str, che
     with database.write() as session:
         jobs = JobRepository(session, now)
         job = _locked(jobs, principal, job_id)
-        checkpoint = jobs.checkpoint(job, checkpoint_id)
-        kept = [other.step for other in jobs.checkpoints(job)]
+        checkpoint = jobs.get_checkpoint(job, checkpoint_id)
+        kept = [other.step for other in jobs.list_checkpoints(job)]
         if job.status not in TERMINAL and checkpoint.step == kept[-1]:
             raise ConflictError(
                 f"job {job.id} is {job.status} and would go on from this checkpoint, its newest; "
@@ -63,11 +63,11 @@ def delete_checkpoint(database: Database, principal: Principal, job_id: str, che
         if checkpoint.step == job.last_checkpoint_step:
             job.last_checkpoint_step = max((step for step in kept if step != checkpoint.step), default=None)
         words = f"the checkpoint of step {checkpoint.step} deleted by {principal.name}"
-        jobs.event(job, "checkpoint_deleted", words, data={"step": checkpoint.step, "id": checkpoint.id})
+        jobs.add_event(job, "checkpoint_deleted", words, data={"step": checkpoint.step, "id": checkpoint.id})
 
 
 def _locked(jobs: JobRepository, principal: Principal, job_id: str) -> Job:
-    job = jobs.locked(jobs.get(job_id).no)
+    job = jobs.get_for_update(jobs.get(job_id).pk)
     require_change(principal, job)
     return job
 

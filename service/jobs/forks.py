@@ -14,11 +14,11 @@ from service.core.errors import ConflictError, InvalidRequestError, InvalidSpecE
 from service.db.engine import Database
 from service.db.models import Job
 from service.jobs.repository import JobRepository
-from trainyard.contract.forks import differences, misfits, parse_origin
-from trainyard.contract.launch import Origin
 from trainyard.contract.layout import MANIFEST, CheckpointLayout, RunLayout
 from trainyard.contract.problems import SpecError
-from trainyard.contract.spec import TrainingSpec, parse_spec
+from trainyard.contract.spec.forks import differences, misfits, parse_origin
+from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
+from trainyard.contract.wire.launch import Origin
 
 _PARAM = "resume_from"
 _MAX_FILES = 100_000
@@ -42,7 +42,7 @@ def find_origin(database: Database, spec: TrainingSpec, now: datetime) -> Origin
             source = jobs.get(job_id)
         except NotFoundError:
             raise InvalidRequestError(f"there is no job {job_id!r}", param=_PARAM, code="job_not_found") from None
-        steps = [checkpoint.step for checkpoint in jobs.checkpoints(source)]
+        steps = [checkpoint.step for checkpoint in jobs.list_checkpoints(source)]
     theirs = _spec_of(source)
     if problems := misfits(theirs, spec):
         raise InvalidSpecError(problems)

@@ -8,12 +8,12 @@ from service.auth.principals import Principal
 from service.core.errors import ConflictError
 from service.db.engine import Database
 from service.db.models import Job
-from service.jobs.quota import Limits, require_queue_room
+from service.jobs.quota import UserQuotas, check_queue_quota
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import job_resource
 from service.jobs.service import require_change
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.resources import TERMINAL, JobResource
+from trainyard.contract.wire.resources import TERMINAL, JobResource
 
 PAUSE, RESUME, RETRY = "pause_requested", "resume_requested", "retry_requested"
 
@@ -32,7 +32,7 @@ def steer(
     """
     with database.write() as session:
         jobs = JobRepository(session, now)
-        job = jobs.locked(jobs.get(job_id).no)
+        job = jobs.get_for_update(jobs.get(job_id).pk)
         require_change(principal, job)
         change(jobs, job, principal.name)
         session.flush()
@@ -47,8 +47,8 @@ def pause(jobs: JobRepository, job: Job, by: str) -> None:
     if job.desired == "cancelled":
         raise ConflictError(f"job {job.id} is being cancelled; it cannot be paused", code="job_cancelling")
     if job.desired != "paused":
-        job.desired, job.pause_asked_at = "paused", jobs.now
-        jobs.event(job, PAUSE, f"a pause asked for by {by}")
+        job.desired, job.pause_requested_at = "paused", jobs.now
+        jobs.add_event(job, PAUSE, f"a pause asked for by {by}")
 
 
 def resume(jobs: JobRepository, job: Job, by: str) -> None:
@@ -63,10 +63,10 @@ def resume(jobs: JobRepository, job: Job, by: str) -> None:
         raise ConflictError(f"job {job.id} is being cancelled; it cannot be resumed", code="job_cancelling")
     if job.desired == "paused":
         job.desired = "run"
-        jobs.event(job, RESUME, f"resumed by {by}")
+        jobs.add_event(job, RESUME, f"resumed by {by}")
 
 
-def retry(start: Literal["checkpoint", "scratch"], limits: Limits) -> Change:
+def retry(start: Literal["checkpoint", "scratch"], limits: UserQuotas) -> Change:
     """Run a failed or cancelled job again, from its last checkpoint or from its beginning."""
 
     def change(jobs: JobRepository, job: Job, by: str) -> None:
@@ -76,16 +76,16 @@ def retry(start: Literal["checkpoint", "scratch"], limits: Limits) -> Change:
             way = "; a fork of it goes on from its last checkpoint" if job.status == "succeeded" else ""
             message = f"job {job.id} is {job.status}; only a job that failed or was cancelled can be tried again{way}"
             raise ConflictError(message, code="not_retryable")
-        require_queue_room(limits, job.created_by, jobs.count_queued(job.created_by))
+        check_queue_quota(limits, job.created_by, jobs.count_queued(job.created_by))
         if start == "scratch":
             _forget(jobs, job)
-        job.desired, job.pause_asked_at = "run", None
-        job.retries_used = job.barren_continuations = 0
+        job.desired, job.pause_requested_at = "run", None
+        job.retries_used = job.continuations_without_progress = 0
         job.failure = job.finished_at = None
         step = job.last_checkpoint_step
         where = "its beginning" if step is None else f"the checkpoint of step {step}"
-        jobs.event(job, RETRY, f"another try from {where} asked for by {by}", data={"from": start})
-        jobs.move(job, "queued", f"to be tried again from {where}")
+        jobs.add_event(job, RETRY, f"another try from {where} asked for by {by}", data={"from": start})
+        jobs.transition(job, "queued", f"to be tried again from {where}")
 
     return change
 
@@ -100,4 +100,4 @@ def _forget(jobs: JobRepository, job: Job) -> None:
     """Nothing that was saved or reported counts any more; the next execution removes the files."""
     job.first_execution = job.next_execution
     job.last_checkpoint_step, job.progress, job.latest = None, None, {}
-    jobs.forget_checkpoints(job)
+    jobs.mark_checkpoints_deleted(job)

@@ -17,8 +17,8 @@ from sqlalchemy.orm import Session
 
 from service.core.ids import first_job_id
 from service.db.models import Job
+from service.db.paging import PageRequest
 from service.db.types import to_micros
-from service.jobs.repository import Window
 
 _LONG = {"sqlite": 5000, "postgresql": 2000}
 """Stretches of more ids than this are all the same: walking them takes less than looking each id up."""
@@ -76,7 +76,7 @@ class JobLists:
         self._sqlite = self._connection.dialect.name == "sqlite"
         self._long = _LONG[self._connection.dialect.name]
 
-    def page(self, window: Window, wanted: JobFilter) -> tuple[list[Job], bool]:
+    def page(self, window: PageRequest, wanted: JobFilter) -> tuple[list[Job], bool]:
         """One page by id, which is the order of creation, and whether there is more."""
         if len(wanted.metadata) > MAX_LABELS:
             return [], False
@@ -97,7 +97,13 @@ class JobLists:
         return rows, len(found) > window.limit
 
     def _found(
-        self, stretches: Sequence[Stretch], bounds: Sequence[Bound], window: Window, wanted: JobFilter, *, long: bool
+        self,
+        stretches: Sequence[Stretch],
+        bounds: Sequence[Bound],
+        window: PageRequest,
+        wanted: JobFilter,
+        *,
+        long: bool,
     ) -> list[str]:
         """The ids of a page that all stretches have; `long`: each is too long to look all of its ids up in the others.
 
@@ -144,7 +150,7 @@ class JobLists:
 
 
 def page_query(
-    stretches: Sequence[Stretch], bounds: Sequence[Bound], window: Window, wanted: JobFilter, *, sqlite: bool
+    stretches: Sequence[Stretch], bounds: Sequence[Bound], window: PageRequest, wanted: JobFilter, *, sqlite: bool
 ) -> tuple[str, list[Any]]:
     """The statement that finds one more id than a page has, walking the first stretch, and its values. Pure."""
     tables, conditions, values = _joined(stretches, bounds, sqlite=sqlite)
@@ -162,7 +168,7 @@ def page_query(
 
 
 def merged_query(
-    stretches: Sequence[Stretch], bounds: Sequence[Bound], window: Window, wanted: JobFilter
+    stretches: Sequence[Stretch], bounds: Sequence[Bound], window: PageRequest, wanted: JobFilter
 ) -> tuple[str, list[Any]]:
     """The same for Postgres: first the ids that all stretches have, in order, then what the jobs themselves must be.
 
@@ -195,7 +201,7 @@ def _of_one(wanted: JobFilter, *, sqlite: bool) -> tuple[list[str], list[Any]]:
     """What only a job's row can tell, and its values."""
     values: list[Any] = []
     # Nearly every job is in the index of deletions, as not being deleted: the plus keeps SQLite from walking that.
-    conditions = ["+job.deleting_at IS NULL" if sqlite else "job.deleting_at IS NULL"]
+    conditions = ["+job.deletion_requested_at IS NULL" if sqlite else "job.deletion_requested_at IS NULL"]
     for operator, moment in ((">=", wanted.created_after), ("<", wanted.created_before)):
         if moment is not None:
             conditions.append(f"job.created_at {operator} ?")
@@ -234,7 +240,7 @@ def _stretches(wanted: JobFilter) -> list[Stretch]:
     return found + [Stretch("job_labels", "job_id", ("key", "value"), pair) for pair in wanted.metadata.items()]
 
 
-def _bounds(window: Window, wanted: JobFilter) -> list[Bound]:
+def _bounds(window: PageRequest, wanted: JobFilter) -> list[Bound]:
     """An id tells the millisecond of creation; within that, the time itself decides."""
     found = []
     if window.after is not None:

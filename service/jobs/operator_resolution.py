@@ -9,7 +9,7 @@ from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import job_resource
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.resources import JobResource, JobStatus, ResolveRequest, StatusReason
+from trainyard.contract.wire.resources import JobResource, JobStatus, ResolveRequest, StatusReason
 
 _EXIT = {"resubmit": "resubmitted", "give_up": "given_up"}
 """What an attempt that was resolved so ended as."""
@@ -29,8 +29,8 @@ def resolve(
         raise PermissionDeniedError("only an administrator can say what became of a job")
     with database.write() as session:
         jobs = JobRepository(session, now)
-        job = jobs.locked(jobs.get(job_id).no)
-        attempt = jobs.fresh_attempt(job.attempt_id) if job.attempt_id else None
+        job = jobs.get_for_update(jobs.get(job_id).pk)
+        attempt = jobs.reload_attempt(job.attempt_id) if job.attempt_id else None
         if attempt is None or not _is_said_already(job, attempt, wanted):
             attempt = _open_question(job, attempt, now)
             _settle(jobs, job, attempt, wanted, principal, now)
@@ -46,7 +46,7 @@ def _is_said_already(job: Job, attempt: Attempt, wanted: ResolveRequest) -> bool
 
 def _open_question(job: Job, attempt: Attempt | None, now: datetime) -> Attempt:
     """The attempt about which an operator may know more than the service. Raises ConflictError: there is none."""
-    asked = attempt.handed_over_at if attempt is not None and attempt.scheduler_id is None else None
+    asked = attempt.last_submit_at if attempt is not None and attempt.scheduler_id is None else None
     unanswered = asked is not None and job.status in ("submitting", "cancelling")
     if attempt is None or not (job.status == "lost" or unanswered):
         raise ConflictError(
@@ -67,7 +67,7 @@ def _settle(
     jobs: JobRepository, job: Job, attempt: Attempt, wanted: ResolveRequest, principal: Principal, now: datetime
 ) -> None:
     data = {"action": wanted.action, "by": principal.name, "scheduler_id": wanted.scheduler_id, "status": job.status}
-    jobs.event(job, "resolved", f"{principal.name} says: {_said(wanted)}", level="warning", data=data)
+    jobs.add_event(job, "resolved", f"{principal.name} says: {_said(wanted)}", level="warning", data=data)
     if wanted.action == "adopt":
         _adopt(jobs, job, attempt, str(wanted.scheduler_id), now)
         return
@@ -75,7 +75,7 @@ def _settle(
         raise ConflictError(f"job {job.id} is to be {job.desired}; give it up instead", code="not_wanted")
     attempt.ended_at, attempt.exit_reason = now, _EXIT[wanted.action]
     if wanted.action == "resubmit":
-        jobs.move(job, "queued", f"to be submitted again: {principal.name} says that nothing of it runs")
+        jobs.transition(job, "queued", f"to be submitted again: {principal.name} says that nothing of it runs")
     else:
         _give_up(jobs, job, attempt, f"given up by {principal.name}")
 
@@ -92,13 +92,13 @@ def _adopt(jobs: JobRepository, job: Job, attempt: Attempt, scheduler_id: str, n
     attempt.scheduler_id, attempt.submitted_at = scheduler_id, attempt.submitted_at or now
     if job.status != "cancelling":
         target: JobStatus = "running" if job.status == "lost" and attempt.claimed_at else "pending"
-        jobs.move(job, target, f"watched as the scheduler's job {scheduler_id}")
+        jobs.transition(job, target, f"watched as the scheduler's job {scheduler_id}")
 
 
 def _give_up(jobs: JobRepository, job: Job, attempt: Attempt, words: str) -> None:
     if job.desired == "cancelled":
         if job.status == "submitting":
-            jobs.move(job, "cancelling", "asked to stop")
+            jobs.transition(job, "cancelling", "asked to stop")
         jobs.finish(job, "user_cancelled", words)
         return
     reason: StatusReason = "node_failure" if attempt.claimed_at else "rejected"

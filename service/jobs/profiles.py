@@ -10,9 +10,9 @@ from service.jobs.repository import JobRepository
 from service.jobs.schemas import job_resource
 from service.jobs.service import require_change
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.reports import ProfileWanted
-from trainyard.contract.resources import JobResource, ProfileRequest
-from trainyard.contract.spec import LOOP_TASKS
+from trainyard.contract.spec.training_spec import LOOP_TASKS
+from trainyard.contract.wire.reports import ProfileWanted
+from trainyard.contract.wire.resources import JobResource, ProfileRequest
 
 REQUESTED = "profile_requested"
 ANSWERS = ("profile_written", "profile_dropped")
@@ -35,7 +35,7 @@ def ask(
     """
     with database.write() as session:
         jobs = JobRepository(session, now)
-        job = jobs.locked(jobs.get(job_id).no)
+        job = jobs.get_for_update(jobs.get(job_id).pk)
         require_change(principal, job)
         attempt = jobs.current_attempts([job]).get(job.id)
         if job.status != "running" or attempt is None:
@@ -51,7 +51,7 @@ def ask(
         if pending is None or (pending.steps, pending.ranks) != (wanted.steps, wanted.ranks):
             ranks = ", ".join(map(str, wanted.ranks))
             message = f"a trace of {wanted.steps} step(s) on rank(s) {ranks} asked for by {principal.name}"
-            jobs.event(job, REQUESTED, message, data=wanted.model_dump(mode="json", include={"steps", "ranks"}))
+            jobs.add_event(job, REQUESTED, message, data=wanted.model_dump(mode="json", include={"steps", "ranks"}))
         return job_resource(job, attempt, RunLayout(run_root.root / job.id), now)
 
 

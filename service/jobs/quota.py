@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from service.core.errors import ConflictError, InvalidSpecError
 from trainyard.contract.problems import Problem
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.spec.training_spec import TrainingSpec
 
 
 @dataclass(frozen=True)
-class Limits:
+class UserQuotas:
     """None is no limit."""
 
     gpus: int | None = None
@@ -19,26 +19,26 @@ class Limits:
     """Jobs that wait to be handed to the scheduler."""
 
     @property
-    def of_gpus(self) -> bool:
+    def limits_gpus(self) -> bool:
         """Whether anybody's running jobs are limited."""
         return self.gpus is not None or self.admin_gpus is not None
 
-    def gpus_of(self, role: str | None) -> int | None:
+    def gpu_quota(self, role: str | None) -> int | None:
         return self.admin_gpus if role == "admin" else self.gpus
 
 
-NO_LIMITS = Limits()
+NO_QUOTAS = UserQuotas()
 
 
-def require_share(limits: Limits, role: str | None, spec: TrainingSpec) -> None:
+def check_gpu_quota(limits: UserQuotas, role: str | None, spec: TrainingSpec) -> None:
     """Raises InvalidSpecError: the job alone is more than a person's share, so that it would wait for ever."""
-    limit = limits.gpus_of(role)
+    limit = limits.gpu_quota(role)
     if limit is not None and spec.gpus > limit:
         message = f"is {spec.gpus}, more than the {limit} GPUs that one person's jobs may have at once"
         raise InvalidSpecError([Problem(param="gpus", message=message)])
 
 
-def require_queue_room(limits: Limits, person: str, queued: int, count: int = 1) -> None:
+def check_queue_quota(limits: UserQuotas, person: str, queued: int, count: int = 1) -> None:
     """Raises ConflictError: so many more than the person's jobs that wait already are too many."""
     if limits.queued is not None and queued + count > limits.queued:
         wait = "job of {} waits" if queued == 1 else "jobs of {} wait"

@@ -1,7 +1,6 @@
 """All SQL about jobs, attempts and their history. `move` is the only function that changes a status."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
 
@@ -11,18 +10,10 @@ from sqlalchemy.orm import Session, defer
 from service.core.errors import NotFoundError
 from service.db.engine import Database
 from service.db.models import Attempt, Checkpoint, Event, Execution, IdempotencyKey, Job, JobLabel
-from service.jobs.states import ACTIVE, FINAL_STATUS, check_move
+from service.db.paging import PageRequest
+from service.jobs.states import ACTIVE, FINAL_STATUS, check_transition
 from service.webhooks.repository import WebhookRepository
-from trainyard.contract.resources import TERMINAL, JobStatus, StatusReason
-
-
-@dataclass(frozen=True)
-class Window:
-    """Which part of a list is wanted."""
-
-    limit: int = 20
-    after: str | None = None
-    descending: bool = True
+from trainyard.contract.wire.resources import TERMINAL, JobStatus, StatusReason
 
 
 class JobRepository:
@@ -39,7 +30,7 @@ class JobRepository:
         self._session.add(job)
         self._session.flush()
         self._session.add_all(JobLabel(key=key, value=value, job_id=job.id) for key, value in job.labels.items())
-        self._session.info.setdefault("touched", set()).add(job.no)
+        self._session.info.setdefault("touched", set()).add(job.pk)
         created = self._event(job, 1, "created", f"accepted from {job.created_by}")
         status = self._event(job, 2, "status", job.status_message, data={"status": job.status, "reason": None})
         self._session.add_all([created, status])
@@ -47,20 +38,20 @@ class JobRepository:
 
     def get(self, job_id: str) -> Job:
         """Raises NotFoundError; one that is being deleted is there no more."""
-        job = self._session.scalar(sa.select(Job).where(Job.id == job_id, Job.deleting_at.is_(None)))
+        job = self._session.scalar(sa.select(Job).where(Job.id == job_id, Job.deletion_requested_at.is_(None)))
         if job is None:
             raise NotFoundError(f"there is no job {job_id!r}", code="job_not_found", param="job_id")
         return job
 
-    def by_number(self, job_no: int) -> Job:
-        return self._session.get_one(Job, job_no)
+    def load(self, job_pk: int) -> Job:
+        return self._session.get_one(Job, job_pk)
 
-    def locked(self, job_no: int) -> Job:
+    def get_for_update(self, job_pk: int) -> Job:
         """The job, with every other writer of it waiting until this transaction ends."""
-        query = sa.select(Job).where(Job.no == job_no).with_for_update()
+        query = sa.select(Job).where(Job.pk == job_pk).with_for_update()
         return self._session.scalars(query.execution_options(populate_existing=True)).one()
 
-    def unfinished(self, waiting: int | None = None) -> list[tuple[Job, Attempt | None]]:
+    def list_active(self, waiting: int | None = None) -> list[tuple[Job, Attempt | None]]:
         """Every job that the reconciler may have to do something about, oldest first, and its current attempt.
 
         Only what a tick needs of every job: the wide columns are not loaded, and reading one is an error.
@@ -71,17 +62,19 @@ class JobRepository:
         """
         wanted: sa.ColumnElement[bool] = Job.status.in_([*ACTIVE, "queued", "paused"])
         if waiting is not None:
-            first = sa.select(Job.no).where(Job.status == "queued", Job.desired == "run", Job.deleting_at.is_(None))
+            first = sa.select(Job.pk).where(
+                Job.status == "queued", Job.desired == "run", Job.deletion_requested_at.is_(None)
+            )
             alone = first.where(Job.sweep_parallel.is_(None))
-            chosen = list(self._session.scalars(alone.order_by(Job.no).limit(waiting)))
+            chosen = list(self._session.scalars(alone.order_by(Job.pk).limit(waiting)))
             others = sa.and_(Job.status == "queued", sa.or_(Job.desired != "run", Job.sweep_parallel.is_not(None)))
-            wanted = sa.or_(Job.status.in_([*ACTIVE, "paused"]), others, Job.no.in_(chosen))
+            wanted = sa.or_(Job.status.in_([*ACTIVE, "paused"]), others, Job.pk.in_(chosen))
         wide = (Job.spec, Job.labels, Job.progress, Job.latest, Job.failure)
         query = (
             sa.select(Job, Attempt)
             .outerjoin(Attempt, Attempt.id == Job.attempt_id)
-            .where(wanted, Job.deleting_at.is_(None))
-            .order_by(Job.no)
+            .where(wanted, Job.deletion_requested_at.is_(None))
+            .order_by(Job.pk)
             .options(*(defer(column, raiseload=True) for column in wide), defer(Attempt.script, raiseload=True))
         )
         return [(job, attempt) for job, attempt in self._session.execute(query)]
@@ -95,10 +88,10 @@ class JobRepository:
         query = sa.select(sa.func.count()).select_from(Job).where(Job.created_by == person, Job.status == "queued")
         return self._session.scalar(query) or 0
 
-    def count_unanswered(self) -> int:
+    def count_unconfirmed(self) -> int:
         """Attempts that the scheduler was asked to take, without an answer so far."""
         query = sa.select(sa.func.count()).select_from(Job).join(Attempt, Attempt.id == Job.attempt_id)
-        asked = (Attempt.scheduler_id.is_(None), Attempt.handed_over_at.is_not(None))
+        asked = (Attempt.scheduler_id.is_(None), Attempt.last_submit_at.is_not(None))
         return self._session.scalar(query.where(Job.status.in_(("submitting", "cancelling")), *asked)) or 0
 
     def current_attempts(self, jobs: Sequence[Job]) -> dict[str, Attempt]:
@@ -107,40 +100,40 @@ class JobRepository:
         rows = self._session.scalars(sa.select(Attempt).where(Attempt.id.in_(by_attempt)))
         return {by_attempt[attempt.id]: attempt for attempt in rows}
 
-    def attempt(self, attempt_id: str) -> Attempt:
+    def get_attempt(self, attempt_id: str) -> Attempt:
         """Raises NotFoundError."""
         attempt = self._session.get(Attempt, attempt_id)
         if attempt is None:
             raise NotFoundError(f"there is no attempt {attempt_id!r}", code="attempt_not_found")
         return attempt
 
-    def fresh_attempt(self, attempt_id: str) -> Attempt:
+    def reload_attempt(self, attempt_id: str) -> Attempt:
         """The attempt as it is now, read again after its job was locked."""
         query = sa.select(Attempt).where(Attempt.id == attempt_id)
         return self._session.scalars(query.execution_options(populate_existing=True)).one()
 
-    def attempts(self, job: Job) -> list[Attempt]:
+    def list_attempts(self, job: Job) -> list[Attempt]:
         return list(
-            self._session.scalars(sa.select(Attempt).where(Attempt.job_no == job.no).order_by(Attempt.number)),
+            self._session.scalars(sa.select(Attempt).where(Attempt.job_pk == job.pk).order_by(Attempt.number)),
         )
 
-    def restarts(self, attempt: Attempt) -> int:
+    def count_restarts(self, attempt: Attempt) -> int:
         """How often torchrun has started its ranks again, as far as those that came up have told."""
         query = sa.select(sa.func.max(Execution.number)).where(
-            Execution.job_no == attempt.job_no, Execution.attempt_id == attempt.id
+            Execution.job_pk == attempt.job_pk, Execution.attempt_id == attempt.id
         )
         return max(0, (self._session.scalar(query) or 0) - attempt.execution)
 
-    def attempt_by_number(self, job: Job, number: int | None) -> Attempt | None:
+    def find_attempt(self, job: Job, number: int | None) -> Attempt | None:
         """The attempt of that number, or the newest."""
-        query = sa.select(Attempt).where(Attempt.job_no == job.no).order_by(Attempt.number.desc()).limit(1)
+        query = sa.select(Attempt).where(Attempt.job_pk == job.pk).order_by(Attempt.number.desc()).limit(1)
         if number is not None:
             query = query.where(Attempt.number == number)
         return self._session.scalar(query)
 
-    def events(self, job: Job, window: Window) -> tuple[list[Event], bool]:
+    def list_events(self, job: Job, window: PageRequest) -> tuple[list[Event], bool]:
         """One page by sequence."""
-        query = sa.select(Event).where(Event.job_no == job.no)
+        query = sa.select(Event).where(Event.job_pk == job.pk)
         if window.after is not None:
             mark = int(window.after.removeprefix("evt_"))
             query = query.where(Event.sequence < mark if window.descending else Event.sequence > mark)
@@ -150,45 +143,45 @@ class JobRepository:
 
     def last_event(self, job: Job, type_: str, *, since: datetime | None) -> Event | None:
         """The newest event of a type, not older than `since`."""
-        query = sa.select(Event).where(Event.job_no == job.no, Event.type == type_)
+        query = sa.select(Event).where(Event.job_pk == job.pk, Event.type == type_)
         if since is not None:
             query = query.where(Event.created_at >= since)
         return self._session.scalar(query.order_by(Event.sequence.desc()).limit(1))
 
-    def checkpoints(self, job: Job) -> list[Checkpoint]:
+    def list_checkpoints(self, job: Job) -> list[Checkpoint]:
         """Those whose files are kept, oldest first."""
-        query = sa.select(Checkpoint).where(Checkpoint.job_no == job.no, Checkpoint.deleted_at.is_(None))
+        query = sa.select(Checkpoint).where(Checkpoint.job_pk == job.pk, Checkpoint.deleted_at.is_(None))
         return list(self._session.scalars(query.order_by(Checkpoint.step)))
 
-    def checkpoint(self, job: Job, checkpoint_id: str) -> Checkpoint:
+    def get_checkpoint(self, job: Job, checkpoint_id: str) -> Checkpoint:
         """Raises NotFoundError."""
         row = self._session.get(Checkpoint, checkpoint_id)
-        if row is None or row.job_no != job.no or row.deleted_at is not None:
+        if row is None or row.job_pk != job.pk or row.deleted_at is not None:
             raise NotFoundError(
                 f"job {job.id} has no checkpoint {checkpoint_id!r}", code="checkpoint_not_found", param="checkpoint_id"
             )
         return row
 
-    def forget_checkpoints(self, job: Job) -> None:
+    def mark_checkpoints_deleted(self, job: Job) -> None:
         """None of them is one any more; who next runs the job removes the files."""
-        kept = sa.update(Checkpoint).where(Checkpoint.job_no == job.no, Checkpoint.deleted_at.is_(None))
+        kept = sa.update(Checkpoint).where(Checkpoint.job_pk == job.pk, Checkpoint.deleted_at.is_(None))
         self._session.execute(kept.values(deleted_at=self.now).execution_options(synchronize_session=False))
 
     def next_sequence(self, job: Job) -> int:
         """The next place in the job's stream. Other writers of the job wait until this transaction ends."""
         statement = (
             sa.update(Job)
-            .where(Job.no == job.no)
+            .where(Job.pk == job.pk)
             .values(sequence=Job.sequence + 1, updated_at=self.now)
             .returning(Job.sequence)
             .execution_options(synchronize_session=False)
         )
         sequence = self._session.execute(statement).scalar_one()
         sa.orm.attributes.set_committed_value(job, "sequence", sequence)
-        self._session.info.setdefault("touched", set()).add(job.no)
+        self._session.info.setdefault("touched", set()).add(job.pk)
         return sequence
 
-    def event(
+    def add_event(
         self,
         job: Job,
         type_: str,
@@ -211,7 +204,7 @@ class JobRepository:
         data: dict[str, Any] | None = None,
     ) -> Event:
         return Event(
-            job_no=job.no,
+            job_pk=job.pk,
             sequence=sequence,
             type=type_,
             level=level,
@@ -223,33 +216,33 @@ class JobRepository:
     def _status_event(self, job: Job) -> None:
         level = "error" if job.status == "failed" else "warning" if job.status == "lost" else "info"
         data = {"status": job.status, "reason": job.status_reason}
-        self.event(job, "status", job.status_message, level=level, data=data)
+        self.add_event(job, "status", job.status_message, level=level, data=data)
 
-    def say(self, job: Job, message: str) -> None:
+    def set_status_message(self, job: Job, message: str) -> None:
         """Change the plain words about an unchanged status; the stream learns of it."""
         if job.status_message != message:
             job.status_message = message
             self._session.flush()
             self._status_event(job)
 
-    def move(self, job: Job, target: JobStatus, message: str, *, reason: StatusReason | None = None) -> bool:
+    def transition(self, job: Job, target: JobStatus, message: str, *, reason: StatusReason | None = None) -> bool:
         """Move a job along the table: a guarded UPDATE and its event in one transaction.
 
         Returns:
             False when the job's status is no longer the one that the decision was made on; nothing is changed then.
 
         Raises:
-            IllegalMoveError: the table has no such move.
+            IllegalTransitionError: the table has no such move.
         """
         source = cast(JobStatus, job.status)
-        check_move(source, target, reason)
+        check_transition(source, target, reason)
         values: dict[str, Any] = {"status": target, "status_reason": reason, "status_message": message}
         if target in TERMINAL:
             # What it left on disk is measured once more.
             values |= {"finished_at": self.now, "measured_at": None}
         if target == "running" and job.started_at is None:
             values["started_at"] = self.now
-        statement = sa.update(Job).where(Job.no == job.no, Job.status == source).values(**values)
+        statement = sa.update(Job).where(Job.pk == job.pk, Job.status == source).values(**values)
         result = self._session.execute(statement.execution_options(synchronize_session=False))
         if cast(sa.CursorResult[Any], result).rowcount == 0:
             return False
@@ -260,9 +253,9 @@ class JobRepository:
 
     def finish(self, job: Job, reason: StatusReason, message: str) -> bool:
         """Move to the final status of a reason."""
-        return self.move(job, FINAL_STATUS[reason], message, reason=reason)
+        return self.transition(job, FINAL_STATUS[reason], message, reason=reason)
 
-    def reserve(self, database: Database, principal: str, key: str, digest: str) -> IdempotencyKey | None:
+    def claim_idempotency_key(self, database: Database, principal: str, key: str, digest: str) -> IdempotencyKey | None:
         """Take an idempotency key: None when it is ours now, else the entry of the request that had it first.
 
         A concurrent request with the same key waits here until that one's transaction ends.
@@ -273,10 +266,10 @@ class JobRepository:
             return None
         return self._session.get_one(IdempotencyKey, (principal, key))
 
-    def answered(self, principal: str, key: str) -> bool:
+    def has_response(self, principal: str, key: str) -> bool:
         """Whether a request with this key was answered before."""
         return self._session.get(IdempotencyKey, (principal, key)) is not None
 
-    def remember(self, principal: str, key: str, response: dict[str, Any]) -> None:
+    def store_response(self, principal: str, key: str, response: dict[str, Any]) -> None:
         """Keep the answer to the request that took the key."""
         self._session.get_one(IdempotencyKey, (principal, key)).response = response

@@ -7,10 +7,11 @@ from typing import Any, TypeVar
 
 from service.db.models import Attempt, Checkpoint, Event, Job
 from service.jobs.states import SUSPENDED
-from trainyard.contract.launch import Origin
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.reports import Failure
-from trainyard.contract.resources import (
+from trainyard.contract.spec.redaction import hide, without_secrets
+from trainyard.contract.wire.launch import Origin
+from trainyard.contract.wire.reports import Failure
+from trainyard.contract.wire.resources import (
     AttemptResource,
     CheckpointResource,
     EventResource,
@@ -18,7 +19,6 @@ from trainyard.contract.resources import (
     JobResource,
     Page,
 )
-from trainyard.contract.secrets import hide, without_secrets
 
 T = TypeVar("T")
 R = TypeVar("R")

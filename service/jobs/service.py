@@ -10,12 +10,12 @@ from service.db.engine import Database
 from service.db.models import Job
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import job_resource
-from trainyard.contract.environment import forbidden_variables
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.problems import SpecError
-from trainyard.contract.resolve import Site, resolve
-from trainyard.contract.resources import JobResource
-from trainyard.contract.spec import TrainingSpec, parse_spec
+from trainyard.contract.spec.environment import forbidden_variables
+from trainyard.contract.spec.resolve import Site, resolve
+from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
+from trainyard.contract.wire.resources import JobResource
 
 
 def accept_spec(document: Any, site_of: Callable[[TrainingSpec], Site]) -> TrainingSpec:
@@ -44,7 +44,7 @@ def cancel(database: Database, principal: Principal, job_id: str, *, run_root: R
     """
     with database.write() as session:
         jobs = JobRepository(session, now)
-        job = jobs.locked(jobs.get(job_id).no)
+        job = jobs.get_for_update(jobs.get(job_id).pk)
         require_change(principal, job)
         if job.status in ("succeeded", "failed"):
             raise ConflictError(
@@ -52,7 +52,7 @@ def cancel(database: Database, principal: Principal, job_id: str, *, run_root: R
             )
         if job.desired != "cancelled" and job.status != "cancelled":
             job.desired = "cancelled"
-            jobs.event(job, "cancel_requested", f"cancellation asked for by {principal.name}")
+            jobs.add_event(job, "cancel_requested", f"cancellation asked for by {principal.name}")
         attempt = jobs.current_attempts([job]).get(job.id)
         return job_resource(job, attempt, RunLayout(run_root.root / job.id), now)
 

@@ -1,16 +1,16 @@
-"""The one table of legal moves of a job, and the final status of every reason. Pure."""
+"""The table of legal transitions of a job, and the final status for every reason. Pure functions."""
 
 from collections.abc import Mapping
 
 from service.core.errors import ConflictError
-from trainyard.contract.resources import TERMINAL, JobStatus, StatusReason
+from trainyard.contract.wire.resources import TERMINAL, JobStatus, StatusReason
 
 ACTIVE: frozenset[JobStatus] = frozenset(
     {"submitting", "pending", "running", "pausing", "cancelling", "lost"},
 )
-"""The scheduler has, or may have, something of the job."""
+"""Statuses in which the scheduler has, or may have, an attempt of the job."""
 
-MOVES: Mapping[JobStatus, frozenset[JobStatus]] = {
+TRANSITIONS: Mapping[JobStatus, frozenset[JobStatus]] = {
     "queued": frozenset({"submitting", "failed", "paused", "cancelled"}),
     "submitting": frozenset({"pending", "running", "queued", "succeeded", "failed", "cancelling", "lost"}),
     "pending": frozenset(
@@ -55,18 +55,22 @@ FINAL_STATUS: Mapping[StatusReason, JobStatus] = {
 
 
 SUSPENDED = "Suspended in Slurm"
-"""How the words about a running job begin while Slurm keeps it from running. No status of its own: it has its nodes."""
+"""Prefix of the status message while Slurm has suspended the job. Not a status: the job keeps its allocation."""
 
 
-class IllegalMoveError(ConflictError):
-    """A move that the table does not have."""
+class IllegalTransitionError(ConflictError):
+    """The table does not have this transition."""
 
-    code = "illegal_move"
+    code = "illegal_transition"
 
 
-def check_move(source: JobStatus, target: JobStatus, reason: StatusReason | None) -> None:
-    """Raises IllegalMoveError unless the table has the move and a terminal status comes with a reason of its own."""
-    if target not in MOVES[source]:
-        raise IllegalMoveError(f"a job that is {source} cannot become {target}")
+def check_transition(source: JobStatus, target: JobStatus, reason: StatusReason | None) -> None:
+    """Check that the table has the transition and that a terminal status comes with one of its reasons.
+
+    Raises:
+        IllegalTransitionError: the table does not have it, or the reason belongs to another status.
+    """
+    if target not in TRANSITIONS[source]:
+        raise IllegalTransitionError(f"a job that is {source} cannot become {target}")
     if target in TERMINAL and (reason is None or FINAL_STATUS[reason] != target):
-        raise IllegalMoveError(f"{target} is not the final status of the reason {reason}")
+        raise IllegalTransitionError(f"{target} is not the final status of the reason {reason}")

@@ -15,17 +15,17 @@ from service.core.ids import new_job_id
 from service.db.engine import Database
 from service.db.models import Job
 from service.jobs.forks import find_origin, link_origin, unlink_origin
-from service.jobs.quota import NO_LIMITS, Limits, require_queue_room, require_share
+from service.jobs.quota import NO_QUOTAS, UserQuotas, check_gpu_quota, check_queue_quota
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import job_resource
 from service.jobs.service import require_change
-from service.maintenance.repository import HousekeepingRepository
-from trainyard.contract.launch import Origin
+from service.maintenance.repository import MaintenanceRepository
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.spec import TrainingSpec, dump_spec
+from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
+from trainyard.contract.wire.launch import Origin
 
 MAX_KEY = 255
-FORCED = "preflight_overridden"
+PREFLIGHT_OVERRIDDEN = "preflight_overridden"
 """The event of a job that is submitted however large it is."""
 
 
@@ -65,7 +65,7 @@ class Accepted:
 
 
 def submit(
-    database: Database, principal: Principal, asked: Asked, house: House, now: datetime, limits: Limits = NO_LIMITS
+    database: Database, principal: Principal, asked: Asked, house: House, now: datetime, limits: UserQuotas = NO_QUOTAS
 ) -> Accepted:
     """Make the job durable, once for each idempotency key.
 
@@ -76,7 +76,7 @@ def submit(
         InvalidSpecError: it asks for more GPUs than one person's jobs may ever have.
     """
     require_change(principal)
-    require_share(limits, principal.role, asked.spec)
+    check_gpu_quota(limits, principal.role, asked.spec)
     job_id = new_job_id(now)
     runs, run = house.run_root.root, RunLayout(house.run_root.root / job_id)
     # Before the checkpoint is looked up: a newer one may be there when the request is repeated.
@@ -100,7 +100,7 @@ def _is_repeated(database: Database, principal: Principal, key: str | None, now:
     if key is None:
         return False
     with database.read() as session:
-        return JobRepository(session, now).answered(principal.id, key)
+        return JobRepository(session, now).has_response(principal.id, key)
 
 
 def _require_room(used: int, quota: int, principal: Principal) -> None:
@@ -111,8 +111,8 @@ def _require_room(used: int, quota: int, principal: Principal) -> None:
         )
 
 
-def require_room_for(
-    session: Session, principal: Principal, *, limits: Limits, quota: int | None, now: datetime, count: int = 1
+def check_user_quotas(
+    session: Session, principal: Principal, *, limits: UserQuotas, quota: int | None, now: datetime, count: int = 1
 ) -> None:
     """Whether a person may have so many jobs more.
 
@@ -121,8 +121,8 @@ def require_room_for(
         ConflictError: too many of theirs wait already.
     """
     if quota is not None:
-        _require_room(HousekeepingRepository(session).usage_of(principal.name), quota, principal)
-    require_queue_room(limits, principal.name, JobRepository(session, now).count_queued(principal.name), count)
+        _require_room(MaintenanceRepository(session).usage_of(principal.name), quota, principal)
+    check_queue_quota(limits, principal.name, JobRepository(session, now).count_queued(principal.name), count)
 
 
 def new_job(
@@ -137,7 +137,7 @@ def new_job(
         spec=dump_spec(spec),
         labels=dict(spec.metadata),
         created_by=principal.name,
-        created_as=principal.role or "user",
+        submitter_role=principal.role or "user",
         gpus=spec.gpus,
         created_at=now,
         updated_at=now,
@@ -147,30 +147,30 @@ def new_job(
 
 
 def _store(
-    database: Database, principal: Principal, job: Job, asked: Asked, house: House, now: datetime, limits: Limits
+    database: Database, principal: Principal, job: Job, asked: Asked, house: House, now: datetime, limits: UserQuotas
 ) -> Accepted:
     key, run_root = asked.key, house.run_root
     with database.write() as session:
         jobs = JobRepository(session, now)
         if key is not None and (before := replay(database, jobs, principal, key, asked.digest())):
             return before
-        require_room_for(session, principal, limits=limits, quota=house.quota, now=now)
+        check_user_quotas(session, principal, limits=limits, quota=house.quota, now=now)
         jobs.add(job)
         about(job.id)
         if job.origin is not None:
-            jobs.event(job, "forked", _fork_words(Origin.model_validate(job.origin)), data=job.origin)
+            jobs.add_event(job, "forked", _fork_words(Origin.model_validate(job.origin)), data=job.origin)
         if asked.force:
-            tell_forced(jobs, job)
+            record_override(jobs, job)
         if key is not None:
-            jobs.remember(principal.id, key, _answer(job, run_root, now))
+            jobs.store_response(principal.id, key, _answer(job, run_root, now))
     # Once more where it was remembered: other writers do not wait for it.
     return Accepted(job=_answer(job, run_root, now), replayed=False)
 
 
-def tell_forced(jobs: JobRepository, job: Job) -> None:
+def record_override(jobs: JobRepository, job: Job) -> None:
     """The preflight goes by this event."""
     said = f"{job.created_by} has it submitted even if it cannot fit the GPUs' memory"
-    jobs.event(job, FORCED, said, level="warning")
+    jobs.add_event(job, PREFLIGHT_OVERRIDDEN, said, level="warning")
 
 
 def _fork_words(origin: Origin) -> str:
@@ -188,7 +188,7 @@ def replay(database: Database, jobs: JobRepository, principal: Principal, key: s
     """
     if not key or len(key) > MAX_KEY or not key.isascii() or not key.isprintable():
         raise InvalidRequestError(f"must be 1 to {MAX_KEY} printable ASCII characters", param="Idempotency-Key")
-    known = jobs.reserve(database, principal.id, key, digest)
+    known = jobs.claim_idempotency_key(database, principal.id, key, digest)
     if known is None:
         return None
     if known.digest != digest:

@@ -11,7 +11,7 @@ from service.code import store
 from service.db.leader_lease import LeaderLease
 from service.jobs.repository import JobRepository
 from service.maintenance import disk
-from service.maintenance.repository import HousekeepingRepository
+from service.maintenance.repository import MaintenanceRepository
 from service.maintenance.retention import forget
 from trainyard.contract.layout import RunLayout
 
@@ -29,7 +29,7 @@ _CODE_AGAIN = timedelta(hours=6)
 
 
 @dataclass
-class Housekeeper:
+class MaintenanceTask:
     """One round is one call of `run_once`. Cut short anywhere, the next one goes on."""
 
     services: Services
@@ -63,7 +63,7 @@ class Housekeeper:
         runs = self.services.settings.runs
         disk.empty(runs)
         with self.services.database.read() as session:
-            known = HousekeepingRepository(session).job_ids()
+            known = MaintenanceRepository(session).job_ids()
         for name in disk.unaccepted_forks(runs, known, time.time() - _ORPHAN_SECONDS):
             log.info("a fork that was never accepted is removed", job=name)
             disk.discard(runs, runs / name, name)
@@ -78,7 +78,7 @@ class Housekeeper:
         if not (old := store.old(runs, before)):
             return
         with self.services.database.read() as session:
-            used = HousekeepingRepository(session).codes()
+            used = MaintenanceRepository(session).codes()
         # Looked at again: one that was asked for meanwhile is no longer old.
         gone = [path for path in store.old(runs, before) if path in old and store.digest_of(path) not in used]
         for path in gone:
@@ -87,8 +87,8 @@ class Housekeeper:
 
     def _delete_jobs(self) -> None:
         with self.services.database.read() as session:
-            deleted = [(job.no, job.id) for job in HousekeepingRepository(session).deleted_jobs()]
-        for no, job_id in deleted:
+            deleted = [(job.pk, job.id) for job in MaintenanceRepository(session).deleted_jobs()]
+        for pk, job_id in deleted:
             self.services.crash("delete.before-files")
             try:
                 disk.discard(self.services.settings.runs, self.services.run(job_id).root, job_id)
@@ -99,17 +99,17 @@ class Housekeeper:
             more = True
             while more:
                 with self.lease.write(counts=False) as session:
-                    more = HousekeepingRepository(session).delete_piece(no)
+                    more = MaintenanceRepository(session).delete_piece(pk)
             with self.lease.write(counts=False) as session:
-                HousekeepingRepository(session).delete_job(no)
+                MaintenanceRepository(session).delete_job(pk)
             log.info("deleted", job=job_id)
 
     def _remove_checkpoints(self) -> None:
         with self.services.database.read() as session:
-            removed = HousekeepingRepository(session).removed_checkpoints()
+            removed = MaintenanceRepository(session).removed_checkpoints()
         for checkpoint_id, job_id, step in removed:
             with self.services.database.read() as session:
-                if not HousekeepingRepository(session).is_to_be_removed(checkpoint_id):
+                if not MaintenanceRepository(session).is_to_be_removed(checkpoint_id):
                     continue
             try:
                 path = self.services.run(job_id).checkpoint(step).root
@@ -119,32 +119,32 @@ class Housekeeper:
                 continue
             self.services.crash("remove.after-files")
             with self.lease.write(counts=False) as session:
-                HousekeepingRepository(session).checkpoint_removed(checkpoint_id)
+                MaintenanceRepository(session).checkpoint_removed(checkpoint_id)
 
     def _measure(self) -> None:
         before = self.services.clock() - _MEASURE_AGAIN
         with self.services.database.read() as session:
-            due = HousekeepingRepository(session).to_measure(before, _MEASURED_AT_ONCE)
+            due = MaintenanceRepository(session).to_measure(before, _MEASURED_AT_ONCE)
         until = time.monotonic() + _MEASURING_SECONDS
         sizes = []
-        for no, job_id in due:
-            self._compare(no, self.services.run(job_id))
-            sizes.append((no, disk.used_bytes(self.services.run(job_id).root)))
+        for pk, job_id in due:
+            self._compare(pk, self.services.run(job_id))
+            sizes.append((pk, disk.used_bytes(self.services.run(job_id).root)))
             if time.monotonic() > until:
                 break
         if sizes:
             now = self.services.clock()
             with self.lease.write(counts=False) as session:
-                for no, size in sizes:
-                    HousekeepingRepository(session).measured(no, size, now)
+                for pk, size in sizes:
+                    MaintenanceRepository(session).measured(pk, size, now)
 
-    def _compare(self, no: int, run: RunLayout) -> None:
+    def _compare(self, pk: int, run: RunLayout) -> None:
         """What is told of checkpoints agrees with the disk."""
         with self.services.database.read() as session:
-            told = HousekeepingRepository(session).kept_steps(no)
+            told = MaintenanceRepository(session).kept_steps(pk)
         if told and (gone := disk.missing(run, told)):
             with self.lease.write(counts=False) as session:
-                HousekeepingRepository(session).checkpoints_gone(no, gone, self.services.clock())
+                MaintenanceRepository(session).checkpoints_gone(pk, gone, self.services.clock())
 
     def _warn(self) -> None:
         """In the history of every job that may fail for it, once an hour."""
@@ -155,6 +155,6 @@ class Housekeeper:
         words = f"only {free / 1e9:.1f} GB are free for runs; below that checkpoints cannot be written for long"
         with self.lease.write(counts=False) as session:
             jobs = JobRepository(session, now)
-            for job in HousekeepingRepository(session).running():
+            for job in MaintenanceRepository(session).running():
                 if jobs.last_event(job, "low_disk", since=now - _WARN_AGAIN) is None:
-                    jobs.event(job, "low_disk", words, level="warning", data={"free_bytes": free})
+                    jobs.add_event(job, "low_disk", words, level="warning", data={"free_bytes": free})

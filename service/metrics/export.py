@@ -15,8 +15,8 @@ from service.metrics.repository import CurveRepository
 from service.metrics.values import decode_value
 from service.metrics.x_axis import tokens_seen
 from trainyard.contract.base import wire_time
-from trainyard.contract.curves import AXIS_COLUMNS, PointResource, Series
-from trainyard.contract.resources import Page
+from trainyard.contract.wire.curves import AXIS_COLUMNS, PointResource, Series
+from trainyard.contract.wire.resources import Page
 
 
 def point_page(
@@ -32,13 +32,13 @@ def point_page(
     with database.read() as session:
         job = JobRepository(session, now).get(job_id)
         curves = CurveRepository(session, database)
-        numbers = curves.keys(job.no)
+        numbers = curves.keys(job.pk)
         wanted = {numbers[name]: name for name in names or numbers if name in numbers}
-        rows = curves.raw_page(job.no, sorted(wanted), place, limit + 1) if wanted else []
+        rows = curves.raw_page(job.pk, sorted(wanted), place, limit + 1) if wanted else []
     data = [
         PointResource(
-            id=f"{row.key_no}.{row.step}.{row.execution}",
-            key=wanted[row.key_no],
+            id=f"{row.key_pk}.{row.step}.{row.execution}",
+            key=wanted[row.key_pk],
             step=row.step,
             execution=row.execution,
             value=decode_value(row.value, row.special),
@@ -71,7 +71,7 @@ def csv_lines(database: Database, job_id: str, wanted: Wanted, now: datetime) ->
         job = JobRepository(session, now).get(job_id)
         if wanted.axis == "tokens":
             tokens_seen(job.id, job.spec, job.latest)
-        names = list(wanted.keys or CurveRepository(session, database).keys(job.no))
+        names = list(wanted.keys or CurveRepository(session, database).keys(job.pk))
     return _csv(database, job_id, names, wanted, now)
 
 

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from service.db.engine import Database
 from service.metrics.downsampling.downsampler import fold
 from service.metrics.repository import CurveRepository
-from trainyard.contract.resources import TERMINAL
+from trainyard.contract.wire.resources import TERMINAL
 
 _BATCHES = 20
 """Of a job, deleted in one transaction: at most 20,000 points."""
@@ -27,9 +27,9 @@ def trim(database: Database, before: datetime) -> bool:
         deleting = curves.jobs_with_deleted_raw(1)
         old = [] if deleting else curves.old_jobs(before, TERMINAL, 1)
     if deleting:
-        ((job_no, up_to),) = deleting
+        ((job_pk, up_to),) = deleting
         with database.write() as session:
-            CurveRepository(session, database).delete_raw(job_no, up_to, _BATCHES)
+            CurveRepository(session, database).delete_raw(job_pk, up_to, _BATCHES)
         return True
     if not old:
         return False

@@ -1,15 +1,21 @@
-"""Numbers that SQLite has no word for. Pure."""
+"""Point values as they are stored and reported. Pure functions."""
 
+from collections.abc import Sequence
 from math import isfinite
+from typing import Any
+
+PointRow = tuple[str, int, float | None, int, int]
+"""Key, step, value, special and time in microseconds of one reported point."""
 
 NAN, INFINITY, MINUS_INFINITY = 1, 2, 3
 _NAN = float("nan")
-"""One object: only by being the same is a NaN equal to itself, as a member of a tuple."""
-_ODD = {INFINITY: float("inf"), MINUS_INFINITY: float("-inf")}
+# One object: a NaN that is a member of a tuple compares equal only to itself.
+_NON_FINITE = {INFINITY: float("inf"), MINUS_INFINITY: float("-inf")}
+_JSON_TEXT = {NAN: "NaN", INFINITY: "Infinity", MINUS_INFINITY: "-Infinity"}
 
 
 def encode_value(value: float) -> tuple[float | None, int]:
-    """A value as (number, special): SQLite stores NaN as NULL, so what is not finite is named instead."""
+    """Return a value as (number, special). SQLite stores NaN as NULL, so non-finite values are stored by code."""
     if isfinite(value):
         return value, 0
     if value != value:
@@ -18,7 +24,17 @@ def encode_value(value: float) -> tuple[float | None, int]:
 
 
 def decode_value(value: float | None, special: int) -> float:
-    """The inverse of `encode_value`."""
+    """Return the number that `encode_value` encoded."""
     if special == 0 and value is not None:
         return value
-    return _ODD.get(special, _NAN)
+    return _NON_FINITE.get(special, _NAN)
+
+
+def latest_values(rows: Sequence[PointRow]) -> dict[str, Any]:
+    """Return the value of each key at its highest step, as JSON values: non-finite numbers are strings."""
+    latest: dict[str, PointRow] = {}
+    for row in rows:
+        known = latest.get(row[0])
+        if known is None or row[1] >= known[1]:
+            latest[row[0]] = row
+    return {key: row[2] if row[3] == 0 else _JSON_TEXT[row[3]] for key, row in latest.items()}

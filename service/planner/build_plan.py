@@ -8,9 +8,16 @@ from service.planner.host_and_disk import disk_need, host_bytes
 from service.planner.model_reader import Found
 from service.planner.trainable_parameters import Adapted
 from service.planner.work import SHARDED, share_of
-from trainyard.contract.plans import Change, GpuMemory, MemoryParts, ModelSize, PlanResource, StrategyPlan
 from trainyard.contract.problems import Problem
-from trainyard.contract.spec import TrainingSpec, dump_spec
+from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
+from trainyard.contract.wire.plans import (
+    Change,
+    GpuMemory,
+    MemoryParts,
+    ModelSize,
+    PlanResource,
+    StrategyPlan,
+)
 
 
 def compose(

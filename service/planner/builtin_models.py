@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from service.planner.model_structure import Outline, Parameter, Transformer
-from trainyard.contract.sections import ConvnetModel, GptModel, MlpModel
+from trainyard.contract.spec.sections import ConvnetModel, GptModel, MlpModel
 
 MOST_LAYERS = 1024
 """A model with more is not counted: its list of parameters alone would be a burden."""

@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trainyard.contract.cluster import ClusterResource
-from trainyard.contract.sections import Resources
+from trainyard.contract.spec.sections import Resources
+from trainyard.contract.wire.cluster import ClusterResource
 
 GIB = 2**30
 

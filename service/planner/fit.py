@@ -18,7 +18,7 @@ from service.planner.step_memory import Memory
 from service.planner.trainable_parameters import adapt
 from service.planner.work import Sized, least_of, memory_of, share_of, sized
 from trainyard.contract.problems import Problem
-from trainyard.contract.spec import Strategy, TrainingSpec
+from trainyard.contract.spec.training_spec import Strategy, TrainingSpec
 
 SPARE_SHARE = 0.92
 SPARE_BYTES = int(1.5 * GIB)

@@ -4,8 +4,8 @@ from service.planner.model_structure import Outline
 from service.planner.step_memory import Memory
 from service.planner.trainable_parameters import Adapted
 from service.planner.work import SHARDED
-from trainyard.contract.plans import DiskNeed
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.spec.training_spec import TrainingSpec
+from trainyard.contract.wire.plans import DiskNeed
 
 INTERPRETER = 2**30
 """Of the host's memory: Python with torch and its libraries, on each rank; a rough figure."""

@@ -8,8 +8,8 @@ from service.planner import builtin_models as builtin
 from service.planner import hf_models as huggingface
 from service.planner.hf_folder import FolderError, FolderFacts, read_folder
 from service.planner.model_structure import Outline
-from trainyard.contract.sections import HfModel
-from trainyard.contract.spec import LOOP_TASKS, TrainingSpec
+from trainyard.contract.spec.sections import HfModel
+from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec
 
 SECONDS = 5.0
 """A folder that is not read by then lies on a filesystem that hangs."""

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from service.core.errors import NotFoundError
-from service.db.ask_models import Ask
+from service.db.ask_models import StartEstimate
 
 
 class AskRepository:
@@ -16,24 +16,26 @@ class AskRepository:
     def __init__(self, session: Session):
         self._session = session
 
-    def add(self, ask: Ask) -> None:
+    def add(self, ask: StartEstimate) -> None:
         self._session.add(ask)
 
-    def get(self, ask_id: str) -> Ask:
+    def get(self, ask_id: str) -> StartEstimate:
         """Raises NotFoundError."""
-        ask = self._session.get(Ask, ask_id)
+        ask = self._session.get(StartEstimate, ask_id)
         if ask is None:
             raise NotFoundError(f"there is no ask {ask_id!r}", code="ask_not_found", param="ask_id")
         return ask
 
-    def waiting(self, limit: int) -> Sequence[Ask]:
+    def waiting(self, limit: int) -> Sequence[StartEstimate]:
         """Those without an answer, oldest first."""
-        query = sa.select(Ask).where(Ask.answered_at.is_(None)).order_by(Ask.id).limit(limit)
+        query = (
+            sa.select(StartEstimate).where(StartEstimate.answered_at.is_(None)).order_by(StartEstimate.id).limit(limit)
+        )
         return self._session.scalars(query).all()
 
     def last_answered(self) -> datetime | None:
         """When the scheduler was last asked, by whichever service."""
-        return self._session.scalar(sa.select(sa.func.max(Ask.answered_at)))
+        return self._session.scalar(sa.select(sa.func.max(StartEstimate.answered_at)))
 
     def answer(
         self,
@@ -46,8 +48,8 @@ class AskRepository:
     ) -> None:
         """The same answer to all of them."""
         row = {"answered_at": now, "accepted": accepted, "message": message, "estimated_start": estimated_start}
-        self._session.execute(sa.update(Ask).where(Ask.id.in_(ask_ids)).values(row))
+        self._session.execute(sa.update(StartEstimate).where(StartEstimate.id.in_(ask_ids)).values(row))
 
     def forget(self, before: datetime) -> None:
         """Delete what was answered before that time."""
-        self._session.execute(sa.delete(Ask).where(Ask.answered_at < before))
+        self._session.execute(sa.delete(StartEstimate).where(StartEstimate.answered_at < before))

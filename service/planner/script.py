@@ -7,9 +7,9 @@ from service.core.settings import Settings
 from service.scheduler.launch_document import launch_document, source_tree
 from service.scheduler.launch_plan import inherited_environment, plan_launch
 from service.scheduler.slurm.batch_script import batch_script
-from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.spec.training_spec import TrainingSpec
+from trainyard.contract.wire.launch import LaunchDocument
 
 JOB, ATTEMPT = "JOB-ID", "ATTEMPT-ID"
 

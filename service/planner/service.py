@@ -23,9 +23,9 @@ from service.planner.script import preview
 from service.planner.trainable_parameters import mismatch
 from service.scheduler.launch_document import MSG_UNKNOWN_ACCELERATOR, ranks_per_node
 from service.specs.preflight import STALE, refusals
-from trainyard.contract.plans import PlanResource
 from trainyard.contract.problems import Problem
-from trainyard.contract.spec import LOOP_TASKS, TrainingSpec, parse_spec
+from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec, parse_spec
+from trainyard.contract.wire.plans import PlanResource
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from service.audit.log import about, act
 from service.auth.principals import Principal
 from service.core.errors import PermissionDeniedError, TooManyRequestsError
 from service.core.ids import new_id
-from service.db.ask_models import Ask
+from service.db.ask_models import StartEstimate
 from service.db.engine import Database
 from service.planner.repository import AskRepository
-from trainyard.contract.plans import AskResource
+from trainyard.contract.wire.plans import AskResource
 
 _MOST_WAITING = 20
 """Of all people: an answer takes seconds each."""
@@ -28,7 +28,7 @@ def ask(database: Database, principal: Principal, script: str, now: datetime) ->
         PermissionDeniedError: viewers only look.
         TooManyRequestsError: many wait for an answer already.
     """
-    row = Ask(id=new_id("ask", now), created_by=principal.name, created_at=now, script=script)
+    row = StartEstimate(id=new_id("ask", now), created_by=principal.name, created_at=now, script=script)
     act("ask_scheduler")
     if principal.role == "viewer":
         raise PermissionDeniedError("a viewer's token can only read")
@@ -48,7 +48,7 @@ def read(database: Database, ask_id: str) -> AskResource:
         return _resource(AskRepository(session).get(ask_id))
 
 
-def _resource(ask: Ask) -> AskResource:
+def _resource(ask: StartEstimate) -> AskResource:
     waiting = ask.answered_at is None
     return AskResource(
         id=ask.id,

@@ -7,8 +7,8 @@ from service.planner import builtin_models as builtin
 from service.planner.model_structure import Outline, Parameter
 from trainyard.contract.closest import closest
 from trainyard.contract.problems import Problem
-from trainyard.contract.sections import HfModel
-from trainyard.contract.spec import LOOP_TASKS, TrainingSpec
+from trainyard.contract.spec.sections import HfModel
+from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from service.planner.model_structure import Outline
-from trainyard.contract.sections import Fsdp
+from trainyard.contract.spec.sections import Fsdp
 
 
 def unit_sizes(outline: Outline, options: Fsdp) -> Mapping[str, int]:

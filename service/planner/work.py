@@ -7,8 +7,8 @@ from service.planner.model_structure import Outline, Transformer
 from service.planner.step_memory import Block, Layout, Memory, Work, peak_memory
 from service.planner.trainable_parameters import Adapted
 from service.planner.units import block_of, unit_sizes
-from trainyard.contract.sections import BuiltinData, ConvnetModel, JsonlData, MlpModel
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.spec.sections import BuiltinData, ConvnetModel, JsonlData, MlpModel
+from trainyard.contract.spec.training_spec import TrainingSpec
 
 LONGEST_ROW = 2048
 """As `worker/tasks/causal_lm.py` has it."""

@@ -12,8 +12,8 @@ from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
 from service.reconciler.decide import Decision
 from service.reconciler.snapshot import continuations_without_progress, restarts
-from trainyard.contract.reports import FinishRecord
-from trainyard.contract.resources import TERMINAL
+from trainyard.contract.wire.reports import FinishRecord
+from trainyard.contract.wire.resources import TERMINAL
 
 log = structlog.get_logger("reconciler")
 
@@ -44,23 +44,23 @@ class DecisionWriter:
         now = self.clock()
         with self.lease.write() as session:
             jobs = JobRepository(session, now)
-            fresh = jobs.locked(job.no)
+            fresh = jobs.get_for_update(job.pk)
             if fresh.status != job.status or fresh.attempt_id != job.attempt_id:
                 return
             if decision.ended and attempt is not None:
-                row = jobs.attempt(attempt.id)
+                row = jobs.get_attempt(attempt.id)
                 _end_attempt(fresh, row, decision, restarts(jobs, row, exit_record), now)
-                row.blamed_node = failed_node
+                row.failed_node = failed_node
             elif attempt is not None:
-                jobs.attempt(attempt.id).estimated_start = decision.estimated_start
+                jobs.get_attempt(attempt.id).estimated_start = decision.estimated_start
             session.flush()
             if decision.status is not None:
                 log.info("transition", source=fresh.status, target=decision.status, reason=decision.reason)
-                jobs.move(fresh, decision.status, decision.message or "", reason=decision.reason)
+                jobs.transition(fresh, decision.status, decision.message or "", reason=decision.reason)
                 if fresh.status in TERMINAL:
                     fresh.finished_at = _finished_at(fresh, exit_record, now)
             elif decision.message is not None:
-                jobs.say(fresh, decision.message)
+                jobs.set_status_message(fresh, decision.message)
             self.failpoint("apply.before-commit")
 
 
@@ -79,7 +79,9 @@ def _end_attempt(job: Job, attempt: Attempt, decision: Decision, restart_count: 
     continuations = continuations_without_progress(job, attempt)
     # A pause does not count as a continuation without progress.
     paused = decision.status == "paused"
-    job.barren_continuations = min(job.barren_continuations, continuations) if paused else continuations
+    job.continuations_without_progress = (
+        min(job.continuations_without_progress, continuations) if paused else continuations
+    )
     job.retries_used += restart_count + (1 if decision.uses_retry else 0)
     job.failure = decision.failure.model_dump(mode="json") if decision.failure else None
     attempt.ended_at = now

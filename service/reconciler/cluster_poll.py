@@ -10,7 +10,7 @@ from service.core.clock import Clock
 from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
 from service.scheduler.base import Scheduler, SchedulerUnavailableError
-from trainyard.contract.cluster import ClusterSnapshot
+from trainyard.contract.wire.cluster import ClusterSnapshot
 
 log = structlog.get_logger("cluster-poll")
 

@@ -4,11 +4,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal
 
-from service.jobs.states import MOVES, SUSPENDED
+from service.jobs.states import SUSPENDED, TRANSITIONS
 from service.reconciler.run_dir import UnclaimedAttempt
 from service.scheduler.base import EndedAs, Observation
-from trainyard.contract.reports import CONTINUE_REASONS, ExitReason, Failure, FinishRecord
-from trainyard.contract.resources import Desired, JobStatus, StatusReason
+from trainyard.contract.wire.reports import CONTINUE_REASONS, ExitReason, Failure, FinishRecord
+from trainyard.contract.wire.resources import Desired, JobStatus, StatusReason
 
 MAX_CONTINUATIONS = 3
 """Continuations in a row without a newer checkpoint after which the job fails."""
@@ -232,14 +232,14 @@ _OUT_OF_MEMORY = Failure(
 
 
 def _cancelled(snapshot: JobSnapshot) -> Decision:
-    if "cancelled" not in MOVES[snapshot.status]:
+    if "cancelled" not in TRANSITIONS[snapshot.status]:
         return Decision(status="cancelling", message=MSG_CANCELLING)
     message = "Cancelled: all processes have ended."
     return Decision("cancelled", message, "user_cancelled", ended=True, exit_reason="user_cancelled")
 
 
 def _paused(snapshot: JobSnapshot, exit_reason: ExitReason) -> Decision:
-    if "paused" not in MOVES[snapshot.status]:
+    if "paused" not in TRANSITIONS[snapshot.status]:
         return Decision(status="pausing", message=MSG_PAUSING)
     if not snapshot.claimed:
         message = "Paused before the start. The job was removed from the scheduler's queue."

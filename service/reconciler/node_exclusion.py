@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from service.scheduler.base import Observation
-from trainyard.contract.reports import FinishRecord
+from trainyard.contract.wire.reports import FinishRecord
 
 MAX_EXCLUDED = 8
 """The most nodes that an attempt excludes; beyond it the oldest exclusion ends."""

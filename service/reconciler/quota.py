@@ -4,14 +4,14 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from service.jobs.quota import Limits
+from service.jobs.quota import UserQuotas
 
 
 @dataclass(frozen=True)
 class QuotaEntry:
     """An unfinished job, as far as limits apply to it."""
 
-    job_no: int
+    job_pk: int
     job_id: str
     user: str
     role: str
@@ -23,7 +23,7 @@ class QuotaEntry:
     """How many members of the sweep may be at the scheduler at once."""
 
 
-def blocked_jobs(jobs: Sequence[QuotaEntry], limits: Limits) -> Mapping[int, str]:
+def blocked_jobs(jobs: Sequence[QuotaEntry], limits: UserQuotas) -> Mapping[int, str]:
     """The waiting jobs that are not submitted yet, with the status message of each.
 
     A job that waits for its sweep does not block its user's other jobs.
@@ -32,10 +32,10 @@ def blocked_jobs(jobs: Sequence[QuotaEntry], limits: Limits) -> Mapping[int, str
         jobs: All unfinished jobs, oldest first.
     """
     over_sweep = over_sweep_limit(jobs)
-    return {**over_gpu_quota([job for job in jobs if job.job_no not in over_sweep], limits), **over_sweep}
+    return {**over_gpu_quota([job for job in jobs if job.job_pk not in over_sweep], limits), **over_sweep}
 
 
-def over_gpu_quota(jobs: Sequence[QuotaEntry], limits: Limits) -> Mapping[int, str]:
+def over_gpu_quota(jobs: Sequence[QuotaEntry], limits: UserQuotas) -> Mapping[int, str]:
     """The waiting jobs beyond their user's GPU quota, with the status message of each.
 
     A user's jobs start in the order of their creation: a small job does not overtake a large one that waits for quota.
@@ -47,17 +47,17 @@ def over_gpu_quota(jobs: Sequence[QuotaEntry], limits: Limits) -> Mapping[int, s
     first_blocked: dict[str, str] = {}
     several_blocked: set[str] = set()
     for job in jobs:
-        limit = limits.gpus_of(job.role)
+        limit = limits.gpu_quota(job.role)
         if not job.waiting or limit is None:
             continue
         if job.user in several_blocked:
             # This message does not depend on the position: each new message costs a transaction and an event per job.
-            blocked[job.job_no] = f"Waiting for GPU quota: older jobs of {job.user} are ahead."
+            blocked[job.job_pk] = f"Waiting for GPU quota: older jobs of {job.user} are ahead."
         elif job.user in first_blocked:
             several_blocked.add(job.user)
-            blocked[job.job_no] = f"Waiting for GPU quota: {first_blocked[job.user]} of the same user is ahead."
+            blocked[job.job_pk] = f"Waiting for GPU quota: {first_blocked[job.user]} of the same user is ahead."
         elif used[job.user] + job.gpus > limit:
-            blocked[job.job_no] = _over_quota_message(job, used[job.user], limit)
+            blocked[job.job_pk] = _over_quota_message(job, used[job.user], limit)
             first_blocked[job.user] = job.job_id
         else:
             used[job.user] += job.gpus
@@ -78,7 +78,7 @@ def over_sweep_limit(jobs: Sequence[QuotaEntry]) -> Mapping[int, str]:
             continue
         if used[job.sweep] >= limit:
             count = "1 job" if limit == 1 else f"{limit} jobs"
-            blocked[job.job_no] = f"Waiting for other members of sweep {job.sweep}, which runs at most {count} at once."
+            blocked[job.job_pk] = f"Waiting for other members of sweep {job.sweep}, which runs at most {count} at once."
         else:
             used[job.sweep] += 1
     return blocked

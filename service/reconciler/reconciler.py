@@ -16,7 +16,7 @@ from service.core.settings import Settings
 from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job
-from service.jobs.quota import Limits
+from service.jobs.quota import UserQuotas
 from service.jobs.repository import JobRepository
 from service.jobs.states import ACTIVE
 from service.reconciler.apply import DecisionWriter
@@ -31,7 +31,7 @@ from service.reconciler.start_estimates import StartEstimates
 from service.reconciler.submission.submitter import Submitter
 from service.scheduler.base import Observation, Scheduler, SchedulerUnavailableError, SubmittedJob
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.reports import FinishRecord
+from trainyard.contract.wire.reports import FinishRecord
 
 log = structlog.get_logger("reconciler")
 
@@ -72,7 +72,7 @@ class Reconciler:
         database: Database,
         clock: Clock,
         settings: Settings,
-        limits: Limits,
+        limits: UserQuotas,
         scheduler: Scheduler,
         submitter: Submitter,
         lease: LeaderLease,
@@ -136,8 +136,8 @@ class Reconciler:
         for entry in entries:
             job = entry.job
             with structlog.contextvars.bound_contextvars(**_log_context(entry)), self._isolate_errors(job):
-                if job.no in blocked:
-                    self._set_message(job, blocked[job.no])
+                if job.pk in blocked:
+                    self._set_message(job, blocked[job.pk])
                 elif job.status in ("queued", "paused"):
                     self._process_waiting(job, state)
                 else:
@@ -147,9 +147,9 @@ class Reconciler:
 
     def _load(self) -> list[_JobEntry]:
         # Quotas depend on every queued job, and without a pool the submitter takes all of them in one tick.
-        load_all = self._limits.of_gpus or self._submitter.hand_overs.threads == 0
+        load_all = self._limits.limits_gpus or self._submitter.hand_overs.threads == 0
         with self._database.read() as session:
-            rows = JobRepository(session, self._clock()).unfinished(None if load_all else _QUEUED_PER_TICK)
+            rows = JobRepository(session, self._clock()).list_active(None if load_all else _QUEUED_PER_TICK)
             return [_JobEntry(job, attempt) for job, attempt in rows]
 
     def _observe(self, entries: Sequence[_JobEntry]) -> _TickState:
@@ -164,7 +164,7 @@ class Reconciler:
             log.warning("scheduler unavailable", error=str(error))
             self._unavailable_since = self._unavailable_since or self._clock()
         unconfirmed = [
-            a.tag for _, a in attempts if a.scheduler_id is None and a.handed_over_at is not None and a.ended_at is None
+            a.tag for _, a in attempts if a.scheduler_id is None and a.last_submit_at is not None and a.ended_at is None
         ]
         return _TickState(observations, {a.tag: f"{job.name} ({job.id})" for job, a in attempts}, unconfirmed)
 
@@ -178,7 +178,7 @@ class Reconciler:
             return
         started = "the next attempt started" if job.attempts else "the start"
         if job.desired == "run" and job.status == "queued":
-            self._submitter.submit(job.no)
+            self._submitter.submit(job.pk)
         elif job.desired == "run":
             self._decisions.apply(job, None, Decision("queued", "Resumed. To be continued from the last checkpoint."))
         elif job.desired == "cancelled":
@@ -288,7 +288,16 @@ def _quota_entry(job: Job) -> QuotaEntry:
     waiting = job.status == "queued" and job.desired == "run"
     # The scheduler has nothing of a paused job, nor of a queued one that is being paused or cancelled.
     gpus = 0 if job.status in ("queued", "paused") and not waiting else job.gpus
-    return QuotaEntry(job.no, job.id, job.created_by, job.created_as, gpus, waiting, job.sweep_id, job.sweep_parallel)
+    return QuotaEntry(
+        job_pk=job.pk,
+        job_id=job.id,
+        user=job.created_by,
+        role=job.submitter_role,
+        gpus=gpus,
+        waiting=waiting,
+        sweep=job.sweep_id,
+        sweep_parallel=job.sweep_parallel,
+    )
 
 
 def _log_context(entry: _JobEntry) -> dict[str, str | None]:

@@ -13,6 +13,6 @@ def newest_event(session: Session) -> tuple[int, int]:
 
     The count changes when an event with an earlier number is committed later.
     """
-    last = session.scalar(sa.select(sa.func.max(Event.no))) or 0
-    recent = sa.select(sa.func.count()).select_from(Event).where(Event.no > last - _WINDOW)
+    last = session.scalar(sa.select(sa.func.max(Event.pk))) or 0
+    recent = sa.select(sa.func.count()).select_from(Event).where(Event.pk > last - _WINDOW)
     return last, session.scalar(recent) or 0

@@ -14,7 +14,7 @@ import structlog
 from pydantic import ValidationError
 
 from trainyard.contract.layout import AttemptLayout
-from trainyard.contract.reports import Claim, FinishRecord
+from trainyard.contract.wire.reports import Claim, FinishRecord
 
 _MAX_RECORD_BYTES = 1024 * 1024
 _MAX_LOG_BYTES = 16 * 1024

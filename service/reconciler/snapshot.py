@@ -14,8 +14,8 @@ from service.reconciler.run_dir import UnclaimedAttempt, read_unclaimed
 from service.reconciler.submission.submitter import newest_step
 from service.scheduler.base import Observation
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.reports import FinishRecord
-from trainyard.contract.spec import parse_spec
+from trainyard.contract.spec.training_spec import parse_spec
+from trainyard.contract.wire.reports import FinishRecord
 
 _RECENT_HEARTBEAT = timedelta(seconds=30)
 """Workers send a heartbeat every ten seconds."""
@@ -54,7 +54,7 @@ class SnapshotLoader:
                 jobs = JobRepository(session, self.clock())
                 fresh = jobs.get(job.id)
                 continuations = continuations_without_progress(fresh, attempt)
-                previous_exits = _previous_exits(jobs.attempts(fresh), attempt, continuations - 1)
+                previous_exits = _previous_exits(jobs.list_attempts(fresh), attempt, continuations - 1)
                 retries_used = fresh.retries_used + restarts(jobs, attempt, exit_record)
             restart = parse_spec(fresh.spec).restart
             retries_left = restart.max_retries - retries_used
@@ -94,18 +94,18 @@ class SnapshotLoader:
     def _seconds_since_pause(self, job: Job) -> float:
         """Seconds since the worker could first learn of the pause request, not counting downtime of this service."""
         now = self.clock()
-        requested = max(job.pause_asked_at or now, self.watching_since)
+        requested = max(job.pause_requested_at or now, self.watching_since)
         return max(0.0, (now - requested).total_seconds())
 
 
 def restarts(jobs: JobRepository, attempt: Attempt, exit_record: FinishRecord | None) -> int:
     """The in-place restarts of an attempt, counted from the reports if the launcher left no exit record."""
-    return exit_record.restarts if exit_record is not None else jobs.restarts(attempt)
+    return exit_record.restarts if exit_record is not None else jobs.count_restarts(attempt)
 
 
 def continuations_without_progress(job: Job, attempt: Attempt) -> int:
     """Continuations in a row without a newer checkpoint, including the one that would follow this attempt."""
-    return 0 if newest_step(job) != attempt.checkpoint_step else job.barren_continuations + 1
+    return 0 if newest_step(job) != attempt.checkpoint_step else job.continuations_without_progress + 1
 
 
 def _previous_exits(attempts: Sequence[Attempt], current: Attempt, count: int) -> tuple[str, ...]:

@@ -19,8 +19,8 @@ from service.core.errors import ConflictError, InvalidRequestError
 from service.db.engine import Database
 from service.reconciler.run_dir import read_regular_file
 from trainyard.contract.layout import AttemptLayout
-from trainyard.contract.reports import MAX_LOG_CHUNK, CheckpointReport, EventsBatch, MetricsBatch
-from trainyard.contract.spool import SpoolCorruptError, SpoolRecord, parse_spool
+from trainyard.contract.wire.reports import MAX_LOG_CHUNK, CheckpointReport, EventsBatch, MetricsBatch
+from trainyard.contract.wire.spool import SpoolCorruptError, SpoolRecord, parse_spool
 
 RESTORED = ".restored"
 """A marker file in the runs directory, to be touched after a restore of an older database."""

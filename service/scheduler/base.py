@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
-from trainyard.contract.cluster import ClusterSnapshot
+from trainyard.contract.wire.cluster import ClusterSnapshot
 
 SUBMITTER_MARGIN_SECONDS = 10.0
 """How long a submitter process may outlast the time limit of its command before it is killed."""

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from service.core.settings import Accelerator, Settings
-from trainyard.contract.launch import LaunchDocument
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.spec.training_spec import TrainingSpec
+from trainyard.contract.wire.launch import LaunchDocument
 
 MSG_UNKNOWN_ACCELERATOR = (
     "Slurm has not reported yet whether the partition has GPUs (sinfo). Set TRAINYARD_ACCELERATOR to cpu or cuda to "

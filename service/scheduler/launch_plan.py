@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from service.scheduler.base import LaunchPlan
-from trainyard.contract.environment import ATTEMPT_VARIABLE, forbidden_variables, matches_any
-from trainyard.contract.launch import LaunchDocument
-from trainyard.contract.secrets import hide
+from trainyard.contract.spec.environment import ATTEMPT_VARIABLE, forbidden_variables, matches_any
+from trainyard.contract.spec.redaction import hide
+from trainyard.contract.wire.launch import LaunchDocument
 
 _INHERITED = (
     *("PATH", "HOME", "USER", "LOGNAME", "VIRTUAL_ENV", "TMPDIR"),

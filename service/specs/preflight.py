@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from difflib import get_close_matches
 
-from trainyard.contract.cluster import ClusterResource, PartitionResource
 from trainyard.contract.problems import Problem
-from trainyard.contract.sections import Resources
+from trainyard.contract.spec.sections import Resources
+from trainyard.contract.wire.cluster import ClusterResource, PartitionResource
 
 STALE = timedelta(minutes=5)
 """An older snapshot refuses nothing."""

@@ -11,7 +11,7 @@ from service.jobs.schemas import checkpoint_resource, event_resource, progress_r
 from service.streaming.job_stream import Message
 from service.streaming.repository import Entry, FeedRepository
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.resources import JobMetricsUpdate, JobStatusUpdate
+from trainyard.contract.wire.resources import JobMetricsUpdate, JobStatusUpdate
 
 _ENTRIES = 200
 
@@ -19,11 +19,11 @@ _ENTRIES = 200
 class Place(NamedTuple):
     """In the stream of all jobs: an entry of the feed, and how far in it."""
 
-    no: int
+    position: int
     within: int
 
     def __str__(self) -> str:
-        return f"{self.no}-{self.within}"
+        return f"{self.position}-{self.within}"
 
 
 WHOLE = 2**62
@@ -31,10 +31,10 @@ WHOLE = 2**62
 
 def parse_place(text: str) -> Place | None:
     """None where it is no place."""
-    no, dash, within = text.partition("-")
-    if not dash or not all(part.isascii() and part.isdigit() and len(part) < 19 for part in (no, within)):
+    position, dash, within = text.partition("-")
+    if not dash or not all(part.isascii() and part.isdigit() and len(part) < 19 for part in (position, within)):
         return None
-    return Place(int(no), int(within))
+    return Place(int(position), int(within))
 
 
 class FeedSlice(NamedTuple):
@@ -62,18 +62,18 @@ def read_feed(database: Database, after: Place, *, runs: Path, now: datetime) ->
     """The next messages of the stream of all jobs."""
     with database.read() as session:
         repository = FeedRepository(session, database)
-        wanted = after.no + 1 if after.within >= WHOLE else after.no
+        wanted = after.position + 1 if after.within >= WHOLE else after.position
         entries = repository.after(wanted - 1, _ENTRIES)
-        gap = after.no > 0 and bool(entries) and entries[0].no > wanted and repository.oldest() > wanted
-        if not entries and after.no > (head := repository.head()):
+        gap = after.position > 0 and bool(entries) and entries[0].position > wanted and repository.oldest() > wanted
+        if not entries and after.position > (head := repository.head()):
             # A database that was restored is behind what its streams have told.
             return FeedSlice([], Place(head, WHOLE), more=False, gap=True)
-        jobs = repository.jobs({entry.job_no for entry in entries})
+        jobs = repository.jobs({entry.job_pk for entry in entries})
         messages: list[tuple[Place, Message]] = []
         for entry in entries:
-            messages += _messages(repository, jobs[entry.job_no], entry, runs, now)
+            messages += _messages(repository, jobs[entry.job_pk], entry, runs, now)
     fresh = [(place, message) for place, message in messages if place > after]
-    reached = Place(entries[-1].no, WHOLE) if entries else after
+    reached = Place(entries[-1].position, WHOLE) if entries else after
     return FeedSlice(fresh, max(reached, after), len(entries) == _ENTRIES, gap)
 
 
@@ -84,12 +84,12 @@ def _messages(
     if repository.has_points(entry):
         progress = progress_resource(job, now)
         update = JobMetricsUpdate(job_id=job.id, name=job.name, values=job.latest, progress=progress)
-        found.append((Place(entry.no, 0), Message(f"{entry.no}-0", "metrics", update)))
+        found.append((Place(entry.position, 0), Message(f"{entry.position}-0", "metrics", update)))
     for event in repository.events(entry):
-        place = Place(entry.no, event.sequence)
+        place = Place(entry.position, event.sequence)
         found.append((place, _event(job, event, place, now)))
     for row in repository.checkpoints(entry):
-        place = Place(entry.no, row.sequence)
+        place = Place(entry.position, row.sequence)
         resource = checkpoint_resource(job.id, row, RunLayout(runs / job.id))
         found.append((place, Message(str(place), "checkpoint", resource)))
     return sorted(found, key=lambda one: one[0])

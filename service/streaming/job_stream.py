@@ -12,8 +12,8 @@ from service.db.models import Event, Job
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import checkpoint_resource, event_resource, progress_resource
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.reports import Point
-from trainyard.contract.resources import TERMINAL, LogUpdate, MetricsUpdate, StatusUpdate, StreamType
+from trainyard.contract.wire.reports import Point
+from trainyard.contract.wire.resources import TERMINAL, LogUpdate, MetricsUpdate, StatusUpdate, StreamType
 
 BATCH = 1000
 
@@ -49,11 +49,11 @@ def read_slice(database: Database, job_id: str, after: int, *, run: RunLayout, l
             after = 0  # told by a database that was restored since: nobody knows what was missed
         if job.sequence == after:
             return Slice([], after, job.status in TERMINAL)
-        events = reports.events_after(job.no, after, BATCH)
-        points = reports.points_after(job.no, after, BATCH * 4)
-        checkpoints = reports.checkpoints_after(job.no, after, BATCH)
-        chunks = reports.logs_after(job.no, after, BATCH // 10) if logs else []
-        resumed = reports.executions(job.no)
+        events = reports.events_after(job.pk, after, BATCH)
+        points = reports.points_after(job.pk, after, BATCH * 4)
+        checkpoints = reports.checkpoints_after(job.pk, after, BATCH)
+        chunks = reports.logs_after(job.pk, after, BATCH // 10) if logs else []
+        resumed = reports.executions(job.pk)
     reached = min(
         job.sequence,
         _horizon([event.sequence for event in events], BATCH),

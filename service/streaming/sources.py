@@ -12,7 +12,7 @@ from service.streaming.broadcaster import Item, News, Topic
 from service.streaming.global_feed import WHOLE, Place, extend_feed, read_feed
 from service.streaming.job_stream import read_slice
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.resources import LogUpdate
+from trainyard.contract.wire.resources import LogUpdate
 
 RESET = "event: reset\ndata: {}\n\n"
 _EVERY_JOB_SECONDS = 5.0
@@ -29,7 +29,7 @@ class JobNews:
         self._clock = clock
         self._job_id = job_id
         with database.read() as session:
-            self.topic: Topic = JobRepository(session, clock()).get(job_id).no
+            self.topic: Topic = JobRepository(session, clock()).get(job_id).pk
 
     def head(self) -> tuple[int, int]:
         with self._database.read() as session:
@@ -72,8 +72,8 @@ class FeedNews:
     def read(self, place: tuple[int, int], _logs: bool) -> News:
         extend_feed(self._database, self._due())
         piece = read_feed(self._database, Place(*place), runs=self._runs, now=self._clock())
-        reached = (piece.reached.no, piece.reached.within)
-        items = [Item((at.no, at.within), message.encode()) for at, message in piece.messages]
+        reached = (piece.reached.position, piece.reached.within)
+        items = [Item((at.position, at.within), message.encode()) for at, message in piece.messages]
         if piece.gap:
             items.insert(0, Item(items[0].place if items else reached, RESET))
         return News(items, reached, over=False, more=piece.more)

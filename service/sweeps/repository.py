@@ -36,14 +36,14 @@ class SweepRepository:
 
     def jobs(self, sweep_id: str) -> list[Job]:
         """Its members that are there, oldest first."""
-        query = sa.select(Job).where(Job.sweep_id == sweep_id, Job.deleting_at.is_(None)).order_by(Job.id)
+        query = sa.select(Job).where(Job.sweep_id == sweep_id, Job.deletion_requested_at.is_(None)).order_by(Job.id)
         return list(self._session.scalars(query))
 
     def counts(self, sweep_ids: Sequence[str]) -> dict[str, dict[str, int]]:
         """Members by status, for each sweep that has any."""
         query = (
             sa.select(Job.sweep_id, Job.status, sa.func.count())
-            .where(Job.sweep_id.in_(sweep_ids), Job.deleting_at.is_(None))
+            .where(Job.sweep_id.in_(sweep_ids), Job.deletion_requested_at.is_(None))
             .group_by(Job.sweep_id, Job.status)
         )
         found: dict[str, dict[str, int]] = {}

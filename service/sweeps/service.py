@@ -14,17 +14,18 @@ from service.code.service import admit
 from service.core.errors import InvalidSpecError, PermissionDeniedError, ServiceError
 from service.core.ids import new_id
 from service.db.models import Job, Sweep
-from service.jobs.quota import require_share
-from service.jobs.repository import JobRepository, Window
+from service.db.paging import PageRequest
+from service.jobs.quota import check_gpu_quota
+from service.jobs.repository import JobRepository
 from service.jobs.schemas import progress_resource
 from service.jobs.service import require_change
-from service.jobs.submission import Accepted, new_job, replay, require_room_for, tell_forced
+from service.jobs.submission import Accepted, check_user_quotas, new_job, record_override, replay
 from service.planner import service as planning
 from service.sweeps.repository import SweepRepository
 from trainyard.contract.problems import Problem, SpecError
-from trainyard.contract.resources import TERMINAL
-from trainyard.contract.spec import TrainingSpec, dump_spec
-from trainyard.contract.sweeps import (
+from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
+from trainyard.contract.wire.resources import TERMINAL
+from trainyard.contract.wire.sweeps import (
     SweepDetail,
     SweepMember,
     SweepRequest,
@@ -110,7 +111,7 @@ def _accept_one(services: Services, person: Principal, document: dict[str, Any],
     if found.resume_from is not None:
         raise SpecError([Problem(param="resume_from", message="does not go with a sweep; submit such jobs one by one")])
     admit(person, found, roles=services.settings.code_roles, runs=services.settings.runs)
-    require_share(services.limits, person.role, found)
+    check_gpu_quota(services.limits, person.role, found)
     return accepted
 
 
@@ -133,7 +134,7 @@ def _store(
         if key is not None and (before := replay(services.database, repository, person, key, asking.digest)):
             return before
         limits, quota = services.limits, services.settings.quota_bytes
-        require_room_for(session, person, limits=limits, quota=quota, now=now, count=len(members))
+        check_user_quotas(session, person, limits=limits, quota=quota, now=now, count=len(members))
         jobs = []
         for changed, spec in members:
             job = new_job(spec, person, now)
@@ -144,11 +145,11 @@ def _store(
         for job, _ in jobs:
             repository.add(job)
             if asking.force:
-                tell_forced(repository, job)
+                record_override(repository, job)
         about(sweep.id)
         answer = _detail(sweep, [job for job, _ in jobs], now).model_dump(mode="json")
         if key is not None:
-            repository.remember(person.id, key, answer)
+            repository.store_response(person.id, key, answer)
     return Accepted(job=answer, replayed=False)
 
 
@@ -159,7 +160,7 @@ def read(services: Services, sweep_id: str, now: datetime) -> SweepDetail:
         return _detail(repository.get(sweep_id), repository.jobs(sweep_id), now)
 
 
-def page(services: Services, window: Window) -> tuple[list[SweepResource], bool]:
+def page(services: Services, window: PageRequest) -> tuple[list[SweepResource], bool]:
     """One page, newest first, without members."""
     with services.database.read() as session:
         repository = SweepRepository(session)
@@ -177,10 +178,10 @@ def cancel(services: Services, person: Principal, sweep_id: str, now: datetime) 
             raise PermissionDeniedError(f"sweep {sweep_id} belongs to {sweep.created_by}")
         require_change(person)
         for one in repository.jobs(sweep_id):
-            job = jobs.locked(one.no)
+            job = jobs.get_for_update(one.pk)
             if job.status not in TERMINAL and job.desired != "cancelled":
                 job.desired = "cancelled"
-                jobs.event(job, "cancel_requested", f"cancellation of its sweep asked for by {person.name}")
+                jobs.add_event(job, "cancel_requested", f"cancellation of its sweep asked for by {person.name}")
         return _detail(sweep, repository.jobs(sweep_id), now)
 
 

@@ -13,11 +13,11 @@ from service.api.dependencies import NowDep, ServicesDep
 from service.api.routes import tokens as access
 from service.api.routes import webhooks
 from service.core.errors import InvalidRequestError
-from service.jobs.repository import Window
+from service.db.paging import PageRequest
 from service.web.endpoints import PagesDep, VisitorDep
 from service.web.pages import Pages, Visitor
-from trainyard.contract.access import TokenResource
-from trainyard.contract.resources import JobStatus
+from trainyard.contract.wire.access import TokenResource
+from trainyard.contract.wire.resources import JobStatus
 
 router = APIRouter(include_in_schema=False)
 
@@ -37,7 +37,7 @@ def show_tokens(
     """Tokens: who has one, until when, and a form for another."""
     if visitor.person.role != "admin":
         return _refuse(pages, visitor, now)
-    found = access.list_all(services, visitor.person, Window(limit=_LONG, after=after, descending=True))
+    found = access.list_all(services, visitor.person, PageRequest(limit=_LONG, after=after, descending=True))
     return _show(
         pages,
         "admin_tokens.html",
@@ -61,7 +61,7 @@ def show_webhooks(services: ServicesDep, pages: PagesDep, visitor: VisitorDep, n
     """Webhooks of everyone; a script brings what each was told last."""
     if visitor.person.role != "admin":
         return _refuse(pages, visitor, now)
-    found = webhooks.list_all(services, visitor.person, Window(limit=_LONG, descending=True))
+    found = webhooks.list_all(services, visitor.person, PageRequest(limit=_LONG, descending=True))
     return _show(pages, "admin_webhooks.html", visitor, now, webhooks=found.data, statuses=get_args(JobStatus))
 
 
@@ -86,7 +86,7 @@ def show_audit(
     found = access.list_audit(
         services,
         visitor.person,
-        Window(limit=_AUDIT_PAGE, after=after, descending=True),
+        PageRequest(limit=_AUDIT_PAGE, after=after, descending=True),
         actor=actor or None,
         action=action or None,
         target=target or None,

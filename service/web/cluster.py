@@ -9,11 +9,11 @@ from fastapi.responses import HTMLResponse
 from service.api.dependencies import NowDep, Services, ServicesDep
 from service.api.routes import jobs
 from service.api.routes.cluster import get_cluster
+from service.db.paging import PageRequest
 from service.jobs.listing import JobFilter
-from service.jobs.repository import Window
 from service.web import clustering
 from service.web.endpoints import PagesDep, VisitorDep
-from trainyard.contract.resources import JobResource
+from trainyard.contract.wire.resources import JobResource
 
 router = APIRouter(include_in_schema=False)
 
@@ -52,7 +52,7 @@ def busy(services: Services, now: datetime) -> list[JobResource]:
     after = None
     for _ in range(_MOST_PAGES):
         wanted = JobFilter(statuses=(*clustering.HOLDING, *clustering.WAITING))
-        page = jobs.jobs_page(services, Window(limit=_PAGE, after=after), wanted, now)
+        page = jobs.jobs_page(services, PageRequest(limit=_PAGE, after=after), wanted, now)
         found += page.data
         if not page.has_more:
             break

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from service.web.wording import NOTHING, count, duration
-from trainyard.contract.cluster import ClusterResource, GpuCount, PartitionResource
-from trainyard.contract.resources import JobResource
+from trainyard.contract.wire.cluster import ClusterResource, GpuCount, PartitionResource
+from trainyard.contract.wire.resources import JobResource
 
 HOLDING = ("running", "pausing", "cancelling")
 WAITING = ("queued", "submitting", "pending")

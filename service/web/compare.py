@@ -10,16 +10,16 @@ from markupsafe import Markup
 from service.api.dependencies import NowDep, Services, ServicesDep
 from service.api.routes import jobs
 from service.core.errors import NotFoundError
+from service.db.paging import PageRequest
 from service.jobs.listing import JobFilter
-from service.jobs.repository import Window
 from service.metrics.queries import Wanted, read_curves
 from service.sweeps import service as sweeps
 from service.web import sketch, views
 from service.web.comparing import FIRST, compare
 from service.web.endpoints import PagesDep, VisitorDep
 from service.web.pages import Visitor
-from trainyard.contract.resources import JobResource
-from trainyard.contract.sweeps import SweepDetail
+from trainyard.contract.wire.resources import JobResource
+from trainyard.contract.wire.sweeps import SweepDetail
 
 router = APIRouter(include_in_schema=False)
 
@@ -49,7 +49,7 @@ def show_compare(
     outcome = compare(found, None, sweep=sweep).key
     curve = next((name for name in FIRST if is_curve(services, found[:_SKETCHED], name, now)), None)
     compared = compare(found, key or curve, sweep=sweep)
-    recent = [] if found else sweeps.page(services, Window(limit=_RECENT))[0]
+    recent = [] if found else sweeps.page(services, PageRequest(limit=_RECENT))[0]
     return pages.show(
         "compare.html",
         visitor,
@@ -88,7 +88,7 @@ def named_jobs(
 
 def members(services: Services, sweep: SweepDetail, now: datetime) -> list[JobResource]:
     """The jobs of a sweep, in the order of its members."""
-    page = jobs.jobs_page(services, Window(limit=MOST_MEMBERS), JobFilter(sweep=sweep.id), now)
+    page = jobs.jobs_page(services, PageRequest(limit=MOST_MEMBERS), JobFilter(sweep=sweep.id), now)
     by_id = {job.id: job for job in page.data}
     return [by_id[member.job_id] for member in sweep.members if member.job_id in by_id]
 

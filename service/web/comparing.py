@@ -7,8 +7,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 from service.web.wording import NOTHING, number
-from trainyard.contract.differing import differences, flat
-from trainyard.contract.resources import JobResource
+from trainyard.contract.spec.spec_diff import differences, flat
+from trainyard.contract.wire.resources import JobResource
 
 FIRST = ("eval/loss", "train/loss")
 """What is looked at where nobody says what."""

@@ -12,14 +12,14 @@ from service.api.dependencies import JobWindowDep, NowDep, ServicesDep, sign
 from service.api.routes import jobs
 from service.auth.sessions import recognise, require_csrf, sign_in, sign_out
 from service.core.errors import AuthenticationError
+from service.db.paging import PageRequest
 from service.jobs.listing import JobFilter
-from service.jobs.repository import Window
 from service.metrics.queries import Wanted, read_curves
 from service.web import views
 from service.web.charts import charts_of
 from service.web.pages import Pages, Visitor
 from service.web.security import PAGE_HEADERS, way_back
-from trainyard.contract.resources import TERMINAL, JobStatus
+from trainyard.contract.wire.resources import TERMINAL, JobStatus
 
 router = APIRouter(include_in_schema=False)
 
@@ -93,9 +93,9 @@ async def do_sign_out(request: Request, services: ServicesDep, visitor: VisitorD
     return RedirectResponse("/sign-in", status_code=303, headers=headers)
 
 
-def first_rows(window: JobWindowDep) -> Window:
+def first_rows(window: JobWindowDep) -> PageRequest:
     """A screenful, in the order of the address."""
-    return Window(limit=FIRST_ROWS, descending=window.descending)
+    return PageRequest(limit=FIRST_ROWS, descending=window.descending)
 
 
 @router.get("/jobs")
@@ -105,7 +105,7 @@ def show_jobs(
     pages: PagesDep,
     visitor: VisitorDep,
     now: NowDep,
-    window: Annotated[Window, Depends(first_rows)],
+    window: Annotated[PageRequest, Depends(first_rows)],
     status: Annotated[list[JobStatus] | None, Query()] = None,
     search: Annotated[str, Query(max_length=120)] = "",
     created_by: Annotated[str | None, Query(max_length=128)] = None,

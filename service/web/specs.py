@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from trainyard.contract.problems import SpecError
-from trainyard.contract.spec import parse_spec
+from trainyard.contract.spec.training_spec import parse_spec
 
 
 def spec_yaml(document: Mapping[str, Any]) -> str:

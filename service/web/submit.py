@@ -12,8 +12,8 @@ from service.api.routes.templates import presets
 from service.web.endpoints import PagesDep, VisitorDep
 from service.web.pages import Visitor
 from service.web.specs import brief_spec, spec_yaml
-from trainyard.contract.code import CODE_TASKS
-from trainyard.contract.templates import Template, code_folder
+from trainyard.contract.spec.templates import Template, code_folder
+from trainyard.contract.spec.user_code import CODE_TASKS
 
 router = APIRouter(include_in_schema=False)
 

@@ -25,7 +25,7 @@ _DISABLED = "the webhook is disabled"
 
 
 @dataclass
-class Post:
+class WebhookDispatcher:
     """One round is one call of `run_once`. A message whose answer is lost is sent again: at least once."""
 
     services: Services

@@ -12,7 +12,7 @@ from service.core.ids import new_id
 from service.db.access_models import Delivery, Webhook
 from service.db.models import Job
 from service.webhooks.signing import message
-from trainyard.contract.secrets import hide
+from trainyard.contract.spec.redaction import hide
 
 
 class WebhookRepository:

@@ -13,7 +13,7 @@ from service.db.engine import Database
 from service.webhooks.repository import WebhookRepository
 from service.webhooks.signing import new_secret
 from service.webhooks.url_policy import ForbiddenTargetError, choose_address, parse_target
-from trainyard.contract.access import WebhookRequest
+from trainyard.contract.wire.access import WebhookRequest
 
 MAX_WEBHOOKS = 20
 """Of one person."""

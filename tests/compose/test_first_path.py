@@ -7,7 +7,7 @@ import pytest
 
 from tests.compose.conftest import TOLD
 from tests.support.compose_stack import Stack
-from trainyard.contract.templates import fill_template
+from trainyard.contract.spec.templates import fill_template
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(1800)]
 

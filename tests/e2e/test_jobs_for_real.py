@@ -18,7 +18,7 @@ from tests.support.live import (
 from tests.support.paced import SLOWLY, Pace, paced_run
 from tests.support.wait import wait_until
 from trainyard.client import Client, InvalidRequestError
-from trainyard.contract.templates import fill_template
+from trainyard.contract.spec.templates import fill_template
 from trainyard.demo import ServiceProcess
 
 pytestmark = pytest.mark.e2e

@@ -11,8 +11,8 @@ import pytest
 
 from tests.support.live import run_of, wait_for_status, wait_for_step
 from trainyard.client import Client, InvalidRequestError
-from trainyard.contract.places import admin_token_file
-from trainyard.contract.templates import code_folder, fill_template
+from trainyard.contract.local_paths import admin_token_file
+from trainyard.contract.spec.templates import code_folder, fill_template
 from trainyard.demo import ServiceProcess
 
 pytestmark = pytest.mark.e2e

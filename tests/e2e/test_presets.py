@@ -7,8 +7,8 @@ import tempfile
 
 import pytest
 
-from trainyard.contract.places import admin_token_file
-from trainyard.contract.templates import template_names
+from trainyard.contract.local_paths import admin_token_file
+from trainyard.contract.spec.templates import template_names
 from trainyard.demo import ServiceProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(900)]

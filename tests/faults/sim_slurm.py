@@ -18,7 +18,7 @@ from service.scheduler.base import (
     SubmitOutcome,
     SubmittedJob,
 )
-from trainyard.contract.cluster import ClusterSnapshot
+from trainyard.contract.wire.cluster import ClusterSnapshot
 
 Mode = Literal["accept", "lose-answer", "drop", "reject", "die-after"]
 

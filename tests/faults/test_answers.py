@@ -87,11 +87,11 @@ def test_an_answer_that_cannot_be_recorded_does_not_end_all_ticks(
     numbers: list[int] = []
     record = type(world.reconciler._submitter)._record
 
-    def odd(self: object, job_no: int, *args: object, **more: object) -> object:
-        numbers.append(job_no)
-        if job_no == numbers[0]:
+    def odd(self: object, job_pk: int, *args: object, **more: object) -> object:
+        numbers.append(job_pk)
+        if job_pk == numbers[0]:
             raise KeyError("no such row")
-        return record(self, job_no, *args, **more)  # type: ignore[arg-type]
+        return record(self, job_pk, *args, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(type(world.reconciler._submitter), "_record", odd)
     world.tick()

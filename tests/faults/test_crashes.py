@@ -14,7 +14,7 @@ import pytest
 from service.webhooks.sender import Answer
 from tests.faults.drive import Stage
 from tests.support.forks import in_a_fork
-from trainyard.contract.resources import TERMINAL
+from trainyard.contract.wire.resources import TERMINAL
 
 KILLED = 137
 Script = Callable[[Stage], None]
@@ -263,6 +263,7 @@ WANTED = [(label, script) for label, script in PLACES if script is not deleted]
 """Where there is still a job to cancel."""
 
 
+@pytest.mark.scenario(1, 8, 32)
 @pytest.mark.parametrize(("label", "script"), PLACES, ids=[f"{script.__name__}-{label}" for label, script in PLACES])
 def test_killed_at(label: str, script: Script, tmp_path: Path, migrated_sqlite: Path) -> None:
     url = f"sqlite:///{tmp_path / 'test.sqlite'}"

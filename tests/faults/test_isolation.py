@@ -8,8 +8,8 @@ from service.db.models import Job
 from service.reconciler import spool_ingest as drain
 from service.reconciler.run_dir import read_regular_file
 from tests.support.world import World
-from trainyard.contract.reports import MAX_LOG_CHUNK, MetricsBatch, Point, Progress
-from trainyard.contract.spool import format_record
+from trainyard.contract.wire.reports import MAX_LOG_CHUNK, MetricsBatch, Point, Progress
+from trainyard.contract.wire.spool import format_record
 
 BROKEN = "an error in the service (SpecError) holds it up; it is tried again, the log says more"
 

@@ -27,7 +27,8 @@ ROOT = Path(__file__).parents[2]
 KILLED = 137
 
 
-@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.scenario(24)
+@pytest.mark.databases("sqlite")
 def test_24_a_database_without_room_takes_nothing_by_halves(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
@@ -60,6 +61,7 @@ def steps_of(world: World, job: str) -> list[int]:
     return list(series[0]["steps"]) if series else []
 
 
+@pytest.mark.scenario(29)
 def test_29_a_migration_that_is_interrupted_goes_on_at_the_next_start(tmp_path: Path) -> None:
     whole = tables(tmp_path / "whole.sqlite", upgrade)
     place = 0
@@ -98,6 +100,7 @@ def tables(path: Path, make: Callable[[str], None]) -> dict[str, list[str]]:
     return columns
 
 
+@pytest.mark.scenario(30)
 @pytest.mark.slow
 def test_30_five_hundred_streams_end_with_the_same_events(world: World) -> None:
     """They watch from the middle of the run to its end; the tenth ones read slowly and come back once."""
@@ -160,6 +163,7 @@ class Seen:
             self.over = self.over or '"status":"succeeded"' in message
 
 
+@pytest.mark.scenario(31)
 @pytest.mark.slow
 def test_31_a_tick_over_ten_thousand_jobs_stays_within_its_bounds() -> None:
     done = subprocess.run(

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.support.paced import paced_run
-from trainyard.contract.templates import fill_template
+from trainyard.contract.spec.templates import fill_template
 
 _ON_TWO_NODES = {"resources.partition": "gpu", "epochs": None, "log.every_steps": 1}
 

@@ -8,7 +8,7 @@ from tests.slurm.specs import parity
 from tests.support.slurm_lab import SlurmLab
 from tests.support.wait import wait_until
 from trainyard.client import Client
-from trainyard.contract.plans import AskResource
+from trainyard.contract.wire.plans import AskResource
 from trainyard.demo import ServiceProcess
 
 pytestmark = pytest.mark.slurm

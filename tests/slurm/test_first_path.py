@@ -57,6 +57,7 @@ def test_a_cancelled_job_leaves_nothing(service: ServiceProcess, slurm: SlurmLab
         assert not slurm.jobs(states="PENDING,RUNNING,COMPLETING")
 
 
+@pytest.mark.scenario(19)
 def test_somebody_elses_scancel_is_shown_as_such(service: ServiceProcess, slurm: SlurmLab) -> None:
     with service.client() as client:
         running = client.submit(long_run())
@@ -74,6 +75,7 @@ def test_somebody_elses_scancel_is_shown_as_such(service: ServiceProcess, slurm:
             assert (done.status, done.status_reason) == ("cancelled", "cancelled_outside")
 
 
+@pytest.mark.scenario(15)
 @on_both_databases
 def test_a_preempted_job_goes_on_in_a_next_attempt(service: ServiceProcess, slurm: SlurmLab, pace: Pace) -> None:
     with service.client() as client:
@@ -91,6 +93,7 @@ def test_a_preempted_job_goes_on_in_a_next_attempt(service: ServiceProcess, slur
         assert sorted(losses(client, job.id)) == list(range(1, 151))
 
 
+@pytest.mark.scenario(10)
 def test_an_outage_of_the_controller_concludes_nothing(service: ServiceProcess, slurm: SlurmLab, pace: Pace) -> None:
     with service.client() as client:
         pace.set(SLOWLY)

@@ -18,10 +18,10 @@ from service.scheduler.slurm.scheduler import SlurmScheduler
 from tests.slurm.specs import parity
 from tests.support.slurm_lab import SlurmLab
 from tests.support.wait import wait_until
-from trainyard.contract.cluster import ClusterResource
-from trainyard.contract.launch import LaunchDocument
-from trainyard.contract.sections import Resources
-from trainyard.contract.spec import parse_spec
+from trainyard.contract.spec.sections import Resources
+from trainyard.contract.spec.training_spec import parse_spec
+from trainyard.contract.wire.cluster import ClusterResource
+from trainyard.contract.wire.launch import LaunchDocument
 
 pytestmark = pytest.mark.slurm
 

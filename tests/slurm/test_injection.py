@@ -16,8 +16,8 @@ from tests.slurm.specs import parity
 from tests.support.slurm_lab import SlurmLab
 from tests.support.wait import wait_until
 from trainyard.client import InvalidRequestError
-from trainyard.contract.launch import LaunchDocument
-from trainyard.contract.spec import parse_spec
+from trainyard.contract.spec.training_spec import parse_spec
+from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.demo import ServiceProcess
 
 pytestmark = pytest.mark.slurm

@@ -11,6 +11,7 @@ from trainyard.demo import ServiceProcess
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
 
+@pytest.mark.scenario(16)
 def test_a_time_limit_is_continued(service: ServiceProcess, slurm: SlurmLab) -> None:
     with service.client() as client:
         limits = {"resources__partition": "minute", "resources__time_limit_minutes": 1}

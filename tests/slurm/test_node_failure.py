@@ -12,6 +12,7 @@ from trainyard.demo import ServiceProcess
 pytestmark = pytest.mark.slurm
 
 
+@pytest.mark.scenario(17)
 @pytest.mark.parametrize("dead", ["node1", pytest.param("node2", marks=pytest.mark.slow)])
 def test_a_dead_node_is_a_continuation_that_costs_no_retry(
     dead: str, service: ServiceProcess, slurm: SlurmLab, pace: Pace

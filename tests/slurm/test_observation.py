@@ -19,6 +19,7 @@ def submit(slurm: SlurmLab, name: str, *options: str) -> SubmittedJob:
     return SubmittedJob(name, answer.split(";")[0].strip(), Path("/nowhere"))
 
 
+@pytest.mark.scenario(19)
 def test_two_calls_a_tick_for_twenty_jobs(slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known = [submit(slurm, f"ty-many-{number}", "--hold") for number in range(20)]
     unknown = SubmittedJob("ty-gone", "999999", Path("/nowhere"))
@@ -34,6 +35,7 @@ def test_two_calls_a_tick_for_twenty_jobs(slurm: SlurmLab, tmp_path: Path, monke
     assert sorted(log.read_text().split()) == ["sacct", "squeue"]
 
 
+@pytest.mark.scenario(20)
 def test_an_id_with_another_name_is_another_job(slurm: SlurmLab) -> None:
     mine = submit(slurm, "ty-mine", "--hold")
     mistaken = SubmittedJob("ty-other", mine.scheduler_id, mine.folder)

@@ -26,6 +26,7 @@ def ours(slurm: SlurmLab, tag: str) -> list[str]:
     return [number for number, name, _ in slurm.jobs() if name == tag]
 
 
+@pytest.mark.scenario(4, 7)
 @pytest.mark.parametrize("fault", BROKEN_ANSWERS)
 def test_a_lost_answer_never_doubles_a_job(
     fault: str, slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -41,6 +42,7 @@ def test_a_lost_answer_never_doubles_a_job(
     assert len({number for number, _, _ in slurm.jobs()} - before) == 1
 
 
+@pytest.mark.scenario(3)
 def test_a_service_killed_between_sbatch_and_the_record_adopts_its_job(
     slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,7 @@ def kill(slurm: SlurmLab, number: str) -> None:
         slurm.run("scancel", number)
 
 
+@pytest.mark.scenario(13)
 @pytest.mark.parametrize(
     ("command", "options", "expected"),
     [
@@ -62,6 +63,7 @@ def _ended(scheduler: SlurmScheduler, known: SubmittedJob):  # type: ignore[no-u
     return seen if seen.state == "ended" else None
 
 
+@pytest.mark.scenario(11)
 def test_without_an_answer_from_the_accounting_nothing_is_concluded(accounted: SlurmLab) -> None:
     accounted.stop_accounting()
     try:
@@ -93,6 +95,7 @@ def test_a_job_that_was_killed_and_forgotten_while_the_service_was_away(accounte
             assert (done.status, done.status_reason) == ("cancelled", "cancelled_outside")
 
 
+@pytest.mark.scenario(14)
 def test_where_preemption_would_requeue_the_service_continues_it(
     accounted: SlurmLab, tmp_path: Path, pace: Pace
 ) -> None:
@@ -111,6 +114,7 @@ def test_where_preemption_would_requeue_the_service_continues_it(
 
 
 class TestWithoutAccounting:
+    @pytest.mark.scenario(11)
     def test_the_last_word_on_disk_counts(self, forgetful: SlurmLab, tmp_path: Path) -> None:
         with slurm_service(tmp_path) as service:
             job_id, number = _submitted(service.client(), parity())
@@ -122,6 +126,7 @@ class TestWithoutAccounting:
                 assert done.status == "succeeded", done.status_message
                 assert sorted(losses(client, job_id)) == list(range(1, 31))
 
+    @pytest.mark.scenario(13)
     def test_without_a_last_word_either_nothing_is_guessed(self, forgetful: SlurmLab, tmp_path: Path) -> None:
         with slurm_service(tmp_path) as service:
             job_id, number = _submitted(service.client(), long_run())

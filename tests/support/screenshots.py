@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page
 from tests.support.browser import launched, visiting
 from tests.support.live import wait_for_status, wait_for_step
 from trainyard.client import Client
-from trainyard.contract.places import admin_token_file
+from trainyard.contract.local_paths import admin_token_file
 from trainyard.demo import ServiceProcess
 
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")

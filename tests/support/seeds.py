@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from service.core.ids import new_id
-from service.db.ask_models import Ask
+from service.db.ask_models import StartEstimate
 from service.scheduler.base import Observation
 from tests.support.world import SPEC, World
 
@@ -51,7 +51,7 @@ def sow(world: World) -> Seeds:
     sweep = world.client.post("/v1/sweeps", json=body).json()
     with world.database.write() as session:
         now = world.clock()
-        ask = Ask(id=new_id("ask", now), created_by="admin", created_at=now, script="#!/bin/bash\n")
+        ask = StartEstimate(id=new_id("ask", now), created_by="admin", created_at=now, script="#!/bin/bash\n")
         session.add(ask)
         session.flush()
         ask_id = ask.id

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
+from unittest.mock import patch
 
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from service.api.app import create_app
@@ -17,7 +19,7 @@ from service.core.settings import Settings
 from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
 from service.db.models import Token
-from service.maintenance.task import Housekeeper
+from service.maintenance.task import MaintenanceTask
 from service.reconciler.reconciler import Reconciler
 from service.reconciler.submission.pool import HandOvers
 from service.reconciler.submission.prepare import Preparation
@@ -31,10 +33,10 @@ from service.scheduler.base import (
     SubmitOutcome,
     SubmittedJob,
 )
-from service.webhooks.dispatcher import Post
+from service.webhooks.dispatcher import WebhookDispatcher
 from service.webhooks.sender import Sender
-from trainyard.contract.cluster import ClusterSnapshot
 from trainyard.contract.layout import AttemptLayout, RunLayout
+from trainyard.contract.wire.cluster import ClusterSnapshot
 
 
 @dataclass
@@ -112,6 +114,25 @@ class FakeScheduler:
         self.states = {tag: Observation(state, message) for tag in self.states}
 
 
+_first_app: list[FastAPI] = []
+
+
+def app_with_shared_routes(services: Services) -> FastAPI:
+    """The application on the given services, with the routes and the OpenAPI document of the session's first one.
+
+    FastAPI builds its route tables at the first request to an application, which takes 0.1 s or more of CPU time.
+    Only middleware, exception handlers and `state` belong to one application; they are made anew here.
+    """
+    if not _first_app:
+        _first_app.append(create_app(services))
+        return _first_app[0]
+    with patch.object(FastAPI, "include_router"):
+        app = create_app(services)
+    app.router = _first_app[0].router
+    app.openapi = _first_app[0].openapi  # type: ignore[method-assign]
+    return app
+
+
 class World:
     """One service, and the hands of everyone around it."""
 
@@ -126,7 +147,7 @@ class World:
         self.reconciler = self.new_reconciler("one")
         ensure_admin_token(self.database, self.settings.state / "admin_token", self.clock())
         self.token = (self.settings.state / "admin_token").read_text().strip()
-        self.app = create_app(self.services)
+        self.app = app_with_shared_routes(self.services)
         self.client = self.new_client(self.token)
 
     def new_client(self, token: str | None) -> TestClient:
@@ -184,14 +205,14 @@ class World:
     def sweep(self) -> None:
         """A round of the housekeeper, by the service that reconciles."""
         self.reconciler.lease.acquire(self.clock())
-        Housekeeper(self.services, self.reconciler.lease).run_once()
+        MaintenanceTask(self.services, self.reconciler.lease).run_once()
 
     def post(self, sender: Sender | None = None) -> int:
         """A round of the webhooks, by the service that reconciles; how many messages were tried."""
         self.reconciler.lease.acquire(self.clock())
         settings = self.services.settings
         made = sender or Sender(settings.webhook_allowed_hosts, self.services.resolver, seconds=1.0)
-        return Post(self.services, self.reconciler.lease, made).run_once()
+        return WebhookDispatcher(self.services, self.reconciler.lease, made).run_once()
 
     def status(self, job_id: str) -> str:
         return str(self.job(job_id)["status"])

@@ -1,28 +1,39 @@
-"""What an import brings along, each seen in a fresh process."""
+"""Which packages an import loads, measured in two fresh interpreters."""
 
+import json
 import subprocess
 import sys
 
-import pytest
+WORKER_SIDE = [
+    ("trainyard", {"torch", "fastapi", "httpx", "pydantic", "typer", "service", "worker"}),
+    ("trainyard.script", {"torch", "httpx", "fastapi", "service", "worker"}),
+    ("trainyard.contract.spec.training_spec", {"torch", "fastapi", "httpx", "service", "worker"}),
+    ("worker.script", {"torch", "numpy", "fastapi", "service"}),
+    ("worker.launch", {"torch", "fastapi", "sqlalchemy", "service", "psutil"}),
+    ("worker.engine.trainer", {"fastapi", "sqlalchemy", "service", "psutil", "sklearn", "transformers"}),
+]
+"""Modules in the order of import, each with the packages that it may not load. One interpreter imports all of them, so
+the packages of a line must be absent after every line above it as well."""
+
+SERVICE_SIDE = [
+    ("service.api.app", {"torch", "worker", "sklearn"}),
+    ("service.__main__", {"torch", "worker", "sklearn"}),
+]
 
 
-def loaded_by(statement: str) -> set[str]:
-    program = f"import sys; {statement}; print(*sorted(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    return {name.partition(".")[0] for name in done.stdout.split()}
+def forbidden_packages(imports: list[tuple[str, set[str]]]) -> dict[str, set[str]]:
+    """Import the modules one after the other in a fresh interpreter; the forbidden packages that each left loaded."""
+    program = "import importlib, json, sys\nfor name in sys.argv[1:]: importlib.import_module(name); "
+    program += "print(json.dumps(sorted({module.partition('.')[0] for module in sys.modules})))"
+    names = [name for name, _ in imports]
+    done = subprocess.run([sys.executable, "-c", program, *names], capture_output=True, text=True, check=True)
+    loaded = [set(json.loads(line)) for line in done.stdout.splitlines()]
+    return {name: present & absent for (name, absent), present in zip(imports, loaded, strict=True) if present & absent}
 
 
-@pytest.mark.parametrize(
-    ("statement", "absent"),
-    [
-        ("import service.api.app, service.__main__", {"torch", "worker", "sklearn"}),
-        ("import trainyard", {"torch", "fastapi", "httpx", "pydantic", "typer", "service", "worker"}),
-        ("import trainyard.contract.spec", {"torch", "fastapi", "httpx", "service", "worker"}),
-        ("import worker.launch", {"torch", "fastapi", "sqlalchemy", "service", "psutil"}),
-        ("import trainyard.script", {"torch", "httpx", "fastapi", "service", "worker"}),
-        ("import worker.script", {"torch", "numpy", "fastapi", "service"}),
-        ("import worker.engine.trainer", {"fastapi", "sqlalchemy", "service", "psutil", "sklearn", "transformers"}),
-    ],
-)
-def test_an_import_stays_on_its_side(statement: str, absent: set[str]) -> None:
-    assert not loaded_by(statement) & absent
+def test_worker_and_contract_load_no_service_packages() -> None:
+    assert forbidden_packages(WORKER_SIDE) == {}
+
+
+def test_service_loads_neither_torch_nor_worker() -> None:
+    assert forbidden_packages(SERVICE_SIDE) == {}

@@ -13,8 +13,8 @@ from tests.support.chromium import ChromiumMissingError, chromium
 from tests.support.live import wait_for_status, wait_for_step
 from tests.web.specs import ENDLESS, SLOW, SPEC, WATCHED
 from trainyard.client import Client
-from trainyard.contract.places import admin_token_file
-from trainyard.contract.templates import code_folder
+from trainyard.contract.local_paths import admin_token_file
+from trainyard.contract.spec.templates import code_folder
 from trainyard.demo import ServiceProcess
 
 

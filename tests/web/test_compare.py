@@ -11,7 +11,7 @@ from tests.support.browser import Visit
 from tests.support.live import wait_for_status
 from tests.web.specs import SPEC
 from trainyard.client import Client
-from trainyard.contract.sweeps import SweepDetail
+from trainyard.contract.wire.sweeps import SweepDetail
 
 pytestmark = [pytest.mark.web]
 

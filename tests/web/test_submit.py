@@ -10,7 +10,7 @@ from playwright.sync_api import Page, Response, expect
 
 from tests.support.browser import Visit
 from trainyard.client import Client
-from trainyard.contract.code import code_archive
+from trainyard.contract.spec.user_code import code_archive
 from trainyard.demo import ServiceProcess
 from worker.launcher.code import unpack
 

@@ -7,7 +7,7 @@ import typer
 from trainyard.cli.moments import SinceOption, UntilOption
 from trainyard.cli.output import show_all
 from trainyard.cli.session import JsonOption, client_of
-from trainyard.contract.access import AuditResource
+from trainyard.contract.wire.access import AuditResource
 
 
 def audit(

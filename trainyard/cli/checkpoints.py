@@ -25,8 +25,8 @@ from trainyard.cli.specs import change
 from trainyard.cli.watching import watch
 from trainyard.client import Client, NotFoundError, TrainyardError
 from trainyard.client.download import Progress as Told
-from trainyard.contract.resources import TERMINAL, CheckpointResource, JobResource
-from trainyard.contract.spec import LOOP_TASKS
+from trainyard.contract.spec.training_spec import LOOP_TASKS
+from trainyard.contract.wire.resources import TERMINAL, CheckpointResource, JobResource
 
 
 def checkpoints(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:

@@ -6,7 +6,7 @@ import typer
 
 from trainyard.cli.output import complain, duration, emit, say, table
 from trainyard.cli.session import JsonOption, client_of
-from trainyard.contract.cluster import AccountResource, ClusterResource, GpuCount, PartitionResource
+from trainyard.contract.wire.cluster import AccountResource, ClusterResource, GpuCount, PartitionResource
 
 
 def cluster(ctx: typer.Context, as_json: JsonOption = False) -> None:

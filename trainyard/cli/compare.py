@@ -15,9 +15,9 @@ from trainyard.cli.output import complain, emit, fits, number, say, status_text,
 from trainyard.cli.session import JsonOption, SweepOption, client_of, find_jobs
 from trainyard.cli.sweep import find_sweep
 from trainyard.client import Client, NotFoundError
-from trainyard.contract.curves import AXIS_COLUMNS, CurveAxis, MetricsResource, Series
-from trainyard.contract.differing import differences, flat
-from trainyard.contract.resources import TERMINAL, JobResource
+from trainyard.contract.spec.spec_diff import differences, flat
+from trainyard.contract.wire.curves import AXIS_COLUMNS, CurveAxis, MetricsResource, Series
+from trainyard.contract.wire.resources import TERMINAL, JobResource
 
 _PREFERRED = ("eval/loss", "train/loss")
 _AT_ONCE = 20

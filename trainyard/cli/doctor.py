@@ -17,7 +17,7 @@ from trainyard.cli.failures import FAILED
 from trainyard.cli.output import emit, say
 from trainyard.cli.session import JsonOption, client_of
 from trainyard.client import AuthenticationError, Client, TrainyardError
-from trainyard.contract.findings import Finding, bad, fine, worth
+from trainyard.contract.wire.diagnostics import Finding, bad, fine, worth
 
 _SECONDS = 60.0
 _MOST_SKEW = 5.0

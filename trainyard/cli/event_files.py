@@ -8,7 +8,7 @@ Of the message `Event` there are four fields: wall_time = 1, step = 2, file_vers
 import struct
 from collections.abc import Callable, Iterator
 
-from trainyard.contract.curves import Series
+from trainyard.contract.wire.curves import Series
 
 Checksum = Callable[[bytes], int]
 

@@ -12,7 +12,7 @@ from trainyard.cli.output import complain, duration, emit, say, size, table, wri
 from trainyard.cli.session import JsonOption, SpecArgument, client_of
 from trainyard.cli.specs import read_spec
 from trainyard.client import Client
-from trainyard.contract.plans import AskResource, MemoryParts, PlanResource, StrategyPlan
+from trainyard.contract.wire.plans import AskResource, MemoryParts, PlanResource, StrategyPlan
 
 _ASK_SECONDS = 1.0
 """Between two looks for the scheduler's answer."""

@@ -8,7 +8,7 @@ import yaml
 from trainyard.cli.completing import complete_preset
 from trainyard.cli.output import emit, emit_all, one_line, table, write
 from trainyard.cli.session import JsonOption, client_of
-from trainyard.contract.templates import Template
+from trainyard.contract.spec.templates import Template
 
 
 def templates(

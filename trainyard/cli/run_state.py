@@ -5,8 +5,8 @@ from typing import Any
 
 from trainyard.cli.output import duration, number, one_line
 from trainyard.client.stream import StreamEvent
-from trainyard.contract.reports import Progress
-from trainyard.contract.resources import (
+from trainyard.contract.wire.reports import Progress
+from trainyard.contract.wire.resources import (
     CheckpointResource,
     EventResource,
     JobProgress,

@@ -12,12 +12,12 @@ import typer
 
 from trainyard.cli.failures import UsageError
 from trainyard.client import Client, NotFoundError
-from trainyard.contract.code import wanted_files
 from trainyard.contract.problems import Problem, SpecError
-from trainyard.contract.spec import given_up
-from trainyard.contract.templates import code_folder, put
-from trainyard.contract.texts import is_text
-from trainyard.contract.yaml_text import load_yaml
+from trainyard.contract.spec.field_types import is_text
+from trainyard.contract.spec.templates import code_folder, put
+from trainyard.contract.spec.training_spec import given_up
+from trainyard.contract.spec.user_code import wanted_files
+from trainyard.contract.spec.yaml_loader import load_yaml
 
 _NO_FIELDS = "the spec must be a mapping of fields, like those of: trainyard templates digits_ddp"
 _PLACE = re.compile(r"^not valid YAML: (line \d+, column \d+: )?")

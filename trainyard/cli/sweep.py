@@ -14,9 +14,9 @@ from trainyard.cli.output import age, complain, emit, emit_all, number, say, sta
 from trainyard.cli.session import LOOKED_AT, ForceOption, JsonOption, KeyOption, SpecArgument, abbreviates, client_of
 from trainyard.cli.specs import CodeOption, find_code, read_spec, read_value
 from trainyard.client import Client, ConflictError, NotFoundError
-from trainyard.contract.resources import TERMINAL
-from trainyard.contract.spec import given_up
-from trainyard.contract.sweeps import SweepDetail
+from trainyard.contract.spec.training_spec import given_up
+from trainyard.contract.wire.resources import TERMINAL
+from trainyard.contract.wire.sweeps import SweepDetail
 
 _WHICH = "Id, unique start or end of one (4 characters), a name (its newest sweep), or `last`."
 SweepArgument = Annotated[str, typer.Argument(metavar="SWEEP", autocompletion=complete_sweep, help=_WHICH)]

@@ -10,7 +10,7 @@ from trainyard.cli.failures import UsageError, help_alone
 from trainyard.cli.output import age, complain, emit, gone, say, show_all
 from trainyard.cli.session import JsonOption, client_of
 from trainyard.client import NotFoundError
-from trainyard.contract.access import TokenResource
+from trainyard.contract.wire.access import TokenResource
 
 app = typer.Typer(
     help="Make, list and revoke API tokens.", callback=help_alone, invoke_without_command=True, rich_markup_mode=None

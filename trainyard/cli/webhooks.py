@@ -8,7 +8,7 @@ from trainyard.cli.completing import complete_status, complete_webhook
 from trainyard.cli.failures import help_alone
 from trainyard.cli.output import age, complain, emit, gone, say, show_all
 from trainyard.cli.session import JsonOption, client_of
-from trainyard.contract.access import DeliveryResource, WebhookResource
+from trainyard.contract.wire.access import DeliveryResource, WebhookResource
 
 app = typer.Typer(
     help="Have a server told of changes of status.",

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from trainyard.client.calls import Call, Pages
 from trainyard.client.ids import segment
 from trainyard.client.wire import JSON, Request, given, model, page, several, time_text
-from trainyard.contract.access import (
+from trainyard.contract.wire.access import (
     AuditResource,
     DeliveryResource,
     NewTokenResource,
@@ -18,7 +18,7 @@ from trainyard.contract.access import (
     TokenResource,
     WebhookResource,
 )
-from trainyard.contract.resources import Page
+from trainyard.contract.wire.resources import Page
 
 M = TypeVar("M", bound=BaseModel)
 

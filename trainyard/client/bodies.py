@@ -7,8 +7,8 @@ from typing import Any
 
 from trainyard.client.errors import InvalidRequestError
 from trainyard.contract.problems import Problem, SpecError
-from trainyard.contract.spec import TrainingSpec, dump_spec
-from trainyard.contract.yaml_text import load_yaml
+from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
+from trainyard.contract.spec.yaml_loader import load_yaml
 
 Spec = TrainingSpec | Mapping[str, Any] | str
 """What `submit` takes: a spec, plain data, or YAML text."""

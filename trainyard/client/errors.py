@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import httpx
 from pydantic import ValidationError
 
-from trainyard.contract.places import is_loopback
+from trainyard.contract.local_paths import is_loopback
 from trainyard.contract.problems import Problem
-from trainyard.contract.resources import ErrorEnvelope
+from trainyard.contract.wire.resources import ErrorEnvelope
 
 
 class TrainyardError(Exception):

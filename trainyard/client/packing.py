@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from trainyard.contract.code import MAX_CODE_BYTES
 from trainyard.contract.problems import Problem, SpecError
+from trainyard.contract.spec.user_code import MAX_CODE_BYTES
 
 IGNORE_FILE = ".trainyardignore"
 

@@ -15,10 +15,12 @@ from trainyard.client.errors import InvalidRequestError
 from trainyard.client.ids import segment
 from trainyard.client.packing import CodeArchive
 from trainyard.client.wire import JSON, Request, given, job_path, model, page, time_text, whole
-from trainyard.contract.cluster import ClusterResource
-from trainyard.contract.findings import Examination
-from trainyard.contract.plans import AskResource, PlanResource
-from trainyard.contract.resources import (
+from trainyard.contract.spec.templates import Template
+from trainyard.contract.spec.training_spec import given_up
+from trainyard.contract.wire.cluster import ClusterResource
+from trainyard.contract.wire.diagnostics import Examination
+from trainyard.contract.wire.plans import AskResource, PlanResource
+from trainyard.contract.wire.resources import (
     ArtifactResource,
     AttemptResource,
     CheckpointResource,
@@ -30,9 +32,7 @@ from trainyard.contract.resources import (
     ScriptResource,
     UsageResource,
 )
-from trainyard.contract.spec import given_up
-from trainyard.contract.sweeps import SweepDetail, SweepResource
-from trainyard.contract.templates import Template
+from trainyard.contract.wire.sweeps import SweepDetail, SweepResource
 
 
 @dataclass(frozen=True)

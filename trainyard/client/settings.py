@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 
 from trainyard.client.errors import SettingError
-from trainyard.contract.places import (
+from trainyard.contract.local_paths import (
     DEFAULT_HOST,
     DEFAULT_PORT,
     admin_token_file,

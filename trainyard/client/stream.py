@@ -9,7 +9,7 @@ from trainyard.client.errors import TrainyardError
 from trainyard.client.retry import backoff, is_passing
 from trainyard.client.sse import RawEvent, SseDecoder
 from trainyard.client.wire import Request
-from trainyard.contract.resources import (
+from trainyard.contract.wire.resources import (
     TERMINAL,
     CheckpointResource,
     EventResource,

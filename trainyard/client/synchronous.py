@@ -31,11 +31,7 @@ from trainyard.client.settings import connection
 from trainyard.client.stream import StreamCursor, StreamEvent
 from trainyard.client.waiting import ANSWER_SECONDS, CONNECT_SECONDS, STREAM_TIMEOUT, Wait
 from trainyard.client.wire import Request, following
-from trainyard.contract.resources import (
-    CheckpointResource,
-    JobResource,
-    Page,
-)
+from trainyard.contract.wire.resources import CheckpointResource, JobResource, Page
 
 T = TypeVar("T")
 

@@ -1,1 +1,1 @@
-"""What a job is and what the parts say to each other. Imports nothing of ours; every other package imports this."""
+"""The shared contract: specs, wire formats and file layout. It imports no other package of Trainyard."""

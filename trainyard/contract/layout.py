@@ -98,7 +98,7 @@ class AttemptLayout:
         return self.root / "spool"
 
     def spool_file(self, execution: int) -> Path:
-        """One JSON record a line; see `trainyard.contract.spool`."""
+        """One JSON record a line; see `trainyard.contract.wire.spool`."""
         return self.spool / f"execution-{execution:06d}.jsonl"
 
     def spool_acknowledged(self, execution: int) -> Path:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from trainyard.contract.wording import words_of
+from trainyard.contract.validation_messages import words_of
 
 _UNION_TAGS = {
     "model": {"hf", "gpt", "convnet", "mlp"},

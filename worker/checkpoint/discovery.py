@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainyard.contract.layout import CheckpointLayout, RunLayout
-from trainyard.contract.manifest import Manifest
+from trainyard.contract.wire.manifest import Manifest
 from worker.distributed import Ranks
 from worker.errors import RefusedError
 

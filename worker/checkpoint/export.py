@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import nn
 
-from trainyard.contract.sections import HfModel
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.spec.sections import HfModel
+from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.checkpoint.export_adapter import save_adapter, save_merged
 from worker.checkpoint.export_model import save_model, save_tensors
 from worker.checkpoint.publish import publishing

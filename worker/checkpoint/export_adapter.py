@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import nn
 
-from trainyard.contract.sections import HfModel
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.spec.sections import HfModel
+from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.checkpoint.export_model import save_model, save_tensors, save_tokenizer
 from worker.engine.adapters import ADAPTER, adapter_config
 

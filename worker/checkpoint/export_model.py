@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from trainyard.contract.sections import HfModel
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.spec.sections import HfModel
+from trainyard.contract.spec.training_spec import TrainingSpec
 
 
 def save_model(folder: Path, weights: dict[str, Any], spec: TrainingSpec) -> None:

@@ -5,10 +5,10 @@ import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import CheckpointLayout, RunLayout, write_atomic
-from trainyard.contract.manifest import Manifest, ManifestFile
-from trainyard.contract.reports import CheckpointReport
+from trainyard.contract.wire.launch import LaunchDocument
+from trainyard.contract.wire.manifest import Manifest, ManifestFile
+from trainyard.contract.wire.reports import CheckpointReport
 from worker.checkpoint.discovery import Discovery, discover, file_sha256, remove, require_whole
 from worker.checkpoint.retention import removable
 from worker.checkpoint.storage import CheckpointStorage, StateDict, sync_folder

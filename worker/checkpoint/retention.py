@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from trainyard.contract.manifest import Manifest
-from trainyard.contract.sections import Checkpoint
+from trainyard.contract.spec.sections import Checkpoint
+from trainyard.contract.wire.manifest import Manifest
 
 
 def removable(manifests: Sequence[Manifest], policy: Checkpoint) -> list[int]:

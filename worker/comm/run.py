@@ -8,7 +8,7 @@ from functools import partial
 import torch.distributed as dist
 
 from trainyard.contract.layout import RunLayout, write_atomic
-from trainyard.contract.reports import Progress
+from trainyard.contract.wire.reports import Progress
 from worker.comm import report
 from worker.comm.check import check_operations, check_pairs
 from worker.comm.operations import Place

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from trainyard.contract.sections import JsonlData
+from trainyard.contract.spec.sections import JsonlData
 from worker.data.packing import pack
 from worker.data.token_rows import Piece, TokenRows, lay_out
 from worker.data.tokenizers import Tokenizer

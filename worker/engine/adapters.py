@@ -8,8 +8,8 @@ from typing import Any
 from torch import nn
 
 from trainyard.contract.closest import closest
-from trainyard.contract.sections import HfModel
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.spec.sections import HfModel
+from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.engine.state import seed_generators
 from worker.errors import RefusedError
 

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from trainyard.contract.layout import write_atomic
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.distributed import Ranks
 from worker.errors import is_out_of_memory
 from worker.reporter import Reporter

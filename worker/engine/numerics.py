@@ -2,7 +2,7 @@
 
 import torch
 
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.spec.training_spec import TrainingSpec
 
 
 def set_numerics(spec: TrainingSpec, device: torch.device) -> None:

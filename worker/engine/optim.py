@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from trainyard.contract import sections
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.spec import sections
+from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.errors import RefusedError
 from worker.tasks.base import Task
 

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.distributed import Ranks
 from worker.engine.model import ParallelModel
 from worker.engine.numerics import set_numerics

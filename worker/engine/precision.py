@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 
 import torch
 
-from trainyard.contract.sections import Amp
+from trainyard.contract.spec.sections import Amp
 
 COMPUTED_IN = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """The types of the forward pass where it is not fp32."""

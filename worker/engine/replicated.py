@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from trainyard.contract.sections import Ddp
+from trainyard.contract.spec.sections import Ddp
 from worker.distributed import Ranks
 from worker.engine.model import ParallelModel
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.distributed import Ranks
 from worker.engine.model import ParallelModel
 from worker.engine.precision import COMPUTED_IN

@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from torch import nn
 
 from trainyard.contract.closest import closest
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.errors import RefusedError
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from torch import nn
 
 from trainyard.beats import Pulse
-from trainyard.contract.reports import Progress
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.spec.training_spec import TrainingSpec
+from trainyard.contract.wire.reports import Progress
 from worker.boundary import Boundary
 from worker.checkpoint.manager import CheckpointManager
 from worker.data.sampler import GlobalBatches

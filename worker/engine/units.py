@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from trainyard.contract.sections import Fsdp
+from trainyard.contract.spec.sections import Fsdp
 
 ROOT = ""
 _LISTS = (nn.ModuleList, nn.Sequential)

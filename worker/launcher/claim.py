@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import AttemptLayout, RunLayout, create_exclusive
-from trainyard.contract.reports import Claim
-from trainyard.contract.wording import NODE_LIST
+from trainyard.contract.validation_messages import NODE_LIST
+from trainyard.contract.wire.launch import LaunchDocument
+from trainyard.contract.wire.reports import Claim
 from worker.service_client import RefusedError, RejectedError, ServiceClient, UnavailableError
 
 log = logging.getLogger(__name__)

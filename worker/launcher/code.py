@@ -9,10 +9,10 @@ import tarfile
 from datetime import UTC, datetime
 from pathlib import Path
 
-from trainyard.contract.code import MAX_CODE_BYTES, code_archive, needs_code
-from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
-from trainyard.contract.reports import Failure, FinishRecord
+from trainyard.contract.spec.user_code import MAX_CODE_BYTES, code_archive, needs_code
+from trainyard.contract.wire.launch import LaunchDocument
+from trainyard.contract.wire.reports import Failure, FinishRecord
 
 log = logging.getLogger(__name__)
 

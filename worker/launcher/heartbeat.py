@@ -4,7 +4,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from trainyard.contract.reports import Claim, Heartbeat, HeartbeatReply
+from trainyard.contract.wire.reports import Claim, Heartbeat, HeartbeatReply
 from worker.service_client import RefusedError, ServiceClient, ServiceError
 
 log = logging.getLogger(__name__)

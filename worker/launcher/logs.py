@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard.contract.reports import MAX_LOG_CHUNK
+from trainyard.contract.wire.reports import MAX_LOG_CHUNK
 from worker.launcher.log_caps import LogCaps
 from worker.service_client import Backoff, RefusedError, RejectedError, ServiceClient, UnavailableError
 

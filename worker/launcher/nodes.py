@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import AttemptLayout, write_atomic
+from trainyard.contract.wire.launch import LaunchDocument
 
 log = logging.getLogger(__name__)
 

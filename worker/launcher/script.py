@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
-from trainyard.contract.reports import ExitReason, FinishRecord
+from trainyard.contract.wire.reports import ExitReason, FinishRecord
 from worker.errors import RankError, describe_text, write_error
 from worker.launcher.ended import ended_files
 from worker.launcher.verdict import last_execution, last_step

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import worker
-from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import AttemptLayout, RunLayout
+from trainyard.contract.wire.launch import LaunchDocument
 from worker.launcher.nodes import Node, Rendezvous
 
 _PR_SET_PDEATHSIG = 1

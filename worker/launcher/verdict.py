@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
-from trainyard.contract.reports import ExitReason, Failure, FinishRecord, MetricsBatch
-from trainyard.contract.spec import TrainingSpec
-from trainyard.contract.spool import SpoolCorruptError, parse_spool
+from trainyard.contract.spec.training_spec import TrainingSpec
+from trainyard.contract.wire.reports import ExitReason, Failure, FinishRecord, MetricsBatch
+from trainyard.contract.wire.spool import SpoolCorruptError, parse_spool
 from worker.errors import failure_of, read_errors
 from worker.launcher.ended import ended_files
 from worker.memory_hints import memory_hint

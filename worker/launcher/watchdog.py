@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trainyard.beats import Beat, Phase, interval, read_beats
 from trainyard.contract.layout import AttemptLayout, write_atomic
-from trainyard.contract.reports import Failure
+from trainyard.contract.wire.reports import Failure
 
 log = logging.getLogger(__name__)
 

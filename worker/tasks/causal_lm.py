@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from trainyard.contract.sections import BuiltinData, GptModel, HfModel, JsonlData
+from trainyard.contract.spec.sections import BuiltinData, GptModel, HfModel, JsonlData
 from worker.data.jsonl import load_rows
 from worker.data.sampler import Indices
 from worker.data.stdlib import load_stdlib, windows

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.data.sampler import Indices
 from worker.engine.state import seed_generators
 from worker.errors import RefusedError

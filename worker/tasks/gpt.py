@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from trainyard.contract.sections import GptModel
+from trainyard.contract.spec.sections import GptModel
 from worker.tasks.language_loss import summed_loss
 
 

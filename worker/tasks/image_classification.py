@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from trainyard.contract.sections import BuiltinData, ConvnetModel
+from trainyard.contract.spec.sections import BuiltinData, ConvnetModel
 from worker.data.digits import load_digits
 from worker.data.sampler import Indices
 from worker.tasks.base import Examples, Tensors

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from trainyard.contract.sections import BuiltinData, MlpModel
+from trainyard.contract.spec.sections import BuiltinData, MlpModel
 from worker.data.parity import make_parity
 from worker.data.sampler import Indices
 from worker.tasks.base import Examples, Tensors

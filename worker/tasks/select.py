@@ -1,7 +1,7 @@
 """From the spec to its task. Each task's module is imported only where it is wanted."""
 
-from trainyard.contract.sections import BuiltinData, ConvnetModel, GptModel, HfModel, JsonlData, MlpModel
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.spec.sections import BuiltinData, ConvnetModel, GptModel, HfModel, JsonlData, MlpModel
+from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.errors import RefusedError
 from worker.tasks.base import Task
 

@@ -20,8 +20,9 @@ from service.api.metrics_body_schema import METRICS_BODY
 from service.api.query_params import refuse_unknown
 from service.attempts.service import Ingest, read_log
 from service.core.errors import BodyTooLargeError, InvalidRequestError
-from service.metrics.ingest.decoding import decode
-from trainyard.contract.reports import (
+from service.metrics.ingest.decode import decode_batch
+from trainyard.contract.validation_messages import RANK
+from trainyard.contract.wire.reports import (
     MAX_LOG_CHUNK,
     CheckpointReport,
     Claim,
@@ -31,7 +32,6 @@ from trainyard.contract.reports import (
     Heartbeat,
     HeartbeatReply,
 )
-from trainyard.contract.wording import RANK
 
 worker_router = APIRouter(prefix="/v1/attempts/{aid}", tags=["worker"])
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["reports"])
@@ -61,15 +61,14 @@ def heartbeat(services: ServicesDep, _worker: WorkerDep, aid: AttemptId, body: H
 @worker_router.post("/metrics", operation_id="report_metrics", openapi_extra=METRICS_BODY)
 async def metrics(request: Request, aid: AttemptId) -> Response:
     """Points, all or none; a repeated delivery changes nothing. Answered after the commit."""
-    # Plain ones do not come here but are answered by service.api.express, which says the same.
     services = await get_services(request)  # a parameter would cost a tenth of the request
-    await services.admission.check(request.headers.get("authorization"), aid, services.clock())
+    await services.worker_tokens.require(request.headers.get("authorization"), aid, services.clock())
     refuse_unknown(request)
     body = await request.body()
-    batch = decode(body, services.points.known_keys)
-    stored = await services.points.put(aid, batch, len(body))
+    batch = decode_batch(body, services.ingest_queue.known_keys)
+    stored = await services.ingest_queue.submit(aid, batch, len(body))
     services.metrics.ingested("points", len(batch.rows))
-    answer = b'{"accepted":%d,"duplicates":%d}' % (stored.fresh, stored.duplicates)
+    answer = b'{"accepted":%d,"duplicates":%d}' % (stored.inserted, stored.duplicates)
     return Response(answer, media_type="application/json")
 
 

@@ -23,7 +23,7 @@ from service.core.errors import NotFoundError
 from service.jobs import deletion as deleting
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import checkpoint_resource, page_of
-from trainyard.contract.resources import CheckpointResource, FileResource, Page
+from trainyard.contract.wire.resources import CheckpointResource, FileResource, Page
 
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["checkpoints"])
 
@@ -128,7 +128,7 @@ def _kept(services: Services, now: datetime, job_id: str) -> list[CheckpointReso
     with services.database.read() as session:
         jobs = JobRepository(session, now)
         job = jobs.get(job_id)
-        rows = jobs.checkpoints(job)
+        rows = jobs.list_checkpoints(job)
     best = best_of(rows, job.spec["checkpoint"]["keep_best"])
     return [
         checkpoint_resource(job.id, row, services.run(job.id)).model_copy(
@@ -141,7 +141,7 @@ def _kept(services: Services, now: datetime, job_id: str) -> list[CheckpointReso
 def _folder(services: Services, now: datetime, job_id: str, checkpoint_id: str) -> Path:
     with services.database.read() as session:
         jobs = JobRepository(session, now)
-        step = jobs.checkpoint(jobs.get(job_id), checkpoint_id).step
+        step = jobs.get_checkpoint(jobs.get(job_id), checkpoint_id).step
     return services.run(job_id).checkpoint(step).root
 
 

@@ -4,7 +4,7 @@ from fastapi import APIRouter
 
 from service.api.dependencies import NowDep, PersonDep, ServicesDep
 from service.cluster.repository import ClusterRepository
-from trainyard.contract.cluster import ClusterResource
+from trainyard.contract.wire.cluster import ClusterResource
 
 router = APIRouter(prefix="/v1/cluster", tags=["cluster"])
 

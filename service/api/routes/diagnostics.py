@@ -4,7 +4,7 @@ from fastapi import APIRouter
 
 from service.api.dependencies import AdminDep, ServicesDep
 from service.diagnostics.checks import examine
-from trainyard.contract.findings import Examination
+from trainyard.contract.wire.diagnostics import Examination
 
 router = APIRouter(prefix="/v1/doctor", tags=["health"])
 

@@ -11,7 +11,6 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from service.api.dependencies import Services, ServicesDep
 from service.cluster.repository import ClusterRepository
 from service.core.errors import ServiceError
-from service.core.observability import ServiceMetrics
 from service.jobs.repository import JobRepository
 from service.specs.preflight import STALE
 
@@ -22,38 +21,38 @@ _NOT_READY: dict[int | str, dict[str, Any]] = {
 }
 
 
-def health_router(metrics: ServiceMetrics) -> APIRouter:
-    """Routes without a token: they tell numbers and names of parts, nothing of any job."""
-    router = APIRouter(tags=["health"])
+router = APIRouter(tags=["health"])
+"""Routes without a token: they tell numbers and names of parts, nothing of any job."""
 
-    @router.get("/livez", operation_id="livez")
-    def livez() -> dict[str, str]:
-        """The process answers."""
-        return {"status": "ok"}
 
-    @router.get("/readyz", operation_id="readyz", responses=_NOT_READY)
-    def readyz(services: ServicesDep) -> Any:
-        """Every dependency answers; each is named. `degraded`: the API serves, and the scheduler does not answer."""
-        checks = {"database": _database(services), "runs_dir": _runs_dir(services)}
-        ready = all(state == "ok" for state in checks.values())
-        checks["scheduler"] = _scheduler(services) if checks["database"] == "ok" else "not known without the database"
-        served = "ok" if checks["scheduler"] in ("ok", NOT_ASKED) else "degraded"
-        body: dict[str, Any] = {"status": served if ready else "unavailable", "checks": checks}
-        if notes := _notes(services):
-            body["notes"] = notes
-        return JSONResponse(body, status_code=200 if ready else 503)
+@router.get("/livez", operation_id="livez")
+def livez() -> dict[str, str]:
+    """The process answers."""
+    return {"status": "ok"}
 
-    @router.get("/metrics", operation_id="prometheus", response_class=Response)
-    def prometheus(services: ServicesDep) -> Response:
-        """Prometheus' text format."""
-        now, backend = services.clock(), services.settings.backend
-        with services.database.read() as session:
-            jobs = JobRepository(session, now).count_by_status()
-            unanswered = JobRepository(session, now).count_unanswered()
-            cluster = ClusterRepository(session).resource(backend, now)
-        return Response(metrics.render(jobs, unanswered, cluster.age_seconds), media_type=CONTENT_TYPE_LATEST)
 
-    return router
+@router.get("/readyz", operation_id="readyz", responses=_NOT_READY)
+def readyz(services: ServicesDep) -> Any:
+    """Every dependency answers; each is named. `degraded`: the API serves, and the scheduler does not answer."""
+    checks = {"database": _database(services), "runs_dir": _runs_dir(services)}
+    ready = all(state == "ok" for state in checks.values())
+    checks["scheduler"] = _scheduler(services) if checks["database"] == "ok" else "not known without the database"
+    served = "ok" if checks["scheduler"] in ("ok", NOT_ASKED) else "degraded"
+    body: dict[str, Any] = {"status": served if ready else "unavailable", "checks": checks}
+    if notes := _notes(services):
+        body["notes"] = notes
+    return JSONResponse(body, status_code=200 if ready else 503)
+
+
+@router.get("/metrics", operation_id="prometheus", response_class=Response)
+def prometheus(services: ServicesDep) -> Response:
+    """Prometheus' text format."""
+    now, backend = services.clock(), services.settings.backend
+    with services.database.read() as session:
+        jobs = JobRepository(session, now).count_by_status()
+        unanswered = JobRepository(session, now).count_unconfirmed()
+        cluster = ClusterRepository(session).resource(backend, now)
+    return Response(services.metrics.render(jobs, unanswered, cluster.age_seconds), media_type=CONTENT_TYPE_LATEST)
 
 
 def _database(services: Services) -> str:

@@ -23,6 +23,7 @@ from service.api.openapi import SPEC
 from service.auth.principals import Principal
 from service.code.service import admit
 from service.core.errors import MalformedRequestError, NotFoundError
+from service.db.paging import PageRequest
 from service.jobs import (
     deletion as deleting,
 )
@@ -42,11 +43,12 @@ from service.jobs import (
     submission as submitting,
 )
 from service.jobs.listing import JobFilter, JobLists
-from service.jobs.repository import JobRepository, Window
+from service.jobs.repository import JobRepository
 from service.jobs.schemas import attempt_resource, event_resource, job_resource, page_of
 from service.planner import service as planning
 from trainyard.contract.problems import SpecError
-from trainyard.contract.resources import (
+from trainyard.contract.spec.yaml_loader import load_yaml
+from trainyard.contract.wire.resources import (
     AttemptResource,
     EventResource,
     JobResource,
@@ -57,7 +59,6 @@ from trainyard.contract.resources import (
     RetryRequest,
     ScriptResource,
 )
-from trainyard.contract.yaml_text import load_yaml
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 
@@ -178,7 +179,7 @@ def list_jobs(
     return jobs_page(services, window, wanted, now)
 
 
-def jobs_page(services: Services, window: Window, wanted: JobFilter, now: datetime) -> Page[JobResource]:
+def jobs_page(services: Services, window: PageRequest, wanted: JobFilter, now: datetime) -> Page[JobResource]:
     """One page of the jobs that are wanted."""
     with services.database.read() as session:
         jobs, more = JobLists(session).page(window, wanted)
@@ -275,7 +276,7 @@ def events(
     with services.database.read() as session:
         repository = JobRepository(session, now)
         job = repository.get(job_id)
-        rows, more = repository.events(job, window)
+        rows, more = repository.list_events(job, window)
     return page_of(rows, more, lambda row: event_resource(job.id, row), lambda event: event.id)
 
 
@@ -284,7 +285,7 @@ def attempts(services: ServicesDep, _person: PersonDep, now: NowDep, job_id: str
     """Each entry that the job had in the scheduler's queue, oldest first."""
     with services.database.read() as session:
         repository = JobRepository(session, now)
-        rows = repository.attempts(repository.get(job_id))
+        rows = repository.list_attempts(repository.get(job_id))
     return page_of(rows, False, attempt_resource, lambda attempt: attempt.id)
 
 
@@ -299,7 +300,7 @@ def script(
     """What was handed to the scheduler, for the newest attempt or the one asked for."""
     with services.database.read() as session:
         repository = JobRepository(session, now)
-        row = repository.attempt_by_number(repository.get(job_id), attempt)
+        row = repository.find_attempt(repository.get(job_id), attempt)
     if row is None and attempt is not None:
         raise NotFoundError(f"the job has no attempt {attempt}", code="attempt_not_found", param="attempt")
     if row is None or not row.script:

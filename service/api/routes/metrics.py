@@ -10,8 +10,8 @@ from service.core.errors import InvalidRequestError, NotFoundError
 from service.metrics.downsampling.levels import ENDLESS
 from service.metrics.export import compared_csv, csv_lines, point_page
 from service.metrics.queries import Wanted, read_curves
-from trainyard.contract.curves import ComparisonResource, CurveAxis, MetricsResource, PointResource
-from trainyard.contract.resources import Page
+from trainyard.contract.wire.curves import ComparisonResource, CurveAxis, MetricsResource, PointResource
+from trainyard.contract.wire.resources import Page
 
 router = APIRouter(prefix="/v1", tags=["reports"])
 

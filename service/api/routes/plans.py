@@ -11,7 +11,7 @@ from service.api.routes.jobs import SPEC_BODY, read_document
 from service.auth.principals import Principal
 from service.planner import service as actions
 from service.planner import start_estimates as asking
-from trainyard.contract.plans import AskResource, PlanResource
+from trainyard.contract.wire.plans import AskResource, PlanResource
 
 router = APIRouter(prefix="/v1", tags=["plans"])
 

@@ -17,7 +17,7 @@ from service.streaming.broadcaster import Place
 from service.streaming.global_feed import parse_place
 from service.streaming.sources import JobNews
 from service.streaming.subscription import Following
-from trainyard.contract.wording import RANK
+from trainyard.contract.validation_messages import RANK
 
 router = APIRouter(prefix="/v1", tags=["reports"])
 

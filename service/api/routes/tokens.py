@@ -20,8 +20,8 @@ from service.core.errors import InvalidRequestError
 from service.db.access_models import AuditEntry
 from service.db.models import Token
 from service.jobs.schemas import page_of
-from trainyard.contract.access import AuditResource, NewTokenResource, TokenRequest, TokenResource
-from trainyard.contract.resources import Page
+from trainyard.contract.wire.access import AuditResource, NewTokenResource, TokenRequest, TokenResource
+from trainyard.contract.wire.resources import Page
 
 router = APIRouter(prefix="/v1/tokens", tags=["access"])
 audit_router = APIRouter(prefix="/v1/audit", tags=["access"])
@@ -119,7 +119,7 @@ def token_resource(services: Services, token: Token) -> TokenResource:
 
 def _audit_resource(entry: AuditEntry) -> AuditResource:
     return AuditResource(
-        id=f"aud_{entry.no}",
+        id=f"aud_{entry.pk}",
         created_at=entry.created_at,
         actor=entry.actor,
         token_id=entry.token_id,

@@ -4,8 +4,8 @@ from fastapi import APIRouter
 
 from service.api.dependencies import PersonDep, ServicesDep
 from service.maintenance.disk import free_bytes
-from service.maintenance.repository import HousekeepingRepository
-from trainyard.contract.resources import UsageResource, UserUsage
+from service.maintenance.repository import MaintenanceRepository
+from trainyard.contract.wire.resources import UsageResource, UserUsage
 
 router = APIRouter(prefix="/v1/usage", tags=["usage"])
 
@@ -14,7 +14,7 @@ router = APIRouter(prefix="/v1/usage", tags=["usage"])
 def get(services: ServicesDep, _person: PersonDep) -> UsageResource:
     """Disk use of all jobs, by person and in all. Measured about once a minute, never while you wait."""
     with services.database.read() as session:
-        rows = HousekeepingRepository(session).usage()
+        rows = MaintenanceRepository(session).usage()
     return UsageResource(
         users=[UserUsage(name=name, jobs=count, disk_bytes=size) for name, count, size in rows],
         disk_bytes=sum(size for _, _, size in rows),

@@ -10,8 +10,13 @@ from service.db.access_models import Delivery, Webhook
 from service.jobs.schemas import page_of
 from service.webhooks import service as actions
 from service.webhooks.repository import WebhookRepository
-from trainyard.contract.access import DeliveryResource, NewWebhookResource, WebhookRequest, WebhookResource
-from trainyard.contract.resources import Page
+from trainyard.contract.wire.access import (
+    DeliveryResource,
+    NewWebhookResource,
+    WebhookRequest,
+    WebhookResource,
+)
+from trainyard.contract.wire.resources import Page
 
 router = APIRouter(prefix="/v1/webhooks", tags=["access"])
 

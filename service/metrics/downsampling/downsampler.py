@@ -10,7 +10,7 @@ from service.core.errors import UnavailableError
 from service.db.engine import Database
 from service.metrics.downsampling.buckets import Arrival, Kept, merge, spacing, stand_outs
 from service.metrics.downsampling.levels import LEVELS, width_shift
-from service.metrics.ingest.outcome import Stored
+from service.metrics.ingest.repository import InsertResult
 from service.metrics.repository import CurveRepository, Mark, Place
 
 FOLD_AT = 8192
@@ -21,7 +21,7 @@ _PAUSE_SECONDS = 2.0
 """After the database did not answer."""
 
 
-def fold(database: Database, job_no: int) -> int:
+def fold(database: Database, job_pk: int) -> int:
     """Fold the next points of a job into its buckets.
 
     Returns:
@@ -29,20 +29,20 @@ def fold(database: Database, job_no: int) -> int:
     """
     with database.read() as session:
         curves = CurveRepository(session, database)
-        known = curves.mark(job_no)
-        points = _whole(curves.pending(job_no, known.sequence if known else 0, _AT_ONCE))
+        known = curves.mark(job_pk)
+        points = _whole(curves.pending(job_pk, known.sequence if known else 0, _AT_ONCE))
         if not points:
             return 0
         mark = known or Mark(0, _spacing(points))
         up_to = points[-1][-1]
-        gone, kept = _changes(curves, job_no, mark.shift, points)
+        gone, kept = _changes(curves, job_pk, mark.shift, points)
     with database.write() as session:
         curves = CurveRepository(session, database)
         if known is None:
-            curves.start_mark(job_no, mark.shift)
-        if not curves.advance(job_no, mark.sequence, up_to):
+            curves.start_mark(job_pk, mark.shift)
+        if not curves.advance(job_pk, mark.sequence, up_to):
             return 0
-        curves.replace(job_no, gone, kept)
+        curves.replace(job_pk, gone, kept)
     return len(points)
 
 
@@ -56,27 +56,27 @@ def _whole(points: list[Arrival]) -> list[Arrival]:
 
 def _spacing(points: Sequence[Arrival]) -> int:
     by_key: dict[int, list[int]] = {}
-    for key_no, _, step, *_ in points:
-        by_key.setdefault(key_no, []).append(step)
-    _, longest = max((len(steps), key_no) for key_no, steps in by_key.items())
+    for key_pk, _, step, *_ in points:
+        by_key.setdefault(key_pk, []).append(step)
+    _, longest = max((len(steps), key_pk) for key_pk, steps in by_key.items())
     return spacing(by_key[longest])
 
 
 def _changes(
-    curves: CurveRepository, job_no: int, shift: int, points: Sequence[Arrival]
+    curves: CurveRepository, job_pk: int, shift: int, points: Sequence[Arrival]
 ) -> tuple[list[tuple[int, ...]], list[tuple[Any, ...]]]:
     gone: list[tuple[int, ...]] = []
     put: list[tuple[Any, ...]] = []
     finest = width_shift(0, shift)
     series = {key: stand_outs(sorted(group), finest) for key, group in _by_series(points).items()}
-    kept = curves.kept(job_no, [place for key, fresh in series.items() for place in _places(key, fresh, shift)])
-    for (key_no, execution), fresh in series.items():
+    kept = curves.kept(job_pk, [place for key, fresh in series.items() for place in _places(key, fresh, shift)])
+    for (key_pk, execution), fresh in series.items():
         for level in range(LEVELS):
-            before = kept[key_no, level, execution]
+            before = kept[key_pk, level, execution]
             fresh, lost = merge(before, fresh, width_shift(level, shift))
             there = {point.step for point in before}
-            gone += [(key_no, level, point.step, execution) for point in lost]
-            put += [(key_no, level, point.step, execution, *point[1:]) for point in fresh if point.step not in there]
+            gone += [(key_pk, level, point.step, execution) for point in lost]
+            put += [(key_pk, level, point.step, execution, *point[1:]) for point in fresh if point.step not in there]
     return gone, put
 
 
@@ -107,15 +107,15 @@ class Thinner:
         self._changed = threading.Condition()
         self._running = False
 
-    def stored(self, batches: Sequence[Stored]) -> None:
+    def stored(self, batches: Sequence[InsertResult]) -> None:
         """Points are in the database. Of a job that is new to this process, some may wait that were not counted."""
         with self._changed:
             for batch in batches:
-                count = self._waiting.get(batch.job_no, self._at // 2) + batch.fresh
-                self._waiting[batch.job_no] = count
+                count = self._waiting.get(batch.job_pk, self._at // 2) + batch.inserted
+                self._waiting[batch.job_pk] = count
                 if count >= self._at:
-                    self._waiting[batch.job_no] = 0
-                    self._due[batch.job_no] = None
+                    self._waiting[batch.job_pk] = 0
+                    self._due[batch.job_pk] = None
             if not self._due:
                 return
             if not self._running:
@@ -124,16 +124,16 @@ class Thinner:
             self._changed.notify()
 
     def _run(self) -> None:
-        while (job_no := self._next()) is not None:
+        while (job_pk := self._next()) is not None:
             try:
-                while fold(self._database, job_no) >= self._at:
+                while fold(self._database, job_pk) >= self._at:
                     pass
             except UnavailableError:
                 with self._changed:
-                    self._due[job_no] = None
+                    self._due[job_pk] = None
                     self._changed.wait(_PAUSE_SECONDS)
             except Exception as error:
-                structlog.get_logger("curves").error("points were not thinned", job_no=job_no, exc_info=error)
+                structlog.get_logger("curves").error("points were not thinned", job_pk=job_pk, exc_info=error)
 
     def _next(self) -> int | None:
         with self._changed:

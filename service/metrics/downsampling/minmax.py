@@ -1,4 +1,4 @@
-"""Thinning of curves: a picture needs the extremes of each bucket, not every point. Pure."""
+"""DownsampleState of curves: a picture needs the extremes of each bucket, not every point. Pure."""
 
 from bisect import bisect_left
 from collections.abc import Sequence

@@ -1,68 +1,69 @@
-"""All SQL of writing points, as driver statements: this path carries everything that training reports."""
+"""All SQL that writes points. It uses the driver directly, because every reported point passes through here."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import msgspec
 
 from service.db.arrays import inside
 from service.db.raw import Plain, Statement
-from service.metrics.ingest.decoding import PointBatch, Row
+from service.metrics.values import PointRow
 
 _STATEMENT_ROWS = (500, 100, 10, 1)
-"""Few sizes, so that SQLite's cache holds every statement. A statement runs without Python's lock; one row at a time
-would fight for it."""
+"""Rows per INSERT on SQLite. A few fixed sizes keep every statement in SQLite's cache. A statement runs without the
+GIL, for which single-row statements would contend."""
 
-_TARGET = (
-    "a.id, a.execution, a.max_restarts, a.reported_execution, a.resumed_from_step, j.no, j.id, j.attempt_id, j.sequence"
+_ATTEMPT = (
+    "a.id, a.execution, a.max_restarts, a.reported_execution, a.resumed_from_step, j.pk, j.id, j.attempt_id, j.sequence"
 )
-_OF_JOBS = "FROM attempts a JOIN jobs j ON j.no = a.job_no WHERE a.id"
-# Of many rows as one, and of one for many: after each step of a statement, too, the thread waits for Python's lock.
-_SQLITE_TARGETS = (
-    f"SELECT json_group_array(json_array({_TARGET}, j.latest)) {_OF_JOBS} IN (SELECT value FROM json_each(?))"  # noqa: S608
+_FROM_ATTEMPTS = "FROM attempts a JOIN jobs j ON j.pk = a.job_pk WHERE a.id"
+# One row carries all results, and one parameter all values: the thread waits for the GIL after each row as well.
+_SQLITE_ATTEMPTS = (
+    f"SELECT json_group_array(json_array({_ATTEMPT}, j.latest)) {_FROM_ATTEMPTS} IN (SELECT value FROM json_each(?))"  # noqa: S608
 )
 _SQLITE_SAVE = (
     "UPDATE jobs SET sequence = json_extract(w.value, '$[1]'), updated_at = ?, latest = json_extract(w.value, '$[2]'),"
     " progress = COALESCE(json_extract(w.value, '$[3]'), progress)"
-    " FROM json_each(?) AS w WHERE jobs.no = json_extract(w.value, '$[0]')"
+    " FROM json_each(?) AS w WHERE jobs.pk = json_extract(w.value, '$[0]')"
 )
-_SQLITE_INSERT = "INSERT INTO points (job_no, execution, sequence, key_no, step, value, special, time) VALUES "
+_SQLITE_INSERT = "INSERT INTO points (job_pk, execution, sequence, key_pk, step, value, special, time) VALUES "
 _POSTGRES_LOCK = (
-    "SELECT no FROM jobs WHERE no IN (SELECT job_no FROM attempts WHERE id = ANY(?)) ORDER BY no FOR UPDATE"
+    "SELECT pk FROM jobs WHERE pk IN (SELECT job_pk FROM attempts WHERE id = ANY(?)) ORDER BY pk FOR UPDATE"
 )
-_POSTGRES_TARGETS = f"SELECT {_TARGET}, CAST(j.latest AS TEXT) {_OF_JOBS} = ANY(?)"
+_POSTGRES_ATTEMPTS = f"SELECT {_ATTEMPT}, CAST(j.latest AS TEXT) {_FROM_ATTEMPTS} = ANY(?)"
 _POSTGRES_INSERT = (
-    "WITH fresh AS (INSERT INTO points (job_no, execution, sequence, key_no, step, value, special, time)"
+    "WITH fresh AS (INSERT INTO points (job_pk, execution, sequence, key_pk, step, value, special, time)"
     " SELECT * FROM unnest(?::bigint[], ?::bigint[], ?::bigint[], ?::bigint[], ?::bigint[],"
     " ?::float8[], ?::smallint[], ?::bigint[])"
-    " ON CONFLICT DO NOTHING RETURNING sequence, job_no)"
-    " SELECT job_no, sequence, count(*) FROM fresh GROUP BY job_no, sequence"
+    " ON CONFLICT DO NOTHING RETURNING sequence, job_pk)"
+    " SELECT job_pk, sequence, count(*) FROM fresh GROUP BY job_pk, sequence"
 )
 _POSTGRES_SAVE = (
     "UPDATE jobs SET sequence = w.sequence, updated_at = ?, latest = w.latest,"
     " progress = COALESCE(w.progress, jobs.progress)"
-    " FROM json_to_recordset(?::json) AS w(no bigint, sequence bigint, latest jsonb, progress jsonb)"
-    " WHERE jobs.no = w.no"
+    " FROM json_to_recordset(?::json) AS w(pk bigint, sequence bigint, latest jsonb, progress jsonb)"
+    " WHERE jobs.pk = w.pk"
 )
 
 
 @dataclass(slots=True)
 class JobState:
-    """A locked job; what a group changes of it is written once."""
+    """A locked job. The changes of a group are written once, at its end."""
 
-    no: int
+    pk: int
     id: str
     current_attempt: str | None
     sequence: int
     latest: dict[str, Any]
     progress: dict[str, Any] | None = None
-    """New, where it is set."""
+    """New progress; None leaves the stored one unchanged."""
 
 
 @dataclass(slots=True)
-class Target:
-    """An attempt and its job, as they are now."""
+class AttemptState:
+    """An attempt and its locked job."""
 
     attempt_id: str
     first_execution: int
@@ -73,51 +74,25 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class NumberedRows:
-    """One batch's rows with their place in the job's stream, and the numbers of their keys."""
+class AcceptedBatch:
+    """The rows of one batch with their number in the job's sequence."""
 
-    target: Target
+    job: JobState
     execution: int
     sequence: int
-    rows: Sequence[Row]
-    keys: dict[str, int]
+    rows: Sequence[PointRow]
 
 
 @dataclass(frozen=True, slots=True)
-class Reported:
-    """Who reports for an attempt."""
+class InsertResult:
+    """The result of a batch that is in the database."""
 
-    job_no: int
-    execution: int
-    resumed_from_step: int
-
-
-@dataclass
-class Known:
-    """What one process remembers of what it has committed; only ever true, so that losing it costs time alone."""
-
-    names: dict[str, int] = field(default_factory=dict)
-    executions: set[tuple[str, int]] = field(default_factory=set)
-    """Attempt and execution."""
-    job_keys: dict[str, set[int]] = field(default_factory=dict)
-    """By attempt: job numbers can be given again after a deletion."""
-    reported: dict[str, Reported] = field(default_factory=dict)
-    """By attempt; another process may have moved on."""
-
-    def covers(self, attempt_id: str, batch: PointBatch) -> bool:
-        """Whether such a batch was stored before: same execution, no new name."""
-        reported, keys = self.reported.get(attempt_id), self.job_keys.get(attempt_id, ())
-        return (
-            reported is not None
-            and (batch.execution, batch.resumed_from_step) == (reported.execution, reported.resumed_from_step)
-            and all(self.names.get(name) in keys for name in {row[0] for row in batch.rows})
-        )
-
-    def forget(self) -> None:
-        self.names.clear()
-        self.executions.clear()
-        self.job_keys.clear()
-        self.reported.clear()
+    inserted: int
+    """Points that were new."""
+    duplicates: int
+    job_pk: int
+    job_id: str
+    sequence: int
 
 
 class PointsRepository:
@@ -126,129 +101,128 @@ class PointsRepository:
     def __init__(self, transaction: Plain):
         self._transaction = transaction
 
-    def targets(self, attempt_ids: Sequence[str]) -> dict[str, Target]:
-        """The attempts with their jobs, which are locked in one order so that no two writers wait for each other."""
+    def lock_attempts(self, attempt_ids: Sequence[str]) -> dict[str, AttemptState]:
+        """Return the attempts by id and lock their jobs, always in the same order to avoid deadlocks."""
         if self._transaction.is_sqlite:
-            (cursor,) = self._transaction.together((_SQLITE_TARGETS, (_text(attempt_ids),)))
+            (cursor,) = self._transaction.together((_SQLITE_ATTEMPTS, (_json(attempt_ids),)))
             rows: Iterable[Any] = msgspec.json.decode(cursor.fetchone()[0])
         else:
-            wanted = (list(attempt_ids),)
-            # Two statements, so that the second sees what was committed while the first waited.
-            rows = self._transaction.together((_POSTGRES_LOCK, wanted), (_POSTGRES_TARGETS, wanted))[1].fetchall()
-        found: dict[str, Target] = {}
-        jobs_by_no: dict[int, JobState] = {}
-        for attempt_id, first, restarts, reported, resumed, no, job_id, current, sequence, latest in rows:
-            job = jobs_by_no.get(no) or JobState(no, job_id, current, sequence, msgspec.json.decode(latest))
-            jobs_by_no[no] = job
-            found[attempt_id] = Target(attempt_id, first, restarts, reported, resumed, job)
-        return found
+            ids = (list(attempt_ids),)
+            # Two statements: the second reads what was committed while the first waited for the locks.
+            rows = self._transaction.together((_POSTGRES_LOCK, ids), (_POSTGRES_ATTEMPTS, ids))[1].fetchall()
+        attempts: dict[str, AttemptState] = {}
+        jobs: dict[int, JobState] = {}
+        for attempt_id, first, restarts, reported, resumed, pk, job_id, current, sequence, latest in rows:
+            if pk not in jobs:
+                jobs[pk] = JobState(pk, job_id, current, sequence, msgspec.json.decode(latest))
+            attempts[attempt_id] = AttemptState(attempt_id, first, restarts, reported, resumed, jobs[pk])
+        return attempts
 
     def key_numbers(self, names: Iterable[str]) -> dict[str, int]:
-        """The number of each of these names that has one."""
-        found: dict[str, int] = {}
-        wanted = sorted(names)
-        for start in range(0, len(wanted), 500):
-            some = wanted[start : start + 500]
-            marks = ",".join("?" * len(some))
-            query = f"SELECT name, no FROM metric_keys WHERE name IN ({marks})"  # noqa: S608
-            found.update((name, no) for name, no in self._run(query, some))
-        return found
+        """Return the number of each of these metric names that has one."""
+        numbers: dict[str, int] = {}
+        ordered = sorted(names)
+        for start in range(0, len(ordered), 500):
+            chunk = ordered[start : start + 500]
+            placeholders = ",".join("?" * len(chunk))
+            query = f"SELECT name, pk FROM metric_keys WHERE name IN ({placeholders})"  # noqa: S608
+            numbers.update((name, pk) for name, pk in self._transaction.run(query, chunk))
+        return numbers
 
     def add_keys(self, names: Iterable[str]) -> None:
-        self._many(
+        self._transaction.many(
             "INSERT INTO metric_keys (name) VALUES (?) ON CONFLICT DO NOTHING", [(name,) for name in sorted(names)]
         )
 
-    def job_keys(self, job_no: int) -> set[int]:
-        return {row[0] for row in self._run("SELECT key_no FROM job_keys WHERE job_no = ?", (job_no,))}
+    def job_keys(self, job_pk: int) -> set[int]:
+        return {row[0] for row in self._transaction.run("SELECT key_pk FROM job_keys WHERE job_pk = ?", (job_pk,))}
 
-    def add_job_keys(self, job_no: int, keys: Iterable[int]) -> None:
-        rows = [(job_no, key) for key in sorted(keys)]
-        self._many("INSERT INTO job_keys (job_no, key_no) VALUES (?, ?) ON CONFLICT DO NOTHING", rows)
+    def add_job_keys(self, job_pk: int, keys: Iterable[int]) -> None:
+        rows = [(job_pk, key) for key in sorted(keys)]
+        self._transaction.many("INSERT INTO job_keys (job_pk, key_pk) VALUES (?, ?) ON CONFLICT DO NOTHING", rows)
 
-    def add_execution(self, target: Target, number: int, resumed: int, now: int) -> None:
-        """Note an execution's start; the first word about it stands."""
-        self._run(
-            "INSERT INTO executions (job_no, number, attempt_id, resumed_from_step, created_at)"
+    def add_execution(self, attempt: AttemptState, number: int, resumed: int, now: int) -> None:
+        """Record the start of an execution; an existing record stays unchanged."""
+        self._transaction.run(
+            "INSERT INTO executions (job_pk, number, attempt_id, resumed_from_step, created_at)"
             " VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-            (target.job.no, number, target.attempt_id, resumed, now),
+            (attempt.job.pk, number, attempt.attempt_id, resumed, now),
         )
 
-    def store(self, batches: Sequence[NumberedRows], jobs: Sequence[JobState], now: int) -> list[int]:
-        """Store the points that are new, and what the group changed of its jobs; a point that is there stays as it is.
-        Comes last: on Postgres the same trip commits.
+    def set_reported_execution(self, attempt: AttemptState) -> None:
+        """Save the highest execution that has reported."""
+        self._transaction.run(
+            "UPDATE attempts SET reported_execution = ?, resumed_from_step = ? WHERE id = ?",
+            (attempt.reported_execution, attempt.resumed_from_step, attempt.attempt_id),
+        )
 
-        Returns:
-            How many points were new, of each batch.
+    def store(
+        self, batches: Sequence[AcceptedBatch], jobs: Sequence[JobState], keys: dict[str, int], now: int
+    ) -> list[InsertResult]:
+        """Insert the points that are new and save the changed jobs; existing points stay unchanged.
+
+        It must be the last call of the transaction: on Postgres the same round trip commits.
+
+        Args:
+            keys: Number of every metric name in the batches.
+            now: Time in microseconds.
         """
         if not jobs:
             return []
-        self._transaction.touched.update(job.no for job in jobs)
-        if not self._transaction.is_sqlite:
-            return self._store_postgres(batches, jobs, now)
-        changed = [(job.no, job.sequence, _text(job.latest), _text(job.progress)) for job in jobs]
-        self._run(_SQLITE_SAVE, (now, _text(changed)))
-        return [self._add_sqlite(batch) for batch in batches]
+        self._transaction.touched.update(job.pk for job in jobs)
+        counts = (self._store_sqlite if self._transaction.is_sqlite else self._store_postgres)(batches, jobs, keys, now)
+        return [
+            InsertResult(count, len(batch.rows) - count, batch.job.pk, batch.job.id, batch.sequence)
+            for batch, count in zip(batches, counts, strict=True)
+        ]
 
-    def _add_sqlite(self, batch: NumberedRows) -> int:
-        rows, fresh, done = batch.rows, 0, 0
-        keys = batch.keys
+    def _store_sqlite(
+        self, batches: Sequence[AcceptedBatch], jobs: Sequence[JobState], keys: dict[str, int], now: int
+    ) -> list[int]:
+        changed = [(job.pk, job.sequence, _json(job.latest), _json(job.progress)) for job in jobs]
+        self._transaction.run(_SQLITE_SAVE, (now, _json(changed)))
+        return [self._insert_sqlite(batch, keys) for batch in batches]
+
+    def _insert_sqlite(self, batch: AcceptedBatch, keys: dict[str, int]) -> int:
+        rows, inserted, done = batch.rows, 0, 0
         for size in _STATEMENT_ROWS:
             while len(rows) - done >= size:
-                some = rows[done : done + size]
-                done += size
-                values: list[Any] = [batch.target.job.no, batch.execution, batch.sequence]
-                for key, step, value, special, time in some:
+                values: list[Any] = [batch.job.pk, batch.execution, batch.sequence]
+                for key, step, value, special, time in rows[done : done + size]:
                     values += (keys[key], step, value, special, time)
-                fresh += self._run(_insert_of(size), values).rowcount
-        return fresh
+                inserted += self._transaction.run(_sqlite_insert(size), values).rowcount
+                done += size
+        return inserted
 
-    def _store_postgres(self, batches: Sequence[NumberedRows], jobs: Sequence[JobState], now: int) -> list[int]:
+    def _store_postgres(
+        self, batches: Sequence[AcceptedBatch], jobs: Sequence[JobState], keys: dict[str, int], now: int
+    ) -> list[int]:
         changed = [
-            {"no": job.no, "sequence": job.sequence, "latest": job.latest, "progress": job.progress} for job in jobs
+            {"pk": job.pk, "sequence": job.sequence, "latest": job.latest, "progress": job.progress} for job in jobs
         ]
-        statements: list[Statement] = [(_POSTGRES_SAVE, (now, _text(changed)))]
-        columns = [_columns(batch) for batch in batches if batch.rows]
+        statements: list[Statement] = [(_POSTGRES_SAVE, (now, _json(changed)))]
+        columns = [_array_bodies(batch, keys) for batch in batches if batch.rows]
         if columns:
             literals = ["{" + ",".join(column) + "}" for column in zip(*columns, strict=True)]
             statements.append((_POSTGRES_INSERT, literals))
         cursors = self._transaction.together(*statements, last=True)
-        counts = {(job, seq): n for job, seq, n in cursors[1].fetchall()} if columns else {}
-        return [counts.get((batch.target.job.no, batch.sequence), 0) for batch in batches]
-
-    def note_execution(self, target: Target) -> None:
-        """The highest execution that has reported."""
-        self._run(
-            "UPDATE attempts SET reported_execution = ?, resumed_from_step = ? WHERE id = ?",
-            (target.reported_execution, target.resumed_from_step, target.attempt_id),
-        )
-
-    def _run(self, statement: str, values: Sequence[Any]) -> Any:
-        return self._transaction.run(statement, values)
-
-    def _many(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        self._transaction.many(statement, rows)
+        counts = {(job, sequence): n for job, sequence, n in cursors[1].fetchall()} if columns else {}
+        return [counts.get((batch.job.pk, batch.sequence), 0) for batch in batches]
 
 
-def _text(value: Any) -> str | None:
+def _json(value: Any) -> str | None:
     return None if value is None else msgspec.json.encode(value).decode()
 
 
-def _columns(batch: NumberedRows) -> list[str]:
-    """What is inside the array literal of each column."""
-    keys, steps, values, specials, times = zip(*batch.rows, strict=True)
-    shared = (batch.target.job.no, batch.execution, batch.sequence)
-    numbers = ([batch.keys[key] for key in keys], steps, values, specials, times)
-    same = [",".join([str(one)] * len(batch.rows)) for one in shared]
-    return same + [inside(column) for column in numbers]
+def _array_bodies(batch: AcceptedBatch, keys: dict[str, int]) -> list[str]:
+    """Return the content of the Postgres array literal of each column."""
+    names, steps, values, specials, times = zip(*batch.rows, strict=True)
+    constants = (batch.job.pk, batch.execution, batch.sequence)
+    columns = ([keys[name] for name in names], steps, values, specials, times)
+    repeated = [",".join([str(constant)] * len(batch.rows)) for constant in constants]
+    return repeated + [inside(column) for column in columns]
 
 
-_inserts: dict[int, str] = {}
-
-
-def _insert_of(size: int) -> str:
-    statement = _inserts.get(size)
-    if statement is None:
-        rows = ",".join(["(?1,?2,?3,?,?,?,?,?)"] * size)
-        statement = _inserts[size] = f"{_SQLITE_INSERT}{rows} ON CONFLICT DO NOTHING"
-    return statement
+@cache
+def _sqlite_insert(rows: int) -> str:
+    return f"{_SQLITE_INSERT}{','.join(['(?1,?2,?3,?,?,?,?,?)'] * rows)} ON CONFLICT DO NOTHING"

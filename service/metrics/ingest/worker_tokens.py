@@ -1,4 +1,4 @@
-"""Whose batch is it: a worker's token, looked up once in a while instead of with each of its batches."""
+"""Cache of authenticated worker tokens, so that metrics requests need no database query each."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -8,31 +8,36 @@ from starlette.concurrency import run_in_threadpool
 from service.auth.principals import Principal
 from service.core.errors import PermissionDeniedError
 
-TRUSTED_FOR = timedelta(seconds=10)
-"""A token that ends is refused this much later at most."""
-_REMEMBERED = 10_000
+CACHE_DURATION = timedelta(seconds=10)
+"""A revoked token is rejected at most this much later."""
+_MAX_ENTRIES = 10_000
 
 
-class Admission:
-    """Remembers which header opened which attempt."""
+class WorkerTokenCache:
+    """Remembers which Authorization header was authenticated for which attempt."""
 
     def __init__(self, authenticate: Callable[[str | None, datetime], Principal]):
-        """`authenticate` may ask the database; it raises AuthenticationError."""
+        """
+        Args:
+            authenticate: Looks the token up in the database; raises AuthenticationError.
+        """
         self._authenticate = authenticate
-        self._seen: dict[tuple[str, str], datetime] = {}
+        self._checked_at: dict[tuple[str, str], datetime] = {}
 
-    def remembers(self, authorization: str, attempt_id: str, now: datetime) -> bool:
-        """Whether it was good a moment ago."""
-        seen = self._seen.get((authorization, attempt_id))
-        return seen is not None and seen <= now < seen + TRUSTED_FOR
+    async def require(self, authorization: str | None, attempt_id: str, now: datetime) -> None:
+        """Require the header to hold the token of this attempt's worker.
 
-    async def check(self, authorization: str | None, attempt_id: str, now: datetime) -> None:
-        """Raises AuthenticationError, or PermissionDeniedError when the token is another attempt's."""
-        if self.remembers(authorization or "", attempt_id, now):
+        Raises:
+            AuthenticationError: The token is missing, unknown or expired.
+            PermissionDeniedError: The token belongs to another attempt or to a user.
+        """
+        entry = (authorization or "", attempt_id)
+        checked_at = self._checked_at.get(entry)
+        if checked_at is not None and checked_at <= now < checked_at + CACHE_DURATION:
             return
         principal = await run_in_threadpool(self._authenticate, authorization, now)
         if principal.kind != "worker" or principal.id != attempt_id:
-            raise PermissionDeniedError("this token is not the one of this attempt's worker")
-        if len(self._seen) >= _REMEMBERED:
-            self._seen.clear()
-        self._seen[(authorization or "", attempt_id)] = now
+            raise PermissionDeniedError("this token does not belong to the worker of this attempt")
+        if len(self._checked_at) >= _MAX_ENTRIES:
+            self._checked_at.clear()
+        self._checked_at[entry] = now

@@ -28,7 +28,7 @@ class Superseded:
 class Answer:
     """What became of one hand-over."""
 
-    job_no: int
+    job_pk: int
     attempt_id: str
     outcome: SubmitOutcome | NotAsked | Superseded
 
@@ -71,13 +71,13 @@ class HandOvers:
         """From its beginning until its answer is collected."""
         return attempt_id in self._under_way
 
-    def begin(self, job_no: int, attempt_id: str, work: Callable[[], SubmitOutcome | NotAsked | Superseded]) -> None:
+    def begin(self, job_pk: int, attempt_id: str, work: Callable[[], SubmitOutcome | NotAsked | Superseded]) -> None:
         """Start one; the caller has made sure that there is room."""
         if self.threads == 0:
-            self._answers.append(Answer(job_no, attempt_id, work()))
+            self._answers.append(Answer(job_pk, attempt_id, work()))
             return
         thread = threading.Thread(
-            target=self._run, args=(job_no, attempt_id, work), name=f"submit-{attempt_id}", daemon=True
+            target=self._run, args=(job_pk, attempt_id, work), name=f"submit-{attempt_id}", daemon=True
         )
         with self._lock:
             self._under_way[attempt_id] = thread
@@ -85,7 +85,7 @@ class HandOvers:
             thread.start()
         except RuntimeError as error:
             with self._lock:
-                self._answers.append(Answer(job_no, attempt_id, NotAsked(str(error))))
+                self._answers.append(Answer(job_pk, attempt_id, NotAsked(str(error))))
 
     def collect(self) -> Iterator[Answer]:
         """The answers so far; each is kept until the next one is wanted, in case it could not be recorded."""
@@ -103,7 +103,7 @@ class HandOvers:
             if thread is not None:
                 thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _run(self, job_no: int, attempt_id: str, work: Callable[[], SubmitOutcome | NotAsked | Superseded]) -> None:
+    def _run(self, job_pk: int, attempt_id: str, work: Callable[[], SubmitOutcome | NotAsked | Superseded]) -> None:
         try:
             outcome = work()
         except Exception as error:
@@ -111,5 +111,5 @@ class HandOvers:
             log.exception("hand-over failed", attempt=attempt_id)
             outcome = Ambiguous(str(error))
         with self._lock:
-            self._answers.append(Answer(job_no, attempt_id, outcome))
+            self._answers.append(Answer(job_pk, attempt_id, outcome))
         self.done()

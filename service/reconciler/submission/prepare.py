@@ -18,16 +18,16 @@ from service.core.errors import InvalidSpecError, LeaseLostError, UnavailableErr
 from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
-from service.jobs.submission import FORCED
+from service.jobs.submission import PREFLIGHT_OVERRIDDEN
 from service.planner.service import accept, outsized, ungiven
 from service.reconciler.submission.pool import NotAsked, Superseded
 from service.scheduler.base import LaunchPlan, Rejected
 from service.scheduler.launch_document import MSG_UNKNOWN_ACCELERATOR, launch_document
 from service.scheduler.launch_plan import inherited_environment, plan_launch
-from trainyard.contract.launch import LaunchDocument, Origin
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
 from trainyard.contract.problems import Problem
-from trainyard.contract.spec import dump_spec, parse_spec
+from trainyard.contract.spec.training_spec import dump_spec, parse_spec
+from trainyard.contract.wire.launch import LaunchDocument, Origin
 
 _STALE = timedelta(seconds=60)
 """Who said longer ago that it asks, because it was stopped or its disk is slow, says so again before it does."""
@@ -66,7 +66,7 @@ class Preparation:
         """Make everything ready; a plan means that the scheduler is to be asked now, by this caller alone.
 
         Args:
-            seen: the attempt's `handed_over_at` on which the decision to ask was made.
+            seen: the attempt's `last_submit_at` on which the decision to ask was made.
             asking: the longest that the question can be under way.
         """
         token = new_worker_token(attempt_id)
@@ -103,11 +103,11 @@ class Preparation:
             return []
         return ungiven(session, self.services.settings, parse_spec(job.spec), self.services.clock())
 
-    def settle(self, job_no: int) -> Settled:
+    def settle(self, job_pk: int) -> Settled:
         """What of a new job waited for the cluster's first snapshot. Reads its model's folder: in no session."""
         now = self.services.clock()
         with self.services.database.read() as session:
-            job = JobRepository(session, now).by_number(job_no)
+            job = JobRepository(session, now).load(job_pk)
             document, resources = job.spec, parse_spec(job.spec).resources
             if find_place(session, self.services.settings, resources, now).accelerator is None:
                 return Settled(waiting=MSG_UNKNOWN_ACCELERATOR)
@@ -118,7 +118,7 @@ class Preparation:
         except InvalidSpecError as error:
             return Settled(problems=error.problems)
 
-    def outsized(self, job_no: int, settled: dict[str, Any] | None = None) -> list[Problem]:
+    def outsized(self, job_pk: int, settled: dict[str, Any] | None = None) -> list[Problem]:
         """Why a new job cannot fit the memory of the GPUs it asks for. Reads its model's folder: in no session.
 
         Args:
@@ -128,8 +128,8 @@ class Preparation:
             return []
         with self.services.database.read() as session:
             jobs = JobRepository(session, self.services.clock())
-            job = jobs.by_number(job_no)
-            if job.attempts or jobs.last_event(job, FORCED, since=None):
+            job = jobs.load(job_pk)
+            if job.attempts or jobs.last_event(job, PREFLIGHT_OVERRIDDEN, since=None):
                 return []
             document = settled or job.spec
         return outsized(self.services, document, self.services.clock())
@@ -137,7 +137,7 @@ class Preparation:
     def _load(self, job_id: str, attempt_id: str) -> tuple[Job, Attempt]:
         with self.services.database.read() as session:
             jobs = JobRepository(session, self.services.clock())
-            return jobs.get(job_id), jobs.attempt(attempt_id)
+            return jobs.get(job_id), jobs.get_attempt(attempt_id)
 
     def _announce(
         self,
@@ -152,12 +152,12 @@ class Preparation:
         """Commit that the scheduler is about to be asked; False where another has done so since."""
         with lease.write() as session:
             jobs = JobRepository(session, self.services.clock())
-            jobs.locked(job.no)
-            row = jobs.fresh_attempt(attempt_id)
-            if row.handed_over_at != seen or row.scheduler_id is not None or row.ended_at is not None:
+            jobs.get_for_update(job.pk)
+            row = jobs.reload_attempt(attempt_id)
+            if row.last_submit_at != seen or row.scheduler_id is not None or row.ended_at is not None:
                 return False
-            row.handed_over_at, row.token_hash, row.script = until, token_hash, script
-            row.lookups = 0
+            row.last_submit_at, row.token_hash, row.script = until, token_hash, script
+            row.absence_checks = 0
             session.flush()
             self.services.crash("prepare.before-commit")
         return True

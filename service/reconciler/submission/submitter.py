@@ -37,8 +37,8 @@ from service.scheduler.base import (
 )
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.problems import Problem
-from trainyard.contract.reports import Failure
-from trainyard.contract.spec import parse_spec
+from trainyard.contract.spec.training_spec import parse_spec
+from trainyard.contract.wire.reports import Failure
 
 log = structlog.get_logger("submit")
 
@@ -87,19 +87,19 @@ class Submitter:
     def _policy(self) -> LookupPolicy:
         return lookup_policy(self.scheduler.name, self.services.settings)
 
-    def submit(self, job_no: int) -> None:
+    def submit(self, job_pk: int) -> None:
         """Begin the next attempt of a queued job, where there is room for one more question."""
         if not self.hand_overs.room:
             return
-        now, settled = self.services.clock(), self.preparation.settle(job_no)
-        outsized = self.preparation.outsized(job_no, settled.spec)
+        now, settled = self.services.clock(), self.preparation.settle(job_pk)
+        outsized = self.preparation.outsized(job_pk, settled.spec)
         with self.lease.write() as session:
             jobs = JobRepository(session, now)
-            job = jobs.locked(job_no)
+            job = jobs.get_for_update(job_pk)
             if job.status != "queued" or job.desired != "run":
                 return
             if settled.waiting:
-                jobs.say(job, f"not handed over yet: {settled.waiting}")
+                jobs.set_status_message(job, f"not handed over yet: {settled.waiting}")
                 return
             job.spec = settled.spec or job.spec
             if problems := [*settled.problems, *self.preparation.refusals(session, job), *outsized]:
@@ -108,7 +108,7 @@ class Submitter:
                 return
             attempt = self._new_attempt(jobs, job, now)
             session.add(attempt)
-            jobs.move(job, "submitting", f"being handed to the scheduler ({self.scheduler.name})")
+            jobs.transition(job, "submitting", f"being handed to the scheduler ({self.scheduler.name})")
             self.services.crash("submit.before-intent")
         self.services.crash("submit.after-intent")
         self._begin(job, attempt)
@@ -126,7 +126,7 @@ class Submitter:
             if job.desired == "run" and job.status_message != _TAKES_LONG:
                 self._tell_how_long(attempt)
             return
-        if attempt.handed_over_at is None:
+        if attempt.last_submit_at is None:
             self._never_asked(job, attempt)
             return
         now, policy = self.services.clock(), self._policy
@@ -137,7 +137,7 @@ class Submitter:
         self.looked[attempt.id] = now
         self.services.crash("resolve.after-look")
         if found:
-            watched = self._record(job.no, attempt.id, Accepted(found[0]), note="found again by its tag")
+            watched = self._record(job.pk, attempt.id, Accepted(found[0]), note="found again by its tag")
             self.services.metrics.adoption("name")
             self.services.crash("resolve.after-adoption")
             self._give_back(attempt.tag, folder, watched, found)
@@ -145,22 +145,22 @@ class Submitter:
             self._begin(job, attempt)
 
     def _tell_how_long(self, attempt: Attempt) -> None:
-        now, until = self.services.clock(), attempt.handed_over_at
+        now, until = self.services.clock(), attempt.last_submit_at
         if until is None or now - (until - self._policy.asking) < _LONG:
             return
         with self.lease.write() as session:
             jobs = JobRepository(session, now)
-            row = jobs.locked(attempt.job_no)
+            row = jobs.get_for_update(attempt.job_pk)
             if row.status == "submitting" and row.desired == "run" and row.attempt_id == attempt.id:
-                jobs.say(row, _TAKES_LONG)
+                jobs.set_status_message(row, _TAKES_LONG)
 
     def adopt(self, job: Job, attempt: Attempt, scheduler_id: str) -> None:
         """Watch the job that has claimed the attempt, and no other of its name."""
         with self.lease.write() as session:
             jobs = JobRepository(session, self.services.clock())
-            row, fresh = jobs.locked(job.no), jobs.attempt(attempt.id)
+            row, fresh = jobs.get_for_update(job.pk), jobs.get_attempt(attempt.id)
             fresh.scheduler_id = scheduler_id
-            jobs.event(row, "submitted", f"the scheduler has it as {scheduler_id}, says the claim in its folder")
+            jobs.add_event(row, "submitted", f"the scheduler has it as {scheduler_id}, says the claim in its folder")
         self.services.metrics.adoption("claim")
         log.info("adopted", scheduler_id=scheduler_id)
 
@@ -189,14 +189,14 @@ class Submitter:
             self._not_asked(answer, answer.outcome.message)
         else:
             self.postponed.forget(answer.attempt_id)
-            watched = self._record(answer.job_no, answer.attempt_id, answer.outcome)
+            watched = self._record(answer.job_pk, answer.attempt_id, answer.outcome)
             if isinstance(answer.outcome, Accepted) and watched != answer.outcome.scheduler_id:
                 self._second(answer, answer.outcome.scheduler_id, watched)
 
     def _second(self, answer: Answer, double: str, watched: str | None) -> None:
         with self.services.database.read() as session:
             jobs = JobRepository(session, self.services.clock())
-            job, attempt = jobs.by_number(answer.job_no), jobs.attempt(answer.attempt_id)
+            job, attempt = jobs.load(answer.job_pk), jobs.get_attempt(answer.attempt_id)
         try:
             self._give_back(attempt.tag, self.services.run(job.id).attempt(attempt.number), watched, [double])
         except SchedulerUnavailableError as error:
@@ -224,44 +224,44 @@ class Submitter:
         """Count one more clean look; True when it is to be submitted again."""
         with self.lease.write() as session:
             jobs = JobRepository(session, now)
-            fresh = jobs.attempt(attempt.id)
-            fresh.lookups += 1
-            asked = fresh.handed_over_at or fresh.created_at
+            fresh = jobs.get_attempt(attempt.id)
+            fresh.absence_checks += 1
+            asked = fresh.last_submit_at or fresh.created_at
             if asked > now + policy.asking:
                 # The clock was ahead when that was written.
-                fresh.handed_over_at = now + policy.asking
+                fresh.last_submit_at = now + policy.asking
                 return False
             self.services.crash("resolve.before-count")
-            sure = fresh.lookups >= policy.times and now - asked >= policy.after
-            if sure and jobs.locked(job.no).desired != "run":
+            sure = fresh.absence_checks >= policy.times and now - asked >= policy.after
+            if sure and jobs.get_for_update(job.pk).desired != "run":
                 self._give_up(jobs, job, attempt)
                 return False
         self.services.crash("resolve.after-count")
         return sure and self.hand_overs.room
 
     def _give_up(self, jobs: JobRepository, job: Job, attempt: Attempt) -> None:
-        row, fresh = jobs.locked(job.no), jobs.attempt(attempt.id)
+        row, fresh = jobs.get_for_update(job.pk), jobs.get_attempt(attempt.id)
         if row.status not in ("submitting", "cancelling", "lost") or fresh.scheduler_id is not None:
             return
         fresh.ended_at = self.services.clock()
         if row.desired == "cancelled":
             fresh.exit_reason = "user_cancelled"
             if row.status == "submitting":
-                jobs.move(row, "cancelling", "asked to stop")
+                jobs.transition(row, "cancelling", "asked to stop")
             jobs.finish(row, "user_cancelled", "cancelled before the scheduler had it")
         else:
             fresh.exit_reason = "paused"
-            jobs.move(row, "queued", "taken back before the scheduler had it")
+            jobs.transition(row, "queued", "taken back before the scheduler had it")
         self.services.crash("give-up.before-commit")
 
     def _new_attempt(self, jobs: JobRepository, job: Job, now: datetime) -> Attempt:
         spec = parse_spec(job.spec)
         restarts = max(0, spec.restart.max_retries - job.retries_used)
         attempt_id = new_attempt_id()
-        before = jobs.attempt(job.attempt_id) if job.attempt_id else None
+        before = jobs.get_attempt(job.attempt_id) if job.attempt_id else None
         attempt = Attempt(
             id=attempt_id,
-            job_no=job.no,
+            job_pk=job.pk,
             number=job.attempts + 1,
             tag=scheduler_tag(self.services.settings.instance, attempt_id),
             scheduler=self.scheduler.name,
@@ -270,18 +270,18 @@ class Submitter:
             max_restarts=restarts,
             created_at=now,
             nodes=[],
-            lookups=0,
+            absence_checks=0,
             checkpoint_step=newest_step(job),
-            excluded_nodes=next_excluded(before.excluded_nodes, before.blamed_node) if before else [],
+            excluded_nodes=next_excluded(before.excluded_nodes, before.failed_node) if before else [],
         )
-        if before is not None and before.blamed_node in attempt.excluded_nodes:
-            jobs.event(
+        if before is not None and before.failed_node in attempt.excluded_nodes:
+            jobs.add_event(
                 job,
                 "node_excluded",
-                f"{before.blamed_node} is left out of the next attempt: as far as can be told, attempt {before.number} "
+                f"{before.failed_node} is left out of the next attempt: as far as can be told, attempt {before.number} "
                 "failed because of it",
                 level="warning",
-                data={"node": before.blamed_node, "attempt": before.number},
+                data={"node": before.failed_node, "attempt": before.number},
             )
         job.attempts += 1
         job.next_execution += restarts + 1
@@ -289,7 +289,7 @@ class Submitter:
         return attempt
 
     def _begin(self, job: Job, attempt: Attempt) -> None:
-        job_id, attempt_id, seen = job.id, attempt.id, attempt.handed_over_at
+        job_id, attempt_id, seen = job.id, attempt.id, attempt.last_submit_at
         asking = self._policy.asking
 
         def hand_over() -> SubmitOutcome | NotAsked | Superseded:
@@ -300,19 +300,19 @@ class Submitter:
             self.services.crash("submit.after-answer")
             return outcome
 
-        self.hand_overs.begin(job.no, attempt_id, hand_over)
+        self.hand_overs.begin(job.pk, attempt_id, hand_over)
 
     def _not_asked(self, answer: Answer, message: str) -> None:
         with self.lease.write() as session:
             jobs = JobRepository(session, self.services.clock())
-            job, attempt = jobs.locked(answer.job_no), jobs.attempt(answer.attempt_id)
+            job, attempt = jobs.get_for_update(answer.job_pk), jobs.get_attempt(answer.attempt_id)
             if attempt.scheduler_id is None:
-                attempt.handed_over_at = None
-            jobs.say(job, f"not handed over yet, and tried again: {message}")
+                attempt.last_submit_at = None
+            jobs.set_status_message(job, f"not handed over yet, and tried again: {message}")
             self.services.crash("not-asked.before-commit")
 
     def _record(
-        self, job_no: int, attempt_id: str, outcome: Accepted | Rejected | Ambiguous, note: str = ""
+        self, job_pk: int, attempt_id: str, outcome: Accepted | Rejected | Ambiguous, note: str = ""
     ) -> str | None:
         """Keep the scheduler's answer, whatever the job's status has become meanwhile.
 
@@ -322,7 +322,7 @@ class Submitter:
         now = self.services.clock()
         with self.lease.write() as session:
             jobs = JobRepository(session, now)
-            job, attempt = jobs.locked(job_no), jobs.attempt(attempt_id)
+            job, attempt = jobs.get_for_update(job_pk), jobs.get_attempt(attempt_id)
             if not isinstance(outcome, Ambiguous):
                 self.looked.pop(attempt_id, None)
             id_ = outcome.scheduler_id if isinstance(outcome, Accepted) else None
@@ -332,28 +332,30 @@ class Submitter:
                     # An operator has settled it meanwhile; its worker would be refused.
                     log.warning("an answer about an attempt that is over", attempt=attempt_id, outcome=str(outcome))
                 case Accepted(scheduler_id) if attempt.scheduler_id not in (None, scheduler_id):
-                    jobs.event(job, "submitted", f"the scheduler has it a second time, as {scheduler_id}")
+                    jobs.add_event(job, "submitted", f"the scheduler has it a second time, as {scheduler_id}")
                 case _ if attempt.scheduler_id is not None:
                     log.info("an answer after its worker's claim", attempt=attempt_id, outcome=str(outcome))
                 case Accepted(scheduler_id):
                     attempt.scheduler_id, attempt.submitted_at = scheduler_id, now
-                    jobs.event(job, "submitted", note or f"the scheduler has it as {scheduler_id}")
+                    jobs.add_event(job, "submitted", note or f"the scheduler has it as {scheduler_id}")
                     if job.status == "submitting":
-                        jobs.move(job, "pending", "waiting for the scheduler to start it")
+                        jobs.transition(job, "pending", "waiting for the scheduler to start it")
                 case Rejected(message, _) if attempt.excluded_nodes:
                     # Without these nodes it may be more than the cluster can ever give; better there than nowhere.
                     names = ", ".join(attempt.excluded_nodes)
-                    attempt.excluded_nodes, attempt.handed_over_at = [], None
-                    jobs.event(job, "node_exclusion_lifted", f"{names} may run it again: {message}", level="warning")
+                    attempt.excluded_nodes, attempt.last_submit_at = [], None
+                    jobs.add_event(
+                        job, "node_exclusion_lifted", f"{names} may run it again: {message}", level="warning"
+                    )
                 case Rejected(message, hint):
                     told = Failure(type="SubmissionRefused", message=message, hint=hint or None, final=True)
                     job.failure = told.model_dump(mode="json")
                     attempt.ended_at, attempt.exit_reason = now, "rejected"
                     jobs.finish(job, "rejected", message)
                 case Ambiguous(message):
-                    attempt.lookups, attempt.handed_over_at = 0, now
+                    attempt.absence_checks, attempt.last_submit_at = 0, now
                     log.warning("no clear answer", job=job.id, attempt=attempt_id, tag=attempt.tag, message=message)
-                    jobs.say(job, f"handed over without a clear answer ({message}); looking for it")
+                    jobs.set_status_message(job, f"handed over without a clear answer ({message}); looking for it")
             self.services.crash("record.before-commit")
         return attempt.scheduler_id
 

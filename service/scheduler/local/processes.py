@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 
 import psutil
 
-from trainyard.contract.environment import ATTEMPT_VARIABLE
+from trainyard.contract.spec.environment import ATTEMPT_VARIABLE
 
 CONTROLLER = "submitit.local._local"
 """The module that submitit's controller process runs, as it appears on its command line."""

@@ -23,8 +23,8 @@ from service.scheduler.base import (
 from service.scheduler.local import processes
 from service.scheduler.local.policy import QueueState, describe_waiting, free_gpus, slots_in_use, startable
 from service.scheduler.local.queue import Entry, Queue
-from trainyard.contract.cluster import ClusterSnapshot, SlotCount
-from trainyard.contract.environment import ATTEMPT_VARIABLE
+from trainyard.contract.spec.environment import ATTEMPT_VARIABLE
+from trainyard.contract.wire.cluster import ClusterSnapshot, SlotCount
 
 GRACE = timedelta(seconds=5)
 """The time between SIGTERM and SIGKILL."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from trainyard.contract.cluster import AccountResource
+from trainyard.contract.wire.cluster import AccountResource
 
 COLUMNS = ("AdminLevel", "Cluster", "Account", "Partition", "DefaultAccount", "QOS")
 _SETTING = re.compile(r"^(\w+)\s*= (.*)$", re.MULTILINE)

@@ -15,7 +15,7 @@ from service.scheduler.slurm.accounting_rules import (
     refused,
 )
 from service.scheduler.slurm.commands import SlurmCommands
-from trainyard.contract.cluster import ClusterSnapshot
+from trainyard.contract.wire.cluster import ClusterSnapshot
 
 log = structlog.get_logger("cluster")
 

@@ -13,9 +13,9 @@ from submitit.slurm.slurm import _make_sbatch_string
 
 from service.scheduler.base import LaunchPlan
 from service.scheduler.slurm.options import parse_options
-from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import AttemptLayout
-from trainyard.contract.sections import Resources
+from trainyard.contract.spec.sections import Resources
+from trainyard.contract.wire.launch import LaunchDocument
 
 _NAME = re.compile(r"[A-Za-z0-9_.:,=\[\]&*|-]{1,128}")
 _PATH = re.compile(r"/[A-Za-z0-9_./+@=,-]*")

@@ -11,7 +11,7 @@ from typing import Literal
 from service.scheduler.base import SchedulerUnavailableError
 from service.scheduler.slurm.accounting_rules import COLUMNS
 from service.scheduler.slurm.sinfo import SHORT, WIDE, parse_short, parse_wide, snapshot
-from trainyard.contract.cluster import ClusterSnapshot
+from trainyard.contract.wire.cluster import ClusterSnapshot
 
 _SECONDS = 20.0
 """Slurm's own commands give up after ten by default."""

@@ -34,8 +34,8 @@ from service.scheduler.slurm.commands import CommandCounter, Row, SlurmCommands,
 from service.scheduler.slurm.pending import count_ahead, waiting, waits_behind_others
 from service.scheduler.slurm.sbatch_output import read_answer, read_forecast
 from service.scheduler.slurm.states import meaning, suspended, word
-from trainyard.contract.cluster import ClusterSnapshot
 from trainyard.contract.layout import AttemptLayout, write_atomic
+from trainyard.contract.wire.cluster import ClusterSnapshot
 
 log = structlog.get_logger("slurm")
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from trainyard.contract.cluster import ClusterSnapshot, GpuCount, NodeShape, PartitionResource
+from trainyard.contract.wire.cluster import ClusterSnapshot, GpuCount, NodeShape, PartitionResource
 
 _WIDE = {
     "Partition": 80,

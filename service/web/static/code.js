@@ -5,7 +5,7 @@ import { fieldsOf } from "./fields.js";
 import { byId, data, say, setText } from "./page.js";
 import { ignored, tar } from "./tar.js";
 
-const MOST = 50 * 1024 * 1024; // trainyard.contract.code.MAX_CODE_BYTES
+const MOST = 50 * 1024 * 1024; // trainyard.contract.spec.user_code.MAX_CODE_BYTES
 const IGNORE = ".trainyardignore";
 
 /** Keep the row about code up; `text()` is the spec, `use(fields)` changes it. Returns what does so now. */

@@ -13,13 +13,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlparse
 
-from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.reports import FinishRecord, MetricsBatch
-from trainyard.contract.resolve import Site, resolve
-from trainyard.contract.spec import parse_spec
-from trainyard.contract.spool import parse_spool
-from trainyard.contract.templates import fill_template
+from trainyard.contract.spec.resolve import Site, resolve
+from trainyard.contract.spec.templates import fill_template
+from trainyard.contract.spec.training_spec import parse_spec
+from trainyard.contract.wire.launch import LaunchDocument
+from trainyard.contract.wire.reports import FinishRecord, MetricsBatch
+from trainyard.contract.wire.spool import parse_spool
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]

@@ -21,10 +21,10 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.resolve import Site, resolve
-from trainyard.contract.spec import parse_spec
+from trainyard.contract.spec.resolve import Site, resolve
+from trainyard.contract.spec.training_spec import parse_spec
+from trainyard.contract.wire.launch import LaunchDocument
 from worker import distributed
 from worker.boundary import Boundary
 from worker.checkpoint.export import export_weights, whole_weights

@@ -2,7 +2,7 @@
 
 from tests.support.hf import write_lines
 from tests.support.pairwise import pairwise, possible_cases
-from trainyard.contract.templates import load_template
+from trainyard.contract.spec.templates import load_template
 
 BATCH = 48
 """Examples of an update: so many that 1, 2, 3 and 4 ranks can each cut their share into four."""

@@ -5,8 +5,8 @@ import traceback
 import pytest
 
 from tests.integration.worker.harness import FakeService, Run, finish_of, run_layout
-from trainyard.contract.resolve import Site, resolve
-from trainyard.contract.spec import parse_spec
+from trainyard.contract.spec.resolve import Site, resolve
+from trainyard.contract.spec.training_spec import parse_spec
 from worker.engine.optim import task_optimizers
 from worker.errors import RefusedError
 from worker.tasks.select import select_task

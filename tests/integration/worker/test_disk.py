@@ -6,8 +6,8 @@ from service.planner import builtin_models as builtin
 from service.planner.host_and_disk import disk_need
 from service.planner.trainable_parameters import Adapted, adapt
 from tests.integration.worker.harness import run_layout
-from trainyard.contract.spec import parse_spec
-from trainyard.contract.templates import load_template
+from trainyard.contract.spec.templates import load_template
+from trainyard.contract.spec.training_spec import parse_spec
 
 BLOCK = 4096
 

@@ -31,6 +31,7 @@ class TestTheFirstFailingRank:
         assert record.step == 4
         assert processes_of(attempt) == []
 
+    @pytest.mark.scenario(18)
     def test_a_killed_rank_is_named_although_only_its_peer_left_a_word(self, tmp_path, service):
         run = Run(tmp_path / "job", service.url, {}, max_restarts=0)
         attempt = run.run(faults=[{"kind": "kill", "rank": 1, "step": 5}])

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from tests.support import hf
-from trainyard.contract.sections import HfModel, JsonlData
+from trainyard.contract.spec.sections import HfModel, JsonlData
 from worker.errors import RefusedError
 from worker.tasks import hf_model, language_loss
 from worker.tasks.causal_lm import hf_on_jsonl

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from tests.integration.worker.harness import run_layout
-from trainyard.contract.templates import load_template
+from trainyard.contract.spec.templates import load_template
 from worker.data.parity import make_parity
 from worker.data.sampler import GlobalBatches
 from worker.engine.state import seed_generators

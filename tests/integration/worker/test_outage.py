@@ -1,5 +1,7 @@
 """Promise 4: training never waits for the service, and nothing that it was told is lost or doubled."""
 
+import pytest
+
 from tests.integration.worker.harness import (
     SOON_OVER,
     FakeService,
@@ -10,7 +12,7 @@ from tests.integration.worker.harness import (
     launch,
     wait_for,
 )
-from trainyard.contract.spool import parse_spool, read_acknowledged
+from trainyard.contract.wire.spool import parse_spool, read_acknowledged
 
 SINGLE = {"gpus": 1, "strategy": "single", "checkpoint.every_steps": 10}
 
@@ -27,6 +29,7 @@ class TestAServiceThatIsAway:
         assert [record.seq for record in parse_spool(attempt.spool_file(1))] == list(range(2 + 36 + 4))
         assert read_acknowledged(attempt.spool_acknowledged(1)) == 0
 
+    @pytest.mark.scenario(21)
     def test_it_comes_back_in_the_middle_and_loses_answers(self, tmp_path):
         service = FakeService(free_port())
         run = Run(tmp_path / "job", service.url, SINGLE | {"epochs": 12})

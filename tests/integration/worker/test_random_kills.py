@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tests.integration.worker.harness import FakeService, Run, processes_of, run_layout, spooled, wait_for
-from trainyard.contract.spec import dump_spec
+from trainyard.contract.spec.training_spec import dump_spec
 
 SPEC = {
     "epochs": None,

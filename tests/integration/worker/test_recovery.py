@@ -15,8 +15,8 @@ from tests.integration.worker.harness import (
     spooled,
     wait_for,
 )
-from trainyard.contract.manifest import Manifest
-from trainyard.contract.spec import dump_spec
+from trainyard.contract.spec.training_spec import dump_spec
+from trainyard.contract.wire.manifest import Manifest
 
 MOMENTUM = {"optimizer.momentum": 0.9, "checkpoint.every_steps": 5, "seed": 11, "batch.micro_size": 2}
 ADAMW = {

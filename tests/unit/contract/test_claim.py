@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from trainyard.contract.reports import Claim
+from trainyard.contract.wire.reports import Claim
 
 
 def claim(**changes: str) -> Claim:

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from trainyard.contract.forks import differences, misfits, parse_origin
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.spec.forks import differences, misfits, parse_origin
+from trainyard.contract.spec.training_spec import TrainingSpec
 
 ID = "job_" + "0" * 26
 PLAIN: dict[str, Any] = {

@@ -3,7 +3,7 @@
 import pytest
 
 from trainyard.contract.problems import SpecError
-from trainyard.contract.spec import parse_spec
+from trainyard.contract.spec.training_spec import parse_spec
 
 
 @pytest.mark.parametrize(("targets", "param"), [("q_proj", "lora.targets"), ([1], "lora.targets.0")])

@@ -3,8 +3,8 @@
 import pytest
 
 from trainyard.contract.problems import SpecError
-from trainyard.contract.resolve import Site, resolve
-from trainyard.contract.spec import parse_spec
+from trainyard.contract.spec.resolve import Site, resolve
+from trainyard.contract.spec.training_spec import parse_spec
 
 SITE = Site(roots=("/shared", "/home/trainer"))
 

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from trainyard.contract.reference import reference
-from trainyard.contract.sections import Batch
-from trainyard.contract.spec import TrainingSpec
+from trainyard.contract.spec.reference import reference
+from trainyard.contract.spec.sections import Batch
+from trainyard.contract.spec.training_spec import TrainingSpec
 
 PAGE = Path(__file__).parents[3] / "docs" / "spec.md"
 

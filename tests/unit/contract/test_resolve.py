@@ -5,8 +5,8 @@ from typing import ClassVar
 import pytest
 
 from trainyard.contract.problems import SpecError
-from trainyard.contract.resolve import Site, resolve
-from trainyard.contract.spec import parse_spec
+from trainyard.contract.spec.resolve import Site, resolve
+from trainyard.contract.spec.training_spec import parse_spec
 
 BASE = {
     "task": "regression",

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard.contract.problems import SpecError
-from trainyard.contract.spec import dump_spec, parse_spec
+from trainyard.contract.spec.training_spec import dump_spec, parse_spec
 
 BASE = {
     "task": "regression",

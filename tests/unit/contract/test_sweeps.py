@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from trainyard.contract.sweeps import SweepRequest, member_spec, variants
+from trainyard.contract.wire.sweeps import SweepRequest, member_spec, variants
 
 
 def test_a_grid_has_every_combination_and_its_last_field_changes_first() -> None:

@@ -3,9 +3,15 @@
 import pytest
 
 from trainyard.contract.problems import SpecError
-from trainyard.contract.resolve import Site, resolve
-from trainyard.contract.spec import parse_spec
-from trainyard.contract.templates import UnknownTemplateError, fill_template, load_template, put, template_names
+from trainyard.contract.spec.resolve import Site, resolve
+from trainyard.contract.spec.templates import (
+    UnknownTemplateError,
+    fill_template,
+    load_template,
+    put,
+    template_names,
+)
+from trainyard.contract.spec.training_spec import parse_spec
 
 
 class TestPresets:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainyard.contract.texts import is_text
+from trainyard.contract.spec.field_types import is_text
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field, TypeAdapter, ValidationError
 
-from trainyard.contract import wording
+from trainyard.contract import validation_messages as wording
 
 
 def told(kind: Any, value: Any) -> str:

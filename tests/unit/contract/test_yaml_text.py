@@ -5,7 +5,7 @@ import time
 import pytest
 
 from trainyard.contract.problems import SpecError
-from trainyard.contract.yaml_text import load_yaml
+from trainyard.contract.spec.yaml_loader import load_yaml
 
 
 def refusal(text):

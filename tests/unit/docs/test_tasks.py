@@ -9,8 +9,8 @@ import pytest
 import torch
 import yaml
 
-from trainyard.contract.resolve import Site, resolve
-from trainyard.contract.spec import parse_spec
+from trainyard.contract.spec.resolve import Site, resolve
+from trainyard.contract.spec.training_spec import parse_spec
 from worker.tasks.select import select_task
 
 PAGE = (Path(__file__).parents[3] / "docs" / "tasks.md").read_text()

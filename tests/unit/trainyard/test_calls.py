@@ -10,8 +10,8 @@ import pytest
 from tests.unit.trainyard.fake_service import TIME, FakeService, page, sse, streamed
 from trainyard.client import AsyncClient, Client
 from trainyard.client.handles import AsyncJobHandle, JobHandle
-from trainyard.contract.curves import MetricsResource
-from trainyard.contract.resources import JobMetricsUpdate, JobStatusUpdate, Reset
+from trainyard.contract.wire.curves import MetricsResource
+from trainyard.contract.wire.resources import JobMetricsUpdate, JobStatusUpdate, Reset
 
 ID = "swp_01kdvdna00az9cxjnszk8v8abh"
 SWEEP = {

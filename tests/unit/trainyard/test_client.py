@@ -21,7 +21,7 @@ from trainyard.client import (
     WaitTimeoutError,
 )
 from trainyard.client.errors import connection_failed
-from trainyard.contract.spec import parse_spec
+from trainyard.contract.spec.training_spec import parse_spec
 
 SPEC = {
     "task": "regression",

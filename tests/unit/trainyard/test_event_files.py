@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from trainyard.cli.event_files import records
-from trainyard.contract.curves import Series
+from trainyard.contract.wire.curves import Series
 
 crc32c = pytest.importorskip("crc32c").crc32c
 

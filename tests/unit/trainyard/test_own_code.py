@@ -12,7 +12,7 @@ import yaml
 from tests.unit.trainyard.fake_service import TIME, error, job, page
 from trainyard.client import NotFoundError, PermissionDeniedError
 from trainyard.client.packing import pack
-from trainyard.contract.templates import code_folder
+from trainyard.contract.spec.templates import code_folder
 
 SCRIPT = {"task": "script", "argv": ["train.py", "--lr", "1"]}
 CUSTOM = {"task": "custom", "target": "my.task:build", "steps": 3}

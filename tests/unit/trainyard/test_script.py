@@ -4,7 +4,7 @@ import pytest
 
 from trainyard import script
 from trainyard.contract.layout import AttemptLayout
-from trainyard.contract.spool import parse_spool
+from trainyard.contract.wire.spool import parse_spool
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import pytest
 
 from trainyard.client import TrainyardError
 from trainyard.client.settings import connection
-from trainyard.contract.places import admin_token_file, default_state_dir
+from trainyard.contract.local_paths import admin_token_file, default_state_dir
 
 
 @pytest.fixture

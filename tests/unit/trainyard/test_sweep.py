@@ -8,7 +8,7 @@ from tests.unit.trainyard.fake_service import TIME, job, page
 from trainyard.cli import output
 from trainyard.cli.failures import UsageError
 from trainyard.cli.sweep import parse_grid
-from trainyard.contract.differing import differences, flat
+from trainyard.contract.spec.spec_diff import differences, flat
 
 ID = "swp_01kdvdna00az9cxjnszk8v8abh"
 

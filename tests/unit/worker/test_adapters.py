@@ -3,7 +3,7 @@
 import pytest
 from torch import nn
 
-from trainyard.contract.sections import GptModel
+from trainyard.contract.spec.sections import GptModel
 from worker.engine.adapters import _check_rank, adapted_layers, shortest
 from worker.errors import RefusedError
 from worker.tasks.gpt import Gpt

@@ -3,8 +3,8 @@ from datetime import UTC, datetime
 import pytest
 
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.manifest import Manifest, ManifestFile
-from trainyard.contract.sections import Checkpoint, KeepBest
+from trainyard.contract.spec.sections import Checkpoint, KeepBest
+from trainyard.contract.wire.manifest import Manifest, ManifestFile
 from worker.checkpoint.discovery import discover, file_sha256
 from worker.checkpoint.retention import removable
 
@@ -71,6 +71,7 @@ class TestDiscover:
         assert (found.latest, found.manifests, found.skipped) == (None, [], {})
         assert not run.checkpoint(1).root.exists()
 
+    @pytest.mark.scenario(27)
     @pytest.mark.parametrize(
         ("damage", "problem"),
         [
@@ -89,6 +90,7 @@ class TestDiscover:
         assert not run.checkpoint(2).root.exists()
         assert (run.checkpoints / "step-0000000002.damaged").is_dir()
 
+    @pytest.mark.scenario(26)
     def test_one_without_a_manifest_is_removed(self, run):
         write(run, 1)
         run.checkpoint(3).root.mkdir()

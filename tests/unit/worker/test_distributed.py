@@ -2,8 +2,8 @@
 
 import pytest
 
-from trainyard.contract.spec import parse_spec
-from trainyard.contract.templates import load_template
+from trainyard.contract.spec.templates import load_template
+from trainyard.contract.spec.training_spec import parse_spec
 from worker import distributed
 from worker.distributed import _backend, join
 from worker.errors import RefusedError

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainyard.contract.sections import GptModel
+from trainyard.contract.spec.sections import GptModel
 from worker.engine.model import draws_dropout
 from worker.tasks.gpt import Gpt
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from trainyard.contract.sections import Amp
+from trainyard.contract.spec.sections import Amp
 from worker.distributed import Ranks
 from worker.engine.precision import Precision
 from worker.errors import TrainingError

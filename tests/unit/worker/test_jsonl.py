@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainyard.contract.sections import GptModel, JsonlData
+from trainyard.contract.spec.sections import GptModel, JsonlData
 from worker.data.jsonl import load_rows
 from worker.data.packing import OPEN_ROWS, pack
 from worker.data.token_rows import Piece, RowExamples

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from trainyard.contract.sections import GptModel
+from trainyard.contract.spec.sections import GptModel
 from worker.tasks import language_loss
 from worker.tasks.gpt import Gpt
 from worker.tasks.language_loss import IGNORED, summed_loss

@@ -11,8 +11,8 @@ import pytest
 from tests.unit.worker.test_nodes import SPEC, document, node
 from trainyard.beats import Beat
 from trainyard.contract.layout import AttemptLayout
-from trainyard.contract.reports import Claim, FinishRecord
-from trainyard.contract.spec import parse_spec
+from trainyard.contract.spec.training_spec import parse_spec
+from trainyard.contract.wire.reports import Claim, FinishRecord
 from worker import launch
 from worker.launcher.claim import Claimed
 from worker.launcher.nodes import Rendezvous, publish

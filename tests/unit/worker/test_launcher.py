@@ -12,9 +12,9 @@ import pytest
 
 from tests.unit.worker.test_nodes import document
 from trainyard.contract.layout import AttemptLayout, write_atomic
-from trainyard.contract.reports import FinishRecord
-from trainyard.contract.spec import parse_spec
-from trainyard.contract.templates import fill_template
+from trainyard.contract.spec.templates import fill_template
+from trainyard.contract.spec.training_spec import parse_spec
+from trainyard.contract.wire.reports import FinishRecord
 from worker.errors import describe, is_out_of_memory, write_error
 from worker.launcher.ended import ended_file
 from worker.launcher.stopping import Standstill, StopRequest, TimeLimit

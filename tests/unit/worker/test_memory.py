@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainyard.contract.spec import parse_spec
+from trainyard.contract.spec.training_spec import parse_spec
 from worker.cgroup import oom_kills
 from worker.elastic import counting, watching
 from worker.memory_hints import memory_hint

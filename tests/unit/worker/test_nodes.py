@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import AttemptLayout
-from trainyard.contract.spec import parse_spec
+from trainyard.contract.spec.training_spec import parse_spec
+from trainyard.contract.wire.launch import LaunchDocument
 from worker.launcher import torchrun
 from worker.launcher.nodes import Node, Rendezvous, await_verdict, publish, this_node
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from trainyard.contract.sections import Profile
+from trainyard.contract.spec.sections import Profile
 from worker.distributed import Ranks
 from worker.profiling import StepProfiler, Wanted
 from worker.reporter import SilentReporter

@@ -10,8 +10,8 @@ import pytest
 from tests.support.forks import in_a_fork
 from tests.support.wait import wait_until
 from trainyard.contract.layout import AttemptLayout
-from trainyard.contract.reports import MAX_POINTS, CheckpointReport
-from trainyard.contract.spool import parse_spool, read_acknowledged
+from trainyard.contract.wire.reports import MAX_POINTS, CheckpointReport
+from trainyard.contract.wire.spool import parse_spool, read_acknowledged
 from worker.reporter import SpoolReporter
 from worker.service_client import Backoff, RefusedError, RejectedError, ServiceClient, UnavailableError
 from worker.spool_sender import SpoolSender, parcels
@@ -97,6 +97,7 @@ class TestSpoolReporter:
 
 
 class TestADiskThatIsFull:
+    @pytest.mark.scenario(24)
     def test_the_run_goes_on_and_nothing_is_lost_or_torn_when_there_is_room_again(self, layout):
         assert in_a_fork(lambda: self.fill_and_free(layout)) == 0
         steps = [record.body().points[0].step for record in parse_spool(layout.spool_file(1))]

@@ -1,6 +1,6 @@
 import pytest
 
-from trainyard.contract.sections import Schedule
+from trainyard.contract.spec.sections import Schedule
 from worker.engine.optim import learning_rate
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainyard.contract.sections import GptModel
+from trainyard.contract.spec.sections import GptModel
 from worker.data.prefetch import Loader
 from worker.engine import compilation
 from worker.engine.compilation import compile_blocks

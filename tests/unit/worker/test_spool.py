@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.contract.reports import MetricsBatch, Point
-from trainyard.contract.spool import SpoolCorruptError, format_record, parse_spool, read_acknowledged
+from trainyard.contract.wire.reports import MetricsBatch, Point
+from trainyard.contract.wire.spool import SpoolCorruptError, format_record, parse_spool, read_acknowledged
 
 
 def line(seq):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainyard.contract.spec import parse_spec
+from trainyard.contract.spec.training_spec import parse_spec
 from worker.engine.trainable import choose_trainable
 from worker.errors import RefusedError
 from worker.tasks.checks import check_losses, check_model

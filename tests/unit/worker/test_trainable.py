@@ -3,7 +3,7 @@
 import pytest
 from torch import nn
 
-from trainyard.contract.sections import GptModel
+from trainyard.contract.spec.sections import GptModel
 from worker.engine.state import trained_state
 from worker.engine.trainable import frozen_names, train_only
 from worker.errors import RefusedError

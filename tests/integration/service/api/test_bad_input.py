@@ -9,6 +9,8 @@ import pytest
 from service.core.settings import Settings
 from tests.support.world import SPEC, World
 
+pytestmark = pytest.mark.databases("sqlite")
+
 DIGITS: dict[str, Any] = {
     **SPEC,
     "task": "image_classification",
@@ -234,6 +236,7 @@ def test_case_16_a_bad_point_is_named_and_nothing_of_its_batch_is_stored(world: 
     assert world.client.get(f"/v1/jobs/{job}/metrics").json()["series"] == []
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_case_16_not_a_number_is_kept(world: World) -> None:
     job = world.submit()
     worker = world.start(job)

@@ -25,6 +25,8 @@ from tests.support.receiver import Receiver, receiver
 from tests.support.world import SPEC, World
 from trainyard.cli.output import clean
 
+pytestmark = pytest.mark.databases("sqlite")
+
 INJECTION = "x\\'\"\ntouch /tmp/owned #"
 JSON = {"Content-Type": "application/json"}
 
@@ -156,6 +158,7 @@ def test_case_15_bodies_that_would_burst(world: World, path: str, kind: str) -> 
     assert nested.status_code in (400, 422), nested.text
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_case_18_one_key_two_bodies_and_twins(world: World) -> None:
     headers = {"Idempotency-Key": "one"}
 
@@ -293,6 +296,7 @@ def test_case_22_text_is_text(world: World) -> None:
     assert clean(log.text) == "red \ufffd31m<b>line\n"
 
 
+@pytest.mark.databases("sqlite", "postgres")
 @pytest.mark.parametrize("value", ["%", "_", "'; DROP TABLE jobs; --", "\\", "' OR '1'='1", "a\u0000b"])
 def test_case_23_filters_are_values(world: World, value: str) -> None:
     world.submit()

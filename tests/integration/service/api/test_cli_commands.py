@@ -13,6 +13,8 @@ from tests.support.world import World
 from trainyard.cli.app import app
 from trainyard.client import Client
 
+pytestmark = pytest.mark.databases("sqlite")
+
 
 @pytest.fixture
 def run(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:

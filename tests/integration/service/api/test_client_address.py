@@ -6,6 +6,8 @@ import pytest
 
 from tests.support.world import World
 
+pytestmark = pytest.mark.databases("sqlite")
+
 BODIES: dict[str, Any] = {"profile_job": {"steps": 1}, "resolve_job": {"action": "give_up"}}
 
 

@@ -16,6 +16,8 @@ from service.api.connection_limits import protocol
 from tests.support.wait import wait_until
 from tests.support.world import SPEC, World
 
+pytestmark = pytest.mark.databases("sqlite")
+
 
 @contextmanager
 def served(world: World, *, limit: int = 100, seconds: float = 0.4) -> Iterator[int]:

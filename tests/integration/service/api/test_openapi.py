@@ -10,7 +10,7 @@ import jsonschema_rs
 import pytest
 
 from tests.support.world import SPEC, World
-from trainyard.contract.wording import FORMS, RANK
+from trainyard.contract.validation_messages import FORMS, RANK
 
 
 @pytest.fixture(scope="module")

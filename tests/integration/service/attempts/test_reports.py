@@ -27,6 +27,7 @@ def test_points_come_back_as_curves(world: World) -> None:
     assert series(world, job, keys="a", from_step=2) == {"a": [(2, 0.1 + 0.2)]}
 
 
+@pytest.mark.scenario(22)
 def test_a_repeated_delivery_changes_nothing(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
@@ -146,8 +147,8 @@ def test_logs_are_any_bytes_and_bounded(world: World) -> None:
 
 
 def test_what_was_left_on_disk_is_taken_in_before_the_final_status(world: World) -> None:
-    from trainyard.contract.reports import MetricsBatch
-    from trainyard.contract.spool import format_record
+    from trainyard.contract.wire.reports import MetricsBatch
+    from trainyard.contract.wire.spool import format_record
 
     job = world.submit()
     worker = world.start(job)
@@ -176,8 +177,8 @@ def test_what_was_left_on_disk_is_taken_in_before_the_final_status(world: World)
 
 @pytest.mark.parametrize("restored", [True, False])
 def test_a_restored_database_is_given_what_the_lost_one_had_acknowledged(world: World, restored: bool) -> None:
-    from trainyard.contract.reports import MetricsBatch
-    from trainyard.contract.spool import format_record
+    from trainyard.contract.wire.reports import MetricsBatch
+    from trainyard.contract.wire.spool import format_record
 
     job = world.submit()
     worker = world.start(job)
@@ -194,8 +195,8 @@ def test_a_restored_database_is_given_what_the_lost_one_had_acknowledged(world: 
 
 
 def test_an_unfit_spooled_record_does_not_stop_the_rest(world: World) -> None:
-    from trainyard.contract.reports import MetricsBatch
-    from trainyard.contract.spool import format_record
+    from trainyard.contract.wire.reports import MetricsBatch
+    from trainyard.contract.wire.spool import format_record
 
     job = world.submit()
     worker = world.start(job)
@@ -218,6 +219,7 @@ def messages(text: str) -> list[tuple[int, str, Any]]:
     return found
 
 
+@pytest.mark.scenario(30)
 def test_the_stream_replays_from_any_place_and_ends(world: World) -> None:
     job = world.submit()
     worker = world.start(job)

@@ -9,6 +9,8 @@ from service.auth.tokens import new_person_token
 from service.core.errors import ServiceError
 from tests.support.world import World
 
+pytestmark = pytest.mark.databases("sqlite")
+
 
 def given(folder: Path, text: str) -> Path:
     path = folder / "given"
@@ -21,6 +23,7 @@ def statuses(world: World, *tokens: str) -> list[int]:
     return [world.new_client(token).get("/v1/jobs").status_code for token in tokens]
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_a_second_service_takes_nobodys_token_away(world: World, tmp_path: Path) -> None:
     other = tmp_path / "other" / "admin_token"
     other.parent.mkdir()

@@ -10,6 +10,8 @@ from service.auth.sessions import csrf_of
 from service.db.access_models import WebSession
 from tests.support.world import SPEC, World
 
+pytestmark = pytest.mark.databases("sqlite")
+
 HERE = {"Origin": "http://localhost"}
 PAGE = {"Accept": "text/html"}
 
@@ -108,6 +110,7 @@ def test_a_session_ends_by_time(world: World) -> None:
     assert stale.get("/v1/jobs").status_code == 401
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_a_session_ends_with_its_token(world: World) -> None:
     made = world.client.post("/v1/tokens", json={"name": "ada", "role": "viewer"}).json()
     browser = signed_in(world, made["token"])
@@ -116,6 +119,7 @@ def test_a_session_ends_with_its_token(world: World) -> None:
     assert browser.get("/v1/jobs").status_code == 401
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_sessions_that_are_over_are_removed_by_the_next_sign_in(world: World) -> None:
     signed_in(world)
     world.clock.advance(world.settings.session_hours * 3600)
@@ -217,6 +221,7 @@ def test_files_are_kept_for_ever_under_an_address_of_their_contents(world: World
         assert browser.get(nothing).status_code == 404
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_search_finds_parts_of_names_and_ids_and_knows_no_wildcards(world: World) -> None:
     one, other = world.submit(name="Llama_a"), world.submit(name="llama-b")
 

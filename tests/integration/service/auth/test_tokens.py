@@ -1,9 +1,12 @@
 """Tokens: who may what, for how long, and what is kept of them."""
 
+import pytest
 import sqlalchemy as sa
 
 from service.db.models import Token
 from tests.support.world import SPEC, World
+
+pytestmark = pytest.mark.databases("sqlite")
 
 
 def made(world: World, **body: object) -> dict[str, object]:
@@ -52,6 +55,7 @@ def test_a_token_expires(world: World) -> None:
     assert client.get("/v1/jobs").status_code == 401
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_its_last_use_is_noted_once_a_minute(world: World) -> None:
     token = made(world)
     client = world.new_client(str(token["token"]))
@@ -75,6 +79,7 @@ def test_only_administrators_deal_with_tokens(world: World) -> None:
             assert (answer.status_code, answer.json()["error"]["code"]) == (403, "admin_required"), (role, path)
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_the_last_administrator_stays(world: World) -> None:
     own = world.client.get("/v1/tokens/self").json()["id"]
     answer = world.client.delete(f"/v1/tokens/{own}")
@@ -115,6 +120,7 @@ def test_viewers_only_read_and_users_change_only_their_own(world: World) -> None
     assert ada.post(f"/v1/jobs/{job}/cancel").status_code == 202
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_pages_of_tokens(world: World) -> None:
     for name in ("a1", "a2", "a3"):
         made(world, name=name)

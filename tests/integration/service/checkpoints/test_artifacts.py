@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.world import World
 
+pytestmark = pytest.mark.databases("sqlite")
+
 
 @pytest.fixture
 def job(world: World) -> str:

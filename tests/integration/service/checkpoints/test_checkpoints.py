@@ -13,6 +13,8 @@ import pytest
 
 from tests.support.world import World
 
+pytestmark = pytest.mark.databases("sqlite")
+
 
 class Bomb:
     """Whoever unpickles it is found out."""
@@ -47,6 +49,7 @@ def url_of(world: World, job: str, step: int = 10) -> str:
     return f"/v1/jobs/{job}/checkpoints/{id_}"
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_the_best_and_the_latest_are_marked(world: World, job: str, folder: Path) -> None:
     found = world.client.get(f"/v1/jobs/{job}/checkpoints").json()["data"]
     assert [(one["step"], one["best"], one["latest"]) for one in found] == [

@@ -7,7 +7,9 @@ import pytest
 
 from tests.integration.service.cluster.test_cluster import on_slurm
 from tests.support.world import SPEC, World
-from trainyard.contract.cluster import ClusterSnapshot, NodeShape, PartitionResource
+from trainyard.contract.wire.cluster import ClusterSnapshot, NodeShape, PartitionResource
+
+pytestmark = pytest.mark.databases("sqlite")
 
 GPUS = ClusterSnapshot(
     partitions=[

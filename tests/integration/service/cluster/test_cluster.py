@@ -2,9 +2,13 @@
 
 from datetime import timedelta
 
+import pytest
+
 from service.scheduler.base import Observation
 from tests.support.world import World
-from trainyard.contract.cluster import ClusterSnapshot, GpuCount, NodeShape, PartitionResource, SlotCount
+from trainyard.contract.wire.cluster import ClusterSnapshot, GpuCount, NodeShape, PartitionResource, SlotCount
+
+pytestmark = pytest.mark.databases("sqlite")
 
 TWO_NODES = ClusterSnapshot(
     partitions=[
@@ -44,6 +48,7 @@ def test_before_the_first_look_nothing_is_claimed(world: World) -> None:
     )
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_the_snapshot_and_its_age(world: World) -> None:
     on_slurm(world)
     world.tick()

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.world import World
-from trainyard.contract.code import MAX_CODE_BYTES
+from trainyard.contract.spec.user_code import MAX_CODE_BYTES
+
+pytestmark = pytest.mark.databases("sqlite")
 
 CODE = b"any bytes: the service never looks inside"
 DIGEST = f"sha256:{hashlib.sha256(CODE).hexdigest()}"
@@ -111,6 +113,7 @@ class TestForgetting:
         os.utime(place, (then, then))
         return place
 
+    @pytest.mark.databases("sqlite", "postgres")
     def test_what_no_job_refers_to_goes_after_a_week(self, world: World) -> None:
         place = self.aged(world, 6.9)
         world.sweep()
@@ -120,6 +123,7 @@ class TestForgetting:
         assert not place.is_file()
         assert world.client.put(f"/v1/code/{DIGEST}", content=CODE).status_code == 201
 
+    @pytest.mark.databases("sqlite", "postgres")
     def test_what_a_job_refers_to_stays_until_the_job_is_deleted(self, world: World) -> None:
         self.aged(world, 0)
         job = world.client.post("/v1/jobs", json=SCRIPT).json()["id"]

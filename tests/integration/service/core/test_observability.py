@@ -5,7 +5,9 @@ import structlog
 
 from service.scheduler.base import Ambiguous, Rejected
 from tests.support.world import World
-from trainyard.contract.cluster import ClusterSnapshot, SlotCount
+from trainyard.contract.wire.cluster import ClusterSnapshot, SlotCount
+
+pytestmark = pytest.mark.databases("sqlite")
 
 
 def series(world: World) -> dict[str, float]:

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from service.core.errors import UnavailableError
 from service.db.migrate import alembic_config, head, upgrade
-from service.db.models import Job, MetricKey, Point, ThinnedPoint
+from service.db.models import DownsampledPoint, Job, MetricKey, Point
 from tests.support.postgres import PostgresServer
 
 
@@ -46,6 +46,7 @@ def test_models_and_migrations_agree(empty_url: str) -> None:
     command.check(alembic_config(empty_url))
 
 
+@pytest.mark.scenario(29)
 def test_a_database_of_a_newer_release_is_refused(empty_url: str) -> None:
     upgrade(empty_url)
     engine = sa.create_engine(empty_url)
@@ -67,11 +68,11 @@ def test_points_survive_the_loss_of_their_foreign_keys_and_the_way_back(empty_ur
         session.add(Job(id="job_a", name="a", created_by="a", created_at=now, updated_at=now, **given))
         session.add(MetricKey(name="loss"))
         session.flush()
-        session.add(Point(job_no=1, key_no=1, step=7, execution=2, value=0.5, special=0, time=now, sequence=9))
-        session.add(ThinnedPoint(job_no=1, key_no=1, level=3, step=7, execution=2, value=0.5, special=0, time=now))
+        session.add(Point(job_pk=1, key_pk=1, step=7, execution=2, value=0.5, special=0, time=now, sequence=9))
+        session.add(DownsampledPoint(job_pk=1, key_pk=1, level=3, step=7, execution=2, value=0.5, special=0, time=now))
     before = _points(engine)
     command.upgrade(config, "0011")
-    assert not [key for table in ("points", "thinned_points") for key in sa.inspect(engine).get_foreign_keys(table)]
+    assert not [key for table in ("points", "downsampled_points") for key in sa.inspect(engine).get_foreign_keys(table)]
     assert _points(engine) == before
     command.downgrade(config, "0010")
     engine.dispose()
@@ -82,4 +83,6 @@ def test_points_survive_the_loss_of_their_foreign_keys_and_the_way_back(empty_ur
 
 def _points(engine: sa.Engine) -> list[tuple[Any, ...]]:
     with Session(engine) as session:
-        return [tuple(row) for table in (Point, ThinnedPoint) for row in session.execute(sa.select(table.__table__))]
+        return [
+            tuple(row) for table in (Point, DownsampledPoint) for row in session.execute(sa.select(table.__table__))
+        ]

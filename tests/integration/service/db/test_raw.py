@@ -67,19 +67,6 @@ def test_an_error_in_the_trip_that_commits_leaves_nothing(postgres: Database) ->
     assert keys(postgres) == 3
 
 
-def test_a_statement_alone_is_whole_or_not_at_all_and_the_next_transaction_is_one_again(postgres: Database) -> None:
-    insert = "INSERT INTO metric_keys (name) SELECT unnest(?::text[])"
-    with postgres.write_plainly() as transaction:
-        transaction.alone((insert, ("{a}",)))
-    with pytest.raises(Exception, match="duplicate key"), postgres.write_plainly() as transaction:
-        transaction.alone((insert, ("{b,a}",)))
-    assert keys(postgres) == 1
-    with pytest.raises(ZeroDivisionError), postgres.write_plainly() as transaction:  # noqa: PT012
-        transaction.run(insert, ("{c}",))
-        raise ZeroDivisionError
-    assert keys(postgres) == 1
-
-
 def test_a_connection_that_breaks_in_use_is_a_503_once(postgres: Database) -> None:
     with pytest.raises(UnavailableError), postgres.write_plainly() as transaction:  # noqa: PT012
         transaction.run("INSERT INTO metric_keys (name) VALUES (?)", ("a",))

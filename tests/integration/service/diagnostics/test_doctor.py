@@ -16,7 +16,7 @@ from service.db.migrate import upgrade
 from service.diagnostics.checks import examine
 from service.diagnostics.slurm_checks import controller_finding
 from tests.support.world import World
-from trainyard.contract.findings import Finding
+from trainyard.contract.wire.diagnostics import Finding
 
 
 @pytest.fixture

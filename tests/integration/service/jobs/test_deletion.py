@@ -10,12 +10,11 @@ import pytest
 import sqlalchemy as sa
 
 from service.jobs.repository import JobRepository
-from service.maintenance.repository import HousekeepingRepository
+from service.maintenance.repository import MaintenanceRepository
 from service.metrics.downsampling.downsampler import fold
-from service.metrics.ingest.decoding import PointBatch
-from service.metrics.ingest.outcome import Stored
-from service.metrics.ingest.repository import Known, PointsRepository
-from service.metrics.ingest.writer import _Group
+from service.metrics.ingest.decode import PointBatch
+from service.metrics.ingest.repository import InsertResult, PointsRepository
+from service.metrics.ingest.writer import GroupWriter, WriterCache
 from tests.support.wait import wait_until
 from tests.support.world import World
 
@@ -46,7 +45,7 @@ def over(world: World) -> str:
 
 def number(world: World, job: str) -> int:
     with world.database.read() as session:
-        return JobRepository(session, world.clock()).get(job).no
+        return JobRepository(session, world.clock()).get(job).pk
 
 
 def test_a_deleted_job_is_gone_at_once_and_its_folder_soon(world: World, over: str) -> None:
@@ -58,7 +57,7 @@ def test_a_deleted_job_is_gone_at_once_and_its_folder_soon(world: World, over: s
     world.sweep()
     assert not world.services.run(over).root.exists()
     with world.database.read() as session:
-        for table in ("jobs", "attempts", "points", "thinned_points", "log_chunks", "checkpoints", "events"):
+        for table in ("jobs", "attempts", "points", "downsampled_points", "log_chunks", "checkpoints", "events"):
             rows = session.connection().exec_driver_sql(f"SELECT count(*) FROM {table}").scalar()
             assert rows == {"jobs": 1, "events": 2}.get(table, 0), table
 
@@ -66,11 +65,11 @@ def test_a_deleted_job_is_gone_at_once_and_its_folder_soon(world: World, over: s
 def test_points_that_come_while_their_job_is_deleted_go_with_it(world: World) -> None:
     """No foreign key removes them."""
     job = world.submit()
-    attempt, no = world.start(job).attempt_id, number(world, job)
+    attempt, pk = world.start(job).attempt_id, number(world, job)
 
     def delete() -> None:
         with world.database.write() as session:
-            HousekeepingRepository(session).delete_job(no)
+            MaintenanceRepository(session).delete_job(pk)
 
     def waits() -> bool:
         if world.database.dialect == "sqlite":
@@ -81,15 +80,15 @@ def test_points_that_come_while_their_job_is_deleted_go_with_it(world: World) ->
     deleting = threading.Thread(target=delete)
 
     class Slow(PointsRepository):
-        def store(self, *what: Any) -> list[int]:
+        def store(self, *what: Any) -> list[InsertResult]:
             deleting.start()
             wait_until(waits)
             return super().store(*what)
 
     with world.database.write_plainly() as transaction:
-        group = _Group(Slow(transaction), Known(), datetime(2026, 1, 1, tzinfo=UTC))
+        group = GroupWriter(Slow(transaction), WriterCache(), datetime(2026, 1, 1, tzinfo=UTC))
         (outcome,) = group.write([(attempt, PointBatch(1, 0, [("a", 1, 1.0, 0, 0)]))])
-    assert isinstance(outcome, Stored)
+    assert isinstance(outcome, InsertResult)
     deleting.join(10)
     with world.database.read() as session:
         assert session.scalar(sa.text("SELECT count(*) FROM points")) == 0

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from tests.support.world import SPEC, World
-from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import RunLayout
+from trainyard.contract.wire.launch import LaunchDocument
+
+pytestmark = pytest.mark.databases("sqlite")
 
 WIDE = {"source": "builtin", "name": "mlp", "sizes": [2, 4, 3]}
 
@@ -38,6 +40,7 @@ def run_of(world: World, job: str) -> RunLayout:
     return world.services.run(job)
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_the_newest_checkpoint_is_taken_and_its_step_is_stored(world: World, source: str) -> None:
     made = fork(world, source).json()
     assert made["spec"]["resume_from"] == f"{source}:10"
@@ -124,6 +127,7 @@ def test_a_checkpoint_that_is_gone_from_disk_is_a_conflict(world: World, source:
     assert [path.name for path in world.settings.runs.iterdir()] == [source]
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_a_repeated_request_gives_the_same_fork_though_a_newer_checkpoint_is_there(world: World, source: str) -> None:
     spec, key = {**SPEC, "resume_from": source}, {"Idempotency-Key": "one"}
     first = world.client.post("/v1/jobs", json=spec, headers=key).json()

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 
 from service.core.ids import new_job_id
 from service.db.models import Job, JobLabel
+from service.db.paging import PageRequest
 from service.jobs import listing as repository
-from service.jobs.repository import Window
 from tests.support.world import World
 
 JOBS = 3000
@@ -141,7 +141,7 @@ def test_how_postgres_plans_is_as_before_after_a_list(many: World, monkeypatch: 
     monkeypatch.setattr(repository, "_LONG", {"sqlite": 10, "postgresql": 10})
     wanted = repository.JobFilter(metadata={"half": "yes", "team": "yes"})
     with many.database.read() as session:
-        assert len(repository.JobLists(session).page(Window(limit=2), wanted)[0]) == 2
+        assert len(repository.JobLists(session).page(PageRequest(limit=2), wanted)[0]) == 2
         ways = [session.scalar(sa.text(f"SHOW {way}")) for way in repository._OTHER_WAYS]
     assert ways == ["on"] * len(ways)
 

@@ -8,6 +8,8 @@ from service.scheduler.base import Ambiguous
 from tests.integration.service.reconciler.test_reconciler import types
 from tests.support.world import World
 
+pytestmark = pytest.mark.databases("sqlite")
+
 ADOPT = {"action": "adopt", "scheduler_id": "77"}
 RESUBMIT = {"action": "resubmit"}
 GIVE_UP = {"action": "give_up"}
@@ -52,6 +54,7 @@ class TestAdopt:
         slurm.tick()
         assert slurm.scheduler.submitted == [], "it is not submitted again"
 
+    @pytest.mark.databases("sqlite", "postgres")
     def test_a_lost_run_runs_again(self, slurm: World) -> None:
         job = lost(slurm)
         assert resolve(slurm, job, ADOPT).json()["status"] == "running"
@@ -133,6 +136,7 @@ class TestGiveUp:
 
 @pytest.mark.parametrize("body", [ADOPT, RESUBMIT, GIVE_UP])
 class TestAll:
+    @pytest.mark.databases("sqlite", "postgres")
     def test_who_said_what_is_an_event(self, body: dict[str, Any], slurm: World) -> None:
         job = ambiguous(slurm)
         resolve(slurm, job, body)

@@ -6,6 +6,8 @@ import pytest
 
 from tests.support.world import FakeWorker, World
 
+pytestmark = pytest.mark.databases("sqlite")
+
 
 def ask(world: World, job: str, **body: Any) -> Any:
     return world.client.post(f"/v1/jobs/{job}/profile", json=body)
@@ -33,6 +35,7 @@ def test_the_worker_hears_of_it_until_it_is_answered(world: World, answer_type: 
     assert told(worker)["request"] > wanted["request"]
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_the_same_wish_twice_is_one(world: World) -> None:
     job = world.submit()
     world.start(job)

@@ -25,9 +25,9 @@ def folded(world: World, job: str) -> None:
         row = JobRepository(session, world.clock()).get(job)
 
     def done() -> bool:
-        fold(world.database, row.no)
+        fold(world.database, row.pk)
         with world.database.read() as session:
-            mark = CurveRepository(session, world.database).mark(row.no)
+            mark = CurveRepository(session, world.database).mark(row.pk)
         return mark is not None and mark.sequence == row.sequence
 
     wait_until(done)

@@ -9,8 +9,10 @@ from service.planner.model_reader import Models
 from tests.integration.service.cluster.test_cluster import on_slurm
 from tests.support.hf import save_llama
 from tests.support.world import SPEC, World
-from trainyard.contract.cluster import ClusterSnapshot, NodeShape, PartitionResource
-from trainyard.contract.plans import PlanResource
+from trainyard.contract.wire.cluster import ClusterSnapshot, NodeShape, PartitionResource
+from trainyard.contract.wire.plans import PlanResource
+
+pytestmark = pytest.mark.databases("sqlite")
 
 LARGE = {"source": "builtin", "name": "gpt", "layers": 24, "width": 2048, "heads": 16, "context": 1024, "vocab": 32000}
 TOO_LARGE = {
@@ -196,6 +198,7 @@ class TestAutomatic:
         job = world.submit(**document)
         assert world.job(job)["spec"]["strategy"] == "zero2"
 
+    @pytest.mark.databases("sqlite", "postgres")
     def test_a_key_stands_for_the_spec_whatever_the_cluster_has_become(self, world: World) -> None:
         document, key = {**TOO_LARGE, "strategy": "auto", "gpus": 4}, {"Idempotency-Key": "one"}
         gpus(world)

@@ -3,9 +3,13 @@
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from service.scheduler.base import Forecast
 from tests.integration.service.cluster.test_cluster import on_slurm
 from tests.support.world import SPEC, World
+
+pytestmark = pytest.mark.databases("sqlite")
 
 START = datetime(2026, 1, 1, 12, 30, tzinfo=UTC)
 
@@ -70,6 +74,7 @@ def test_who_asks_is_in_the_audit_and_who_only_plans_is_not(world: World) -> Non
     assert told == [("vic", None, "refused", 403), ("admin", made, "done", None)]
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_slurm_is_asked_once_in_five_seconds_whoever_reconciles(world: World) -> None:
     on_slurm(world)
     ids = []
@@ -115,6 +120,7 @@ def test_the_local_backend_says_that_there_is_no_queue(world: World) -> None:
     assert world.scheduler.asked == []
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_only_so_many_may_wait_and_a_viewer_may_not_ask(world: World) -> None:
     on_slurm(world)
     query = "/v1/plans?ask_scheduler=true&wait_seconds=0"
@@ -129,6 +135,7 @@ def test_only_so_many_may_wait_and_a_viewer_may_not_ask(world: World) -> None:
     assert full.headers["retry-after"]
 
 
+@pytest.mark.databases("sqlite", "postgres")
 def test_an_answer_is_forgotten_after_an_hour(world: World) -> None:
     on_slurm(world)
     first = asked(world)["ask"]["id"]

@@ -7,8 +7,8 @@ import pytest
 from service.jobs.repository import JobRepository
 from service.scheduler.base import Ambiguous, Observation, Rejected
 from tests.support.world import SPEC, World
-from trainyard.contract.launch import LaunchDocument
 from trainyard.contract.layout import RunLayout, write_atomic
+from trainyard.contract.wire.launch import LaunchDocument
 
 
 def types(world: World, job: str) -> list[str]:
@@ -72,6 +72,7 @@ def test_a_crash_before_the_scheduler_was_asked_submits_once(world: World) -> No
     assert len(world.scheduler.submitted) == 1
 
 
+@pytest.mark.scenario(5)
 def test_on_slurm_an_ambiguous_submission_is_repeated_only_after_three_clean_looks_in_180_s(world: World) -> None:
     world.scheduler.name = "slurm"
     job = world.submit()
@@ -151,6 +152,7 @@ def test_a_cancelled_job_ends_only_when_nothing_of_it_runs(world: World) -> None
     assert (shown["status"], shown["status_reason"]) == ("cancelled", "user_cancelled")
 
 
+@pytest.mark.scenario(32)
 def test_a_cancel_during_an_ambiguous_submission_leaves_nothing_running(world: World) -> None:
     job = world.submit()
     world.scheduler.outcome = Ambiguous("killed")
@@ -263,6 +265,7 @@ def test_a_hostile_run_directory_changes_nothing(world: World) -> None:
     assert world.token not in log.text
 
 
+@pytest.mark.scenario(31)
 def test_the_number_of_scheduler_calls_does_not_depend_on_the_number_of_jobs(world: World) -> None:
     for _ in range(12):
         world.submit()
@@ -290,8 +293,8 @@ def test_of_those_that_only_wait_a_tick_reads_the_oldest(world: World) -> None:
     world.client.post(f"/v1/jobs/{fourth}/cancel")
     with world.database.read() as session:
         jobs = JobRepository(session, world.clock())
-        assert [job.id for job, _ in jobs.unfinished(2)] == [first, second, fourth], "something is to be done about it"
-        assert [job.id for job, _ in jobs.unfinished()] == [first, second, third, fourth]
+        assert [job.id for job, _ in jobs.list_active(2)] == [first, second, fourth], "something is to be done about it"
+        assert [job.id for job, _ in jobs.list_active()] == [first, second, third, fourth]
 
 
 def test_members_that_wait_for_each_other_do_not_stand_before_everybody_else(world: World) -> None:
@@ -301,5 +304,5 @@ def test_members_that_wait_for_each_other_do_not_stand_before_everybody_else(wor
     members = {member["job_id"] for member in answer.json()["members"]}
     alone = world.submit()
     with world.database.read() as session:
-        seen = {job.id for job, _ in JobRepository(session, world.clock()).unfinished(1)}
+        seen = {job.id for job, _ in JobRepository(session, world.clock()).list_active(1)}
     assert seen == {alone, *members}

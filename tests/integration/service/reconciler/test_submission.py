@@ -36,6 +36,7 @@ def hanging(world: World) -> HangingScheduler:
     return world.scheduler
 
 
+@pytest.mark.scenario(6)
 def test_an_sbatch_that_hangs_holds_up_nothing_else(world: World, hanging: HangingScheduler) -> None:
     stuck = world.submit()
     world.tick()
@@ -73,6 +74,7 @@ def test_no_more_are_asked_at_once_than_there_is_room(world: World, hanging: Han
     assert len({plan.tag for plan in hanging.submitted}) == 4
 
 
+@pytest.mark.scenario(32)
 def test_a_job_cancelled_while_it_is_being_asked_about_leaves_nothing(world: World, hanging: HangingScheduler) -> None:
     job = world.submit()
     world.tick()
@@ -99,6 +101,7 @@ def test_a_shutdown_records_what_is_answered_in_time_and_hands_the_lease_over(
     assert second.acquire(world.clock()), "the next service need not wait for the lease to expire"
 
 
+@pytest.mark.scenario(2)
 def test_a_crash_between_the_intention_and_the_question_costs_no_waiting(world: World) -> None:
     world.scheduler.name = "slurm"
     job = world.submit()
@@ -145,6 +148,7 @@ def test_the_wait_counts_from_the_last_question_and_not_from_the_first(world: Wo
     assert len(world.scheduler.submitted) == 1
 
 
+@pytest.mark.scenario(24)
 def test_a_full_disk_leaves_the_job_to_be_tried_again(world: World) -> None:
     job = world.submit()
     blocked = world.settings.runs / job
@@ -169,6 +173,7 @@ def test_while_the_scheduler_is_silent_nothing_is_submitted(world: World) -> Non
     assert world.status(second) == "pending"
 
 
+@pytest.mark.scenario(9)
 def test_a_leader_that_was_stopped_writes_nothing_when_it_goes_on(world: World) -> None:
     job = world.submit()
     old = LeaderLease(world.database, "one")
@@ -182,6 +187,7 @@ def test_a_leader_that_was_stopped_writes_nothing_when_it_goes_on(world: World) 
     assert world.status(job) == "queued"
 
 
+@pytest.mark.scenario(9)
 def test_a_stopped_leaders_answer_is_not_recorded_over_the_next_ones(world: World, hanging: HangingScheduler) -> None:
     job = world.submit()
     world.tick()
@@ -238,6 +244,7 @@ def test_a_stranger_cannot_exclude_more_than_a_node(world: World, name: str) -> 
     assert '"excluded_nodes": []' in world.folder(job, 2).launch.read_text()
 
 
+@pytest.mark.scenario(8)
 def test_of_two_entries_the_one_that_claimed_is_watched(world: World) -> None:
     """The first was accepted without an answer and stayed unseen; the second is the one whose id came back."""
     world.scheduler.name = "slurm"
@@ -249,6 +256,7 @@ def test_of_two_entries_the_one_that_claimed_is_watched(world: World) -> None:
     assert "the scheduler has it as 17, says its worker" in kinds
 
 
+@pytest.mark.scenario(8)
 def test_the_end_of_a_refused_double_is_not_the_end_of_the_attempt(world: World) -> None:
     """Its claim was decided by files while the service was away."""
     world.scheduler.name = "slurm"

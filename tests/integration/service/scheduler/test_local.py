@@ -21,7 +21,7 @@ from service.scheduler.local.queue import Entry
 from service.scheduler.local.scheduler import LocalScheduler
 from tests.support import local_service
 from tests.support.wait import wait_until
-from trainyard.contract.environment import ATTEMPT_VARIABLE
+from trainyard.contract.spec.environment import ATTEMPT_VARIABLE
 
 
 def utc_now() -> datetime:

@@ -109,8 +109,8 @@ def test_all_jobs_in_one_stream_with_ids_that_replay_exactly(world: World) -> No
         replays = []
         for event in live[:-1]:
             again = Following(services.hub, services.feed, logs=False)
-            no, within = event[0].split("-")
-            assert await again.start((int(no), int(within)))
+            position, within = event[0].split("-")
+            assert await again.start((int(position), int(within)))
             replays.append(await take(again.events(), lambda found: bool(found) and found[-1][0] == live[-1][0]))
         return live, replays
 

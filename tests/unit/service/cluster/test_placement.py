@@ -6,8 +6,8 @@ import pytest
 
 from service.cluster.placement import place_of
 from service.core.settings import Settings
-from trainyard.contract.cluster import ClusterResource, NodeShape, PartitionResource
-from trainyard.contract.sections import Resources
+from trainyard.contract.spec.sections import Resources
+from trainyard.contract.wire.cluster import ClusterResource, NodeShape, PartitionResource
 
 ON_SLURM = Settings(backend="slurm")
 CLUSTER = ClusterResource(

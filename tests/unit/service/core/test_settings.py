@@ -11,9 +11,9 @@ from service.cluster.placement import Place
 from service.core.errors import ServiceError
 from service.core.settings import Settings, misspelt
 from service.planner.script import preview
-from trainyard.contract.resolve import resolve
-from trainyard.contract.spec import parse_spec
-from trainyard.contract.templates import fill_template
+from trainyard.contract.spec.resolve import resolve
+from trainyard.contract.spec.templates import fill_template
+from trainyard.contract.spec.training_spec import parse_spec
 
 
 def private(path: Path, text: str) -> Path:

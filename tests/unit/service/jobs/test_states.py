@@ -5,8 +5,8 @@ from typing import get_args
 
 import pytest
 
-from service.jobs.states import ACTIVE, FINAL_STATUS, MOVES, IllegalMoveError, check_move
-from trainyard.contract.resources import TERMINAL, JobStatus, StatusReason
+from service.jobs.states import ACTIVE, FINAL_STATUS, TRANSITIONS, IllegalTransitionError, check_transition
+from trainyard.contract.wire.resources import TERMINAL, JobStatus, StatusReason
 
 STATUSES = get_args(JobStatus)
 REASON_FOR = {"succeeded": "completed", "failed": "error", "cancelled": "user_cancelled"}
@@ -31,14 +31,14 @@ LEGAL = {
 def test_a_move_is_legal_exactly_where_the_design_says(source: JobStatus, target: JobStatus) -> None:
     reason = REASON_FOR.get(target)
     if target in LEGAL[source].split():
-        check_move(source, target, reason)  # type: ignore[arg-type]
+        check_transition(source, target, reason)  # type: ignore[arg-type]
     else:
-        with pytest.raises(IllegalMoveError, match=f"a job that is {source} cannot become {target}"):
-            check_move(source, target, reason)  # type: ignore[arg-type]
+        with pytest.raises(IllegalTransitionError, match=f"a job that is {source} cannot become {target}"):
+            check_transition(source, target, reason)  # type: ignore[arg-type]
 
 
 def test_every_status_has_its_row() -> None:
-    assert set(MOVES) == set(STATUSES)
+    assert set(TRANSITIONS) == set(STATUSES)
 
 
 def test_every_reason_has_a_final_status() -> None:
@@ -49,16 +49,16 @@ def test_every_reason_has_a_final_status() -> None:
 @pytest.mark.parametrize(("reason", "target"), list(product(get_args(StatusReason), sorted(TERMINAL))))
 def test_a_final_status_comes_only_with_its_own_reasons(reason: StatusReason, target: JobStatus) -> None:
     if FINAL_STATUS[reason] == target:
-        check_move("running", target, reason)
+        check_transition("running", target, reason)
     else:
-        with pytest.raises(IllegalMoveError):
-            check_move("running", target, reason)
+        with pytest.raises(IllegalTransitionError):
+            check_transition("running", target, reason)
 
 
 @pytest.mark.parametrize("target", sorted(TERMINAL))
 def test_no_final_status_without_a_reason(target: JobStatus) -> None:
-    with pytest.raises(IllegalMoveError):
-        check_move("running", target, None)
+    with pytest.raises(IllegalTransitionError):
+        check_transition("running", target, None)
 
 
 def test_active_is_what_a_scheduler_may_have() -> None:

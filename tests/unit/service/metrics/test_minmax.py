@@ -1,4 +1,4 @@
-"""Thinning keeps what a reader must see."""
+"""DownsampleState keeps what a reader must see."""
 
 import math
 

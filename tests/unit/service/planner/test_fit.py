@@ -8,8 +8,8 @@ from service.planner.fit import Question, automatic, needs, proposals, too_large
 from service.planner.host import share_of_machine
 from service.planner.trainable_parameters import adapt
 from tests.unit.service.planner.test_model_structure import spec_of
-from trainyard.contract.cluster import ClusterResource, NodeShape, PartitionResource
-from trainyard.contract.sections import Resources
+from trainyard.contract.spec.sections import Resources
+from trainyard.contract.wire.cluster import ClusterResource, NodeShape, PartitionResource
 
 LARGE = {"source": "builtin", "name": "gpt", "layers": 24, "width": 2048, "heads": 16, "context": 1024, "vocab": 32000}
 """1.3 billion parameters: 19 GiB of state."""

@@ -9,8 +9,8 @@ from service.planner.trainable_parameters import Adapted, adapt
 from service.planner.units import unit_sizes
 from tests.support.hf import save_llama
 from trainyard.contract.problems import Problem
-from trainyard.contract.sections import ConvnetModel, Fsdp, GptModel, MlpModel
-from trainyard.contract.spec import parse_spec
+from trainyard.contract.spec.sections import ConvnetModel, Fsdp, GptModel, MlpModel
+from trainyard.contract.spec.training_spec import parse_spec
 from worker.engine.trainable import choose_trainable
 from worker.engine.units import ROOT, plan_units
 from worker.tasks.gpt import Gpt

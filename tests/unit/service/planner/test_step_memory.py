@@ -9,7 +9,7 @@ from service.planner.activation_memory import MOST_LOGITS, Numbers, block_ops, h
 from service.planner.fit import Question
 from service.planner.work import LONGEST_ROW, tokens_of
 from tests.unit.service.planner.test_model_structure import GPT, spec_of
-from trainyard.contract.sections import GptModel
+from trainyard.contract.spec.sections import GptModel
 from worker.tasks import causal_lm, language_loss
 from worker.tasks.gpt import Block
 

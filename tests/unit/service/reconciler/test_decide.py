@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
-from service.jobs.states import ACTIVE, SUSPENDED, check_move
+from service.jobs.states import ACTIVE, SUSPENDED, check_transition
 from service.reconciler.decide import (
     MAX_CONTINUATIONS,
     MSG_CANCELLING,
@@ -20,8 +20,8 @@ from service.reconciler.decide import (
 )
 from service.reconciler.run_dir import UnclaimedAttempt
 from service.scheduler.base import EndedAs, Observation
-from trainyard.contract.reports import ExitReason, Failure, FinishRecord
-from trainyard.contract.resources import Desired
+from trainyard.contract.wire.reports import ExitReason, Failure, FinishRecord
+from trainyard.contract.wire.resources import Desired
 
 FAILURE = Failure(rank=1, type="ValueError", message="bad\nsecond line")
 
@@ -298,7 +298,7 @@ def test_every_verdict_is_a_legal_move() -> None:
         )
         decision = decide(known)
         if decision.status is not None:
-            check_move(status, decision.status, decision.reason)
+            check_transition(status, decision.status, decision.reason)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from service.reconciler.node_exclusion import MAX_EXCLUDED, failed_node, next_excluded
 from service.scheduler.base import Observation
-from trainyard.contract.reports import Failure, FinishRecord
+from trainyard.contract.wire.reports import Failure, FinishRecord
 
 
 def finish(node: str | None) -> FinishRecord:

@@ -1,6 +1,6 @@
 """Jobs that wait for their user's GPU quota or for other members of their sweep."""
 
-from service.jobs.quota import Limits
+from service.jobs.quota import UserQuotas
 from service.reconciler.quota import QuotaEntry, blocked_jobs, over_gpu_quota, over_sweep_limit
 
 
@@ -16,34 +16,34 @@ def member(
 
 class TestGpuQuota:
     def test_without_a_limit_no_job_waits(self) -> None:
-        assert over_gpu_quota([job(1, 100), job(2, 100, waiting=False)], Limits()) == {}
+        assert over_gpu_quota([job(1, 100), job(2, 100, waiting=False)], UserQuotas()) == {}
 
     def test_submitted_jobs_count_even_if_created_later(self) -> None:
-        blocked = over_gpu_quota([job(1, 4), job(2, 6, waiting=False)], Limits(gpus=8))
+        blocked = over_gpu_quota([job(1, 4), job(2, 6, waiting=False)], UserQuotas(gpus=8))
         assert blocked == {1: "Waiting for GPU quota: ada uses 6 of 8 GPUs, and this job needs 4."}
 
     def test_jobs_start_in_order_up_to_the_limit(self) -> None:
-        assert list(over_gpu_quota([job(1, 4), job(2, 4), job(3, 4)], Limits(gpus=8))) == [3]
+        assert list(over_gpu_quota([job(1, 4), job(2, 4), job(3, 4)], UserQuotas(gpus=8))) == [3]
 
     def test_a_small_job_does_not_overtake_a_large_one(self) -> None:
-        blocked = over_gpu_quota([job(1, 2, waiting=False), job(2, 8), job(3, 1)], Limits(gpus=8))
+        blocked = over_gpu_quota([job(1, 2, waiting=False), job(2, 8), job(3, 1)], UserQuotas(gpus=8))
         assert list(blocked) == [2, 3]
         assert blocked[3] == "Waiting for GPU quota: job_2 of the same user is ahead."
 
     def test_a_finished_job_changes_few_status_messages(self) -> None:
         """Each change costs a transaction and an event, and thousands of jobs may wait."""
         jobs = [job(1, 1, waiting=False), *(job(no, 1) for no in range(2, 100))]
-        before = over_gpu_quota(jobs, Limits(gpus=1))
-        after = over_gpu_quota([job(2, 1, waiting=False), *jobs[2:]], Limits(gpus=1))
+        before = over_gpu_quota(jobs, UserQuotas(gpus=1))
+        after = over_gpu_quota([job(2, 1, waiting=False), *jobs[2:]], UserQuotas(gpus=1))
         assert len([no for no in after if after[no] != before[no]]) <= 2
 
     def test_each_user_and_role_has_its_own_limit(self) -> None:
         jobs = [job(1, 8, waiting=False), job(2, 8, user="bob"), job(3, 64, user="root", role="admin")]
-        assert over_gpu_quota(jobs, Limits(gpus=8)) == {}
-        assert list(over_gpu_quota(jobs, Limits(gpus=8, admin_gpus=32))) == [3]
+        assert over_gpu_quota(jobs, UserQuotas(gpus=8)) == {}
+        assert list(over_gpu_quota(jobs, UserQuotas(gpus=8, admin_gpus=32))) == [3]
 
     def test_a_job_that_can_never_fit_reports_it(self) -> None:
-        blocked = over_gpu_quota([job(1, 9)], Limits(gpus=8))
+        blocked = over_gpu_quota([job(1, 9)], UserQuotas(gpus=8))
         assert blocked[1] == "Exceeds the GPU quota: needs 9 GPUs, and the limit is 8 per user. It cannot start."
 
 
@@ -69,4 +69,4 @@ class TestSweepLimit:
 
 def test_a_job_that_waits_for_its_sweep_blocks_no_other_job() -> None:
     jobs = [member(1, gpus=8, waiting=False, parallel=1), member(2, gpus=8, parallel=1), job(3, 8)]
-    assert set(blocked_jobs(jobs, Limits(gpus=16))) == {2}
+    assert set(blocked_jobs(jobs, UserQuotas(gpus=16))) == {2}

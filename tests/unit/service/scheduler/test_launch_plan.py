@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from service.scheduler.launch_plan import inherited_environment, plan_launch
-from trainyard.contract.environment import forbidden_variables
-from trainyard.contract.launch import LaunchDocument
-from trainyard.contract.spec import TrainingSpec, parse_spec
+from trainyard.contract.spec.environment import forbidden_variables
+from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
+from trainyard.contract.wire.launch import LaunchDocument
 
 FOLDER = Path("/runs/job-1/attempts/1")
 

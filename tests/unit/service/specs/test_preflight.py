@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from service.specs.preflight import refusals
-from trainyard.contract.cluster import AccountResource, ClusterResource, NodeShape, PartitionResource
-from trainyard.contract.sections import Resources
+from trainyard.contract.spec.sections import Resources
+from trainyard.contract.wire.cluster import AccountResource, ClusterResource, NodeShape, PartitionResource
 
 GPU = PartitionResource(
     name="gpu",

@@ -5,7 +5,7 @@ import pytest
 from service.web.clustering import Owner, Pool, owners, partition_cells, pools, sentence
 from service.web.wording import NOTHING
 from tests.unit.service.web.test_views import NOW, job
-from trainyard.contract.cluster import ClusterResource, GpuCount, PartitionResource, SlotCount
+from trainyard.contract.wire.cluster import ClusterResource, GpuCount, PartitionResource, SlotCount
 
 
 def test_who_holds_most_comes_first() -> None:

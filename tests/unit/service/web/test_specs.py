@@ -3,9 +3,9 @@
 import pytest
 
 from service.web.specs import brief_spec, spec_yaml
-from trainyard.contract.spec import dump_spec, parse_spec
-from trainyard.contract.templates import load_template, template_names
-from trainyard.contract.yaml_text import load_yaml
+from trainyard.contract.spec.templates import load_template, template_names
+from trainyard.contract.spec.training_spec import dump_spec, parse_spec
+from trainyard.contract.spec.yaml_loader import load_yaml
 
 
 @pytest.mark.parametrize("name", template_names())

@@ -1,0 +1,99 @@
+"""Decoding of metrics requests into rows. msgspec decodes valid batches; pydantic handles the rest. Pure functions."""
+
+from collections.abc import Container
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import msgspec
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+
+from service.db.types import to_micros
+from service.metrics.values import PointRow, encode_value
+from trainyard.contract.wire.reports import MAX_POINTS, MetricsBatch
+
+_SAFE_INT = 2**53
+
+
+class _Point(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    key: str
+    step: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+    value: float
+    time: str
+
+
+class _Progress(msgspec.Struct, forbid_unknown_fields=True):
+    step: Annotated[int, msgspec.Meta(ge=0, le=_SAFE_INT)]
+    total_steps: Annotated[int, msgspec.Meta(ge=0, le=_SAFE_INT)]
+    epoch: Annotated[int, msgspec.Meta(ge=0, le=_SAFE_INT)] = 0
+    seconds_per_step: float | None = None
+
+
+class _Batch(msgspec.Struct, forbid_unknown_fields=True):
+    execution: Annotated[int, msgspec.Meta(ge=1, le=_SAFE_INT)]
+    resumed_from_step: Annotated[int, msgspec.Meta(ge=0, le=_SAFE_INT)]
+    points: Annotated[list[_Point], msgspec.Meta(max_length=MAX_POINTS)] = msgspec.field(default_factory=list)
+    progress: _Progress | None = None
+
+
+_decoder = msgspec.json.Decoder(_Batch)
+_Time = Annotated[datetime, msgspec.Meta(tz=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class PointBatch:
+    """The content of one metrics request. It is stored as a whole or not at all."""
+
+    execution: int
+    resumed_from_step: int
+    rows: list[PointRow] = field(default_factory=list)
+    progress: dict[str, Any] | None = None
+
+
+def decode_batch(body: bytes, known_keys: Container[str]) -> PointBatch:
+    """Return the batch in a request's body.
+
+    Args:
+        known_keys: Metric names that were validated before. A batch with any other name is validated by pydantic.
+
+    Raises:
+        RequestValidationError: The batch is invalid; the location includes the index of the point.
+    """
+    try:
+        decoded = _decoder.decode(body)
+        # Points that are reported together share one time.
+        micros = {time: to_micros(msgspec.convert(time, _Time)) for time in {point.time for point in decoded.points}}
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return batch_from_model(_parse_model(body))
+    points = decoded.points
+    if not all(key in known_keys for key in {point.key for point in points}):
+        return batch_from_model(_parse_model(body))
+    # JSON numbers are finite; non-finite values are strings, which only the pydantic model accepts.
+    rows: list[PointRow] = [(point.key, point.step, point.value, 0, micros[point.time]) for point in points]
+    progress = None if decoded.progress is None else msgspec.to_builtins(decoded.progress)
+    return PointBatch(decoded.execution, decoded.resumed_from_step, rows, progress)
+
+
+def batch_from_model(batch: MetricsBatch) -> PointBatch:
+    """Return the batch of a parsed model, such as one that was read from the spool.
+
+    Raises:
+        RequestValidationError: A time has no time zone.
+    """
+    rows: list[PointRow] = []
+    for index, point in enumerate(batch.points):
+        if point.time.tzinfo is None:
+            problem = {"loc": ("body", "points", index, "time"), "msg": "must have a time zone", "type": "timezone"}
+            raise RequestValidationError([problem])
+        rows.append((point.key, point.step, *encode_value(point.value), to_micros(point.time.astimezone(UTC))))
+    progress = None if batch.progress is None else batch.progress.model_dump(mode="json")
+    return PointBatch(batch.execution, batch.resumed_from_step, rows, progress)
+
+
+def _parse_model(body: bytes) -> MetricsBatch:
+    try:
+        return MetricsBatch.model_validate_json(body)
+    except ValidationError as error:
+        problems = [{**problem, "loc": ("body", *problem["loc"])} for problem in error.errors(include_url=False)]
+        raise RequestValidationError(problems) from None

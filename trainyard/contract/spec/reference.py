@@ -1,0 +1,120 @@
+"""Generate the Markdown reference of the spec: `python -m trainyard.contract.spec.reference`."""
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from trainyard.contract.spec.training_spec import TrainingSpec
+
+_HEAD = """# The training spec
+
+Made from the spec's own docstrings by `make docs`; do not edit. YAML or JSON. Every field but those called *required*
+has a default. Numbers may be written as YAML reads them (`1e-4` is a number). Unknown fields are refused, and so
+are those that would change nothing in the spec at hand.
+"""
+
+Schema = dict[str, Any]
+
+
+def reference() -> str:
+    """The whole page."""
+    schema = TrainingSpec.model_json_schema()
+    sections: Schema = schema.pop("$defs")
+    parts = [_HEAD, "## Top level\n", _table(schema)]
+    parts += [part for name in _order(schema, sections) for part in _section(name, sections[name])]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _section(name: str, schema: Schema) -> list[str]:
+    return [f"## {name}\n", schema.get("description", "") + "\n", _table(schema)]
+
+
+def _order(schema: Schema, sections: Schema) -> list[str]:
+    """The sections in the order in which the top level speaks of them, each once."""
+    found: list[str] = []
+    for field in schema["properties"].values():
+        found += [name for name in _references(field) if name not in found]
+    for name in list(found):
+        inner = (ref for field in sections[name].get("properties", {}).values() for ref in _references(field))
+        found += [ref for ref in inner if ref not in found]
+    return found
+
+
+def _references(schema: Any) -> Iterator[str]:
+    if isinstance(schema, dict):
+        if "$ref" in schema:
+            yield schema["$ref"].rpartition("/")[2]
+        for key, value in schema.items():
+            if key != "discriminator":
+                yield from _references(value)
+    elif isinstance(schema, list):
+        for value in schema:
+            yield from _references(value)
+
+
+def _table(schema: Schema) -> str:
+    required = set(schema.get("required", ()))
+    rows = ["| field | value | default | |", "|---|---|---|---|"]
+    for name, field in schema["properties"].items():
+        default = "*required*" if name in required else _default(field)
+        text = " ".join(field.get("description", "").split())
+        rows.append(f"| `{name}` | {_escaped(_kind(field))} | {default} | {_escaped(text)} |")
+    return "\n".join(rows) + "\n"
+
+
+def _default(field: Schema) -> str:
+    default = field.get("default")
+    if isinstance(default, dict) or ("default" not in field):
+        return ""
+    return "absent" if default is None else f"`{json.dumps(default)}`"
+
+
+def _kind(field: Schema) -> str:
+    """What may stand there, in words."""
+    if "$ref" in field:
+        name = field["$ref"].rpartition("/")[2]
+        return f"[{name}](#{name.lower()})"
+    for key in ("anyOf", "oneOf", "allOf"):
+        if key in field:
+            return " or ".join(dict.fromkeys(_kind(part) for part in field[key] if part.get("type") != "null"))
+    if "const" in field:
+        return f"`{field['const']}`"
+    if "enum" in field:
+        return ", ".join(f"`{value}`" for value in field["enum"])
+    match field.get("type"):
+        case "array":
+            return _list(field)
+        case "object":
+            return "names and texts"
+        case "integer" | "number":
+            return _number(field)
+        case "boolean":
+            return "`true` or `false`"
+    return "text"
+
+
+def _list(field: Schema) -> str:
+    items: Schema = field.get("items") or next(iter(field.get("prefixItems", [])), {})
+    many = f"{field['minItems']} " if field.get("minItems") and field.get("minItems") == field.get("maxItems") else ""
+    return f"list of {many}{_kind(items)}"
+
+
+def _number(field: Schema) -> str:
+    kind = "whole number" if field["type"] == "integer" else "number"
+    low, high = field.get("minimum"), field.get("maximum")
+    over, under = field.get("exclusiveMinimum"), field.get("exclusiveMaximum")
+    bounds = [f"at least {low:g}"] if low is not None else [f"above {over:g}"] if over is not None else []
+    if high is not None and high < 2**53:
+        bounds.append(f"at most {high:g}")
+    if under is not None:
+        bounds.append(f"below {under:g}")
+    return f"{kind}, {', '.join(bounds)}" if bounds else kind
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    sys.stdout.write(reference())

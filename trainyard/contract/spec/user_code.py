@@ -1,0 +1,78 @@
+"""A user's code on its way to the ranks: its name by digest, its bounds, and the words of a spec that point into it."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from typing import Annotated
+
+from pydantic import StringConstraints
+
+from trainyard.contract.problems import Problem
+from trainyard.contract.validation_messages import DIGEST
+
+MAX_CODE_BYTES = 50 * 1024 * 1024
+"""Of one archive, which is an uncompressed tar: nothing unpacks to more than was uploaded."""
+
+CODE_TASKS = frozenset({"custom", "script"})
+"""Tasks that run a user's own code, as the service's account."""
+
+CodeDigest = Annotated[str, StringConstraints(pattern=DIGEST)]
+Argument = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")]
+
+_TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+
+
+def code_archive(runs: Path, digest: str) -> Path:
+    """Where the archive of that digest is kept: under the runs directory, which all nodes share."""
+    return runs / "code" / f"{digest.removeprefix('sha256:')}.tar"
+
+
+def module_files(module: str) -> tuple[str, str]:
+    """The two files that a module may be, from the folder on the search path."""
+    path = module.replace(".", "/")
+    return f"{path}.py", f"{path}/__init__.py"
+
+
+def wanted_files(task: object, target: object, argv: object) -> tuple[str, ...]:
+    """The files of which a folder must have one to be the code of such a spec; none where it needs no folder.
+
+    Takes what stands in a document that nobody has checked yet.
+    """
+    if task == "custom" and isinstance(target, str):
+        return module_files(target.partition(":")[0])
+    words = [str(word) for word in argv] if isinstance(argv, list | tuple) else []
+    if task != "script" or not words or Path(words[0]).is_absolute():
+        return ()
+    if words[0] == "-m":
+        path = module_files(words[1])[0] if len(words) > 1 else ""
+        return (path, f"{path.removesuffix('.py')}/__main__.py") if path else ()
+    return (PurePosixPath(words[0]).as_posix(),)
+
+
+def needs_code(argv: Sequence[str]) -> bool:
+    """Whether the program is a file of the uploaded folder."""
+    return argv[0] != "-m" and not argv[0].startswith("/")
+
+
+def code_problems(task: str, target: str | None, argv: Sequence[str] | None, code: str | None) -> list[Problem]:
+    """What is wrong with the fields about a user's code."""
+    found = []
+    if code is not None and task not in CODE_TASKS:
+        found.append(Problem(param="code", message="is for tasks `custom` and `script` only"))
+    if task == "custom" and target is not None and not _TARGET.fullmatch(target):
+        found.append(Problem(param="target", message="must be `module:function`, like `my_task:build`"))
+    if task == "script" and argv is not None:
+        found += _argv_problems(argv)
+    return found
+
+
+def _argv_problems(argv: Sequence[str]) -> list[Problem]:
+    if not argv or not argv[0]:
+        message = "must begin with a file of the uploaded folder, an absolute path, or `-m` and a module"
+    elif argv[0] == "-m" and len(argv) < 2:
+        message = "`-m` needs a module after it"
+    elif argv[0] != "-m" and (argv[0].startswith("-") or ".." in PurePosixPath(argv[0]).parts):
+        message = f"`{argv[0]}` is neither a file inside the uploaded folder, nor an absolute path, nor `-m`"
+    else:
+        return []
+    return [Problem(param="argv", message=message)]

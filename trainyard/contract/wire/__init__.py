@@ -1,0 +1,1 @@
+"""What crosses a process boundary: request bodies, resources, worker reports, and the files that both sides read."""

@@ -1,0 +1,97 @@
+"""The spool of an execution: what rank 0 wrote down before the network saw it. A record a line, with a checksum."""
+
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from trainyard.contract.wire.reports import CheckpointReport, EventsBatch, MetricsBatch, SpoolKind
+
+SpoolBody = MetricsBatch | EventsBatch | CheckpointReport
+
+_BODIES: dict[str, type[SpoolBody]] = {
+    "metrics": MetricsBatch,
+    "events": EventsBatch,
+    "checkpoint": CheckpointReport,
+}
+_LINE = re.compile(
+    rb'\{"seq": (?P<seq>\d{1,18}), "crc": "(?P<crc>[0-9a-f]{8})", '
+    rb'"kind": "(?P<kind>metrics|events|checkpoint)", "body": (?P<body>.*)\}'
+)
+
+
+_MAX_LINE = 16 * 1024 * 1024
+"""Bytes; far more than a request may hold. A file without line breaks is not to be read into memory whole."""
+
+
+class SpoolCorruptError(ValueError):
+    """A whole line that is not what its checksum says; nothing after it can be trusted to be in order."""
+
+    def __init__(self, offset: int, why: str) -> None:
+        super().__init__(f"the spool is damaged at byte {offset}: {why}")
+        self.offset = offset
+
+
+@dataclass(frozen=True)
+class SpoolRecord:
+    """One record as it stands in the file."""
+
+    seq: int
+    kind: SpoolKind
+    body_text: bytes
+    """The body as JSON; `body()` reads it."""
+    end: int
+    """The offset of the byte after the record's line."""
+
+    def body(self) -> SpoolBody:
+        return _BODIES[self.kind].model_validate_json(self.body_text)
+
+
+def format_record(seq: int, kind: SpoolKind, body: SpoolBody) -> bytes:
+    """The record's line, newline included."""
+    text = body.model_dump_json().encode()
+    return b'{"seq": %d, "crc": "%08x", "kind": "%s", "body": %s}\n' % (seq, zlib.crc32(text), kind.encode(), text)
+
+
+def parse_spool(source: bytes | Path, offset: int = 0) -> Iterator[SpoolRecord]:
+    """The records from `offset` on, in order. A torn last line (a writer that was killed) ends them silently.
+
+    Args:
+        source: the file, or its content.
+        offset: where a record starts; what `spool_acknowledged` holds.
+
+    Raises:
+        SpoolCorruptError: at a line that is whole but wrong, after the records before it.
+    """
+    if isinstance(source, bytes):
+        yield from _records(iter(source[offset:].splitlines(keepends=True)), offset)
+        return
+    with source.open("rb") as file:
+        file.seek(offset)
+        yield from _records(iter(partial(file.readline, _MAX_LINE), b""), offset)
+
+
+def _records(lines: Iterator[bytes], offset: int) -> Iterator[SpoolRecord]:
+    for line in lines:
+        if not line.endswith(b"\n"):
+            if len(line) == _MAX_LINE:
+                raise SpoolCorruptError(offset, "a line has no end")
+            return
+        match = _LINE.fullmatch(line[:-1])
+        if match is None:
+            raise SpoolCorruptError(offset, "not a record")
+        if zlib.crc32(match["body"]) != int(match["crc"], 16):
+            raise SpoolCorruptError(offset, "the checksum does not match")
+        offset += len(line)
+        kind: SpoolKind = match["kind"].decode()  # type: ignore[assignment]  # the pattern allows no other
+        yield SpoolRecord(seq=int(match["seq"]), kind=kind, body_text=match["body"], end=offset)
+
+
+def read_acknowledged(path: Path) -> int:
+    """The offset up to which the service has everything; 0 before the first acknowledgement."""
+    try:
+        return int(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return 0
