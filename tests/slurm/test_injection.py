@@ -51,7 +51,7 @@ def test_never_reaches_a_script_even_past_acceptance(slurm: SlurmLab, tmp_path: 
         document = _document(spec.model_copy(update={"resources": resources}))
         document = document.model_copy(update={"accelerator": "cuda"})
         plan = plan_launch(document, folder=tmp_path, inherited={})
-        with pytest.raises(ValueError, match="may not stand in a batch script"):
+        with pytest.raises(ValueError, match="may not appear in a batch script"):
             batch_script(document, plan)
     assert not (tmp_path / "pwned").exists()
 
@@ -60,7 +60,7 @@ def test_a_tag_with_it_runs_nothing(slurm: SlurmLab, tmp_path: Path) -> None:
     spec = parse_spec(parity(gpus=1, strategy="single", resources__gpus_per_node=1))
     document = _document(spec).model_copy(update={"tag": hostile(tmp_path / "pwned")})
     plan = plan_launch(document, folder=tmp_path, inherited={})
-    with pytest.raises(ValueError, match="may not stand in a batch script"):
+    with pytest.raises(ValueError, match="may not appear in a batch script"):
         batch_script(document, plan)
 
 

@@ -93,7 +93,7 @@ def test_no_word_of_a_user_is_in_it() -> None:
 @pytest.mark.parametrize("field", ["partition", "account", "qos", "constraint", "exclude"])
 @pytest.mark.parametrize("text", ["x\\'\"\ntouch /tmp/pwned #", "a b", "a;b", "$(x)", "", "a\\"])
 def test_what_acceptance_must_have_refused_stops_here(field: str, text: str) -> None:
-    with pytest.raises(ValueError, match="may not stand in a batch script"):
+    with pytest.raises(ValueError, match="may not appear in a batch script"):
         script(resources={field: text})
 
 
@@ -102,5 +102,5 @@ def test_a_path_that_sbatch_could_misread_is_refused(path: str) -> None:
     assert not is_plain_path(Path(path))
     made = document()
     plan = plan_launch(made, folder=FOLDER, python="/py", inherited={})
-    with pytest.raises(ValueError, match="cannot stand in a batch script"):
+    with pytest.raises(ValueError, match="may not appear in a batch script"):
         batch_script(made, replace(plan, folder=Path(path)))
