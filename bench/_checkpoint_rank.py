@@ -13,17 +13,18 @@ import torch
 from torch import nn
 
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.spec.resolve import Site, resolve
+from trainyard.contract.spec.resolve import resolve
+from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
 from trainyard.contract.wire.launch import LaunchDocument
-from worker import distributed
-from worker.checkpoint.export import whole_weights
 from worker.checkpoint.manager import CheckpointManager
+from worker.core import distributed
 from worker.engine.optim import build_optimizer
-from worker.engine.parallel import SHARDED, parallelise
 from worker.engine.precision import Precision
 from worker.engine.state import TrainingState
-from worker.reporter import SilentReporter
+from worker.engine.strategies.select import SHARDED, parallelise
+from worker.export.weights import whole_weights
+from worker.reporting.reporter import SilentReporter
 
 WIDTH, LAYERS = 2048, 10
 

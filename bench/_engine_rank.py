@@ -15,8 +15,8 @@ import torch
 
 from bench._bench import Bench, spec_of, task_of
 from bench._contenders import CONTENDERS
-from worker import distributed
-from worker.flops import flops_per_example, run_peak_flops
+from worker.core import distributed
+from worker.engine.flops import flops_per_example, run_peak_flops
 
 WARM_STEPS = 3
 COMPILED = " +compile"

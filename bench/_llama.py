@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worker.data.stdlib import load_stdlib
+from worker.data.builtin import load_stdlib
 
 
 @dataclass(frozen=True)

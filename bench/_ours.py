@@ -5,13 +5,13 @@ from pathlib import Path
 
 from bench._bench import Bench, Tick
 from trainyard.contract.layout import AttemptLayout, RunLayout
-from worker.boundary import Boundary
-from worker.distributed import Ranks
+from worker.core.distributed import Ranks
+from worker.core.stop_signal import StopSignal
+from worker.engine.step_sync import Boundary
 from worker.engine.trainer import Trainer
-from worker.reporter import SilentReporter, SpoolReporter
-from worker.service_client import ServiceClient
-from worker.signals import StopSignal
-from worker.spool_sender import SpoolSender
+from worker.reporting.reporter import SilentReporter, SpoolReporter
+from worker.reporting.service_client import ServiceClient
+from worker.reporting.spool_sender import SpoolSender
 
 
 def trainyard(bench: Bench, tick: Tick) -> None:

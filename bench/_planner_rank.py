@@ -15,20 +15,21 @@ from typing import Any
 import torch
 
 from bench._counted import Counted
-from trainyard.beats import Pulse
-from trainyard.contract.spec.resolve import Site, resolve
+from trainyard.contract.spec.resolve import resolve
+from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
-from worker import distributed
+from trainyard.progress_file import Pulse
+from worker.core import distributed
+from worker.core.distributed import Ranks
+from worker.core.random_state import seed_generators
 from worker.data.sampler import GlobalBatches
-from worker.distributed import Ranks
-from worker.engine.micro_size import forget
+from worker.engine.callbacks.non_finite import NonFinite
+from worker.engine.micro_batch_size import forget
 from worker.engine.optim import task_optimizers
-from worker.engine.parallel import OWN_TYPES, SHARDED, parallelise
 from worker.engine.precision import Precision
-from worker.engine.state import seed_generators
-from worker.engine.step import Stepper
+from worker.engine.strategies.select import OWN_TYPES, SHARDED, parallelise
+from worker.engine.train_step import Stepper
 from worker.engine.trainable import choose_trainable
-from worker.health import NonFinite
 from worker.tasks.base import Task
 from worker.tasks.select import select_task
 

@@ -33,12 +33,12 @@ def _rank(rank: int) -> None:
     import torch.distributed as dist
     from torch import nn
 
-    from trainyard.beats import Pulse
     from trainyard.contract.spec.templates import load_template
     from trainyard.contract.spec.training_spec import parse_spec
-    from worker import distributed
-    from worker.boundary import Boundary
-    from worker.signals import StopSignal
+    from trainyard.progress_file import Pulse
+    from worker.core import distributed
+    from worker.core.stop_signal import StopSignal
+    from worker.engine.step_sync import Boundary
 
     torch.set_num_threads(1)
     ranks = distributed.join(parse_spec({**load_template("mlp_parity").spec, "backend": "gloo"}))

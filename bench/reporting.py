@@ -31,10 +31,10 @@ import torch
 
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.reports import Progress
-from worker.garbage import Garbage
-from worker.reporter import SilentReporter, SpoolReporter
-from worker.service_client import ServiceClient
-from worker.spool_sender import SpoolSender
+from worker.engine.callbacks.garbage_collector import Garbage
+from worker.reporting.reporter import SilentReporter, SpoolReporter
+from worker.reporting.service_client import ServiceClient
+from worker.reporting.spool_sender import SpoolSender
 
 CALL_SECONDS = 100e-6
 STEP_CHANGE = 0.01

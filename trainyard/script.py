@@ -15,10 +15,10 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any, SupportsFloat
 
-from trainyard.beats import Pulse, PulseWriter
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.reports import EventsBatch, MetricsBatch, Point, Progress, SpoolKind, WorkerEvent
 from trainyard.contract.wire.spool import SpoolBody, format_record
+from trainyard.progress_file import Pulse, PulseWriter
 
 FOLDER = "TRAINYARD_ATTEMPT_FOLDER"
 """The variable that says where the attempt's folder is; set in a job only."""

@@ -1,4 +1,4 @@
-"""Which parameters a sharded model gathers together: the rules of `worker/engine/units.py`, on names. Pure."""
+"""Which parameters a sharded model gathers together, on names: the rules of `worker/engine/strategies/units.py`."""
 
 from collections.abc import Mapping
 

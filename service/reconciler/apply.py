@@ -6,14 +6,14 @@ from datetime import datetime
 import structlog
 
 from service.core.clock import Clock
-from service.core.failpoints import Crash, no_crash
+from service.core.failpoints import Failpoint, no_failpoint
 from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
 from service.reconciler.decide import Decision
 from service.reconciler.snapshot import continuations_without_progress, restarts
 from trainyard.contract.wire.reports import FinishRecord
-from trainyard.contract.wire.resources import TERMINAL
+from trainyard.contract.wire.jobs import TERMINAL
 
 log = structlog.get_logger("reconciler")
 
@@ -24,7 +24,7 @@ class DecisionWriter:
 
     lease: LeaderLease
     clock: Clock
-    failpoint: Crash = no_crash
+    failpoint: Failpoint = no_failpoint
 
     def apply(
         self,

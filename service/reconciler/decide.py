@@ -7,8 +7,8 @@ from typing import Literal
 from service.jobs.states import SUSPENDED, TRANSITIONS
 from service.reconciler.run_dir import UnclaimedAttempt
 from service.scheduler.base import EndedAs, Observation
+from trainyard.contract.wire.jobs import Desired, JobStatus, StatusReason
 from trainyard.contract.wire.reports import CONTINUE_REASONS, ExitReason, Failure, FinishRecord
-from trainyard.contract.wire.resources import Desired, JobStatus, StatusReason
 
 MAX_CONTINUATIONS = 3
 """Continuations in a row without a newer checkpoint after which the job fails."""

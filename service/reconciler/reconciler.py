@@ -10,7 +10,7 @@ import structlog
 
 from service.core.clock import Clock
 from service.core.errors import LeaseLostError, UnavailableError
-from service.core.failpoints import Crash, no_crash
+from service.core.failpoints import Failpoint, no_failpoint
 from service.core.observability import ServiceMetrics
 from service.core.settings import Settings
 from service.db.engine import Database
@@ -77,7 +77,7 @@ class Reconciler:
         submitter: Submitter,
         lease: LeaderLease,
         metrics: ServiceMetrics,
-        failpoint: Crash = no_crash,
+        failpoint: Failpoint = no_failpoint,
     ):
         self.lease = lease
         self.changed = False

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from service.scheduler.base import LaunchPlan
 from trainyard.contract.spec.environment import ATTEMPT_VARIABLE, forbidden_variables, matches_any
-from trainyard.contract.spec.redaction import hide
+from trainyard.contract.spec.redaction import redact
 from trainyard.contract.wire.launch import LaunchDocument
 
 _INHERITED = (
@@ -63,9 +63,9 @@ def plan_launch(
 def _script(document: LaunchDocument, folder: Path, python: str, environment: Mapping[str, str]) -> str:
     """The launch as shell text, for display only. User input appears in quoted values only; secrets are redacted."""
     ranks = document.nodes * document.ranks_per_node
-    shown = hide(environment)
+    shown = redact(environment)
     arguments = [f"{name}={shlex.quote(shown[name])}" for name in sorted(shown)]
-    arguments.append(f"{shlex.quote(python)} -m worker.launch {shlex.quote(str(folder))}")
+    arguments.append(f"{shlex.quote(python)} -m worker.launcher {shlex.quote(str(folder))}")
     return "\n".join(
         [
             "#!/bin/sh",

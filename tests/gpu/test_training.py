@@ -85,7 +85,7 @@ def test_memory_is_reported_as_peaks_of_device_and_host(results):
 
 
 def test_utilisation_is_a_share_where_the_peak_is_known(results):
-    from worker.flops import peak_flops
+    from worker.engine.flops import peak_flops
 
     if peak_flops(torch.cuda.get_device_name(), "bf16") is None:
         assert "perf/mfu" not in results()[1][0]["ddp_bf16"]["series"]

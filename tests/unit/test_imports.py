@@ -8,8 +8,8 @@ WORKER_SIDE = [
     ("trainyard", {"torch", "fastapi", "httpx", "pydantic", "typer", "service", "worker"}),
     ("trainyard.script", {"torch", "httpx", "fastapi", "service", "worker"}),
     ("trainyard.contract.spec.training_spec", {"torch", "fastapi", "httpx", "service", "worker"}),
-    ("worker.script", {"torch", "numpy", "fastapi", "service"}),
-    ("worker.launch", {"torch", "fastapi", "sqlalchemy", "service", "psutil"}),
+    ("worker.rank.script", {"torch", "numpy", "fastapi", "service"}),
+    ("worker.launcher.supervisor", {"torch", "fastapi", "sqlalchemy", "service", "psutil"}),
     ("worker.engine.trainer", {"fastapi", "sqlalchemy", "service", "psutil", "sklearn", "transformers"}),
 ]
 """Modules in the order of import, each with the packages that it may not load. One interpreter imports all of them, so

@@ -82,7 +82,7 @@ def test_the_plan_follows_the_text(writing: Page) -> None:
     expect(writing.locator(".strategy.chosen strong")).to_have_text("fsdp")
     assert "strategy: fsdp" in writing.locator("#spec").input_value()
     writing.get_by_text("Batch script").click()
-    expect(writing.locator("#script pre")).to_contain_text("worker.launch")
+    expect(writing.locator("#script pre")).to_contain_text("-m worker.launcher ")
 
 
 def test_what_cannot_fit_says_so_and_offers_to_be_forced(writing: Page) -> None:

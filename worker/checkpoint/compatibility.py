@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trainyard.contract.layout import CheckpointLayout
-from worker.errors import RefusedError
+from worker.core.errors import RefusedError
 
 Shapes = Mapping[str, tuple[int, ...]]
 

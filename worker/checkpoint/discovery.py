@@ -8,8 +8,8 @@ from pathlib import Path
 
 from trainyard.contract.layout import CheckpointLayout, RunLayout
 from trainyard.contract.wire.manifest import Manifest
-from worker.distributed import Ranks
-from worker.errors import RefusedError
+from worker.core.distributed import Ranks
+from worker.core.errors import RefusedError
 
 log = logging.getLogger(__name__)
 

@@ -2,18 +2,18 @@
 
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from trainyard.contract.layout import CheckpointLayout, RunLayout, write_atomic
+from trainyard.contract.spec.sections import Checkpoint
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.manifest import Manifest, ManifestFile
 from trainyard.contract.wire.reports import CheckpointReport
 from worker.checkpoint.discovery import Discovery, discover, file_sha256, remove, require_whole
-from worker.checkpoint.retention import removable
 from worker.checkpoint.storage import CheckpointStorage, StateDict, sync_folder
-from worker.distributed import Ranks
-from worker.reporter import Reporter
+from worker.core.distributed import Ranks
+from worker.reporting.reporter import Reporter
 
 log = logging.getLogger(__name__)
 
@@ -142,3 +142,20 @@ def _report(manifest: Manifest, text: bytes, removed: list[int]) -> CheckpointRe
         time=manifest.created_at,
         removed_steps=tuple(removed),
     )
+
+
+def removable(manifests: Sequence[Manifest], policy: Checkpoint) -> list[int]:
+    """Pure: the steps that neither `keep_last` nor `keep_best` holds. A NaN is never the best."""
+    by_step = sorted(manifests, key=lambda manifest: manifest.step)
+    kept = {manifest.step for manifest in by_step[-policy.keep_last :]}
+    if policy.keep_best:
+        metric = policy.keep_best.metric
+        sign = 1.0 if policy.keep_best.mode == "max" else -1.0
+        scored = [
+            (sign * value, manifest.step)
+            for manifest in by_step
+            if (value := manifest.metrics.get(metric)) is not None and value == value
+        ]
+        if scored:
+            kept.add(max(scored)[1])
+    return [manifest.step for manifest in by_step if manifest.step not in kept]

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.contract.spec.sections import JsonlData
-from worker.data.packing import pack
-from worker.data.token_rows import Piece, TokenRows, lay_out
+from worker.core.errors import RefusedError
+from worker.data.token_rows import Piece, TokenRows, lay_out, pack
 from worker.data.tokenizers import Tokenizer
-from worker.errors import RefusedError
 
 log = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
+from worker.data.examples import Examples, Tensors
 from worker.data.sampler import Indices
-from worker.tasks.base import Examples, Tensors
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,17 @@
 """Rows of tokens in memory: what an example of a language model is, and the batches made of them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from worker.data.examples import IGNORED_LABEL, Examples, Tensors
 from worker.data.sampler import Indices
-from worker.tasks.base import Examples, Tensors
-from worker.tasks.language_loss import IGNORED
+
+OPEN_ROWS = 64
+"""Rows that are tried for a piece: first fit over all of them would take time that grows as the square of the data."""
 
 
 @dataclass(frozen=True)
@@ -83,13 +85,32 @@ class RowExamples(Examples):
         ends = self.rows.ends[indices]
         longest = int((ends - starts).max()) - 1
         inputs = np.zeros((len(indices), longest), dtype=np.int64)
-        labels = np.full((len(indices), longest), IGNORED, dtype=np.int64)
+        labels = np.full((len(indices), longest), IGNORED_LABEL, dtype=np.int64)
         positions = np.zeros((len(indices), longest), dtype=np.int64)
         for row, (start, end) in enumerate(zip(starts, ends, strict=True)):
             length = end - start - 1
             tokens, targets = self.rows.tokens[start:end], self.rows.targets[start + 1 : end]
             inputs[row, :length] = tokens[:-1]
-            labels[row, :length] = np.where(targets, tokens[1:], IGNORED)
+            labels[row, :length] = np.where(targets, tokens[1:], IGNORED_LABEL)
             positions[row, :length] = self.rows.positions[start : end - 1]
         arrays = (inputs, labels, positions) if self.packed else (inputs, labels)
         return tuple(torch.from_numpy(array).to(device, non_blocking=True) for array in arrays)
+
+
+def pack(pieces: Iterable[Piece], length: int) -> Iterator[list[Piece]]:
+    """Rows of whole pieces, `length` tokens at most: each piece goes to the first of the open rows with room for it."""
+    rows: list[list[Piece]] = []
+    room: list[int] = []
+    for piece in pieces:
+        size = len(piece.tokens)
+        place = next((place for place, left in enumerate(room) if left >= size), None)
+        if place is None:
+            if len(rows) == OPEN_ROWS:
+                room.pop(0)
+                yield rows.pop(0)
+            rows.append([])
+            room.append(length)
+            place = len(rows) - 1
+        rows[place].append(piece)
+        room[place] -= size
+    yield from rows

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from worker.engine.units import layers
+from worker.engine.strategies.units import layers
 
 _aten = torch.ops.aten
 _COSTLY = [

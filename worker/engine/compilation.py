@@ -5,8 +5,8 @@ import shutil
 
 from torch import nn
 
-from worker.engine.units import layers
-from worker.errors import RefusedError
+from worker.core.errors import RefusedError
+from worker.engine.strategies.units import layers
 
 _COMPILERS = ("g++", "clang++", "c++")
 

@@ -3,11 +3,11 @@
 import numpy as np
 import torch
 
-from trainyard.beats import Pulse
+from trainyard.progress_file import Pulse
+from worker.core.distributed import Ranks
 from worker.data.sampler import micro_batches
-from worker.distributed import Ranks
-from worker.engine.model import ParallelModel
 from worker.engine.precision import Precision
+from worker.engine.strategies.base import ParallelModel
 from worker.tasks.base import Task
 
 _BATCH = 256

@@ -9,7 +9,7 @@ from torch import nn
 
 from trainyard.contract.spec import sections
 from trainyard.contract.spec.training_spec import TrainingSpec
-from worker.errors import RefusedError
+from worker.core.errors import RefusedError
 from worker.tasks.base import Task
 
 

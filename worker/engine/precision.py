@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 import torch
 
 from trainyard.contract.spec.sections import Amp
+from trainyard.contract.spec.training_spec import TrainingSpec
 
 COMPUTED_IN = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """The types of the forward pass where it is not fp32."""
@@ -50,3 +51,10 @@ class Precision:
         """Once a step, after all optimizers: halve the scale where any of them found an infinity."""
         if self.scaler is not None:
             self.scaler.update()
+
+
+def set_tf32(spec: TrainingSpec, device: torch.device) -> None:
+    """TF32 for fp32 products and convolutions exactly where the spec asks for it: torch's own defaults differ."""
+    if device.type == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = spec.tf32
+        torch.backends.cudnn.allow_tf32 = spec.tf32

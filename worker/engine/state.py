@@ -1,15 +1,14 @@
 """What a checkpoint holds, as tensors only: model, optimizer moments, loss scale, progress, every rank's generators."""
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
-from worker.distributed import Ranks
+from worker.core.distributed import Ranks
+from worker.core.random_state import capture_random_state, restore_random_state, seed_generators
 from worker.engine.precision import Precision
 from worker.engine.trainable import frozen_names
 
@@ -33,7 +32,7 @@ class TrainingState:
             "model": trained_state(self.module),
             "optimizer": moments,
             "progress": {"step": torch.tensor(step), "skipped": torch.tensor(skipped), "scaler": self._scaler()},
-            "rng": {f"rank-{self.ranks.rank}": generators(self.ranks.device)},
+            "rng": {f"rank-{self.ranks.rank}": capture_random_state(self.ranks.device)},
         }
 
     def template(self, saved_ranks: int) -> StateDict:
@@ -70,7 +69,7 @@ class TrainingState:
             scaler = self.precision.scaler
             scaler.load_state_dict({**scaler.state_dict(), "scale": scale, "_growth_tracker": int(growth)})
         if "rng" in state:
-            set_generators(state["rng"][f"rank-{self.ranks.rank}"], self.ranks.device)
+            restore_random_state(state["rng"][f"rank-{self.ranks.rank}"], self.ranks.device)
         else:
             seed_generators(self.seed + int(progress["step"]), self.ranks.rank)
         return int(progress["skipped"])
@@ -104,38 +103,3 @@ def trained_state(module: nn.Module, *, whole: bool = False) -> StateDict:
 
 def _moment(key: str) -> bool:
     return key.startswith("state.")
-
-
-def seed_generators(seed: int, rank: int | None = None) -> None:
-    """All generators from the seed; with a rank, another stream for each."""
-    stream = np.random.SeedSequence([seed, 0 if rank is None else rank + 1]).generate_state(3, np.uint64)
-    torch.manual_seed(int(stream[0]) % 2**63)
-    np.random.seed(int(stream[1]) % 2**32)
-    random.seed(int(stream[2]))
-
-
-def generators(device: torch.device) -> StateDict:
-    """The state of Python's, numpy's and torch's generators."""
-    _, words, gauss = random.getstate()
-    _, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
-    state = {
-        "python": torch.tensor(words, dtype=torch.int64),
-        "python_gauss": torch.tensor(float("nan") if gauss is None else gauss, dtype=torch.float64),
-        "numpy": torch.from_numpy(np.asarray(keys).astype(np.int64)),
-        "numpy_gauss": torch.tensor([position, has_gauss, cached], dtype=torch.float64),
-        "torch": torch.get_rng_state(),
-    }
-    if device.type == "cuda":
-        state["cuda"] = torch.cuda.get_rng_state(device)
-    return state
-
-
-def set_generators(state: StateDict, device: torch.device) -> None:
-    gauss = float(state["python_gauss"])
-    random.setstate((3, tuple(state["python"].tolist()), None if gauss != gauss else gauss))
-    position, has_gauss, cached = state["numpy_gauss"].tolist()
-    keys = state["numpy"].numpy().astype(np.uint32)
-    np.random.set_state(("MT19937", keys, int(position), int(has_gauss), cached))
-    torch.set_rng_state(state["torch"])
-    if "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"], device)

@@ -5,9 +5,9 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
-from trainyard.contract.closest import closest
+from trainyard.contract.problems import nearest_names
 from trainyard.contract.spec.training_spec import TrainingSpec
-from worker.errors import RefusedError
+from worker.core.errors import RefusedError
 
 
 def choose_trainable(spec: TrainingSpec, model: nn.Module) -> None:
@@ -40,7 +40,8 @@ def _matched(pattern: str, names: Collection[str]) -> list[str]:
     found = [name for name in names if fnmatchcase(name, pattern)]
     if not found:
         raise RefusedError(
-            f"trainable: `{pattern}` matches no parameter of the model", f"The closest: {closest(pattern, names)}."
+            f"trainable: `{pattern}` matches no parameter of the model",
+            f"The closest: {nearest_names(pattern, names)}.",
         )
     return found
 

@@ -8,30 +8,30 @@ from pathlib import Path
 
 from torch import nn
 
-from trainyard.beats import Pulse
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.reports import Progress
-from worker.boundary import Boundary
+from trainyard.progress_file import Pulse
 from worker.checkpoint.manager import CheckpointManager
+from worker.core.distributed import Ranks
+from worker.core.errors import RefusedError
+from worker.core.random_state import seed_generators
 from worker.data.sampler import GlobalBatches
-from worker.distributed import Ranks
+from worker.engine.callbacks.garbage_collector import Garbage
+from worker.engine.callbacks.non_finite import NonFinite
+from worker.engine.callbacks.performance import Performance
+from worker.engine.callbacks.profiler import StepProfiler
 from worker.engine.evaluation import evaluate
-from worker.engine.micro_size import Prober
+from worker.engine.flops import flops_per_example, run_peak_flops
+from worker.engine.micro_batch_size import Prober
 from worker.engine.optim import Rates, task_optimizers
-from worker.engine.parallel import OWN_TYPES, SHARDED, parallelise
 from worker.engine.precision import Precision
-from worker.engine.state import TrainingState, seed_generators
-from worker.engine.step import Stepper, StepResult
+from worker.engine.state import TrainingState
+from worker.engine.step_sync import Boundary
+from worker.engine.strategies.select import OWN_TYPES, SHARDED, parallelise
+from worker.engine.train_step import Stepper, StepResult
 from worker.engine.trainable import choose_trainable
-from worker.errors import RefusedError
-from worker.flops import flops_per_example, run_peak_flops
-from worker.garbage import Garbage
-from worker.health import NonFinite
-from worker.metrics import Performance
-from worker.profiling import StepProfiler
-from worker.reporter import Reporter
-from worker.tasks.base import Task
-from worker.tasks.checks import check_model
+from worker.reporting.reporter import Reporter
+from worker.tasks.base import Task, check_model
 
 log = logging.getLogger(__name__)
 

@@ -1,1 +1,1 @@
-"""The parts of `worker.launch`: what surrounds torchrun on a node. Nothing here imports torch."""
+"""The parts of `worker.launcher.supervisor`: what surrounds torchrun on a node. Nothing here imports torch."""

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 
 from trainyard.contract.wire.reports import Claim, Heartbeat, HeartbeatReply
-from worker.service_client import RefusedError, ServiceClient, ServiceError
+from worker.reporting.service_client import RefusedError, ServiceClient, ServiceError
 
 log = logging.getLogger(__name__)
 

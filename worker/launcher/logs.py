@@ -1,6 +1,8 @@
 """The ranks' logs on their way to the service: raw bytes, from wherever the service has got to."""
 
+import ctypes
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -8,10 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.contract.wire.reports import MAX_LOG_CHUNK
-from worker.launcher.log_caps import LogCaps
-from worker.service_client import Backoff, RefusedError, RejectedError, ServiceClient, UnavailableError
+from worker.reporting.service_client import (
+    Backoff,
+    RefusedError,
+    RejectedError,
+    ServiceClient,
+    UnavailableError,
+)
 
 log = logging.getLogger(__name__)
+
+_PUNCH_HOLE_KEEP_SIZE = 0x03
+_BLOCK = 4096
 
 
 @dataclass
@@ -103,3 +113,44 @@ def _read(stream: LogStream) -> bytes:
             return file.read(MAX_LOG_CHUNK)
     except FileNotFoundError:
         return b""
+
+
+class LogCaps:
+    """Applied again and again to files that grow."""
+
+    def __init__(self, limit: int) -> None:
+        """`limit` is what one file may take, in bytes."""
+        self._limit = limit
+        self._dropped: dict[Path, int] = {}
+        self._able = hasattr(ctypes.CDLL(None), "fallocate")
+
+    def keep(self, path: Path) -> None:
+        """Drop the beginning of a file that has outgrown the limit, down to half of it."""
+        try:
+            size = path.stat().st_size
+            dropped = self._dropped.get(path, 0)
+            if not self._able or size - dropped <= self._limit:
+                return
+            end = (size - self._limit // 2) // _BLOCK * _BLOCK
+            _punch(path, end)
+            self._dropped[path] = end
+            log.info("%s: its first %d bytes were dropped", path.name, end)
+        except FileNotFoundError:
+            return  # its rank has not begun
+        except OSError as error:
+            self._able = False
+            log.warning("log files are not kept small: %s", error)
+
+
+def _punch(path: Path, end: int) -> None:
+    mark = f"\n[trainyard: the first {end} bytes of this log were dropped]\n".encode()
+    handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.fallocate(handle, _PUNCH_HOLE_KEEP_SIZE, ctypes.c_long(0), ctypes.c_long(end)):
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+        # The last of the dropped bytes make room for it.
+        os.pwrite(handle, mark, end - len(mark))
+    finally:
+        os.close(handle)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
-from worker.launcher.nodes import Node
+from worker.launcher.rendezvous import Node
 from worker.launcher.torchrun import SHUTDOWN_SECONDS
 
 _PATIENCE_SECONDS = SHUTDOWN_SECONDS + 10.0

@@ -12,7 +12,7 @@ from pathlib import Path
 import worker
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.wire.launch import LaunchDocument
-from worker.launcher.nodes import Node, Rendezvous
+from worker.launcher.rendezvous import Node, Rendezvous
 
 _PR_SET_PDEATHSIG = 1
 SHUTDOWN_SECONDS = 60
@@ -53,7 +53,7 @@ def start(layout: AttemptLayout, launch: LaunchDocument, node: Node, rendezvous:
 def command(layout: AttemptLayout, launch: LaunchDocument, node: Node, rendezvous: Rendezvous) -> list[str]:
     """The same on every node but for the address and who hosts the rendezvous."""
     return [
-        *(sys.executable, "-m", "worker.elastic", str(layout.root), str(node.index)),
+        *(sys.executable, "-m", "worker.launcher.elastic", str(layout.root), str(node.index)),
         *("--nnodes", str(node.count)),
         *("--nproc-per-node", str(launch.processes_per_node)),
         *("--rdzv-backend", "c10d"),

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainyard.beats import Beat, Phase, interval, read_beats
 from trainyard.contract.layout import AttemptLayout, write_atomic
 from trainyard.contract.wire.reports import Failure
+from trainyard.progress_file import Beat, Phase, interval, read_beats
 
 log = logging.getLogger(__name__)
 

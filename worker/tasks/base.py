@@ -1,31 +1,15 @@
 """What the engine asks of a task."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import nn
 
+from trainyard.contract.spec.training_spec import TrainingSpec
+from worker.core.errors import RefusedError
+from worker.data.examples import Examples, Tensors
 from worker.data.sampler import Indices
-
-Tensors = tuple[torch.Tensor, ...]
-
-
-@dataclass(frozen=True)
-class Examples:
-    """Tensors whose first dimension counts examples: the front for training, the tail held out."""
-
-    tensors: Tensors
-    train: int
-    held_out: int
-
-    def train_batch(self, indices: Indices, device: torch.device) -> Tensors:
-        rows = torch.from_numpy(indices)
-        return tuple(tensor[rows].to(device, non_blocking=True) for tensor in self.tensors)
-
-    def held_out_batch(self, indices: Indices, device: torch.device) -> Tensors:
-        return self.train_batch(indices + self.train, device)
 
 
 class Task(Protocol):
@@ -55,3 +39,33 @@ class Task(Protocol):
     def evaluation_sums(self, model: nn.Module, batch: Tensors) -> Mapping[str, torch.Tensor]:
         """Sums by metric name, `eval/loss` among them."""
         ...
+
+
+def check_model(spec: TrainingSpec, model: object) -> None:
+    """Raises RefusedError unless build_model() returned a module."""
+    if not isinstance(model, nn.Module):
+        kind = type(model).__name__
+        raise RefusedError(f"target `{spec.target}`: build_model() returned a {kind}, not a torch.nn.Module")
+
+
+def check_losses(losses: object) -> None:
+    """Of the first batch, before the first step.
+
+    Raises:
+        RefusedError: a loss is not one number, or nothing that is trained has a part in it.
+    """
+    if not isinstance(losses, Mapping):
+        raise RefusedError(f"losses() returned a {type(losses).__name__}, not losses by name")
+    for name, loss in losses.items():
+        start = f"losses() returned for `{name}`" if name else "loss_sum() returned"
+        if not isinstance(loss, torch.Tensor):
+            raise RefusedError(f"{start} a {type(loss).__name__}, not a tensor")
+        if loss.ndim:
+            raise RefusedError(
+                f"{start} a tensor of shape {list(loss.shape)}, not one number", "Sum the loss over the batch."
+            )
+        if not loss.requires_grad:
+            raise RefusedError(
+                f"{start} a loss without a gradient",
+                "Compute it from the model's output, without detach(), item() or no_grad().",
+            )

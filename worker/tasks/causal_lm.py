@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 from torch import nn
 
 from trainyard.contract.spec.sections import BuiltinData, GptModel, HfModel, JsonlData
+from worker.core.errors import RefusedError
+from worker.data.builtin import load_stdlib, windows
+from worker.data.examples import Examples, Tensors
 from worker.data.jsonl import load_rows
 from worker.data.sampler import Indices
-from worker.data.stdlib import load_stdlib, windows
 from worker.data.token_rows import RowExamples, joined
 from worker.data.tokenizers import ByteTokenizer, HfTokenizer, Tokenizer
-from worker.errors import RefusedError
-from worker.tasks.base import Examples, Tensors
 from worker.tasks.gpt import Gpt
 
 LONGEST_ROW = 2048

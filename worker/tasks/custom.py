@@ -8,10 +8,11 @@ import torch
 from torch import nn
 
 from trainyard.contract.spec.training_spec import TrainingSpec
+from worker.core.errors import RefusedError
+from worker.core.random_state import seed_generators
+from worker.data.examples import Examples, Tensors
 from worker.data.sampler import Indices
-from worker.engine.state import seed_generators
-from worker.errors import RefusedError
-from worker.tasks.base import Examples, Task, Tensors
+from worker.tasks.base import Task
 
 
 class CustomTask:

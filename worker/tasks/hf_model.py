@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from worker.errors import RefusedError, is_out_of_memory
+from worker.core.errors import RefusedError, is_out_of_memory
 from worker.tasks.language_loss import summed_loss, token_loss
 
 _PACKAGES = "Install what `pip install 'trainyard[hf]'` does where the workers run."

@@ -7,9 +7,9 @@ from torch import nn
 from torch.nn import functional
 
 from trainyard.contract.spec.sections import BuiltinData, ConvnetModel
-from worker.data.digits import load_digits
+from worker.data.builtin import load_digits
+from worker.data.examples import Examples, Tensors
 from worker.data.sampler import Indices
-from worker.tasks.base import Examples, Tensors
 
 
 class Convnet(nn.Module):

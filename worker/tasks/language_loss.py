@@ -6,8 +6,8 @@ import torch
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-IGNORED = -100
-"""The label of a position that is no target."""
+from worker.data.examples import IGNORED_LABEL
+
 MOST_LOGITS = 2**26
 """Logits that exist at once: 256 MiB in fp32, 512 tokens of a vocabulary of 131072."""
 
@@ -24,7 +24,7 @@ def summed_loss(
 
     Args:
         hidden: (batch, length, width), what the head turns into logits.
-        labels: (batch, length), the token that follows each position, or `IGNORED`.
+        labels: (batch, length), the token that follows each position, or `IGNORED_LABEL`.
     """
     hidden, labels = hidden.flatten(0, 1), labels.flatten()
     piece = max(1, most // vocabulary)
@@ -40,7 +40,7 @@ def summed_loss(
 
 def token_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """The same of logits (tokens, vocabulary) and labels (tokens)."""
-    return functional.cross_entropy(logits.float(), labels, reduction="sum", ignore_index=IGNORED)
+    return functional.cross_entropy(logits.float(), labels, reduction="sum", ignore_index=IGNORED_LABEL)
 
 
 def _piece(hidden: torch.Tensor, labels: torch.Tensor, head: Head) -> torch.Tensor:

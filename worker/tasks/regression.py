@@ -8,9 +8,9 @@ from torch import nn
 from torch.nn import functional
 
 from trainyard.contract.spec.sections import BuiltinData, MlpModel
-from worker.data.parity import make_parity
+from worker.data.builtin import make_parity
+from worker.data.examples import Examples, Tensors
 from worker.data.sampler import Indices
-from worker.tasks.base import Examples, Tensors
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "none": nn.Identity}
 

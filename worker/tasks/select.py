@@ -2,7 +2,7 @@
 
 from trainyard.contract.spec.sections import BuiltinData, ConvnetModel, GptModel, HfModel, JsonlData, MlpModel
 from trainyard.contract.spec.training_spec import TrainingSpec
-from worker.errors import RefusedError
+from worker.core.errors import RefusedError
 from worker.tasks.base import Task
 
 

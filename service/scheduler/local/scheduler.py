@@ -46,7 +46,7 @@ class LocalScheduler:
         clock: Callable[[], datetime],
         *,
         gpus: Sequence[int] = (),
-        target: str = "worker.launch:run",
+        target: str = "worker.launcher.supervisor:run",
     ) -> None:
         """Create the scheduler.
 

@@ -73,7 +73,7 @@ class SlurmScheduler:
         *,
         poll_seconds: float = 5.0,
         submit_seconds: float = 300.0,
-        target: str = "worker.launch:run",
+        target: str = "worker.launcher.supervisor:run",
         clock: Clock = utc_now,
         count: CommandCounter = count_nothing,
     ) -> None:

@@ -22,17 +22,18 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.spec.resolve import Site, resolve
+from trainyard.contract.spec.resolve import resolve
+from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.wire.launch import LaunchDocument
-from worker import distributed
-from worker.boundary import Boundary
-from worker.checkpoint.export import export_weights, whole_weights
 from worker.checkpoint.manager import CheckpointManager
-from worker.engine.step import Stepper
+from worker.core import distributed
+from worker.core.errors import TrainingError
+from worker.core.stop_signal import StopSignal
+from worker.engine.step_sync import Boundary
+from worker.engine.train_step import Stepper
 from worker.engine.trainer import Trainer
-from worker.errors import TrainingError
-from worker.signals import StopSignal
+from worker.export.weights import export_weights, whole_weights
 from worker.tasks.select import select_task
 
 

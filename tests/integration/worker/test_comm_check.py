@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.integration.worker.harness import FakeService, Run, finish_of
-from worker.comm.plan import OPERATIONS, SIZES
+from worker.comm_check.plan import OPERATIONS, SIZES
 
 
 def checked(tmp_path, ranks, faults=()):

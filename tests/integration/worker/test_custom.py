@@ -5,10 +5,11 @@ import traceback
 import pytest
 
 from tests.integration.worker.harness import FakeService, Run, finish_of, run_layout
-from trainyard.contract.spec.resolve import Site, resolve
+from trainyard.contract.spec.resolve import resolve
+from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import parse_spec
+from worker.core.errors import RefusedError
 from worker.engine.optim import task_optimizers
-from worker.errors import RefusedError
 from worker.tasks.select import select_task
 
 HERE = "tests.integration.worker.custom_tasks"

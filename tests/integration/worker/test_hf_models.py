@@ -10,11 +10,11 @@ from torch.nn import functional
 
 from tests.support import hf
 from trainyard.contract.spec.sections import HfModel, JsonlData
-from worker.errors import RefusedError
+from worker.core.errors import RefusedError
+from worker.data.examples import IGNORED_LABEL
 from worker.tasks import hf_model, language_loss
 from worker.tasks.causal_lm import hf_on_jsonl
 from worker.tasks.hf_model import HfFolder
-from worker.tasks.language_loss import IGNORED
 
 CPU = torch.device("cpu")
 
@@ -65,7 +65,7 @@ class TestTheLoss:
         monkeypatch.setattr(hf_model, "_takes_pieces", lambda module: False)
         whole, module = run()
         own = functional.cross_entropy(
-            module(batch[0]).flatten(0, 1), batch[1].flatten(), reduction="sum", ignore_index=IGNORED
+            module(batch[0]).flatten(0, 1), batch[1].flatten(), reduction="sum", ignore_index=IGNORED_LABEL
         )
         assert whole.item() == pytest.approx(own.item(), rel=1e-6)
         monkeypatch.undo()
@@ -113,7 +113,7 @@ class TestConversations:
         found = task(folder, "chat", packing=False)
         tokenizer = HfFolder(str(folder / "plain")).tokenizer
         inputs, labels = everything(found)
-        assert tokenizer.decode(labels[0][labels[0] != IGNORED]) == "1<|end|>2<|end|>"
+        assert tokenizer.decode(labels[0][labels[0] != IGNORED_LABEL]) == "1<|end|>2<|end|>"
         assert "And one more?" in tokenizer.decode(inputs[0])
 
     def test_a_template_that_rewrites_earlier_answers_teaches_the_last_one(self, folder, copy):
@@ -124,7 +124,7 @@ class TestConversations:
         tokenizer.save_pretrained(copy)
         found = hf_on_jsonl(HfModel(path=str(copy)), JsonlData(path=str(folder / "chat.jsonl"), packing=False))
         _, labels = everything(found)
-        assert tokenizer.decode(labels[0][labels[0] != IGNORED]) == "2<|end|>"
+        assert tokenizer.decode(labels[0][labels[0] != IGNORED_LABEL]) == "2<|end|>"
 
 
 class TestAFolderThatIsRefused:

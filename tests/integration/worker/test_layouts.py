@@ -11,9 +11,9 @@ from torch.nn import functional
 
 from tests.integration.worker.harness import run_layout
 from trainyard.contract.spec.templates import load_template
-from worker.data.parity import make_parity
+from worker.core.random_state import seed_generators
+from worker.data.builtin import make_parity
 from worker.data.sampler import GlobalBatches
-from worker.engine.state import seed_generators
 
 
 def spec(**changes):

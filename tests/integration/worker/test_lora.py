@@ -8,7 +8,7 @@ import torch
 from tests.integration.worker.harness import FakeService, Run, finish_of, run_layout
 from tests.integration.worker.lora_cases import BUILTIN, EXPORTED, LAYOUTS, LORA, PARTIAL, Cases
 from trainyard.contract.spec.training_spec import parse_spec
-from worker.engine.state import seed_generators
+from worker.core.random_state import seed_generators
 from worker.tasks.select import select_task
 
 pytestmark = pytest.mark.timeout(600)

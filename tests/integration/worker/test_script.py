@@ -7,7 +7,7 @@ import pytest
 from tests.integration.worker.harness import FakeService, Run, finish_of, processes_of, spooled, wait_for
 from trainyard.client.packing import pack
 from trainyard.contract.spec.user_code import code_archive
-from worker.errors import read_errors
+from worker.core.errors import read_errors
 
 PROGRAM = """
 import os, sys, time

@@ -4,8 +4,8 @@ import pytest
 from torch import nn
 
 from trainyard.contract.spec.sections import GptModel
+from worker.core.errors import RefusedError
 from worker.engine.adapters import _check_rank, adapted_layers, shortest
-from worker.errors import RefusedError
 from worker.tasks.gpt import Gpt
 from worker.tasks.image_classification import Convnet
 from worker.tasks.regression import mlp

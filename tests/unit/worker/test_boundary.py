@@ -5,8 +5,8 @@ import threading
 import pytest
 import torch
 
-from worker import boundary
-from worker.boundary import MOST_STEPS, Boundary, steps_between
+from worker.engine import step_sync as boundary
+from worker.engine.step_sync import MOST_STEPS, Boundary, steps_between
 
 
 class Stop:

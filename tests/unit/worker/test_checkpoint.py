@@ -6,7 +6,7 @@ from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.sections import Checkpoint, KeepBest
 from trainyard.contract.wire.manifest import Manifest, ManifestFile
 from worker.checkpoint.discovery import discover, file_sha256
-from worker.checkpoint.retention import removable
+from worker.checkpoint.manager import removable
 
 
 def manifest(step, files=None, **metrics):

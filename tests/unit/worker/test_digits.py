@@ -2,8 +2,8 @@
 
 import pytest
 
-from worker.data.digits import load_digits
-from worker.errors import RefusedError
+from worker.core.errors import RefusedError
+from worker.data.builtin import load_digits
 
 
 def test_without_scikit_learn_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,9 @@ import pytest
 
 from trainyard.contract.spec.templates import load_template
 from trainyard.contract.spec.training_spec import parse_spec
-from worker import distributed
-from worker.distributed import _backend, join
-from worker.errors import RefusedError
+from worker.core import distributed
+from worker.core.distributed import _backend, join
+from worker.core.errors import RefusedError
 
 
 def spec(**changes):

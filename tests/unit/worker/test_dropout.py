@@ -3,7 +3,7 @@
 import pytest
 
 from trainyard.contract.spec.sections import GptModel
-from worker.engine.model import draws_dropout
+from worker.engine.strategies.base import draws_dropout
 from worker.tasks.gpt import Gpt
 
 

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from worker.checkpoint.export import whole_weights
+from worker.export.weights import whole_weights
 
 
 class Tied(nn.Module):

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from trainyard.contract.spec.sections import Amp
-from worker.distributed import Ranks
+from worker.core.distributed import Ranks
+from worker.core.errors import TrainingError
+from worker.engine.callbacks.non_finite import NonFinite
 from worker.engine.precision import Precision
-from worker.errors import TrainingError
-from worker.health import NonFinite
 
 CPU = torch.device("cpu")
 FINE = torch.tensor(1.0)

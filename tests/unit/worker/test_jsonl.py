@@ -7,13 +7,12 @@ import pytest
 import torch
 
 from trainyard.contract.spec.sections import GptModel, JsonlData
+from worker.core.errors import RefusedError
+from worker.data.examples import IGNORED_LABEL
 from worker.data.jsonl import load_rows
-from worker.data.packing import OPEN_ROWS, pack
-from worker.data.token_rows import Piece, RowExamples
+from worker.data.token_rows import OPEN_ROWS, Piece, RowExamples, pack
 from worker.data.tokenizers import ByteTokenizer
-from worker.errors import RefusedError
 from worker.tasks.causal_lm import gpt_on_jsonl, row_length
-from worker.tasks.language_loss import IGNORED
 
 CPU = torch.device("cpu")
 
@@ -52,17 +51,17 @@ class TestWhatIsLearned:
     def test_of_a_completion_the_answer_alone(self, file):
         inputs, labels = batch(rows(file({"prompt": "ab", "completion": "cd"}), packing=False))
         assert inputs == [[97, 98, 99, 100]]
-        assert labels == [[IGNORED, 99, 100, 0]]
+        assert labels == [[IGNORED_LABEL, 99, 100, 0]]
 
     def test_shorter_rows_are_filled_up_with_what_is_ignored(self, file):
         inputs, labels = batch(rows(file({"text": "a"}, {"text": "abc"}), packing=False))
         assert inputs == [[97, 0, 0], [97, 98, 99]]
-        assert labels[0] == [0, IGNORED, IGNORED]
+        assert labels[0] == [0, IGNORED_LABEL, IGNORED_LABEL]
 
     def test_a_long_text_goes_on_in_another_row_and_each_token_is_a_target_once(self, file):
         found = rows(file({"text": "abcdefgh"}), length=4, packing=False)
         _, labels = batch(found)
-        assert [label for row in labels for label in row if label != IGNORED] == [*b"bcdefgh", 0]
+        assert [label for row in labels for label in row if label != IGNORED_LABEL] == [*b"bcdefgh", 0]
 
     def test_a_long_completion_is_cut_and_one_without_an_answer_left_out(self, file):
         found = rows(
@@ -76,7 +75,7 @@ class TestPacking:
     def test_examples_share_a_row_and_count_positions_of_their_own(self, file):
         inputs, labels, positions = batch(rows(file({"text": "ab"}, {"text": "c"}, {"text": "def"}), length=8), True)
         assert inputs[0][:4] == [97, 98, 0, 99]
-        assert labels[0][:4] == [98, 0, IGNORED, 0]
+        assert labels[0][:4] == [98, 0, IGNORED_LABEL, 0]
         assert positions[0][:4] == [0, 1, 2, 0]
 
     def test_each_piece_goes_to_the_first_row_with_room(self):

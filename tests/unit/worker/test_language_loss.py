@@ -6,9 +6,10 @@ from torch import nn
 from torch.nn import functional
 
 from trainyard.contract.spec.sections import GptModel
+from worker.data.examples import IGNORED_LABEL
 from worker.tasks import language_loss
 from worker.tasks.gpt import Gpt
-from worker.tasks.language_loss import IGNORED, summed_loss
+from worker.tasks.language_loss import summed_loss
 
 VOCABULARY, WIDTH = 257, 16
 
@@ -17,7 +18,7 @@ def problem():
     generator = torch.Generator().manual_seed(1)
     hidden = torch.randn(3, 7, WIDTH, generator=generator)
     labels = torch.randint(VOCABULARY, (3, 7), generator=generator)
-    labels[0, 2:5] = IGNORED
+    labels[0, 2:5] = IGNORED_LABEL
     return hidden, labels
 
 
@@ -58,7 +59,7 @@ def test_no_more_logits_than_allowed_exist_at_once():
 def test_a_row_of_ignored_labels_costs_nothing_and_has_gradients():
     hidden, labels = problem()
     head = nn.Linear(WIDTH, VOCABULARY)
-    loss = summed_loss(hidden, torch.full_like(labels, IGNORED), head, VOCABULARY, most=4 * VOCABULARY)
+    loss = summed_loss(hidden, torch.full_like(labels, IGNORED_LABEL), head, VOCABULARY, most=4 * VOCABULARY)
     loss.backward()
     assert loss.item() == 0.0
     assert torch.count_nonzero(head.weight.grad) == 0

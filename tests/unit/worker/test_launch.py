@@ -9,16 +9,16 @@ from typing import cast
 import pytest
 
 from tests.unit.worker.test_nodes import SPEC, document, node
-from trainyard.beats import Beat
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.wire.reports import Claim, FinishRecord
-from worker import launch
+from trainyard.progress_file import Beat
+from worker.launcher import supervisor as launch
 from worker.launcher.claim import Claimed
-from worker.launcher.nodes import Rendezvous, publish
-from worker.launcher.stopping import TimeLimit
+from worker.launcher.rendezvous import Rendezvous, publish
+from worker.launcher.stop_signals import TimeLimit
 from worker.launcher.watchdog import Watchdog
-from worker.service_client import ServiceClient
+from worker.reporting.service_client import ServiceClient
 
 PROFILED = parse_spec({**SPEC, "steps": 9, "profile": {"start_step": 2, "steps": 1, "nsys": True}})
 

@@ -15,11 +15,11 @@ from trainyard.contract.layout import AttemptLayout, write_atomic
 from trainyard.contract.spec.templates import fill_template
 from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.wire.reports import FinishRecord
-from worker.errors import describe, is_out_of_memory, write_error
-from worker.launcher.ended import ended_file
-from worker.launcher.stopping import Standstill, StopRequest, TimeLimit
-from worker.launcher.verdict import settle
-from worker.processes import descendants, kill_remaining
+from worker.core.errors import describe, is_out_of_memory, write_error
+from worker.core.processes import descendants, kill_remaining
+from worker.core.rank_exits import ended_file
+from worker.launcher.exit_record import settle
+from worker.launcher.stop_signals import Standstill, StopRequest, TimeLimit
 
 SPEC = parse_spec(fill_template("mlp_parity", {}))
 ROOT = Path(__file__).parents[3]
@@ -41,10 +41,10 @@ class TestImports:
         return {name.partition(".")[0] for name in json.loads(done.stdout)}
 
     def test_launch_loads_no_torch(self):
-        assert self.modules("import worker.launch") & {"torch", "numpy", "submitit"} == set()
+        assert self.modules("import worker.launcher.supervisor") & {"torch", "numpy", "submitit"} == set()
 
     def test_a_rank_loads_nothing_of_the_service_or_of_science(self):
-        statement = "import worker.__main__, worker.engine.trainer, worker.spool_sender, worker.tasks.select"
+        statement = "import worker.__main__, worker.engine.trainer, worker.reporting.spool_sender, worker.tasks.select"
         statement += "\nimport worker.tasks.causal_lm, worker.tasks.regression, worker.tasks.image_classification"
         forbidden = {"fastapi", "sqlalchemy", "psutil", "sklearn", "scipy", "service", "starlette"}
         assert self.modules(statement) & forbidden == set()

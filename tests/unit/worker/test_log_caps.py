@@ -2,8 +2,8 @@ import os
 
 import pytest
 
-from worker.launcher import log_caps
-from worker.launcher.log_caps import LogCaps
+from worker.launcher import logs
+from worker.launcher.logs import LogCaps
 
 MB = 1024 * 1024
 
@@ -39,7 +39,7 @@ def test_whoever_appends_goes_on_where_they_were(grown):
 
 def test_a_short_log_and_one_that_was_cut_a_moment_ago_are_left_alone(grown, monkeypatch):
     punched = []
-    monkeypatch.setattr(log_caps, "_punch", lambda path, end: punched.append(end))
+    monkeypatch.setattr(logs, "_punch", lambda path, end: punched.append(end))
     caps = LogCaps(MB)
     caps.keep(grown.with_name("missing.log").parent / "rank-0.log")
     caps.keep(grown)
@@ -64,7 +64,7 @@ def test_a_filesystem_that_cannot_is_asked_once(grown, monkeypatch):
         asked.append(path)
         raise OSError(95, "not supported")
 
-    monkeypatch.setattr(log_caps, "_punch", refuse)
+    monkeypatch.setattr(logs, "_punch", refuse)
     caps = LogCaps(MB)
     caps.keep(grown)
     caps.keep(grown)

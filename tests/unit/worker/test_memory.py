@@ -3,9 +3,9 @@
 import pytest
 
 from trainyard.contract.spec.training_spec import parse_spec
-from worker.cgroup import oom_kills
-from worker.elastic import counting, watching
-from worker.memory_hints import memory_hint
+from worker.core.memory_hints import memory_hint
+from worker.core.processes import oom_kills
+from worker.launcher.elastic import counting, watching
 
 BASE = {
     "task": "causal_lm",

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from worker import metrics
-from worker.metrics import Pace, Performance
+from worker.engine.callbacks import performance as metrics
+from worker.engine.callbacks.performance import Pace, Performance
 
 
 @pytest.fixture

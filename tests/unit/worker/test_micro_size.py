@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from worker.engine.micro_size import estimate, halvings, try_down, unchanged
+from worker.engine.micro_batch_size import estimate, halvings, try_down, unchanged
 
 
 class TestHalvings:

@@ -8,7 +8,7 @@ from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.wire.launch import LaunchDocument
 from worker.launcher import torchrun
-from worker.launcher.nodes import Node, Rendezvous, await_verdict, publish, this_node
+from worker.launcher.rendezvous import Node, Rendezvous, await_verdict, publish, this_node
 
 SPEC = {
     "task": "regression",

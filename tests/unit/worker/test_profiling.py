@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from trainyard.contract.spec.sections import Profile
-from worker.distributed import Ranks
-from worker.profiling import StepProfiler, Wanted
-from worker.reporter import SilentReporter
+from worker.core.distributed import Ranks
+from worker.engine.callbacks.profiler import StepProfiler, Wanted
+from worker.reporting.reporter import SilentReporter
 
 ALONE = Ranks(rank=0, world=1, local_rank=0, device=torch.device("cpu"), bookkeeping=None, checkpoints=None)
 

@@ -12,9 +12,15 @@ from tests.support.wait import wait_until
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.reports import MAX_POINTS, CheckpointReport
 from trainyard.contract.wire.spool import parse_spool, read_acknowledged
-from worker.reporter import SpoolReporter
-from worker.service_client import Backoff, RefusedError, RejectedError, ServiceClient, UnavailableError
-from worker.spool_sender import SpoolSender, parcels
+from worker.reporting.reporter import SpoolReporter
+from worker.reporting.service_client import (
+    Backoff,
+    RefusedError,
+    RejectedError,
+    ServiceClient,
+    UnavailableError,
+)
+from worker.reporting.spool_sender import SpoolSender, parcels
 
 
 class Service:
@@ -120,7 +126,7 @@ class TestADiskThatIsFull:
         speaking.close(1)
 
     def test_what_comes_while_too_much_waits_is_counted(self, layout, monkeypatch):
-        monkeypatch.setattr("worker.reporter._MOST_WAITING", 0)
+        monkeypatch.setattr("worker.reporting.reporter._MOST_WAITING", 0)
         speaking = SpoolReporter(layout, 1, 0, None)
         speaking.points(1, {"train/loss": 1.0})
         speaking.event("started", "here we go")

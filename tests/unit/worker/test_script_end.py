@@ -6,10 +6,10 @@ import signal
 import pytest
 
 from trainyard.contract.layout import AttemptLayout
-from worker.errors import read_errors
-from worker.launcher.ended import ended_file
-from worker.launcher.script import conclude
-from worker.launcher.verdict import settle
+from worker.core.errors import read_errors
+from worker.core.rank_exits import ended_file
+from worker.launcher.exit_record import settle
+from worker.launcher.script_job import conclude
 
 TRACEBACK = """begins
 [rank1]: Traceback (most recent call last):

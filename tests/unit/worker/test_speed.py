@@ -8,13 +8,13 @@ import torch
 from torch import nn
 
 from trainyard.contract.spec.sections import GptModel
+from worker.core.errors import RefusedError
+from worker.data.examples import Examples
 from worker.data.prefetch import Loader
 from worker.engine import compilation
+from worker.engine.callbacks.garbage_collector import EVERY_STEPS, Garbage
 from worker.engine.compilation import compile_blocks
-from worker.errors import RefusedError
-from worker.flops import flops_per_example, peak_flops
-from worker.garbage import EVERY_STEPS, Garbage
-from worker.tasks.base import Examples
+from worker.engine.flops import flops_per_example, peak_flops
 from worker.tasks.gpt import Gpt
 
 

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from trainyard.contract.spec.training_spec import parse_spec
+from worker.core.errors import RefusedError
 from worker.engine.trainable import choose_trainable
-from worker.errors import RefusedError
-from worker.tasks.checks import check_losses, check_model
+from worker.tasks.base import check_losses, check_model
 
 SPEC = parse_spec({"task": "custom", "target": "mine:build", "steps": 1})
 GOOD = torch.zeros((), requires_grad=True)

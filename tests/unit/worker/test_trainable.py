@@ -4,9 +4,9 @@ import pytest
 from torch import nn
 
 from trainyard.contract.spec.sections import GptModel
+from worker.core.errors import RefusedError
 from worker.engine.state import trained_state
 from worker.engine.trainable import frozen_names, train_only
-from worker.errors import RefusedError
 from worker.tasks.gpt import Gpt
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import certifi
 import pytest
 
-from worker.service_client import _trusted
+from worker.reporting.service_client import _trusted
 
 
 def test_a_sites_own_authority_is_trusted_where_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ import pytest
 from torch import nn
 
 from trainyard.contract.spec.sections import Fsdp, GptModel
-from worker.engine.units import Holding, holding, plan_units
+from worker.engine.strategies.units import Holding, holding, plan_units
 from worker.tasks.gpt import Gpt
 from worker.tasks.image_classification import Convnet
 from worker.tasks.regression import mlp

@@ -1,7 +1,7 @@
 """A run that stands still: found by its beats alone, and the rank that holds it up named."""
 
-from trainyard.beats import Beat, Pulse, PulseWriter, interval, location, read_beats
 from trainyard.contract.layout import AttemptLayout
+from trainyard.progress_file import Beat, Pulse, PulseWriter, interval, location, read_beats
 from worker.launcher.watchdog import START_GRACE_SECONDS, Watchdog, behind, judge, size_of, stack_after
 
 
@@ -87,7 +87,7 @@ class TestPulse:
         PulseWriter(pulse, layout.beat(3), rank=3, execution=7, interval=3600).start()
         found = read_beats(layout.beats, 7)[3]
         assert (found.marks, found.phase) == (0, "starting")
-        assert "beats.py" in found.where
+        assert "progress_file.py" in found.where
 
     def test_torch_is_told_from_the_program_that_called_it(self):
         # A frame of a file under a folder named torch, as the compiler would name it.

@@ -119,4 +119,7 @@ def stepper_wait(path):
 
 
 if FAULTS:
-    sys.meta_path[:0] = [_Hook("worker.engine.step", _patch_step), _Hook("worker.comm.check", _patch_comm)]
+    sys.meta_path[:0] = [
+        _Hook("worker.engine.train_step", _patch_step),
+        _Hook("worker.comm_check.correctness", _patch_comm),
+    ]

@@ -11,8 +11,8 @@ from tests.support.hf import save_llama
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec.sections import ConvnetModel, Fsdp, GptModel, MlpModel
 from trainyard.contract.spec.training_spec import parse_spec
+from worker.engine.strategies.units import ROOT, plan_units
 from worker.engine.trainable import choose_trainable
-from worker.engine.units import ROOT, plan_units
 from worker.tasks.gpt import Gpt
 from worker.tasks.image_classification import Convnet
 from worker.tasks.regression import mlp

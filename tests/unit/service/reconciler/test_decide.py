@@ -20,8 +20,8 @@ from service.reconciler.decide import (
 )
 from service.reconciler.run_dir import UnclaimedAttempt
 from service.scheduler.base import EndedAs, Observation
+from trainyard.contract.wire.jobs import Desired
 from trainyard.contract.wire.reports import ExitReason, Failure, FinishRecord
-from trainyard.contract.wire.resources import Desired
 
 FAILURE = Failure(rank=1, type="ValueError", message="bad\nsecond line")
 

@@ -2,7 +2,7 @@ from itertools import combinations
 
 import pytest
 
-from worker.comm.plan import bus_factor, groups_of, partner, rounds_of, timed_rounds_of
+from worker.comm_check.plan import bus_factor, groups_of, partner, rounds_of, timed_rounds_of
 
 
 @pytest.mark.parametrize(

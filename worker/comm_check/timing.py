@@ -1,0 +1,95 @@
+"""How fast it is: seconds of each operation and pair by message size, as the slowest rank saw them."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from worker.comm_check.operations import Place, buffers, call
+from worker.comm_check.plan import Operation, Pair, bus_factor, partner
+from worker.core.distributed import Ranks
+
+_FLOAT_BYTES = 4
+_BUDGET_SECONDS = 0.06
+"""Of repeated calls, after the first one has shown how long one takes."""
+_MOST = 50
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement."""
+
+    operation: str
+    group: str
+    ranks: int
+    size_bytes: int
+    seconds: float
+    """Of one call, on the slowest rank, on average."""
+    bus_bytes_per_second: float | None
+    """None for a barrier, which moves nothing."""
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def time_operation(ranks: Ranks, operation: Operation, name: str, members: int, place: Place | None, size: int) -> Row:
+    """One operation at one message size in one group; the other ranks wait. A collective of the world."""
+    data = buffers(operation, place, size // _FLOAT_BYTES) if place else None
+
+    def once() -> None:
+        if place and data:
+            call(operation, place, data)
+
+    seconds = max(_seconds(ranks, once))
+    moved = None if operation == "barrier" else size / seconds * bus_factor(operation, members)
+    return Row(operation, name, members, 0 if operation == "barrier" else size, seconds, moved)
+
+
+def time_pairs(ranks: Ranks, pairs: Sequence[Pair], size: int) -> list[Row]:
+    """A message from one to the other of each pair, as half of a round trip, all at once. A collective of the world."""
+    other = partner(ranks.rank, pairs)
+    message = torch.ones(size // _FLOAT_BYTES, device=ranks.device) if other is not None else None
+
+    def round_trip() -> None:
+        if message is None or other is None:
+            return
+        if ranks.rank < other:
+            dist.send(message, other)
+            dist.recv(message, other)
+        else:
+            dist.recv(message, other)
+            dist.send(message, other)
+
+    found = _seconds(ranks, round_trip)
+    rows = []
+    for one, two in pairs:
+        seconds = max(found[one], found[two]) / 2
+        rows.append(Row("send_recv", f"{one}-{two}", 2, size, seconds, size / seconds))
+    return rows
+
+
+def _seconds(ranks: Ranks, once: Callable[[], None]) -> list[float]:
+    """Seconds of one call on each rank: the mean of as many as the budget allows, after two that warm up."""
+    once()
+    ranks.barrier()
+    first = max(row[0] for row in ranks.gather([_timed(ranks, once, 1)]))
+    times = max(1, min(_MOST, int(_BUDGET_SECONDS / max(first, 1e-6))))
+    ranks.barrier()
+    return [row[0] / times for row in ranks.gather([_timed(ranks, once, times)])]
+
+
+def _timed(ranks: Ranks, once: Callable[[], None], times: int) -> float:
+    _wait_for_device(ranks)
+    started = time.perf_counter()
+    for _ in range(times):
+        once()
+    _wait_for_device(ranks)
+    return time.perf_counter() - started
+
+
+def _wait_for_device(ranks: Ranks) -> None:
+    if ranks.device.type == "cuda":
+        torch.cuda.synchronize(ranks.device)

@@ -1,0 +1,1 @@
+"""What launcher and ranks share: errors, process groups, processes, random state. The lowest layer of the worker."""

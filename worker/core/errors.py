@@ -1,0 +1,153 @@
+"""What a rank leaves behind when it fails, and how an exception is read: out of memory, or a peer's death."""
+
+import contextlib
+import os
+import socket
+import time
+import traceback
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from trainyard.contract.layout import write_atomic
+from trainyard.contract.spec.training_spec import TrainingSpec
+from trainyard.contract.wire.reports import Failure
+from worker.core.memory_hints import memory_hint
+
+_OOM_TEXTS = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")
+_PEER_TEXTS = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "gloo/transport",
+    "nccl communicator was aborted",
+    "remote process exited",
+    "broken pipe",
+    "timed out waiting",
+)
+
+
+class TrainingError(Exception):
+    """The run cannot go on, for a reason that a person can act on; `hint` says how. Raised on all ranks alike, and
+    again by whoever tries again: it ends the execution without a restart in place."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class RefusedError(TrainingError):
+    """The spec or what it points to cannot be trained: found before the first step, and ends the job as `rejected`."""
+
+
+class RankError(BaseModel):
+    """`errors/rank-<r>.json`."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    rank: int
+    execution: int
+    reason: Literal["error", "out_of_memory", "rejected"]
+    consequence: bool
+    """It failed only because another rank had."""
+    type: str
+    message: str
+    traceback: str
+    hint: str | None
+    final: bool = False
+    """It would happen again."""
+    time: float
+    host: str
+    pid: int
+
+
+def describe(error: BaseException, *, rank: int, execution: int, spec: TrainingSpec | None = None) -> RankError:
+    """The record of an exception, as it stands now; with the spec, memory that ran out comes with what to change."""
+    text = str(error)
+    memory = is_out_of_memory(error)
+    return RankError(
+        rank=rank,
+        execution=execution,
+        reason=_reason(error, memory),
+        consequence=_from_a_peer(text),
+        type=type(error).__name__,
+        message=text[:8000],
+        traceback="".join(traceback.format_exception(error))[-60000:],
+        hint=memory_hint(spec, on_device=_on_device(error)) if memory and spec else getattr(error, "hint", None),
+        final=isinstance(error, TrainingError),
+        time=time.time(),
+        host=socket.gethostname(),
+        pid=os.getpid(),
+    )
+
+
+def describe_text(
+    type_: str, message: str, *, traceback: str, rank: int, execution: int, time: float, host: str, pid: int
+) -> RankError:
+    """The record of an error of which only the words are known: a program's that is not ours."""
+    memory = type_ == "MemoryError" or type_.endswith("OutOfMemoryError") or _speaks_of_memory(message)
+    return RankError(
+        rank=rank,
+        execution=execution,
+        reason="out_of_memory" if memory else "error",
+        consequence=_from_a_peer(message),
+        type=type_,
+        message=message[:8000],
+        traceback=traceback[-60000:],
+        hint=None,
+        time=time,
+        host=host,
+        pid=pid,
+    )
+
+
+def _reason(error: BaseException, memory: bool) -> Literal["error", "out_of_memory", "rejected"]:
+    if isinstance(error, RefusedError):
+        return "rejected"
+    return "out_of_memory" if memory else "error"
+
+
+def failure_of(error: RankError) -> Failure:
+    """The record as the finish record tells it."""
+    return Failure(
+        rank=error.rank,
+        host=error.host,
+        type=error.type,
+        message=error.message,
+        traceback=error.traceback,
+        hint=error.hint,
+        final=error.final,
+        consequence=error.consequence,
+    )
+
+
+def write_error(path: Path, record: RankError) -> None:
+    write_atomic(path, record.model_dump_json())
+
+
+def read_errors(folder: Path, execution: int | None = None) -> list[RankError]:
+    """The readable records, of one execution or of all; the earliest first."""
+    found = []
+    for path in folder.glob("rank-*.json"):
+        with contextlib.suppress(OSError, ValueError):
+            found.append(RankError.model_validate_json(path.read_bytes()))
+    return sorted((e for e in found if execution in (None, e.execution)), key=lambda error: error.time)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Device or host memory ran out. Known by name, so that reading an error loads no torch."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError | OSError) and _speaks_of_memory(str(error))
+
+
+def _speaks_of_memory(message: str) -> bool:
+    return any(text in message.lower() for text in _OOM_TEXTS)
+
+
+def _on_device(error: BaseException) -> bool:
+    return type(error).__name__ == "OutOfMemoryError" or "cuda" in str(error).lower()
+
+
+def _from_a_peer(message: str) -> bool:
+    return any(text in message.lower() for text in _PEER_TEXTS)

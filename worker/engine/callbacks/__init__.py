@@ -1,0 +1,1 @@
+"""Policies around the training loop, one module for each."""

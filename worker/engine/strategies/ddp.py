@@ -1,0 +1,55 @@
+"""Replicated data parallelism: every rank holds the whole model, gradients are summed in buckets."""
+
+import contextlib
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from trainyard.contract.spec.sections import Ddp
+from worker.core.distributed import Ranks
+from worker.engine.strategies.base import ParallelModel
+
+
+@dataclass(frozen=True)
+class ReplicatedModel(ParallelModel):
+    """A model in DistributedDataParallel."""
+
+    forward: DistributedDataParallel
+
+    def accumulating(self, *, last: bool) -> AbstractContextManager[None]:
+        return contextlib.nullcontext() if last else self.forward.no_sync()
+
+
+def replicate(options: Ddp, model: nn.Module, ranks: Ranks) -> ReplicatedModel:
+    """Wrap a model that is on its device. Gradients come out as sums over the ranks."""
+    if options.sync_batchnorm:
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
+    wrapped = DistributedDataParallel(
+        model,
+        device_ids=[ranks.device.index] if ranks.device.type == "cuda" else None,
+        find_unused_parameters=options.find_unused_parameters,
+        static_graph=options.static_graph,
+        bucket_cap_mb=options.bucket_cap_mb,
+        gradient_as_bucket_view=options.gradient_as_bucket_view,
+    )
+    wrapped.register_comm_hook(None, _sum)
+    return ReplicatedModel(wrapped, model)
+
+
+def _sum(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
+    # The loss is divided by the global count already; DDP's own average would divide by the ranks again, and
+    # multiplying that out is less exact where the rank count is no power of two.
+    work = dist.all_reduce(bucket.buffer(), async_op=True)
+    assert work is not None
+    summed: torch.futures.Future[torch.Tensor] = work.get_future().then(_first)
+    return summed
+
+
+def _first(future: Any) -> torch.Tensor:
+    value: torch.Tensor = future.value()[0]
+    return value

@@ -1,0 +1,114 @@
+"""Sharded data parallelism: zero1, zero2, fsdp and hsdp, all made of `fully_shard`."""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from trainyard.contract.spec.training_spec import TrainingSpec
+from worker.core.distributed import Ranks
+from worker.engine.precision import COMPUTED_IN
+from worker.engine.strategies.base import ParallelModel
+from worker.engine.strategies.units import holding, plan_units
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ShardedModel(ParallelModel):
+    """A model whose parameters are DTensors outside of its forward and backward."""
+
+    strategy: str
+
+    @contextlib.contextmanager
+    def accumulating(self, *, last: bool) -> Iterator[None]:
+        """zero1 keeps whole gradients and parameters until the last micro-batch; hsdp sums over its replicas only
+        then. zero2 and fsdp hold no whole gradient, so they scatter each."""
+        if self.strategy == "zero1":
+            self._root.set_requires_gradient_sync(last)
+            self._root.set_reshard_after_backward(last)
+        if self.strategy == "hsdp":
+            self._root.set_requires_all_reduce(last)
+        yield
+
+    def norm(self, gradients: list[torch.Tensor]) -> torch.Tensor:
+        partial = super().norm(gradients)
+        return partial.full_tensor() if isinstance(partial, DTensor) else partial
+
+    def release(self) -> None:
+        for unit in _units(self.module):
+            unit.reshard()
+
+    @property
+    def _root(self) -> FSDPModule:
+        assert isinstance(self.module, FSDPModule)
+        return self.module
+
+
+def shard(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> ShardedModel:
+    """Shard a model in place, unit by unit. Gradients come out as sums over all ranks, in fp32."""
+    mesh = _mesh(spec, ranks)
+    policy = _policy(spec.precision)
+    keeps_gathered = spec.strategy in {"zero1", "zero2"}
+    units = plan_units(model, spec.fsdp)
+    held = holding(
+        model, units, rank=mesh.get_local_rank("shard"), shards=mesh["shard"].size(), keeps_gathered=keeps_gathered
+    )
+    log.info("units of %s parameters", ", ".join(str(unit.size) for unit in units if unit.size))
+    log.info("this rank holds %d of them, and at most %d at once", held.sharded, held.most)
+    offload: dict[str, Any] = {"offload_policy": CPUOffloadPolicy()} if spec.fsdp.cpu_offload else {}
+    for unit in units:
+        # The root too: left to itself it would stay gathered between its forward and its backward.
+        fully_shard(
+            model.get_submodule(unit.module),
+            mesh=mesh,
+            mp_policy=policy,
+            reshard_after_forward=not keeps_gathered,
+            **offload,
+        )
+    _prefetch([model.get_submodule(unit.module) for unit in units], spec.fsdp.prefetch)
+    for module in _units(model):
+        _sum_gradients(module)
+    return ShardedModel(model, model, spec.strategy)
+
+
+def _prefetch(units: list[nn.Module], ahead: int) -> None:
+    """Have each unit's forward and backward begin the gathering of the next ones. The last unit is the root, which
+    torch gathers before all others."""
+    if not ahead:
+        return
+    inner: list[FSDPModule] = [unit for unit in units[:-1] if isinstance(unit, FSDPModule)]
+    for place, unit in enumerate(inner):
+        unit.set_modules_to_forward_prefetch(inner[place + 1 : place + 1 + ahead])
+        unit.set_modules_to_backward_prefetch(inner[max(0, place - ahead) : place][::-1])
+
+
+def _mesh(spec: TrainingSpec, ranks: Ranks) -> DeviceMesh:
+    """One row of ranks; for hsdp as many rows as replicas, each of which holds the whole model among its ranks."""
+    if spec.strategy != "hsdp":
+        return init_device_mesh(ranks.device.type, (ranks.world,), mesh_dim_names=("shard",))
+    shape = (spec.fsdp.replicas, ranks.world // spec.fsdp.replicas)
+    return init_device_mesh(ranks.device.type, shape, mesh_dim_names=("replicate", "shard"))
+
+
+def _policy(precision: str) -> MixedPrecisionPolicy:
+    """Storage and reduction in fp32, whatever the forward and backward compute in."""
+    return MixedPrecisionPolicy(param_dtype=COMPUTED_IN.get(precision), reduce_dtype=torch.float32)
+
+
+def _sum_gradients(unit: FSDPModule) -> None:
+    # The loss is divided by the global count already. The factor alone asks for an operation that gloo has not, and
+    # gloo's average is silently a sum (pytorch#162338): with both calls every backend sums.
+    unit.set_force_sum_reduction_for_comms(True)
+    unit.set_gradient_divide_factor(1.0)
+
+
+def _units(module: nn.Module) -> Iterator[FSDPModule]:
+    return (inner for inner in module.modules() if isinstance(inner, FSDPModule))

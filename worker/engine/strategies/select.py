@@ -1,0 +1,44 @@
+"""From a strategy's name to a model that computes with it."""
+
+from torch import nn
+
+from trainyard.contract.spec.training_spec import TrainingSpec
+from worker.core.distributed import Ranks
+from worker.core.errors import RefusedError
+from worker.engine.precision import set_tf32
+from worker.engine.strategies.base import ParallelModel
+
+SHARDED = frozenset({"zero1", "zero2", "fsdp", "hsdp"})
+"""Strategies made of `fully_shard`, whose own policy sets the types of the forward pass."""
+OWN_TYPES = SHARDED | {"dp"}
+"""Strategies whose model chooses the types of its forward pass itself."""
+
+
+def parallelise(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> ParallelModel:
+    """Place the model on the rank's device and wrap it. Gradients come out as sums over the ranks."""
+    set_tf32(spec, ranks.device)
+    model.to(ranks.device)
+    if spec.activation_checkpointing != "none":
+        from worker.engine.activations import checkpoint_activations
+
+        checkpoint_activations(model, spec.activation_checkpointing)
+    if spec.compile:
+        from worker.engine.compilation import compile_blocks
+
+        compile_blocks(model)
+    match spec.strategy:
+        case "single":
+            return ParallelModel(model, model)
+        case "ddp":
+            from worker.engine.strategies.ddp import replicate
+
+            return replicate(spec.ddp, model, ranks)
+        case "dp":
+            from worker.engine.strategies.dp import spread
+
+            return spread(spec, model, ranks)
+        case "zero1" | "zero2" | "fsdp" | "hsdp":
+            from worker.engine.strategies.fsdp import shard
+
+            return shard(spec, model, ranks)
+    raise RefusedError(f"this worker has no strategy `{spec.strategy}`")

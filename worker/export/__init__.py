@@ -1,0 +1,1 @@
+"""Trained weights in formats that other tools load."""

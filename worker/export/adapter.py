@@ -1,0 +1,43 @@
+"""Trained adapters on disk: as peft reads them, or added to the weights of their base."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from torch import nn
+
+from trainyard.contract.spec.sections import HfModel
+from trainyard.contract.spec.training_spec import TrainingSpec
+from worker.engine.adapters import ADAPTER, adapter_config
+from worker.export.model import save_model, save_tensors, save_tokenizer
+
+
+def save_adapter(folder: Path, weights: dict[str, Any], base: nn.Module, spec: TrainingSpec) -> None:
+    """A folder that `peft.PeftModel.from_pretrained` loads onto the base."""
+    _write(folder, weights, base, spec)
+    if isinstance(spec.model, HfModel):
+        save_tokenizer(folder, spec.model.path)
+
+
+def save_merged(folder: Path, weights: dict[str, Any], base: nn.Module, spec: TrainingSpec) -> None:
+    """The whole model, its adapted weights W0 + (alpha / rank) B A."""
+    from peft import PeftModel
+
+    with TemporaryDirectory(dir=folder) as adapter:
+        _write(Path(adapter), weights, base, spec)
+        merged = PeftModel.from_pretrained(base, adapter).merge_and_unload()
+    names = {name for name, _ in merged.named_parameters()} | {name for name, _ in merged.named_buffers()}
+    save_model(folder, {name: tensor for name, tensor in merged.state_dict().items() if name in names}, spec)
+
+
+def _write(folder: Path, weights: dict[str, Any], base: nn.Module, spec: TrainingSpec) -> None:
+    config = adapter_config(base, spec)
+    config.inference_mode = True
+    config.save_pretrained(folder)
+    named = {_peft_name(name): tensor for name, tensor in weights.items() if ".lora_" in name}
+    save_tensors(folder / "adapter_model.safetensors", named)
+
+
+def _peft_name(name: str) -> str:
+    """peft wraps the base in two modules, and leaves the adapter's own name to whoever loads it."""
+    return "base_model.model." + name.replace(f".{ADAPTER}.", ".")

@@ -1,0 +1,93 @@
+"""The trained weights for others to load: what is written at the end of a run, and as what.
+
+A whole model where all of it was trained or adapters are merged into it; the adapters or the trained tensors where the
+rest is the base as it was.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from trainyard.contract.spec.sections import HfModel
+from trainyard.contract.spec.training_spec import TrainingSpec
+from worker.core.distributed import Ranks
+from worker.core.random_state import seed_generators
+from worker.engine.state import trained_state
+from worker.engine.trainable import frozen_names
+from worker.export.adapter import save_adapter, save_merged
+from worker.export.model import save_model, save_tensors
+from worker.tasks.base import Task
+
+
+def export_weights(folder: Path, module: nn.Module, spec: TrainingSpec, task: Task, step: int, ranks: Ranks) -> None:
+    """Write the export, each file whole or not at all. A collective; the first rank writes."""
+    weights = whole_weights(module)
+    if not ranks.first:
+        return
+    with publishing(folder) as aside:
+        kind = _save(aside, weights, module, spec, task)
+        _describe(aside, kind, spec, step)
+
+
+def _save(folder: Path, weights: dict[str, Any], module: nn.Module, spec: TrainingSpec, task: Task) -> str:
+    if spec.lora_rank is not None:
+        base = _base(spec, task)
+        if spec.lora.merge:
+            save_merged(folder, weights, base, spec)
+            return "model"
+        save_adapter(folder, weights, base, spec)
+        return "adapter"
+    if frozen_names(module):
+        save_tensors(folder / "trained.safetensors", weights)
+        return "trained"
+    save_model(folder, weights, spec)
+    return "model"
+
+
+def _base(spec: TrainingSpec, task: Task) -> nn.Module:
+    """The model as it was before the adapters: read again, or made again from the seed."""
+    seed_generators(spec.seed)
+    return task.build_model()
+
+
+def _describe(folder: Path, kind: str, spec: TrainingSpec, step: int) -> None:
+    """What the weights are the weights of. A Hugging Face folder has a config.json of its own."""
+    model = spec.model.model_dump(mode="json") if spec.model else None
+    note: dict[str, Any] = {"kind": kind, "task": spec.task, "model": model, "seed": spec.seed, "step": step}
+    if spec.trainable:
+        note["trainable"] = list(spec.trainable)
+    name = "export.json" if isinstance(spec.model, HfModel) else "config.json"
+    (folder / name).write_text(json.dumps(note, indent=1))
+
+
+def whole_weights(module: nn.Module) -> dict[str, Any]:
+    """What is trained, under one name each, gathered in the first rank's memory; the others get none. A collective.
+
+    safetensors refuses two names of one storage; the first name stands for both.
+    """
+    state = trained_state(module, whole=True)
+    named = {name for name, _ in module.named_parameters()}
+    aliases = {name for name, _ in module.named_parameters(remove_duplicate=False)} - named
+    return {name: tensor for name, tensor in state.items() if name not in aliases}
+
+
+@contextlib.contextmanager
+def publishing(folder: Path) -> Iterator[Path]:
+    """An empty folder to write to; its files move to `folder` at the end, and go if there was an error."""
+    folder.mkdir(parents=True, exist_ok=True)
+    aside = folder / f".writing-{os.getpid()}"
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir()
+    try:
+        yield aside
+        for path in sorted(aside.iterdir()):
+            path.chmod(0o644)
+            os.replace(path, folder / path.name)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)

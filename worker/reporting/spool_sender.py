@@ -1,0 +1,205 @@
+"""From the spool to the service: in order, in batches, until acknowledged, earlier executions first."""
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trainyard.contract.layout import AttemptLayout, write_atomic
+from trainyard.contract.wire.reports import MAX_POINTS
+from trainyard.contract.wire.spool import SpoolCorruptError, SpoolRecord, parse_spool, read_acknowledged
+from worker.reporting.service_client import (
+    Backoff,
+    RefusedError,
+    RejectedError,
+    ServiceClient,
+    UnavailableError,
+)
+
+log = logging.getLogger(__name__)
+
+_ROUTES = {"metrics": "metrics", "events": "events", "checkpoint": "checkpoints"}
+_READ_AHEAD = 256
+_SPACING_SECONDS = 0.1
+"""Between requests while more waits."""
+_COLLECTING_SECONDS = 1.0
+"""After the last of what waited: short steps that log often share a request, since each costs the processor that
+trains a thousandth of a second, whatever it carries."""
+
+
+@dataclass
+class _Spool:
+    path: Path
+    acknowledged_path: Path
+    offset: int = 0
+    written: int = 0
+    """The offset that the acknowledgement file holds."""
+    own: bool = False
+
+
+@dataclass
+class _Parcel:
+    """Records that travel in one request."""
+
+    records: list[SpoolRecord] = field(default_factory=list)
+
+    @property
+    def end(self) -> int:
+        return self.records[-1].end
+
+    def body(self) -> str:
+        if len(self.records) == 1:
+            return self.records[0].body_text.decode()
+        bodies = [json.loads(record.body_text) for record in self.records]
+        progress = [body["progress"] for body in bodies if body["progress"]]
+        points = [point for body in bodies for point in body["points"]]
+        merged = {**bodies[-1], "points": points, "progress": progress[-1] if progress else None}
+        return json.dumps(merged, separators=(",", ":"))
+
+
+def parcels(records: list[SpoolRecord]) -> list[_Parcel]:
+    """Pure: neighbouring metrics records share a request of at most MAX_POINTS points; others travel alone."""
+    made: list[_Parcel] = []
+    room = 0
+    for record in records:
+        points = record.body_text.count(b'"key":') if record.kind == "metrics" else MAX_POINTS
+        if made and record.kind == "metrics" and made[-1].records[-1].kind == "metrics" and points <= room:
+            made[-1].records.append(record)
+            room -= points
+        else:
+            made.append(_Parcel([record]))
+            room = MAX_POINTS - points
+    return made
+
+
+class SpoolSender:
+    """A thread that reads the attempt's spool files from where the service left off and posts them."""
+
+    def __init__(
+        self,
+        layout: AttemptLayout,
+        execution: int,
+        connect: Callable[[], ServiceClient],
+        *,
+        backoff: Backoff | None = None,
+        now: Callable[[], float] = time.monotonic,
+        acknowledge_seconds: float = 1.0,
+    ) -> None:
+        self._layout = layout
+        self._execution = execution
+        self._connect = connect
+        self._backoff = backoff or Backoff()
+        self._now = now
+        self._acknowledge_seconds = acknowledge_seconds
+        self._acknowledged_at = now()
+        self._wake = threading.Event()
+        self._closing = threading.Event()
+        self._deadline = float("inf")
+        self._thread = threading.Thread(target=self._run, name="spool-sender", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def close(self, timeout: float) -> None:
+        """Send what is left for at most about `timeout` seconds, and leave the acknowledgement on disk."""
+        self._deadline = self._now() + timeout
+        self._closing.set()
+        self._wake.set()
+        self._thread.join(timeout + 1.0)
+
+    def _run(self) -> None:
+        client = self._connect()
+        try:
+            for spool in self._spools():
+                self._follow(client, spool)
+        except RefusedError as error:
+            log.warning("the service takes no more reports: %s", error)
+        except Exception:
+            log.exception("reports are no longer sent; they stay in the spool")
+        finally:
+            client.close()
+
+    def _spools(self) -> list[_Spool]:
+        own = self._layout.spool_file(self._execution)
+        earlier = sorted(path for path in self._layout.spool.glob("execution-*.jsonl") if path.name < own.name)
+        found = []
+        for path in [*earlier, own]:
+            acknowledged = path.with_suffix(".acknowledged")
+            offset = read_acknowledged(acknowledged)
+            found.append(_Spool(path, acknowledged, offset=offset, written=offset, own=path == own))
+        return found
+
+    def _follow(self, client: ServiceClient, spool: _Spool) -> None:
+        """Send a spool to its end; our own has no end before `close`."""
+        try:
+            while True:
+                # Asked before reading: what was written before the closing is then surely read.
+                last = self._closing.is_set() or not spool.own
+                self._wake.clear()
+                records = _read_some(spool)
+                for parcel in parcels(records):
+                    if not self._deliver(client, parcel):
+                        return
+                    spool.offset = parcel.end
+                    self._acknowledge(spool, now=False)
+                    self._closing.wait(_SPACING_SECONDS)
+                if records and len(records) < _READ_AHEAD:
+                    self._closing.wait(_COLLECTING_SECONDS - _SPACING_SECONDS)
+                if not records:
+                    self._acknowledge(spool, now=last)
+                    if last:
+                        return
+                    self._wake.wait(self._acknowledge_seconds if spool.written != spool.offset else None)
+        finally:
+            self._acknowledge(spool, now=True)
+
+    def _deliver(self, client: ServiceClient, parcel: _Parcel) -> bool:
+        """Until it is acknowledged; False when time is up first."""
+        while True:
+            try:
+                client.post(_ROUTES[parcel.records[0].kind], parcel.body())
+            except UnavailableError as error:
+                pause = self._backoff.pause(error.retry_after)
+                if self._closing.wait(pause):
+                    # Closing cuts pauses short; from then on they only keep the loop from spinning.
+                    time.sleep(min(0.1, pause))
+                if self._now() >= self._deadline:
+                    return False
+            except RejectedError as error:
+                return self._without_the_rejected(client, parcel, error)
+            else:
+                self._backoff.reset()
+                return True
+
+    def _without_the_rejected(self, client: ServiceClient, parcel: _Parcel, error: RejectedError) -> bool:
+        if len(parcel.records) == 1:
+            log.error("the service rejected spool record %d, which is skipped: %s", parcel.records[0].seq, error)
+            return True
+        return all(self._deliver(client, _Parcel([record])) for record in parcel.records)
+
+    def _acknowledge(self, spool: _Spool, *, now: bool) -> None:
+        due = self._now() - self._acknowledged_at >= self._acknowledge_seconds
+        if spool.offset != spool.written and (now or due):
+            write_atomic(spool.acknowledged_path, str(spool.offset))
+            spool.written = spool.offset
+            self._acknowledged_at = self._now()
+
+
+def _read_some(spool: _Spool) -> list[SpoolRecord]:
+    records: list[SpoolRecord] = []
+    try:
+        for record in parse_spool(spool.path, spool.offset):
+            records.append(record)
+            if len(records) == _READ_AHEAD:
+                break
+    except FileNotFoundError:
+        pass
+    except SpoolCorruptError as error:
+        log.error("%s: %s; the records before it are sent", spool.path.name, error)
+    return records
