@@ -12,8 +12,8 @@ from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
 from service.reconciler.decide import Decision
 from service.reconciler.snapshot import continuations_without_progress, restarts
-from trainyard.contract.wire.reports import FinishRecord
 from trainyard.contract.wire.jobs import TERMINAL
+from trainyard.contract.wire.reports import FinishRecord
 
 log = structlog.get_logger("reconciler")
 

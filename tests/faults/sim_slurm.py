@@ -66,7 +66,7 @@ class SimSlurm:
         if self.down or self.mode == "drop":
             return Ambiguous("Socket timed out on send/recv operation")
         if self.mode == "reject":
-            return Rejected("Slurm refuses it: invalid partition name specified")
+            return Rejected("Slurm refused the job: invalid partition name specified")
         job = SimJob(str(self.next_id), plan.tag, plan.folder, self._time() + self.lag_seconds)
         self.jobs.append(job)
         self.next_id += 1
@@ -111,7 +111,7 @@ class SimSlurm:
         for job in self.jobs:
             if (job.id, job.tag) == (known.scheduler_id, known.tag) and self._visible(job):
                 if job.state == "pending":
-                    return Observation("pending", "waiting for Slurm")
+                    return Observation("pending", "Waiting in Slurm.")
                 if job.state == "running":
                     return Observation("running", nodes=("n1",))
                 return Observation("ended", f"Slurm: {job.ended_as}", ("n[1-2]",), ended_as=job.ended_as)

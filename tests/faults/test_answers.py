@@ -65,7 +65,7 @@ def test_after_a_second_question_without_an_answer_one_look_is_not_enough(world:
 def test_refusals_are_not_forgotten_while_the_database_is_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.scheduler.name = "slurm"
     jobs = [world.submit() for _ in range(2)]
-    world.scheduler.outcome = Rejected("Slurm refuses it")
+    world.scheduler.outcome = Rejected("Slurm refused the job")
     record = type(world.reconciler._submitter)._record
 
     def away(*_args: object, **_more: object) -> None:

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from service.db.models import Job
-from service.reconciler import spool_ingest as drain
+from service.reconciler import spool_ingest
 from service.reconciler.run_dir import read_regular_file
 from tests.support.world import World
 from trainyard.contract.wire.reports import MAX_LOG_CHUNK, MetricsBatch, Point, Progress
 from trainyard.contract.wire.spool import format_record
 
-BROKEN = "an error in the service (SpecError) holds it up; it is tried again, the log says more"
+BROKEN = "Internal error (SpecError). The service retries; its log has the details."
 
 
 def test_a_job_that_cannot_be_judged_says_so_and_the_others_go_on(world: World) -> None:
@@ -91,7 +91,7 @@ def test_a_log_that_was_closed_to_the_service_is_done_without(world: World, monk
     job = world.submit()
     worker = world.start(job)
     (world.folder(job).logs / "rank-0.log").write_text("said")
-    monkeypatch.setattr(drain, "read_regular_file", closed)
+    monkeypatch.setattr(spool_ingest, "read_regular_file", closed)
     worker.end("completed")
     world.tick()
     assert world.status(job) == "succeeded"
@@ -118,7 +118,7 @@ def test_of_a_log_that_nobody_has_sent_only_what_is_kept_is_read(world: World, m
             read.append(len(found))
         return found
 
-    monkeypatch.setattr(drain, "read_regular_file", counting)
+    monkeypatch.setattr(spool_ingest, "read_regular_file", counting)
     worker.end("completed")
     world.tick()
     assert world.status(job) == "succeeded"

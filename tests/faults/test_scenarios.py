@@ -132,7 +132,7 @@ def test_16_a_limit_without_a_warning_loses_no_more_than_an_interval(world: Worl
     world.tick()
     shown = world.job(job)
     assert (shown["status"], shown["last_checkpoint_step"]) == ("queued", 10)
-    assert "its time limit was reached (Slurm: TIMEOUT)" in shown["status_message"]
+    assert "time limit reached (Slurm: TIMEOUT)" in shown["status_message"]
 
 
 @pytest.mark.scenario(23)

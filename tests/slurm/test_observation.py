@@ -30,7 +30,7 @@ def test_two_calls_a_tick_for_twenty_jobs(slurm: SlurmLab, tmp_path: Path, monke
     assert scheduler.observe([*known, unknown]) == seen, "asked again too soon, it repeats itself"
     assert scheduler.observe([SubmittedJob("ty-new", "999998", Path("/nowhere"))])["ty-new"].state == "pending"
     assert {seen[one.tag].state for one in known} == {"pending"}
-    assert "held by this service's account" in seen["ty-many-0"].message
+    assert "held by this service's Slurm account" in seen["ty-many-0"].message
     assert seen["ty-gone"].state == "absent"
     assert sorted(log.read_text().split()) == ["sacct", "squeue"]
 

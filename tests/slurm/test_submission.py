@@ -74,4 +74,4 @@ def test_what_slurm_refuses_is_told_in_its_words_and_ours(slurm: SlurmLab, tmp_p
         done = wait_for_status(client, job.id, "failed", "succeeded", seconds=30)
         assert (done.status, done.status_reason) == ("failed", "rejected")
         assert "invalid partition specified: nowhere" in done.status_message
-        assert "change resources.partition" in done.status_message
+        assert "Change resources.partition" in done.status_message

@@ -38,7 +38,7 @@ def words_for(known: SubmittedJob, part: str) -> Observation:
 def test_resources_with_an_estimated_start(slurm: SlurmLab) -> None:
     sbatch(slurm, "ty-first", *_FULL)
     second = sbatch(slurm, "ty-second", *_FULL)
-    seen = words_for(second, "waits until enough nodes are free (Resources); Slurm expects it to start by")
+    seen = words_for(second, "next to start when enough nodes are free (Resources). Slurm estimates the start by")
     assert seen.estimated_start is not None
 
 
@@ -47,16 +47,16 @@ def test_priority_with_how_many_are_ahead(slurm: SlurmLab) -> None:
         sbatch(slurm, name, *_FULL)
     held = sbatch(slurm, "ty-held", "--hold", *_FULL)
     last = sbatch(slurm, "ty-last", *_FULL)
-    assert "(Priority); 2 jobs are before it in partition gpu" in words_for(last, "2 jobs").message
-    assert "`scontrol release` lets it go (JobHeldUser)" in words_for(held, "JobHeldUser").message
+    assert "(Priority). 2 jobs ahead in partition gpu." in words_for(last, "2 jobs").message
+    assert "(JobHeldUser). `scontrol release` releases it." in words_for(held, "JobHeldUser").message
 
 
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        (("-N3",), "take another partition (PartitionNodeLimit)"),
-        (("-p", "minute", "--time=5"), "lower resources.time_limit_minutes (PartitionTimeLimit)"),
-        (("--begin=now+1hour",), "begin time is still to come"),
+        (("-N3",), "(PartitionNodeLimit). Lower gpus"),
+        (("-p", "minute", "--time=5"), "(PartitionTimeLimit). Lower resources.time_limit_minutes"),
+        (("--begin=now+1hour",), "begin time is in the future"),
     ],
 )
 def test_what_is_not_a_matter_of_room(options: tuple[str, ...], part: str, slurm: SlurmLab) -> None:
@@ -66,7 +66,7 @@ def test_what_is_not_a_matter_of_room(options: tuple[str, ...], part: str, slurm
 def test_nodes_that_are_drained(slurm: SlurmLab) -> None:
     slurm.run("scontrol", "update", "nodename=node2", "state=drain", "reason=a test")
     try:
-        words_for(sbatch(slurm, "ty-both", "-N2"), "down, drained or kept for jobs of higher priority")
+        words_for(sbatch(slurm, "ty-both", "-N2"), "down, drained or reserved for jobs with higher priority")
     finally:
         slurm.run("scontrol", "update", "nodename=node2", "state=resume")
 
@@ -100,7 +100,7 @@ def test_the_service_tells_it_all(service: ServiceProcess, slurm: SlurmLab) -> N
         wait_until(lambda: slurm.jobs(states="RUNNING"), 30, "the nodes to be taken")
         waiting = client.submit(parity())
         shown = wait_until(lambda: (job := client.job(waiting.id)).estimated_start and job, 60, "an estimated start")
-        assert "(Resources); Slurm expects it to start by" in shown.status_message
+        assert "(Resources). Slurm estimates the start by" in shown.status_message
         client.cancel(waiting.id)
         wait_for_status(client, waiting.id, "cancelled", seconds=60)
 
@@ -130,7 +130,7 @@ def test_more_jobs_than_the_account_may_queue_are_handed_over_as_others_end(
     accounted.run("sacctmgr", "--immediate", "add", *who, "maxsubmitjobs=1")
     with slurm_service(tmp_path) as service, service.client() as client:
         jobs = [client.submit(parity(resources__account="chemistry")).id for _ in range(2)]
-        words = "Slurm takes no more jobs of its account or qos until others have ended (AssocMaxSubmitJobLimit)"
+        words = "The limit of queued jobs of the Slurm account or QOS is reached (AssocMaxSubmitJobLimit)."
         wait_until(lambda: any(words in client.job(job).status_message for job in jobs), 30, "one to be told to wait")
         for job in jobs:
             done = wait_for_status(client, job, "succeeded", "failed", seconds=120)

@@ -142,7 +142,7 @@ class TestWithoutAccounting:
             with service.client() as client:
                 lost = wait_for_status(client, job_id, "lost", "failed", "cancelled", "queued", seconds=60)
                 assert lost.status == "lost"
-                assert "nothing is assumed" in lost.status_message
+                assert "no exit record" in lost.status_message
                 client.cancel(job_id)
                 stopping = wait_for_status(client, job_id, "cancelling", "cancelled", seconds=60)
                 assert stopping.status == "cancelling", "nor is its end, when it is told to stop"

@@ -69,7 +69,7 @@ class FakeScheduler:
     nodes: ClusterSnapshot = field(default_factory=ClusterSnapshot)
     """The cluster that it reports."""
     cluster_calls: int = 0
-    forecast_result: Forecast = field(default_factory=lambda: Forecast(True, "Slurm would accept it"))
+    forecast_result: Forecast = field(default_factory=lambda: Forecast(True, "Slurm would accept the job."))
     forecast_scripts: list[str] = field(default_factory=list)
     """The scripts of the forecasts that were requested."""
 

@@ -69,7 +69,7 @@ def test_a_running_job_hears_of_it_by_its_heartbeat_and_leaves_after_a_checkpoin
     world.tick()
     shown = world.job(job)
     assert (shown["status"], shown["status_reason"], shown["desired"]) == ("paused", None, "paused")
-    assert shown["status_message"] == "paused after step 7; its allocation is given back"
+    assert shown["status_message"] == "Paused after step 7. The allocation was released."
     world.tick(5)
     assert len(world.scheduler.submitted) == 1
 
@@ -106,7 +106,7 @@ def test_a_hung_worker_is_ended_by_the_scheduler_when_time_is_up(world: World) -
     worker.post("heartbeat", {"execution": 1})
     world.tick()
     assert len(world.scheduler.cancelled) == 1
-    assert "asked to end it" in world.job(job)["status_message"]
+    assert "the scheduler ends it" in world.job(job)["status_message"]
     world.scheduler.set_states("ended")
     world.tick()
     assert world.status(job) == "paused"
@@ -205,7 +205,7 @@ def test_cancel_wins_while_pausing_and_while_paused(world: World) -> None:
     ask(world, other, "cancel")
     world.tick()
     shown = world.job(other)
-    assert (shown["status"], shown["status_message"]) == ("cancelled", "cancelled while it was paused")
+    assert (shown["status"], shown["status_message"]) == ("cancelled", "Cancelled while paused.")
 
 
 def test_a_submission_that_was_never_asked_is_taken_back(world: World) -> None:
@@ -390,4 +390,4 @@ def test_how_it_ended_counts_where_nobody_had_heard_of_the_pause_yet(
     events = world.client.get(f"/v1/jobs/{job}/events?limit=200&order=asc").json()["data"]
     told = [event for event in events if event["type"] == "status"]
     assert [event["data"]["status"] for event in told][-len(statuses) :] == statuses
-    assert "before it was started" not in told[-1]["message"]
+    assert "before the start" not in told[-1]["message"]

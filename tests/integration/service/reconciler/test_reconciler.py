@@ -127,7 +127,7 @@ def test_nothing_is_concluded_while_the_scheduler_is_silent(world: World) -> Non
     assert world.status(job) == "running"
 
 
-def test_the_wait_is_explained_with_the_names_that_people_know(world: World) -> None:
+def test_wait_messages_use_job_names(world: World) -> None:
     first, second = world.submit(name="first"), world.submit(name="second")
     world.tick()
     tag = world.scheduler.submitted[0].tag
@@ -218,7 +218,7 @@ def test_three_continuations_without_a_newer_checkpoint_end_the_job(world: World
     assert (shown["status"], shown["status_reason"]) == ("failed", "retries_exhausted")
 
 
-def test_a_finish_record_on_disk_counts_when_the_network_was_gone(world: World) -> None:
+def test_an_exit_record_on_disk_counts(world: World) -> None:
     job = world.submit()
     world.start(job)
     record = {"execution": 1, "reason": "completed", "step": 20, "time": "2026-01-01T00:00:00Z"}
@@ -228,7 +228,7 @@ def test_a_finish_record_on_disk_counts_when_the_network_was_gone(world: World) 
     assert world.status(job) == "succeeded"
 
 
-def test_what_stands_in_the_schedulers_log_of_a_job_that_never_began_is_told(world: World) -> None:
+def test_a_startup_error_is_read_from_the_schedulers_log(world: World) -> None:
     job = world.submit()
     world.tick()
     log = world.folder(job).root / "submitit" / "4_0_log.err"
@@ -240,13 +240,13 @@ def test_what_stands_in_the_schedulers_log_of_a_job_that_never_began_is_told(wor
     assert any("execve(): /venv/bin/python: No such file or directory" in event["message"] for event in events)
 
 
-def test_a_worker_that_claimed_by_a_file_is_said_to_run_unheard(world: World) -> None:
+def test_a_claim_file_shows_that_the_worker_is_unreachable(world: World) -> None:
     job = world.submit()
     world.tick()
     world.folder(job).claim.write_text('{"nonce": "nonce-of-the-first", "host": "n1", "pid": 7}')
     world.scheduler.set_states("running")
     world.tick()
-    assert (world.status(job), "does not reach" in world.job(job)["status_message"]) == ("pending", True)
+    assert (world.status(job), "cannot reach the service" in world.job(job)["status_message"]) == ("pending", True)
 
 
 def test_a_hostile_run_directory_changes_nothing(world: World) -> None:

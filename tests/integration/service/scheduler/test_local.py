@@ -160,7 +160,7 @@ class TestOneJob:
         assert seen[0] == "3,5"
         assert seen[1] in {"6", "3"}
         assert scheduler.submit(place.plan("c", 4)) == Rejected(
-            "needs 4 local slots, but this service has 3 (TRAINYARD_LOCAL_SLOTS)"
+            "The job needs 4 local slots, and this service has 3 (TRAINYARD_LOCAL_SLOTS)."
         )
 
     @pytest.mark.parametrize("job", ["fail", "environment"])
@@ -221,7 +221,9 @@ class TestQueue:
 
     def test_more_ranks_than_slots_is_a_clear_no(self, place: Place) -> None:
         scheduler, plan = place.scheduler(slots=2), place.plan("a", 3)
-        assert scheduler.submit(plan) == Rejected("needs 3 local slots, but this service has 2 (TRAINYARD_LOCAL_SLOTS)")
+        assert scheduler.submit(plan) == Rejected(
+            "The job needs 3 local slots, and this service has 2 (TRAINYARD_LOCAL_SLOTS)."
+        )
         assert look(scheduler, plan).state == "absent"
 
     def test_a_waiting_job_is_cancelled_on_the_spot(self, place: Place) -> None:
@@ -229,7 +231,7 @@ class TestQueue:
         scheduler.submit(running)
         scheduler.submit(waits)
         scheduler.cancel(known(waits))
-        assert look(scheduler, waits) == Observation("ended", "cancelled before it started")
+        assert look(scheduler, waits) == Observation("ended", "Cancelled before the start.")
         go(running)
         until(scheduler, running, "ended")
         assert not lines(waits, "ran")
@@ -239,7 +241,7 @@ class TestQueue:
         broken = LaunchPlan(**{**plan.__dict__, "python": "/nowhere/python"})
         assert scheduler.submit(broken) == Accepted(plan.tag)
         seen = until(scheduler, plan, "ended")
-        assert seen.message.startswith("could not be started: ")
+        assert seen.message.startswith("Start failed: ")
         assert "/nowhere/python" in seen.message
 
     def test_a_queue_that_cannot_be_written_is_ambiguous(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,7 @@ def test_a_cancellation_shows_while_the_scheduler_does_not_answer_and_is_carried
 
 
 def test_a_requeue_is_told_from_a_preemption() -> None:
-    pending = Observation("pending", "waiting for Slurm: (BeginTime)")
+    pending = Observation("pending", "Waiting in Slurm: (BeginTime)")
     assert decide(snapshot(observation=pending, seconds_since_claim=30.0)) == Decision(message=MSG_REQUEUED)
     after = decide(snapshot(exit_record=exit_record("preempted"), status_message=MSG_REQUEUED))
     assert after.message == "To be continued from the last checkpoint. Cause: requeued by an operator or the site"
@@ -131,8 +131,8 @@ def test_an_end_without_a_last_word_is_continued() -> None:
 
 
 def test_what_the_scheduler_knows_of_the_end_is_passed_on() -> None:
-    decision = decide(snapshot(observation=Observation("ended", "could not be started: no such file")))
-    assert "could not be started: no such file" in (decision.message or "")
+    decision = decide(snapshot(observation=Observation("ended", "Start failed: no such file")))
+    assert "Start failed: no such file" in (decision.message or "")
 
 
 def test_pausing_a_running_job_never_kills_it() -> None:
