@@ -167,8 +167,8 @@ def _absent(snapshot: JobSnapshot) -> Decision:
         message = "Cancellation requested. The scheduler no longer lists the job; it ends after 10 minutes of silence."
         return Decision(status=_unless(snapshot.status, "cancelling"), message=message)
     if snapshot.status == "lost":
-        heard = snapshot.has_recent_heartbeat
-        return Decision(status="running", message=MSG_NOT_IN_QUEUE) if heard else NO_CHANGE
+        revived = snapshot.has_recent_heartbeat
+        return Decision(status="running", message=MSG_NOT_IN_QUEUE) if revived else NO_CHANGE
     if snapshot.pausing and over:
         return _paused(snapshot, "node_failure" if snapshot.claimed else "preempted")
     if snapshot.pausing:

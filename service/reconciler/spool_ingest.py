@@ -72,8 +72,8 @@ class SpoolIngest:
         if not _is_regular(path) or (rank != "launch" and not _RANK.fullmatch(rank)):
             return
         # The tick waits for this, so the beginning of an oversized log is skipped instead of stored and dropped.
-        first_kept = path.lstat().st_size - self.log_limit
-        offset = max(ingest.log(rank, 0, b"", self.log_limit), first_kept)
+        first_offset = path.lstat().st_size - self.log_limit
+        offset = max(ingest.log(rank, 0, b"", self.log_limit), first_offset)
         while data := read_regular_file(path, offset, MAX_LOG_CHUNK):
             offset = ingest.log(rank, offset, data, self.log_limit, skip=True)
 

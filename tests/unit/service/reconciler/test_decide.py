@@ -44,23 +44,25 @@ def snapshot(**changes: Any) -> JobSnapshot:
     return JobSnapshot(**{**plain, **changes})
 
 
-def test_without_an_answer_from_the_scheduler_nothing_is_concluded() -> None:
+def test_no_conclusion_while_the_scheduler_is_unavailable() -> None:
     for status, desired in product(sorted(ACTIVE), get_args(Desired)):
         if desired != "cancelled" or status not in ("pending", "running", "pausing"):
             assert decide(snapshot(status=status, desired=desired, observation=None)) == NO_CHANGE
 
 
 @pytest.mark.parametrize("status", ["pending", "running", "pausing"])
-def test_a_cancellation_shows_while_the_scheduler_does_not_answer_and_is_carried_out_after(status: str) -> None:
+def test_cancellation_is_shown_at_once_and_sent_when_slurm_responds(status: str) -> None:
     waiting = decide(snapshot(status=status, desired="cancelled", observation=None))
     assert (waiting.status, waiting.cancel, waiting.ended) == ("cancelling", False, False)
-    seen = Observation("running")
-    heard = decide(snapshot(status="cancelling", desired="cancelled", observation=seen, status_message=waiting.message))
-    assert heard.cancel
-    assert heard.message == MSG_CANCELLING
+    observation = Observation("running")
+    after = decide(
+        snapshot(status="cancelling", desired="cancelled", observation=observation, status_message=waiting.message)
+    )
+    assert after.cancel
+    assert after.message == MSG_CANCELLING
 
 
-def test_a_requeue_is_told_from_a_preemption() -> None:
+def test_a_requeue_is_not_a_preemption() -> None:
     pending = Observation("pending", "Waiting in Slurm: (BeginTime)")
     assert decide(snapshot(observation=pending, seconds_since_claim=30.0)) == Decision(message=MSG_REQUEUED)
     after = decide(snapshot(exit_record=exit_record("preempted"), status_message=MSG_REQUEUED))
@@ -71,12 +73,12 @@ def test_an_answer_from_before_the_claim_is_no_requeue() -> None:
     assert decide(snapshot(observation=Observation("pending", "(Priority)"), seconds_since_claim=5.0)) == NO_CHANGE
 
 
-def test_a_suspended_job_says_so_until_it_runs_again() -> None:
-    words = f"{SUSPENDED} by an operator or by gang scheduling."
-    stopped = Observation("running", words, suspended=True)
+def test_a_suspended_job_reports_it_until_it_resumes() -> None:
+    message = f"{SUSPENDED} by an operator or by gang scheduling."
+    stopped = Observation("running", message, suspended=True)
     decision = decide(snapshot(observation=stopped, status_message="running on n1"))
-    assert decision == Decision(message=words)
-    assert decide(snapshot(observation=Observation("running"), status_message=words)).message == (
+    assert decision == Decision(message=message)
+    assert decide(snapshot(observation=Observation("running"), status_message=message)).message == (
         "Running: no longer suspended in Slurm."
     )
     assert decide(snapshot(observation=Observation("running"), status_message="running on n1")) == NO_CHANGE
@@ -96,41 +98,41 @@ def test_a_suspended_job_says_so_until_it_runs_again() -> None:
         ("user_cancelled", "cancelled", "cancelled_outside"),
     ],
 )
-def test_the_last_word_decides(reason: ExitReason, status: str, why: str | None) -> None:
+def test_the_exit_record_determines_the_status(reason: ExitReason, status: str, why: str | None) -> None:
     decision = decide(snapshot(exit_record=exit_record(reason)))
     assert (decision.status, decision.reason, decision.ended) == (status, why, True)
 
 
 @pytest.mark.parametrize("reason", ["error", "out_of_memory", "stalled"])
-def test_an_error_without_retries_left_is_the_end_and_names_the_rank(reason: ExitReason) -> None:
+def test_an_error_without_retries_left_fails_and_names_the_rank(reason: ExitReason) -> None:
     decision = decide(snapshot(exit_record=exit_record(reason, failure=FAILURE), retries_left=0))
     assert (decision.status, decision.reason) == ("failed", reason)
     assert decision.message == "rank 1: ValueError: bad"
     assert decision.failure == FAILURE
 
 
-def test_an_error_with_retries_left_spends_one() -> None:
+def test_an_error_with_retries_left_uses_one() -> None:
     decision = decide(snapshot(exit_record=exit_record("error", failure=FAILURE), retries_left=1))
     assert (decision.status, decision.uses_retry) == ("queued", True)
 
 
-def test_an_error_that_would_happen_again_is_the_end_at_once() -> None:
+def test_a_final_error_fails_at_once() -> None:
     decision = decide(
         snapshot(exit_record=exit_record("error", failure=FAILURE.model_copy(update={"final": True})), retries_left=9)
     )
     assert (decision.status, decision.reason) == ("failed", "error")
 
 
-def test_a_continuation_spends_no_retry() -> None:
+def test_a_continuation_uses_no_retry() -> None:
     assert not decide(snapshot(exit_record=exit_record("preempted"))).uses_retry
 
 
-def test_an_end_without_a_last_word_is_continued() -> None:
+def test_an_end_without_an_exit_record_is_continued() -> None:
     decision = decide(snapshot())
     assert (decision.status, decision.exit_reason) == ("queued", "node_failure")
 
 
-def test_what_the_scheduler_knows_of_the_end_is_passed_on() -> None:
+def test_the_message_includes_the_schedulers_reason() -> None:
     decision = decide(snapshot(observation=Observation("ended", "Start failed: no such file")))
     assert "Start failed: no such file" in (decision.message or "")
 
@@ -152,12 +154,12 @@ def test_three_continuations_without_a_newer_checkpoint_end_it(reason: ExitReaso
 
 
 @pytest.mark.parametrize("reason", ["preempted", "time_limit"])
-def test_slurms_timeout_is_a_time_limit_whatever_the_worker_took_it_for(reason: ExitReason) -> None:
-    seen = Observation("ended", "Slurm: TIMEOUT", ended_as="time_limit")
-    assert decide(snapshot(exit_record=exit_record(reason), observation=seen)).exit_reason == "time_limit"
+def test_slurms_timeout_overrides_the_workers_reason(reason: ExitReason) -> None:
+    observation = Observation("ended", "Slurm: TIMEOUT", ended_as="time_limit")
+    assert decide(snapshot(exit_record=exit_record(reason), observation=observation)).exit_reason == "time_limit"
 
 
-def test_who_gives_up_says_what_ended_each_attempt_and_what_helps() -> None:
+def test_exhausted_retries_list_causes_and_remedies() -> None:
     alike = decide(
         snapshot(
             exit_record=exit_record("time_limit"),
@@ -182,7 +184,7 @@ def test_who_gives_up_says_what_ended_each_attempt_and_what_helps() -> None:
     assert "a partition or QOS without preemption" in mixed.message
 
 
-def test_who_never_began_says_why_in_words_and_as_its_error() -> None:
+def test_a_startup_error_is_in_the_message_and_the_failure() -> None:
     why = UnclaimedAttempt(startup_error="execve(): /venv/bin/python: No such file or directory")
     changes = {"status": "pending", "claimed": False, "unclaimed": why, "observation": Observation("ended", "FAILED")}
     assert why.startup_error in (decide(snapshot(**changes)).message or "")
@@ -200,13 +202,15 @@ def test_who_never_began_says_why_in_words_and_as_its_error() -> None:
     assert "TRAINYARD_SLURM_PYTHON" in (over.failure.hint or "")
 
 
-def test_a_node_that_failed_explains_more_than_the_log_of_what_it_had_not_begun() -> None:
-    seen = Observation("ended", "Slurm: NODE_FAIL", ended_as="node_failure")
-    decision = decide(snapshot(claimed=False, unclaimed=UnclaimedAttempt(startup_error="Terminated"), observation=seen))
+def test_a_node_failure_outranks_a_startup_error() -> None:
+    observation = Observation("ended", "Slurm: NODE_FAIL", ended_as="node_failure")
+    decision = decide(
+        snapshot(claimed=False, unclaimed=UnclaimedAttempt(startup_error="Terminated"), observation=observation)
+    )
     assert "node failure" in (decision.message or "")
 
 
-def test_a_worker_that_does_not_reach_the_service_is_not_said_to_come_up() -> None:
+def test_an_unreachable_worker_is_reported() -> None:
     changes = {"status": "pending", "claimed": False, "observation": Observation("running")}
     assert decide(snapshot(**changes)).message == "Started: the worker is initializing."
     assert "TRAINYARD_PUBLIC_URL" in (
@@ -214,33 +218,33 @@ def test_a_worker_that_does_not_reach_the_service_is_not_said_to_come_up() -> No
     )
 
 
-def test_a_time_limit_can_be_the_end() -> None:
+def test_a_time_limit_can_fail_the_job() -> None:
     decision = decide(snapshot(exit_record=exit_record("time_limit"), on_time_limit="fail"))
     assert (decision.status, decision.reason) == ("failed", "time_limit")
 
 
 def test_cancelling_is_confirmed_only_when_nothing_runs() -> None:
     running = Observation("running")
-    asked = decide(snapshot(desired="cancelled", observation=running))
-    assert (asked.status, asked.cancel) == ("cancelling", True)
+    first = decide(snapshot(desired="cancelled", observation=running))
+    assert (first.status, first.cancel) == ("cancelling", True)
     again = decide(snapshot(status="cancelling", desired="cancelled", observation=running))
     assert (again.status, again.cancel) == (None, True)
     over = decide(snapshot(status="cancelling", desired="cancelled"))
     assert (over.status, over.reason) == ("cancelled", "user_cancelled")
 
 
-def test_a_run_that_finished_first_wins_over_its_cancellation() -> None:
+def test_a_completed_run_wins_over_its_cancellation() -> None:
     decision = decide(snapshot(status="cancelling", desired="cancelled", exit_record=exit_record("completed")))
     assert decision.status == "succeeded"
 
 
-def test_a_vanished_job_is_lost_not_failed_and_comes_back() -> None:
+def test_an_absent_job_is_lost_and_revives() -> None:
     assert decide(snapshot(observation=Observation("absent"))).status == "lost"
     assert decide(snapshot(status="lost", observation=Observation("absent"))) == NO_CHANGE
     assert decide(snapshot(status="lost", observation=Observation("running"))).status == "running"
 
 
-def test_a_vanished_job_whose_worker_is_heard_is_not_lost() -> None:
+def test_an_absent_job_with_heartbeats_is_not_lost() -> None:
     assert decide(snapshot(observation=Observation("absent"), has_recent_heartbeat=True)) == Decision(
         message=MSG_NOT_IN_QUEUE
     )
@@ -252,24 +256,26 @@ def test_a_vanished_job_whose_worker_is_heard_is_not_lost() -> None:
     )
 
 
-def test_a_vanished_job_with_a_last_word_is_not_lost() -> None:
+def test_an_absent_job_with_an_exit_record_is_not_lost() -> None:
     assert (
         decide(snapshot(observation=Observation("absent"), exit_record=exit_record("completed"))).status == "succeeded"
     )
 
 
-def test_waiting_is_explained_in_the_schedulers_words() -> None:
-    seen = Observation("pending", "behind another")
-    assert decide(snapshot(status="pending", claimed=False, observation=seen)) == Decision(message="behind another")
+def test_a_pending_job_shows_the_schedulers_message() -> None:
+    observation = Observation("pending", "behind another")
+    assert decide(snapshot(status="pending", claimed=False, observation=observation)) == Decision(
+        message="behind another"
+    )
 
 
-def test_a_wish_to_pause_leads_to_paused() -> None:
+def test_a_pause_request_leads_to_paused() -> None:
     running = Observation("running")
     assert decide(snapshot(desired="paused", observation=running)).status == "pausing"
     assert decide(snapshot(status="pausing", desired="paused", exit_record=exit_record("preempted"))).status == "paused"
 
 
-def test_every_verdict_is_a_legal_move() -> None:
+def test_every_decision_is_a_legal_transition() -> None:
     """Over all combinations of what can be known, no decision asks for a move that the table does not have."""
     reasons: list[ExitReason | None] = [None, *get_args(ExitReason)]
     states = ("pending", "running", "ended", "absent")
@@ -314,7 +320,7 @@ def test_every_verdict_is_a_legal_move() -> None:
     ],
 )
 @pytest.mark.parametrize(("status", "desired"), [("running", "paused"), ("pausing", "paused"), ("pausing", "run")])
-def test_the_scheduler_ends_a_pausing_run_only_when_its_worker_does_not(
+def test_a_pausing_run_is_cancelled_only_if_its_worker_does_not_stop(
     status: str, desired: str, claimed: bool, waited: float, silent: float, cancel: bool
 ) -> None:
     known = snapshot(status=status, desired=desired, claimed=claimed, observation=Observation("running"))
@@ -338,51 +344,57 @@ def test_the_scheduler_ends_a_pausing_run_only_when_its_worker_does_not(
         ("error", "cancelled", "queued", None),
     ],
 )
-def test_the_scheduler_tells_what_the_worker_cannot(
+def test_the_scheduler_overrides_what_a_worker_cannot_know(
     word: ExitReason | None, ended_as: EndedAs, status: str, why: str | None
 ) -> None:
-    seen = Observation("ended", ended_as=ended_as)
-    decision = decide(snapshot(observation=seen, exit_record=exit_record(word) if word else None))
+    observation = Observation("ended", ended_as=ended_as)
+    decision = decide(snapshot(observation=observation, exit_record=exit_record(word) if word else None))
     assert (decision.status, decision.reason, decision.ended) == (status, why, True)
 
 
-def test_too_little_memory_without_a_word_says_what_to_do() -> None:
+def test_out_of_memory_without_a_record_has_a_hint() -> None:
     decision = decide(snapshot(observation=Observation("ended", ended_as="out_of_memory"), retries_left=0))
     assert (decision.status, decision.reason) == ("failed", "out_of_memory")
     assert decision.failure is not None
     assert "memory_gb_per_gpu" in str(decision.failure.hint)
 
 
-def test_a_pause_that_takes_back_a_waiting_job_is_a_pause() -> None:
-    seen = Observation("ended", ended_as="cancelled")
-    assert decide(snapshot(status="pausing", desired="paused", claimed=False, observation=seen)).status == "paused"
+def test_pausing_a_pending_job_ends_as_paused() -> None:
+    observation = Observation("ended", ended_as="cancelled")
+    assert (
+        decide(snapshot(status="pausing", desired="paused", claimed=False, observation=observation)).status == "paused"
+    )
 
 
 LOST_PEER = Failure(rank=0, type="RuntimeError", message="Connection reset by peer", consequence=True)
 
 
-def test_a_node_that_vanished_costs_no_retry_and_is_named() -> None:
+def test_a_node_failure_uses_no_retry_and_names_the_node() -> None:
     gone = Failure(type="NodeVanished", message="node2 vanished", consequence=True)
     decision = decide(snapshot(exit_record=exit_record("node_failure", failure=gone), retries_left=0))
     assert (decision.status, decision.uses_retry, decision.exit_reason) == ("queued", False, "node_failure")
     assert "node2 vanished" in str(decision.message)
 
 
-@pytest.mark.parametrize("said", ["preempted", "error"])
-def test_the_scheduler_knows_of_a_dead_node_what_the_ranks_can_not(said: ExitReason) -> None:
-    seen = Observation("ended", "Slurm: NODE_FAIL", ended_as="node_failure")
-    decision = decide(snapshot(exit_record=exit_record(said, failure=LOST_PEER), observation=seen, retries_left=0))
+@pytest.mark.parametrize("reported", ["preempted", "error"])
+def test_slurms_node_failure_overrides_a_lost_peer(reported: ExitReason) -> None:
+    observation = Observation("ended", "Slurm: NODE_FAIL", ended_as="node_failure")
+    decision = decide(
+        snapshot(exit_record=exit_record(reported, failure=LOST_PEER), observation=observation, retries_left=0)
+    )
     assert (decision.status, decision.uses_retry, decision.exit_reason) == ("queued", False, "node_failure")
     assert "node failure (Slurm: NODE_FAIL)" in str(decision.message)
 
 
-def test_an_error_of_the_program_stays_one_on_a_node_that_fails_later() -> None:
-    seen = Observation("ended", "Slurm: NODE_FAIL", ended_as="node_failure")
-    decision = decide(snapshot(exit_record=exit_record("error", failure=FAILURE), observation=seen, retries_left=0))
+def test_a_program_error_remains_one_on_a_failing_node() -> None:
+    observation = Observation("ended", "Slurm: NODE_FAIL", ended_as="node_failure")
+    decision = decide(
+        snapshot(exit_record=exit_record("error", failure=FAILURE), observation=observation, retries_left=0)
+    )
     assert (decision.status, decision.reason) == ("failed", "error")
 
 
-def test_a_lost_connection_between_healthy_nodes_is_an_error_of_the_program() -> None:
+def test_a_lost_peer_on_healthy_nodes_is_a_program_error() -> None:
     decision = decide(snapshot(exit_record=exit_record("error", failure=LOST_PEER), retries_left=0))
     assert (decision.status, decision.reason) == ("failed", "error")
 
@@ -391,14 +403,14 @@ ABSENT = Observation("absent")
 
 
 @pytest.mark.parametrize("status", ["running", "lost", "pending"])
-def test_a_cancelled_run_that_nobody_knows_is_over_after_a_silence(status: Any) -> None:
-    asked = snapshot(status=status, desired="cancelled", observation=ABSENT, seconds_since_contact=599)
-    assert decide(asked).status == "cancelling"
+def test_a_cancelled_absent_run_ends_after_the_contact_timeout(status: Any) -> None:
+    waiting = snapshot(status=status, desired="cancelled", observation=ABSENT, seconds_since_contact=599)
+    assert decide(waiting).status == "cancelling"
     gone = snapshot(status="cancelling", desired="cancelled", observation=ABSENT, seconds_since_contact=600)
     assert (decide(gone).status, decide(gone).reason) == ("cancelled", "user_cancelled")
 
 
 @pytest.mark.parametrize("status", ["lost", "pending"])
-def test_a_cancelled_job_that_never_began_is_over_at_once(status: Any) -> None:
+def test_a_cancelled_unclaimed_job_ends_at_once(status: Any) -> None:
     decision = decide(snapshot(status=status, desired="cancelled", observation=ABSENT, claimed=False))
     assert (decision.status, decision.reason) == ("cancelled", "user_cancelled")

@@ -17,18 +17,18 @@ srun: error: node1: task 0: Exited with exit code 1
 """
 
 
-def test_the_reason_is_what_does_not_only_tell_of_the_end() -> None:
+def test_the_startup_error_is_the_last_line_that_names_a_cause() -> None:
     assert startup_error_in(NO_PYTHON).endswith("/shared/venv/bin/python: No such file or directory")
     assert startup_error_in(NO_WORKER).endswith("'submitit.core._submit'")
     assert startup_error_in("srun: error: Unable to create step\n") == "srun: error: Unable to create step"
     assert startup_error_in("\n") == ""
 
 
-def test_it_is_short_and_cannot_steer_a_terminal() -> None:
+def test_a_startup_error_is_short_and_printable() -> None:
     assert startup_error_in("\x1b[2J" + "x" * 10_000) == "?[2J" + "x" * 496
 
 
-def test_it_is_read_of_what_is_over_and_has_not_begun(tmp_path: Path) -> None:
+def test_startup_errors_are_read_for_ended_unclaimed_attempts(tmp_path: Path) -> None:
     folder = AttemptLayout(tmp_path)
     (tmp_path / "submitit").mkdir()
     (tmp_path / "submitit" / "4_0_log.err").write_text("x\n" * 20_000 + NO_PYTHON)

@@ -44,7 +44,7 @@ def document(variables: dict[str, str] | None = None, **changes: Any) -> LaunchD
 
 
 class TestAllowed:
-    def test_takes_over_what_programs_need(self) -> None:
+    def test_inherits_what_programs_need(self) -> None:
         names = "PATH HOME LANG LC_ALL TZ TMPDIR USER LOGNAME VIRTUAL_ENV CUDA_HOME NCCL_DEBUG GLOO_SOCKET_IFNAME"
         needed = dict.fromkeys(names.split(), "x")
         assert inherited_environment(needed) == needed
@@ -56,7 +56,7 @@ class TestAllowed:
             *("LD_PRELOAD", "LD_LIBRARY_PATH", "SLURM_JOB_ID", "SBATCH_ACCOUNT", "SUBMITIT_EXECUTOR", "XPATH", "path"),
         ],
     )
-    def test_leaves_the_rest_behind(self, name: str) -> None:
+    def test_inherits_nothing_else(self, name: str) -> None:
         assert inherited_environment({name: "x"}) == {}
 
 
@@ -85,22 +85,22 @@ class TestForbiddenVariables:
             ("BASH_ENV", "changes which code runs"),
         ],
     )
-    def test_refuses_a_name_that_is_not_the_users(self, name: str, reason: str) -> None:
+    def test_rejects_reserved_names(self, name: str, reason: str) -> None:
         (problem,) = forbidden_variables(spec_with({name: "x", "FINE": "y"}))
         assert str(problem) == f"environment.variables.{name}: {reason}; a spec may not set this variable"
 
 
 class TestPlanLaunch:
-    def test_holds_only_what_was_allowed_asked_and_the_marker(self) -> None:
+    def test_environment_is_inherited_requested_and_tagged_variables_only(self) -> None:
         plan = plan_launch(document({"MY_FLAG": "1"}), folder=FOLDER, python="/py", inherited={"PATH": "/bin"})
         assert plan.environment == {"PATH": "/bin", "MY_FLAG": "1", "TRAINYARD_ATTEMPT": "a1b2"}
         assert (plan.tag, plan.ranks, plan.python) == ("ty-main-a1b2", 2, "/py")
 
-    def test_the_spec_wins_over_the_services_environment(self) -> None:
+    def test_the_spec_overrides_inherited_variables(self) -> None:
         plan = plan_launch(document({"TZ": "Asia/Tokyo"}), folder=FOLDER, inherited={"TZ": "UTC"})
         assert plan.environment["TZ"] == "Asia/Tokyo"
 
-    def test_a_source_tree_is_named_by_the_caller_alone(self) -> None:
+    def test_only_the_caller_sets_the_search_path(self) -> None:
         plan = plan_launch(document(), folder=FOLDER, inherited={}, search_path=[Path("/src"), Path("/more")])
         assert plan.environment["PYTHONPATH"] == "/src:/more"
 
@@ -108,11 +108,11 @@ class TestPlanLaunch:
         plan = plan_launch(document(nodes=3, time_limit_minutes=5), folder=FOLDER, inherited={})
         assert (plan.ranks, plan.time_limit_minutes) == (6, 5)
 
-    def test_never_plans_what_acceptance_must_have_refused(self) -> None:
+    def test_reserved_variables_are_never_planned(self) -> None:
         with pytest.raises(ValueError, match=r"environment\.variables\.LD_PRELOAD: changes which code runs"):
             plan_launch(document({"LD_PRELOAD": "/x.so"}), folder=FOLDER, inherited={})
 
-    def test_the_script_is_what_runs_and_quotes_hostile_values(self, tmp_path: Path) -> None:
+    def test_the_script_quotes_hostile_values(self, tmp_path: Path) -> None:
         hostile = "x'; touch pwned; echo \\'\" $(touch pwned) `touch pwned` #"
         packages = tmp_path / "it's src"
         (packages / "worker").mkdir(parents=True)

@@ -147,7 +147,7 @@ class TestSbatchOutput:
         assert parse_sbatch_output(0, "Submitted batch job 7 on cluster big\n", "") == Accepted("7")
 
     @pytest.mark.parametrize(
-        "words",
+        "output",
         [
             "Batch job submission failed: Invalid account or account/partition combination specified",
             "Batch job submission failed: Invalid partition name specified",
@@ -157,10 +157,10 @@ class TestSbatchOutput:
             "Invalid generic resource (gres) specification",
         ],
     )
-    def test_a_refusal_quotes_slurm(self, words: str) -> None:
-        outcome = parse_sbatch_output(1, "", f"sbatch: error: {words}\n")
+    def test_a_refusal_quotes_slurm(self, output: str) -> None:
+        outcome = parse_sbatch_output(1, "", f"sbatch: error: {output}\n")
         assert isinstance(outcome, Rejected)
-        assert outcome.message.startswith(f"Slurm refused the job: {words}. ")
+        assert outcome.message.startswith(f"Slurm refused the job: {output}. ")
 
     def test_a_refusal_names_the_field_to_change(self) -> None:
         outcome = parse_sbatch_output(1, "", "sbatch: error: Batch job submission failed: Invalid qos specification\n")
@@ -169,7 +169,7 @@ class TestSbatchOutput:
         assert outcome.hint.startswith("Change resources.qos; ")
 
     @pytest.mark.parametrize(
-        ("words", "field"),
+        ("output", "field"),
         [
             ("Batch job submission failed: Invalid node name specified", "exclude"),
             ("Batch job submission failed: Invalid feature specification", "constraint"),
@@ -185,8 +185,8 @@ class TestSbatchOutput:
             ("Batch job submission failed: Job constraint cannot be met: Invalid job constraint", "constraint"),
         ],
     )
-    def test_every_refusal_about_a_spec_field_has_a_hint(self, words: str, field: str) -> None:
-        outcome = parse_sbatch_output(1, "", f"sbatch: error: {words}\n")
+    def test_every_refusal_about_a_spec_field_has_a_hint(self, output: str, field: str) -> None:
+        outcome = parse_sbatch_output(1, "", f"sbatch: error: {output}\n")
         assert isinstance(outcome, Rejected)
         assert f"resources.{field}" in outcome.hint
 
@@ -209,19 +209,21 @@ class TestSbatchOutput:
     )
     def test_a_limit_of_queued_jobs_postpones(self, limit: str) -> None:
         policy = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
-        words = f"sbatch: error: {limit}\nsbatch: error: Batch job submission failed: {policy}\n"
-        outcome = parse_sbatch_output(1, "", words)
+        output = f"sbatch: error: {limit}\nsbatch: error: Batch job submission failed: {policy}\n"
+        outcome = parse_sbatch_output(1, "", output)
         assert isinstance(outcome, Postponed)
         assert limit in outcome.message
-        assert parse_forecast(1, words).accepted is None
+        assert parse_forecast(1, output).accepted is None
 
 
 class TestForecasts:
     """What `sbatch --test-only` says on standard error."""
 
     def test_estimate_with_nodes_and_partition(self) -> None:
-        words = "sbatch: Job 7 to start at 2026-01-01T12:30:00 using 4 processors on nodes node[1-2] in partition gpu\n"
-        forecast = parse_forecast(0, words)
+        output = (
+            "sbatch: Job 7 to start at 2026-01-01T12:30:00 using 4 processors on nodes node[1-2] in partition gpu\n"
+        )
+        forecast = parse_forecast(0, output)
         assert (forecast.accepted, forecast.estimated_start) == (True, datetime(2026, 1, 1, 12, 30, tzinfo=UTC))
         assert forecast.message == (
             "Slurm would accept the job and estimates a start at 2026-01-01 12:30:00 UTC on node[1-2] in partition gpu."
