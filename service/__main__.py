@@ -217,7 +217,7 @@ def make_scheduler(services: Services) -> Scheduler:
             raise StartError(f"TRAINYARD_RUNS_DIR={settings.runs}: on Slurm only letters, digits and _./+@=,- in it")
         return SlurmScheduler(
             poll_seconds=settings.slurm_poll_seconds,
-            submit_seconds=settings.slurm_submit_seconds,
+            submit_seconds=settings.slurm_submit_timeout_seconds,
             count=services.metrics.command,
         )
     gpus = visible_gpus(os.environ, os.listdir("/dev")) if settings.known_accelerator == "cuda" else ()
@@ -233,7 +233,7 @@ def make_loop(services: Services, scheduler: Scheduler) -> ReconcileLoop:
     # The local queue answers at once; sbatch may hang for minutes.
     hand_overs = HandOvers(threads=_SUBMISSIONS_AT_ONCE if slurm else 0)
     submitter = Submitter(services, scheduler, lease, preparation, hand_overs)
-    slowest = settings.slurm_slowest_poll_seconds if slurm else settings.tick_seconds
+    slowest = settings.slurm_max_poll_seconds if slurm else settings.tick_seconds
     reconciler = Reconciler(
         database=services.database,
         clock=services.clock,

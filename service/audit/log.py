@@ -15,10 +15,10 @@ from typing import Any, Literal
 import structlog
 from sqlalchemy.orm import Session
 
-from service.auth.repository import AuditRepository
+from service.audit.repository import AuditRepository
 from service.core.errors import UnavailableError
-from service.db.access_models import AuditEntry
 from service.db.engine import Database
+from service.db.models import AuditEntry
 
 log = structlog.get_logger("audit")
 

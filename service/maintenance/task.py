@@ -74,7 +74,7 @@ class MaintenanceTask:
         if self._code_seen is not None and now - self._code_seen < _CODE_AGAIN:
             return
         self._code_seen = now
-        before = (now - timedelta(days=self.services.settings.code_days)).timestamp()
+        before = (now - timedelta(days=self.services.settings.code_retention_days)).timestamp()
         if not (old := store.old(runs, before)):
             return
         with self.services.database.read() as session:

@@ -76,7 +76,7 @@ class SnapshotLoader:
             seconds_since_contact=_seconds_since_contact(attempt, self.watching_since, now),
             has_recent_heartbeat=self.has_recent_heartbeat(attempt),
             seconds_since_pause=self._seconds_since_pause(job),
-            pause_timeout_seconds=self.settings.pause_patience_seconds,
+            pause_timeout_seconds=self.settings.pause_timeout_seconds,
         )
 
     def has_recent_heartbeat(self, attempt: Attempt) -> bool:

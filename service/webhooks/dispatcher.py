@@ -9,9 +9,9 @@ import structlog
 
 from service.api.dependencies import Services
 from service.audit.log import SERVICE
-from service.auth.repository import AuditRepository
-from service.db.access_models import AuditEntry, Delivery, Webhook
+from service.audit.repository import AuditRepository
 from service.db.leader_lease import LeaderLease
+from service.db.models import AuditEntry, Delivery, Webhook
 from service.webhooks.repository import WebhookRepository
 from service.webhooks.sender import Answer, Sender
 from service.webhooks.signing import is_hopeless, next_delay, signed_headers

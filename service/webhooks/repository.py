@@ -9,8 +9,7 @@ from sqlalchemy.orm import Session
 
 from service.core.errors import NotFoundError
 from service.core.ids import new_id
-from service.db.access_models import Delivery, Webhook
-from service.db.models import Job
+from service.db.models import Delivery, Job, Webhook
 from service.webhooks.signing import message
 from trainyard.contract.spec.redaction import redact
 

@@ -71,7 +71,7 @@ def _ours(lab: SlurmLab, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmLab]:
 @contextmanager
 def slurm_service(folder: Path, **settings: str) -> Iterator[ServiceProcess]:
     """A service on the cluster, in a process of its own; the environment names the cluster."""
-    quick = {"tick_seconds": "0.3", "slurm_poll_seconds": "0.5", "slurm_slowest_poll_seconds": "2"}
+    quick = {"tick_seconds": "0.3", "slurm_poll_seconds": "0.5", "slurm_max_poll_seconds": "2"}
     service = ServiceProcess(folder, backend="slurm", accelerator="cpu", **(quick | settings))
     service.start()
     try:

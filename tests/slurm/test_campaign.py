@@ -20,7 +20,7 @@ from trainyard.demo import ServiceProcess
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 ACTS, MOST_JOBS = 40, 12
-SOON = {"slurm_submit_seconds": "20", "slurm_doubt_seconds": "15"}
+SOON = {"slurm_submit_timeout_seconds": "20", "slurm_confirm_absence_seconds": "15"}
 """A submission in whose middle the service was killed is in doubt for less than a minute, and not for eight."""
 
 

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Path
 
 from service.api.dependencies import DeliveryWindowDep, NowDep, ServicesDep, UserDep, WebhookWindowDep
 from service.api.routes.tokens import Unkept, require_no_key
-from service.db.access_models import Delivery, Webhook
+from service.db.models import Delivery, Webhook
 from service.jobs.schemas import page_of
 from service.webhooks import service as actions
 from service.webhooks.repository import WebhookRepository

@@ -11,8 +11,8 @@ from typing import Any
 
 from submitit.slurm.slurm import _make_sbatch_string
 
+from service.core.setting_parsers import parse_sbatch_options
 from service.scheduler.base import LaunchPlan
-from service.scheduler.slurm.options import parse_options
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.spec.sections import Resources
 from trainyard.contract.wire.launch import LaunchDocument
@@ -67,7 +67,7 @@ def _options(document: LaunchDocument, plan: LaunchPlan, extra: str) -> dict[str
         # The submitter's environment is exactly the plan's. With a list of names, NONE or NIL, Slurm would also load
         # the account's login environment on the node.
         "additional_parameters": {
-            **parse_options(extra),
+            **parse_sbatch_options(extra),
             "export": "ALL",
             "no-requeue": True,
             "signal": _signal_option(document),

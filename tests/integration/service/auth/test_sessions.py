@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from fastapi.testclient import TestClient
 
 from service.auth.sessions import csrf_of
-from service.db.access_models import WebSession
+from service.db.models import WebSession
 from tests.support.world import SPEC, World
 
 pytestmark = pytest.mark.databases("sqlite")

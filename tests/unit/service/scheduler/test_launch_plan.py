@@ -116,7 +116,7 @@ class TestPlanLaunch:
         hostile = "x'; touch pwned; echo \\'\" $(touch pwned) `touch pwned` #"
         packages = tmp_path / "it's src"
         (packages / "worker").mkdir(parents=True)
-        (packages / "worker" / "launch.py").write_text(
+        (packages / "worker" / "launcher.py").write_text(
             "import os, sys\nprint(sys.argv[1], os.environ['MY_FLAG'], sep='|')\n"
         )
         plan = plan_launch(

@@ -29,9 +29,7 @@ def options(text: str) -> dict[str, str]:
 
 
 def test_requests_what_the_job_needs_and_nothing_else() -> None:
-    shown = options(
-        script(resources={"partition": "gpu", "cpus_per_gpu": 4, "memory_gb_per_gpu": 8, "qos": "normal"})
-    )
+    shown = options(script(resources={"partition": "gpu", "cpus_per_gpu": 4, "memory_gb_per_gpu": 8, "qos": "normal"}))
     assert shown == {
         "cpus-per-task": "8",
         "error": "/runs/job-1/attempts/1/submitit/%j_0_log.err",
@@ -64,7 +62,7 @@ def test_slurms_signal_never_precedes_the_workers_own_limit(minutes: int, signal
 def test_the_signal_fits_the_partition_limit_without_a_job_limit() -> None:
     shown = options(script(partition_limit_minutes=1))
     assert shown["signal"] == "CONT@15"
-    assert "time" not in options
+    assert "time" not in shown
 
 
 def test_administrator_options_are_in_every_script() -> None:

@@ -1,4 +1,4 @@
-"""The tables of access: who did what, and who is told of it."""
+"""Tables of webhooks and of their outbox."""
 
 from datetime import datetime
 from typing import Any
@@ -6,27 +6,7 @@ from typing import Any
 from sqlalchemy import ForeignKey, Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from service.db.models import Base
-
-
-class AuditEntry(Base):
-    """One change that somebody asked for, and what came of it."""
-
-    __tablename__ = "audit"
-    __table_args__ = (Index(None, "created_at"), Index(None, "actor", "pk"), Index(None, "action", "pk"))
-
-    pk: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
-    created_at: Mapped[datetime]
-    actor: Mapped[str] = mapped_column(String(128))
-    token_id: Mapped[str | None] = mapped_column(String(32))
-    role: Mapped[str | None] = mapped_column(String(16))
-    action: Mapped[str] = mapped_column(String(64))
-    target: Mapped[str | None] = mapped_column(String(256))
-    address: Mapped[str | None] = mapped_column(String(64))
-    request_id: Mapped[str | None] = mapped_column(String(64))
-    outcome: Mapped[str] = mapped_column(String(16))
-    status: Mapped[int | None]
-    detail: Mapped[dict[str, Any]]
+from service.db.models.base import Base
 
 
 class Webhook(Base):
@@ -68,17 +48,3 @@ class Delivery(Base):
     delivered_at: Mapped[datetime | None]
     answer_status: Mapped[int | None]
     error: Mapped[str | None] = mapped_column(String(256))
-
-
-class WebSession(Base):
-    """Somebody is signed in with a browser."""
-
-    __tablename__ = "web_sessions"
-    __table_args__ = (Index(None, "expires_at"),)
-
-    hash: Mapped[str] = mapped_column(String(64), primary_key=True)
-    """Of the cookie's secret, which is kept nowhere."""
-    token_id: Mapped[str] = mapped_column(ForeignKey("tokens.id", ondelete="CASCADE"))
-    """What they signed in with: it says who they are, and the session ends with it."""
-    created_at: Mapped[datetime]
-    expires_at: Mapped[datetime]

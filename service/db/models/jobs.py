@@ -1,37 +1,13 @@
-"""The tables."""
+"""Tables of jobs: the job, its labels, attempts, executions, events and checkpoints, and sweeps."""
 
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import (
-    Double,
-    ForeignKey,
-    Index,
-    LargeBinary,
-    MetaData,
-    SmallInteger,
-    String,
-    Text,
-    UniqueConstraint,
-    false,
-)
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint, false
+from sqlalchemy.orm import Mapped, mapped_column
 
-from service.db.types import BigInt, Json, PublicId, UtcTime
-
-
-class Base(DeclarativeBase):
-    """Every constraint has a name, so that migrations can change it on both databases."""
-
-    metadata = MetaData(
-        naming_convention={
-            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-            "fk": "fk_%(table_name)s_%(column_0_N_name)s",
-            "pk": "pk_%(table_name)s",
-        }
-    )
-    type_annotation_map = {datetime: UtcTime, dict[str, Any]: Json, list[Any]: Json, int: BigInt}  # noqa: RUF012
+from service.db.models.base import Base
+from service.db.types import Json, PublicId
 
 
 class Job(Base):
@@ -98,20 +74,6 @@ class Job(Base):
     """The sweep of which it is a member."""
     sweep_parallel: Mapped[int | None]
     """How many members of that sweep the scheduler may have at once."""
-
-
-class Sweep(Base):
-    """One spec in several variants. Its members are jobs that name it."""
-
-    __tablename__ = "sweeps"
-
-    id: Mapped[str] = mapped_column(String(40), primary_key=True)
-    name: Mapped[str] = mapped_column(String(120))
-    created_by: Mapped[str] = mapped_column(String(128))
-    created_at: Mapped[datetime]
-    max_parallel: Mapped[int | None]
-    members: Mapped[list[Any]]
-    """As submitted, in order: `{"job_id", "values"}` each."""
 
 
 class JobLabel(Base):
@@ -199,131 +161,6 @@ class Event(Base):
     worker_sequence: Mapped[int | None]
 
 
-class MetricKey(Base):
-    """A metric's name, once."""
-
-    __tablename__ = "metric_keys"
-
-    pk: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
-    name: Mapped[str] = mapped_column(String(250), unique=True)
-
-
-class Point(Base):
-    """One value. `special` is set where SQLite has no number for it: 1 NaN, 2 infinity, 3 minus infinity.
-
-    The job and the metric are in no foreign key: to look both up costs more than to store the point. Whoever writes
-    holds the job's row, and the job is deleted with its points (see docs/decisions/0043).
-    """
-
-    __tablename__ = "points"
-    __table_args__ = (Index(None, "job_pk", "sequence"), {"sqlite_with_rowid": False})
-
-    job_pk: Mapped[int] = mapped_column(primary_key=True)
-    key_pk: Mapped[int] = mapped_column(primary_key=True)
-    step: Mapped[int] = mapped_column(primary_key=True)
-    execution: Mapped[int] = mapped_column(primary_key=True)
-    value: Mapped[float | None] = mapped_column(Double)
-    special: Mapped[int] = mapped_column(SmallInteger, default=0)
-    time: Mapped[datetime]
-    sequence: Mapped[int]
-
-
-class JobKey(Base):
-    """A metric that a job has. Without it, listing a job's metrics would read every point."""
-
-    __tablename__ = "job_keys"
-
-    job_pk: Mapped[int] = mapped_column(ForeignKey("jobs.pk", ondelete="CASCADE"), primary_key=True)
-    key_pk: Mapped[int] = mapped_column(ForeignKey("metric_keys.pk"), primary_key=True)
-
-
-class DownsampledPoint(Base):
-    """A point that stands out in its bucket of steps, at one of several widths: see service/metrics/downsampling.
-
-    Without foreign keys, as the points themselves; whoever writes holds the job's row of `downsample_states`.
-    """
-
-    __tablename__ = "downsampled_points"
-    __table_args__ = ({"sqlite_with_rowid": False},)
-
-    job_pk: Mapped[int] = mapped_column(primary_key=True)
-    key_pk: Mapped[int] = mapped_column(primary_key=True)
-    level: Mapped[int] = mapped_column(SmallInteger, primary_key=True)
-    step: Mapped[int] = mapped_column(primary_key=True)
-    execution: Mapped[int] = mapped_column(primary_key=True)
-    value: Mapped[float | None] = mapped_column(Double)
-    special: Mapped[int] = mapped_column(SmallInteger, default=0)
-    time: Mapped[datetime]
-
-
-class DownsampleState(Base):
-    """How far a job's points have been thinned."""
-
-    __tablename__ = "downsample_states"
-
-    job_pk: Mapped[int] = mapped_column(ForeignKey("jobs.pk", ondelete="CASCADE"), primary_key=True)
-    sequence: Mapped[int]
-    """Everything up to this place of the job's sequence is in the buckets."""
-    shift: Mapped[int] = mapped_column(SmallInteger)
-    """The job's points are about two to the power of this many steps apart."""
-    raw_deleted: Mapped[bool] = mapped_column(default=False)
-    """Retention has taken the points themselves."""
-
-
-class FeedEntry(Base):
-    """A stretch of one job's sequence, in the order in which the stream of all jobs tells them."""
-
-    __tablename__ = "feed"
-
-    position: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    job_pk: Mapped[int] = mapped_column(ForeignKey("jobs.pk", ondelete="CASCADE"))
-    first: Mapped[int]
-    last: Mapped[int]
-
-
-class FeedSequence(Base):
-    """The newest number of the feed. Its row is locked by whoever adds to the feed, so that numbers appear in order."""
-
-    __tablename__ = "feed_sequences"
-
-    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    position: Mapped[int]
-
-
-class FeedCursor(Base):
-    """How far of a job's sequence is in the feed."""
-
-    __tablename__ = "feed_cursors"
-
-    job_pk: Mapped[int] = mapped_column(ForeignKey("jobs.pk", ondelete="CASCADE"), primary_key=True)
-    sequence: Mapped[int]
-
-
-class LogStream(Base):
-    """How much of one rank's log has arrived."""
-
-    __tablename__ = "log_streams"
-
-    attempt_id: Mapped[str] = mapped_column(ForeignKey("attempts.id", ondelete="CASCADE"), primary_key=True)
-    rank: Mapped[str] = mapped_column(String(16), primary_key=True)
-    size: Mapped[int] = mapped_column(default=0)
-
-
-class LogChunk(Base):
-    """Consecutive bytes of a log."""
-
-    __tablename__ = "log_chunks"
-    __table_args__ = (UniqueConstraint("attempt_id", "rank", "offset"), Index(None, "job_pk", "sequence"))
-
-    pk: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
-    job_pk: Mapped[int] = mapped_column(ForeignKey("jobs.pk", ondelete="CASCADE"))
-    attempt_id: Mapped[str] = mapped_column(ForeignKey("attempts.id", ondelete="CASCADE"))
-    rank: Mapped[str] = mapped_column(String(16))
-    offset: Mapped[int]
-    data: Mapped[bytes] = mapped_column(LargeBinary)
-    sequence: Mapped[int]
-
-
 class Checkpoint(Base):
     """A complete checkpoint, for as long as its files are kept."""
 
@@ -345,22 +182,18 @@ class Checkpoint(Base):
     sequence: Mapped[int]
 
 
-class Token(Base):
-    """An API token; only its hash is kept."""
+class Sweep(Base):
+    """One spec in several variants. Its members are jobs that name it."""
 
-    __tablename__ = "tokens"
+    __tablename__ = "sweeps"
 
-    id: Mapped[str] = mapped_column(String(16), primary_key=True)
-    hash: Mapped[str] = mapped_column(String(64))
-    name: Mapped[str] = mapped_column(String(128))
-    role: Mapped[str] = mapped_column(String(16))
-    may_run_code: Mapped[bool] = mapped_column(default=False, server_default=false())
-    created_by: Mapped[str | None] = mapped_column(String(128))
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    name: Mapped[str] = mapped_column(String(120))
+    created_by: Mapped[str] = mapped_column(String(128))
     created_at: Mapped[datetime]
-    last_used_at: Mapped[datetime | None]
-    """To the minute."""
-    expires_at: Mapped[datetime | None]
-    revoked_at: Mapped[datetime | None]
+    max_parallel: Mapped[int | None]
+    members: Mapped[list[Any]]
+    """As submitted, in order: `{"job_id", "values"}` each."""
 
 
 class IdempotencyKey(Base):
@@ -373,28 +206,3 @@ class IdempotencyKey(Base):
     digest: Mapped[str] = mapped_column(String(64))
     response: Mapped[dict[str, Any]]
     created_at: Mapped[datetime]
-
-
-class Lease(Base):
-    """Who reconciles. The term rises with every change of hands."""
-
-    __tablename__ = "leases"
-
-    name: Mapped[str] = mapped_column(String(32), primary_key=True)
-    owner: Mapped[str] = mapped_column(String(64))
-    term: Mapped[int]
-    expires_at: Mapped[datetime]
-
-
-class Cluster(Base):
-    """What the scheduler of a backend had to run on when it was last asked."""
-
-    __tablename__ = "clusters"
-
-    backend: Mapped[str] = mapped_column(String(16), primary_key=True)
-    polled_at: Mapped[datetime]
-    taken_at: Mapped[datetime | None]
-    """Of the newest answer."""
-    snapshot: Mapped[dict[str, Any]]
-    error: Mapped[str | None] = mapped_column(Text)
-    """Why there was no answer when it was last asked."""
