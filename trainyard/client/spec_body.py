@@ -1,4 +1,4 @@
-"""What is sent of a spec: its text as it is, or its data as JSON. What neither can be is refused here."""
+"""The request body of a spec: YAML text as it is, other specs as JSON."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -11,21 +11,19 @@ from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
 from trainyard.contract.spec.yaml_loader import load_yaml
 
 Spec = TrainingSpec | Mapping[str, Any] | str
-"""What `submit` takes: a spec, plain data, or YAML text."""
+"""A spec as `submit` takes it: a TrainingSpec, plain data, or YAML text."""
 
-_NO_SPEC = (
-    'a spec is a mapping of fields, and a text is taken as YAML: for that of a file give Path("spec.yaml").read_text()'
-)
+_NO_SPEC = 'a spec must be a mapping of fields or YAML text; for a file, pass Path("spec.yaml").read_text()'
 
 
 def spec_body(spec: Spec) -> tuple[bytes, str]:
-    """The content of a request, and its type.
+    """Return the content of the request body and its media type.
 
     Raises:
-        InvalidRequestError: it is no spec.
+        InvalidRequestError: it is not a spec.
     """
     if isinstance(spec, str):
-        # What is no YAML, the service tells of.
+        # The service reports invalid YAML, with all other problems.
         with suppress(SpecError):
             plain_spec(spec)
         return spec.encode(), "application/yaml"
@@ -33,10 +31,10 @@ def spec_body(spec: Spec) -> tuple[bytes, str]:
 
 
 def plain_spec(spec: Spec) -> Mapping[str, Any]:
-    """The spec as data.
+    """Return the spec as plain data.
 
     Raises:
-        InvalidRequestError: it is no spec.
+        InvalidRequestError: it is not a spec.
         SpecError: the text is not YAML.
     """
     if isinstance(spec, TrainingSpec):
@@ -48,26 +46,30 @@ def plain_spec(spec: Spec) -> Mapping[str, Any]:
 
 
 def json_body(document: Mapping[str, Any]) -> bytes:
-    """Raises InvalidRequestError: JSON has no word for something in it."""
+    """Return the document as JSON.
+
+    Raises:
+        InvalidRequestError: it contains values that JSON cannot represent; each is reported.
+    """
     try:
         return json.dumps(document, allow_nan=False).encode()
     except (TypeError, ValueError) as error:
-        problems = [Problem(param=path, message=_no_data(value)) for path, value in _unsayable(document)]
+        problems = [Problem(param=path, message=_not_json(value)) for path, value in _non_json_values(document)]
         first = problems[0] if problems else Problem(param="", message=f"the spec is not plain JSON data: {error}")
         raise InvalidRequestError(first.message, problems=problems, param=first.param or None) from None
 
 
-def _no_data(value: Any) -> str:
-    found = value if isinstance(value, float) else type(value).__name__
-    return f"must be a text, a finite number or other plain JSON data, not {found}"
+def _not_json(value: Any) -> str:
+    kind = value if isinstance(value, float) else type(value).__name__
+    return f"must be a string, a finite number or other plain JSON data, not {kind}"
 
 
-def _unsayable(value: Any, path: str = "", around: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """The places of what JSON has no word for; `around`: the ids of what the value stands in."""
-    if isinstance(value, dict | list | tuple) and id(value) not in around:
+def _non_json_values(value: Any, path: str = "", parents: tuple[int, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Yield the path and the value of each item that JSON cannot represent. `parents`: ids, to detect cycles."""
+    if isinstance(value, dict | list | tuple) and id(value) not in parents:
         items = value.items() if isinstance(value, dict) else enumerate(value)
         for key, item in items:
-            yield from _unsayable(item, f"{path}.{key}" if path else str(key), (*around, id(value)))
+            yield from _non_json_values(item, f"{path}.{key}" if path else str(key), (*parents, id(value)))
         return
     try:
         json.dumps(value, allow_nan=False)

@@ -1,4 +1,4 @@
-"""Where the service is and who asks: from the arguments, the environment, or the service's own state folder."""
+"""URL and token of the service: from the arguments, the environment, or the state folder of a local service."""
 
 import os
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Connection:
     url: str
     token: str | None
     local: bool
-    """The service is on this machine: no proxy stands between."""
+    """The service is on this machine; proxy settings are ignored."""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -32,46 +32,46 @@ class Connection:
 
 
 def connection(url: str | None = None, token: str | None = None) -> Connection:
-    """Fill in what the caller leaves out: from `TRAINYARD_URL` and `TRAINYARD_TOKEN`, or from the state folder of the
-    service on this machine, which holds its URL while it runs and its administrator's token.
+    """Return the connection, with defaults from `TRAINYARD_URL` and `TRAINYARD_TOKEN`, or from the state folder of the
+    service on this machine, which holds its URL while it runs, and its admin token.
 
     Raises:
         SettingError: the URL is not one, or the token cannot be a header.
     """
-    url = (_pasted(url, "TRAINYARD_URL") or _own_service()).rstrip("/")
+    url = (_stripped(url, "TRAINYARD_URL") or _local_service()).rstrip("/")
     local = _is_loopback(url)
-    token = _pasted(token, "TRAINYARD_TOKEN") or (_admin_token() if local else None)
+    token = _stripped(token, "TRAINYARD_TOKEN") or (_admin_token() if local else None)
     if token and not (token.isascii() and token.isprintable() and " " not in token):
-        raise SettingError("the token holds characters that no token has; look at TRAINYARD_TOKEN")
+        raise SettingError("the token contains invalid characters; check TRAINYARD_TOKEN")
     return Connection(url, token, local)
 
 
-def _pasted(given: str | None, name: str) -> str:
-    """What was given, or is in the environment, without the blanks and line breaks that a copied line brings along."""
-    return (given or "").strip() or os.environ.get(name, "").strip()
+def _stripped(value: str | None, name: str) -> str:
+    """Return the argument or the environment variable, without the surrounding whitespace of a pasted line."""
+    return (value or "").strip() or os.environ.get(name, "").strip()
 
 
 def _is_loopback(url: str) -> bool:
-    """The admin token file is for the service beside it; its token never goes to another machine."""
+    """Return whether the URL is on this machine. The admin token is never sent to another machine."""
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL as error:
-        raise SettingError(f"{url!r} is not a URL ({error}); look at TRAINYARD_URL") from None
+        raise SettingError(f"{url!r} is not a URL ({error}); check TRAINYARD_URL") from None
     if parsed.scheme not in {"http", "https"} or not parsed.host:
-        raise SettingError(f"{url!r} is not an http:// or https:// URL; look at TRAINYARD_URL")
+        raise SettingError(f"{url!r} is not an http:// or https:// URL; check TRAINYARD_URL")
     if parsed.path.rstrip("/").endswith("/v1"):
-        raise SettingError(f"{url!r} ends in /v1, which the client adds by itself; look at TRAINYARD_URL")
+        raise SettingError(f"{url!r} ends in /v1, which the client adds itself; check TRAINYARD_URL")
     return is_loopback(parsed.host)
 
 
-def _own_service() -> str:
+def _local_service() -> str:
     port = os.environ.get("TRAINYARD_PORT") or DEFAULT_PORT
     return _read(service_url_file(_state_dir())) or f"http://{DEFAULT_HOST}:{port}"
 
 
 def _admin_token() -> str | None:
-    given = os.environ.get("TRAINYARD_ADMIN_TOKEN_FILE")
-    return _read(Path(given) if given else admin_token_file(_state_dir()))
+    file = os.environ.get("TRAINYARD_ADMIN_TOKEN_FILE")
+    return _read(Path(file) if file else admin_token_file(_state_dir()))
 
 
 def _state_dir() -> Path:

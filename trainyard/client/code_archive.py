@@ -1,4 +1,4 @@
-"""A folder of code as one archive: the same bytes for the same files, whoever packs them and when."""
+"""A reproducible archive of a folder of code: the same files give the same bytes."""
 
 import hashlib
 import io
@@ -14,11 +14,11 @@ from trainyard.contract.spec.user_code import MAX_CODE_BYTES
 
 IGNORE_FILE = ".trainyardignore"
 
-_NEVER = (
+_ALWAYS_IGNORED = (
     *(".git", ".hg", ".svn", "__pycache__", "*.pyc", ".venv", "venv", "node_modules", ".DS_Store"),
     *(".mypy_cache", ".pytest_cache", ".ruff_cache", ".ipynb_checkpoints", "*.egg-info", ".tox", ".idea", ".vscode"),
 )
-_TOLD = 5
+_LARGEST = 5
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class CodeArchive:
 
 
 def pack(folder: Path, *, limit: int = MAX_CODE_BYTES) -> CodeArchive:
-    """The folder without what is never code and what its `.trainyardignore` names.
+    """Archive a folder, without caches and the like, and without what its `.trainyardignore` excludes.
 
-    That file has a pattern a line: `*.csv` and `data` match a name anywhere, `runs/old` a path from the folder's root,
-    a closing slash folders only; `#` begins a comment.
+    That file has one pattern on each line: `*.csv` and `data` match a name at any depth, `runs/old` a path from the
+    folder's root, and a trailing slash only folders; `#` starts a comment.
 
     Raises:
-        SpecError: it is no folder, is larger than `limit` bytes, or holds a link that leads out of it.
+        SpecError: it is not a folder, is larger than `limit` bytes, or contains a link that leads out of it.
     """
     root = folder.expanduser().resolve()
     if not root.is_dir():
@@ -82,12 +82,12 @@ def _files(root: Path, folder: Path, patterns: list[str]) -> Iterator[tuple[str,
         elif entry.is_file():
             yield name, path
         else:
-            raise _problem(f"{name!r} is neither a file nor a folder; leave it out with {IGNORE_FILE}")
+            raise _problem(f"{name!r} is neither a file nor a folder; exclude it with {IGNORE_FILE}")
 
 
 def _ignored(name: str, folder: bool, patterns: list[str]) -> bool:
     base = name.rpartition("/")[2]
-    if any(fnmatchcase(base, pattern) for pattern in _NEVER):
+    if any(fnmatchcase(base, pattern) for pattern in _ALWAYS_IGNORED):
         return True
     for pattern in patterns:
         bare = pattern.rstrip("/")
@@ -102,17 +102,17 @@ def _ignored(name: str, folder: bool, patterns: list[str]) -> bool:
 def _check_link(root: Path, path: Path, name: str) -> None:
     target = path.resolve()
     if not target.is_relative_to(root):
-        raise _problem(f"{name!r} is a link that leads out of the folder; leave it out with {IGNORE_FILE}")
+        raise _problem(f"{name!r} is a link that leads out of the folder; exclude it with {IGNORE_FILE}")
     if target.is_dir():
-        raise _problem(f"{name!r} is a link to a folder, which is not packed; leave it out with {IGNORE_FILE}")
+        raise _problem(f"{name!r} is a link to a folder, which is not supported; exclude it with {IGNORE_FILE}")
 
 
 def _too_large(folder: Path, sizes: dict[str, int], limit: int) -> SpecError:
-    largest = sorted(sizes, key=lambda name: -sizes[name])[:_TOLD]
-    told = ", ".join(f"{name} ({sizes[name] / 1e6:.1f} MB)" for name in largest)
+    largest = sorted(sizes, key=lambda name: -sizes[name])[:_LARGEST]
+    listing = ", ".join(f"{name} ({sizes[name] / 1e6:.1f} MB)" for name in largest)
     return _problem(
         f"{str(folder)!r} holds {sum(sizes.values()) / 1e6:.1f} MB, and an upload takes at most {limit / 1e6:.0f} MB; "
-        f"leave out with {IGNORE_FILE} what is no code. The largest: {told}"
+        f"exclude other files than code with {IGNORE_FILE}. Largest files: {listing}"
     )
 
 
