@@ -276,7 +276,7 @@ def test_a_pause_request_leads_to_paused() -> None:
 
 
 def test_every_decision_is_a_legal_transition() -> None:
-    """Over all combinations of what can be known, no decision asks for a move that the table does not have."""
+    """For all combinations of the snapshot's values, every decision is a transition that the table allows."""
     reasons: list[ExitReason | None] = [None, *get_args(ExitReason)]
     states = ("pending", "running", "ended", "absent")
     for status, desired, claimed, state, reason, left, barren, limit, silent in product(

@@ -1,4 +1,4 @@
-"""Slurm's commands as this process runs them: counted, and asked so that old releases answer."""
+"""Slurm's commands: counting, old releases and untrusted output."""
 
 from pathlib import Path
 

@@ -217,7 +217,7 @@ class TestSbatchOutput:
 
 
 class TestForecasts:
-    """What `sbatch --test-only` says on standard error."""
+    """The error output of `sbatch --test-only`."""
 
     def test_estimate_with_nodes_and_partition(self) -> None:
         output = (
@@ -250,7 +250,7 @@ class TestForecasts:
         assert "Change resources.qos" in forecast.message
 
     def test_nodes_that_are_down_are_no_refusal(self) -> None:
-        """Seen on 22.05: with every node drained a real submission is taken and waits, and this is said of it."""
+        """Slurm 22.05 prints this if every node is drained, although a real submission is accepted and waits."""
         forecast = parse_forecast(1, "allocation failure: Requested node configuration is not available\n")
         assert (forecast.accepted, forecast.estimated_start) == (None, None)
         assert forecast.message.startswith("Slurm finds no suitable nodes among those that are up: allocation failure")
