@@ -1,4 +1,4 @@
-"""From intent to what is so, one tick at a time, with a scheduler that misbehaves on command."""
+"""The reconciler, one tick at a time, with a scheduler whose faults the test controls."""
 
 import json
 

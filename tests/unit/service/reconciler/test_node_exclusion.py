@@ -1,4 +1,4 @@
-"""Which node an end is laid at."""
+"""Attributing failures to nodes, and the nodes that the next attempt excludes."""
 
 from datetime import UTC, datetime
 from typing import Any

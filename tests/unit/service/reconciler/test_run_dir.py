@@ -1,4 +1,4 @@
-"""Why an attempt never began, as Slurm's log has it."""
+"""Startup errors and claims read from the folder of an attempt."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The launch plan is pure: what a job is given is decided here and nowhere else."""
+"""The launch plan: environment, ranks and script of an attempt."""
 
 import shlex
 import subprocess

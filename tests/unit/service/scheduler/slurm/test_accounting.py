@@ -1,4 +1,4 @@
-"""What `scontrol show config` and `sacctmgr` print, as accounts and what is enforced_fields."""
+"""Parsing of accounts and enforced fields from `scontrol show config` and `sacctmgr`."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The batch script: what stands in it, and what never does."""
+"""The content of the batch script, and what never appears in it."""
 
 from dataclasses import replace
 from pathlib import Path

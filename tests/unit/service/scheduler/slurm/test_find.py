@@ -1,4 +1,4 @@
-"""Looking for submissions without an answer: few questions, and never an old answer."""
+"""Searching for unconfirmed submissions with few and fresh queries."""
 
 from pathlib import Path
 

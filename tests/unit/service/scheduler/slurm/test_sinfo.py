@@ -1,4 +1,4 @@
-"""What sinfo prints, of several releases, as a snapshot."""
+"""Parsing of the output of sinfo, of several releases."""
 
 import pytest
 
