@@ -11,7 +11,6 @@ import uvicorn
 from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.api.app import create_app
 from service.api.connection_limits import protocol
 from service.api.dependencies import Services
 from service.auth.principals import ensure_admin_token, register_admin_token
@@ -39,6 +38,7 @@ from service.scheduler.local.scheduler import LocalScheduler
 from service.scheduler.slurm.batch_script import batch_script, is_plain_path
 from service.scheduler.slurm.scheduler import SlurmScheduler
 from service.server import BackgroundService, StartError, exclusive_lock, freeze_gc, run_server, tune_interpreter
+from service.web.app import create_app
 from service.webhooks import dispatcher as webhooks
 from service.webhooks.sender import Sender
 from trainyard.contract.local_paths import admin_token_file

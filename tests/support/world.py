@@ -10,7 +10,6 @@ from unittest.mock import patch
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from service.api.app import create_app
 from service.api.dependencies import Services
 from service.auth.principals import ensure_admin_token
 from service.auth.tokens import Role, new_user_token, parse_token
@@ -33,6 +32,7 @@ from service.scheduler.base import (
     SubmitOutcome,
     SubmittedJob,
 )
+from service.web.app import create_app
 from service.webhooks.dispatcher import WebhookDispatcher
 from service.webhooks.sender import Sender
 from trainyard.contract.layout import AttemptLayout, RunLayout

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from service.api.app import create_app
 from service.api.dependencies import Services
 from service.auth.principals import ensure_admin_token
 from service.core.errors import ServiceError
 from service.core.settings import Settings
+from service.web.app import create_app
 from tests.support.receiver import Receiver, receiver
 from tests.support.world import SPEC, World
 from trainyard.cli.output import clean
