@@ -154,11 +154,18 @@ def _background_services(services: Services) -> list[BackgroundService]:
     """Build what only the leader does, in the order in which it starts."""
     loop = make_loop(services, make_scheduler(services))
     services.notify_reconciler = loop.hint
-    housekeeper = keeper.MaintenanceTask(services, loop.lease)
+    housekeeper = keeper.MaintenanceTask(
+        services.database,
+        loop.lease,
+        services.settings,
+        services.clock,
+        services.audit_log.flush,
+        services.failpoint,
+    )
     housekeeping = PeriodicTask("housekeeping", housekeeper.run_once, keeper.SECONDS)
     services.notify_cleanup = housekeeping.hint
     sender = Sender(services.settings.webhook_allowed_hosts, services.resolver)
-    messages = webhooks.WebhookDispatcher(services, loop.lease, sender)
+    messages = webhooks.WebhookDispatcher(services.database, loop.lease, services.clock, sender, services.failpoint)
     post = PeriodicTask("webhooks", lambda: messages.run_once() > 0, webhooks.SECONDS)
     services.notify_webhooks = post.hint
     background: list[BackgroundService] = [loop, housekeeping, post]
@@ -210,7 +217,7 @@ def make_loop(services: Services, scheduler: Scheduler) -> ReconcileLoop:
         database=services.database,
         clock=services.clock,
         settings=settings,
-        limits=services.limits,
+        limits=services.quotas,
         scheduler=scheduler,
         submitter=submitter,
         lease=lease,
