@@ -163,11 +163,11 @@ def _background_services(services: Services) -> list[BackgroundService]:
         services.failpoint,
     )
     housekeeping = PeriodicTask("housekeeping", housekeeper.run_once, keeper.SECONDS)
-    services.notify_cleanup = housekeeping.hint
+    services.notify_cleanup = housekeeping.notify
     sender = Sender(services.settings.webhook_allowed_hosts, services.resolver)
     messages = webhooks.WebhookDispatcher(services.database, loop.lease, services.clock, sender, services.failpoint)
     post = PeriodicTask("webhooks", lambda: messages.run_once() > 0, webhooks.SECONDS)
-    services.notify_webhooks = post.hint
+    services.notify_webhooks = post.notify
     background: list[BackgroundService] = [loop, housekeeping, post]
     if services.database.dialect == "postgresql":
         watcher = ChangeWatcher(services.database, loop.hint)
