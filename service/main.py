@@ -207,7 +207,7 @@ def make_loop(services: Services, scheduler: Scheduler) -> ReconcileLoop:
     slurm, settings = scheduler.name == "slurm", services.settings
     batch = partial(batch_script, extra=settings.slurm_extra_options) if slurm else None
     lease = LeaderLease(services.database, lease_owner(services.state))
-    # The local queue answers at once; sbatch may hang for minutes.
+    # The local queue answers immediately; sbatch may hang for minutes.
     pool = SubmitPool(threads=_CONCURRENT_SUBMISSIONS if slurm else 0)
     submitter = Submitter(
         database=services.database,
@@ -223,11 +223,21 @@ def make_loop(services: Services, scheduler: Scheduler) -> ReconcileLoop:
         batch_script=batch,
         failpoint=services.failpoint,
     )
-    slowest = settings.slurm_max_poll_seconds if slurm else settings.tick_seconds
-    reconciler = Reconciler(services, scheduler, submitter, lease)
-    loop = ReconcileLoop(reconciler, services.metrics, settings.tick_seconds, slowest)
+    max_tick_seconds = settings.slurm_max_poll_seconds if slurm else settings.tick_seconds
+    reconciler = Reconciler(
+        database=services.database,
+        clock=services.clock,
+        settings=settings,
+        limits=services.quotas,
+        scheduler=scheduler,
+        submitter=submitter,
+        lease=lease,
+        metrics=services.metrics,
+        failpoint=services.failpoint,
+    )
+    loop = ReconcileLoop(reconciler, services.metrics, settings.tick_seconds, max_tick_seconds)
     pool.on_result = loop.hint
-    loop.spare = partial(_trim_metrics, services)
+    loop.idle_work = partial(_trim_metrics, services)
     return loop
 
 

@@ -10,8 +10,8 @@ from service.planner.devices import Device, devices, machine_bytes, share_of_mac
 from service.planner.fit import FitEstimator, choose_strategy, exceeds_memory
 from service.planner.model_reader import ModelInfo, ModelReader
 from service.planner.trainable_parameters import trainable_problem
-from service.scheduler.launch_document import UNKNOWN_ACCELERATOR, launch_document, source_tree
-from service.scheduler.launch_plan import allowed, plan_launch
+from service.scheduler.launch_document import MSG_UNKNOWN_ACCELERATOR, launch_document, source_tree
+from service.scheduler.launch_plan import inherited_environment, plan_launch
 from service.scheduler.slurm.batch_script import batch_script
 from service.specs.acceptance import AcceptedSpec
 from service.specs.preflight import is_stale, unavailable_resources
@@ -48,7 +48,7 @@ class Planner:
         if spec.gpus == 1:
             return spec.strategy, "`auto` selects single for one rank"
         if accelerator is None:
-            return spec.strategy, f"`auto` is resolved later: {UNKNOWN_ACCELERATOR}"
+            return spec.strategy, f"`auto` is resolved later: {MSG_UNKNOWN_ACCELERATOR}"
         if accelerator == "cpu":
             return spec.strategy, "`auto` selects ddp for several CPU ranks"
         estimator = self._estimator(accepted, self._model(spec))
@@ -110,7 +110,8 @@ def preview_script(settings: Settings, spec: TrainingSpec, site: Site) -> tuple[
         document = launch_document(
             spec,
             settings,
-            site,
+            accelerator=site.accelerator,
+            partition_limit_minutes=site.partition_limit_minutes,
             slurm=slurm,
             job_id=JOB,
             attempt_id=ATTEMPT,
@@ -123,7 +124,7 @@ def preview_script(settings: Settings, spec: TrainingSpec, site: Site) -> tuple[
             document,
             folder=folder,
             python=settings.python,
-            allowed_environment=allowed(os.environ),
+            inherited=inherited_environment(os.environ),
             search_path=source_tree(),
         )
         if slurm:

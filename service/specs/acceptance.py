@@ -8,9 +8,9 @@ from service.cluster.repository import ClusterRepository
 from service.core.errors import InvalidRequestError, InvalidSpecError
 from service.core.settings import Settings
 from service.db.engine import Database
-from service.scheduler.launch_plan import forbidden_variables
 from service.specs.site import site_of
 from trainyard.contract.problems import Problem, SpecError
+from trainyard.contract.spec.environment import forbidden_variables
 from trainyard.contract.spec.resolve import resolve
 from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import Strategy, TrainingSpec, parse_spec

@@ -11,7 +11,7 @@ from service.db.engine import Database
 from service.jobs.repository import JobRepository
 from service.jobs.submission import PREFLIGHT_OVERRIDDEN
 from service.planner.service import Planner
-from service.scheduler.launch_document import UNKNOWN_ACCELERATOR
+from service.scheduler.launch_document import MSG_UNKNOWN_ACCELERATOR
 from service.specs.acceptance import AcceptedSpec, SpecAcceptance
 from service.specs.preflight import unavailable_resources
 from trainyard.contract.problems import Problem
@@ -63,7 +63,7 @@ class SubmissionChecks:
             cluster = ClusterRepository(session).resource(self.settings.backend, now)
         accepted = self.acceptance.stored(parse_spec(job.spec), cluster)
         if accepted.site.accelerator is None:
-            return CheckedJob(accepted, waiting=UNKNOWN_ACCELERATOR)
+            return CheckedJob(accepted, waiting=MSG_UNKNOWN_ACCELERATOR)
         if job.attempts:
             return CheckedJob(accepted)
         resolved = self.settings.known_accelerator is None

@@ -24,7 +24,7 @@ from service.jobs.repository import JobRepository
 from service.reconciler.submission.pool import NotSubmitted, Superseded
 from service.scheduler.base import LaunchPlan, Rejected
 from service.scheduler.launch_document import launch_document
-from service.scheduler.launch_plan import allowed, plan_launch
+from service.scheduler.launch_plan import inherited_environment, plan_launch
 from service.specs.acceptance import AcceptedSpec, SpecAcceptance
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
 from trainyard.contract.spec.training_spec import dump_spec, parse_spec
@@ -133,7 +133,7 @@ class Preparation:
             document,
             folder=folder,
             python=self.settings.python,
-            allowed_environment=allowed(os.environ),
+            inherited=inherited_environment(os.environ),
             search_path=self.search_path,
         )
         return replace(plan, script=self.batch_script(document, plan)) if self.batch_script else plan
@@ -142,7 +142,8 @@ class Preparation:
         return launch_document(
             accepted.spec,
             self.settings,
-            accepted.site,
+            accelerator=accepted.site.accelerator,
+            partition_limit_minutes=accepted.site.partition_limit_minutes,
             slurm=self.slurm,
             job_id=job.id,
             attempt_id=attempt.id,

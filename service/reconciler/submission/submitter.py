@@ -32,11 +32,11 @@ from service.reconciler.submission.pool import NotSubmitted, Outcome, SubmitPool
 from service.reconciler.submission.prepare import BatchScript, Preparation
 from service.scheduler.base import (
     Accepted,
-    Known,
     Postponed,
     Rejected,
     Scheduler,
     SchedulerUnavailableError,
+    SubmittedJob,
 )
 from service.specs.acceptance import AcceptedSpec, SpecAcceptance
 from trainyard.contract.layout import AttemptLayout, RunLayout
@@ -227,7 +227,7 @@ class Submitter:
         claimant = read_claimant(folder)
         for scheduler_id in scheduler_ids:
             if scheduler_id not in (current, claimant):
-                self.scheduler.cancel(Known(tag, scheduler_id, folder.root))
+                self.scheduler.cancel(SubmittedJob(tag, scheduler_id, folder.root))
                 self.failpoint("resolve.after-double")
 
     def _resubmit_unsent(self, job: Job, attempt: Attempt) -> None:

@@ -50,13 +50,13 @@ def test_reconciler_answers_a_start_estimate(world: World) -> None:
 
 def test_quick_estimate_is_part_of_the_plan(world: World) -> None:
     on_slurm(world)
-    world.scheduler.prophecy = Forecast(False, "Slurm refuses it: too many nodes")
-    world.services.hint = lambda: world.tick()
+    world.scheduler.forecast_result = Forecast(False, "Slurm refused the job: too many nodes")
+    world.services.notify_reconciler = lambda: world.tick()
     found = asked(world, wait=5)["start_estimate"]
     assert (found["state"], found["accepted"], found["message"]) == (
         "answered",
         False,
-        "Slurm refuses it: too many nodes",
+        "Slurm refused the job: too many nodes",
     )
 
 
