@@ -103,11 +103,10 @@ def _query(job_filter: JobFilter, postgres: bool) -> tuple[sa.Select[Any], Instr
         query = query.join(status, status.id == Job.id)
     if job_filter.statuses:
         query = query.where(status.status.in_(job_filter.statuses))
-    key = Job.id
-    for name, value in job_filter.metadata.items():
-        label = aliased(JobLabel)
+    labels = [aliased(JobLabel) for _ in job_filter.metadata]
+    for label, (name, value) in zip(labels, job_filter.metadata.items(), strict=True):
         query = query.join(label, sa.and_(label.job_id == Job.id, label.key == name, label.value == value))
-        key = label.job_id
+    key = labels[0].job_id if labels else Job.id
     if job_filter.search is not None:
         in_name = Job.name.icontains(job_filter.search, autoescape=True)
         query = query.where(sa.or_(in_name, Job.id == job_filter.search))
