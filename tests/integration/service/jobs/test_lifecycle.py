@@ -69,7 +69,7 @@ def test_running_job_pauses_by_heartbeat_after_a_checkpoint(world: World) -> Non
     world.tick()
     shown = world.job(job)
     assert (shown["status"], shown["status_reason"], shown["desired"]) == ("paused", None, "paused")
-    assert shown["status_message"] == "paused after step 7; its allocation is given back"
+    assert shown["status_message"] == "Paused after step 7. The allocation was released."
     world.tick(5)
     assert len(world.scheduler.submitted) == 1
 
@@ -106,7 +106,7 @@ def test_hung_worker_is_cancelled_in_the_scheduler_after_the_deadline(world: Wor
     worker.post("heartbeat", {"execution": 1})
     world.tick()
     assert len(world.scheduler.cancelled) == 1
-    assert "asked to end it" in world.job(job)["status_message"]
+    assert "the scheduler ends it" in world.job(job)["status_message"]
     world.scheduler.set_states("ended")
     world.tick()
     assert world.status(job) == "paused"
@@ -205,7 +205,7 @@ def test_cancel_overrides_a_pause(world: World) -> None:
     ask(world, other, "cancel")
     world.tick()
     shown = world.job(other)
-    assert (shown["status"], shown["status_message"]) == ("cancelled", "cancelled while it was paused")
+    assert (shown["status"], shown["status_message"]) == ("cancelled", "Cancelled while paused.")
 
 
 def test_submission_that_never_started_is_withdrawn(world: World) -> None:
@@ -390,4 +390,4 @@ def test_exit_record_decides_the_end_before_the_pause_is_noticed(
     events = world.client.get(f"/v1/jobs/{job}/events?limit=200&order=asc").json()["data"]
     changes = [event for event in events if event["type"] == "status"]
     assert [event["data"]["status"] for event in changes][-len(statuses) :] == statuses
-    assert "before it was started" not in changes[-1]["message"]
+    assert "before the start" not in changes[-1]["message"]

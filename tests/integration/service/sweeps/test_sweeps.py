@@ -42,7 +42,9 @@ def test_max_parallel_limits_concurrent_members(world: World, sweep: dict[str, A
     assert first["status"] == "pending"
     for waiting in (second, third):
         assert waiting["status"] == "queued"
-        assert waiting["status_message"] == f"waits for its turn: sweep {sweep['id']} runs 1 job at once"
+        assert waiting["status_message"] == (
+            f"Waiting for other members of sweep {sweep['id']}, which runs at most 1 job at once."
+        )
     worker = world.worker(first["job_id"])
     worker.execution = worker.claim().json()["execution"]
     worker.end("completed")
