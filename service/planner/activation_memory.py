@@ -154,7 +154,7 @@ def saved(ops: Iterable[Op], dtype: ComputeDtype) -> int:
 class Head:
     """The part from the last block to the loss. All fields but `weights` and `pieces` are in bytes."""
 
-    kept: int
+    saved_bytes: int
     """Saved until its backward: the input and output of the final norm."""
     logits: int
     """Saved until its backward: what the loss needs of the logits."""
@@ -181,8 +181,8 @@ def head_of(m: Transformer, tokens: int, dtype: ComputeDtype, *, frozen: bool) -
     """
     h, c, s = tokens * m.width, dtype.bytes, dtype.stream
     normed = s * h if not m.own and not frozen else 0
-    kept = 4 * h + normed if not m.own else s * h
-    kept += 0 if frozen else c * h
+    saved_bytes = 4 * h + normed if not m.own else s * h
+    saved_bytes += 0 if frozen else c * h
     weights = m.vocabulary * m.width
     copy = dtype.copy * weights
     at_once = max(1, MOST_LOGITS // m.vocabulary)
@@ -191,7 +191,7 @@ def head_of(m: Transformer, tokens: int, dtype: ComputeDtype, *, frozen: bool) -
         v = tokens * m.vocabulary
         wide = 4 * v if c == 2 else 0
         return Head(
-            kept=kept + copy,
+            saved_bytes=saved_bytes + copy,
             logits=4 * v,
             forward=(narrow or 4) * v + wide + (s * h if dtype.copy else 0),
             backward=8 * v,
@@ -200,7 +200,7 @@ def head_of(m: Transformer, tokens: int, dtype: ComputeDtype, *, frozen: bool) -
         )
     v = at_once * m.vocabulary
     return Head(
-        kept=kept + (c * h if frozen else 0) + copy,
+        saved_bytes=saved_bytes + (c * h if frozen else 0) + copy,
         logits=0,
         forward=(4 + 4 + narrow) * v,
         backward=(12 + narrow) * v + c * h,
@@ -212,5 +212,5 @@ def head_of(m: Transformer, tokens: int, dtype: ComputeDtype, *, frozen: bool) -
 
 def no_head(outputs: int, examples: int) -> Head:
     """Return the head of a model with few outputs."""
-    return Head(kept=0, logits=8 * outputs * examples, forward=4 * outputs * examples, backward=8 * outputs * examples,
-                after=0, weights=0)  # fmt: skip
+    values = outputs * examples
+    return Head(saved_bytes=0, logits=8 * values, forward=4 * values, backward=8 * values, after=0, weights=0)

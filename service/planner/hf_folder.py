@@ -69,11 +69,11 @@ def read_folder(path: str, roots: Sequence[str]) -> FolderContents:
     tensors: dict[str, StoredTensor] = {}
     total, room = 0, MAX_TOTAL_HEADER_BYTES
     for name in _shards(real, roots):
-        found, size, header = _header(real / name, roots, room)
+        parsed, size, header = _header(real / name, roots, room)
         room -= header
-        if twice := tensors.keys() & found.keys():
+        if twice := tensors.keys() & parsed.keys():
             raise FolderError(f"{name}: tensor `{min(twice)}` stands in another file too")
-        tensors |= found
+        tensors |= parsed
         if len(tensors) > MAX_TENSORS:
             raise FolderError(f"there are more than {MAX_TENSORS} tensors in the folder")
         total += size
@@ -116,12 +116,12 @@ def _json(path: Path, most: int, roots: Sequence[str]) -> dict[str, Any]:
 
 def _object(text: bytes, name: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        parsed = json.loads(text)
     except (ValueError, RecursionError):
         raise FolderError(f"{name} is not valid JSON") from None
-    if not isinstance(found, dict):
+    if not isinstance(parsed, dict):
         raise FolderError(f"{name} is not a JSON object")
-    return found
+    return parsed
 
 
 def _read(file: IO[bytes], count: int, name: str) -> bytes:
@@ -167,11 +167,11 @@ def _header(path: Path, roots: Sequence[str], room: int) -> tuple[dict[str, Stor
             raise FolderError(f"{path.name} is no complete safetensors file")
         if length > min(MAX_HEADER_BYTES, room):
             raise FolderError(f"{path.name} has a header of {length >> 20} MiB, more than is read")
-        found = _object(_read(file, length, path.name), f"the header of {path.name}")
-    found.pop("__metadata__", None)
-    tensors = {name: _stored(entry, f"{path.name}: tensor `{name}`") for name, entry in found.items()}
-    told = sum(tensor.size * WIDTHS.get(tensor.dtype, 1) for tensor in tensors.values())
-    if told > size - 8 - length:
+        parsed = _object(_read(file, length, path.name), f"the header of {path.name}")
+    parsed.pop("__metadata__", None)
+    tensors = {name: _stored(entry, f"{path.name}: tensor `{name}`") for name, entry in parsed.items()}
+    declared = sum(tensor.size * WIDTHS.get(tensor.dtype, 1) for tensor in tensors.values())
+    if declared > size - 8 - length:
         raise FolderError(f"{path.name} is shorter than its header says")
     return tensors, size - 8 - length, length
 

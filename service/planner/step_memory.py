@@ -183,14 +183,14 @@ def _forward(walk: _Walk) -> Iterator[Phase]:
     """Yield the loss with all activations saved, and the gathering of the last unit, which then exists twice."""
     layout, head = walk.layout, walk.work.head
     gathered = _gathered(walk, behind=_units(walk), here=0, ahead=0)
-    kept = _all_saved(walk) + head.kept
+    saved_bytes = _all_saved(walk) + head.saved_bytes
     yield (
         "the loss's forward",
         _add(
             walk.base,
             gradients=_gradients(walk, 0),
             gathered=gathered,
-            activations=kept,
+            activations=saved_bytes,
             logits=head.logits,
             transient=head.forward,
         ),
@@ -214,7 +214,9 @@ def _head(walk: _Walk) -> Iterator[Phase]:
     layout, head = walk.layout, walk.work.head
     last = walk.work.blocks[-1].gathered if walk.work.blocks else 0
     gathered = _gathered(walk, behind=_units(walk), here=0, ahead=last)
-    base = _add(walk.base, gradients=_gradients(walk, 0), gathered=gathered, activations=_all_saved(walk) + head.kept)
+    base = _add(
+        walk.base, gradients=_gradients(walk, 0), gathered=gathered, activations=_all_saved(walk) + head.saved_bytes
+    )
     yield "the loss's backward", _add(base, logits=head.logits, transient=head.backward)
     graded = head.weights if walk.work.root_trained >= head.weights else 0
     if graded and head.weights:
@@ -228,7 +230,7 @@ def _blocks(walk: _Walk) -> Iterator[Phase]:
     """Yield the backward of the blocks. Of equal blocks, the first and last two suffice: between them all parts change
     linearly."""
     work = walk.work
-    kept, left = _all_saved(walk), _units(walk)
+    saved_bytes, left = _all_saved(walk), _units(walk)
     done = _head_graded(walk)
     before = 0
     for number, block in reversed(list(enumerate(work.blocks))):
@@ -238,13 +240,13 @@ def _blocks(walk: _Walk) -> Iterator[Phase]:
             yield from _block(
                 walk,
                 block,
-                kept=kept - index * _saved_by(walk, block),
+                saved_bytes=saved_bytes - index * _saved_by(walk, block),
                 behind=left - (index + 1) * (block.elements if block.gathered else 0),
                 ahead=block.gathered if index < block.count - 1 else ahead,
                 done=done + index * block.trained,
                 scattered=block.trained if index else before,
             )
-        kept -= block.count * _saved_by(walk, block)
+        saved_bytes -= block.count * _saved_by(walk, block)
         left -= block.count * block.elements if block.gathered else 0
         done += block.count * block.trained
         before = block.trained
@@ -256,7 +258,7 @@ def _head_graded(walk: _Walk) -> int:
 
 
 def _block(
-    walk: _Walk, block: Block, *, kept: int, behind: int, ahead: int, done: int, scattered: int
+    walk: _Walk, block: Block, *, saved_bytes: int, behind: int, ahead: int, done: int, scattered: int
 ) -> Iterator[Phase]:
     """Yield the backward of one block, operation by operation.
 
@@ -269,7 +271,7 @@ def _block(
     layout = walk.layout
     dtype, root = layout.dtype, _head_graded(walk)
     full = saved(block.ops, dtype)
-    held = kept - _saved_by(walk, block) + max(full, _saved_by(walk, block))
+    held = saved_bytes - _saved_by(walk, block) + max(full, _saved_by(walk, block))
     share = block.trained / max(1, sum(op.weights for op in block.ops))
     whole = 0
     # Units of a sharded model are reduced at their end; the gradients of the root unit wait for its own reduction.

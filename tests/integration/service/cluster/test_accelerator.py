@@ -32,11 +32,13 @@ def launched(world: World, job_id: str) -> dict:
 def test_partition_determines_the_accelerator(cluster: World) -> None:
     on_slurm(cluster, GPUS)
     cluster.tick()
-    beside, on_gpus = cluster.submit(), cluster.submit(**ON_GPUS)
-    told = [(cluster.job(job)["spec"]["backend"], cluster.job(job)["spec"]["precision"]) for job in (beside, on_gpus)]
-    assert told == [("gloo", "fp32"), ("nccl", "bf16")]
+    others, on_gpus = cluster.submit(), cluster.submit(**ON_GPUS)
+    messages = [
+        (cluster.job(job)["spec"]["backend"], cluster.job(job)["spec"]["precision"]) for job in (others, on_gpus)
+    ]
+    assert messages == [("gloo", "fp32"), ("nccl", "bf16")]
     cluster.tick()
-    assert [launched(cluster, job)["accelerator"] for job in (beside, on_gpus)] == ["cpu", "cuda"]
+    assert [launched(cluster, job)["accelerator"] for job in (others, on_gpus)] == ["cpu", "cuda"]
 
 
 def test_plan_shows_the_script_to_submit(cluster: World) -> None:

@@ -39,8 +39,8 @@ def cluster(world: World) -> dict:
 
 
 def test_no_snapshot_before_the_first_poll(world: World) -> None:
-    found = cluster(world)
-    assert (found["object"], found["taken_at"], found["age_seconds"], found["partitions"]) == (
+    result = cluster(world)
+    assert (result["object"], result["taken_at"], result["age_seconds"], result["partitions"]) == (
         "cluster",
         None,
         None,
@@ -53,10 +53,10 @@ def test_snapshot_has_an_age(world: World) -> None:
     on_slurm(world)
     world.tick()
     world.clock.advance(9)
-    found = cluster(world)
-    assert (found["backend"], found["age_seconds"], found["nodes"]) == ("slurm", 10.0, {"idle": 2})
-    assert found["gpus"] == [{"type": None, "total": 4, "free": 3}]
-    assert found["partitions"][0]["time_limit_minutes"] == 60
+    result = cluster(world)
+    assert (result["backend"], result["age_seconds"], result["nodes"]) == ("slurm", 10.0, {"idle": 2})
+    assert result["gpus"] == [{"type": None, "total": 4, "free": 3}]
+    assert result["partitions"][0]["time_limit_minutes"] == 60
 
 
 def test_cluster_is_polled_once_a_minute(world: World) -> None:
@@ -82,8 +82,8 @@ def test_failed_poll_keeps_the_last_snapshot(world: World) -> None:
     world.scheduler.unavailable = True
     world.clock.advance(60)
     world.tick()
-    found = cluster(world)
-    assert (found["error"], found["age_seconds"], found["nodes"]) == ("it does not answer", 62.0, {"idle": 2})
+    result = cluster(world)
+    assert (result["error"], result["age_seconds"], result["nodes"]) == ("it does not answer", 62.0, {"idle": 2})
     world.scheduler.unavailable = False
     world.clock.advance(60)
     world.tick()
@@ -94,8 +94,8 @@ def test_failed_first_poll_is_reported(world: World) -> None:
     on_slurm(world)
     world.scheduler.unavailable = True
     world.tick()
-    found = cluster(world)
-    assert (found["error"], found["taken_at"]) == ("it does not answer", None)
+    result = cluster(world)
+    assert (result["error"], result["taken_at"]) == ("it does not answer", None)
 
 
 def test_local_slots_are_reported(world: World) -> None:
@@ -114,10 +114,10 @@ class TestPreflight:
         job = world.submit(resources={"partition": "gpus"})
         world.tick()
         shown = world.job(job)
-        words = (
+        text = (
             "resources.partition: there is no partition `gpus` (did you mean `gpu`?); this cluster has: gpu (default)"
         )
-        assert (shown["status"], shown["status_reason"], shown["status_message"]) == ("failed", "rejected", words)
+        assert (shown["status"], shown["status_reason"], shown["status_message"]) == ("failed", "rejected", text)
         assert "trainyard cluster" in shown["error"]["hint"]
         assert (world.scheduler.submitted, shown["attempt"]) == ([], None)
 

@@ -43,36 +43,36 @@ def plan(world: World, document: dict) -> PlanResource:
 class TestPlans:
     @pytest.mark.parametrize(("gpus", "offered"), [(2, False), (3, False), (4, True)])
     def test_hsdp_on_one_node_needs_several_ranks_per_replica(self, world: World, gpus: int, offered: bool) -> None:
-        found = {one.strategy: one for one in plan(world, {**SPEC, "strategy": "ddp", "gpus": gpus}).strategies}
-        assert ("hsdp" in found) is offered
+        result = {one.strategy: one for one in plan(world, {**SPEC, "strategy": "ddp", "gpus": gpus}).strategies}
+        assert ("hsdp" in result) is offered
         if offered:
-            assert found["ddp"].state_bytes > found["hsdp"].state_bytes > found["fsdp"].state_bytes
+            assert result["ddp"].state_bytes > result["hsdp"].state_bytes > result["fsdp"].state_bytes
 
     def test_task_with_its_own_program_has_no_strategy(self, world: World) -> None:
-        found = plan(world, {"task": "comm_check", "gpus": 2})
-        assert (found.model, found.strategy_reason) == (
+        result = plan(world, {"task": "comm_check", "gpus": 2})
+        assert (result.model, result.strategy_reason) == (
             None,
             "a `comm_check` job runs its own program, to which no strategy applies",
         )
 
     def test_each_strategy_is_estimated_by_part(self, world: World) -> None:
         gpus(world)
-        found = plan(world, {**TOO_LARGE, "strategy": "ddp", "gpus": 4})
-        assert [one.strategy for one in found.strategies] == ["dp", "ddp", "zero1", "zero2", "fsdp", "hsdp"]
-        assert [one.chosen for one in found.strategies] == [False, True, False, False, False, False]
-        assert [one.fits for one in found.strategies] == [False, False, False, True, True, True]
-        for one in found.strategies:
+        result = plan(world, {**TOO_LARGE, "strategy": "ddp", "gpus": 4})
+        assert [one.strategy for one in result.strategies] == ["dp", "ddp", "zero1", "zero2", "fsdp", "hsdp"]
+        assert [one.chosen for one in result.strategies] == [False, True, False, False, False, False]
+        assert [one.fits for one in result.strategies] == [False, False, False, True, True, True]
+        for one in result.strategies:
             assert one.parts is not None
             assert sum(one.parts.model_dump().values()) == one.peak_bytes
-        assert found.model is not None
-        assert found.model.parameters == found.model.trained == 1276088320
-        assert found.fits is False
-        assert found.summary.startswith("does not fit: needs about 28.4 GiB of 16 GiB per GPU: ")
-        assert found.changes[0].set == {"strategy": "fsdp"}
-        assert found.disk is not None
-        assert found.disk.checkpoint_bytes == pytest.approx(12 * found.model.parameters, rel=1e-3)
-        assert (found.disk.checkpoint_bytes > 12 * found.model.parameters, found.disk.checkpoints) == (True, 2)
-        assert found.gpus[0].type == "t4"
+        assert result.model is not None
+        assert result.model.parameters == result.model.trained == 1276088320
+        assert result.fits is False
+        assert result.summary.startswith("does not fit: needs about 28.4 GiB of 16 GiB per GPU: ")
+        assert result.changes[0].set == {"strategy": "fsdp"}
+        assert result.disk is not None
+        assert result.disk.checkpoint_bytes == pytest.approx(12 * result.model.parameters, rel=1e-3)
+        assert (result.disk.checkpoint_bytes > 12 * result.model.parameters, result.disk.checkpoints) == (True, 2)
+        assert result.gpus[0].type == "t4"
 
     def test_plan_stores_and_submits_nothing(self, world: World) -> None:
         plan(world, SPEC)
@@ -82,13 +82,13 @@ class TestPlans:
 
     def test_plan_script_equals_the_submitted_script(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("PYTHONPATH", raising=False)
-        found = plan(world, SPEC)
+        result = plan(world, SPEC)
         job = world.submit()
         world.tick()
         submitted = world.client.get(f"/v1/jobs/{job}/script").json()["script"]
         attempt = world.job(job)["attempt"]["id"]
-        assert found.script is not None
-        assert found.script.replace("ATTEMPT-ID", attempt).replace("JOB-ID", job) == submitted
+        assert result.script is not None
+        assert result.script.replace("ATTEMPT-ID", attempt).replace("JOB-ID", job) == submitted
 
     def test_plan_contains_a_slurm_batch_script(self, world: World) -> None:
         gpus(world)
@@ -114,30 +114,30 @@ class TestPlans:
 
     def test_unknown_gpu_memory_is_reported(self, world: World) -> None:
         gpus(world, "gpu9000")
-        found = plan(world, TOO_LARGE)
-        assert found.fits is None
-        assert found.summary.endswith("the memory of gpu9000 is not known (TRAINYARD_GPU_MEMORY_GB)")
+        result = plan(world, TOO_LARGE)
+        assert result.fits is None
+        assert result.summary.endswith("the memory of gpu9000 is not known (TRAINYARD_GPU_MEMORY_GB)")
         world.settings.gpu_memory_gb = "gpu9000=8"
         assert plan(world, TOO_LARGE).fits is False
 
     def test_model_of_a_script_is_unknown(self, world: World) -> None:
-        found = plan(world, {"task": "script", "argv": ["/usr/bin/true"]})
-        assert (found.model, found.strategies, found.fits) == (None, [], None)
-        assert found.unknown == "task `script` runs its own program; nothing is known of its memory"
+        result = plan(world, {"task": "script", "argv": ["/usr/bin/true"]})
+        assert (result.model, result.strategies, result.fits) == (None, [], None)
+        assert result.unknown == "task `script` runs its own program; nothing is known of its memory"
 
 
 class TestThisMachine:
     def test_model_larger_than_the_machine_is_rejected(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("service.planner.service.machine_bytes", lambda: 16 * 2**30)
         document = {**TOO_LARGE, "gpus": 2, "strategy": "ddp"}
-        found = plan(world, document)
-        assert (found.accelerator, found.fits, [gpu.type for gpu in found.gpus]) == (
+        result = plan(world, document)
+        assert (result.accelerator, result.fits, [gpu.type for gpu in result.gpus]) == (
             "cpu",
             False,
             ["this machine's memory"],
         )
-        assert found.summary.startswith("does not fit: needs about 27.2 GiB of 8 GiB per rank (this machine's memory)")
-        assert found.warnings[-1].endswith("are more than this machine's memory: a job would be rejected")
+        assert result.summary.startswith("does not fit: needs about 27.2 GiB of 8 GiB per rank (this machine's memory)")
+        assert result.warnings[-1].endswith("are more than this machine's memory: a job would be rejected")
         job, forced = world.submit(**document), world.client.post("/v1/jobs?force=true", json=document).json()["id"]
         world.tick()
         assert (world.job(job)["status"], world.job(job)["status_reason"]) == ("failed", "rejected")
@@ -152,9 +152,9 @@ class TestThisMachine:
 
     def test_memory_of_cluster_nodes_is_unknown(self, world: World) -> None:
         world.settings.backend = "slurm"
-        found = plan(world, TOO_LARGE)
-        assert (found.fits, found.gpus) == (None, [])
-        assert found.summary.endswith("this is host memory, because the workers have no GPUs")
+        result = plan(world, TOO_LARGE)
+        assert (result.fits, result.gpus) == (None, [])
+        assert result.summary.endswith("this is host memory, because the workers have no GPUs")
 
 
 class TestFolders:
@@ -164,16 +164,16 @@ class TestFolders:
 
     def test_folder_is_counted_from_its_headers(self, world: World) -> None:
         folder = save_llama(world.settings.runs / "llama", tied=True)
-        found = plan(world, self.spec(folder, lora_rank=4))
-        assert found.model is not None
-        assert found.model.trained == 2 * 4 * (2 * (64 + 64) + 2 * (64 + 32) + 3 * (64 + 128))
-        assert found.strategies[0].peak_bytes is not None
+        result = plan(world, self.spec(folder, lora_rank=4))
+        assert result.model is not None
+        assert result.model.trained == 2 * 4 * (2 * (64 + 64) + 2 * (64 + 32) + 3 * (64 + 128))
+        assert result.strategies[0].peak_bytes is not None
 
     def test_broken_folder_is_unknown_with_the_reason(self, world: World) -> None:
         folder = save_llama(world.settings.runs / "llama")
         (folder / "config.json").write_text("{")
-        found = plan(world, self.spec(folder))
-        assert (found.unknown, found.model) == ("model.path: config.json is not valid JSON", None)
+        result = plan(world, self.spec(folder))
+        assert (result.unknown, result.model) == ("model.path: config.json is not valid JSON", None)
 
     def test_folder_outside_of_the_roots_is_rejected(self, world: World) -> None:
         answer = world.client.post("/v1/plans", json=self.spec("/etc"))
@@ -182,17 +182,17 @@ class TestFolders:
     def test_hanging_filesystem_costs_its_time_limit(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         world.services.planner.models = ModelReader(seconds=0.05)
         monkeypatch.setattr("service.planner.model_reader.read_folder", lambda *_: time.sleep(0.5))
-        found = plan(world, self.spec(world.settings.runs))
-        assert found.unknown == f"model.path: {world.settings.runs} was not read within 0.05 s"
+        result = plan(world, self.spec(world.settings.runs))
+        assert result.unknown == f"model.path: {world.settings.runs} was not read within 0.05 s"
 
 
 class TestAutomatic:
     def test_auto_strategy_that_fits_is_stored(self, world: World) -> None:
         gpus(world)
         document = {**TOO_LARGE, "strategy": "auto", "gpus": 4}
-        found = plan(world, document)
-        assert (found.strategy, found.fits) == ("zero2", True)
-        assert found.strategy_reason == "`auto` selects zero2: ddp needs 28.4 GiB per GPU, zero2 9.02 GiB"
+        result = plan(world, document)
+        assert (result.strategy, result.fits) == ("zero2", True)
+        assert result.strategy_reason == "`auto` selects zero2: ddp needs 28.4 GiB per GPU, zero2 9.02 GiB"
         job = world.submit(**document)
         assert world.job(job)["spec"]["strategy"] == "zero2"
 
@@ -216,10 +216,10 @@ class TestRefusals:
         warnings = plan(world, document).warnings
         job = world.submit(**document)
         world.tick()
-        told = world.job(job)["status_message"]
-        assert (world.status(job), f"{told}: a job would be rejected" in warnings) == ("failed", True), warnings
+        messages = world.job(job)["status_message"]
+        assert (world.status(job), f"{messages}: a job would be rejected" in warnings) == ("failed", True), warnings
         assert plan(world, {**SPEC, "resources": {"partition": "gpu"}}).warnings[-1:] != [
-            f"{told}: a job would be rejected"
+            f"{messages}: a job would be rejected"
         ]
         world.settings.slurm_preflight = False
         assert not any("would be rejected" in one for one in plan(world, document).warnings)

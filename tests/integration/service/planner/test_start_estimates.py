@@ -14,17 +14,17 @@ pytestmark = pytest.mark.databases("sqlite")
 START = datetime(2026, 1, 1, 12, 30, tzinfo=UTC)
 
 
-def asked(world: World, wait: float = 0, **changes: Any) -> dict[str, Any]:
+def requested(world: World, wait: float = 0, **changes: Any) -> dict[str, Any]:
     query = {"estimate_start": "true", "wait_seconds": wait}
     answer = world.client.post("/v1/plans", params=query, json={**SPEC, **changes})
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    result: dict[str, Any] = answer.json()
+    return result
 
 
 def read(world: World, estimate_id: str) -> dict[str, Any]:
-    found: dict[str, Any] = world.client.get(f"/v1/start-estimates/{estimate_id}").json()
-    return found
+    result: dict[str, Any] = world.client.get(f"/v1/start-estimates/{estimate_id}").json()
+    return result
 
 
 def test_plan_requests_no_estimate_by_default(world: World) -> None:
@@ -37,23 +37,23 @@ def test_plan_requests_no_estimate_by_default(world: World) -> None:
 def test_reconciler_answers_a_start_estimate(world: World) -> None:
     on_slurm(world)
     world.scheduler.forecast_result = Forecast(True, "Slurm would start it on node1", START)
-    plan = asked(world)
+    plan = requested(world)
     assert (plan["start_estimate"]["state"], plan["start_estimate"]["accepted"]) == ("waiting", None)
-    assert world.scheduler.asked == [], "a request asks nobody"
+    assert world.scheduler.requested == [], "a request asks nobody"
     world.tick()
-    assert world.scheduler.asked == [plan["script"]], "what is shown is what is asked about"
-    found = read(world, plan["start_estimate"]["id"])
-    assert found["state"] == "answered"
-    assert (found["accepted"], found["estimated_start"]) == (True, "2026-01-01T12:30:00.000Z")
-    assert found["message"] == "Slurm would start it on node1"
+    assert world.scheduler.requested == [plan["script"]], "what is shown is what is asked about"
+    result = read(world, plan["start_estimate"]["id"])
+    assert result["state"] == "answered"
+    assert (result["accepted"], result["estimated_start"]) == (True, "2026-01-01T12:30:00.000Z")
+    assert result["message"] == "Slurm would start it on node1"
 
 
 def test_quick_estimate_is_part_of_the_plan(world: World) -> None:
     on_slurm(world)
     world.scheduler.forecast_result = Forecast(False, "Slurm refused the job: too many nodes")
     world.services.notify_reconciler = lambda: world.tick()
-    found = asked(world, wait=5)["start_estimate"]
-    assert (found["state"], found["accepted"], found["message"]) == (
+    result = requested(world, wait=5)["start_estimate"]
+    assert (result["state"], result["accepted"], result["message"]) == (
         "answered",
         False,
         "Slurm refused the job: too many nodes",
@@ -64,14 +64,14 @@ def test_only_start_estimates_are_audited(world: World) -> None:
     on_slurm(world)
     assert world.client.post("/v1/plans", json=SPEC).status_code == 200
     assert world.client.get("/v1/audit").json()["data"] == []
-    made = asked(world)["start_estimate"]["id"]
+    made = requested(world)["start_estimate"]["id"]
     viewer = world.client.post("/v1/tokens", json={"name": "vic", "role": "viewer"}).json()["token"]
     signed = {"Authorization": f"Bearer {viewer}"}
     refused = world.client.post("/v1/plans", params={"estimate_start": "true"}, json=SPEC, headers=signed)
     assert refused.status_code == 403
     entries = world.client.get("/v1/audit", params={"action": "estimate_start"}).json()["data"]
-    told = [(one["actor"], one["target"], one["outcome"], one["status"]) for one in entries]
-    assert told == [("vic", None, "refused", 403), ("admin", made, "done", None)]
+    messages = [(one["actor"], one["target"], one["outcome"], one["status"]) for one in entries]
+    assert messages == [("vic", None, "refused", 403), ("admin", made, "done", None)]
 
 
 @pytest.mark.databases("sqlite", "postgres")
@@ -79,7 +79,7 @@ def test_slurm_gets_one_estimate_per_five_seconds(world: World) -> None:
     on_slurm(world)
     ids = []
     for seed in range(3):
-        ids.append(asked(world, seed=seed)["start_estimate"]["id"])
+        ids.append(requested(world, seed=seed)["start_estimate"]["id"])
         world.clock.advance(1)
     for second in range(14):
         world.reconciler = world.new_reconciler(f"number {second % 2}")
@@ -94,7 +94,7 @@ def test_slurm_gets_one_estimate_per_five_seconds(world: World) -> None:
 def test_tick_reports_waiting_estimates(world: World) -> None:
     on_slurm(world)
     for _ in range(2):
-        asked(world)
+        requested(world)
     assert world.reconciler.run_once() is True
     world.clock.advance(5)
     assert world.reconciler.run_once() is False
@@ -102,20 +102,20 @@ def test_tick_reports_waiting_estimates(world: World) -> None:
 
 def test_slurm_outage_answers_all_waiting_estimates(world: World) -> None:
     on_slurm(world)
-    ids = [asked(world)["start_estimate"]["id"] for _ in range(3)]
+    ids = [requested(world)["start_estimate"]["id"] for _ in range(3)]
     world.scheduler.unavailable = True
     world.tick()
     assert len(world.scheduler.forecast_scripts) == 1
     for one in ids:
-        found = read(world, one)
-        assert (found["state"], found["accepted"]) == ("answered", None)
-        assert found["message"] == "Slurm does not answer: it does not answer"
+        result = read(world, one)
+        assert (result["state"], result["accepted"]) == ("answered", None)
+        assert result["message"] == "Slurm does not answer: it does not answer"
 
 
 def test_local_backend_has_no_queue(world: World) -> None:
-    found = asked(world)["start_estimate"]
-    assert (found["id"], found["state"], found["accepted"]) == (None, "answered", None)
-    assert "has no queue" in found["message"]
+    result = requested(world)["start_estimate"]
+    assert (result["id"], result["state"], result["accepted"]) == (None, "answered", None)
+    assert "has no queue" in result["message"]
     world.tick()
     assert world.scheduler.forecast_scripts == []
 
@@ -129,7 +129,7 @@ def test_waiting_estimates_are_limited_and_denied_to_viewers(world: World) -> No
     assert (refused.status_code, refused.json()["error"]["type"]) == (403, "permission_error")
     assert viewer.post("/v1/plans", json=SPEC).status_code == 200
     for _ in range(20):
-        asked(world)
+        requested(world)
     full = world.client.post(query, json=SPEC)
     assert (full.status_code, full.json()["error"]["code"]) == (429, "too_many_requests")
     assert full.headers["retry-after"]
@@ -138,10 +138,10 @@ def test_waiting_estimates_are_limited_and_denied_to_viewers(world: World) -> No
 @pytest.mark.databases("sqlite", "postgres")
 def test_estimate_is_deleted_after_an_hour(world: World) -> None:
     on_slurm(world)
-    first = asked(world)["start_estimate"]["id"]
+    first = requested(world)["start_estimate"]["id"]
     world.tick()
     world.clock.advance(3700)
-    asked(world)
+    requested(world)
     world.tick()
     gone = world.client.get(f"/v1/start-estimates/{first}")
     assert (gone.status_code, gone.json()["error"]["code"]) == (404, "start_estimate_not_found")

@@ -19,11 +19,11 @@ class HangingScheduler(FakeScheduler):
 
     def __init__(self) -> None:
         super().__init__(name="slurm")
-        self.asked = threading.Event()
+        self.requested = threading.Event()
         self.go = threading.Event()
 
     def submit(self, plan: LaunchPlan) -> SubmitOutcome:
-        self.asked.set()
+        self.requested.set()
         assert self.go.wait(30)
         return super().submit(plan)
 
@@ -40,7 +40,7 @@ def hanging(world: World) -> HangingScheduler:
 def test_hanging_sbatch_delays_no_other_job(world: World, hanging: HangingScheduler) -> None:
     stuck = world.submit()
     world.tick()
-    assert hanging.asked.wait(10)
+    assert hanging.requested.wait(10)
     other = world.submit()
     world.client.post(f"/v1/jobs/{other}/cancel")
     world.tick(3)
@@ -53,7 +53,7 @@ def test_hanging_sbatch_delays_no_other_job(world: World, hanging: HangingSchedu
 def test_slow_submission_is_reported(world: World, hanging: HangingScheduler) -> None:
     job = world.submit()
     world.tick()
-    assert hanging.asked.wait(10)
+    assert hanging.requested.wait(10)
     world.clock.advance(50)
     world.tick()
     assert world.job(job)["status_message"] == "submitting to the scheduler (slurm)"
@@ -78,7 +78,7 @@ def test_concurrent_submissions_are_limited(world: World, hanging: HangingSchedu
 def test_cancel_during_submission_leaves_no_scheduler_job(world: World, hanging: HangingScheduler) -> None:
     job = world.submit()
     world.tick()
-    assert hanging.asked.wait(10)
+    assert hanging.requested.wait(10)
     world.client.post(f"/v1/jobs/{job}/cancel")
     world.tick(2)
     assert world.status(job) == "submitting", "what may have been queued is not called gone"
@@ -189,7 +189,7 @@ def test_former_leader_writes_nothing(world: World) -> None:
 def test_former_leader_does_not_overwrite_an_answer(world: World, hanging: HangingScheduler) -> None:
     job = world.submit()
     world.tick()
-    assert hanging.asked.wait(10)
+    assert hanging.requested.wait(10)
     world.clock.advance(60)
     second = world.new_reconciler("two")
     second.run_once()
@@ -273,7 +273,7 @@ def test_late_answer_does_not_change_a_running_job(
 ) -> None:
     job = world.submit()
     world.tick()
-    assert hanging.asked.wait(10)
+    assert hanging.requested.wait(10)
     hanging.outcome = outcome
     world.worker(job).claim("nonce-of-the-first", "17")
     hanging.go.set()

@@ -52,9 +52,9 @@ class TestRefusals:
         assert exceeds_memory(several, spec()) == []
 
     def test_auto_micro_size_is_halved_until_it_fits(self):
-        found = estimator(24).estimate(spec(strategy="fsdp", batch={"size": 64, "micro_size": "auto"}))
-        assert 1 <= found.micro_size < 16
-        assert estimator(24).fits(found)
+        result = estimator(24).estimate(spec(strategy="fsdp", batch={"size": 64, "micro_size": "auto"}))
+        assert 1 <= result.micro_size < 16
+        assert estimator(24).fits(result)
 
     def test_smallest_peak_is_used_if_no_micro_size_fits(self):
         automatic_size = {"size": 4, "micro_size": "auto"}
@@ -75,12 +75,12 @@ class TestWithoutGpus:
         return FitEstimator(estimator(0).structure, [share_of_machine(int(gib * GIB), ranks)], cpu=True)
 
     def test_cpu_ranks_share_the_machine_memory(self):
-        asked = spec(gpus=2)
-        assert self.estimator(64).fits(self.estimator(64).estimate(asked))
+        requested = spec(gpus=2)
+        assert self.estimator(64).fits(self.estimator(64).estimate(requested))
         halves = self.estimator(64, ranks=4)
-        assert halves.fits(halves.estimate(asked)) is False
-        told = describe_need(halves, halves.estimate(asked))
-        assert told.startswith("needs about 28.4 GiB of 16 GiB per rank (this machine's memory): optimizer 9.51, ")
+        assert halves.fits(halves.estimate(requested)) is False
+        messages = describe_need(halves, halves.estimate(requested))
+        assert messages.startswith("needs about 28.4 GiB of 16 GiB per rank (this machine's memory): optimizer 9.51, ")
 
     def test_small_models_fit_a_small_machine(self):
         tiny = builtin_models.structure_of(spec_of({**LARGE, "layers": 1, "width": 64, "vocab": 256}).model)
@@ -98,24 +98,24 @@ class TestWithoutGpus:
         assert problem.message.endswith("no change of strategy or checkpointing would fit")
 
     def test_large_sizes_use_the_next_unit(self):
-        asked = spec_of({**LARGE, "layers": 96, "width": 12288, "heads": 96}, gpus=2, strategy="ddp")
-        huge = FitEstimator(builtin_models.structure_of(asked.model), [share_of_machine(23 * GIB, 2)], cpu=True)
-        assert " TiB of 11.5 GiB per rank" in describe_need(huge, huge.estimate(asked))
+        requested = spec_of({**LARGE, "layers": 96, "width": 12288, "heads": 96}, gpus=2, strategy="ddp")
+        huge = FitEstimator(builtin_models.structure_of(requested.model), [share_of_machine(23 * GIB, 2)], cpu=True)
+        assert " TiB of 11.5 GiB per rank" in describe_need(huge, huge.estimate(requested))
 
 
 class TestProposals:
     def test_smaller_micro_batch_is_proposed_first(self):
-        found = propose_changes(estimator(80), spec(batch={"size": 128, "micro_size": 32}))
-        assert found[0].set == {"batch.micro_size": 16}
+        result = propose_changes(estimator(80), spec(batch={"size": 128, "micro_size": 32}))
+        assert result[0].set == {"batch.micro_size": 16}
 
     def test_lora_is_proposed_last_with_a_note(self):
-        found = propose_changes(estimator(14), spec(gpus=1, strategy="single", batch={"size": 1, "micro_size": 1}))
-        assert set(found[0].set) == {"lora_rank"}
-        assert "trains only adapters" in found[0].message
+        result = propose_changes(estimator(14), spec(gpus=1, strategy="single", batch={"size": 1, "micro_size": 1}))
+        assert set(result[0].set) == {"lora_rank"}
+        assert "trains only adapters" in result[0].message
 
     def test_each_change_is_proposed_once(self):
-        found = propose_changes(estimator(40), spec(strategy="fsdp", batch={"size": 128, "micro_size": 32}), count=9)
-        assert len({str(one.set) for one in found}) == len(found) > 2
+        result = propose_changes(estimator(40), spec(strategy="fsdp", batch={"size": 128, "micro_size": 32}), count=9)
+        assert len({str(one.set) for one in result}) == len(result) > 2
 
 
 class TestAutomatic:
@@ -145,8 +145,8 @@ class TestDevices:
         ],
     )
     def test_device_memory_by_type_name(self, name, least, most):
-        found = device_of(name, {"mine": 7.0})
-        assert (round(found.least / GIB, 1), round(found.most / GIB, 1)) == (least, most)
+        result = device_of(name, {"mine": 7.0})
+        assert (round(result.least / GIB, 1), round(result.most / GIB, 1)) == (least, most)
 
     def test_unknown_type_has_no_memory(self):
         assert device_of("gpu9000", {}) == Device("gpu9000")
@@ -159,7 +159,10 @@ class TestDevices:
                 PartitionResource(name="b", shapes=[NodeShape(nodes=1, gpus={"l4": 1}), NodeShape(nodes=1)]),
             ],
         )
-        types = [[gpu.type for gpu in devices(Resources(**asked), cluster, {})] for asked in ({}, {"partition": "a,b"})]
+        types = [
+            [gpu.type for gpu in devices(Resources(**requested), cluster, {})]
+            for requested in ({}, {"partition": "a,b"})
+        ]
         assert types == [["t4"], ["l4", "t4"]]
         assert [gpu.type for gpu in devices(Resources(gpu_type="h100"), cluster, {})] == ["h100"]
 

@@ -43,8 +43,8 @@ def refusal(model):
 
 
 def test_read_config_and_headers(model):
-    found = read(model)
-    assert (found.config, found.tensors["a.weight"].shape, found.bytes) == ({"model_type": "llama"}, (3, 2), 24)
+    result = read(model)
+    assert (result.config, result.tensors["a.weight"].shape, result.bytes) == ({"model_type": "llama"}, (3, 2), 24)
 
 
 def test_index_selects_the_shards(model):

@@ -35,24 +35,24 @@ def shapes(module):
     return {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
 
 
-def told(structure):
+def messages(structure):
     return {parameter.name: parameter.shape for parameter in structure.parameters}
 
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_gpt_structure_equals_the_module(tied):
     model = GptModel(**{**GPT, "tied": tied})
-    assert told(builtin_models.structure_of(model)) == shapes(Gpt(model))
+    assert messages(builtin_models.structure_of(model)) == shapes(Gpt(model))
 
 
 @pytest.mark.parametrize("sizes", [(3, 2), (5, 7, 11, 2)])
 def test_mlp_structure_equals_the_module(sizes):
-    assert told(builtin_models.structure_of(MlpModel(sizes=sizes))) == shapes(mlp(sizes, "tanh"))
+    assert messages(builtin_models.structure_of(MlpModel(sizes=sizes))) == shapes(mlp(sizes, "tanh"))
 
 
 def test_convnet_structure_equals_the_module():
     model = ConvnetModel(channels=6, classes=11)
-    assert told(builtin_models.structure_of(model)) == shapes(Convnet(6, 11, 0.0))
+    assert messages(builtin_models.structure_of(model)) == shapes(Convnet(6, 11, 0.0))
 
 
 def test_model_with_too_many_layers_is_not_counted():
@@ -66,7 +66,7 @@ def test_folder_structure_equals_the_module(tmp_path, tied):
     folder = save_llama(tmp_path / "model", tied=tied, layers=11)
     structure = hf_models.structure_of(read_folder(str(folder), [str(tmp_path)]))
     model = AutoModelForCausalLM.from_pretrained(folder)
-    assert told(structure) == shapes(model)
+    assert messages(structure) == shapes(model)
     assert structure.blocks == tuple(f"model.layers.{number}" for number in range(11))
 
 
@@ -113,9 +113,9 @@ def test_mismatch_is_a_problem_with_its_field():
         "trainable": {"trainable": ["nothing.*"]},
     }
     for param, changes in cases.items():
-        found = trainable_model(structure, spec_of(**changes))
-        assert isinstance(found, Problem)
-        assert found.param == param
+        result = trainable_model(structure, spec_of(**changes))
+        assert isinstance(result, Problem)
+        assert result.param == param
 
 
 @pytest.mark.parametrize("options", [Fsdp(), Fsdp(wrap="naive"), Fsdp(wrap="size", min_params=1500)])
@@ -130,9 +130,9 @@ def test_units_equal_the_engine(options):
 
 
 def counted(structure, spec):
-    found = trainable_model(structure, spec)
-    assert isinstance(found, TrainableModel), found
-    return found.structure.count, found.trained_count
+    result = trainable_model(structure, spec)
+    assert isinstance(result, TrainableModel), result
+    return result.structure.count, result.trained_count
 
 
 def trained(module, spec):

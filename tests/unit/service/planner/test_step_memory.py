@@ -64,9 +64,9 @@ def test_base_parameters_have_no_moments_with_adapters():
 
 
 def test_offloaded_state_is_host_memory():
-    found = estimate(gpus=2, strategy="fsdp", fsdp={"cpu_offload": True})
-    assert found.memory.parts["optimizer"] == 0
-    assert found.memory.host == 8 * count()
+    result = estimate(gpus=2, strategy="fsdp", fsdp={"cpu_offload": True})
+    assert result.memory.parts["optimizer"] == 0
+    assert result.memory.host == 8 * count()
 
 
 def test_large_logits_are_computed_in_pieces():
@@ -95,8 +95,8 @@ def test_block_saves_the_counted_bytes(bf16):
         counted.add(x, *block.parameters())
         before = counted.live
         y = block(x)
-        kept = counted.live - before - y.nbytes
+        saved_bytes = counted.live - before - y.nbytes
     model = builtin_models.structure_of(GptModel(layers=1, width=width, heads=heads)).transformer
     dtype = ComputeDtype(2 if bf16 else 4, autocast=bf16)
-    told = saved(block_ops(model, examples * length, dtype, None), dtype) - x.nbytes
-    assert told == pytest.approx(kept, rel=0.03)
+    messages = saved(block_ops(model, examples * length, dtype, None), dtype) - x.nbytes
+    assert messages == pytest.approx(saved_bytes, rel=0.03)

@@ -22,7 +22,7 @@ CLUSTER = ClusterResource(
 
 
 @pytest.mark.parametrize(
-    ("wanted", "found"),
+    ("resources", "accelerator"),
     [
         ({}, "cpu"),
         ({"partition": "gpu"}, "cuda"),
@@ -31,8 +31,8 @@ CLUSTER = ClusterResource(
         ({"partition": "unknown"}, "cuda"),
     ],
 )
-def test_stale_snapshot_still_determines_the_accelerator(wanted: dict[str, str], found: str) -> None:
-    assert site_of(ON_SLURM, Resources(**wanted), CLUSTER).accelerator == found
+def test_stale_snapshot_still_determines_the_accelerator(resources: dict[str, str], accelerator: str) -> None:
+    assert site_of(ON_SLURM, Resources(**resources), CLUSTER).accelerator == accelerator
 
 
 def test_accelerator_is_unknown_before_the_first_snapshot() -> None:
@@ -42,7 +42,7 @@ def test_accelerator_is_unknown_before_the_first_snapshot() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "minutes"),
+    ("resources", "minutes"),
     [
         ({}, None),
         ({"partition": "short"}, 60),
@@ -51,11 +51,11 @@ def test_accelerator_is_unknown_before_the_first_snapshot() -> None:
         ({"partition": "short", "qos": "long"}, None),
     ],
 )
-def test_partition_limit_applies_without_a_qos(wanted: dict[str, str], minutes: int | None) -> None:
+def test_partition_limit_applies_without_a_qos(resources: dict[str, str], minutes: int | None) -> None:
     short = PartitionResource(name="short", time_limit_minutes=60)
     default = PartitionResource(name="default", time_limit_minutes=1440, default_time_minutes=30)
     cluster = CLUSTER.model_copy(update={"partitions": [*CLUSTER.partitions, short, default]})
-    assert site_of(ON_SLURM, Resources(**wanted), cluster).partition_limit_minutes == minutes
+    assert site_of(ON_SLURM, Resources(**resources), cluster).partition_limit_minutes == minutes
 
 
 def test_accelerator_setting_overrides_the_cluster() -> None:
