@@ -4,35 +4,35 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import typer
 
-from trainyard.cli.output import complain, duration, emit, say, table
-from trainyard.cli.session import JsonOption, client_of
+from trainyard.cli.arguments import JsonOption, client_of
+from trainyard.cli.output import format_duration, print_error, print_json, print_line, print_table
 from trainyard.contract.wire.cluster import AccountResource, ClusterResource, GpuCount, PartitionResource
 
 
 def cluster(ctx: typer.Context, as_json: JsonOption = False) -> None:
-    """Show partitions, their limits, and which nodes and GPUs are free.
+    """Show partitions, their limits, and free nodes and GPUs.
 
     Example: trainyard cluster
     """
     with client_of(ctx) as client:
         found = client.cluster()
     if as_json:
-        emit(found)
+        print_json(found)
         return
     for line in _summary(found):
-        say(line)
+        print_line(line)
     if found.partitions:
-        headings = ("PARTITION", "STATE", "TIME LIMIT", "NODES A JOB", "NODES", "GPUS FREE", "GROUPS")
-        table(headings, [_row(partition) for partition in found.partitions])
+        headings = ("PARTITION", "STATE", "TIME LIMIT", "NODES PER JOB", "NODES", "GPUS FREE", "GROUPS")
+        print_table(headings, [_row(partition) for partition in found.partitions])
     if found.error is not None:
-        complain(f"the last attempt to ask again failed: {found.error}")
+        print_error(f"the last refresh failed: {found.error}")
 
 
 def _summary(found: ClusterResource) -> Iterator[str]:
     if found.age_seconds is None:
-        yield f"the service has not heard from its scheduler ({found.backend}) yet; ask again in a minute"
+        yield f"the scheduler ({found.backend}) has not responded yet; try again in a minute"
         return
-    yield f"backend {found.backend}, as of {duration(found.age_seconds)} ago"
+    yield f"backend {found.backend}, as of {format_duration(found.age_seconds)} ago"
     if found.slots is not None:
         yield f"{found.slots.free} of {found.slots.total} worker processes are free"
     if found.nodes:
@@ -48,7 +48,7 @@ def _row(partition: PartitionResource) -> tuple[str, ...]:
     return (
         partition.name + ("*" if partition.default else ""),
         partition.state,
-        "none" if limit is None else duration(limit * 60),
+        "none" if limit is None else format_duration(limit * 60),
         "any" if partition.max_nodes is None else f"up to {partition.max_nodes}",
         _nodes(partition.nodes),
         _gpus(partition.gpus) or "-",

@@ -7,12 +7,20 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from trainyard.cli.completing import complete_job
-from trainyard.cli.curves import bounds, sparkline
-from trainyard.cli.failures import UsageError
-from trainyard.cli.metrics import AxisOption, drawing, far, place
-from trainyard.cli.output import complain, emit, fits, number, say, status_text, table
-from trainyard.cli.session import JsonOption, SweepOption, client_of, find_jobs
+from trainyard.cli.arguments import JsonOption, SweepOption, client_of, find_jobs
+from trainyard.cli.completion import complete_job
+from trainyard.cli.errors import UsageError
+from trainyard.cli.metrics import AxisOption, format_position, format_x, plot_series
+from trainyard.cli.output import (
+    fits_terminal,
+    format_number,
+    print_error,
+    print_json,
+    print_line,
+    print_table,
+    status_text,
+)
+from trainyard.cli.plots import finite_range, sparkline
 from trainyard.cli.sweep import find_sweep
 from trainyard.client import Client, NotFoundError
 from trainyard.contract.spec.spec_diff import differing_paths, flatten
@@ -37,13 +45,11 @@ def compare(
         ),
     ] = None,
     sweep: SweepOption = None,
-    keys: Annotated[
-        list[str] | None, typer.Option("--key", "-k", help="This metric, drawn too. Can be repeated.")
-    ] = None,
+    keys: Annotated[list[str] | None, typer.Option("--key", "-k", help="Plot this metric; can be repeated.")] = None,
     x: AxisOption = "step",
     as_json: JsonOption = False,
 ) -> None:
-    """Compare jobs: the fields in which their specs differ, and how their metrics went.
+    """Compare jobs: the fields in which their specs differ, and their metrics.
 
     Example: trainyard compare --sweep last --key eval/loss
     """
@@ -55,7 +61,7 @@ def compare(
     differing = differing_paths([flatten(job.spec) for job in jobs])
     if as_json:
         for job, metrics in zip(jobs, found, strict=True):
-            emit(_plain(job, differing, metrics))
+            print_json(_plain(job, differing, metrics))
         return
     chosen = keys or choose(found)
     fields = _fields(jobs, differing)
@@ -64,7 +70,7 @@ def compare(
         ("STATUS", [str(job.status) for job in jobs]),
         ("LAST", ["1.234e-05"]),
     ]
-    if not fits([*result, *fields]):
+    if not fits_terminal([*result, *fields]):
         _tell_fields(jobs, fields)
         fields = []
     for key in chosen or [""]:
@@ -72,7 +78,7 @@ def compare(
     if keys:
         _draw(jobs, found, keys)
     elif not chosen:
-        complain("no metrics yet")
+        print_error("no metrics yet")
 
 
 def choose(found: Sequence[MetricsResource]) -> list[str]:
@@ -118,7 +124,7 @@ def _fields(jobs: Sequence[JobResource], differing: Sequence[str]) -> list[Field
 def _tell_fields(jobs: Sequence[JobResource], fields: Sequence[Field]) -> None:
     """A line for each field and job: more fields differ than the terminal holds beside the results."""
     rows = [(path if at == 0 else "", job.id, values[at]) for path, values in fields for at, job in enumerate(jobs)]
-    table(("FIELD", "JOB", "VALUE"), rows)
+    print_table(("FIELD", "JOB", "VALUE"), rows)
     print()
 
 
@@ -128,23 +134,25 @@ def _tabulate(jobs: Sequence[JobResource], fields: Sequence[Field], found: Seque
     for at, (job, metrics) in enumerate(zip(jobs, found, strict=True)):
         cells = [values[at] for _, values in fields]
         series = _series(metrics, key)
-        last = number(series.values[-1]) if series else "-"
-        low, high = map(number, bounds(series.values)) if series else ("-", "-")
+        last = format_number(series.values[-1]) if series else "-"
+        low, high = map(format_number, finite_range(series.values)) if series else ("-", "-")
         curve = sparkline(series.values, 16) if series else ""
-        there = (far(series.x[-1], metrics.axis) if series and series.x else "-",) if axis else ()
+        there = (format_x(series.x[-1], metrics.axis) if series and series.x else "-",) if axis else ()
         rows.append((job.id, *cells, status_text(job.status), last, low, high, *there, curve))
     if key:
-        say(key)
-    headings = ("JOB", *(path for path, _ in fields), "STATUS", "LAST", "SMALLEST", "LARGEST")
-    table((*headings, *((axis,) if axis else ()), "CURVE"), rows, spare=("LARGEST", "SMALLEST", "CURVE"))
+        print_line(key)
+    headings = ("JOB", *(path for path, _ in fields), "STATUS", "LAST", "MIN", "MAX")
+    print_table((*headings, *((axis,) if axis else ()), "CURVE"), rows, spare=("MAX", "MIN", "CURVE"))
 
 
 def _draw(jobs: Sequence[JobResource], found: Sequence[MetricsResource], keys: Sequence[str]) -> None:
     for key in keys:
         for job, metrics in zip(jobs, found, strict=True):
             if series := _series(metrics, key):
-                say(f"{key} of {job.id}: {number(series.values[-1])} at {place(series, metrics.axis)}")
-                print("\n".join(drawing(series)))
+                print_line(
+                    f"{key} of {job.id}: {format_number(series.values[-1])} at {format_position(series, metrics.axis)}"
+                )
+                print("\n".join(plot_series(series)))
 
 
 def _series(metrics: MetricsResource, key: str) -> Series | None:

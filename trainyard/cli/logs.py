@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from trainyard.cli.failures import UsageError, note
-from trainyard.cli.output import complain, emit, write
-from trainyard.cli.session import JobArgument, JsonOption, client_of, find_job
+from trainyard.cli.arguments import JobArgument, JsonOption, client_of, find_job
+from trainyard.cli.errors import UsageError, print_note
+from trainyard.cli.output import print_error, print_json, print_text
 from trainyard.client import Client, LogChunk, NotFoundError, TrainyardError
 from trainyard.client.retry import backoff, is_transient
 from trainyard.contract.wire.jobs import TERMINAL, JobResource
@@ -22,10 +22,12 @@ PATIENCE_SECONDS = 3600.0
 def logs(
     ctx: typer.Context,
     job_id: JobArgument,
-    rank: Annotated[str, typer.Option(help="A rank's number, or `launch` for the launcher.")] = "0",
-    attempt: Annotated[int | None, typer.Option(min=1, help="Default: the current one, and those after it.")] = None,
-    tail: Annotated[int | None, typer.Option(min=0, help="Begin with so many last lines.")] = None,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the job is over.")] = False,
+    rank: Annotated[str, typer.Option(help="Rank, or `launch` for the launcher.")] = "0",
+    attempt: Annotated[
+        int | None, typer.Option(min=1, help="Number of the attempt; default: the current one and later ones.")
+    ] = None,
+    tail: Annotated[int | None, typer.Option(min=0, help="Start with this many lines from the end.")] = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Follow the log until the job ends.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show a job's log.
@@ -44,9 +46,9 @@ def logs(
         for at, chunk in source:
             text = decoder.decode(chunk.data)
             if as_json:
-                emit({"attempt": at.attempt, "rank": rank, "offset": chunk.offset, "text": text})
+                print_json({"attempt": at.attempt, "rank": rank, "offset": chunk.offset, "text": text})
             else:
-                write(text)
+                print_text(text)
 
 
 @dataclass(frozen=True)
@@ -143,14 +145,14 @@ class Follower:
     def _say_why_there_is_none(self) -> None:
         """Once, for a job that may wait for hours before its first line."""
         if not self._told and (self._place.attempt is None or self._missing is not None):
-            note(f"no such log yet; the job is {self._job.status}: {self._job.status_message}")
+            print_note(f"the log does not exist yet; the job is {self._job.status}: {self._job.status_message}")
             self._told = True
 
     def _wait_out(self, error: TrainyardError) -> None:
         if not is_transient(error) or self._waited > PATIENCE_SECONDS:
             raise error
         if not self._failures:
-            complain(f"connection lost, waiting for the service: {error.message}")
+            print_error(f"connection lost, waiting for the service: {error.message}")
         self._failures += 1
         delay = backoff(self._failures)
         self._waited += delay

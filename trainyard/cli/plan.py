@@ -7,9 +7,17 @@ from typing import Annotated
 
 import typer
 
-from trainyard.cli.failures import FAILED
-from trainyard.cli.output import complain, duration, emit, say, size, table, write
-from trainyard.cli.session import JsonOption, SpecArgument, client_of
+from trainyard.cli.arguments import JsonOption, SpecArgument, client_of
+from trainyard.cli.errors import FAILED
+from trainyard.cli.output import (
+    format_duration,
+    format_size,
+    print_error,
+    print_json,
+    print_line,
+    print_table,
+    print_text,
+)
 from trainyard.cli.specs import read_spec
 from trainyard.client import Client
 from trainyard.contract.wire.plans import AskResource, MemoryParts, PlanResource, StrategyPlan
@@ -25,16 +33,14 @@ def plan(
         list[str] | None,
         typer.Option("--set", metavar="PATH=VALUE", help="Set one field, as in gpus=8; can be repeated."),
     ] = None,
-    ask: Annotated[
-        bool, typer.Option("--ask", help="Have Slurm asked too when it would start; nothing is submitted.")
-    ] = False,
-    patience: Annotated[float, typer.Option("--timeout", min=0, help="Seconds to wait for Slurm's answer.")] = 60.0,
-    with_script: Annotated[bool, typer.Option("--script", help="Show the batch script too.")] = False,
+    ask: Annotated[bool, typer.Option("--ask", help="Also request a start estimate from Slurm.")] = False,
+    patience: Annotated[float, typer.Option("--timeout", min=0, help="Seconds to wait for the start estimate.")] = 60.0,
+    with_script: Annotated[bool, typer.Option("--script", help="Also show the batch script.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the memory that a spec needs by strategy, and whether it fits. Nothing is submitted.
+    """Show the memory that a spec needs by strategy. Nothing is submitted.
 
-    The exit code is 1 where it does not fit.
+    The exit code is 1 if the spec does not fit.
 
     Example: trainyard plan spec.yaml --set gpus=8
     """
@@ -43,7 +49,7 @@ def plan(
         if found.ask is not None:
             found = found.model_copy(update={"ask": _answered(client, found.ask, time.monotonic() + patience)})
     if as_json:
-        emit(found)
+        print_json(found)
     else:
         _show(found, with_script=with_script)
     raise typer.Exit(FAILED if found.fits is False else 0)
@@ -51,22 +57,22 @@ def plan(
 
 def _show(found: PlanResource, *, with_script: bool) -> None:
     for line in _summary(found):
-        say(line)
+        print_line(line)
     if found.strategies:
         each = "PER RANK" if found.accelerator == "cpu" else "PER GPU"
         headings = ("STRATEGY", "FITS", each, "WEIGHTS", "GRADS", "OPTIMIZER", "ACTIVATIONS", "OTHER", "MICRO SIZE")
         spare = ("OTHER", "GRADS", "OPTIMIZER", "WEIGHTS", "ACTIVATIONS")
-        table(headings, [_row(one) for one in found.strategies], spare=spare)
+        print_table(headings, [_row(one) for one in found.strategies], spare=spare)
         if any(one.fits is None for one in found.strategies):
-            say("?: not known, for want of the memory that there is or of what the model's activations take")
+            print_line("?: unknown, because the available memory or the model's activation memory is unknown")
     if found.ask is not None:
-        say(_told(found.ask))
+        print_line(_told(found.ask))
     for change in found.changes:
-        say(f"would fit: {change.message}")
+        print_line(f"would fit: {change.message}")
     for warning in found.warnings:
-        complain(f"note: {warning}")
+        print_error(f"note: {warning}")
     if with_script and found.script:
-        write(found.script if found.script.endswith("\n") else f"{found.script}\n")
+        print_text(found.script if found.script.endswith("\n") else f"{found.script}\n")
 
 
 def _answered(client: Client, asked: AskResource, until: float) -> AskResource:
@@ -83,7 +89,7 @@ def _told(asked: AskResource) -> str:
     if asked.estimated_start is None:
         return asked.message
     seconds = (asked.estimated_start - datetime.now(UTC)).total_seconds()
-    return f"{asked.message} ({f'in {duration(seconds)}' if seconds > 0 else 'at once'})"
+    return f"{asked.message} ({f'in {format_duration(seconds)}' if seconds > 0 else 'at once'})"
 
 
 def _summary(found: PlanResource) -> Iterator[str]:
@@ -92,7 +98,7 @@ def _summary(found: PlanResource) -> Iterator[str]:
         yield f"{found.model.parameters:,} parameters{part}"
     if found.gpus:
         yield ("each rank: " if found.accelerator == "cpu" else "GPUs: ") + ", ".join(
-            f"{gpu.type or 'no type'} ({_memory(gpu.least_bytes) if gpu.least_bytes else 'memory not known'})"
+            f"{gpu.type or 'unknown type'} ({_memory(gpu.least_bytes) if gpu.least_bytes else 'memory unknown'})"
             for gpu in found.gpus
         )
     yield f"strategy {found.strategy}: {found.why}"
@@ -101,10 +107,8 @@ def _summary(found: PlanResource) -> Iterator[str]:
         yield f"host memory: roughly {_memory(host)} for each rank"
     if found.disk is not None:
         disk = found.disk
-        yield (
-            f"disk: {size(disk.total_bytes)} at most ({disk.checkpoints} checkpoints of {size(disk.checkpoint_bytes)}, "
-            f"export {size(disk.export_bytes)})"
-        )
+        checkpoints = f"{disk.checkpoints} checkpoints of {format_size(disk.checkpoint_bytes)}"
+        yield f"disk: {format_size(disk.total_bytes)} at most ({checkpoints}, export {format_size(disk.export_bytes)})"
 
 
 def _row(one: StrategyPlan) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from trainyard.cli.failures import UsageError
+from trainyard.cli.errors import UsageError
 from trainyard.client import Client, NotFoundError
 from trainyard.contract.problems import Problem, SpecError
 from trainyard.contract.spec.field_types import is_text
@@ -45,10 +45,10 @@ def read_spec(client: Client, source: str, settings: Sequence[str]) -> dict[str,
     document = _load(client, source)
     if not isinstance(document, dict):
         raise SpecError([Problem(param="", message=_NO_FIELDS)])
-    return change(document, settings)
+    return apply_settings(document, settings)
 
 
-def change(document: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
+def apply_settings(document: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
     """The document with each `path=value` set in it; to set `steps` alone takes `epochs` back, and the other way round.
 
     Raises:
@@ -131,7 +131,7 @@ def _preset(client: Client, name: str) -> dict[str, Any]:
         presets = [template.name for template in client.templates()]
         names = ", ".join(presets)
         if Path(name).is_dir():
-            raise UsageError(f"{name!r} is a folder, and no preset; name a file in it, or one of: {names}") from None
+            raise UsageError(f"{name!r} is a folder, not a preset; use a file in it, or one of: {names}") from None
         near = get_close_matches(name, presets, n=1)
         meant = f"did you mean {near[0]!r}? " if near else ""
         raise UsageError(f"there is no file and no preset {name!r}; {meant}presets: {names}") from None

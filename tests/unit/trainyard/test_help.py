@@ -8,8 +8,8 @@ import typer
 
 from tests.unit.trainyard.fake_service import TIME, error, job, page
 from trainyard.cli.app import app
-from trainyard.cli.completing import complete_job, complete_status, complete_sweep
-from trainyard.cli.failures import EXIT_CODES
+from trainyard.cli.completion import complete_job, complete_status, complete_sweep
+from trainyard.cli.errors import EXIT_CODES
 
 ROOT = typer.main.get_command(app)
 

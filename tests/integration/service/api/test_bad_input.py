@@ -42,7 +42,7 @@ def without(field: str) -> dict[str, Any]:
         (
             {**SPEC, "optimizer": {"name": "adamw", "momentum": 0.9}},
             "optimizer.momentum",
-            "means nothing to `adamw`; it is for `sgd`",
+            "has no effect for `adamw`; it is for `sgd`",
         ),
         (
             {**SPEC, "health": {"stall_timeout_minutes": 0}},
@@ -62,7 +62,7 @@ def without(field: str) -> dict[str, Any]:
         (
             {**SPEC, "strategy": "hsdp", "gpus": 2, "fsdp": {"replicas": 4}},
             "gpus",
-            "is 2, fewer than the 4 of `fsdp.replicas`; each needs a rank",
+            "is 2, fewer than `fsdp.replicas` 4; each replica needs a rank",
         ),
         (
             {**SPEC, "model": {"source": "builtin", "name": "mlp", "sizes": [8, 4, 3]}, "lora_rank": 5},

@@ -17,7 +17,7 @@ Words = Iterable[tuple[str, str]]
 Completion = Callable[[typer.Context, str], list[tuple[str, str]]]
 
 
-def asking(listed: Callable[[Client], Words]) -> Completion:
+def complete_from(listed: Callable[[Client], Words]) -> Completion:
     """Of what the service lists, the words that begin as the typed one."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
@@ -47,11 +47,11 @@ def _names(names: Iterable[str], meaning: str) -> Iterator[tuple[str, str]]:
     return ((name, meaning) for name in dict.fromkeys(names) if " " not in name)
 
 
-complete_job = asking(_jobs)
-complete_sweep = asking(_sweeps)
-complete_preset = asking(lambda client: ((one.name, one.description) for one in client.templates()))
-complete_token = asking(lambda client: ((one.id, one.name) for one in client.tokens() if one.revoked_at is None))
-complete_webhook = asking(lambda client: ((one.id, one.url) for one in client.webhooks()))
+complete_job = complete_from(_jobs)
+complete_sweep = complete_from(_sweeps)
+complete_preset = complete_from(lambda client: ((one.name, one.description) for one in client.templates()))
+complete_token = complete_from(lambda client: ((one.id, one.name) for one in client.tokens() if one.revoked_at is None))
+complete_webhook = complete_from(lambda client: ((one.id, one.url) for one in client.webhooks()))
 
 
 def complete_spec(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
