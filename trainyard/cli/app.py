@@ -27,6 +27,7 @@ from trainyard.cli import (
     webhooks,
 )
 from trainyard.cli.errors import EXIT_CODES, CommandGroup, show_help
+
 app = typer.Typer(
     name="trainyard",
     cls=CommandGroup,

@@ -58,10 +58,10 @@ def parse_date(text: str) -> datetime:
     try:
         if ago := _AGO.fullmatch(text.strip()):
             return datetime.now(UTC) - int(ago[1]) * _UNITS[ago[2]]
-        found = datetime.fromisoformat(text.strip())
+        matches = datetime.fromisoformat(text.strip())
     except (ValueError, OverflowError):
         raise typer.BadParameter(f"{text!r} is not a date; use 2026-01-31, '2026-01-31 12:00', 2h or 3d") from None
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return matches if matches.tzinfo is not None else matches.replace(tzinfo=UTC)
 
 
 SinceOption = Annotated[
@@ -118,8 +118,8 @@ def _named(client: Client, name: str) -> list[JobResource]:
 
 def find_jobs(client: Client, references: Sequence[str]) -> list[JobResource]:
     """Those that are meant, each once, in the order in which they are named. Raises what `find_job` does."""
-    found = [find_job(client, reference) for reference in references]
-    return list({job.id: job for job in found}.values())
+    matches = [find_job(client, reference) for reference in references]
+    return list({job.id: job for job in matches}.values())
 
 
 def is_abbreviation(part: str, known: str) -> bool:

@@ -29,11 +29,11 @@ def artifacts(
     with client_of(ctx) as client:
         job = find_job(client, job_id)
         if download or everything:
-            paths = [found.path for found in client.artifacts(job.id)] if everything else download or []
+            paths = [listed.path for listed in client.artifacts(job.id)] if everything else download or []
             _fetch(client, job.id, paths, to, as_json=as_json)
             return
-        found = client.artifacts(job.id)
-    print_list(found, ("PATH", "SIZE", "WRITTEN"), _row, as_json=as_json, none="no artifacts")
+        listed = client.artifacts(job.id)
+    print_list(listed, ("PATH", "SIZE", "WRITTEN"), _row, as_json=as_json, none="no artifacts")
 
 
 def _row(artifact: ArtifactResource) -> tuple[str, ...]:
@@ -45,8 +45,8 @@ def _fetch(client: Client, job_id: str, paths: list[str], to: Path, *, as_json: 
         parts = PurePosixPath(path).parts
         if not parts or path.startswith("/") or ".." in parts:
             raise UsageError(f"{path!r} is not the path of an artifact")
-        place = client.download_artifact(job_id, path, to.joinpath(*parts))
+        target = client.download_artifact(job_id, path, to.joinpath(*parts))
         if as_json:
-            print_json({"object": "download", "path": path, "file": str(place)})
+            print_json({"object": "download", "path": path, "file": str(target)})
         else:
-            print_line(f"{place}")
+            print_line(f"{target}")

@@ -25,7 +25,7 @@ def audit(
     Example: trainyard audit --since 2h --by ada
     """
     with client_of(ctx) as client:
-        found = list(
+        entries = list(
             client.audit(
                 limit=limit,
                 actor=actor,
@@ -37,7 +37,7 @@ def audit(
             )
         )
     headings = ("TIME", "ACTOR", "ACTION", "TARGET", "OUTCOME", "ADDRESS", "REQUEST")
-    print_list(found, headings, _row, as_json=as_json, none="no matching audit entries", spare=("REQUEST", "ADDRESS"))
+    print_list(entries, headings, _row, as_json=as_json, none="no matching audit entries", spare=("REQUEST", "ADDRESS"))
 
 
 def _row(entry: AuditResource) -> tuple[str, ...]:

@@ -47,21 +47,21 @@ def checkpoints(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = F
     """
     with client_of(ctx) as client:
         job = find_job(client, job_id)
-        found = client.checkpoints(job.id)
+        listed = client.checkpoints(job.id)
     headings = ("STEP", "", "SIZE", "CREATED", "METRICS", "FOLDER")
-    print_list(found, headings, _row, as_json=as_json, none=_none(job), spare=("FOLDER", "CREATED"))
-    if found and not as_json:
-        print_line(f"in {Path(found[0].path).parent}")
+    print_list(listed, headings, _row, as_json=as_json, none=_none_message(job), spare=("FOLDER", "CREATED"))
+    if listed and not as_json:
+        print_line(f"in {Path(listed[0].path).parent}")
         if policy := job.spec.get("checkpoint"):
-            print_line(_kept(policy["keep_last"], policy["keep_best"]))
+            print_line(_retention(policy["keep_last"], policy["keep_best"]))
 
 
-def _none(job: JobResource) -> str:
+def _none_message(job: JobResource) -> str:
     """What a job without checkpoints has; one that is over will get no more."""
     return "no checkpoints" if job.status in TERMINAL else "no checkpoint yet"
 
 
-def _kept(last: int, best: dict[str, str] | None) -> str:
+def _retention(last: int, best: dict[str, str] | None) -> str:
     """Which of them stay, by the spec."""
     newest = f"keeps the newest {last}" if last > 1 else "keeps the newest"
     return f"{newest}, and the best by {best['metric']}" if best else newest
@@ -106,33 +106,39 @@ def download(
     with client_of(ctx) as client:
         job = find_job(client, job_id)
         if artifact is not None:
-            place = (to or Path()) / Path(artifact).name
-            with _writing(place.parent):
-                client.download_artifact(job.id, artifact, place)
+            target = (to or Path()) / Path(artifact).name
+            with _writing(target.parent):
+                client.download_artifact(job.id, artifact, target)
         else:
             chosen = _chosen(client, job, checkpoint, "checkpoint") if checkpoint is not None else None
-            place = to or Path(f"{job.id}-step-{chosen.step}" if chosen else f"{job.id}-export")
-            with _writing(place), _bars(quiet=as_json) as told:
-                client.download(job.id, place, checkpoint=chosen, progress=told)
+            target = to or Path(f"{job.id}-step-{chosen.step}" if chosen else f"{job.id}-export")
+            with _writing(target), _bars(quiet=as_json) as report_bytes:
+                client.download(job.id, target, checkpoint=chosen, progress=report_bytes)
     if as_json:
-        print_json({"object": "download", "job_id": job.id, "path": str(place)})
+        print_json({"object": "download", "job_id": job.id, "path": str(target)})
     else:
-        print_line(str(place))
+        print_line(str(target))
 
 
-def _chosen(client: Client, job: JobResource, wanted: str, option: str) -> CheckpointResource:
+def _chosen(client: Client, job: JobResource, reference: str, option: str) -> CheckpointResource:
     """The checkpoint that `option` names. Raises NotFoundError: there is none such."""
-    found = client.checkpoints(job.id)
-    for one in found:
-        if wanted == str(one.step) or (wanted == "latest" and one.latest) or (wanted == "best" and one.best):
-            return one
-    steps = ", ".join(str(one.step) for one in found)
-    there = f"there is no checkpoint {wanted!r}; available steps: {steps}"
-    raise NotFoundError(there if found else f"job {job.id} has {_none(job)}", code="checkpoint_not_found", param=option)
+    listed = client.checkpoints(job.id)
+    for candidate in listed:
+        if (
+            reference == str(candidate.step)
+            or (reference == "latest" and candidate.latest)
+            or (reference == "best" and candidate.best)
+        ):
+            return candidate
+    steps = ", ".join(str(candidate.step) for candidate in listed)
+    there = f"there is no checkpoint {reference!r}; available steps: {steps}"
+    raise NotFoundError(
+        there if listed else f"job {job.id} has {_none_message(job)}", code="checkpoint_not_found", param=option
+    )
 
 
 @contextmanager
-def _writing(place: Path) -> Iterator[None]:
+def _writing(target: Path) -> Iterator[None]:
     """Raises UsageError: nothing can be written there."""
     try:
         yield
@@ -140,7 +146,7 @@ def _writing(place: Path) -> Iterator[None]:
         raise
     except OSError as error:
         reason = "it is a file" if isinstance(error, FileExistsError) else error.strerror or str(error)
-        raise UsageError(f"cannot write to {str(place)!r}: {reason}; name a folder with --to") from None
+        raise UsageError(f"cannot write to {str(target)!r}: {reason}; name a folder with --to") from None
 
 
 @contextmanager
@@ -151,12 +157,12 @@ def _bars(*, quiet: bool) -> Iterator[ProgressCallback]:
     screen = console(stderr=True)
     with Progress(*columns, console=screen, disable=quiet or not screen.is_terminal) as progress:
 
-        def told(path: str, there: int, whole: int) -> None:
+        def report_bytes(path: str, there: int, whole: int) -> None:
             if path not in shown:
                 shown[path] = progress.add_task(one_line(path), total=whole)
             progress.update(shown[path], completed=there)
 
-        yield told
+        yield report_bytes
 
 
 def fork(
@@ -179,8 +185,8 @@ def fork(
     with client_of(ctx) as client:
         source = find_job(client, job_id)
         if source.spec["task"] not in LOOP_TASKS:
-            told = f"a job of task `{source.spec['task']}` has no checkpoint to start from"
-            raise UsageError(f"{told}; submit its spec anew, or run it again: trainyard retry {source.id}")
+            report_bytes = f"a job of task `{source.spec['task']}` has no checkpoint to start from"
+            raise UsageError(f"{report_bytes}; submit its spec anew, or run it again: trainyard retry {source.id}")
         if step is not None:
             _chosen(client, source, str(step), "step")
         changes = apply_settings(source.spec | ({"name": name} if name is not None else {}), settings or [])
@@ -189,12 +195,12 @@ def fork(
         if as_json:
             print_json(made)
         else:
-            _say_forked(source, made)
+            _print_fork(source, made)
         if follow:
             raise typer.Exit(watch(client, made, as_json=as_json))
 
 
-def _say_forked(source: JobResource, made: JobResource) -> None:
+def _print_fork(source: JobResource, made: JobResource) -> None:
     print_line(f"job {made.id} ({made.name}) accepted")
     if made.origin is not None:
         differs = ", ".join(made.origin.differs)
@@ -258,12 +264,12 @@ def usage(ctx: typer.Context, as_json: JsonOption = False) -> None:
     Example: trainyard usage
     """
     with client_of(ctx) as client:
-        found = client.usage()
+        listed = client.usage()
     if as_json:
-        print_json(found)
+        print_json(listed)
         return
     print_table(
-        ("USER", "JOBS", "DISK"), [(user.name, str(user.jobs), format_size(user.disk_bytes)) for user in found.users]
+        ("USER", "JOBS", "DISK"), [(user.name, str(user.jobs), format_size(user.disk_bytes)) for user in listed.users]
     )
-    quota = f"; {format_size(found.quota_bytes_per_user)} per user" if found.quota_bytes_per_user else ""
-    print_line(f"{format_size(found.disk_bytes)} in total, {format_size(found.free_bytes)} free{quota}")
+    quota = f"; {format_size(listed.quota_bytes_per_user)} per user" if listed.quota_bytes_per_user else ""
+    print_line(f"{format_size(listed.disk_bytes)} in total, {format_size(listed.free_bytes)} free{quota}")

@@ -15,32 +15,32 @@ def cluster(ctx: typer.Context, as_json: JsonOption = False) -> None:
     Example: trainyard cluster
     """
     with client_of(ctx) as client:
-        found = client.cluster()
+        snapshot = client.cluster()
     if as_json:
-        print_json(found)
+        print_json(snapshot)
         return
-    for line in _summary(found):
+    for line in _summary(snapshot):
         print_line(line)
-    if found.partitions:
+    if snapshot.partitions:
         headings = ("PARTITION", "STATE", "TIME LIMIT", "NODES PER JOB", "NODES", "GPUS FREE", "GROUPS")
-        print_table(headings, [_row(partition) for partition in found.partitions])
-    if found.error is not None:
-        print_error(f"the last refresh failed: {found.error}")
+        print_table(headings, [_row(partition) for partition in snapshot.partitions])
+    if snapshot.error is not None:
+        print_error(f"the last refresh failed: {snapshot.error}")
 
 
-def _summary(found: ClusterResource) -> Iterator[str]:
-    if found.age_seconds is None:
-        yield f"the scheduler ({found.backend}) has not responded yet; try again in a minute"
+def _summary(snapshot: ClusterResource) -> Iterator[str]:
+    if snapshot.age_seconds is None:
+        yield f"the scheduler ({snapshot.backend}) has not responded yet; try again in a minute"
         return
-    yield f"backend {found.backend}, as of {format_duration(found.age_seconds)} ago"
-    if found.slots is not None:
-        yield f"{found.slots.free} of {found.slots.total} worker processes are free"
-    if found.nodes:
-        yield f"nodes: {_nodes(found.nodes)}"
-    if found.gpus:
-        yield f"GPUs free: {_gpus(found.gpus)}"
-    if found.accounts:
-        yield f"accounts: {', '.join(_account(account) for account in found.accounts)}"
+    yield f"backend {snapshot.backend}, as of {format_duration(snapshot.age_seconds)} ago"
+    if snapshot.slots is not None:
+        yield f"{snapshot.slots.free} of {snapshot.slots.total} worker processes are free"
+    if snapshot.nodes:
+        yield f"nodes: {_nodes(snapshot.nodes)}"
+    if snapshot.gpus:
+        yield f"GPUs free: {_gpus(snapshot.gpus)}"
+    if snapshot.accounts:
+        yield f"accounts: {', '.join(_account(account) for account in snapshot.accounts)}"
 
 
 def _row(partition: PartitionResource) -> tuple[str, ...]:

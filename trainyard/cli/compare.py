@@ -55,15 +55,15 @@ def compare(
     """
     with client_of(ctx) as client:
         jobs = _jobs(client, job_ids or [], sweep)
-        found = _metrics(client, jobs, keys or (), x)
+        results = _metrics(client, jobs, keys or (), x)
     if keys and all(job.status in TERMINAL for job in jobs):
-        _require_some(jobs, found, keys)
+        _require_some(jobs, results, keys)
     differing = differing_paths([flatten(job.spec) for job in jobs])
     if as_json:
-        for job, metrics in zip(jobs, found, strict=True):
+        for job, metrics in zip(jobs, results, strict=True):
             print_json(_plain(job, differing, metrics))
         return
-    chosen = keys or choose(found)
+    chosen = keys or choose(results)
     fields = _fields(jobs, differing)
     result: list[Field] = [
         ("JOB", [job.id for job in jobs]),
@@ -74,25 +74,25 @@ def compare(
         _tell_fields(jobs, fields)
         fields = []
     for key in chosen or [""]:
-        _tabulate(jobs, fields, found, key)
+        _tabulate(jobs, fields, results, key)
     if keys:
-        _draw(jobs, found, keys)
+        _draw(jobs, results, keys)
     elif not chosen:
         print_error("no metrics yet")
 
 
-def choose(found: Sequence[MetricsResource]) -> list[str]:
+def choose(results: Sequence[MetricsResource]) -> list[str]:
     """The metric to compare where nobody named one: the loss of evaluation, or of training where more jobs have it."""
-    have = Counter(series.key for metrics in found for series in metrics.series if series.steps)
+    have = Counter(series.key for metrics in results for series in metrics.series if series.steps)
     best = max(_PREFERRED, key=have.__getitem__)
     return [best] if have[best] else []
 
 
-def _require_some(jobs: Sequence[JobResource], found: Sequence[MetricsResource], keys: Sequence[str]) -> None:
+def _require_some(jobs: Sequence[JobResource], results: Sequence[MetricsResource], keys: Sequence[str]) -> None:
     """Of jobs that are over, what is not there will not come. Raises NotFoundError."""
-    if not any(series.steps for metrics in found for series in metrics.series):
-        there = ", ".join(sorted({key for job in jobs for key in job.metrics}))
-        raise NotFoundError(f"no metrics named {', '.join(keys)}; there are: {there or 'none'}")
+    if not any(series.steps for metrics in results for series in metrics.series):
+        at_x = ", ".join(sorted({key for job in jobs for key in job.metrics}))
+        raise NotFoundError(f"no metrics named {', '.join(keys)}; there are: {at_x or 'none'}")
 
 
 def _jobs(client: Client, references: list[str], sweep: str | None) -> list[JobResource]:
@@ -100,20 +100,20 @@ def _jobs(client: Client, references: list[str], sweep: str | None) -> list[JobR
         raise UsageError("name the jobs to compare, or one sweep with --sweep")
     if sweep is None:
         return find_jobs(client, references)
-    found = find_sweep(client, sweep)
-    by_id = {job.id: job.resource for job in client.jobs(sweep=found.id)}
-    jobs = [by_id[member.job_id] for member in found.members if member.job_id in by_id]
+    results = find_sweep(client, sweep)
+    by_id = {job.id: job.resource for job in client.jobs(sweep=results.id)}
+    jobs = [by_id[member.job_id] for member in results.members if member.job_id in by_id]
     if not jobs:
-        raise UsageError(f"all jobs of sweep {found.id} were deleted")
+        raise UsageError(f"all jobs of sweep {results.id} were deleted")
     return jobs
 
 
 def _metrics(client: Client, jobs: Sequence[JobResource], keys: Sequence[str], x: CurveAxis) -> list[MetricsResource]:
-    found: list[MetricsResource] = []
+    results: list[MetricsResource] = []
     for start in range(0, len(jobs), _AT_ONCE):
         ids = [job.id for job in jobs[start : start + _AT_ONCE]]
-        found += client.metrics_of(ids, keys, max_points=400, x=x)
-    return found
+        results += client.metrics_of(ids, keys, max_points=400, x=x)
+    return results
 
 
 def _fields(jobs: Sequence[JobResource], differing: Sequence[str]) -> list[Field]:
@@ -128,26 +128,28 @@ def _tell_fields(jobs: Sequence[JobResource], fields: Sequence[Field]) -> None:
     print()
 
 
-def _tabulate(jobs: Sequence[JobResource], fields: Sequence[Field], found: Sequence[MetricsResource], key: str) -> None:
+def _tabulate(
+    jobs: Sequence[JobResource], fields: Sequence[Field], results: Sequence[MetricsResource], key: str
+) -> None:
     rows: list[tuple[str | Text, ...]] = []
-    axis = AXIS_COLUMNS.get(found[0].axis, "").upper()
-    for at, (job, metrics) in enumerate(zip(jobs, found, strict=True)):
+    axis = AXIS_COLUMNS.get(results[0].axis, "").upper()
+    for at, (job, metrics) in enumerate(zip(jobs, results, strict=True)):
         cells = [values[at] for _, values in fields]
         series = _series(metrics, key)
         last = format_number(series.values[-1]) if series else "-"
         low, high = map(format_number, finite_range(series.values)) if series else ("-", "-")
         curve = sparkline(series.values, 16) if series else ""
-        there = (format_x(series.x[-1], metrics.axis) if series and series.x else "-",) if axis else ()
-        rows.append((job.id, *cells, status_text(job.status), last, low, high, *there, curve))
+        at_x = (format_x(series.x[-1], metrics.axis) if series and series.x else "-",) if axis else ()
+        rows.append((job.id, *cells, status_text(job.status), last, low, high, *at_x, curve))
     if key:
         print_line(key)
     headings = ("JOB", *(path for path, _ in fields), "STATUS", "LAST", "MIN", "MAX")
     print_table((*headings, *((axis,) if axis else ()), "CURVE"), rows, spare=("MAX", "MIN", "CURVE"))
 
 
-def _draw(jobs: Sequence[JobResource], found: Sequence[MetricsResource], keys: Sequence[str]) -> None:
+def _draw(jobs: Sequence[JobResource], results: Sequence[MetricsResource], keys: Sequence[str]) -> None:
     for key in keys:
-        for job, metrics in zip(jobs, found, strict=True):
+        for job, metrics in zip(jobs, results, strict=True):
             if series := _series(metrics, key):
                 print_line(
                     f"{key} of {job.id}: {format_number(series.values[-1])} at {format_position(series, metrics.axis)}"

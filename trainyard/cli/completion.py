@@ -9,21 +9,21 @@ import typer
 from trainyard.client import Client
 from trainyard.contract.wire.jobs import JobStatus
 
-_OFFERED = 50
+_LIMIT = 50
 
-Words = Iterable[tuple[str, str]]
+Items = Iterable[tuple[str, str]]
 """Each with what it stands for."""
 
 Completion = Callable[[typer.Context, str], list[tuple[str, str]]]
 
 
-def complete_from(listed: Callable[[Client], Words]) -> Completion:
+def complete_from(listed: Callable[[Client], Items]) -> Completion:
     """Of what the service lists, the words that begin as the typed one."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
         try:
             with (ctx.obj or Client)() as client:
-                return [found for found in listed(client) if found[0].startswith(incomplete)]
+                return [item for item in listed(client) if item[0].startswith(incomplete)]
         except Exception:
             return []
 
@@ -32,13 +32,13 @@ def complete_from(listed: Callable[[Client], Words]) -> Completion:
 
 def _jobs(client: Client) -> Iterator[tuple[str, str]]:
     """By id, then by name, of which each stands for its newest job."""
-    newest = list(client.jobs(limit=_OFFERED))
+    newest = list(client.jobs(limit=_LIMIT))
     yield from ((job.id, f"{job.name}, {job.status}") for job in newest)
     yield from _names((job.name for job in newest), "the newest job of this name")
 
 
 def _sweeps(client: Client) -> Iterator[tuple[str, str]]:
-    newest = [sweep for sweep, _ in zip(client.sweeps(), range(_OFFERED), strict=False)]
+    newest = [sweep for sweep, _ in zip(client.sweeps(), range(_LIMIT), strict=False)]
     yield from ((sweep.id, f"{sweep.name}, {sweep.size} jobs") for sweep in newest)
     yield from _names((sweep.name for sweep in newest), "the newest sweep of this name")
 

@@ -27,13 +27,13 @@ def cancel(
     Example: trainyard cancel last --wait
     """
 
-    def ask(client: Client, job: JobResource) -> tuple[JobResource, str]:
+    def act(client: Client, job: JobResource) -> tuple[JobResource, str]:
         job = client.cancel(job.id)
         if wait:
             job = client.wait(job.id)
         return job, "" if job.status == "cancelled" else "cancellation requested; status: "
 
-    _each(ctx, job_ids, ask, as_json=as_json)
+    _each(ctx, job_ids, act, as_json=as_json)
 
 
 def pause(
@@ -47,14 +47,14 @@ def pause(
     Example: trainyard pause last --wait
     """
 
-    def ask(client: Client, job: JobResource) -> tuple[JobResource, str]:
+    def act(client: Client, job: JobResource) -> tuple[JobResource, str]:
         job = client.pause(job.id)
         while wait and job.status not in {"paused", *TERMINAL}:
             time.sleep(_LOOK_SECONDS)
             job = client.job(job.id).resource
         return job, "" if job.status == "paused" else "pause requested; status: "
 
-    _each(ctx, job_ids, ask, as_json=as_json)
+    _each(ctx, job_ids, act, as_json=as_json)
 
 
 def resume(ctx: typer.Context, job_ids: JobsArgument, follow: WatchOption = False, as_json: JsonOption = False) -> None:
@@ -63,10 +63,10 @@ def resume(ctx: typer.Context, job_ids: JobsArgument, follow: WatchOption = Fals
     Example: trainyard resume last --watch
     """
 
-    def ask(client: Client, job: JobResource) -> tuple[JobResource, str]:
+    def act(client: Client, job: JobResource) -> tuple[JobResource, str]:
         return client.resume(job.id), "resume requested; status: "
 
-    _each(ctx, job_ids, ask, follow=follow, as_json=as_json)
+    _each(ctx, job_ids, act, follow=follow, as_json=as_json)
 
 
 def retry(
@@ -112,7 +112,7 @@ def resolve(
 def _each(
     ctx: typer.Context,
     job_ids: list[str],
-    ask: Callable[[Client, JobResource], tuple[JobResource, str]],
+    act: Callable[[Client, JobResource], tuple[JobResource, str]],
     *,
     follow: bool = False,
     as_json: bool,
@@ -122,16 +122,16 @@ def _each(
         raise UsageError("--watch follows one job; name only one")
     codes = []
     with client_of(ctx) as client:
-        for found in find_jobs(client, job_ids):
+        for target in find_jobs(client, job_ids):
             try:
-                job, heard = ask(client, found)
+                job, prefix = act(client, target)
             except TrainyardError as error:
                 codes.append(report_error(error))
                 continue
             if as_json:
                 print_json(job)
             else:
-                print_line(f"job {job.id}: {heard}{job.status}: {job.status_message}")
+                print_line(f"job {job.id}: {prefix}{job.status}: {job.status_message}")
             if follow:
                 codes.append(watch(client, job, as_json=as_json, after=job.sequence))
     raise typer.Exit(codes[0] if codes else 0)

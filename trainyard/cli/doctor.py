@@ -34,16 +34,16 @@ def doctor(ctx: typer.Context, as_json: JsonOption = False) -> None:
 
     Example: trainyard doctor
     """
-    wrong = False
+    has_errors = False
     with client_of(ctx) as client:
         for finding in _examine(client):
-            wrong |= finding.state == "error"
+            has_errors |= finding.state == "error"
             if as_json:
                 print_json(finding)
             else:
                 fix = f" Fix: {finding.fix}" if finding.fix else ""
                 print_line(f"{_SIGNS[finding.state]:<9}{finding.name:<12}{finding.message}.{fix}")
-    raise typer.Exit(FAILED if wrong else 0)
+    raise typer.Exit(FAILED if has_errors else 0)
 
 
 def _examine(client: Client) -> Iterator[Finding]:
@@ -57,8 +57,8 @@ def _examine(client: Client) -> Iterator[Finding]:
         if client.local and os.environ.get("TRAINYARD_BACKEND") == "slurm":
             yield from _look("--scheduler")
     elif os.environ.get("TRAINYARD_URL"):
-        told = f"not checked: TRAINYARD_URL is {client.url}, and it does not answer"
-        yield warning_finding("local", told, "unset TRAINYARD_URL to check the settings of this shell")
+        message = f"not checked: TRAINYARD_URL is {client.url}, and it does not answer"
+        yield warning_finding("local", message, "unset TRAINYARD_URL to check the settings of this shell")
     elif client.local:
         yield from _service_side()
 
@@ -67,8 +67,10 @@ def _as_the_service_sees_it(client: Client) -> Iterator[Finding]:
     try:
         findings = client.doctor().findings
     except TrainyardError as error:
-        told = f"the service's diagnostics are not available: {error.message}"
-        yield warning_finding("diagnostics", told, "use an administrator's token, or run this on the service's machine")
+        message = f"the service's diagnostics are not available: {error.message}"
+        yield warning_finding(
+            "diagnostics", message, "use an administrator's token, or run this on the service's machine"
+        )
         return
     yield ok_finding("diagnostics", "the following findings are reported by the service")
     yield from findings
@@ -78,12 +80,14 @@ def _way_to_service(client: Client) -> Iterator[Finding]:
     try:
         answer = httpx.get(f"{client.url}/readyz", timeout=10.0, trust_env=not client.local)
     except httpx.HTTPError as error:
-        told = f"{client.url} does not answer: {error or type(error).__name__}"
-        yield error_finding("service", told, "start it with: trainyard serve; or set TRAINYARD_URL")
+        message = f"{client.url} does not answer: {error or type(error).__name__}"
+        yield error_finding("service", message, "start it with: trainyard serve; or set TRAINYARD_URL")
         return
     if not _is_ours(answer):
-        told = f"{client.url} answers {answer.status_code} with a body that is not Trainyard's"
-        yield error_finding("service", told, "set TRAINYARD_URL to the service's address; is there a proxy in between?")
+        message = f"{client.url} answers {answer.status_code} with a body that is not Trainyard's"
+        yield error_finding(
+            "service", message, "set TRAINYARD_URL to the service's address; is there a proxy in between?"
+        )
         return
     if answer.status_code == 200:
         yield ok_finding("service", f"{client.url} is ready")
@@ -96,10 +100,10 @@ def _way_to_service(client: Client) -> Iterator[Finding]:
 
 def _is_ours(answer: httpx.Response) -> bool:
     try:
-        said = answer.json()
+        body = answer.json()
     except ValueError:
         return False
-    return isinstance(said, dict) and ("checks" in said or "error" in said)
+    return isinstance(body, dict) and ("checks" in body or "error" in body)
 
 
 def clock_finding(date: str | None, now: datetime) -> Finding:
@@ -130,24 +134,24 @@ def _with_the_token(client: Client) -> Iterator[Finding]:
 
 def _cluster(client: Client) -> Finding:
     try:
-        found = client.cluster()
+        snapshot = client.cluster()
     except TrainyardError as error:
         return warning_finding("cluster", error.message, "see the service's log")
-    if found.error:
+    if snapshot.error:
         return error_finding(
-            "cluster", f"the scheduler does not answer: {found.error}", "is it running? see the service's log"
+            "cluster", f"the scheduler does not answer: {snapshot.error}", "is it running? see the service's log"
         )
-    if found.age_seconds is None or found.age_seconds > _OLDEST_SNAPSHOT:
+    if snapshot.age_seconds is None or snapshot.age_seconds > _OLDEST_SNAPSHOT:
         return warning_finding(
             "cluster", "the scheduler has not responded recently", "is the reconciler running? see its log"
         )
-    return ok_finding("cluster", f"{found.backend}; updated {found.age_seconds:.0f} s ago")
+    return ok_finding("cluster", f"{snapshot.backend}; updated {snapshot.age_seconds:.0f} s ago")
 
 
 def _service_side() -> Iterator[Finding]:
     chosen = sorted(name for name in os.environ if name.startswith("TRAINYARD_"))
-    told = f"set: {', '.join(chosen)}" if chosen else "no TRAINYARD_* variable is set; using defaults"
-    yield ok_finding("local", f"no service answers; checking the settings of this shell ({told})")
+    message = f"set: {', '.join(chosen)}" if chosen else "no TRAINYARD_* variable is set; using defaults"
+    yield ok_finding("local", f"no service answers; checking the settings of this shell ({message})")
     if find_spec("service") is None:
         yield warning_finding("local", "the service is not installed here", "also run this on the service's machine")
         return
@@ -167,5 +171,5 @@ def _look(*options: str) -> Iterator[Finding]:
     lines = [line for line in answer.stdout.splitlines() if line.startswith("{")]
     yield from (Finding.model_validate(json.loads(line)) for line in lines)
     if answer.returncode not in (0, 1) or not lines:
-        told = (answer.stderr.strip().splitlines() or ["no reason given"])[-1]
-        yield error_finding("settings", told, "correct the TRAINYARD_* setting that it names")
+        message = (answer.stderr.strip().splitlines() or ["no reason given"])[-1]
+        yield error_finding("settings", message, "correct the TRAINYARD_* setting that it names")

@@ -175,14 +175,14 @@ def _plain(error: Exception) -> dict[str, Any]:
     """In the form that the service's errors have."""
     if isinstance(error, TrainyardError):
         kind = next((name for one, name in _KINDS if isinstance(error, one)), "server_error")
-        found = {"message": _message(error), "type": kind, "param": error.param, "code": error.code or kind}
+        body = {"message": _message(error), "type": kind, "param": error.param, "code": error.code or kind}
     else:
         kind = "usage_error" if isinstance(error, UsageError) else "client_error"
-        found = {"message": _message(error), "type": kind, "param": None, "code": kind}
+        body = {"message": _message(error), "type": kind, "param": None, "code": kind}
     if not isinstance(error, SpecError | InvalidRequestError):
-        return {"error": found}
+        return {"error": body}
     problems = [problem.model_dump() for problem in error.problems]
     if isinstance(error, SpecError):
-        found = {"message": problems[0]["message"], "type": "invalid_request_error", "code": "invalid_spec"}
-        found["param"] = problems[0]["param"] or None
-    return {"error": found, "problems": problems}
+        body = {"message": problems[0]["message"], "type": "invalid_request_error", "code": "invalid_spec"}
+        body["param"] = problems[0]["param"] or None
+    return {"error": body, "problems": problems}

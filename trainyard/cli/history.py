@@ -23,11 +23,11 @@ def events(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = False)
     Example: trainyard events last
     """
     with client_of(ctx) as client:
-        found = client.events(find_job(client, job_id).id)
+        result = client.events(find_job(client, job_id).id)
         if as_json:
-            print_json_lines(found)
+            print_json_lines(result)
             return
-        for event in found:
+        for event in result:
             print_line(f"{event.created_at:%Y-%m-%d %H:%M:%S}Z  {event.type:<20}  {_text(event)}")
 
 
@@ -43,12 +43,12 @@ def attempts(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = Fals
     Example: trainyard attempts last
     """
     with client_of(ctx) as client:
-        found = client.attempts(find_job(client, job_id).id)
+        result = client.attempts(find_job(client, job_id).id)
     headings = ("ATTEMPT", "SCHEDULER ID", "NODES", "FROM STEP", "STARTED", "RUNTIME", "EXIT REASON")
-    print_list(found, headings, _tried, as_json=as_json, none="no attempt yet", spare=("FROM STEP", "STARTED"))
+    print_list(result, headings, _attempt_row, as_json=as_json, none="no attempt yet", spare=("FROM STEP", "STARTED"))
 
 
-def _tried(attempt: AttemptResource) -> tuple[str, ...]:
+def _attempt_row(attempt: AttemptResource) -> tuple[str, ...]:
     began, ended = attempt.started_at, attempt.ended_at
     took = format_duration((ended - began).total_seconds()) if began and ended else "-"
     step = "-" if attempt.resumed_from_step is None else str(attempt.resumed_from_step)
@@ -67,8 +67,8 @@ def script(
     Example: trainyard script last
     """
     with client_of(ctx) as client:
-        found = client.script(find_job(client, job_id).id, attempt=attempt)
+        result = client.script(find_job(client, job_id).id, attempt=attempt)
     if as_json:
-        print_json(found)
+        print_json(result)
     else:
-        print_text(found.script if found.script.endswith("\n") else f"{found.script}\n")
+        print_text(result.script if result.script.endswith("\n") else f"{result.script}\n")

@@ -79,8 +79,8 @@ def list_jobs(
     elif any((name, by, since, until, labels, search, sweep)):
         print_error("no matching jobs")
     else:
-        told = f" with status {' or '.join(status)}" if status else " yet; try: trainyard submit digits_ddp --watch"
-        print_error(f"no jobs{told}")
+        suffix = f" with status {' or '.join(status)}" if status else " yet; try: trainyard submit digits_ddp --watch"
+        print_error(f"no jobs{suffix}")
 
 
 def _metadata(labels: list[str]) -> dict[str, str]:
@@ -106,13 +106,13 @@ def show(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -
         if as_json:
             print_json(job)
             return
-        found = comm_check_result(client, job)
+        result = comm_check_result(client, job)
     for label, value in _facts(job):
         print_line(f"{label:<12}{value}" if label else value)
     if job.error is not None and job.error.traceback:
         print(sanitize(job.error.traceback).rstrip())
-    if found is not None:
-        print_comm_check(found)
+    if result is not None:
+        print_comm_check(result)
 
 
 def _facts(job: JobResource) -> Iterator[tuple[str, str]]:
@@ -135,8 +135,8 @@ def _facts(job: JobResource) -> Iterator[tuple[str, str]]:
         yield "checkpoint", f"step {job.last_checkpoint_step}"
     if job.origin is not None:
         yield "origin", f"step {job.origin.step} of {job.origin.job_id}"
-    held = f" ({format_size(job.disk_bytes)})" if job.disk_bytes is not None else ""
-    yield "folder", job.run_directory + held
+    disk = f" ({format_size(job.disk_bytes)})" if job.disk_bytes is not None else ""
+    yield "folder", job.run_directory + disk
     for line in error_lines(job):
         yield "", line
 
@@ -173,19 +173,19 @@ def comm_check_result(client: Client, job: JobResource) -> Mapping[str, Any] | N
     """What the job's newest execution found; None for other jobs, and before there is something."""
     if job.spec.get("task") != "comm_check":
         return None
-    found = [event.data for event in client.events(job.id) if event.type == "comm_check"]
-    return found[-1] if found else None
+    result = [event.data for event in client.events(job.id) if event.type == "comm_check"]
+    return result[-1] if result else None
 
 
-def print_comm_check(found: Mapping[str, Any]) -> None:
+def print_comm_check(result: Mapping[str, Any]) -> None:
     """The world's operations; the artifact has the groups and all pairs."""
-    rows = [row for row in found.get("operations", ()) if isinstance(row, dict)]
+    rows = [row for row in result.get("operations", ()) if isinstance(row, dict)]
     print_table(("OPERATION", "MESSAGE", "TIME", "BUS BANDWIDTH"), [_operation_row(row) for row in rows])
-    slow = found.get("slowest_pair")
+    slow = result.get("slowest_pair")
     if isinstance(slow, dict):
         print_line(f"slowest pair: {slow.get('group')}, {_rate(slow)} at {format_size(int(slow.get('size_bytes', 0)))}")
-    for group, operations in found.get("not_in_backend", {}).items():
-        print_line(f"not in backend {found.get('backend')} ({group}): {', '.join(operations)}")
+    for group, operations in result.get("not_in_backend", {}).items():
+        print_line(f"not in backend {result.get('backend')} ({group}): {', '.join(operations)}")
     print_line("groups and pairs: trainyard artifacts JOB --download comm_check.json")
 
 

@@ -51,23 +51,23 @@ def metrics(
             texts = [
                 client.metrics_csv(j.id, keys or (), from_step=from_step, max_points=max_points, x=x) for j in jobs
             ]
-            _require_some(client, jobs, keys, there=any(text.count("\n") > 1 for text in texts) or bool(from_step))
+            _require_some(client, jobs, keys, has_points=any(text.count("\n") > 1 for text in texts) or bool(from_step))
             print_text(texts[0] if len(jobs) == 1 else "".join(_joined(jobs, texts)))
             return
         drawn = max_points if as_json else max_points or _DRAWN_POINTS
-        found = [client.metrics(j.id, keys or (), from_step=from_step, max_points=drawn, x=x) for j in jobs]
-        empty = not any(series.steps for one in found for series in one.series)
-        _require_some(client, jobs, keys, there=not empty or bool(from_step))
+        curves = [client.metrics(j.id, keys or (), from_step=from_step, max_points=drawn, x=x) for j in jobs]
+        empty = not any(series.steps for one in curves for series in one.series)
+        _require_some(client, jobs, keys, has_points=not empty or bool(from_step))
     if as_json:
-        for one in found:
+        for one in curves:
             print_json(one)
     elif empty:
         named = f" named {', '.join(keys)}" if keys else ""
         print_error(f"no metrics{named} {f'from step {from_step} on' if from_step else 'yet'}")
     elif keys:
-        print_plots(found)
+        print_plots(curves)
     else:
-        print_metrics(found)
+        print_metrics(curves)
 
 
 def _joined(jobs: Sequence[JobResource], texts: Sequence[str]) -> Iterator[str]:
@@ -78,40 +78,40 @@ def _joined(jobs: Sequence[JobResource], texts: Sequence[str]) -> Iterator[str]:
             yield f"{job.id},{line}\n"
 
 
-def _require_some(client: Client, jobs: Sequence[JobResource], keys: Sequence[str] | None, *, there: bool) -> None:
+def _require_some(client: Client, jobs: Sequence[JobResource], keys: Sequence[str] | None, *, has_points: bool) -> None:
     """Of jobs that are over, what is not there will not come. Raises NotFoundError."""
-    if not keys or there or not all(job.status in TERMINAL for job in jobs):
+    if not keys or has_points or not all(job.status in TERMINAL for job in jobs):
         return
     everything = client.metrics(jobs[0].id, max_points=_FEWEST_POINTS)
     known = ", ".join(series.key for series in everything.series if series.steps)
     raise NotFoundError(f"job {jobs[0].id} has no metrics named {', '.join(keys)}; it has: {known or 'none'}")
 
 
-def print_metrics(found: Sequence[MetricsResource]) -> None:
+def print_metrics(curves: Sequence[MetricsResource]) -> None:
     """One line a metric, and of several jobs one each."""
-    several = len(found) > 1
-    axis = AXIS_COLUMNS.get(found[0].axis, "").upper()
+    several = len(curves) > 1
+    axis = AXIS_COLUMNS.get(curves[0].axis, "").upper()
     rows = []
-    for one, series in _by_metric(found):
+    for one, series in _by_metric(curves):
         row = _row(series, one.axis)
         rows.append((row[0], one.job_id, *row[1:]) if several else row)
     headings = ("METRIC", *(("JOB",) if several else ()), "LAST", "MIN", "MAX", "STEP")
     print_table((*headings, *((axis,) if axis else ()), "CURVE"), rows, spare=("MAX", "MIN", "CURVE"))
 
 
-def print_plots(found: Sequence[MetricsResource]) -> None:
+def print_plots(curves: Sequence[MetricsResource]) -> None:
     """One drawing a metric and job."""
-    for one, series in _by_metric(found):
-        whose = f" of {one.job_id}" if len(found) > 1 else ""
+    for one, series in _by_metric(curves):
+        whose = f" of {one.job_id}" if len(curves) > 1 else ""
         print_line(f"{series.key}{whose}: {format_number(series.values[-1])} at {format_position(series, one.axis)}")
         print("\n".join(plot_series(series)))
 
 
-def _by_metric(found: Sequence[MetricsResource]) -> list[tuple[MetricsResource, Series]]:
+def _by_metric(curves: Sequence[MetricsResource]) -> list[tuple[MetricsResource, Series]]:
     """Every curve that is not empty, those of one metric beside each other."""
-    names = dict.fromkeys(series.key for one in found for series in one.series if series.steps)
+    names = dict.fromkeys(series.key for one in curves for series in one.series if series.steps)
     return [
-        (one, series) for key in names for one in found for series in one.series if series.key == key and series.steps
+        (one, series) for key in names for one in curves for series in one.series if series.key == key and series.steps
     ]
 
 
@@ -134,5 +134,5 @@ def format_x(x: float, axis: CurveAxis) -> str:
 
 def _row(series: Series, axis: CurveAxis) -> tuple[str, ...]:
     last, low, high = (format_metric(series.key, value) for value in (series.values[-1], *finite_range(series.values)))
-    there = (format_x(series.x[-1], axis),) if series.x else ()
-    return series.key, last, low, high, str(series.steps[-1]), *there, sparkline(series.values)
+    has_points = (format_x(series.x[-1], axis),) if series.x else ()
+    return series.key, last, low, high, str(series.steps[-1]), *has_points, sparkline(series.values)

@@ -92,7 +92,7 @@ def print_deleted(kind: str, id_: str, how: str, *, as_json: bool) -> None:
 
 
 def print_list(
-    found: Sequence[R],
+    items: Sequence[R],
     headings: Sequence[str],
     row: Callable[[R], Sequence[str | Text]],
     *,
@@ -106,11 +106,11 @@ def print_list(
         none: what is said, on stderr, of an empty one; without it the headings stand alone.
     """
     if as_json:
-        print_json_lines(found)
-    elif none and not found:
+        print_json_lines(items)
+    elif none and not items:
         print_error(none)
     else:
-        print_table(headings, [row(one) for one in found], spare=spare)
+        print_table(headings, [row(one) for one in items], spare=spare)
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]], *, spare: Sequence[str] = ()) -> None:
@@ -123,7 +123,7 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]], *
     columns = list(zip(headings, zip(*cells, strict=True), strict=True)) if cells else [(h, ()) for h in headings]
     screen = console()
     for heading in spare:
-        if sum(map(_wanted_width, columns)) <= screen.width:
+        if sum(map(_min_column_width, columns)) <= screen.width:
             break
         columns = [column for column in columns if column[0] != heading]
     out = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
@@ -138,10 +138,10 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]], *
 def fits_terminal(columns: Iterable[tuple[str, Sequence[str]]]) -> bool:
     """Whether all of these, each a heading and its cells, can be read beside each other."""
     texts = [(heading, [Text(one_line(cell)) for cell in cells]) for heading, cells in columns]
-    return sum(map(_wanted_width, texts)) <= console().width
+    return sum(map(_min_column_width, texts)) <= console().width
 
 
-def _wanted_width(column: tuple[str, Sequence[Text]]) -> int:
+def _min_column_width(column: tuple[str, Sequence[Text]]) -> int:
     """Of an id or curve all, of other text enough to be read."""
     heading, cells = column
     widths = [cell.cell_len if _is_whole(cell) else min(cell.cell_len, _READABLE) for cell in cells]
@@ -156,9 +156,9 @@ def status_text(status: str) -> Text:
     return Text(status, style=_STATUS_STYLE.get(status, ""))
 
 
-def format_age(moment: datetime) -> str:
+def format_age(time: datetime) -> str:
     """`3 min ago`."""
-    return f"{format_duration((datetime.now(UTC) - moment).total_seconds())} ago"
+    return f"{format_duration((datetime.now(UTC) - time).total_seconds())} ago"
 
 
 def format_duration(seconds: float) -> str:

@@ -45,68 +45,70 @@ def plan(
     Example: trainyard plan spec.yaml --set gpus=8
     """
     with client_of(ctx) as client:
-        found = client.plan(read_spec(client, source, settings or []), ask_scheduler=ask)
-        if found.ask is not None:
-            found = found.model_copy(update={"ask": _answered(client, found.ask, time.monotonic() + patience)})
+        result = client.plan(read_spec(client, source, settings or []), ask_scheduler=ask)
+        if result.ask is not None:
+            result = result.model_copy(
+                update={"ask": _wait_for_estimate(client, result.ask, time.monotonic() + patience)}
+            )
     if as_json:
-        print_json(found)
+        print_json(result)
     else:
-        _show(found, with_script=with_script)
-    raise typer.Exit(FAILED if found.fits is False else 0)
+        _show(result, with_script=with_script)
+    raise typer.Exit(FAILED if result.fits is False else 0)
 
 
-def _show(found: PlanResource, *, with_script: bool) -> None:
-    for line in _summary(found):
+def _show(result: PlanResource, *, with_script: bool) -> None:
+    for line in _summary(result):
         print_line(line)
-    if found.strategies:
-        each = "PER RANK" if found.accelerator == "cpu" else "PER GPU"
+    if result.strategies:
+        each = "PER RANK" if result.accelerator == "cpu" else "PER GPU"
         headings = ("STRATEGY", "FITS", each, "WEIGHTS", "GRADS", "OPTIMIZER", "ACTIVATIONS", "OTHER", "MICRO SIZE")
         spare = ("OTHER", "GRADS", "OPTIMIZER", "WEIGHTS", "ACTIVATIONS")
-        print_table(headings, [_row(one) for one in found.strategies], spare=spare)
-        if any(one.fits is None for one in found.strategies):
+        print_table(headings, [_row(one) for one in result.strategies], spare=spare)
+        if any(one.fits is None for one in result.strategies):
             print_line("?: unknown, because the available memory or the model's activation memory is unknown")
-    if found.ask is not None:
-        print_line(_told(found.ask))
-    for change in found.changes:
+    if result.ask is not None:
+        print_line(_estimate_line(result.ask))
+    for change in result.changes:
         print_line(f"would fit: {change.message}")
-    for warning in found.warnings:
+    for warning in result.warnings:
         print_error(f"note: {warning}")
-    if with_script and found.script:
-        print_text(found.script if found.script.endswith("\n") else f"{found.script}\n")
+    if with_script and result.script:
+        print_text(result.script if result.script.endswith("\n") else f"{result.script}\n")
 
 
-def _answered(client: Client, asked: AskResource, until: float) -> AskResource:
+def _wait_for_estimate(client: Client, estimate: AskResource, until: float) -> AskResource:
     """The scheduler's answer, or the question where there is none in time."""
-    while asked.state == "waiting" and asked.id is not None and time.monotonic() < until:
+    while estimate.state == "waiting" and estimate.id is not None and time.monotonic() < until:
         time.sleep(_ASK_SECONDS)
-        asked = client.ask(asked.id)
-    return asked
+        estimate = client.ask(estimate.id)
+    return estimate
 
 
-def _told(asked: AskResource) -> str:
-    if asked.state == "waiting":
-        return f"the scheduler has not answered yet: GET /v1/asks/{asked.id} will"
-    if asked.estimated_start is None:
-        return asked.message
-    seconds = (asked.estimated_start - datetime.now(UTC)).total_seconds()
-    return f"{asked.message} ({f'in {format_duration(seconds)}' if seconds > 0 else 'at once'})"
+def _estimate_line(estimate: AskResource) -> str:
+    if estimate.state == "waiting":
+        return f"the scheduler has not answered yet: GET /v1/asks/{estimate.id} will"
+    if estimate.estimated_start is None:
+        return estimate.message
+    seconds = (estimate.estimated_start - datetime.now(UTC)).total_seconds()
+    return f"{estimate.message} ({f'in {format_duration(seconds)}' if seconds > 0 else 'at once'})"
 
 
-def _summary(found: PlanResource) -> Iterator[str]:
-    if found.model is not None:
-        part = f", {found.model.trained:,} of them trained" if found.model.trained < found.model.parameters else ""
-        yield f"{found.model.parameters:,} parameters{part}"
-    if found.gpus:
-        yield ("each rank: " if found.accelerator == "cpu" else "GPUs: ") + ", ".join(
+def _summary(result: PlanResource) -> Iterator[str]:
+    if result.model is not None:
+        part = f", {result.model.trained:,} of them trained" if result.model.trained < result.model.parameters else ""
+        yield f"{result.model.parameters:,} parameters{part}"
+    if result.gpus:
+        yield ("each rank: " if result.accelerator == "cpu" else "GPUs: ") + ", ".join(
             f"{gpu.type or 'unknown type'} ({_memory(gpu.least_bytes) if gpu.least_bytes else 'memory unknown'})"
-            for gpu in found.gpus
+            for gpu in result.gpus
         )
-    yield f"strategy {found.strategy}: {found.why}"
-    yield found.verdict
-    if host := next((one.host_bytes for one in found.strategies if one.chosen), None):
+    yield f"strategy {result.strategy}: {result.why}"
+    yield result.verdict
+    if host := next((one.host_bytes for one in result.strategies if one.chosen), None):
         yield f"host memory: roughly {_memory(host)} for each rank"
-    if found.disk is not None:
-        disk = found.disk
+    if result.disk is not None:
+        disk = result.disk
         checkpoints = f"{disk.checkpoints} checkpoints of {format_size(disk.checkpoint_bytes)}"
         yield f"disk: {format_size(disk.total_bytes)} at most ({checkpoints}, export {format_size(disk.export_bytes)})"
 

@@ -68,9 +68,9 @@ class RunState:
 
     def values(self) -> list[str]:
         """The few metrics that everyone looks at."""
-        found = ((label, self.metrics.get(key)) for key, label in SHOWN.items())
+        labelled = ((label, self.metrics.get(key)) for key, label in SHOWN.items())
         return [
-            *(f"{label} {format_number(value)}" for label, value in found if value is not None),
+            *(f"{label} {format_number(value)}" for label, value in labelled if value is not None),
             *self._throughput(),
         ]
 

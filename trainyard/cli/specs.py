@@ -76,22 +76,22 @@ def read_value(option: str, given: str, text: str, path: str) -> Any:
     try:
         return load_yaml(text, all_text=textual)
     except SpecError as error:
-        found = _PLACE.sub("", error.problems[0].message)
-        raise UsageError(f"{option} {given}: the value is not valid YAML ({found})") from None
+        problem = _PLACE.sub("", error.problems[0].message)
+        raise UsageError(f"{option} {given}: the value is not valid YAML ({problem})") from None
 
 
 def find_code(document: dict[str, Any], source: str) -> Path | None:
     """The folder to upload where nobody named one: the spec file's own, or the presets', if the program is in it."""
-    wanted = expected_code_files(document.get("task"), document.get("target"), document.get("argv"))
+    expected = expected_code_files(document.get("task"), document.get("target"), document.get("argv"))
     if document.get("code") is not None:
         return None
     spec = Path(source)
     here = source == "-" or _is_readable(spec)
     folder = spec.resolve().parent if spec.is_file() else Path.cwd() if here else code_folder()
-    if any((folder / file).is_file() for file in wanted):
+    if any((folder / file).is_file() for file in expected):
         return folder
-    if document.get("task") == "script" and wanted and document["argv"][0] != "-m":
-        raise UsageError(f"argv: there is no file {wanted[0]!r} in {folder}; name its folder with --code")
+    if document.get("task") == "script" and expected and document["argv"][0] != "-m":
+        raise UsageError(f"argv: there is no file {expected[0]!r} in {folder}; name its folder with --code")
     return None
 
 

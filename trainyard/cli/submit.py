@@ -81,11 +81,11 @@ def templates(
     """
     with client_of(ctx) as client:
         if name is not None:
-            found = client.template(name)
+            preset = client.template(name)
             if as_json:
-                print_json(found)
+                print_json(preset)
             else:
-                print_text(as_yaml(found))
+                print_text(as_yaml(preset))
             return
         presets = client.templates()
     if as_json:

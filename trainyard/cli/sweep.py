@@ -109,11 +109,11 @@ def sweeps(
     """
     with client_of(ctx) as client:
         if sweep_id is not None:
-            found = find_sweep(client, sweep_id)
+            detail = find_sweep(client, sweep_id)
             if as_json:
-                print_json(found)
+                print_json(detail)
             else:
-                show(found)
+                show(detail)
             return
         listed = list(itertools.islice(client.sweeps(), limit))
     if as_json:
@@ -134,15 +134,15 @@ def sweep_cancel(ctx: typer.Context, sweep_id: SweepArgument, as_json: JsonOptio
     Example: trainyard sweep-cancel last
     """
     with client_of(ctx) as client:
-        found = find_sweep(client, sweep_id)
-        if set(found.counts) <= TERMINAL:
-            message = f"sweep {found.id} has already ended ({_tally(found.counts)}); there is nothing to cancel"
+        detail = find_sweep(client, sweep_id)
+        if set(detail.counts) <= TERMINAL:
+            message = f"sweep {detail.id} has already ended ({_tally(detail.counts)}); there is nothing to cancel"
             raise ConflictError(message, code="sweep_finished")
-        found = client.cancel_sweep(found.id)
+        detail = client.cancel_sweep(detail.id)
     if as_json:
-        print_json(found)
+        print_json(detail)
     else:
-        print_line(f"sweep {found.id}: cancellation requested; {_tally(found.counts)}")
+        print_line(f"sweep {detail.id}: cancellation requested; {_tally(detail.counts)}")
 
 
 def find_sweep(client: Client, reference: str) -> SweepDetail:
@@ -161,9 +161,9 @@ def find_sweep(client: Client, reference: str) -> SweepDetail:
     try:
         return client.sweep(reference)
     except NotFoundError:
-        known = list(itertools.islice(client.sweeps(), SEARCH_LIMIT))
-        matches = [one.id for one in known if is_abbreviation(reference, one.id)]
-        matches = matches or [one.id for one in known if one.name == reference][:1]
+        listed = list(itertools.islice(client.sweeps(), SEARCH_LIMIT))
+        matches = [one.id for one in listed if is_abbreviation(reference, one.id)]
+        matches = matches or [one.id for one in listed if one.name == reference][:1]
         if not matches:
             raise NotFoundError(f"there is no sweep {reference!r}", code="sweep_not_found") from None
     if len(matches) > 1:
@@ -190,41 +190,41 @@ def parse_grid(grid: list[str]) -> dict[str, list[Any]]:
     return axes
 
 
-def show(found: SweepDetail) -> None:
-    print_line(f"sweep       {found.id} ({found.name})")
-    print_line(f"created     {format_age(found.created_at)} by {found.created_by}")
-    together = f", {found.max_parallel} at once" if found.max_parallel else ""
-    print_line(f"jobs        {_tally(found.counts)}{together}")
+def show(detail: SweepDetail) -> None:
+    print_line(f"sweep       {detail.id} ({detail.name})")
+    print_line(f"created     {format_age(detail.created_at)} by {detail.created_by}")
+    together = f", {detail.max_parallel} at once" if detail.max_parallel else ""
+    print_line(f"jobs        {_tally(detail.counts)}{together}")
     rows: list[tuple[str | Text, ...]] = []
-    for member in found.members:
+    for member in detail.members:
         step = f"{member.progress.step}/{member.progress.total_steps}" if member.progress else "-"
-        values = [str(member.values.get(field, "-")) for field in found.fields]
+        values = [str(member.values.get(field, "-")) for field in detail.fields]
         loss = format_number(member.metrics.get("eval/loss", member.metrics.get("train/loss")))
         rows.append((member.job_id, *values, status_text(member.status or "deleted"), step, loss))
-    print_table(("JOB", *found.fields, "STATUS", "STEP", "LOSS"), rows)
+    print_table(("JOB", *detail.fields, "STATUS", "STEP", "LOSS"), rows)
 
 
-def _follow(client: Client, found: SweepDetail, *, as_json: bool) -> int:
+def _follow(client: Client, detail: SweepDetail, *, as_json: bool) -> int:
     """A line whenever something changes, until all are over; the exit code of the worst."""
-    said = ""
+    previous = ""
     try:
         while True:
-            tally = _tally(found.counts)
-            if tally != said and not as_json:
+            tally = _tally(detail.counts)
+            if tally != previous and not as_json:
                 print_line(tally)
-            said = tally
-            if set(found.counts) <= TERMINAL:
+            previous = tally
+            if set(detail.counts) <= TERMINAL:
                 break
             time.sleep(_LOOK_SECONDS)
-            found = client.sweep(found.id)
+            detail = client.sweep(detail.id)
     except KeyboardInterrupt:
-        print_error(f"stopped watching; the jobs continue. To cancel them: trainyard sweep-cancel {found.id}")
+        print_error(f"stopped watching; the jobs continue. To cancel them: trainyard sweep-cancel {detail.id}")
         return INTERRUPTED
     if as_json:
-        print_json(found)
+        print_json(detail)
     else:
-        show(found)
-    return FAILED if found.counts.get("failed") else CANCELLED if found.counts.get("cancelled") else 0
+        show(detail)
+    return FAILED if detail.counts.get("failed") else CANCELLED if detail.counts.get("cancelled") else 0
 
 
 def _tally(counts: Any) -> str:

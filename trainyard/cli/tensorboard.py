@@ -49,12 +49,12 @@ def _folder(job: JobResource) -> str:
 
 
 def _write(client: Client, job: JobResource, folder: Path, checksum: Callable[[bytes], int]) -> int:
-    found = client.metrics(job.id).series
+    series_list = client.metrics(job.id).series
     folder.mkdir(parents=True, exist_ok=True)
     # One name, so that writing again replaces what was there instead of showing every point twice.
     path = folder / f"events.out.tfevents.0000000000.{job.id}"
-    aside = path.with_suffix(".partial")
-    with aside.open("wb") as file:
-        file.writelines(records(found, checksum))
-    aside.replace(path)
-    return sum(len(series.steps) for series in found)
+    partial = path.with_suffix(".partial")
+    with partial.open("wb") as file:
+        file.writelines(records(series_list, checksum))
+    partial.replace(path)
+    return sum(len(series.steps) for series in series_list)

@@ -53,9 +53,9 @@ def list_tokens(ctx: typer.Context, as_json: JsonOption = False) -> None:
     Example: trainyard tokens list
     """
     with client_of(ctx) as client:
-        found = list(client.tokens())
+        listed = list(client.tokens())
     print_list(
-        found,
+        listed,
         ("ID", "NAME", "ROLE", "CODE", "CREATED", "LAST USED", "STATE"),
         _row,
         as_json=as_json,
@@ -119,5 +119,5 @@ def _state(token: TokenResource) -> str:
     return f"expired {format_age(token.expires_at)}" if passed else f"valid until {token.expires_at:%Y-%m-%d}"
 
 
-def _until(moment: datetime | None) -> str:
-    return f", valid until {moment:%Y-%m-%d %H:%M}Z" if moment else ""
+def _until(time: datetime | None) -> str:
+    return f", valid until {time:%Y-%m-%d %H:%M}Z" if time else ""

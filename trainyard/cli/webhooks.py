@@ -56,9 +56,9 @@ def list_webhooks(ctx: typer.Context, as_json: JsonOption = False) -> None:
     Example: trainyard webhooks list
     """
     with client_of(ctx) as client:
-        found = list(client.webhooks())
+        listed = list(client.webhooks())
     headings = ("ID", "URL", "STATUSES", "JOBS", "OWNER", "STATE")
-    print_list(found, headings, _row, as_json=as_json, none="no webhooks yet", spare=("OWNER", "JOBS"))
+    print_list(listed, headings, _row, as_json=as_json, none="no webhooks yet", spare=("OWNER", "JOBS"))
 
 
 def _row(hook: WebhookResource) -> tuple[str, ...]:
@@ -98,18 +98,18 @@ def deliveries(ctx: typer.Context, webhook_id: WebhookArgument, as_json: JsonOpt
     Example: trainyard webhooks deliveries whk_01...
     """
     with client_of(ctx) as client:
-        found = list(client.deliveries(webhook_id))
+        listed = list(client.deliveries(webhook_id))
     headings = ("ID", "TYPE", "JOB", "CREATED", "STATE", "ATTEMPTS", "ERROR")
     print_list(
-        found,
+        listed,
         headings,
-        _told,
+        _delivery_row,
         as_json=as_json,
         none="no deliveries yet",
         spare=("ID", "TYPE", "ATTEMPTS", "CREATED"),
     )
 
 
-def _told(one: DeliveryResource) -> tuple[str, ...]:
-    job, told = one.job_id or "-", format_age(one.created_at)
-    return one.id, one.type, job, told, one.state, str(one.attempts), one.error or ""
+def _delivery_row(delivery: DeliveryResource) -> tuple[str, ...]:
+    job, created = delivery.job_id or "-", format_age(delivery.created_at)
+    return delivery.id, delivery.type, job, created, delivery.state, str(delivery.attempts), delivery.error or ""

@@ -25,8 +25,8 @@ SHARDED = frozenset({"zero1", "zero2", "fsdp", "hsdp"})
 
 def ineffective_fields(spec: TrainingSpec) -> list[Problem]:
     """Return a problem for every field that differs from its default but has no effect in this spec."""
-    found = _in_loop(spec) if spec.task in LOOP_TASKS else _without_loop(spec)
-    return [Problem(param=param, message=message) for param, message in found]
+    problems = _in_loop(spec) if spec.task in LOOP_TASKS else _without_loop(spec)
+    return [Problem(param=param, message=message) for param, message in problems]
 
 
 def _without_loop(spec: TrainingSpec) -> Iterator[tuple[str, str]]:

@@ -115,10 +115,10 @@ class TrainingSpec(Strict):
 
 def _conflicts(spec: TrainingSpec) -> list[Problem]:
     """Return a problem for every conflict between fields, with the field to change."""
-    found: list[Problem] = []
+    problems: list[Problem] = []
 
     def refuse(param: str, message: str) -> None:
-        found.append(Problem(param=param, message=message))
+        problems.append(Problem(param=param, message=message))
 
     if spec.task in LOOP_TASKS:
         if (spec.steps is None) == (spec.epochs is None):
@@ -134,7 +134,7 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
         present = getattr(spec, field) is not None
         if present != (spec.task == task):
             refuse(field, f"is for task `{task}` only" if present else f"is required for task `{task}`")
-    found += code_problems(spec.task, spec.target, spec.argv, spec.code)
+    problems += code_problems(spec.task, spec.target, spec.argv, spec.code)
     if spec.strategy == "single" and spec.gpus != 1:
         refuse("gpus", f"is {spec.gpus}, but strategy `single` has exactly one rank; use `ddp` or set `gpus: 1`")
     if isinstance(spec.batch.micro_size, int) and spec.batch.micro_size > spec.batch.size:
@@ -154,7 +154,7 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
         refuse("gpus", f"is {spec.gpus}, fewer than `fsdp.replicas` {spec.fsdp.replicas}; each replica needs a rank")
     elif spec.strategy == "hsdp" and spec.gpus % spec.fsdp.replicas:
         refuse("fsdp.replicas", f"is {spec.fsdp.replicas}, which does not divide `gpus` {spec.gpus}")
-    return found
+    return problems
 
 
 def excluded_by(chosen: Mapping[str, Any]) -> dict[str, None]:

@@ -34,9 +34,9 @@ def without(field: str) -> dict[str, Any]:
         (
             {**SPEC, "gpus": 4, "batch": {"size": 3}},
             "batch.size",
-            "is 3, smaller than the 4 ranks of `gpus`: some would idle",
+            "is 3, smaller than the 4 ranks of `gpus`",
         ),
-        ({**SPEC, "name": "two\nlines"}, "name", "holds a character that is not allowed here"),
+        ({**SPEC, "name": "two\nlines"}, "name", "contains a character that is not allowed"),
         ({**SPEC, "optimizer": {"lr": -1}}, "optimizer.lr", "must be greater than 0"),
         ({**SPEC, "strategy": "dp"}, "strategy", "`dp` needs GPUs, and this service's workers have none; use `ddp`"),
         (
@@ -108,7 +108,7 @@ def without(field: str) -> dict[str, Any]:
         (
             {**SPEC, "resources": {"partition": "x\n#SBATCH"}},
             "resources.partition",
-            "holds a character that is not allowed here",
+            "contains a character that is not allowed",
         ),
     ],
 )
@@ -368,4 +368,4 @@ def test_what_is_no_rank_is_told_what_one_is(world: World, path: str) -> None:
     answer = world.client.get(f"/v1/jobs/{world.submit()}/{path}")
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (422, "rank")
-    assert error["message"] == "must be the number of a rank, such as 0, or `launch` for the launcher"
+    assert error["message"] == "must be a rank, such as 0, or `launch` for the launcher"

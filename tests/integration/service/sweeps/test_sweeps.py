@@ -91,7 +91,7 @@ def test_a_field_and_a_part_of_it_do_not_go_together(world: World) -> None:
         answer = world.client.post("/v1/sweeps", json={"spec": SPEC, **body})
         assert (answer.status_code, answer.json()["error"]["param"]) == (422, param)
         assert answer.json()["error"]["message"] == (
-            "has `optimizer.lr` and also `optimizer`, of which it is a part: one would undo the other"
+            "has `optimizer.lr` and also `optimizer`, which overlap"
         )
 
 
