@@ -141,8 +141,7 @@ class Batch(Strict):
     micro_size: PositiveInt | Literal["auto"] = "auto"
     """Examples of one forward pass on one rank; gradients are accumulated to `size`. `auto`: the largest that fits."""
     last: Literal["keep", "drop", "pad"] = "keep"
-    """An epoch's incomplete last batch is used as it is (`keep`), skipped (`drop`), or filled from the start of the
-    epoch (`pad`)."""
+    """Incomplete last batch of an epoch: use it (`keep`), skip it (`drop`), or fill it from its start (`pad`)."""
 
 
 class Optimizer(Strict):

@@ -81,7 +81,7 @@ def test_a_value_that_stands_twice_is_named(world: World) -> None:
     answer = world.client.post("/v1/sweeps", json={**BODY, "grid": {"optimizer.lr": [0.1, 0.2, 0.1]}})
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (422, "grid.optimizer.lr")
-    assert "has 0.1 twice" in error["message"]
+    assert "contains 0.1 twice" in error["message"]
 
 
 def test_a_field_and_a_part_of_it_do_not_go_together(world: World) -> None:
@@ -91,7 +91,7 @@ def test_a_field_and_a_part_of_it_do_not_go_together(world: World) -> None:
         answer = world.client.post("/v1/sweeps", json={"spec": SPEC, **body})
         assert (answer.status_code, answer.json()["error"]["param"]) == (422, param)
         assert answer.json()["error"]["message"] == (
-            "has `optimizer.lr` and also `optimizer`, which overlap"
+            "contains `optimizer.lr` and `optimizer`, which overlap"
         )
 
 
