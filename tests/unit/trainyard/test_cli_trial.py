@@ -3,17 +3,17 @@
 import asyncio
 import json
 import sys
-from types import SimpleNamespace
 
 import httpx
 import pytest
+import typer
 from rich.text import Text
 
 import trainyard.cli
 from tests.unit.trainyard.fake_service import TIME, FakeService, job, page
 from tests.unit.trainyard.test_cli import CHECKPOINT
 from tests.unit.trainyard.test_cli_errors import UNKNOWN
-from trainyard.cli import asking, output
+from trainyard.cli import output
 from trainyard.client import ConflictError, NotFoundError
 
 OVER = job("a1", status="succeeded")
@@ -27,7 +27,7 @@ def ends(result, code, line):
     assert result.exception is None or isinstance(result.exception, SystemExit)
 
 
-class TestTheQuestionBeforeDeleting:
+class TestConfirmation:
     @pytest.fixture(autouse=True)
     def deletable(self, service):
         service.on("GET", "/v1/jobs/a1", OVER)
@@ -35,16 +35,19 @@ class TestTheQuestionBeforeDeleting:
     def deleted(self, service):
         return [request.method for request in service.requests].count("DELETE")
 
-    def test_nobody_answers(self, service, run):
+    def test_closed_standard_input_is_an_error(self, service, run):
         line = "error: no answer on standard input; use --yes to delete without a prompt"
         ends(run("delete", "a1", input=""), 2, line)
         assert not self.deleted(service)
 
-    def test_the_answer_is_an_interruption(self, service, run, monkeypatch):
-        def interrupted():
-            raise KeyboardInterrupt
+    def test_ctrl_c_deletes_nothing(self, service, run, monkeypatch):
+        def interrupted(_):
+            try:
+                raise KeyboardInterrupt
+            except KeyboardInterrupt:
+                raise typer.Abort from None
 
-        monkeypatch.setattr(asking, "sys", SimpleNamespace(stdin=SimpleNamespace(readline=interrupted)))
+        monkeypatch.setattr("typer.confirm", interrupted)
         ends(run("delete", "a1"), 130, "interrupted; not deleted")
         assert not self.deleted(service)
 

@@ -58,7 +58,7 @@ def test_each_command_that_answers_does_so_to_programs(path):
 
 def test_commands_stand_under_headings(run):
     shown = run("--help").stdout
-    places = [shown.index(f"\n{heading}:") for heading in ("Train", "Look", "Steer", "Take home", "Run the service")]
+    places = [shown.index(f"\n{heading}:") for heading in ("Train", "Inspect", "Control", "Results", "Run the service")]
     assert places == sorted(places)
     assert shown.count("\n  submit ") == 1
 

@@ -45,7 +45,7 @@ def test_what_it_shows(service, run):
     done = run_plan(service, run)
     assert [" ".join(line.split()) for line in done.stdout.splitlines()] == [
         "1,234,567 parameters, 1,000 of them trained",
-        "GPUs: t4 (4 GiB), odd (memory not known)",
+        "GPUs: t4 (4 GiB), odd (memory unknown)",
         "strategy ddp: the spec says so",
         "does not fit: needs about 6 GiB of 4 GiB per GPU",
         "host memory: roughly 1 GiB for each rank",
