@@ -101,4 +101,6 @@ def pace(tmp_path: Path) -> Iterator[Pace]:
     made.set(0)
 
 
-on_both_databases = pytest.mark.parametrize("service", ["sqlite", "postgres"], indirect=True)
+on_both_databases = pytest.mark.parametrize(
+    "service", ["sqlite", pytest.param("postgres", marks=pytest.mark.smoke)], indirect=True
+)

@@ -52,12 +52,12 @@ def test_a_job_is_paused_resumed_cancelled_and_tried_again(world: World, run: An
     job = world.submit()
     assert "pause requested; status: queued" in run("pause", "last")
     world.tick()
-    assert f"job {job}: paused: paused before it was started" in run("pause", job)
+    assert f"job {job}: paused: Paused before the start." in run("pause", job)
     assert json.loads(run("resume", job, "--json"))["desired"] == "run"
     run("cancel", job)
     world.tick()
-    assert "cancelled already" in run("pause", job, code=7)
-    assert "to be tried again from its beginning" in run("retry", job, "--from-scratch")
+    assert "already been cancelled" in run("pause", job, code=7)
+    assert "queued to run again from the beginning" in run("retry", job, "--from-scratch")
 
 
 def test_checkpoints_are_listed_downloaded_forked_and_deleted(world: World, run: Any, tmp_path: Path) -> None:

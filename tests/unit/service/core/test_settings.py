@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from service.__main__ import main
 from service.cluster.placement import Place
 from service.core.errors import ServiceError
 from service.core.settings import Settings, misspelled_variables
+from service.main import main
 from service.planner.script import preview
 from trainyard.contract.spec.resolve import resolve
 from trainyard.contract.spec.templates import fill_template
@@ -57,7 +57,7 @@ def test_a_file_that_is_no_secret_is_refused(tmp_path: Path) -> None:
 
     shared = private(tmp_path / "shared", "x")
     shared.chmod(0o644)
-    with pytest.raises(ServiceError, match="can be read by others: chmod 600"):
+    with pytest.raises(ServiceError, match="readable by others: chmod 600"):
         url_with(shared)
     with pytest.raises(ServiceError, match="is empty"):
         url_with(private(tmp_path / "empty", "\n"))
