@@ -72,11 +72,15 @@ def list_jobs(
             print_json_lines(jobs)
             return
         rows = [_row(job) for job in jobs]
+    filtered = any((name, by, since, until, labels, search, sweep))
+    _print_jobs(rows, status, filtered=filtered)
+
+
+def _print_jobs(rows: list[tuple[str | Text, ...]], status: list[str] | None, *, filtered: bool) -> None:
     if rows:
-        print_table(
-            ("JOB", "NAME", "STATUS", "STEP", "LOSS", "CREATED", "BY"), rows, spare=("BY", "CREATED", "LOSS", "STEP")
-        )
-    elif any((name, by, since, until, labels, search, sweep)):
+        headings = ("JOB", "NAME", "STATUS", "STEP", "LOSS", "CREATED", "BY")
+        print_table(headings, rows, spare=("BY", "CREATED", "LOSS", "STEP"))
+    elif filtered:
         print_error("no matching jobs")
     else:
         suffix = f" with status {' or '.join(status)}" if status else " yet; try: trainyard submit digits_ddp --watch"

@@ -92,9 +92,7 @@ def test_field_and_its_subfield_cannot_be_combined(world: World) -> None:
     for param, body in (("grid", {"grid": grid}), ("members.0", {"members": [part | whole]})):
         answer = world.client.post("/v1/sweeps", json={"spec": SPEC, **body})
         assert (answer.status_code, answer.json()["error"]["param"]) == (422, param)
-        assert answer.json()["error"]["message"] == (
-            "contains `optimizer.lr` and `optimizer`, which overlap"
-        )
+        assert answer.json()["error"]["message"] == ("contains `optimizer.lr` and `optimizer`, which overlap")
 
 
 @pytest.mark.parametrize(
