@@ -54,7 +54,7 @@ class Services:
     notify_reconciler: Callable[[], None] = field(default=_ignore)
     """Tells the reconciler that there is something to do; losing it only costs time."""
     notify_cleanup: Callable[[], None] = field(default=_ignore)
-    """Tells the housekeeper that there is something to remove."""
+    """Wakes the maintenance task, because there is something to remove."""
     notify_webhooks: Callable[[], None] = field(default=_ignore)
     """Tells who sends to webhooks that there is a message."""
     resolver: Resolver = resolve_host

@@ -13,7 +13,7 @@ from trainyard.contract.wire.pages import ErrorEnvelope
 _EXAMPLES: dict[int, tuple[str, str, str, str | None, str]] = {
     400: ("The body cannot be read.", "invalid_request_error", "invalid_json", None, "the body is not valid JSON"),
     401: ("No token, or none that is good.", "authentication_error", "invalid_token", None, "a valid token is needed"),
-    403: ("A good token, for other things.", "permission_error", "forbidden", None, "a viewer's token can only read"),
+    403: ("A good token, for other things.", "permission_error", "forbidden", None, "a viewer can only read"),
     404: ("There is no such thing.", "not_found_error", "job_not_found", "job_id", "there is no job 'job_x'"),
     408: ("The body comes too slowly.", "invalid_request_error", "request_timeout", None, "the body comes too slowly"),
     409: ("Not now.", "conflict_error", "job_finished", None, "the job has succeeded already"),
