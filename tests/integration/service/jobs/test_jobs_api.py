@@ -163,7 +163,7 @@ def test_readiness_reports_an_unreachable_scheduler_and_stays_ready(world: World
     world.tick()
     assert stranger.get("/readyz").json()["status"] == "ok"
     world.clock.advance(3600)
-    assert "does a reconciler run?" in stranger.get("/readyz").json()["checks"]["scheduler"]
+    assert "is a reconciler running?" in stranger.get("/readyz").json()["checks"]["scheduler"]
 
 
 def test_role_limits_what_a_token_can_do(world: World) -> None:
