@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fastapi import Depends, Header, Query, Request
+from fastapi import Depends, Query, Request
 from fastapi import Path as PathParam
 from pydantic import AwareDatetime, BeforeValidator
 
@@ -230,21 +230,3 @@ QueryTimestamp = Annotated[AwareDatetime, BeforeValidator(reject_number), Before
 """A time in a query: RFC 3339 with a time zone."""
 
 AttemptNumber = Annotated[int | None, Query(ge=1, le=1_000_000, description="Default: the newest attempt.")]
-
-UnsupportedIdempotencyKey = Annotated[
-    str | None, Header(alias="Idempotency-Key", description="Not supported: the response contains a secret.")
-]
-
-
-def reject_idempotency_key(key: str | None) -> None:
-    """Reject an idempotency key on a route whose response contains a secret, which is never stored for a replay.
-
-    Raises:
-        InvalidRequestError: the request has a key.
-    """
-    if key is not None:
-        raise InvalidRequestError(
-            "is not supported by this route: its response contains a secret, which is not stored",
-            param="Idempotency-Key",
-            code="not_replayable",
-        )

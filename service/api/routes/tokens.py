@@ -12,10 +12,9 @@ from service.api.dependencies import (
     Services,
     ServicesDep,
     TokenWindowDep,
-    UnsupportedIdempotencyKey,
     UserDep,
-    reject_idempotency_key,
 )
+from service.api.idempotency import UnsupportedKey, reject_key
 from service.audit.repository import AuditFilter, AuditRepository
 from service.auth.repository import TokenRepository
 from service.auth.token_service import issue, revoke
@@ -32,14 +31,10 @@ TokenId = Annotated[str, Path(pattern=r"^[0-9a-f]{8,16}$")]
 
 @router.post("", status_code=201, operation_id="create_token")
 def create(
-    services: ServicesDep,
-    admin: AdminDep,
-    now: NowDep,
-    body: TokenRequest,
-    idempotency_key: UnsupportedIdempotencyKey = None,
+    services: ServicesDep, admin: AdminDep, now: NowDep, body: TokenRequest, idempotency_key: UnsupportedKey = None
 ) -> NewTokenResource:
     """Create a token. `token` in the response is its secret, which is shown only once."""
-    reject_idempotency_key(idempotency_key)
+    reject_key(idempotency_key)
     token, secret = issue(services.database, admin, body, now)
     return NewTokenResource(**token_resource(services, token).model_dump(), token=secret)
 
@@ -80,10 +75,10 @@ def list_audit(
 ) -> Page[AuditResource]:
     """List audit entries, newest first: who changed what, when, from which address, and the outcome."""
     after = int(window.after.removeprefix("aud_")) if window.after else None
-    filter_ = AuditFilter(actor, action, target, outcome, created_after, created_before)
+    wanted = AuditFilter(actor, action, target, outcome, created_after, created_before)
     with services.database.read() as session:
         rows, more = AuditRepository(session).page(
-            filter_,
+            wanted,
             after=after,
             limit=window.limit,
             descending=window.descending,

@@ -86,8 +86,8 @@ def test_list_is_filtered(world: World) -> None:
         ("status=succeeded", []),
         ("created_by=nobody", []),
     ]:
-        found = world.client.get(f"/v1/jobs?{query}").json()["data"]
-        assert [job["id"] for job in found] == expected, query
+        jobs = world.client.get(f"/v1/jobs?{query}").json()["data"]
+        assert [job["id"] for job in jobs] == expected, query
 
 
 def test_cancel_sets_the_desired_state_and_is_idempotent(world: World) -> None:
@@ -145,7 +145,7 @@ def test_probes_need_no_token_and_name_the_components(world: World) -> None:
     world.settings.runs.rmdir()
     broken = stranger.get("/readyz")
     assert broken.status_code == 503
-    assert "not a folder" in broken.json()["checks"]["runs_dir"]
+    assert "not a writable directory" in broken.json()["checks"]["runs_dir"]
 
 
 def test_readiness_reports_an_unreachable_scheduler_and_stays_ready(world: World) -> None:
