@@ -24,7 +24,7 @@ from service.db.engine import Database
 from service.db.leader_lease import LeaderLease, lease_owner
 from service.db.migrate import current, head, upgrade
 from service.diagnostics.checks import examine, examine_slurm
-from service.maintenance import task as keeper
+from service.maintenance import task as maintenance
 from service.metrics.retention import cutoff, trim
 from service.reconciler.poll_loop import ChangeWatcher, ReconcileLoop
 from service.reconciler.reconciler import Reconciler
@@ -154,7 +154,7 @@ def _background_services(services: Services) -> list[BackgroundService]:
     """Build what only the leader does, in the order in which it starts."""
     loop = make_loop(services, make_scheduler(services))
     services.notify_reconciler = loop.hint
-    housekeeper = keeper.MaintenanceTask(
+    maintenance_task = maintenance.MaintenanceTask(
         services.database,
         loop.lease,
         services.settings,
@@ -162,13 +162,13 @@ def _background_services(services: Services) -> list[BackgroundService]:
         services.audit_log.flush,
         services.failpoint,
     )
-    housekeeping = PeriodicTask("housekeeping", housekeeper.run_once, keeper.SECONDS)
-    services.notify_cleanup = housekeeping.notify
+    cleanup = PeriodicTask("maintenance", maintenance_task.run_once, maintenance.SECONDS)
+    services.notify_cleanup = cleanup.notify
     sender = Sender(services.settings.webhook_allowed_hosts, services.resolver)
     messages = webhooks.WebhookDispatcher(services.database, loop.lease, services.clock, sender, services.failpoint)
     post = PeriodicTask("webhooks", lambda: messages.run_once() > 0, webhooks.SECONDS)
     services.notify_webhooks = post.notify
-    background: list[BackgroundService] = [loop, housekeeping, post]
+    background: list[BackgroundService] = [loop, cleanup, post]
     if services.database.dialect == "postgresql":
         watcher = ChangeWatcher(services.database, loop.hint)
         background.append(PeriodicTask("change-watcher", watcher.run_once, ChangeWatcher.SECONDS))

@@ -19,7 +19,7 @@ _EXAMPLES: dict[int, tuple[str, str, str, str | None, str]] = {
         None,
         "a valid token is required",
     ),
-    403: ("The token lacks the permission.", "permission_error", "forbidden", None, "a viewer's token can only read"),
+    403: ("The token lacks the permission.", "permission_error", "forbidden", None, "a viewer can only read"),
     404: ("The resource does not exist.", "not_found_error", "job_not_found", "job_id", "there is no job 'job_x'"),
     408: (
         "The body is sent too slowly.",
