@@ -217,7 +217,7 @@ def make_loop(services: Services, scheduler: Scheduler) -> ReconcileLoop:
         database=services.database,
         clock=services.clock,
         settings=settings,
-        limits=services.quotas,
+        quotas=services.quotas,
         scheduler=scheduler,
         submitter=submitter,
         lease=lease,
