@@ -117,7 +117,7 @@ def _reconciler(services: Services) -> Reconciler:
         database=services.database,
         clock=services.clock,
         settings=services.settings,
-        limits=services.quotas,
+        quotas=services.quotas,
         scheduler=scheduler,
         submitter=submitter,
         lease=lease,

@@ -11,7 +11,7 @@ import uvicorn
 from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.api.connection_limits import protocol
+from service.api.connection_limits import limited_protocol
 from service.api.dependencies import Services
 from service.auth.principals import ensure_admin_token, register_admin_token
 from service.core.clock import utc_now
@@ -114,7 +114,7 @@ def serve(settings: Settings) -> int:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            http=protocol(settings.max_connections),
+            http=limited_protocol(settings.max_connections),
             ws="none",
             timeout_graceful_shutdown=3,
             h11_max_incomplete_event_size=64 * 1024,
@@ -217,7 +217,7 @@ def make_loop(services: Services, scheduler: Scheduler) -> ReconcileLoop:
         database=services.database,
         clock=services.clock,
         settings=settings,
-        limits=services.quotas,
+        quotas=services.quotas,
         scheduler=scheduler,
         submitter=submitter,
         lease=lease,

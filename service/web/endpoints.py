@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.concurrency import run_in_threadpool
 
-from service.api.dependencies import JobWindowDep, NowDep, ServicesDep, sign
+from service.api.dependencies import JobWindowDep, NowDep, ServicesDep, set_audit_caller
 from service.api.query_params import metadata_filter
 from service.auth.sessions import authenticate_session, require_csrf, sign_in, sign_out
 from service.core.errors import AuthenticationError
@@ -77,7 +77,7 @@ async def do_sign_in(request: Request, services: ServicesDep, pages: PagesDep, n
     except AuthenticationError:
         problem = "Invalid or expired token."
         return pages.show("sign_in.html", None, now, status=401, next=wanted, problem=problem)
-    sign(request, principal)
+    set_audit_caller(request, principal)
     headers = {"Set-Cookie": services.cookie.header(secret, int(lifetime.total_seconds()))}
     return RedirectResponse(wanted, status_code=303, headers={**PAGE_HEADERS, **headers})
 
@@ -85,7 +85,7 @@ async def do_sign_in(request: Request, services: ServicesDep, pages: PagesDep, n
 @router.post("/sign-out", operation_id="sign_out")
 async def do_sign_out(request: Request, services: ServicesDep, visitor: VisitorDep) -> Response:
     """End the session, for whoever holds its cookie."""
-    sign(request, visitor.user)
+    set_audit_caller(request, visitor.user)
     form = parse_qs((await request.body()).decode("utf-8", "replace"))
     require_csrf(visitor.secret, form.get("csrf", [""])[0])
     await run_in_threadpool(sign_out, services.database, visitor.secret)

@@ -163,7 +163,7 @@ class World:
             database=self.database,
             clock=lambda: self.services.clock(),
             settings=self.services.settings,
-            limits=self.services.quotas,
+            quotas=self.services.quotas,
             scheduler=self.scheduler,
             submitter=submitter,
             lease=lease,
