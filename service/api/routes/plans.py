@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request
 from starlette.concurrency import run_in_threadpool
 
-from service.api.dependencies import NowDep, Services, ServicesDep, UserDep
+from service.api.dependencies import AppState, AppStateDep, NowDep, UserDep
 from service.api.spec_body import SPEC_BODY, read_document
 from service.audit.log import set_audit_action, set_audit_target
 from service.auth.principals import Principal
@@ -33,7 +33,7 @@ WaitSeconds = Annotated[
 @router.post("/plans", response_model=PlanResource, operation_id="make_plan", openapi_extra=SPEC_BODY)
 async def make_plan(
     request: Request,
-    services: ServicesDep,
+    services: AppStateDep,
     user: UserDep,
     now: NowDep,
     estimate_start: EstimateStart = False,
@@ -52,7 +52,7 @@ async def make_plan(
 
 
 async def _estimate(
-    services: Services, principal: Principal, plan: PlanResource, wait_seconds: float
+    services: AppState, principal: Principal, plan: PlanResource, wait_seconds: float
 ) -> StartEstimateResource:
     """Request the start estimate and wait for the reconciler to answer it."""
     if services.settings.backend == "local":
@@ -75,6 +75,6 @@ async def _estimate(
 
 
 @router.get("/start-estimates/{estimate_id}", operation_id="get_start_estimate", tags=["plans"])
-def get_start_estimate(services: ServicesDep, _user: UserDep, estimate_id: EstimateId) -> StartEstimateResource:
+def get_start_estimate(services: AppStateDep, _user: UserDep, estimate_id: EstimateId) -> StartEstimateResource:
     """Read a start estimate. It is deleted an hour after it was answered."""
     return read_estimate(services.database, estimate_id)

@@ -45,7 +45,7 @@ def test_what_it_shows(service, run):
     done = run_plan(service, run)
     assert [" ".join(line.split()) for line in done.stdout.splitlines()] == [
         "1,234,567 parameters, 1,000 of them trained",
-        "GPUs: t4 (4 GiB), odd (memory not known)",
+        "GPUs: t4 (4 GiB), odd (memory unknown)",
         "strategy ddp: set in the spec",
         "does not fit: needs about 6 GiB of 4 GiB per GPU",
         "host memory: roughly 1 GiB for each rank",
@@ -53,7 +53,7 @@ def test_what_it_shows(service, run):
         "STRATEGY FITS PER GPU WEIGHTS GRADS OPTIMIZER ACTIVATIONS OTHER MICRO SIZE",
         "ddp* no 6 GiB 1 GiB 1 GiB 2 GiB 1 GiB 1 GiB 4",
         "fsdp ? > 2 GiB",
-        "?: not known, for want of the memory that there is or of what the model's activations take",
+        "?: unknown, because the available memory or the model's activation memory is unknown",
         "would fit: strategy fsdp: 2 GiB",
     ]
     assert done.stderr == "note: zero1 is zero2\n"
@@ -90,7 +90,7 @@ def test_fields_are_set_on_top(service, run):
     assert json.loads(service.requests[-1].content)["gpus"] == 8
 
 
-ESTIMATE = {
+ASK = {
     "object": "start_estimate",
     "id": "est_" + "0" * 26,
     "state": "waiting",
@@ -98,33 +98,30 @@ ESTIMATE = {
 }
 
 
-def request_estimate(service, run, *answers, arguments=()):
-    service.on("POST", "/v1/plans", {**ANSWER, "fits": None, "start_estimate": ESTIMATE})
+def ask(service, run, *answers, arguments=()):
+    service.on("POST", "/v1/plans", {**ANSWER, "fits": None, "start_estimate": ASK})
     if answers:
-        service.on("GET", f"/v1/start-estimates/{ESTIMATE['id']}", *({**ESTIMATE, **answer} for answer in answers))
+        service.on("GET", f"/v1/start-estimates/{ASK['id']}", *({**ASK, **answer} for answer in answers))
     return run("plan", "-", "--start-estimate", *arguments, input=json.dumps(SPEC))
 
 
 def test_slurms_answer_is_waited_for(service, run, monkeypatch):
     monkeypatch.setattr("trainyard.cli.plan.time.sleep", lambda seconds: None)
     answer = {"state": "answered", "accepted": True, "message": "Slurm would accept the job"}
-    done = request_estimate(service, run, {}, {**answer, "estimated_start": "2020-01-01T00:00:00Z"})
+    done = ask(service, run, {}, {**answer, "estimated_start": "2020-01-01T00:00:00Z"})
     assert "Slurm would accept the job (at once)" in done.stdout.splitlines()
     assert service.requests[0].url.params["estimate_start"] == "true"
     assert len(service.requests) == 3
 
 
 def test_and_left_when_it_takes_too_long(service, run):
-    done = request_estimate(service, run, arguments=("--timeout", "0"))
-    assert (
-        f"the scheduler has not answered yet; read it later at GET /v1/start-estimates/{ESTIMATE['id']}"
-        in done.stdout.splitlines()
-    )
+    done = ask(service, run, arguments=("--timeout", "0"))
+    assert f"the scheduler has not answered yet: GET /v1/start-estimates/{ASK['id']} will" in done.stdout.splitlines()
     assert done.exit_code == 0
 
 
 def test_programs_get_the_answer_in_the_plan(service, run, monkeypatch):
     monkeypatch.setattr("trainyard.cli.plan.time.sleep", lambda seconds: None)
     refused = {"state": "answered", "accepted": False, "message": "Slurm refused the job"}
-    found = json.loads(request_estimate(service, run, refused, arguments=("--json",)).stdout)
+    found = json.loads(ask(service, run, refused, arguments=("--json",)).stdout)
     assert (found["start_estimate"]["accepted"], found["start_estimate"]["message"]) == (False, "Slurm refused the job")

@@ -1,4 +1,4 @@
-"""Resources of plans and start estimates."""
+"""The response of `POST /v1/plans`: the resources that a spec will need, and the script that would be submitted."""
 
 from typing import Any, Literal
 
@@ -8,59 +8,59 @@ from trainyard.contract.base import Resource, Timestamp
 
 
 class ModelSize(Resource):
-    """The number of elements in the parameters of a model; tied parameters count once."""
+    """Number of parameters; tied parameters count once."""
 
     parameters: int
     trained: int
-    """Trained elements. With `lora_rank`, those of the adapters, which `parameters` includes."""
+    """Trained parameters; with `lora_rank` the adapters, which `parameters` includes."""
 
 
 class MemoryParts(Resource):
     """The parts of the peak memory of one rank, in bytes. Their sum is the peak."""
 
     parameters: int = 0
-    """In fp32, whole or sharded."""
+    """In fp32; the rank's shard if the model is sharded."""
     gradients: int = 0
     optimizer: int = 0
-    """The optimizer's moments."""
+    """State of the optimizer."""
     buckets: int = 0
-    """The buckets in which `ddp` reduces gradients; with `gradient_as_bucket_view`, gradients are views of them."""
+    """Communication buckets of `ddp`; with `gradient_as_bucket_view` they also hold the gradients."""
     gathered: int = 0
     """Gathered parameters of a sharded model, in the compute dtype."""
     activations: int = 0
-    """Saved from forward to backward, including cast copies of weights."""
+    """Tensors saved for the backward pass, and casts of weights."""
     logits: int = 0
     transient: int = 0
-    """Temporary memory of an operation, such as gradients of activations and reduction buffers."""
+    """Temporary tensors: gradients of activations and reduction buffers."""
 
 
 class StrategyPlan(Resource):
-    """The estimate for one strategy at the spec's number of ranks."""
+    """The needs of one strategy with the spec's number of ranks."""
 
     strategy: str
     micro_size: int | None = None
-    """The micro-batch size of the estimate; for `auto`, the largest halving that should fit."""
+    """The micro-batch size of this estimate; for `auto` the largest halving of the batch that should fit."""
     peak_bytes: int | None = None
-    """Peak memory of each rank; None: the model's activations are not known."""
+    """Peak memory of each rank. None: the activation memory is unknown."""
     state_bytes: int
-    """Memory of parameters, gradients and optimizer state, without activations."""
+    """Memory for parameters, gradients and optimizer state: a lower bound."""
     parts: MemoryParts | None = None
     phase: str | None = None
     """The phase of the step with the peak."""
     fits: bool | None = None
-    """None: not known."""
+    """None: unknown."""
     chosen: bool = False
     host_bytes: int
-    """Host memory of each rank; a rough figure."""
+    """Approximate host memory for each rank."""
 
 
 class GpuMemory(Resource):
-    """The memory of a GPU type that the job could get."""
+    """Memory of a GPU type that the job could use."""
 
     type: str | None = None
-    """The scheduler's name of the type."""
+    """Name of the type in the scheduler."""
     min_bytes: int | None = None
-    """The smallest size in which the type is sold; None: not known."""
+    """Memory of the smallest variant of the type. None: unknown."""
     max_bytes: int | None = None
 
 
@@ -68,7 +68,7 @@ class Change(Resource):
     """A change of the spec that makes it fit."""
 
     set: dict[str, Any]
-    """Values by field path, as for `--set`."""
+    """Fields by path, as for `--set`."""
     message: str
     peak_bytes: int
 
@@ -77,11 +77,11 @@ class DiskNeed(Resource):
     """Disk space in the run directory, in bytes."""
 
     checkpoint_bytes: int
-    """Upper bound for one checkpoint: trained parameters, optimizer moments and overhead."""
+    """Maximum size of one checkpoint: trained parameters, optimizer state and metadata."""
     checkpoints: int
-    """The largest number of checkpoints at once, including the one being written."""
+    """Maximum number at any time, including the one being written."""
     export_bytes: int
-    """Without the tokenizer's files, which are copied from the model's folder."""
+    """Size of the export without the tokenizer's files."""
     total_bytes: int
 
 
@@ -101,14 +101,15 @@ class StartEstimateResource(Resource):
 
 
 class PlanResource(Resource):
-    """What a spec will need. Nothing is submitted."""
+    """The resources that a spec will need. Nothing is submitted."""
 
     object: Literal["plan"] = "plan"
     spec: dict[str, Any]
     """The resolved spec."""
     model: ModelSize | None = None
-    """None: not known; `unknown` gives the reason."""
+    """None: unknown before the model is built; see `unknown`."""
     unknown: str | None = None
+    """Why the size of the model is unknown."""
     strategies: list[StrategyPlan] = Field(default_factory=list)
     strategy: str
     """The strategy of the spec, or the one that `auto` selects."""
@@ -116,16 +117,16 @@ class PlanResource(Resource):
     """Why this strategy is used."""
     fits: bool | None = None
     summary: str
-    """One sentence with the result and the numbers."""
+    """The result as a sentence."""
     accelerator: Literal["cpu", "cuda"] = "cuda"
     """What the ranks compute on."""
     gpus: list[GpuMemory] = Field(default_factory=list)
-    """The GPU types that the job could get; for local CPU ranks, each rank's share of the machine's memory."""
+    """The possible GPU types. On a local backend without GPUs: each rank's share of the machine's memory."""
     changes: list[Change] = Field(default_factory=list)
-    """If the spec does not fit, changes that make it fit, the cheapest first."""
+    """If the spec does not fit: changes that make it fit, the cheapest first."""
     disk: DiskNeed | None = None
     script: str | None = None
-    """The batch script, with placeholders for ids; None: it cannot be made, and `warnings` gives the reason."""
+    """The batch script with placeholder ids. None: it cannot be determined; see `warnings`."""
     warnings: list[str] = Field(default_factory=list)
     start_estimate: StartEstimateResource | None = None
     """Set if `estimate_start` was requested."""
