@@ -35,16 +35,15 @@ def _rank(rank: int) -> None:
 
     from trainyard.contract.spec.templates import load_template
     from trainyard.contract.spec.training_spec import parse_spec
-    from trainyard.progress_file import Pulse
     from worker.core import distributed
     from worker.core.stop_signal import StopSignal
-    from worker.engine.step_sync import Boundary
+    from worker.engine.step_sync import StepSync
 
     torch.set_num_threads(1)
     ranks = distributed.join(parse_spec({**load_template("mlp_parity").spec, "backend": "gloo"}))
     model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 8))
     x = torch.randn(16, 64)
-    boundary = Boundary(ranks, StopSignal(Path(tempfile.gettempdir()) / "no-such-stop"))
+    boundary = StepSync(ranks, StopSignal(Path(tempfile.gettempdir()) / "no-such-stop"))
 
     def step() -> None:
         model(x).sum().backward()
@@ -55,7 +54,7 @@ def _rank(rank: int) -> None:
     variants: dict[str, Callable[[], object]] = {
         "no agreement": lambda: None,
         "at every step": lambda: ranks.any(False),
-        "as it is done": boundary.agreed,
+        "as it is done": boundary.should_stop,
     }
     found: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(ROUNDS):

@@ -24,7 +24,7 @@ MOST_OFTEN, LEAST_OFTEN = 0.1, 5.0
 _MACHINERY = ("/torch/", "/importlib/", "<frozen", "/threading.py", "/contextlib.py")
 
 
-class Beat(BaseModel):
+class ProgressRecord(BaseModel):
     """`beats/rank-<r>.json`."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -44,7 +44,7 @@ class Beat(BaseModel):
     pid: int = 0
 
 
-class Pulse:
+class ProgressCounter:
     """What the training thread says of its progress. Without a writer it costs as little and nobody hears it."""
 
     def __init__(self) -> None:
@@ -62,10 +62,10 @@ class Pulse:
         self.marks += 1
 
 
-class PulseWriter:
+class ProgressWriter:
     """A thread that writes the pulse whenever it has moved, and where the training thread is when it has not."""
 
-    def __init__(self, pulse: Pulse, path: Path, *, rank: int, execution: int, interval: float) -> None:
+    def __init__(self, pulse: ProgressCounter, path: Path, *, rank: int, execution: int, interval: float) -> None:
         self._pulse = pulse
         self._path = path
         self._rank = rank
@@ -88,7 +88,7 @@ class PulseWriter:
 
     def _write(self) -> None:
         where, in_torch = location(sys._current_frames().get(self._training))
-        beat = Beat(
+        beat = ProgressRecord(
             rank=self._rank,
             execution=self._execution,
             marks=self._pulse.marks,
@@ -127,12 +127,12 @@ def location(frame: FrameType | None) -> tuple[str, bool]:
     return "", inside
 
 
-def read_beats(folder: Path, execution: int) -> dict[int, Beat]:
+def read_progress(folder: Path, execution: int) -> dict[int, ProgressRecord]:
     """The readable beats of an execution, by rank. Those of an earlier start are of processes that are gone."""
     found = {}
     for path in folder.glob("rank-*.json"):
         with contextlib.suppress(OSError, ValueError):
-            beat = Beat.model_validate_json(path.read_bytes())
+            beat = ProgressRecord.model_validate_json(path.read_bytes())
             if beat.execution == execution:
                 found[beat.rank] = beat
     return found

@@ -67,7 +67,7 @@ def verify(checkpoint: CheckpointLayout, manifest: Manifest) -> None:
             raise ValueError(f"{name} does not have its digest")
 
 
-def require_whole(checkpoint: CheckpointLayout, ranks: Ranks) -> Manifest | None:
+def require_valid_checkpoint(checkpoint: CheckpointLayout, ranks: Ranks) -> Manifest | None:
     """The manifest of a checkpoint that the run cannot do without, on the first rank, which looks at every byte.
 
     Raises:

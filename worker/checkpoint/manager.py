@@ -10,7 +10,7 @@ from trainyard.contract.spec.sections import Checkpoint
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.manifest import Manifest, ManifestFile
 from trainyard.contract.wire.reports import CheckpointReport
-from worker.checkpoint.discovery import Discovery, discover, file_sha256, remove, require_whole
+from worker.checkpoint.discovery import Discovery, discover, file_sha256, remove, require_valid_checkpoint
 from worker.checkpoint.storage import CheckpointStorage, StateDict, sync_folder
 from worker.core.distributed import Ranks
 from worker.reporting.reporter import Reporter
@@ -36,7 +36,7 @@ class CheckpointManager:
         self._source = run.checkpoint(own) if own else None
         if self._origin:
             self._source = run.origin(self._origin.step)
-            latest = require_whole(self._source, ranks)
+            latest = require_valid_checkpoint(self._source, ranks)
         self.weights_only = self._origin is not None and not self._origin.continues
         """What the run starts from is another job's, and only its weights are taken."""
         self.start_step = 0 if self._source is None or self.weights_only else self._source.step
@@ -103,7 +103,7 @@ class CheckpointManager:
         self._reporter.flush_to_disk()
         write_atomic(checkpoint.manifest, text)
         self._manifests.append(manifest)
-        removed = removable(self._manifests, self._policy)
+        removed = removable_steps(self._manifests, self._policy)
         self._reporter.checkpoint(_report(manifest, text, removed))
         for step in removed:
             remove(self._run.checkpoint(step))
@@ -144,7 +144,7 @@ def _report(manifest: Manifest, text: bytes, removed: list[int]) -> CheckpointRe
     )
 
 
-def removable(manifests: Sequence[Manifest], policy: Checkpoint) -> list[int]:
+def removable_steps(manifests: Sequence[Manifest], policy: Checkpoint) -> list[int]:
     """Pure: the steps that neither `keep_last` nor `keep_best` holds. A NaN is never the best."""
     by_step = sorted(manifests, key=lambda manifest: manifest.step)
     kept = {manifest.step for manifest in by_step[-policy.keep_last :]}

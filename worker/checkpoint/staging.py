@@ -26,7 +26,7 @@ def build_stager(device: torch.device) -> DefaultStager:
     )
 
 
-def share_of(state: StateDict, rank: int, world: int) -> StateDict:
+def writer_share(state: StateDict, rank: int, world: int) -> StateDict:
     """The state without the whole tensors that another rank writes; shards stay where they are.
 
     Every rank holds the same whole tensors under the same names, and so comes to the same division: the largest first,

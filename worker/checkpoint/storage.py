@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from trainyard.contract.layout import CheckpointLayout
 from worker.checkpoint.compatibility import check_same_model
-from worker.checkpoint.staging import build_stager, share_of
+from worker.checkpoint.staging import build_stager, writer_share
 
 StateDict = dict[str, Any]
 
@@ -33,7 +33,7 @@ class CheckpointStorage:
         from torch.distributed.checkpoint import state_dict_saver as dcp
 
         checkpoint.root.mkdir(parents=True, exist_ok=True)
-        state = share_of(state, self._group.rank(), self._group.size())
+        state = writer_share(state, self._group.rank(), self._group.size())
         if self._stager:
             saving = dcp.async_save(
                 state, checkpoint_id=checkpoint.root, process_group=self._group, async_stager=self._stager

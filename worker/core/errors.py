@@ -81,7 +81,7 @@ def describe(error: BaseException, *, rank: int, execution: int, spec: TrainingS
     )
 
 
-def describe_text(
+def describe_foreign_error(
     type_: str, message: str, *, traceback: str, rank: int, execution: int, time: float, host: str, pid: int
 ) -> RankError:
     """The record of an error of which only the words are known: a program's that is not ours."""
@@ -107,7 +107,7 @@ def _reason(error: BaseException, memory: bool) -> Literal["error", "out_of_memo
     return "out_of_memory" if memory else "error"
 
 
-def failure_of(error: RankError) -> Failure:
+def to_failure(error: RankError) -> Failure:
     """The record as the finish record tells it."""
     return Failure(
         rank=error.rank,

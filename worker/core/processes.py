@@ -75,7 +75,7 @@ def _stat(entry: Path) -> list[str]:
         return []
 
 
-def oom_kills(membership: Path = Path("/proc/self/cgroup"), root: Path = _CGROUPS) -> int:
+def count_oom_kills(membership: Path = Path("/proc/self/cgroup"), root: Path = _CGROUPS) -> int:
     """Processes killed in this cgroup so far because it was out of memory; 0 where the kernel does not tell."""
     for path in _counters(membership, root):
         with contextlib.suppress(OSError, ValueError):

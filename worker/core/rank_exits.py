@@ -5,11 +5,11 @@ from pathlib import Path
 from trainyard.contract.layout import AttemptLayout
 
 
-def ended_file(layout: AttemptLayout, node: int, execution: int) -> Path:
+def rank_exits_file(layout: AttemptLayout, node: int, execution: int) -> Path:
     """How the node's ranks of an execution ended, as torchrun saw it."""
     return layout.errors / f"torchrun-{execution}-{node}.json"
 
 
-def ended_files(layout: AttemptLayout, execution: int) -> list[Path]:
+def rank_exits_files(layout: AttemptLayout, execution: int) -> list[Path]:
     """Those of all nodes."""
     return sorted(layout.errors.glob(f"torchrun-{execution}-*.json"))

@@ -9,7 +9,7 @@ from typing import Any
 
 from trainyard.contract.spec.sections import JsonlData
 from worker.core.errors import RefusedError
-from worker.data.token_rows import Piece, TokenRows, lay_out, pack
+from worker.data.token_rows import Piece, TokenRows, build_token_rows, pack
 from worker.data.tokenizers import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ def load_rows(field: str, path: str, data: JsonlData, tokenizer: Tokenizer, leng
     rows = list(pack(useful, length) if data.packing else ([piece] for piece in useful))
     if not rows:
         raise RefusedError(f"{field}: {path} holds no example with anything to learn")
-    found = lay_out(rows)
+    found = build_token_rows(rows)
     log.info("%s: %d rows of %d tokens, %d of them targets", path, len(rows), len(found.tokens), found.targets.sum())
     if reader.format != "text" and (long := reader.longer_than(length)):
         log.warning("%s: %d examples are longer than %d tokens; what is beyond was left out", path, long, length)

@@ -14,7 +14,7 @@ class _Ready:
     batch: Tensors
 
 
-class Loader:
+class BatchLoader:
     """Batches on the device. `ahead` is called once a step's kernels are launched: the host has nothing to do then,
     and copies from pinned memory do not make it wait. On a CPU the host is the device, so nothing is loaded ahead.
 

@@ -44,7 +44,7 @@ class TokenRows:
         return np.diff(self.ends, prepend=0)
 
 
-def lay_out(rows: Iterable[list[Piece]]) -> TokenRows:
+def build_token_rows(rows: Iterable[list[Piece]]) -> TokenRows:
     """The rows' pieces end to end. A piece's first token is no target: nothing stands before it."""
     tokens, targets, positions, ends = [], [], [], []
     length = 0
@@ -63,7 +63,7 @@ def lay_out(rows: Iterable[list[Piece]]) -> TokenRows:
     )
 
 
-def joined(first: TokenRows, second: TokenRows) -> TokenRows:
+def concatenate_rows(first: TokenRows, second: TokenRows) -> TokenRows:
     """The rows of both, in order."""
     return TokenRows(
         np.concatenate([first.tokens, second.tokens]),

@@ -38,7 +38,7 @@ def adapter_config(model: nn.Module, spec: TrainingSpec) -> Any:
     from peft import LoraConfig
 
     assert spec.lora_rank is not None
-    targets = adapted_layers(model, spec.lora.targets)
+    targets = adapter_targets(model, spec.lora.targets)
     _check_rank(model, targets, spec.lora_rank)
     return LoraConfig(
         task_type="CAUSAL_LM" if isinstance(spec.model, HfModel) else None,
@@ -46,11 +46,11 @@ def adapter_config(model: nn.Module, spec: TrainingSpec) -> Any:
         r=spec.lora_rank,
         lora_alpha=spec.lora.alpha,
         lora_dropout=spec.lora.dropout,
-        target_modules=shortest(targets, [name for name, _ in model.named_modules()]),
+        target_modules=shortest_target_names(targets, [name for name, _ in model.named_modules()]),
     )
 
 
-def adapted_layers(model: nn.Module, targets: str | Collection[str]) -> list[str]:
+def adapter_targets(model: nn.Module, targets: str | Collection[str]) -> list[str]:
     """Names of the layers to adapt, in the order of the model. A target is a layer's whole name, its last part, or a
     glob pattern of either; `auto` is every layer but the one that makes the output."""
     layers = {name: module for name, module in model.named_modules() if _adaptable(module)}
@@ -112,7 +112,7 @@ def _check_rank(model: nn.Module, targets: list[str], rank: int) -> None:
         )
 
 
-def shortest(targets: Collection[str], modules: Collection[str]) -> list[str] | str:
+def shortest_target_names(targets: Collection[str], modules: Collection[str]) -> list[str] | str:
     """How peft is told of these modules and no others: by the last parts of their names where that says it, by their
     whole names, or by an expression that matches those."""
 

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from trainyard.progress_file import Pulse
+from trainyard.progress_file import ProgressCounter
 from worker.core.distributed import Ranks
 from worker.data.sampler import micro_batches
 from worker.engine.precision import Precision
@@ -15,7 +15,9 @@ _TOKENS = 16384
 
 
 @torch.no_grad()
-def evaluate(task: Task, model: ParallelModel, precision: Precision, ranks: Ranks, pulse: Pulse) -> dict[str, float]:
+def evaluate(
+    task: Task, model: ParallelModel, precision: Precision, ranks: Ranks, pulse: ProgressCounter
+) -> dict[str, float]:
     """Means over all held-out examples, each counted once whatever the number of ranks. A collective."""
     held_out = np.arange(task.examples.held_out, dtype=np.int64)
     size = max(1, min(_BATCH, _TOKENS // max(1, task.tokens_per_example)))
@@ -26,7 +28,7 @@ def evaluate(task: Task, model: ParallelModel, precision: Precision, ranks: Rank
         # Every rank makes as many passes: a sharded model's forward is a collective.
         batch = task.examples.held_out_batch(piece if len(piece) else held_out[:1], ranks.device)
         with precision.autocast():
-            found = task.evaluation_sums(model.evaluated, batch)
+            found = task.evaluation_sums(model.evaluation_module, batch)
         for key, value in found.items():
             value = value.double() * float(len(piece) > 0)
             sums[key] = sums[key] + value if key in sums else value

@@ -29,7 +29,7 @@ SPARE = 0.9
 
 
 @dataclass(frozen=True)
-class Settled:
+class MicroBatchChoice:
     """What was chosen, and what was tried for it."""
 
     micro_size: int
@@ -45,24 +45,24 @@ def halvings(share: int) -> list[int]:
     return sizes
 
 
-def try_down(share: int, fits: Callable[[int], bool]) -> Settled:
+def search_down(share: int, fits: Callable[[int], bool]) -> MicroBatchChoice:
     """The largest halving that fits on all ranks; 1 where none does, which then fails as any step would."""
     tried = []
     for size in halvings(share):
         tried.append(size)
         if size == 1 or fits(size):
             break
-    return Settled(tried[-1], tuple(tried))
+    return MicroBatchChoice(tried[-1], tuple(tried))
 
 
-def estimate(share: int, peaks: tuple[int, int], room: float) -> Settled:
+def estimate(share: int, peaks: tuple[int, int], room: float) -> MicroBatchChoice:
     """The largest halving whose peak, on the line through those of 1 and 2 examples, stays within `room` bytes."""
     each = max(0, peaks[1] - peaks[0])
     fitting = (size for size in halvings(share) if peaks[0] + each * (size - 1) <= room)
-    return Settled(next(fitting, 1), (1, 2), "estimated")
+    return MicroBatchChoice(next(fitting, 1), (1, 2), "estimated")
 
 
-class Prober:
+class MicroBatchFinder:
     """Finds the micro size of a fresh run; a later execution on the same layout takes what is recorded."""
 
     def __init__(self, spec: TrainingSpec, ranks: Ranks, path: Path | None, reporter: Reporter) -> None:
@@ -87,15 +87,15 @@ class Prober:
             self._record(settled, share)
         return settled.micro_size
 
-    def _search(self, share: int, compute: Callable[[int], None], module: nn.Module) -> Settled:
-        with unchanged(module), self._moments_to_come(module):
+    def _search(self, share: int, compute: Callable[[int], None], module: nn.Module) -> MicroBatchChoice:
+        with preserve_buffers(module), self._moments_to_come(module):
             if not self._talks:
-                return try_down(share, lambda size: not self._ranks.any(self._runs_out(size, compute)))
+                return search_down(share, lambda size: not self._ranks.any(self._runs_out(size, compute)))
             if self._ranks.device.type != "cuda" or share <= 2:
-                return Settled(share, how="not tried")
+                return MicroBatchChoice(share, how="not tried")
             peaks = tuple(self._peak(size, compute) for size in (1, 2))
             found = self._ranks.gather([estimate(share, (peaks[0], peaks[1]), self._room()).micro_size])
-            return Settled(int(min(row[0] for row in found)), (1, 2), "estimated")
+            return MicroBatchChoice(int(min(row[0] for row in found)), (1, 2), "estimated")
 
     @property
     def _talks(self) -> bool:
@@ -159,7 +159,7 @@ class Prober:
                 return int(found["micro_size"])
         return 0
 
-    def _record(self, settled: Settled, share: int) -> None:
+    def _record(self, settled: MicroBatchChoice, share: int) -> None:
         data = {**self._layout, "micro_size": settled.micro_size, "tried": list(settled.tried), "how": settled.how}
         if self._path is not None:
             write_atomic(self._path, json.dumps(data))
@@ -170,7 +170,7 @@ class Prober:
 
 
 @contextlib.contextmanager
-def unchanged(module: nn.Module) -> Iterator[None]:
+def preserve_buffers(module: nn.Module) -> Iterator[None]:
     """Put the buffers back as they were: batch statistics are not to remember examples of a try."""
     before = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
     yield

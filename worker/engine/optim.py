@@ -36,7 +36,7 @@ def build_optimizer(
             )
 
 
-def task_optimizers(
+def build_optimizers(
     task: Task, spec: TrainingSpec, module: nn.Module, *, sharded: bool
 ) -> Mapping[str, torch.optim.Optimizer]:
     """The task's own optimizers by name, or the spec's one.
@@ -51,7 +51,7 @@ def task_optimizers(
     if not isinstance(found, Mapping) or not found:
         raise RefusedError(f"target `{spec.target}`: optimizers() returned {found!r}, not optimizers by name")
     names = {id(parameter): name for name, parameter in module.named_parameters() if parameter.requires_grad}
-    held = [id(parameter) for optimizer in found.values() for parameter in parameters_of(optimizer)]
+    held = [id(parameter) for optimizer in found.values() for parameter in optimizer_parameters(optimizer)]
     for key, name in names.items():
         if held.count(key) != 1:
             what = "no optimizer" if key not in held else "two optimizers"
@@ -59,7 +59,7 @@ def task_optimizers(
     return found
 
 
-def parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+def optimizer_parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
@@ -81,7 +81,7 @@ def learning_rate(schedule: sections.Schedule, peak: float, step: int, total: in
     return peak * (schedule.final + (1.0 - schedule.final) * shape)
 
 
-class Rates:
+class LearningRates:
     """The learning rates of all optimizers: each group follows the schedule from its own base rate."""
 
     def __init__(

@@ -8,7 +8,7 @@ import torch
 from trainyard.contract.spec.sections import Amp
 from trainyard.contract.spec.training_spec import TrainingSpec
 
-COMPUTED_IN = {"bf16": torch.bfloat16, "fp16": torch.float16}
+COMPUTE_DTYPE = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """The types of the forward pass where it is not fp32."""
 
 
@@ -19,7 +19,7 @@ class Precision:
     """
 
     def __init__(self, name: str, amp: Amp, device: torch.device, *, autocast: bool = True) -> None:
-        self._dtype = COMPUTED_IN.get(name) if autocast else None
+        self._dtype = COMPUTE_DTYPE.get(name) if autocast else None
         self._device = device
         self.scaler: torch.amp.GradScaler | None = None
         if name == "fp16":

@@ -19,18 +19,18 @@ MOST_STEPS = 10
 """But never so many steps apart that a sudden change of pace would make it long."""
 
 
-def no_request() -> int:
+def no_profile_request() -> int:
     return 0
 
 
-class Boundary:
+class StepSync:
     """Called once between any two steps, by every rank."""
 
     def __init__(
         self,
         ranks: Ranks,
         stop: StopSignal,
-        profile_request: Callable[[], int] = no_request,
+        profile_request: Callable[[], int] = no_profile_request,
         *,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -45,7 +45,7 @@ class Boundary:
         self.profile_request = 0
         """The number of the last trace asked for that all ranks know of."""
 
-    def agreed(self) -> bool:
+    def should_stop(self) -> bool:
         """Whether any rank wants to stop: the same answer on every rank. Sometimes a collective."""
         self._steps += 1
         if self._steps < self._next:
@@ -55,7 +55,7 @@ class Boundary:
         own = [int(self._stop.wanted), self._request(), max(1, int(step_seconds * 1e6))]
         stop, self.profile_request, microseconds = self._most(own)
         self._since, self._steps = now, 0
-        self._next = steps_between(microseconds / 1e6)
+        self._next = steps_until_sync(microseconds / 1e6)
         return bool(stop)
 
     def _most(self, own: list[int]) -> list[int]:
@@ -67,6 +67,6 @@ class Boundary:
         return found
 
 
-def steps_between(step_seconds: float) -> int:
+def steps_until_sync(step_seconds: float) -> int:
     """How many steps from one agreement to the next, where the slowest rank's take so long. Pure."""
     return max(1, min(MOST_STEPS, int(PERIOD_SECONDS / step_seconds)))

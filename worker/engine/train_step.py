@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from trainyard.progress_file import Pulse
+from trainyard.progress_file import ProgressCounter
 from worker.core.distributed import Ranks
 from worker.data.examples import Tensors
-from worker.data.prefetch import Loader
+from worker.data.prefetch import BatchLoader
 from worker.data.sampler import Indices, micro_batches
 from worker.engine.callbacks.non_finite import NonFinite
-from worker.engine.optim import parameters_of
+from worker.engine.optim import optimizer_parameters
 from worker.engine.precision import Precision
 from worker.engine.strategies.base import ParallelModel
 from worker.tasks.base import Task, check_losses
@@ -34,7 +34,7 @@ class StepResult:
     optimizer_seconds: float
 
 
-class Stepper:
+class TrainStep:
     """Makes updates. The loss is a sum divided by the weight of the whole global batch, on every rank alike."""
 
     def __init__(
@@ -48,7 +48,7 @@ class Stepper:
         *,
         micro_size: int | None,
         clip_norm: float | None,
-        pulse: Pulse,
+        pulse: ProgressCounter,
     ) -> None:
         self._task = task
         self._model = model
@@ -59,26 +59,26 @@ class Stepper:
         self._micro_size = micro_size
         self._clip_norm = clip_norm
         self._pulse = pulse
-        self._loader = Loader(task.examples, ranks.device)
-        self._parameters = [parameters_of(optimizer) for optimizer in self._optimizers]
+        self._loader = BatchLoader(task.examples, ranks.device)
+        self._parameters = [optimizer_parameters(optimizer) for optimizer in self._optimizers]
 
     def warm_up(self, indices: Indices) -> None:
         """A forward and backward of zero loss. DDP orders its buckets anew after the first one, at every start: without
         this a resumed run would sum its first gradients in another order than the undisturbed one did."""
         batch = self._task.examples.train_batch(indices[:1], self._ranks.device)
         with self._precision.autocast():
-            losses = named_losses(self._task, self._model.forward, batch)
+            losses = task_losses(self._task, self._model.forward, batch)
         check_losses(losses)
         (_sum(losses) * 0.0).backward()  # type: ignore[no-untyped-call]
         self._forget_gradients()
 
-    def rehearse(self, indices: Indices) -> None:
+    def dry_run(self, indices: Indices) -> None:
         """A forward and backward of these examples in one piece, without an update; no gradient is left. Where the
         model is whole on each rank, nothing is communicated."""
         try:
             batch = self._task.examples.train_batch(indices, self._ranks.device)
             with self._precision.autocast():
-                losses = named_losses(self._task, self._model.rehearsed, batch)
+                losses = task_losses(self._task, self._model.dry_run_module, batch)
             (_sum(losses) * 0.0).backward()  # type: ignore[no-untyped-call]
         finally:
             self._forget_gradients()
@@ -134,7 +134,7 @@ class Stepper:
                 started = time.perf_counter()
                 self._pulse.mark("forward")
                 with self._precision.autocast():
-                    found = named_losses(self._task, self._model.forward, batch)
+                    found = task_losses(self._task, self._model.forward, batch)
                 losses = {name: loss / weight for name, loss in found.items()}
                 if not len(piece):
                     losses = {name: loss * 0.0 for name, loss in losses.items()}
@@ -176,7 +176,7 @@ class Stepper:
         return norm
 
 
-def named_losses(task: Task, model: nn.Module, batch: Tensors) -> Mapping[str, torch.Tensor]:
+def task_losses(task: Task, model: nn.Module, batch: Tensors) -> Mapping[str, torch.Tensor]:
     """The task's losses summed over the batch: by name where it has several."""
     several = getattr(task, "losses", None)
     return (several(model, batch) if several else None) or {"": task.loss_sum(model, batch)}

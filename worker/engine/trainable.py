@@ -10,7 +10,7 @@ from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.errors import RefusedError
 
 
-def choose_trainable(spec: TrainingSpec, model: nn.Module) -> None:
+def freeze_parameters(spec: TrainingSpec, model: nn.Module) -> None:
     """Freeze what the spec does not train, and add its adapters. Before the model is placed or sharded.
 
     Raises:
@@ -21,14 +21,14 @@ def choose_trainable(spec: TrainingSpec, model: nn.Module) -> None:
 
         add_adapters(model, spec)
     elif spec.trainable is not None:
-        train_only(model, spec.trainable)
+        freeze_except(model, spec.trainable)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise RefusedError(
             "the model has no parameter to train", "Set requires_grad on what is to be trained, or say `trainable`."
         )
 
 
-def train_only(model: nn.Module, patterns: Collection[str]) -> None:
+def freeze_except(model: nn.Module, patterns: Collection[str]) -> None:
     """Freeze every parameter that no pattern matches by any of its names."""
     named = dict(model.named_parameters(remove_duplicate=False))
     wanted = {id(named[name]) for pattern in patterns for name in _matched(pattern, named)}

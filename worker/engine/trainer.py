@@ -10,26 +10,26 @@ from torch import nn
 
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.reports import Progress
-from trainyard.progress_file import Pulse
+from trainyard.progress_file import ProgressCounter
 from worker.checkpoint.manager import CheckpointManager
 from worker.core.distributed import Ranks
 from worker.core.errors import RefusedError
 from worker.core.random_state import seed_generators
 from worker.data.sampler import GlobalBatches
-from worker.engine.callbacks.garbage_collector import Garbage
+from worker.engine.callbacks.garbage_collector import GarbageCollector
 from worker.engine.callbacks.non_finite import NonFinite
-from worker.engine.callbacks.performance import Performance
+from worker.engine.callbacks.performance import PerformanceMonitor
 from worker.engine.callbacks.profiler import StepProfiler
 from worker.engine.evaluation import evaluate
 from worker.engine.flops import flops_per_example, run_peak_flops
-from worker.engine.micro_batch_size import Prober
-from worker.engine.optim import Rates, task_optimizers
+from worker.engine.micro_batch_size import MicroBatchFinder
+from worker.engine.optim import LearningRates, build_optimizers
 from worker.engine.precision import Precision
 from worker.engine.state import TrainingState
-from worker.engine.step_sync import Boundary
-from worker.engine.strategies.select import OWN_TYPES, SHARDED, parallelise
-from worker.engine.train_step import Stepper, StepResult
-from worker.engine.trainable import choose_trainable
+from worker.engine.step_sync import StepSync
+from worker.engine.strategies.select import MANAGES_DTYPE, SHARDED, parallelise
+from worker.engine.train_step import StepResult, TrainStep
+from worker.engine.trainable import freeze_parameters
 from worker.reporting.reporter import Reporter
 from worker.tasks.base import Task, check_model
 
@@ -55,16 +55,16 @@ class Trainer:
         ranks: Ranks,
         *,
         reporter: Reporter,
-        boundary: Boundary,
+        boundary: StepSync,
         checkpoints: CheckpointManager,
-        pulse: Pulse | None = None,
+        pulse: ProgressCounter | None = None,
         profiler: StepProfiler | None = None,
         record: Path | None = None,
     ) -> None:
-        self._pulse = pulse or Pulse()
+        self._pulse = pulse or ProgressCounter()
         self._profiler = profiler
-        self._garbage = Garbage()
-        self._prober = Prober(spec, ranks, record, reporter)
+        self._garbage = GarbageCollector()
+        self._prober = MicroBatchFinder(spec, ranks, record, reporter)
         self._spec = spec
         self._task = task
         self._ranks = ranks
@@ -77,11 +77,11 @@ class Trainer:
         model = _built(spec, task)
         flops = flops_per_example(task, model, spec.model)
         self._model = parallelise(spec, model, ranks)
-        optimizers = task_optimizers(task, spec, self._model.module, sharded=spec.strategy in SHARDED)
-        self._rates = Rates(spec.schedule, optimizers, self.total_steps)
-        self._precision = Precision(spec.precision, spec.amp, ranks.device, autocast=spec.strategy not in OWN_TYPES)
+        optimizers = build_optimizers(task, spec, self._model.module, sharded=spec.strategy in SHARDED)
+        self._rates = LearningRates(spec.schedule, optimizers, self.total_steps)
+        self._precision = Precision(spec.precision, spec.amp, ranks.device, autocast=spec.strategy not in MANAGES_DTYPE)
         self._health = NonFinite(spec.health.on_nan, self._precision, ranks)
-        self._stepper = Stepper(
+        self._stepper = TrainStep(
             task,
             self._model,
             optimizers,
@@ -93,7 +93,9 @@ class Trainer:
             pulse=self._pulse,
         )
         self._state = TrainingState(self._model.module, list(optimizers.values()), self._precision, ranks, spec.seed)
-        self._performance = Performance(ranks, task.tokens_per_example, flops, run_peak_flops(spec, ranks.device))
+        self._performance = PerformanceMonitor(
+            ranks, task.tokens_per_example, flops, run_peak_flops(spec, ranks.device)
+        )
         self._latest: dict[str, float] = {}
         """The metrics of the current step that a checkpoint carries."""
 
@@ -105,7 +107,7 @@ class Trainer:
     def run(self) -> Outcome:
         """Train from the latest checkpoint to the last step, or to the step at which all agree to stop."""
         step = self._resume()
-        while step < self.total_steps and not self._boundary.agreed():
+        while step < self.total_steps and not self._boundary.should_stop():
             if self._profiler:
                 self._profiler.before(step + 1, self._boundary.profile_request)
             self._step(step + 1)
@@ -134,7 +136,7 @@ class Trainer:
         self._stepper.warm_up(first)
         if self._spec.batch.micro_size == "auto":
             share = -(-len(first) // self._ranks.world)
-            size = self._prober.settle(share, lambda n: self._stepper.rehearse(first[:n]), self._model.module)
+            size = self._prober.settle(share, lambda n: self._stepper.dry_run(first[:n]), self._model.module)
             self._stepper.settle(size)
         seed_generators(self._spec.seed, self._ranks.rank)
         start = self._checkpoints.start_step
@@ -223,7 +225,7 @@ def _built(spec: TrainingSpec, task: Task) -> nn.Module:
     seed_generators(spec.seed)
     model = task.build_model()
     check_model(spec, model)
-    choose_trainable(spec, model)
+    freeze_parameters(spec, model)
     return model
 
 

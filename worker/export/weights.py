@@ -30,7 +30,7 @@ def export_weights(folder: Path, module: nn.Module, spec: TrainingSpec, task: Ta
     weights = whole_weights(module)
     if not ranks.first:
         return
-    with publishing(folder) as aside:
+    with publish_folder(folder) as aside:
         kind = _save(aside, weights, module, spec, task)
         _describe(aside, kind, spec, step)
 
@@ -78,7 +78,7 @@ def whole_weights(module: nn.Module) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def publishing(folder: Path) -> Iterator[Path]:
+def publish_folder(folder: Path) -> Iterator[Path]:
     """An empty folder to write to; its files move to `folder` at the end, and go if there was an error."""
     folder.mkdir(parents=True, exist_ok=True)
     aside = folder / f".writing-{os.getpid()}"

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
-from worker.core.processes import PARENT, oom_kills
-from worker.core.rank_exits import ended_file
+from worker.core.processes import PARENT, count_oom_kills
+from worker.core.rank_exits import rank_exits_file
 
 _NO_FILE = "<N/A>"
 """torchrun's word for the error file of a rank that left none."""
@@ -30,9 +30,9 @@ def main(layout: AttemptLayout, node: int, arguments: list[str]) -> int:
     first = int(os.environ["TRAINYARD_EXECUTION"])
     watched: Any = LocalElasticAgent
     # The places that every start and every end of the ranks passes, restarted or not. There are no public ones.
-    watched._start_workers = counting(watched._start_workers)
-    watched._monitor_workers = watching(
-        watched._monitor_workers, lambda restart: ended_file(layout, node, first + restart)
+    watched._start_workers = count_restarts(watched._start_workers)
+    watched._monitor_workers = record_failures(
+        watched._monitor_workers, lambda restart: rank_exits_file(layout, node, first + restart)
     )
     try:
         torchrun(arguments)
@@ -41,7 +41,7 @@ def main(layout: AttemptLayout, node: int, arguments: list[str]) -> int:
     return 0
 
 
-def counting(start: Callable[..., Any]) -> Callable[..., Any]:
+def count_restarts(start: Callable[..., Any]) -> Callable[..., Any]:
     """`start`, with every start after the first taken off the budget of restarts.
 
     torchrun takes it off on the node whose rank failed alone, so the nodes would number the same start differently.
@@ -57,10 +57,10 @@ def counting(start: Callable[..., Any]) -> Callable[..., Any]:
     return start_and_count
 
 
-def watching(monitor: Callable[..., Any], report: Callable[[int], Path]) -> Callable[..., Any]:
+def record_failures(monitor: Callable[..., Any], report: Callable[[int], Path]) -> Callable[..., Any]:
     """`monitor`, with a file written for each start whose ranks it finds failed; `report` names it by the number of
     starts before."""
-    killed_before = oom_kills()
+    killed_before = count_oom_kills()
 
     def monitor_and_tell(agent: Any, group: Any) -> Any:
         result = monitor(agent, group)
@@ -72,7 +72,7 @@ def watching(monitor: Callable[..., Any], report: Callable[[int], Path]) -> Call
                     "exitcode": failure.exitcode,
                     "pid": failure.pid,
                     "time": failure.timestamp,
-                    "out_of_memory": failure.exitcode == -9 and oom_kills() > killed_before,
+                    "out_of_memory": failure.exitcode == -9 and count_oom_kills() > killed_before,
                     **_word(failure.error_file_data if failure.error_file != _NO_FILE else None),
                 }
                 for rank, failure in result.failures.items()

@@ -14,9 +14,9 @@ from trainyard.contract.layout import AttemptLayout, write_atomic
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.reports import ExitReason, Failure, FinishRecord, MetricsBatch
 from trainyard.contract.wire.spool import SpoolCorruptError, parse_spool
-from worker.core.errors import failure_of, read_errors
+from worker.core.errors import read_errors, to_failure
 from worker.core.memory_hints import memory_hint
-from worker.core.rank_exits import ended_files
+from worker.core.rank_exits import rank_exits_files
 
 _NOTICED_WITHIN = 5.0
 """Seconds. A rank that died before its peers complained is noticed as soon as they are; one that dies later was killed
@@ -37,7 +37,7 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Wrong:
+class FirstFailure:
     """What went wrong first in an execution."""
 
     reason: ExitReason
@@ -50,7 +50,7 @@ def last_execution(layout: AttemptLayout, first: int) -> int:
     return max([first, *numbers, *(error.execution for error in read_errors(layout.errors))])
 
 
-def settle(
+def finalize(
     layout: AttemptLayout,
     first: int,
     returncode: int,
@@ -58,7 +58,7 @@ def settle(
     killed_for: ExitReason | None,
     failure: Failure | None = None,
     spec: TrainingSpec | None = None,
-    vanished: Callable[[], list[str]] = list,
+    lost_nodes: Callable[[], list[str]] = list,
 ) -> FinishRecord:
     """Read the last execution's finish record, or write it.
 
@@ -76,7 +76,7 @@ def settle(
         return FinishRecord.model_validate_json(path.read_bytes())
     reason = killed_for
     if reason is None:
-        wrong = what_went_wrong(layout, execution, spec, returncode, vanished)
+        wrong = find_first_failure(layout, execution, spec, returncode, lost_nodes)
         reason, failure = wrong.reason, wrong.failure
     record = FinishRecord(
         execution=execution,
@@ -89,7 +89,7 @@ def settle(
     return _written(layout, record)
 
 
-def not_started(layout: AttemptLayout, execution: int, error: OSError) -> FinishRecord:
+def torchrun_not_started(layout: AttemptLayout, execution: int, error: OSError) -> FinishRecord:
     """Write the record of an execution whose torchrun never ran."""
     failure = Failure(host=socket.gethostname(), type=type(error).__name__, message=f"torchrun cannot start: {error}")
     return _written(layout, FinishRecord(execution=execution, reason="error", failure=failure, time=datetime.now(UTC)))
@@ -108,26 +108,26 @@ def _written(layout: AttemptLayout, record: FinishRecord) -> FinishRecord:
     return record
 
 
-def what_went_wrong(
+def find_first_failure(
     layout: AttemptLayout,
     execution: int,
     spec: TrainingSpec | None = None,
     returncode: int = 1,
-    vanished: Callable[[], list[str]] = list,
-) -> Wrong:
+    lost_nodes: Callable[[], list[str]] = list,
+) -> FirstFailure:
     """The first thing that did, from what the ranks and torchrun left behind."""
     gone: list[str] = []
     if all(error.consequence for error in read_errors(layout.errors, execution)):
-        gone = vanished()
+        gone = lost_nodes()
     # The other nodes may have left their traces only by now.
     errors = read_errors(layout.errors, execution)
     own = next((error for error in errors if not error.consequence), None)
     if own:
-        return Wrong(own.reason, failure_of(own))
+        return FirstFailure(own.reason, to_failure(own))
     if gone:
         message = f"{', '.join(gone)} vanished: the node's processes ended without a word, and its peers with them"
         failure = Failure(type="NodeVanished", message=message, node=gone[0], consequence=True)
-        return Wrong("node_failure", failure)
+        return FirstFailure("node_failure", failure)
     told = {error.rank for error in errors}
     first = min((error.time for error in errors), default=float("inf"))
     ended = [end for end in _ended(layout, execution) if end.rank not in told and end.time <= first + _NOTICED_WITHIN]
@@ -135,38 +135,38 @@ def what_went_wrong(
     if killed:
         return _from_exit(killed, spec)
     if errors:
-        return Wrong(errors[0].reason, failure_of(errors[0]))
+        return FirstFailure(errors[0].reason, to_failure(errors[0]))
     what = _signal_name(-returncode) if returncode < 0 else f"exit code {returncode}"
     message = f"torchrun ended with {what}, and no rank left a word; launch.log has its output"
-    return Wrong("error", Failure(host=socket.gethostname(), type="LaunchFailed", message=message))
+    return FirstFailure("error", Failure(host=socket.gethostname(), type="LaunchFailed", message=message))
 
 
-def restart_after(layout: AttemptLayout, execution: int, spec: TrainingSpec) -> tuple[str, dict[str, Any]]:
+def describe_restart(layout: AttemptLayout, execution: int, spec: TrainingSpec) -> tuple[str, dict[str, Any]]:
     """Why torchrun made this execution out of the one before: a line and its data, for the job's history."""
-    lost = what_went_wrong(layout, execution - 1, spec)
+    lost = find_first_failure(layout, execution - 1, spec)
     who = f"rank {lost.failure.rank}: " if lost.failure.rank is not None else ""
     data = {"rank": lost.failure.rank, "type": lost.failure.type, "reason": lost.reason}
     return f"torchrun started the ranks again, after {who}{lost.failure.message}", data
 
 
-def _from_exit(end: Ended, spec: TrainingSpec | None) -> Wrong:
+def _from_exit(end: Ended, spec: TrainingSpec | None) -> FirstFailure:
     who, host = f"rank {end.rank} (pid {end.pid})", socket.gethostname()
     if end.exitcode >= 0:
         message = f"{who} ended with exit code {end.exitcode} and left no word"
-        return Wrong("error", Failure(rank=end.rank, host=host, type="RankFailed", message=message))
+        return FirstFailure("error", Failure(rank=end.rank, host=host, type="RankFailed", message=message))
     name = _signal_name(-end.exitcode)
     advice = memory_hint(spec, on_device=False) if spec and end.exitcode == -signal.SIGKILL else None
     if end.out_of_memory:
         message = f"{who} was ended by {name}: the kernel's out-of-memory killer counted a kill in this job's group"
-        return Wrong("out_of_memory", Failure(rank=end.rank, host=host, type=name, message=message, hint=advice))
+        return FirstFailure("out_of_memory", Failure(rank=end.rank, host=host, type=name, message=message, hint=advice))
     hint = f"A SIGKILL that nobody sent is usually the host's out-of-memory killer. {advice}" if advice else None
     failure = Failure(rank=end.rank, host=host, type=name, message=f"{who} was ended by {name}", hint=hint)
-    return Wrong("error", failure)
+    return FirstFailure("error", failure)
 
 
 def _ended(layout: AttemptLayout, execution: int) -> list[Ended]:
     return sorted(
-        (end for path in ended_files(layout, execution) for end in _read_ended(path)), key=lambda end: end.rank
+        (end for path in rank_exits_files(layout, execution) for end in _read_ended(path)), key=lambda end: end.rank
     )
 
 

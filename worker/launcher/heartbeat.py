@@ -10,7 +10,7 @@ from worker.reporting.service_client import RefusedError, ServiceClient, Service
 log = logging.getLogger(__name__)
 
 
-class Heart:
+class HeartbeatThread:
     """A thread that beats every `interval` seconds, and at once when woken."""
 
     def __init__(
@@ -36,7 +36,7 @@ class Heart:
     def start(self) -> None:
         self._thread.start()
 
-    def beat_now(self) -> None:
+    def send_now(self) -> None:
         self._wake.set()
 
     def close(self) -> None:

@@ -14,12 +14,12 @@ _PATIENCE_SECONDS = SHUTDOWN_SECONDS + 10.0
 _LOOK_SECONDS = 0.2
 
 
-def say_present(layout: AttemptLayout, node: Node) -> None:
+def mark_alive(layout: AttemptLayout, node: Node) -> None:
     """Before the ranks start."""
     _say(layout, node, ended=False)
 
 
-def say_ended(layout: AttemptLayout, node: Node) -> None:
+def mark_exited(layout: AttemptLayout, node: Node) -> None:
     """After the ranks have ended and left their traces."""
     _say(layout, node, ended=True)
 

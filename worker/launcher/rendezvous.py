@@ -71,7 +71,9 @@ def publish(layout: AttemptLayout, node: Node, execution: int | None) -> Rendezv
     return rendezvous
 
 
-def await_verdict(layout: AttemptLayout, node: Node, *, now: Callable[[], float] = time.monotonic) -> Rendezvous | None:
+def await_rendezvous(
+    layout: AttemptLayout, node: Node, *, now: Callable[[], float] = time.monotonic
+) -> Rendezvous | None:
     """The other nodes: what node 0 says; None where the attempt is not to be run, or node 0 says nothing."""
     path = layout.rendezvous(node.job)
     deadline = now() + _PATIENCE_SECONDS

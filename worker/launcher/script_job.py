@@ -12,8 +12,8 @@ from typing import Any
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
 from trainyard.contract.wire.reports import ExitReason, FinishRecord
-from worker.core.errors import RankError, describe_text, write_error
-from worker.core.rank_exits import ended_files
+from worker.core.errors import RankError, describe_foreign_error, write_error
+from worker.core.rank_exits import rank_exits_files
 from worker.launcher.exit_record import last_execution, last_step
 from worker.reporting.service_client import ServiceClient
 from worker.reporting.spool_sender import SpoolSender
@@ -58,7 +58,7 @@ class ScriptReports:
             self._sender = None
 
 
-def conclude(layout: AttemptLayout, first: int, returncode: int, reason: str | None) -> None:
+def finalize_script(layout: AttemptLayout, first: int, returncode: int, reason: str | None) -> None:
     """Leave what a rank of our own would have left: a finish record, or an error for each rank that failed.
 
     Args:
@@ -87,7 +87,7 @@ def conclude(layout: AttemptLayout, first: int, returncode: int, reason: str | N
 def _ended(layout: AttemptLayout, execution: int) -> list[dict[str, Any]]:
     """The ranks that did not end well. Of those ended by a signal, torchrun alone tells."""
     found: list[dict[str, Any]] = []
-    for path in ended_files(layout, execution):
+    for path in rank_exits_files(layout, execution):
         with contextlib.suppress(OSError, ValueError):
             found += json.loads(path.read_text())
     return found
@@ -106,7 +106,7 @@ def _error_of(layout: AttemptLayout, end: dict[str, Any], execution: int) -> Ran
     match = _RAISED.match(word)
     type_ = match["type"] if match else "ScriptFailed"
     message = match["message"] if match else word or f"the program ended with exit code {end['exitcode']}"
-    return describe_text(
+    return describe_foreign_error(
         type_,
         message,
         traceback=end.get("traceback") or tail,

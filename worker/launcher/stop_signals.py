@@ -60,7 +60,7 @@ class StopRequest:
             return first
 
 
-class Standstill:
+class SuspendDetector:
     """How long the job was suspended, by a thread that does nothing but look at the time: a disk that is slow holds up
     the loop that writes to it, and this thread not."""
 
@@ -125,7 +125,7 @@ class TimeLimit:
             left = (launch.limit_minutes or float("inf")) * 60.0
         return cls(left, launch.lead_of(left), now=now)
 
-    def stood_still(self, seconds: float) -> None:
+    def add_suspension(self, seconds: float) -> None:
         """The job was suspended for so long, which does not count."""
         self._end += seconds
 

@@ -19,16 +19,16 @@ from worker.launcher import presence, torchrun, watchdog
 from worker.launcher import script_job as script
 from worker.launcher.claim import Claimed, claim_attempt
 from worker.launcher.code import prepare_code
-from worker.launcher.heartbeat import Heart
+from worker.launcher.heartbeat import HeartbeatThread
 from worker.launcher.logs import LogShipper, LogStream
-from worker.launcher.rendezvous import Node, Rendezvous, await_verdict, publish, this_node
+from worker.launcher.rendezvous import Node, Rendezvous, await_rendezvous, publish, this_node
 from worker.launcher.script_job import ScriptReports
 from worker.launcher.stop_signals import (
     BLIND_SECONDS,
     CANCEL_GRACE_SECONDS,
     Signals,
-    Standstill,
     StopRequest,
+    SuspendDetector,
     TimeLimit,
 )
 from worker.reporting.service_client import ServiceClient, ServiceError
@@ -69,7 +69,7 @@ def run(attempt_folder: str) -> None:
             # The other nodes hear that the attempt is not to be run, and wait for nobody.
             execution = None
             _post_finish(connect, refused)
-    rendezvous = publish(layout, node, execution) if node.first else await_verdict(layout, node)
+    rendezvous = publish(layout, node, execution) if node.first else await_rendezvous(layout, node)
     if rendezvous is None:
         return
     _log_to(layout.node_log(node.index))
@@ -78,12 +78,12 @@ def run(attempt_folder: str) -> None:
         _post_finish(connect, refused)
         # The other nodes wait for this one already: Slurm ends them, with one task that fails (--kill-on-bad-exit).
         sys.exit(1)
-    presence.say_present(layout, node)
+    presence.mark_alive(layout, node)
     try:
         process = torchrun.start(layout, launch, node, rendezvous)
     except OSError as error:
         log.exception("torchrun could not be started")
-        _post_finish(connect, verdict.not_started(layout, rendezvous.execution, error))
+        _post_finish(connect, verdict.torchrun_not_started(layout, rendezvous.execution, error))
         return
     late_claim = claimed.claim if claimed and not claimed.known_to_service else None
     Supervisor(layout, launch, node, rendezvous, process, connect, signals, limit, late_claim).run()
@@ -127,7 +127,7 @@ class Supervisor:
         self._connect = connect
         self._signals = signals
         self._limit = limit
-        self._standstill = Standstill()
+        self._standstill = SuspendDetector()
         self._stop = StopRequest(layout)
         self._told = False
         self._profiled = 0
@@ -143,7 +143,7 @@ class Supervisor:
         self._known: set[tuple[int, int]] = set()
         self._launch = launch
         self._process = process
-        self._heart = Heart(
+        self._heart = HeartbeatThread(
             launch.heartbeat_seconds,
             connect,
             execution,
@@ -168,7 +168,7 @@ class Supervisor:
         finally:
             self._standstill.close()
             self._leave_nothing_behind()
-        presence.say_ended(self._layout, self._node)
+        presence.mark_exited(self._layout, self._node)
         if self._node.first:
             self._conclude()
         else:
@@ -180,15 +180,15 @@ class Supervisor:
         if self._reports:
             self._reports.close(_LAST_REPORTS_SECONDS)
             if not self._killed_for:
-                script.conclude(self._layout, self._first, self._process.returncode, self._stop.reason)
-        record = verdict.settle(
+                script.finalize_script(self._layout, self._first, self._process.returncode, self._stop.reason)
+        record = verdict.finalize(
             self._layout,
             self._first,
             self._process.returncode,
             killed_for=self._killed_for,
             failure=self._failure,
             spec=self._launch.spec,
-            vanished=partial(presence.await_others, self._layout, self._node),
+            lost_nodes=partial(presence.await_others, self._layout, self._node),
         )
         failure = f": {record.failure.message}" if record.failure else ""
         log.info("ended: %s after %d steps%s", record.reason, record.step, failure)
@@ -218,10 +218,10 @@ class Supervisor:
         if suspended := self._standstill.take():
             # `scontrol suspend` and gang scheduling stop every process of a job, this one too.
             log.warning("stood still for %.0f s: the job was suspended", suspended)
-            self._limit.stood_still(suspended)
+            self._limit.add_suspension(suspended)
         if self._watchdog and seconds > BLIND_SECONDS:
             # Suspended, or waiting for a disk: what could not be seen is no sign of a stall.
-            self._watchdog.stood_still(seconds)
+            self._watchdog.add_suspension(seconds)
 
     def _follow_ranks(self) -> None:
         """Which ranks a node has is decided by each rendezvous: several nodes ship the logs of those they see."""
@@ -238,7 +238,7 @@ class Supervisor:
             self._stop.ask("time_limit")
         elif (self._signals.seen or warned) and self._stop.ask("preempted"):
             # A cancelled job gets a signal too; the service knows which it was.
-            self._heart.beat_now()
+            self._heart.send_now()
         if self._stop.reason and not self._told:
             self._told = True
             # Ranks that have no handler yet ignore it, and find the file when they have.
@@ -276,7 +276,7 @@ class Supervisor:
         if self._node.count > 1:
             time.sleep(_NODES_SECONDS)
         stack = "".join(map(watchdog.stack_after, logs, ends))
-        self._failure = watchdog.failure_of(stall, stack)
+        self._failure = watchdog.to_failure(stall, stack)
         self._kill("stalled")
 
     def _write_stacks(self) -> None:

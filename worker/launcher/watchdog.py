@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
 from trainyard.contract.wire.reports import Failure
-from trainyard.progress_file import Beat, Phase, interval, read_beats
+from trainyard.progress_file import Phase, ProgressRecord, interval, read_progress
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Stall:
     message: str
 
 
-def judge(beats: Mapping[int, Beat], still_for: float, timeout: float, world: int) -> Stall | None:
+def judge(beats: Mapping[int, ProgressRecord], still_for: float, timeout: float, world: int) -> Stall | None:
     """Whether the run is stalled. Pure.
 
     Args:
@@ -50,13 +50,13 @@ def judge(beats: Mapping[int, Beat], still_for: float, timeout: float, world: in
     return Stall(tuple(behind(beats, world)), _message(beats, behind(beats, world), still_for, world))
 
 
-def allowance(beats: Mapping[int, Beat], timeout: float) -> float:
+def allowance(beats: Mapping[int, ProgressRecord], timeout: float) -> float:
     """Seconds without progress that this run may take where it is now."""
     slow = any(beat.phase in _SLOW_PHASES for beat in beats.values())
     return timeout + (START_GRACE_SECONDS if slow else 0.0)
 
 
-def behind(beats: Mapping[int, Beat], world: int) -> list[int]:
+def behind(beats: Mapping[int, ProgressRecord], world: int) -> list[int]:
     """The ranks that hold the others up: those that never beat, else those that passed the fewest places, else those
     that are in their own code while others are in torch. Empty where nothing tells them apart."""
     silent = [rank for rank in range(world) if rank not in beats]
@@ -70,7 +70,7 @@ def behind(beats: Mapping[int, Beat], world: int) -> list[int]:
     return outside if len(outside) < len(last) else []
 
 
-def _message(beats: Mapping[int, Beat], last: list[int], still_for: float, world: int) -> str:
+def _message(beats: Mapping[int, ProgressRecord], last: list[int], still_for: float, world: int) -> str:
     head = f"no rank made progress for {still_for:.0f} seconds"
     if not last:
         any_beat = beats[min(beats)]
@@ -81,7 +81,7 @@ def _message(beats: Mapping[int, Beat], last: list[int], still_for: float, world
     return f"{head}: {told}{waiting}"
 
 
-def _place(beat: Beat | None) -> str:
+def _place(beat: ProgressRecord | None) -> str:
     if beat is None:
         return "it never came up"
     where = f", at {beat.where}" if beat.where else ""
@@ -109,7 +109,7 @@ class Watchdog:
         self._moved = now()
         self._looked = 0.0
 
-    def stood_still(self, seconds: float) -> None:
+    def add_suspension(self, seconds: float) -> None:
         """For so long nobody could look: the job was suspended, its ranks with this process, or the disk is slow."""
         self._moved += seconds
 
@@ -120,7 +120,7 @@ class Watchdog:
             return None
         self._looked = now
         execution = self._execution()
-        beats = read_beats(self._layout.beats, execution)
+        beats = read_progress(self._layout.progress, execution)
         seen = (execution, {rank: (beat.marks, beat.phase) for rank, beat in beats.items()})
         if seen != self._seen:
             self._seen, self._moved = seen, now
@@ -147,7 +147,7 @@ def stack_after(log: Path, end: int) -> str:
         return ""
 
 
-def failure_of(stall: Stall, stack: str) -> Failure:
+def to_failure(stall: Stall, stack: str) -> Failure:
     """The stall as the finish record tells it; `stack` is that of the rank that was behind."""
     rank = stall.behind[0] if stall.behind else None
     return Failure(rank=rank, type="Stalled", message=stall.message[:8000], traceback=stack, hint=_HINT)

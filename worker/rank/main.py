@@ -15,17 +15,17 @@ from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import FinishRecord
-from trainyard.progress_file import Pulse, PulseWriter, interval
+from trainyard.progress_file import ProgressCounter, ProgressWriter, interval
 from worker.core.errors import TrainingError, describe, write_error
 from worker.core.processes import PARENT, die_with_parent
 from worker.core.stop_signal import StopSignal
 from worker.launcher import torchrun
-from worker.launcher.exit_record import restart_after
+from worker.launcher.exit_record import describe_restart
 
 if TYPE_CHECKING:
     from worker.core.distributed import Ranks
     from worker.engine.trainer import Trainer
-    from worker.reporting.reporter import SilentReporter, SpoolReporter
+    from worker.reporting.reporter import NullReporter, SpoolReporter
 
 log = logging.getLogger("worker")
 
@@ -81,12 +81,12 @@ def execution_number(layout: AttemptLayout) -> int:
     return int(first) + _restarts()
 
 
-def _beat(layout: AttemptLayout, launch: LaunchDocument, rank: int, execution: int) -> Pulse:
-    pulse = Pulse()
+def _beat(layout: AttemptLayout, launch: LaunchDocument, rank: int, execution: int) -> ProgressCounter:
+    pulse = ProgressCounter()
     minutes = launch.spec.health.stall_timeout_minutes
     if minutes is not None:
         every = interval(minutes * 60.0)
-        PulseWriter(pulse, layout.beat(rank), rank=rank, execution=execution, interval=every).start()
+        ProgressWriter(pulse, layout.progress_file(rank), rank=rank, execution=execution, interval=every).start()
     return pulse
 
 
@@ -117,9 +117,9 @@ def _run(
     """What the spec asks of a rank."""
     match launch.spec.task:
         case "script":
-            from worker.rank.script import become
+            from worker.rank.script import exec_script
 
-            become(layout, launch, execution)
+            exec_script(layout, launch, execution)
         case "comm_check":
             _check_communication(layout, launch, execution, stop, closing)
         case _:
@@ -133,12 +133,12 @@ def _train(
     execution: int,
     stop: StopSignal,
     closing: list[Callable[[float], None]],
-    pulse: Pulse,
+    pulse: ProgressCounter,
 ) -> None:
     from worker.checkpoint.manager import CheckpointManager
     from worker.core import distributed
     from worker.engine.callbacks.profiler import Requests, StepProfiler
-    from worker.engine.step_sync import Boundary
+    from worker.engine.step_sync import StepSync
     from worker.engine.trainer import Trainer
     from worker.tasks.select import select_task
 
@@ -162,7 +162,7 @@ def _train(
         task,
         ranks,
         reporter=reporter,
-        boundary=Boundary(ranks, stop, requests.number) if requests else Boundary(ranks, stop),
+        boundary=StepSync(ranks, stop, requests.number) if requests else StepSync(ranks, stop),
         checkpoints=checkpoints,
         pulse=pulse,
         record=run.micro_size,
@@ -199,13 +199,13 @@ def _check_communication(
 
 def _reporter(
     layout: AttemptLayout, launch: LaunchDocument, execution: int, start: int, *, first: bool
-) -> "SilentReporter | SpoolReporter":
-    from worker.reporting.reporter import SilentReporter, SpoolReporter
+) -> "NullReporter | SpoolReporter":
+    from worker.reporting.reporter import NullReporter, SpoolReporter
     from worker.reporting.service_client import ServiceClient
     from worker.reporting.spool_sender import SpoolSender
 
     if not first:
-        return SilentReporter()
+        return NullReporter()
 
     def connect() -> ServiceClient:
         return ServiceClient(launch.service_url, launch.attempt_id, layout.token.read_text().strip())
@@ -216,7 +216,7 @@ def _reporter(
 def _announce(
     layout: AttemptLayout,
     execution: int,
-    reporter: "SilentReporter | SpoolReporter",
+    reporter: "NullReporter | SpoolReporter",
     launch: LaunchDocument,
     ranks: "Ranks",
     *,
@@ -234,7 +234,7 @@ def _announce(
         data={"step": start, "total_steps": total, "world_size": ranks.world, "device": ranks.device.type},
     )
     if _restarts():
-        message, data = restart_after(layout, execution, spec)
+        message, data = describe_restart(layout, execution, spec)
         reporter.event("restarted_in_place", message, level="warning", data=data)
     if ranks.world > 1 and draws_dropout(trainer.module):
         message = "dropout draws differ with the number of ranks: this run's updates are this layout's own"
@@ -253,7 +253,7 @@ def _leave(
     layout: AttemptLayout,
     execution: int,
     ranks: "Ranks",
-    reporter: "SilentReporter | SpoolReporter",
+    reporter: "NullReporter | SpoolReporter",
     stop: StopSignal,
     *,
     step: int,

@@ -15,13 +15,13 @@ from trainyard.contract.wire.reports import EventsBatch, WorkerEvent
 from trainyard.contract.wire.spool import format_record
 from trainyard.progress_file import interval
 from trainyard.script import BEATS, FOLDER
-from worker.launcher.exit_record import restart_after
+from worker.launcher.exit_record import describe_restart
 
 
-def become(layout: AttemptLayout, launch: LaunchDocument, execution: int) -> NoReturn:
+def exec_script(layout: AttemptLayout, launch: LaunchDocument, execution: int) -> NoReturn:
     """Run the spec's program in this process's place."""
     if os.environ["RANK"] == "0" and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")):
-        tell_of_restart(layout, launch, execution)
+        write_restart_event(layout, launch, execution)
     folder = layout.code if launch.spec.code else layout.root
     os.chdir(folder)
     # Slurm signals every process of a job that is to end: the program is asked by `should_stop`, and not killed.
@@ -34,9 +34,9 @@ def become(layout: AttemptLayout, launch: LaunchDocument, execution: int) -> NoR
     os.execve(words[0], words, environment(os.environ, layout, launch.spec.health.stall_timeout_minutes))  # noqa: S606 (no shell on the way)
 
 
-def tell_of_restart(layout: AttemptLayout, launch: LaunchDocument, execution: int) -> None:
+def write_restart_event(layout: AttemptLayout, launch: LaunchDocument, execution: int) -> None:
     """The execution's first record: the program itself knows nothing of what came before it."""
-    message, data = restart_after(layout, execution, launch.spec)
+    message, data = describe_restart(layout, execution, launch.spec)
     event = WorkerEvent(
         sequence=0, type="restarted_in_place", level="warning", message=message, data=data, time=datetime.now(UTC)
     )

@@ -52,7 +52,7 @@ class Reporter(Protocol):
         ...
 
 
-class SilentReporter:
+class NullReporter:
     """For every rank but the first: what is global is said once."""
 
     def points(self, step: int, values: Mapping[str, float], progress: Progress | None = None) -> None:

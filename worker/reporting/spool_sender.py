@@ -41,7 +41,7 @@ class _Spool:
 
 
 @dataclass
-class _Parcel:
+class ReportBatch:
     """Records that travel in one request."""
 
     records: list[SpoolRecord] = field(default_factory=list)
@@ -60,9 +60,9 @@ class _Parcel:
         return json.dumps(merged, separators=(",", ":"))
 
 
-def parcels(records: list[SpoolRecord]) -> list[_Parcel]:
+def batch_records(records: list[SpoolRecord]) -> list[ReportBatch]:
     """Pure: neighbouring metrics records share a request of at most MAX_POINTS points; others travel alone."""
-    made: list[_Parcel] = []
+    made: list[ReportBatch] = []
     room = 0
     for record in records:
         points = record.body_text.count(b'"key":') if record.kind == "metrics" else MAX_POINTS
@@ -70,7 +70,7 @@ def parcels(records: list[SpoolRecord]) -> list[_Parcel]:
             made[-1].records.append(record)
             room -= points
         else:
-            made.append(_Parcel([record]))
+            made.append(ReportBatch([record]))
             room = MAX_POINTS - points
     return made
 
@@ -143,10 +143,10 @@ class SpoolSender:
                 last = self._closing.is_set() or not spool.own
                 self._wake.clear()
                 records = _read_some(spool)
-                for parcel in parcels(records):
-                    if not self._deliver(client, parcel):
+                for batch in batch_records(records):
+                    if not self._deliver(client, batch):
                         return
-                    spool.offset = parcel.end
+                    spool.offset = batch.end
                     self._acknowledge(spool, now=False)
                     self._closing.wait(_SPACING_SECONDS)
                 if records and len(records) < _READ_AHEAD:
@@ -159,11 +159,11 @@ class SpoolSender:
         finally:
             self._acknowledge(spool, now=True)
 
-    def _deliver(self, client: ServiceClient, parcel: _Parcel) -> bool:
+    def _deliver(self, client: ServiceClient, batch: ReportBatch) -> bool:
         """Until it is acknowledged; False when time is up first."""
         while True:
             try:
-                client.post(_ROUTES[parcel.records[0].kind], parcel.body())
+                client.post(_ROUTES[batch.records[0].kind], batch.body())
             except UnavailableError as error:
                 pause = self._backoff.pause(error.retry_after)
                 if self._closing.wait(pause):
@@ -172,16 +172,16 @@ class SpoolSender:
                 if self._now() >= self._deadline:
                     return False
             except RejectedError as error:
-                return self._without_the_rejected(client, parcel, error)
+                return self._without_the_rejected(client, batch, error)
             else:
                 self._backoff.reset()
                 return True
 
-    def _without_the_rejected(self, client: ServiceClient, parcel: _Parcel, error: RejectedError) -> bool:
-        if len(parcel.records) == 1:
-            log.error("the service rejected spool record %d, which is skipped: %s", parcel.records[0].seq, error)
+    def _without_the_rejected(self, client: ServiceClient, batch: ReportBatch, error: RejectedError) -> bool:
+        if len(batch.records) == 1:
+            log.error("the service rejected spool record %d, which is skipped: %s", batch.records[0].seq, error)
             return True
-        return all(self._deliver(client, _Parcel([record])) for record in parcel.records)
+        return all(self._deliver(client, ReportBatch([record])) for record in batch.records)
 
     def _acknowledge(self, spool: _Spool, *, now: bool) -> None:
         due = self._now() - self._acknowledged_at >= self._acknowledge_seconds

@@ -13,7 +13,7 @@ from worker.data.builtin import load_stdlib, windows
 from worker.data.examples import Examples, Tensors
 from worker.data.jsonl import load_rows
 from worker.data.sampler import Indices
-from worker.data.token_rows import RowExamples, joined
+from worker.data.token_rows import RowExamples, concatenate_rows
 from worker.data.tokenizers import ByteTokenizer, HfTokenizer, Tokenizer
 from worker.tasks.gpt import Gpt
 
@@ -49,7 +49,7 @@ class CausalLm:
         return {"eval/loss": self.loss_sum(model, batch)}
 
 
-def gpt_on_stdlib(model: GptModel, data: BuiltinData) -> CausalLm:
+def build_gpt_on_stdlib(model: GptModel, data: BuiltinData) -> CausalLm:
     """Windows of bytes, each as long as the model's context."""
     rows = windows(load_stdlib(), model.context + 1)
     held_out = round(len(rows) * data.eval_fraction)
@@ -58,11 +58,11 @@ def gpt_on_stdlib(model: GptModel, data: BuiltinData) -> CausalLm:
     return CausalLm(lambda: Gpt(model), examples, weights, model.context)
 
 
-def gpt_on_jsonl(model: GptModel, data: JsonlData) -> CausalLm:
+def build_gpt_on_jsonl(model: GptModel, data: JsonlData) -> CausalLm:
     return _on_jsonl(lambda: Gpt(model), data, ByteTokenizer(), model.context)
 
 
-def hf_on_jsonl(model: HfModel, data: JsonlData) -> CausalLm:
+def build_hf_on_jsonl(model: HfModel, data: JsonlData) -> CausalLm:
     from worker.tasks.hf_model import HfFolder
 
     folder = HfFolder(model.path)
@@ -74,7 +74,7 @@ def _on_jsonl(build: Callable[[], nn.Module], data: JsonlData, tokenizer: Tokeni
     rows = load_rows("data.path", data.path, data, tokenizer, length)
     train = len(rows.ends)
     if data.eval_path:
-        rows = joined(rows, load_rows("data.eval_path", data.eval_path, data, tokenizer, length))
+        rows = concatenate_rows(rows, load_rows("data.eval_path", data.eval_path, data, tokenizer, length))
     examples = RowExamples((), train, len(rows.ends) - train, rows=rows, packed=data.packing)
     return CausalLm(build, examples, rows.weights, round(float(rows.lengths.mean())))
 

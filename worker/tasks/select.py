@@ -14,17 +14,17 @@ def select_task(spec: TrainingSpec) -> Task:
         return load_custom(spec)
     match spec.model, spec.data:
         case GptModel() as model, BuiltinData(name="stdlib") as data:
-            from worker.tasks.causal_lm import gpt_on_stdlib
+            from worker.tasks.causal_lm import build_gpt_on_stdlib
 
-            return gpt_on_stdlib(model, data)
+            return build_gpt_on_stdlib(model, data)
         case GptModel() as model, JsonlData() as data:
-            from worker.tasks.causal_lm import gpt_on_jsonl
+            from worker.tasks.causal_lm import build_gpt_on_jsonl
 
-            return gpt_on_jsonl(model, data)
+            return build_gpt_on_jsonl(model, data)
         case HfModel() as model, JsonlData() as data:
-            from worker.tasks.causal_lm import hf_on_jsonl
+            from worker.tasks.causal_lm import build_hf_on_jsonl
 
-            return hf_on_jsonl(model, data)
+            return build_hf_on_jsonl(model, data)
         case ConvnetModel() as model, BuiltinData(name="digits") as data:
             from worker.tasks.image_classification import ImageClassification
 

@@ -8,7 +8,7 @@ from tests.integration.worker.harness import FakeService, Run, finish_of, run_la
 from trainyard.contract.spec.resolve import Site, resolve
 from trainyard.contract.spec.training_spec import parse_spec
 from worker.core.errors import RefusedError
-from worker.engine.optim import task_optimizers
+from worker.engine.optim import build_optimizers
 from worker.tasks.select import select_task
 
 HERE = "tests.integration.worker.custom_tasks"
@@ -107,7 +107,7 @@ def test_a_target_that_is_no_task_is_refused_with_its_name(target, message):
 
     def begin():
         task = select_task(found)
-        task_optimizers(task, found, task.build_model(), sharded=False)
+        build_optimizers(task, found, task.build_model(), sharded=False)
 
     with pytest.raises(RefusedError) as refused:
         begin()

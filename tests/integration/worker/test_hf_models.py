@@ -13,7 +13,7 @@ from trainyard.contract.spec.sections import HfModel, JsonlData
 from worker.core.errors import RefusedError
 from worker.data.examples import IGNORED_LABEL
 from worker.tasks import hf_model, language_loss
-from worker.tasks.causal_lm import hf_on_jsonl
+from worker.tasks.causal_lm import build_hf_on_jsonl
 from worker.tasks.hf_model import HfFolder
 
 CPU = torch.device("cpu")
@@ -36,7 +36,9 @@ def copy(folder, tmp_path):
 
 
 def task(folder, data, model="plain", **options):
-    return hf_on_jsonl(HfModel(path=str(folder / model)), JsonlData(path=str(folder / f"{data}.jsonl"), **options))
+    return build_hf_on_jsonl(
+        HfModel(path=str(folder / model)), JsonlData(path=str(folder / f"{data}.jsonl"), **options)
+    )
 
 
 def everything(found):
@@ -122,7 +124,7 @@ class TestConversations:
             "{{ m.content }}", "{{ m.content if loop.last or m.role != 'assistant' else '-' }}"
         )
         tokenizer.save_pretrained(copy)
-        found = hf_on_jsonl(HfModel(path=str(copy)), JsonlData(path=str(folder / "chat.jsonl"), packing=False))
+        found = build_hf_on_jsonl(HfModel(path=str(copy)), JsonlData(path=str(folder / "chat.jsonl"), packing=False))
         _, labels = everything(found)
         assert tokenizer.decode(labels[0][labels[0] != IGNORED_LABEL]) == "2<|end|>"
 

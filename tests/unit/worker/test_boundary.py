@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from worker.engine import step_sync as boundary
-from worker.engine.step_sync import MOST_STEPS, Boundary, steps_between
+from worker.engine.step_sync import MOST_STEPS, StepSync, steps_until_sync
 
 
 class Stop:
@@ -55,11 +55,11 @@ def told(monkeypatch):
 
         def rank(number):
             stop, clock = Stop(), Clock(seconds[number])
-            own = Boundary(world.ranks(number), stop, now=clock)
+            own = StepSync(world.ranks(number), stop, now=clock)
             for place in range(steps):
                 clock.now += clock.step
                 stop.wanted = number == 1 and place >= asked
-                found[number].append(own.agreed())
+                found[number].append(own.should_stop())
                 if found[number][-1]:
                     return
 
@@ -97,13 +97,13 @@ class TestAgreement:
 
     def test_one_rank_alone_talks_to_nobody(self):
         stop = Stop()
-        alone = Boundary(World(1).ranks(0), stop, lambda: 4, now=Clock(1.0))
+        alone = StepSync(World(1).ranks(0), stop, lambda: 4, now=Clock(1.0))
         stop.wanted = True
-        assert alone.agreed()
+        assert alone.should_stop()
         assert alone.profile_request == 4
 
 
 class TestPace:
     @pytest.mark.parametrize(("seconds", "steps"), [(1e-6, MOST_STEPS), (0.2, 2), (0.5, 1), (3600.0, 1)])
     def test_follows_the_time_of_a_step(self, seconds, steps):
-        assert steps_between(seconds) == steps
+        assert steps_until_sync(seconds) == steps

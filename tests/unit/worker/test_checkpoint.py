@@ -6,7 +6,7 @@ from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.sections import Checkpoint, KeepBest
 from trainyard.contract.wire.manifest import Manifest, ManifestFile
 from worker.checkpoint.discovery import discover, file_sha256
-from worker.checkpoint.manager import removable
+from worker.checkpoint.manager import removable_steps
 
 
 def manifest(step, files=None, **metrics):
@@ -40,20 +40,20 @@ def run(tmp_path):
 
 class TestRemovable:
     def test_keeps_the_last_ones(self):
-        assert removable([manifest(step) for step in (1, 2, 3, 4)], Checkpoint(keep_last=2)) == [1, 2]
+        assert removable_steps([manifest(step) for step in (1, 2, 3, 4)], Checkpoint(keep_last=2)) == [1, 2]
 
     def test_keeps_the_best_and_never_a_nan(self):
         policy = Checkpoint(keep_last=1, keep_best=KeepBest(metric="eval/loss", mode="min"))
         losses = {1: float("nan"), 2: 0.3, 3: 0.5, 4: 0.9}
-        assert removable([manifest(step, eval__loss=loss) for step, loss in losses.items()], policy) == [1, 3]
+        assert removable_steps([manifest(step, eval__loss=loss) for step, loss in losses.items()], policy) == [1, 3]
 
     def test_of_equally_good_ones_the_later(self):
         policy = Checkpoint(keep_last=1, keep_best=KeepBest(metric="eval/accuracy", mode="max"))
-        assert removable([manifest(step, eval__accuracy=1.0) for step in (1, 2, 3)], policy) == [1, 2]
+        assert removable_steps([manifest(step, eval__accuracy=1.0) for step in (1, 2, 3)], policy) == [1, 2]
 
     def test_one_that_was_not_evaluated_is_no_candidate(self):
         policy = Checkpoint(keep_last=1, keep_best=KeepBest())
-        assert removable([manifest(1, eval__loss=2.0), manifest(2), manifest(3)], policy) == [2]
+        assert removable_steps([manifest(1, eval__loss=2.0), manifest(2), manifest(3)], policy) == [2]
 
 
 class TestDiscover:

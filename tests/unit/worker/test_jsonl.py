@@ -12,7 +12,7 @@ from worker.data.examples import IGNORED_LABEL
 from worker.data.jsonl import load_rows
 from worker.data.token_rows import OPEN_ROWS, Piece, RowExamples, pack
 from worker.data.tokenizers import ByteTokenizer
-from worker.tasks.causal_lm import gpt_on_jsonl, row_length
+from worker.tasks.causal_lm import build_gpt_on_jsonl, row_length
 
 CPU = torch.device("cpu")
 
@@ -101,13 +101,13 @@ class TestPacking:
         losses = []
         for packing in (True, False):
             torch.manual_seed(0)
-            task = gpt_on_jsonl(
+            task = build_gpt_on_jsonl(
                 GptModel(layers=2, width=16, heads=2, context=24), JsonlData(path=path, packing=packing)
             )
             model, indices = task.build_model(), np.arange(task.examples.train)
             losses.append((task.loss_sum(model, task.examples.train_batch(indices, CPU)).item(), task.weight(indices)))
         assert losses[0] == pytest.approx(losses[1], rel=1e-6)
-        assert gpt_on_jsonl(GptModel(context=24, heads=2), JsonlData(path=path)).examples.train < 5
+        assert build_gpt_on_jsonl(GptModel(context=24, heads=2), JsonlData(path=path)).examples.train < 5
 
 
 class TestEvaluation:
@@ -116,7 +116,7 @@ class TestEvaluation:
         train.write_text('{"text": "abc"}\n' * 3)
         held_out.write_text('{"text": "z"}\n')
         data = JsonlData(path=str(train), eval_path=str(held_out), packing=False)
-        task = gpt_on_jsonl(GptModel(width=16, heads=2, context=8), data)
+        task = build_gpt_on_jsonl(GptModel(width=16, heads=2, context=8), data)
         assert (task.examples.train, task.examples.held_out) == (3, 1)
         inputs, labels = task.examples.held_out_batch(np.array([0]), CPU)
         assert (inputs.tolist(), labels.tolist()) == ([[ord("z")]], [[0]])

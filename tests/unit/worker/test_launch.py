@@ -12,7 +12,7 @@ from tests.unit.worker.test_nodes import SPEC, document, node
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.wire.reports import Claim, FinishRecord
-from trainyard.progress_file import Beat
+from trainyard.progress_file import ProgressRecord
 from worker.launcher import supervisor as launch
 from worker.launcher.claim import Claimed
 from worker.launcher.rendezvous import Rendezvous, publish
@@ -71,9 +71,9 @@ def test_a_disk_that_held_the_loop_up_is_no_stall_and_no_longer_limit(layout: At
         layout, alone, node(count=1), verdict, process, connect, launch.Signals(), limit, None
     )
     dog = supervisor._watchdog = Watchdog(layout, 1, 300.0, lambda: 3, now=lambda: clock[0])
-    layout.beats.mkdir()
-    beat = Beat(rank=0, execution=3, marks=1, step=3, phase="forward")
-    layout.beat(0).write_text(beat.model_dump_json())
+    layout.progress.mkdir()
+    beat = ProgressRecord(rank=0, execution=3, marks=1, step=3, phase="forward")
+    layout.progress_file(0).write_text(beat.model_dump_json())
     clock[0] = 10.0
     assert dog.look() is None
     clock[0] = 700.0

@@ -6,12 +6,14 @@ import pytest
 import torch
 
 from worker.engine.callbacks import performance as metrics
-from worker.engine.callbacks.performance import Pace, Performance
+from worker.engine.callbacks.performance import PerformanceMonitor, StepTimeAverage
 
 
 @pytest.fixture
 def performance():
-    return Performance(SimpleNamespace(device=torch.device("cpu"), gather=lambda own: [own]), tokens_per_example=0)
+    return PerformanceMonitor(
+        SimpleNamespace(device=torch.device("cpu"), gather=lambda own: [own]), tokens_per_example=0
+    )
 
 
 def test_the_most_that_was_held_is_never_below_what_is_held(performance, monkeypatch):
@@ -30,7 +32,7 @@ def test_each_rank_has_a_curve_where_that_can_be_read(world, told):
         return [[float(rank), *own[1:]] for rank in range(world)]
 
     ranks = SimpleNamespace(device=torch.device("cpu"), gather=gather)
-    found = Performance(ranks, tokens_per_example=0).take()
+    found = PerformanceMonitor(ranks, tokens_per_example=0).take()
     assert {key: value for key, value in found.items() if key.startswith("perf/rank_seconds/")} == {
         f"perf/rank_seconds/{rank}": float(rank) for rank in told
     }
@@ -38,7 +40,7 @@ def test_each_rank_has_a_curve_where_that_can_be_read(world, told):
 
 
 def test_the_pace_is_that_of_the_last_minute_and_forgets_a_slow_start():
-    pace = Pace()
+    pace = StepTimeAverage()
     assert pace.seconds_per_step is None
     pace.add(5, 5.0)
     for _ in range(100):

@@ -8,7 +8,7 @@ from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.wire.launch import LaunchDocument
 from worker.launcher import torchrun
-from worker.launcher.rendezvous import Node, Rendezvous, await_verdict, publish, this_node
+from worker.launcher.rendezvous import Node, Rendezvous, await_rendezvous, publish, this_node
 
 SPEC = {
     "task": "regression",
@@ -57,20 +57,20 @@ class TestVerdict:
     def test_the_others_hear_what_the_first_says(self, tmp_path):
         layout = AttemptLayout(tmp_path)
         said = publish(layout, node(), 3)
-        assert await_verdict(layout, node(1)) == said
+        assert await_rendezvous(layout, node(1)) == said
         assert said.execution == 3
         assert said.port > 0
 
     def test_a_refused_claim_sends_them_home(self, tmp_path):
         layout = AttemptLayout(tmp_path)
         assert publish(layout, node(), None) is None
-        assert await_verdict(layout, node(1)) is None
+        assert await_rendezvous(layout, node(1)) is None
 
     def test_another_jobs_verdict_is_not_theirs(self, tmp_path):
         layout = AttemptLayout(tmp_path)
         publish(layout, node(job="6"), 3)
         times = iter([0.0, 1.0, 1000.0])
-        assert await_verdict(layout, node(1), now=lambda: next(times)) is None
+        assert await_rendezvous(layout, node(1), now=lambda: next(times)) is None
 
     def test_alone_nothing_is_written(self, tmp_path):
         assert publish(AttemptLayout(tmp_path), node(count=1), 3) == Rendezvous(3, "127.0.0.1", 0)

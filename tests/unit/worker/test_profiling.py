@@ -8,12 +8,12 @@ import torch
 from trainyard.contract.spec.sections import Profile
 from worker.core.distributed import Ranks
 from worker.engine.callbacks.profiler import StepProfiler, Wanted
-from worker.reporting.reporter import SilentReporter
+from worker.reporting.reporter import NullReporter
 
 ALONE = Ranks(rank=0, world=1, local_rank=0, device=torch.device("cpu"), bookkeeping=None, checkpoints=None)
 
 
-class Listener(SilentReporter):
+class Listener(NullReporter):
     def __init__(self):
         self.said = []
 

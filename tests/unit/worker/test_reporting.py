@@ -20,7 +20,7 @@ from worker.reporting.service_client import (
     ServiceClient,
     UnavailableError,
 )
-from worker.reporting.spool_sender import SpoolSender, parcels
+from worker.reporting.spool_sender import SpoolSender, batch_records
 
 
 class Service:
@@ -196,8 +196,8 @@ class TestParcels:
         for step in range(1, 50):
             speaking.points(step, {f"key/{place}": 0.0 for place in range(90)})
         speaking.close(0)
-        made = parcels(list(parse_spool(layout.spool_file(1))))
-        counts = [len(json.loads(parcel.body())["points"]) for parcel in made]
+        made = batch_records(list(parse_spool(layout.spool_file(1))))
+        counts = [len(json.loads(batch.body())["points"]) for batch in made]
         assert max(counts) <= MAX_POINTS
         assert sum(counts) == 49 * 90
         assert len(counts) == 5

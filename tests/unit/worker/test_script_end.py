@@ -7,9 +7,9 @@ import pytest
 
 from trainyard.contract.layout import AttemptLayout
 from worker.core.errors import read_errors
-from worker.core.rank_exits import ended_file
-from worker.launcher.exit_record import settle
-from worker.launcher.script_job import conclude
+from worker.core.rank_exits import rank_exits_file
+from worker.launcher.exit_record import finalize
+from worker.launcher.script_job import finalize_script
 
 TRACEBACK = """begins
 [rank1]: Traceback (most recent call last):
@@ -33,8 +33,8 @@ def ended(tmp_path):
             {"rank": rank, "exitcode": code, "pid": rank + 1, "time": 5.0}
             for rank, code in ((0, -signal.SIGKILL), (1, exitcode))
         ]
-        ended_file(layout, 0, 1).write_text(json.dumps(ends))
-        conclude(layout, 1, 1, None)
+        rank_exits_file(layout, 0, 1).write_text(json.dumps(ends))
+        finalize_script(layout, 1, 1, None)
         return layout
 
     return made
@@ -43,7 +43,7 @@ def ended(tmp_path):
 @pytest.mark.parametrize(("said", "exitcode"), [(TRACEBACK, 1), (TRACEBACK + ABORTED, -signal.SIGABRT)])
 def test_an_exception_is_what_went_wrong_though_the_process_was_aborted_on_its_way_out(ended, said, exitcode):
     layout = ended(said, exitcode)
-    failure = settle(layout, 1, 1, killed_for=None).failure
+    failure = finalize(layout, 1, 1, killed_for=None).failure
     assert failure is not None
     assert (failure.rank, failure.type, failure.message) == (1, "ValueError", "enough")
     assert "line 15" in (failure.traceback or "")

@@ -10,9 +10,9 @@ from torch import nn
 from trainyard.contract.spec.sections import GptModel
 from worker.core.errors import RefusedError
 from worker.data.examples import Examples
-from worker.data.prefetch import Loader
+from worker.data.prefetch import BatchLoader
 from worker.engine import compilation
-from worker.engine.callbacks.garbage_collector import EVERY_STEPS, Garbage
+from worker.engine.callbacks.garbage_collector import EVERY_STEPS, GarbageCollector
 from worker.engine.compilation import compile_blocks
 from worker.engine.flops import flops_per_example, peak_flops
 from worker.tasks.gpt import Gpt
@@ -31,7 +31,7 @@ class TestLoader:
     def loader(self):
         Counted.loads = 0
         rows = torch.arange(20)
-        return Loader(Counted((rows,), train=20, held_out=0), torch.device("cpu"), enabled=True)
+        return BatchLoader(Counted((rows,), train=20, held_out=0), torch.device("cpu"), enabled=True)
 
     def test_what_was_loaded_ahead_is_used_in_order_and_not_loaded_again(self, loader):
         pieces = [np.array([3, 1]), np.array([2])]
@@ -45,14 +45,14 @@ class TestLoader:
         assert loader.load(np.array([2]))[0].tolist() == [2]
 
     def test_nothing_is_loaded_ahead_where_the_host_computes(self):
-        assert not Loader(Examples((torch.arange(2),), 2, 0), torch.device("cpu")).enabled
+        assert not BatchLoader(Examples((torch.arange(2),), 2, 0), torch.device("cpu")).enabled
 
 
 class TestGarbage:
     def test_is_collected_at_chosen_steps_only(self, monkeypatch):
         collected = []
         monkeypatch.setattr(gc, "collect", lambda *_: collected.append(len(collected)))
-        garbage = Garbage()
+        garbage = GarbageCollector()
         try:
             for step in range(1, EVERY_STEPS + 1):
                 garbage.after_step(step)

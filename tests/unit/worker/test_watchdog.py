@@ -1,12 +1,12 @@
 """A run that stands still: found by its beats alone, and the rank that holds it up named."""
 
 from trainyard.contract.layout import AttemptLayout
-from trainyard.progress_file import Beat, Pulse, PulseWriter, interval, location, read_beats
+from trainyard.progress_file import ProgressCounter, ProgressRecord, ProgressWriter, interval, location, read_progress
 from worker.launcher.watchdog import START_GRACE_SECONDS, Watchdog, behind, judge, size_of, stack_after
 
 
 def beat(rank, marks, **changes):
-    return Beat(**{"rank": rank, "execution": 1, "marks": marks, "step": 3, "phase": "forward", **changes})
+    return ProgressRecord(**{"rank": rank, "execution": 1, "marks": marks, "step": 3, "phase": "forward", **changes})
 
 
 def beats(*found):
@@ -52,13 +52,13 @@ class TestJudge:
 class TestWatchdog:
     def test_any_rank_that_moves_starts_the_time_anew(self, tmp_path):
         layout, clock = AttemptLayout(tmp_path), [0.0]
-        layout.beats.mkdir()
+        layout.progress.mkdir()
         watchdog = Watchdog(layout, 2, 60.0, lambda: 1, now=lambda: clock[0])
 
         def at(time, *found):
             clock[0] = time
             for one in found:
-                layout.beat(one.rank).write_text(one.model_dump_json())
+                layout.progress_file(one.rank).write_text(one.model_dump_json())
             return watchdog.look()
 
         assert at(10.0, beat(0, 1), beat(1, 1)) is None
@@ -68,14 +68,14 @@ class TestWatchdog:
 
     def test_an_execution_that_is_over_says_nothing_of_the_next(self, tmp_path):
         layout = AttemptLayout(tmp_path)
-        layout.beats.mkdir()
-        layout.beat(0).write_text(beat(0, 1).model_dump_json())
-        assert read_beats(layout.beats, 2) == {}
+        layout.progress.mkdir()
+        layout.progress_file(0).write_text(beat(0, 1).model_dump_json())
+        assert read_progress(layout.progress, 2) == {}
 
 
 class TestPulse:
     def test_it_is_starting_until_the_first_update_is_done(self):
-        pulse = Pulse()
+        pulse = ProgressCounter()
         pulse.mark("forward", 1)
         assert pulse.phase == "starting"
         pulse.underway = True
@@ -83,9 +83,9 @@ class TestPulse:
         assert (pulse.phase, pulse.step, pulse.marks) == ("forward", 2, 2)
 
     def test_what_is_written_says_where_the_thread_is(self, tmp_path):
-        pulse, layout = Pulse(), AttemptLayout(tmp_path)
-        PulseWriter(pulse, layout.beat(3), rank=3, execution=7, interval=3600).start()
-        found = read_beats(layout.beats, 7)[3]
+        pulse, layout = ProgressCounter(), AttemptLayout(tmp_path)
+        ProgressWriter(pulse, layout.progress_file(3), rank=3, execution=7, interval=3600).start()
+        found = read_progress(layout.progress, 7)[3]
         assert (found.marks, found.phase) == (0, "starting")
         assert "progress_file.py" in found.where
 

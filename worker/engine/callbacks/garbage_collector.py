@@ -5,7 +5,7 @@ import gc
 EVERY_STEPS = 50
 
 
-class Garbage:
+class GarbageCollector:
     """From the first update on collections happen at chosen steps: by itself the collector would stop one rank here and
     another there, and every time all would wait."""
 

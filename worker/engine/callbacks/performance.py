@@ -29,7 +29,7 @@ class _Sums:
     stall: float = 0.0
 
 
-class Pace:
+class StepTimeAverage:
     """What a step takes over about the last minute, waits for checkpoints included: the rest is reckoned with it."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Pace:
 
 
 @dataclass
-class Performance:
+class PerformanceMonitor:
     """Sums over the steps since the last log; `take` turns them into metrics and begins anew."""
 
     ranks: Ranks
@@ -57,7 +57,7 @@ class Performance:
     """Of one example, forward and backward."""
     peak: float | None = None
     """FLOP/s of all devices together."""
-    pace: Pace = field(default_factory=Pace)
+    pace: StepTimeAverage = field(default_factory=StepTimeAverage)
     _sums: _Sums = field(default_factory=_Sums)
     _host_peak: int = 0
 

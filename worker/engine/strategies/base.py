@@ -30,12 +30,12 @@ class ParallelModel:
     """Whose names checkpoints use."""
 
     @property
-    def rehearsed(self) -> nn.Module:
+    def dry_run_module(self) -> nn.Module:
         """What is called to see whether a batch fits: without communication where the model is whole on each rank."""
         return self.module
 
     @property
-    def evaluated(self) -> nn.Module:
+    def evaluation_module(self) -> nn.Module:
         """What evaluation calls."""
         return self.module
 

@@ -16,7 +16,7 @@ from worker.engine.strategies.base import ParallelModel
 
 
 @dataclass(frozen=True)
-class ReplicatedModel(ParallelModel):
+class DdpModel(ParallelModel):
     """A model in DistributedDataParallel."""
 
     forward: DistributedDataParallel
@@ -25,7 +25,7 @@ class ReplicatedModel(ParallelModel):
         return contextlib.nullcontext() if last else self.forward.no_sync()
 
 
-def replicate(options: Ddp, model: nn.Module, ranks: Ranks) -> ReplicatedModel:
+def wrap_ddp(options: Ddp, model: nn.Module, ranks: Ranks) -> DdpModel:
     """Wrap a model that is on its device. Gradients come out as sums over the ranks."""
     if options.sync_batchnorm:
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
@@ -38,7 +38,7 @@ def replicate(options: Ddp, model: nn.Module, ranks: Ranks) -> ReplicatedModel:
         gradient_as_bucket_view=options.gradient_as_bucket_view,
     )
     wrapped.register_comm_hook(None, _sum)
-    return ReplicatedModel(wrapped, model)
+    return DdpModel(wrapped, model)
 
 
 def _sum(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]

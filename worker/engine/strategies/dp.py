@@ -8,7 +8,7 @@ from torch import nn
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.distributed import Ranks
 from worker.core.errors import RefusedError
-from worker.engine.precision import COMPUTED_IN
+from worker.engine.precision import COMPUTE_DTYPE
 from worker.engine.strategies.base import ParallelModel
 
 
@@ -28,21 +28,21 @@ class _Cast(nn.Module):
 
 
 @dataclass(frozen=True)
-class ThreadedModel(ParallelModel):
+class DataParallelModel(ParallelModel):
     """A model in DataParallel; evaluation takes the first GPU alone."""
 
     @property
-    def evaluated(self) -> nn.Module:
+    def evaluation_module(self) -> nn.Module:
         inner = self.forward.module
         assert isinstance(inner, nn.Module)
         return inner
 
     @property
-    def rehearsed(self) -> nn.Module:
+    def dry_run_module(self) -> nn.Module:
         return self.forward
 
 
-def spread(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> ThreadedModel:
+def wrap_dp(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> DataParallelModel:
     """Replicate the model over the job's GPUs at each forward; outputs are gathered on the first one.
 
     Raises:
@@ -51,5 +51,5 @@ def spread(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> ThreadedModel:
     there = torch.cuda.device_count() if ranks.device.type == "cuda" else 0
     if there < spec.gpus:
         raise RefusedError(f"strategy `dp` needs its {spec.gpus} GPUs in one process, and this node has {there}")
-    cast = _Cast(model, COMPUTED_IN.get(spec.precision), ranks.device)
-    return ThreadedModel(nn.DataParallel(cast, device_ids=list(range(spec.gpus))), model)
+    cast = _Cast(model, COMPUTE_DTYPE.get(spec.precision), ranks.device)
+    return DataParallelModel(nn.DataParallel(cast, device_ids=list(range(spec.gpus))), model)

@@ -14,15 +14,15 @@ from torch.distributed.tensor import DTensor
 
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.distributed import Ranks
-from worker.engine.precision import COMPUTED_IN
+from worker.engine.precision import COMPUTE_DTYPE
 from worker.engine.strategies.base import ParallelModel
-from worker.engine.strategies.units import holding, plan_units
+from worker.engine.strategies.units import parameter_footprint, plan_units
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class ShardedModel(ParallelModel):
+class FsdpModel(ParallelModel):
     """A model whose parameters are DTensors outside of its forward and backward."""
 
     strategy: str
@@ -52,13 +52,13 @@ class ShardedModel(ParallelModel):
         return self.module
 
 
-def shard(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> ShardedModel:
+def wrap_fsdp(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> FsdpModel:
     """Shard a model in place, unit by unit. Gradients come out as sums over all ranks, in fp32."""
     mesh = _mesh(spec, ranks)
     policy = _policy(spec.precision)
     keeps_gathered = spec.strategy in {"zero1", "zero2"}
     units = plan_units(model, spec.fsdp)
-    held = holding(
+    held = parameter_footprint(
         model, units, rank=mesh.get_local_rank("shard"), shards=mesh["shard"].size(), keeps_gathered=keeps_gathered
     )
     log.info("units of %s parameters", ", ".join(str(unit.size) for unit in units if unit.size))
@@ -76,7 +76,7 @@ def shard(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> ShardedModel:
     _prefetch([model.get_submodule(unit.module) for unit in units], spec.fsdp.prefetch)
     for module in _units(model):
         _sum_gradients(module)
-    return ShardedModel(model, model, spec.strategy)
+    return FsdpModel(model, model, spec.strategy)
 
 
 def _prefetch(units: list[nn.Module], ahead: int) -> None:
@@ -100,7 +100,7 @@ def _mesh(spec: TrainingSpec, ranks: Ranks) -> DeviceMesh:
 
 def _policy(precision: str) -> MixedPrecisionPolicy:
     """Storage and reduction in fp32, whatever the forward and backward compute in."""
-    return MixedPrecisionPolicy(param_dtype=COMPUTED_IN.get(precision), reduce_dtype=torch.float32)
+    return MixedPrecisionPolicy(param_dtype=COMPUTE_DTYPE.get(precision), reduce_dtype=torch.float32)
 
 
 def _sum_gradients(unit: FSDPModule) -> None:

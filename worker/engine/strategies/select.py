@@ -10,7 +10,7 @@ from worker.engine.strategies.base import ParallelModel
 
 SHARDED = frozenset({"zero1", "zero2", "fsdp", "hsdp"})
 """Strategies made of `fully_shard`, whose own policy sets the types of the forward pass."""
-OWN_TYPES = SHARDED | {"dp"}
+MANAGES_DTYPE = SHARDED | {"dp"}
 """Strategies whose model chooses the types of its forward pass itself."""
 
 
@@ -30,15 +30,15 @@ def parallelise(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> ParallelM
         case "single":
             return ParallelModel(model, model)
         case "ddp":
-            from worker.engine.strategies.ddp import replicate
+            from worker.engine.strategies.ddp import wrap_ddp
 
-            return replicate(spec.ddp, model, ranks)
+            return wrap_ddp(spec.ddp, model, ranks)
         case "dp":
-            from worker.engine.strategies.dp import spread
+            from worker.engine.strategies.dp import wrap_dp
 
-            return spread(spec, model, ranks)
+            return wrap_dp(spec, model, ranks)
         case "zero1" | "zero2" | "fsdp" | "hsdp":
-            from worker.engine.strategies.fsdp import shard
+            from worker.engine.strategies.fsdp import wrap_fsdp
 
-            return shard(spec, model, ranks)
+            return wrap_fsdp(spec, model, ranks)
     raise RefusedError(f"this worker has no strategy `{spec.strategy}`")

@@ -101,7 +101,7 @@ def _named(model: nn.Module, path: str) -> list[tuple[str, nn.Parameter]]:
 
 
 @dataclass(frozen=True)
-class Holding:
+class ParameterFootprint:
     """Elements of parameters on one rank."""
 
     sharded: int
@@ -110,16 +110,18 @@ class Holding:
     """At once: its shards and the gathered units. Prefetching may add the unit that is computed next."""
 
 
-def holding(model: nn.Module, units: list[Unit], *, rank: int, shards: int, keeps_gathered: bool = False) -> Holding:
+def parameter_footprint(
+    model: nn.Module, units: list[Unit], *, rank: int, shards: int, keeps_gathered: bool = False
+) -> ParameterFootprint:
     """What a rank holds of a model before it is sharded; every parameter is cut along its first dimension.
 
     `keeps_gathered`: units stay gathered until their backward (zero1, zero2), so at the turn all are.
     """
     sharded = sum(_rows(p, rank, shards) for p in model.parameters())
     if keeps_gathered:
-        return Holding(sharded, sharded + sum(unit.size for unit in units))
+        return ParameterFootprint(sharded, sharded + sum(unit.size for unit in units))
     nested = (sum(outer.size for outer in units if _contains(outer, unit)) for unit in units)
-    return Holding(sharded, sharded + max(nested))
+    return ParameterFootprint(sharded, sharded + max(nested))
 
 
 def _rows(parameter: nn.Parameter, rank: int, shards: int) -> int:

@@ -14,7 +14,7 @@ import time
 FAULTS = json.loads(os.environ.get("TRAINYARD_TEST_FAULTS", "[]"))
 
 
-class _Hook(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class _Hook(importlib.abc.MetaPathFinder, importlib.abc.BatchLoader):
     """Patches a module of ours when it has been imported."""
 
     def __init__(self, name, patch):
@@ -38,7 +38,7 @@ class _Hook(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def _patch_step(module):
-    stepper = module.Stepper
+    stepper = module.TrainStep
     original = stepper.run
 
     def run(self, step, indices, **options):
@@ -48,7 +48,7 @@ def _patch_step(module):
         return original(self, step, indices, **options)
 
     stepper.run = run
-    rehearse = stepper.rehearse
+    dry_run = stepper.dry_run
 
     def rehearse_within(self, indices):
         for fault in FAULTS:
@@ -56,9 +56,9 @@ def _patch_step(module):
                 print(f"rehearsed {len(indices)}", flush=True)
                 if len(indices) > fault["examples"]:
                     raise MemoryError("planted")
-        return rehearse(self, indices)
+        return dry_run(self, indices)
 
-    stepper.rehearse = rehearse_within
+    stepper.dry_run = rehearse_within
 
 
 def _patch_comm(module):
