@@ -25,7 +25,7 @@ def trainyard(bench: Bench, tick: Tick) -> None:
             bench.task,
             bench.ranks,
             reporter=reporter,
-            boundary=_Ticking(tick, bench.ranks, StopSignal(attempt.stop_request)),
+            step_sync=_Ticking(tick, bench.ranks, StopSignal(attempt.stop_request)),
             checkpoints=_NoCheckpoints(),  # type: ignore[arg-type]
         ).run()
         reporter.close(0.5)

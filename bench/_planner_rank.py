@@ -22,9 +22,9 @@ from worker.core import distributed
 from worker.core.distributed import Ranks
 from worker.core.random_state import seed_generators
 from worker.data.sampler import GlobalBatches
-from worker.engine.callbacks.non_finite import NonFinite
-from worker.engine.micro_batch_size import forget
-from worker.engine.optim import build_optimizers
+from worker.engine.callbacks.non_finite import NonFiniteGuard
+from worker.engine.micro_batch_size import release_memory
+from worker.engine.optim import LearningRates, build_optimizers
 from worker.engine.precision import Precision
 from worker.engine.strategies.select import MANAGES_DTYPE, SHARDED, parallelise
 from worker.engine.train_step import TrainStep
@@ -45,7 +45,7 @@ def main(plan_path: str, result_path: str) -> None:
     ranks = distributed.join(specs[0])
     found = []
     for spec in specs:
-        forget(ranks.device)
+        release_memory(ranks.device)
         ranks.barrier()
         found.append(measured(spec, select_task(spec), ranks))
     if ranks.first:
@@ -65,7 +65,7 @@ def measured(spec: TrainingSpec, task: Task, ranks: Ranks) -> dict[str, int]:
             if step == STEPS - 1:
                 gc.collect()
                 meter.reset_peak()
-            stepper.run(step + 1, batches.at(step), norm_wanted=True)
+            stepper.run(step + 1, batches.at(step), need_norm=True)
         peak, rest = meter.peak, meter.live
         return {
             "peak": peak,
@@ -86,13 +86,13 @@ def engine(spec: TrainingSpec, task: Task, ranks: Ranks) -> tuple[TrainStep, tor
     stepper = TrainStep(
         task,
         model,
-        optimizers,
+        LearningRates(spec.schedule, optimizers, STEPS),
         precision,
-        NonFinite(spec.health.on_nan, precision, ranks),
+        NonFiniteGuard(spec.health.on_nan, precision, ranks),
         ranks,
-        micro_size=spec.batch.micro_size if isinstance(spec.batch.micro_size, int) else None,
+        micro_batch_size=spec.batch.micro_size if isinstance(spec.batch.micro_size, int) else None,
         clip_norm=spec.optimizer.clip_norm,
-        pulse=ProgressCounter(),
+        progress=ProgressCounter(),
     )
     batches = GlobalBatches(task.examples.train, spec.batch.size, seed=spec.seed, last=spec.batch.last, shuffle=True)
     stepper.warm_up(batches.at(0))

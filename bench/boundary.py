@@ -35,6 +35,7 @@ def _rank(rank: int) -> None:
 
     from trainyard.contract.spec.templates import load_template
     from trainyard.contract.spec.training_spec import parse_spec
+    from trainyard.progress_file import ProgressCounter
     from worker.core import distributed
     from worker.core.stop_signal import StopSignal
     from worker.engine.step_sync import StepSync
@@ -71,18 +72,18 @@ def _rank(rank: int) -> None:
         for name, values in found.items():
             beyond = median(value - other for value, other in zip(values, alone, strict=True))
             print(f"{name:16} {min(values):8.0f} {min(values) - min(alone):+8.0f} {beyond:+22.0f}  us a step")
-        print(f"{'a mark':16} {_mark(Pulse()):8.2f} us")
+        print(f"{'a mark':16} {_mark(ProgressCounter()):8.2f} us")
     ranks.barrier()
     distributed.leave()
     sys.stdout.flush()
     os._exit(0)
 
 
-def _mark(pulse: object) -> float:
+def _mark(progress: object) -> float:
     count = 200_000
     started = time.perf_counter()
     for _ in range(count):
-        pulse.mark("forward")  # type: ignore[attr-defined]
+        progress.mark("forward")  # type: ignore[attr-defined]
     return (time.perf_counter() - started) / count * 1e6
 
 

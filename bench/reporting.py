@@ -148,7 +148,7 @@ def _block(
     for number in range(reports):
         for _ in range(products * EVERY):
             work @ work
-        garbage.after_step(number * EVERY)
+        garbage.collect_if_due(number * EVERY)
         values = {key: number * value for key, value in VALUES.items()}
         progress = Progress(step=number * EVERY, total_steps=reports * EVERY) if speaks else None
         speaker = reporter if speaks else _SILENT

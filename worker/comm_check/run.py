@@ -57,7 +57,7 @@ class CommCheck:
             TrainingError: on all ranks alike, at the first wrong value.
         """
         for part in self._parts():
-            if self._ranks.any(self._stop.wanted):
+            if self._ranks.any(self._stop.requested):
                 return False
             part()
             self.step += 1

@@ -186,7 +186,7 @@ def train(case, ranks, folder):
         stop = StopAt(checkpoints.start_step, case["until"])
     with Watched(case.get("plant"), ranks.world, case.get("count_reads", False)) as watched:
         task = watched.wrap(select_task(spec), ranks.rank)
-        trainer = Trainer(spec, task, ranks, reporter=reporter, boundary=stop, checkpoints=checkpoints)
+        trainer = Trainer(spec, task, ranks, reporter=reporter, step_sync=stop, checkpoints=checkpoints)
         if case.get("watch_gathered"):
             watched.watch_gathered(trainer._model.module)
         error = None

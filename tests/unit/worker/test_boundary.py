@@ -5,12 +5,12 @@ import threading
 import pytest
 import torch
 
-from worker.engine import step_sync as boundary
-from worker.engine.step_sync import MOST_STEPS, StepSync, steps_until_sync
+from worker.engine import step_sync
+from worker.engine.step_sync import MAX_STEPS, StepSync, steps_until_sync
 
 
 class Stop:
-    wanted = False
+    requested = False
 
 
 class World:
@@ -50,7 +50,7 @@ def told(monkeypatch):
 
     def run(seconds, asked, steps=60):
         world = World(len(seconds))
-        monkeypatch.setattr(boundary.dist, "all_reduce", world.all_reduce)
+        monkeypatch.setattr(step_sync.dist, "all_reduce", world.all_reduce)
         found = [[] for _ in seconds]
 
         def rank(number):
@@ -58,7 +58,7 @@ def told(monkeypatch):
             own = StepSync(world.ranks(number), stop, now=clock)
             for place in range(steps):
                 clock.now += clock.step
-                stop.wanted = number == 1 and place >= asked
+                stop.requested = number == 1 and place >= asked
                 found[number].append(own.should_stop())
                 if found[number][-1]:
                     return
@@ -78,7 +78,7 @@ class TestAgreement:
         (first, second), world = told((0.001, 0.001), asked=25)
         assert first == second
         assert first[-1]
-        assert 25 < len(first) <= 25 + MOST_STEPS
+        assert 25 < len(first) <= 25 + MAX_STEPS
         assert world.reductions == 4
 
     def test_the_slowest_rank_sets_the_pace(self, told):
@@ -98,12 +98,12 @@ class TestAgreement:
     def test_one_rank_alone_talks_to_nobody(self):
         stop = Stop()
         alone = StepSync(World(1).ranks(0), stop, lambda: 4, now=Clock(1.0))
-        stop.wanted = True
+        stop.requested = True
         assert alone.should_stop()
         assert alone.profile_request == 4
 
 
 class TestPace:
-    @pytest.mark.parametrize(("seconds", "steps"), [(1e-6, MOST_STEPS), (0.2, 2), (0.5, 1), (3600.0, 1)])
+    @pytest.mark.parametrize(("seconds", "steps"), [(1e-6, MAX_STEPS), (0.2, 2), (0.5, 1), (3600.0, 1)])
     def test_follows_the_time_of_a_step(self, seconds, steps):
         assert steps_until_sync(seconds) == steps

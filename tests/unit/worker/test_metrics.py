@@ -21,7 +21,7 @@ def test_the_most_that_was_held_is_never_below_what_is_held(performance, monkeyp
     for held, most in ((400, 380), (390, 380), (300, 500)):
         monkeypatch.setattr(metrics, "host_rss", lambda held=held: held)
         monkeypatch.setattr(metrics, "host_peak", lambda most=most: most)
-        found = performance.take()
+        found = performance.collect()
         told.append((found["memory/host_rss_bytes"], found["memory/host_peak_bytes"]))
     assert told == [(400, 400), (390, 400), (300, 500)]
 
@@ -32,7 +32,7 @@ def test_each_rank_has_a_curve_where_that_can_be_read(world, told):
         return [[float(rank), *own[1:]] for rank in range(world)]
 
     ranks = SimpleNamespace(device=torch.device("cpu"), gather=gather)
-    found = PerformanceMonitor(ranks, tokens_per_example=0).take()
+    found = PerformanceMonitor(ranks, tokens_per_example=0).collect()
     assert {key: value for key, value in found.items() if key.startswith("perf/rank_seconds/")} == {
         f"perf/rank_seconds/{rank}": float(rank) for rank in told
     }

@@ -12,7 +12,7 @@ from worker.core.errors import RefusedError
 from worker.data.examples import Examples
 from worker.data.prefetch import BatchLoader
 from worker.engine import compilation
-from worker.engine.callbacks.garbage_collector import EVERY_STEPS, GarbageCollector
+from worker.engine.callbacks.garbage_collector import COLLECT_EVERY_STEPS, GarbageCollector
 from worker.engine.compilation import compile_blocks
 from worker.engine.flops import flops_per_example, peak_flops
 from worker.tasks.gpt import Gpt
@@ -35,12 +35,12 @@ class TestLoader:
 
     def test_what_was_loaded_ahead_is_used_in_order_and_not_loaded_again(self, loader):
         pieces = [np.array([3, 1]), np.array([2])]
-        loader.ahead(pieces)
+        loader.prefetch(pieces)
         assert [loader.load(piece)[0].tolist() for piece in pieces] == [[3, 1], [2]]
         assert Counted.loads == 2
 
     def test_what_was_not_foreseen_is_loaded(self, loader):
-        loader.ahead([np.array([3, 1]), np.array([2])])
+        loader.prefetch([np.array([3, 1]), np.array([2])])
         assert loader.load(np.array([7]))[0].tolist() == [7]
         assert loader.load(np.array([2]))[0].tolist() == [2]
 
@@ -54,11 +54,11 @@ class TestGarbage:
         monkeypatch.setattr(gc, "collect", lambda *_: collected.append(len(collected)))
         garbage = GarbageCollector()
         try:
-            for step in range(1, EVERY_STEPS + 1):
-                garbage.after_step(step)
+            for step in range(1, COLLECT_EVERY_STEPS + 1):
+                garbage.collect_if_due(step)
                 assert not gc.isenabled()
         finally:
-            garbage.close()
+            garbage.on_loop_end(COLLECT_EVERY_STEPS)
         assert len(collected) == 2
         assert gc.isenabled()
 

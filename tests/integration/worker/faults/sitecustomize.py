@@ -50,15 +50,15 @@ def _patch_step(module):
     stepper.run = run
     dry_run = stepper.dry_run
 
-    def rehearse_within(self, indices):
+    def dry_run_within(self, indices):
         for fault in FAULTS:
             if fault["kind"] == "memory_above" and fault.get("rank", self._ranks.rank) == self._ranks.rank:
-                print(f"rehearsed {len(indices)}", flush=True)
+                print(f"dry run of {len(indices)}", flush=True)
                 if len(indices) > fault["examples"]:
                     raise MemoryError("planted")
         return dry_run(self, indices)
 
-    stepper.dry_run = rehearse_within
+    stepper.dry_run = dry_run_within
 
 
 def _patch_comm(module):
