@@ -18,10 +18,9 @@ from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import FinishRecord
 from trainyard.progress_file import ProgressCounter, ProgressWriter, interval
 from worker.core.errors import TrainingError, describe, write_error
-from worker.core.processes import PARENT, die_with_parent
+from worker.core.first_failure import describe_restart
+from worker.core.processes import PARENT, WRAPPED, die_with_parent
 from worker.core.stop_signal import StopSignal
-from worker.launcher import torchrun
-from worker.launcher.exit_record import describe_restart
 
 if TYPE_CHECKING:
     from worker.checkpoint.manager import CheckpointManager
@@ -62,7 +61,7 @@ def main(folder: str) -> None:
     layout = AttemptLayout(Path(folder).absolute())
     rank, execution = int(os.environ["RANK"]), execution_number(layout)
     redirect_output(layout.rank_log(rank))
-    wrapped = torchrun.WRAPPED in os.environ
+    wrapped = WRAPPED in os.environ
     die_with_parent(os.getppid() if wrapped else int(os.environ.get(PARENT, os.getppid())))
     stop = StopSignal(layout.stop_request)
     stop.install()

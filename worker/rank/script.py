@@ -15,7 +15,7 @@ from trainyard.contract.wire.reports import EventsBatch, WorkerEvent
 from trainyard.contract.wire.spool import format_record
 from trainyard.progress_file import interval
 from trainyard.script import BEATS, FOLDER
-from worker.launcher.exit_record import describe_restart
+from worker.core.first_failure import describe_restart
 
 
 def exec_script(layout: AttemptLayout, launch: LaunchDocument, execution: int) -> NoReturn:

@@ -116,7 +116,7 @@ class TestSettle:
         self.error(layout, 0, RuntimeError("Connection reset by peer"), 10.0)
         record = self.finalize(layout, lost_nodes=lambda: ["node2"])
         assert (record.reason, record.failure.node, record.failure.consequence) == ("node_failure", "node2", True)
-        assert "node2 vanished" in record.failure.message
+        assert "node lost: node2 ended" in record.failure.message
 
     def test_an_error_of_its_own_is_to_blame_whoever_vanished(self, layout):
         self.error(layout, 0, ValueError("mine"), 10.0)
@@ -162,15 +162,15 @@ class TestOutOfMemory:
 class TestStopRequest:
     def test_a_second_signal_changes_nothing(self, layout):
         request = StopRequest(layout)
-        assert request.ask("preempted")
-        assert not request.ask("preempted")
-        assert not request.ask("time_limit")
+        assert request.request("preempted")
+        assert not request.request("preempted")
+        assert not request.request("time_limit")
         assert layout.stop_request.read_text() == "preempted"
 
     def test_a_persons_wish_explains_a_signal(self, layout):
         request = StopRequest(layout)
-        request.ask("preempted")
-        assert not request.ask("user_cancelled")
+        request.request("preempted")
+        assert not request.request("user_cancelled")
         assert layout.stop_request.read_text() == "user_cancelled"
 
 
@@ -215,15 +215,15 @@ class TestStandstill:
         clock = [0.0]
         still = SuspendDetector(now=lambda: clock[0])
         clock[0] = 800.0
-        assert (still.take(), still.take()) == (800.0, 0.0)
+        assert (still.collect(), still.collect()) == (800.0, 0.0)
 
     def test_what_its_own_thread_noticed_first_is_told_too(self):
         clock = [0.0]
         still = SuspendDetector(now=lambda: clock[0])
         clock[0] = 800.0
-        still.look()
+        still.poll()
         clock[0] = 801.0
-        assert still.take() == 800.0
+        assert still.collect() == 800.0
 
     def test_a_loop_that_waited_for_a_disk_did_not(self):
         """Slurm's clock went on, and so must ours."""
@@ -231,8 +231,8 @@ class TestStandstill:
         still = SuspendDetector(now=lambda: clock[0])
         for second in range(1, 301):
             clock[0] = float(second)
-            still.look()
-        assert still.take() == 0.0
+            still.poll()
+        assert still.collect() == 0.0
 
 
 def runs(pid: int) -> bool:

@@ -2,7 +2,7 @@
 
 from trainyard.contract.layout import AttemptLayout
 from trainyard.progress_file import ProgressCounter, ProgressRecord, ProgressWriter, interval, location, read_progress
-from worker.launcher.watchdog import START_GRACE_SECONDS, Watchdog, behind, judge, size_of, stack_after
+from worker.launcher.watchdog import START_GRACE_SECONDS, Watchdog, behind, detect_stall, size_of, stack_after
 
 
 def beat(rank, marks, **changes):
@@ -30,7 +30,7 @@ class TestBehind:
 class TestJudge:
     def test_names_the_rank_the_place_and_what_the_others_do(self):
         found = beats(beat(0, 9, phase="backward"), beat(1, 7, phase="between", where="a.py:3 in load"))
-        stall = judge(found, 61.0, 60.0, 2)
+        stall = detect_stall(found, 61.0, 60.0, 2)
         assert stall.behind == (1,)
         assert stall.message == (
             "no rank made progress for 61 seconds: rank 1 is behind, in step 3 (between), at a.py:3 in load; "
@@ -38,15 +38,15 @@ class TestJudge:
         )
 
     def test_nothing_before_the_time(self):
-        assert judge(beats(beat(0, 9)), 60.0, 60.0, 1) is None
+        assert detect_stall(beats(beat(0, 9)), 60.0, 60.0, 1) is None
 
     def test_nothing_without_any_beat(self):
-        assert judge({}, 1e9, 60.0, 2) is None
+        assert detect_stall({}, 1e9, 60.0, 2) is None
 
     def test_a_start_has_longer(self):
         found = beats(beat(0, 2, phase="starting", step=0))
-        assert judge(found, 61.0, 60.0, 1) is None
-        assert judge(found, START_GRACE_SECONDS + 61.0, 60.0, 1) is not None
+        assert detect_stall(found, 61.0, 60.0, 1) is None
+        assert detect_stall(found, START_GRACE_SECONDS + 61.0, 60.0, 1) is not None
 
 
 class TestWatchdog:
@@ -59,7 +59,7 @@ class TestWatchdog:
             clock[0] = time
             for one in found:
                 layout.progress_file(one.rank).write_text(one.model_dump_json())
-            return watchdog.look()
+            return watchdog.poll()
 
         assert at(10.0, beat(0, 1), beat(1, 1)) is None
         assert at(60.0, beat(1, 2)) is None
