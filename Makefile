@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 # `make test PARALLEL=` runs the tests in one process.
 PARALLEL ?= -n 2
 
-.PHONY: bench check clean demo docs lab screenshots serve venv wheelhouse
+.PHONY: bench check clean demo docs lab screenshots serve sync-client venv wheelhouse
 .PHONY: test test-all test-compose test-compose-smoke test-gpu test-quick test-slow test-slurm test-slurm-smoke test-web
 
 venv: $(VENV)/.installed
@@ -61,7 +61,11 @@ check: venv
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.support.alembic_check
+	$(BIN)/python -m tests.support.generate_sync_client --check
 	$(BIN)/python -m tests.support.size_report
+
+sync-client: venv
+	$(BIN)/python -m tests.support.generate_sync_client
 
 docs: venv
 	$(BIN)/python -m trainyard.contract.spec.reference > docs/spec.md

@@ -25,13 +25,9 @@ from service.api.routes.templates import presets
 from service.api.routes.templates import router as templates
 from service.core.errors import InvalidRequestError, NotFoundError, ServiceError
 from service.core.settings import Settings
-from service.web import admin, compare, submit
-from service.web import cluster as cluster_page
-from service.web import endpoints as web
-from service.web.pages import Pages, wants_page
 from trainyard import __version__
-from trainyard.contract.validation_messages import words_of
-from trainyard.contract.wire.resources import ErrorBody, ErrorEnvelope
+from trainyard.contract.validation_messages import describe_error
+from trainyard.contract.wire.pages import ErrorBody, ErrorEnvelope
 
 _TYPES = {
     400: "invalid_request_error",
@@ -44,8 +40,12 @@ _TYPES = {
 }
 
 
-def create_app(services: Services) -> FastAPI:
-    """The application on the given parts; nothing is started."""
+ErrorPage = Callable[[Request, int, str], Response | None]
+"""Renders an error as a page; None where the client expects JSON."""
+
+
+def create_api(services: Services, error_page: ErrorPage = lambda request, status, message: None) -> FastAPI:
+    """Create the application of the API on the given parts; nothing is started."""
     app = FastAPI(
         title="Trainyard",
         version=__version__,
@@ -54,7 +54,7 @@ def create_app(services: Services) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.services = services
-    app.state.pages = Pages()
+    app.state.error_page = error_page
     presets()
     # They are tried in this order, and most requests are workers'.
     for router in (
@@ -75,11 +75,6 @@ def create_app(services: Services) -> FastAPI:
         access.router,
         access.audit_router,
         webhooks.router,
-        web.router,
-        admin.router,
-        cluster_page.router,
-        compare.router,
-        submit.router,
         health,
     ):
         app.include_router(router)
@@ -110,15 +105,15 @@ def _answer(status: int, envelope: ErrorEnvelope, headers: dict[str, str] | None
     return JSONResponse(body, status_code=status, headers=headers)
 
 
-def _page(request: Request, status: int, message: str) -> Response:
-    pages: Pages = request.app.state.pages
-    return pages.problem(request, status, message)
+def _page(request: Request, status: int, message: str) -> Response | None:
+    error_page: ErrorPage = request.app.state.error_page
+    return error_page(request, status, message)
 
 
 async def _service_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ServiceError)
-    if wants_page(request):
-        return _page(request, error.status, error.message)
+    if (page := _page(request, error.status, error.message)) is not None:
+        return page
     answer = _answer(error.status, error.envelope(), dict(error.headers))
     next_offset = getattr(error, "next_offset", None)
     if next_offset is None:
@@ -138,7 +133,7 @@ async def _validation_error(request: Request, error: Exception) -> Response:
     first = found[0]
     loc = first["loc"][:2] if first["loc"][0] == "query" else first["loc"]
     place = ".".join(str(part) for part in loc if part not in ("body", "query", "path", "header", "[key]"))
-    return await _service_error(request, InvalidRequestError(words_of(first), param=place or None))
+    return await _service_error(request, InvalidRequestError(describe_error(first), param=place or None))
 
 
 _THINGS = {"aid": "attempt", "digest": "code"}
@@ -152,8 +147,9 @@ def _no_such(param: str, value: Any) -> NotFoundError:
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    if wants_page(request):
-        return _page(request, error.status_code, "There is no such page." if error.status_code == 404 else error.detail)
+    message = "There is no such page." if error.status_code == 404 else error.detail
+    if (page := _page(request, error.status_code, message)) is not None:
+        return page
     words = {404: "there is no such route", 405: "this route does not take that method"}
     body = ErrorBody(
         message=words.get(error.status_code, str(error.detail)),

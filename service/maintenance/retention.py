@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from service.api.dependencies import Services
-from service.auth.repository import AuditRepository
+from service.audit.repository import AuditRepository
 from service.webhooks.repository import WebhookRepository
 
 _PIECE = 5000
@@ -13,7 +13,10 @@ _PIECE = 5000
 def forget(services: Services) -> None:
     """Delete a piece of each; the next round goes on."""
     now, settings = services.clock(), services.settings
-    audited, told = now - timedelta(days=settings.audit_days), now - timedelta(days=settings.delivery_days)
+    audited, told = (
+        now - timedelta(days=settings.audit_retention_days),
+        now - timedelta(days=settings.delivery_retention_days),
+    )
     with services.database.read() as session:
         entries = AuditRepository(session).older(audited, _PIECE)
         deliveries = WebhookRepository(session).older(told, _PIECE)

@@ -1,4 +1,4 @@
-"""Points one page after the other, and curves as CSV, so that an answer's size does not matter."""
+"""Export of points page by page, and of curves as CSV, in bounded memory."""
 
 import csv
 import io
@@ -10,35 +10,37 @@ from service.core.errors import InvalidRequestError
 from service.db.engine import Database
 from service.db.types import from_micros
 from service.jobs.repository import JobRepository
-from service.metrics.queries import Wanted, read_curves
+from service.metrics.queries import CurveQuery, read_curves
 from service.metrics.repository import CurveRepository
 from service.metrics.values import decode_value
 from service.metrics.x_axis import tokens_seen
 from trainyard.contract.base import wire_time
 from trainyard.contract.wire.curves import AXIS_COLUMNS, PointResource, Series
-from trainyard.contract.wire.resources import Page
+from trainyard.contract.wire.pages import Page
+
+_ROWS_PER_CHUNK = 1000
 
 
 def point_page(
     database: Database, job_id: str, names: Sequence[str], after: str | None, limit: int, now: datetime
 ) -> Page[PointResource]:
-    """The next visible points. Their ids are `<key>.<step>.<execution>` in numbers.
+    """Return the next visible points. A point's id is `<key>.<step>.<execution>`, all numbers.
 
     Raises:
-        InvalidRequestError: `after` is no such id.
-        NotFoundError: there is no such job.
+        InvalidRequestError: `after` is not such an id.
+        NotFoundError: There is no such job.
     """
-    place = _place(after)
+    cursor = _parse_point_id(after)
     with database.read() as session:
         job = JobRepository(session, now).get(job_id)
         curves = CurveRepository(session, database)
-        numbers = curves.keys(job.pk)
-        wanted = {numbers[name]: name for name in names or numbers if name in numbers}
-        rows = curves.raw_page(job.pk, sorted(wanted), place, limit + 1) if wanted else []
+        keys = curves.keys(job.pk)
+        selected = {keys[name]: name for name in names or keys if name in keys}
+        rows = curves.points_page(job.pk, sorted(selected), cursor, limit + 1) if selected else []
     data = [
         PointResource(
             id=f"{row.key_pk}.{row.step}.{row.execution}",
-            key=wanted[row.key_pk],
+            key=selected[row.key_pk],
             step=row.step,
             execution=row.execution,
             value=decode_value(row.value, row.special),
@@ -50,57 +52,59 @@ def point_page(
     return Page(data=data, first_id=ends[0], last_id=ends[1], has_more=len(rows) > limit)
 
 
-def _place(after: str | None) -> tuple[int, int, int]:
-    if after is None:
+def _parse_point_id(text: str | None) -> tuple[int, int, int]:
+    if text is None:
         return -1, -1, -1
-    parts = after.split(".")
+    parts = text.split(".")
     if len(parts) != 3 or not all(part.isascii() and part.isdigit() and len(part) < 19 for part in parts):
-        raise InvalidRequestError(f"{after!r} is not the id of a point", param="after")
+        raise InvalidRequestError(f"{text!r} is not the id of a point", param="after")
     key, step, execution = (min(int(part), 2**62) for part in parts)
     return key, step, execution
 
 
-def csv_lines(database: Database, job_id: str, wanted: Wanted, now: datetime) -> Iterator[str]:
-    """The curves as text, one metric in memory at a time.
+def csv_lines(database: Database, job_id: str, query: CurveQuery, now: datetime) -> Iterator[str]:
+    """Return the curves as chunks of CSV text; only one metric is in memory at a time.
 
     Raises:
-        NotFoundError: there is no such job; told before the first line, as is
-        InvalidRequestError: it has no such axis.
+        NotFoundError: There is no such job. This and the next error are raised before the first chunk.
+        InvalidRequestError: The job does not have the axis.
     """
     with database.read() as session:
         job = JobRepository(session, now).get(job_id)
-        if wanted.axis == "tokens":
+        if query.axis == "tokens":
             tokens_seen(job.id, job.spec, job.latest)
-        names = list(wanted.keys or CurveRepository(session, database).keys(job.pk))
-    return _csv(database, job_id, names, wanted, now)
+        names = list(query.keys or CurveRepository(session, database).keys(job.pk))
+    return _csv_chunks(database, job_id, names, query, now)
 
 
-def compared_csv(database: Database, job_ids: Sequence[str], wanted: Wanted, now: datetime) -> Iterator[str]:
-    """The curves of several jobs as one text, each line with its job before it. Raises what `csv_lines` does."""
-    return _joined(job_ids, [csv_lines(database, job_id, wanted, now) for job_id in job_ids])
+def comparison_csv(database: Database, job_ids: Sequence[str], query: CurveQuery, now: datetime) -> Iterator[str]:
+    """Return the curves of several jobs as one CSV text, whose first column is the job. Raises like `csv_lines`."""
+    return _with_job_column(job_ids, [csv_lines(database, job_id, query, now) for job_id in job_ids])
 
 
-def _joined(job_ids: Sequence[str], texts: Sequence[Iterator[str]]) -> Iterator[str]:
+def _with_job_column(job_ids: Sequence[str], texts: Sequence[Iterator[str]]) -> Iterator[str]:
     headings = [next(text) for text in texts]
     yield f"job,{headings[0]}"
     for job_id, text in zip(job_ids, texts, strict=True):
-        for piece in text:
-            yield "".join(f"{job_id},{line}" for line in piece.splitlines(keepends=True))
+        for chunk in text:
+            yield "".join(f"{job_id},{line}" for line in chunk.splitlines(keepends=True))
 
 
-def _csv(database: Database, job_id: str, names: Sequence[str], wanted: Wanted, now: datetime) -> Iterator[str]:
-    column = AXIS_COLUMNS.get(wanted.axis)
+def _csv_chunks(
+    database: Database, job_id: str, names: Sequence[str], query: CurveQuery, now: datetime
+) -> Iterator[str]:
+    column = AXIS_COLUMNS.get(query.axis)
     yield "key,step,value,time" + (f",{column}\n" if column else "\n")
     for name in names:
-        (series,) = read_curves(database, job_id, replace(wanted, keys=(name,)), now).series
-        yield from _lines(series)
+        (series,) = read_curves(database, job_id, replace(query, keys=(name,)), now).series
+        yield from _series_chunks(series)
 
 
-def _lines(series: Series) -> Iterator[str]:
-    for start in range(0, len(series.steps), 1000):
+def _series_chunks(series: Series) -> Iterator[str]:
+    for start in range(0, len(series.steps), _ROWS_PER_CHUNK):
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        part = slice(start, start + 1000)
+        part = slice(start, start + _ROWS_PER_CHUNK)
         rows = zip(series.steps[part], series.values[part], series.times[part], strict=True)
         for number, (step, value, time) in enumerate(rows, start):
             row = [series.key, step, repr(value), wire_time(time)]

@@ -1,4 +1,4 @@
-"""A job's curves as they are asked for: from the points where few, from the buckets where many."""
+"""Reading of a job's curves: short ones from the points, long ones from the buckets."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,119 +8,122 @@ from operator import itemgetter
 from service.db.engine import Database
 from service.db.types import from_micros
 from service.jobs.repository import JobRepository
-from service.metrics.downsampling.levels import ENDLESS, RAW, choose_level, cover, visible
-from service.metrics.downsampling.minmax import thin
-from service.metrics.repository import CurveRepository, CurveRow, Mark
+from service.metrics.downsampling.levels import MAX_STEP, NO_LEVEL, choose_level, plan_reads, visible_ranges
+from service.metrics.downsampling.minmax import downsample_minmax
+from service.metrics.repository import CurveRepository, CurveRow, DownsampleCursor
 from service.metrics.values import decode_value
-from service.metrics.x_axis import Axis, Placed, Stretch, tokens_seen, training_seconds
+from service.metrics.x_axis import Axis, ExecutionSpan, StepTime, tokens_seen, training_seconds
 from trainyard.contract.wire.curves import CurveAxis, MetricsResource, Series
+
+_REFERENCE_METRIC = "train/loss"
+"""The metric whose points define the times of a job's steps, if the job has it."""
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What of the curves is wanted."""
+class CurveQuery:
+    """Selects curves, a range of steps, the number of points and the x-axis."""
 
     keys: Sequence[str] = ()
-    """All where empty."""
+    """Empty: all metrics."""
     from_step: int = 0
-    to_step: int = ENDLESS
+    to_step: int = MAX_STEP
     max_points: int = 2000
     axis: CurveAxis = "step"
 
 
-def read_curves(database: Database, job_id: str, wanted: Wanted, now: datetime) -> MetricsResource:
-    """The curves of one job. A key that the job does not have gives an empty series.
+def read_curves(database: Database, job_id: str, query: CurveQuery, now: datetime) -> MetricsResource:
+    """Return the curves of one job. A key that the job does not have gives an empty series.
 
     Raises:
-        NotFoundError: there is no such job.
-        ConflictError: it has no such axis.
+        NotFoundError: There is no such job.
+        ConflictError: The job does not have the axis.
     """
     with database.read() as session:
         job = JobRepository(session, now).get(job_id)
-        reader = _Reader(CurveRepository(session, database), job.pk, wanted)
+        curves = _JobCurves(CurveRepository(session, database), job.pk, query)
         axis: Axis | None = None
-        if wanted.axis == "tokens":
+        if query.axis == "tokens":
             axis = tokens_seen(job.id, job.spec, job.latest)
-        elif wanted.axis == "time":
-            axis = training_seconds(reader.stretches())
-        series = [reader.series(name, axis) for name in reader.names()]
-    return MetricsResource(job_id=job_id, axis=wanted.axis, series=series)
+        elif query.axis == "time":
+            axis = training_seconds(curves.execution_spans())
+        series = [curves.series(name, axis) for name in curves.names()]
+    return MetricsResource(job_id=job_id, axis=query.axis, series=series)
 
 
-_PACEMAKER = "train/loss"
-
-
-def _on(axis: Axis | None, rows: Sequence[CurveRow], kept: list[int]) -> tuple[list[int], list[float] | None]:
-    """The places of the rows that lie on the axis, and where they lie there."""
-    if axis is None:
-        return kept, None
-    placed = [(place, axis(rows[place][0], rows[place][1], rows[place][4])) for place in kept]
-    there = [(place, x) for place, x in placed if x is not None]
-    return [place for place, _ in there], [x for _, x in there]
-
-
-class _Reader:
+class _JobCurves:
     """The curves of one job, in one session."""
 
-    def __init__(self, repository: CurveRepository, job_pk: int, wanted: Wanted):
+    def __init__(self, repository: CurveRepository, job_pk: int, query: CurveQuery):
         self._repository = repository
         self._job_pk = job_pk
-        self._wanted = wanted
-        self._numbers = repository.keys(job_pk)
+        self._query = query
+        self._keys = repository.keys(job_pk)
         self._resumed = repository.executions(job_pk)
-        self._mark = repository.mark(job_pk) or Mark(0, 0)
-        chosen = {self._numbers[name] for name in wanted.keys if name in self._numbers} if wanted.keys else None
-        self._tail: dict[int, list[CurveRow]] = {}
-        if self._mark.sequence and chosen != set():
-            self._tail = repository.tail(job_pk, chosen, self._mark.sequence)
+        self._cursor = repository.cursor(job_pk) or DownsampleCursor(0, 0)
+        selected = {self._keys[name] for name in query.keys if name in self._keys} if query.keys else None
+        self._pending: dict[int, list[CurveRow]] = {}
+        if self._cursor.sequence and selected != set():
+            self._pending = repository.pending_by_key(job_pk, selected, self._cursor.sequence)
 
     def names(self) -> Sequence[str]:
-        return self._wanted.keys or tuple(self._numbers)
+        return self._query.keys or tuple(self._keys)
 
-    def stretches(self) -> Iterator[Stretch]:
-        """What is seen of each execution, in order. One metric tells for all: the loss, where there is one."""
-        key_pk = self._numbers.get(_PACEMAKER, next(iter(self._numbers.values()), None))
+    def execution_spans(self) -> Iterator[ExecutionSpan]:
+        """Yield the visible part of each execution, in order, by the points of one metric."""
+        key_pk = self._keys.get(_REFERENCE_METRIC, next(iter(self._keys.values()), None))
         if key_pk is None:
             return
-        for execution, first, last in sorted(visible(self._resumed, 0, ENDLESS)):
-            ends = self._repository.ends(self._job_pk, key_pk, execution, (first, last), raw=not self._mark.raw_deleted)
+        raw = not self._cursor.raw_deleted
+        for execution, first, last in sorted(visible_ranges(self._resumed, 0, MAX_STEP)):
+            ends = self._repository.first_and_last(self._job_pk, key_pk, execution, (first, last), raw=raw)
             if ends:
-                yield Stretch(execution, self._resumed[execution], *(Placed(*end) for end in ends))
+                yield ExecutionSpan(execution, self._resumed[execution], *(StepTime(*end) for end in ends))
 
     def series(self, name: str, axis: Axis | None) -> Series:
-        key_pk = self._numbers.get(name)
-        rows, reduced = ([], False) if key_pk is None else self._points(key_pk)
+        key_pk = self._keys.get(name)
+        rows, reduced = ([], False) if key_pk is None else self._rows(key_pk)
         steps = [row[0] for row in rows]
         values = [row[2] if row[2] is not None else decode_value(None, row[3]) for row in rows]
-        kept = thin(steps, values, self._wanted.max_points)
-        kept, x = _on(axis, rows, kept)
+        indices, x = _apply_axis(axis, rows, downsample_minmax(steps, values, self._query.max_points))
         return Series(
             key=name,
-            steps=[steps[place] for place in kept],
-            values=[values[place] for place in kept],
-            times=[from_micros(rows[place][4]) for place in kept],
+            steps=[steps[index] for index in indices],
+            values=[values[index] for index in indices],
+            times=[from_micros(rows[index][4]) for index in indices],
             x=x,
-            truncated=reduced or len(kept) < len(rows),
+            truncated=reduced or len(indices) < len(rows),
         )
 
     def _level(self, key_pk: int) -> int:
-        wanted, mark, job_pk = self._wanted, self._mark, self._job_pk
-        if not mark.sequence:
-            return RAW
-        steps = wanted.from_step, wanted.to_step
-        if not mark.raw_deleted and self._repository.few(job_pk, key_pk, *steps, wanted.max_points):
-            return RAW
-        span = min(self._repository.span(job_pk, key_pk, raw=not mark.raw_deleted), steps[1] - steps[0] + 1)
-        return max(0 if mark.raw_deleted else RAW, choose_level(span, mark.shift, wanted.max_points))
+        query, cursor, job_pk = self._query, self._cursor, self._job_pk
+        if not cursor.sequence:
+            return NO_LEVEL
+        steps, raw = (query.from_step, query.to_step), not cursor.raw_deleted
+        if raw and self._repository.has_at_most(job_pk, key_pk, *steps, query.max_points):
+            return NO_LEVEL
+        count = min(self._repository.step_count(job_pk, key_pk, raw=raw), steps[1] - steps[0] + 1)
+        return max(NO_LEVEL if raw else 0, choose_level(count, cursor.spacing_bits, query.max_points))
 
-    def _points(self, key_pk: int) -> tuple[list[CurveRow], bool]:
-        wanted, mark = self._wanted, self._mark
-        finest, level = 0 if mark.raw_deleted else RAW, self._level(key_pk)
-        seen = list(visible(self._resumed, wanted.from_step, wanted.to_step))
-        pieces = [piece for part in seen for piece in cover(*part, level, mark.shift, finest=finest)]
-        rows = self._repository.pieces(self._job_pk, key_pk, pieces)
-        tail = self._tail.get(key_pk, ()) if level != RAW else ()
-        for execution, first, last in seen if tail else ():
-            rows += [row for row in tail if row[1] == execution and first <= row[0] <= last]
-        # What is not folded yet may lie in a piece that was read from the points themselves.
-        return sorted(dict.fromkeys(rows), key=itemgetter(0, 1)), level != RAW
+    def _rows(self, key_pk: int) -> tuple[list[CurveRow], bool]:
+        """Return the visible rows of a series ordered by step, and whether they were read from buckets."""
+        query, cursor = self._query, self._cursor
+        lowest, level = 0 if cursor.raw_deleted else NO_LEVEL, self._level(key_pk)
+        ranges = list(visible_ranges(self._resumed, query.from_step, query.to_step))
+        reads = [read for each in ranges for read in plan_reads(*each, level, cursor.spacing_bits, lowest=lowest)]
+        rows = self._repository.read_ranges(self._job_pk, key_pk, reads)
+        pending = self._pending.get(key_pk, ()) if level != NO_LEVEL else ()
+        for execution, first, last in ranges if pending else ():
+            rows += [row for row in pending if row[1] == execution and first <= row[0] <= last]
+        # A pending point may also be in a range that was read from the points themselves.
+        return sorted(dict.fromkeys(rows), key=itemgetter(0, 1)), level != NO_LEVEL
+
+
+def _apply_axis(
+    axis: Axis | None, rows: Sequence[CurveRow], indices: list[int]
+) -> tuple[list[int], list[float] | None]:
+    """Return the indices of the rows that have an x-coordinate, and the coordinates; None on the axis of steps."""
+    if axis is None:
+        return indices, None
+    coordinates = [(index, axis(rows[index][0], rows[index][1], rows[index][4])) for index in indices]
+    present = [(index, x) for index, x in coordinates if x is not None]
+    return [index for index, _ in present], [x for _, x in present]

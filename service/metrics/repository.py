@@ -1,4 +1,4 @@
-"""All SQL of reading curves and of keeping them thinned, without an object a row."""
+"""All SQL that reads curves and maintains their buckets. Rows are plain tuples: there are many."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -11,12 +11,18 @@ from sqlalchemy.orm import Session
 from service.db.arrays import literal
 from service.db.engine import Database
 from service.db.models import DownsampleState, Execution, Job, JobKey, MetricKey, Point
-from service.metrics.downsampling.buckets import Arrival, Kept
-from service.metrics.downsampling.levels import RAW, Piece
+from service.metrics.downsampling.buckets import NewPoint, Sample
+from service.metrics.downsampling.levels import NO_LEVEL, RangeRead
+
+_RANGES_PER_STATEMENT = 20
+"""SQLite allows at most 500 parts of one statement."""
+
+CurveRow = tuple[int, int, float | None, int, int]
+"""Step, execution, value, special and time in microseconds."""
 
 
-class RawPoint(NamedTuple):
-    """A stored point as the driver gives it; the time is in microseconds."""
+class PointRecord(NamedTuple):
+    """A stored point as the driver returns it; the time is in microseconds."""
 
     key_pk: int
     execution: int
@@ -24,17 +30,9 @@ class RawPoint(NamedTuple):
     value: float | None
     special: int
     time: int
-    sequence: int
 
 
-_PIECES_AT_ONCE = 20
-"""In one statement; SQLite takes 500 parts."""
-
-CurveRow = tuple[int, int, float | None, int, int]
-"""Step, execution, value, special, time in microseconds."""
-
-
-class Place(NamedTuple):
+class BucketRange(NamedTuple):
     """Steps `first` to `last`, both included, of one series at one level."""
 
     key_pk: int
@@ -45,12 +43,14 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """How far a job's points are in the buckets."""
+class DownsampleCursor:
+    """The position in a job's sequence up to which its points are in the buckets."""
 
     sequence: int
-    shift: int
+    spacing_bits: int
+    """Distance between the job's points when the first were downsampled, as a power of two of steps."""
     raw_deleted: bool = False
+    """Retention has deleted the points."""
 
 
 class CurveRepository:
@@ -63,96 +63,96 @@ class CurveRepository:
         self._sqlite = database.dialect == "sqlite"
 
     def keys(self, job_pk: int) -> dict[str, int]:
-        """The job's metrics by name."""
+        """Return the primary keys of the job's metrics by name, ordered by name."""
         query = sa.select(MetricKey.name, MetricKey.pk).join(JobKey, JobKey.key_pk == MetricKey.pk)
         rows = self._session.execute(query.where(JobKey.job_pk == job_pk).order_by(MetricKey.name))
         return {name: pk for name, pk in rows}
 
     def executions(self, job_pk: int) -> dict[int, int]:
-        """The step that each execution resumed from."""
+        """Return the step that each execution resumed from."""
         query = sa.select(Execution.number, Execution.resumed_from_step).where(Execution.job_pk == job_pk)
         return {key: value for key, value in self._session.execute(query)}
 
-    def mark(self, job_pk: int) -> Mark | None:
+    def cursor(self, job_pk: int) -> DownsampleCursor | None:
         rows = self._rows("SELECT sequence, shift, raw_deleted FROM downsample_states WHERE job_pk = ?", (job_pk,))
-        return Mark(rows[0][0], rows[0][1], bool(rows[0][2])) if rows else None
+        return DownsampleCursor(rows[0][0], rows[0][1], bool(rows[0][2])) if rows else None
 
-    def span(self, job_pk: int, key_pk: int, *, raw: bool) -> int:
-        """Steps between a series' first and last point."""
-        # Two questions in one: for a single SELECT with both MIN and MAX, SQLite reads every row.
-        table = "points" if raw else "downsampled_points"
-        ask = f"SELECT {{}}(step) FROM {table} WHERE job_pk = ? AND key_pk = ?"  # noqa: S608 (a table's name)
-        ask += "" if raw else " AND level = 0"
-        both = f"SELECT ({ask.format('MIN')}), ({ask.format('MAX')})"
+    def step_count(self, job_pk: int, key_pk: int, *, raw: bool) -> int:
+        """Return the number of steps between a series' first and last point, both included."""
+        # Two subqueries: for one SELECT of both MIN and MAX, SQLite reads every row.
+        select = f"SELECT {{}}(step) FROM {_table(raw)}"  # noqa: S608 (a table's name)
+        both = f"SELECT ({select.format('MIN')}), ({select.format('MAX')})"
         lowest, highest = self._run(both, (job_pk, key_pk) * 2).one()
         return 0 if lowest is None else cast(int, highest) - cast(int, lowest) + 1
 
-    def ends(
+    def first_and_last(
         self, job_pk: int, key_pk: int, execution: int, steps: tuple[int, int], *, raw: bool
     ) -> list[tuple[int, int]]:
-        """(step, time) of the first and the last point of one execution within these steps; nothing without any."""
-        table, level = ("points", "") if raw else ("downsampled_points", " AND level = 0")
-        ask = (
-            f"SELECT step, time FROM {table} WHERE job_pk = ? AND key_pk = ?{level}"  # noqa: S608 (a table's name)
+        """Return (step, time) of the first and last point of one execution within these steps; empty without points."""
+        select = (
+            f"SELECT step, time FROM {_table(raw)}"  # noqa: S608 (a table's name)
             " AND step BETWEEN ? AND ? AND execution = ? ORDER BY step {} LIMIT 1"
         )
-        rows = [self._run(ask.format(way), (job_pk, key_pk, *steps, execution)).fetchone() for way in ("ASC", "DESC")]
+        values = (job_pk, key_pk, *steps, execution)
+        rows = [self._run(select.format(order), values).fetchone() for order in ("ASC", "DESC")]
         return [(row[0], row[1]) for row in rows if row is not None]
 
-    def few(self, job_pk: int, key_pk: int, first: int, last: int, most: int) -> bool:
-        """Whether a series has at most so many points within these steps."""
+    def has_at_most(self, job_pk: int, key_pk: int, first: int, last: int, count: int) -> bool:
+        """Return whether a series has at most `count` points within these steps."""
         query = "SELECT 1 FROM points WHERE job_pk = ? AND key_pk = ? AND step BETWEEN ? AND ? LIMIT ?"
-        count = self._run(f"SELECT COUNT(*) FROM ({query}) AS found", (job_pk, key_pk, first, last, most + 1)).scalar()  # noqa: S608
-        return cast(int, count) <= most
+        values = (job_pk, key_pk, first, last, count + 1)
+        return cast(int, self._run(f"SELECT COUNT(*) FROM ({query}) AS p", values).scalar()) <= count  # noqa: S608
 
-    def pieces(self, job_pk: int, key_pk: int, pieces: Sequence[Piece]) -> list[CurveRow]:
-        """The points of these pieces, in no order."""
-        found: list[CurveRow] = []
-        for start in range(0, len(pieces), _PIECES_AT_ONCE):
-            asked, values = [], []
-            for piece in pieces[start : start + _PIECES_AT_ONCE]:
-                asked.append(_piece_query(piece.level))
-                values += [job_pk, key_pk, piece.first, piece.last, piece.execution]
-            found += self._rows(" UNION ALL ".join(asked), values)
-        return found
+    def read_ranges(self, job_pk: int, key_pk: int, reads: Sequence[RangeRead]) -> list[CurveRow]:
+        """Return the points of these ranges, in no order."""
+        rows: list[CurveRow] = []
+        for start in range(0, len(reads), _RANGES_PER_STATEMENT):
+            selects, values = [], []
+            for read in reads[start : start + _RANGES_PER_STATEMENT]:
+                selects.append(_select_range(read.level))
+                values += [job_pk, key_pk, read.first, read.last, read.execution]
+            rows += self._rows(" UNION ALL ".join(selects), values)
+        return rows
 
-    def tail(self, job_pk: int, keys: Collection[int] | None, after: int) -> dict[int, list[CurveRow]]:
-        """Points that are not in the buckets yet, by series; of all series where `keys` is None."""
+    def pending_by_key(self, job_pk: int, keys: Collection[int] | None, after: int) -> dict[int, list[CurveRow]]:
+        """Return the points that are not in the buckets yet, by metric; of all metrics where `keys` is None."""
         query, values = "SELECT key_pk, step, execution, value, special, time FROM points", [job_pk, after]
         query += " WHERE job_pk = ? AND sequence > ?"
         if keys is not None:
-            # A sum is in no index: by that of the series, a planner without statistics would read all their points.
+            # The sum keeps the planner off the index by metric, through which it would read all points of a series.
             query += f" AND key_pk + 0 IN ({','.join('?' * len(keys))})"
             values += sorted(keys)
-        found: dict[int, list[CurveRow]] = {}
+        pending: dict[int, list[CurveRow]] = {}
         for key_pk, step, execution, value, special, time in self._rows(query, values):
-            found.setdefault(key_pk, []).append((step, execution, value, special, time))
-        return found
+            pending.setdefault(key_pk, []).append((step, execution, value, special, time))
+        return pending
 
-    def pending(self, job_pk: int, after: int, limit: int) -> list[Arrival]:
-        """The next points in order of arrival."""
-        return self._rows(_RAW + " ORDER BY sequence LIMIT ?", (job_pk, after, limit))
+    def pending_points(self, job_pk: int, after: int, limit: int) -> list[NewPoint]:
+        """Return the next points in order of arrival."""
+        return self._rows(_SELECT_PENDING, (job_pk, after, limit))
 
-    def kept(self, job_pk: int, places: Sequence[Place]) -> dict[tuple[int, int, int], list[Kept]]:
-        """What is kept within these places, by key, level and execution."""
-        found: dict[tuple[int, int, int], list[Kept]] = {place[:3]: [] for place in places}
+    def samples(self, job_pk: int, ranges: Sequence[BucketRange]) -> dict[tuple[int, int, int], list[Sample]]:
+        """Return the samples within these ranges, by key, level and execution."""
+        samples: dict[tuple[int, int, int], list[Sample]] = {each[:3]: [] for each in ranges}
         if self._sqlite:
-            for place in places:
-                found[place[:3]] += [Kept(*row) for row in self._rows(_KEPT, (job_pk, *place))]
-        elif places:
-            rows = self._rows(_KEPT_POSTGRES, (*_literals(places), job_pk))
+            for each in ranges:
+                samples[each[:3]] += [Sample(*row) for row in self._rows(_SELECT_SAMPLES, (job_pk, *each))]
+        elif ranges:
+            rows = self._rows(_SELECT_SAMPLES_POSTGRES, (*_literals(ranges), job_pk))
             for key_pk, level, execution, step, value, special, time in rows:
-                found[key_pk, level, execution].append(Kept(step, value, special, time))
-        return found
+                samples[key_pk, level, execution].append(Sample(step, value, special, time))
+        return samples
 
-    def raw_page(self, job_pk: int, keys: Sequence[int], after: tuple[int, int, int], limit: int) -> list[RawPoint]:
-        """Visible points in order of key, step and execution, which are the cursor."""
-        marks = ",".join("?" * len(keys))
+    def points_page(
+        self, job_pk: int, keys: Sequence[int], after: tuple[int, int, int], limit: int
+    ) -> list[PointRecord]:
+        """Return visible points ordered by key, step and execution, which are also the page's cursor."""
+        placeholders = ",".join("?" * len(keys))
         return [
-            RawPoint(*row)
+            PointRecord(*row)
             for row in self._run(
-                "SELECT key_pk, execution, step, value, special, time, sequence FROM points"  # noqa: S608
-                f" WHERE job_pk = ? AND key_pk IN ({marks}) AND (key_pk, step, execution) > (?, ?, ?)"
+                "SELECT key_pk, execution, step, value, special, time FROM points"  # noqa: S608
+                f" WHERE job_pk = ? AND key_pk IN ({placeholders}) AND (key_pk, step, execution) > (?, ?, ?)"
                 " AND NOT EXISTS (SELECT 1 FROM executions e WHERE e.job_pk = points.job_pk"
                 " AND e.number > points.execution AND e.resumed_from_step < points.step)"
                 " ORDER BY key_pk, step, execution LIMIT ?",
@@ -160,40 +160,41 @@ class CurveRepository:
             ).fetchall()
         ]
 
-    def start_mark(self, job_pk: int, shift: int) -> None:
-        row = {"job_pk": job_pk, "sequence": 0, "shift": shift, "raw_deleted": False}
+    def start_cursor(self, job_pk: int, spacing_bits: int) -> None:
+        row = {"job_pk": job_pk, "sequence": 0, "shift": spacing_bits, "raw_deleted": False}
         self._session.execute(self._database.insert(DownsampleState).values(row).on_conflict_do_nothing())
 
-    def advance(self, job_pk: int, old: int, new: int) -> bool:
-        """Compare and set; False when another process was faster."""
-        move = "UPDATE downsample_states SET sequence = ? WHERE job_pk = ? AND sequence = ?"
-        return self._run(move, (new, job_pk, old)).rowcount == 1
+    def advance_cursor(self, job_pk: int, old: int, new: int) -> bool:
+        """Compare and set; return False if another process was faster."""
+        update = "UPDATE downsample_states SET sequence = ? WHERE job_pk = ? AND sequence = ?"
+        return self._run(update, (new, job_pk, old)).rowcount == 1
 
-    def replace(self, job_pk: int, gone: Sequence[tuple[int, ...]], kept: Sequence[tuple[Any, ...]]) -> None:
-        """Take (key, level, step, execution) out of the job's buckets, and put whole rows in."""
+    def replace_samples(
+        self, job_pk: int, removed: Sequence[tuple[int, ...]], added: Sequence[tuple[Any, ...]]
+    ) -> None:
+        """Remove (key, level, step, execution) from the job's buckets, and add whole rows."""
         if self._sqlite:
-            self._many(_TAKE_OUT, [(job_pk, *row) for row in gone])
-            self._many(_PUT_IN, [(job_pk, *row) for row in kept])
+            self._many(_DELETE_SAMPLES, [(job_pk, *row) for row in removed])
+            self._many(_INSERT_SAMPLES, [(job_pk, *row) for row in added])
             return
-        if gone:
-            self._run(_TAKE_OUT_POSTGRES, (*_literals(gone), job_pk))
-        if kept:
-            self._run(_PUT_IN_POSTGRES, (job_pk, *_literals(kept)))
+        if removed:
+            self._run(_DELETE_SAMPLES_POSTGRES, (*_literals(removed), job_pk))
+        if added:
+            self._run(_INSERT_SAMPLES_POSTGRES, (job_pk, *_literals(added)))
 
-    def old_jobs(self, before: datetime, statuses: Collection[str], limit: int) -> list[int]:
-        """Jobs that ended before that time and still have points of their own."""
-        done = sa.exists().where(DownsampleState.job_pk == Job.pk, DownsampleState.raw_deleted)
-        has = sa.exists().where(JobKey.job_pk == Job.pk)
-        query = sa.select(Job.pk).where(Job.status.in_(statuses), Job.finished_at < before, has, ~done)
+    def expired_jobs(self, before: datetime, statuses: Collection[str], limit: int) -> list[int]:
+        """Return jobs that ended before that time and whose points are not deleted."""
+        deleted = sa.exists().where(DownsampleState.job_pk == Job.pk, DownsampleState.raw_deleted)
+        has_metrics = sa.exists().where(JobKey.job_pk == Job.pk)
+        query = sa.select(Job.pk).where(Job.status.in_(statuses), Job.finished_at < before, has_metrics, ~deleted)
         return list(self._session.scalars(query.order_by(Job.pk).limit(limit)))
 
-    def forget_raw(self, job_pk: int) -> None:
-        self._session.execute(
-            sa.update(DownsampleState).where(DownsampleState.job_pk == job_pk).values(raw_deleted=True)
-        )
+    def mark_points_deleted(self, job_pk: int) -> None:
+        update = sa.update(DownsampleState).where(DownsampleState.job_pk == job_pk)
+        self._session.execute(update.values(raw_deleted=True))
 
-    def delete_raw(self, job_pk: int, up_to: int, batches: int) -> bool:
-        """Delete the points of a few places of the job's sequence; False when none is left up to there."""
+    def delete_points(self, job_pk: int, up_to: int, batches: int) -> bool:
+        """Delete the points of a few numbers of the job's sequence; return False when none is left up to there."""
         lowest = self._run("SELECT MIN(sequence) FROM points WHERE job_pk = ?", (job_pk,)).scalar()
         if lowest is None or lowest > up_to:
             return False
@@ -201,39 +202,41 @@ class CurveRepository:
         self._run("DELETE FROM points WHERE job_pk = ? AND sequence <= ?", (job_pk, last))
         return True
 
-    def jobs_with_deleted_raw(self, limit: int) -> list[tuple[int, int]]:
-        """Jobs whose points are being deleted, with how far."""
-        left = sa.exists().where(Point.job_pk == DownsampleState.job_pk, Point.sequence <= DownsampleState.sequence)
-        query = (
-            sa.select(DownsampleState.job_pk, DownsampleState.sequence)
-            .where(DownsampleState.raw_deleted, left)
-            .limit(limit)
-        )
+    def jobs_with_points_to_delete(self, limit: int) -> list[tuple[int, int]]:
+        """Return jobs whose points are being deleted, each with the last sequence number to delete."""
+        state = DownsampleState
+        remaining = sa.exists().where(Point.job_pk == state.job_pk, Point.sequence <= state.sequence)
+        query = sa.select(state.job_pk, state.sequence).where(state.raw_deleted, remaining).limit(limit)
         return [(pk, sequence) for pk, sequence in self._session.execute(query)]
 
     def _rows(self, statement: str, values: Sequence[Any]) -> list[Any]:
-        """The driver's own tuples. Postgres sends numbers as they are: written out and read again they take it, and
-        Python, nearly twice as long."""
+        """Return the driver's own tuples. Postgres sends numbers in binary, which takes about half as long."""
         driver: Any = self._connection.connection.driver_connection
         cursor = driver.cursor() if self._sqlite else driver.cursor(binary=True)
-        rows: list[Any] = cursor.execute(self._spelled(statement), tuple(values)).fetchall()
+        rows: list[Any] = cursor.execute(self._convert(statement), tuple(values)).fetchall()
         return rows
 
     def _run(self, statement: str, values: Sequence[Any]) -> sa.CursorResult[*tuple[Any, ...]]:
-        return self._connection.exec_driver_sql(self._spelled(statement), tuple(values))
+        return self._connection.exec_driver_sql(self._convert(statement), tuple(values))
 
     def _many(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
         if rows:
             self._connection.exec_driver_sql(statement, rows)
 
-    def _spelled(self, statement: str) -> str:
+    def _convert(self, statement: str) -> str:
         return statement if self._sqlite else statement.replace("?", "%s")
 
 
-def _piece_query(level: int) -> str:
-    table, at = ("points", "") if level == RAW else ("downsampled_points", f" AND level = {level:d}")
+def _table(raw: bool) -> str:
+    """Return the table of one series with its condition: the points, or the samples of the lowest level."""
+    table, level = ("points", "") if raw else ("downsampled_points", " AND level = 0")
+    return f"{table} WHERE job_pk = ? AND key_pk = ?{level}"
+
+
+def _select_range(level: int) -> str:
+    table, condition = ("points", "") if level == NO_LEVEL else ("downsampled_points", f" AND level = {level:d}")
     return (
-        f"SELECT step, execution, value, special, time FROM {table} WHERE job_pk = ? AND key_pk = ?{at}"  # noqa: S608
+        f"SELECT step, execution, value, special, time FROM {table} WHERE job_pk = ? AND key_pk = ?{condition}"  # noqa: S608
         " AND step BETWEEN ? AND ? AND execution = ?"
     )
 
@@ -242,34 +245,36 @@ def _literals(rows: Sequence[tuple[Any, ...]]) -> list[str]:
     return [literal(column) for column in zip(*rows, strict=True)]
 
 
-_RAW = "SELECT key_pk, execution, step, value, special, time, sequence FROM points WHERE job_pk = ? AND sequence > ?"
-
-_KEPT = (
+_SELECT_PENDING = (
+    "SELECT key_pk, execution, step, value, special, time, sequence FROM points"
+    " WHERE job_pk = ? AND sequence > ? ORDER BY sequence LIMIT ?"
+)
+_SELECT_SAMPLES = (
     "SELECT step, value, special, time FROM downsampled_points"
     " WHERE job_pk = ? AND key_pk = ? AND level = ? AND execution = ? AND step BETWEEN ? AND ?"
 )
-_TAKE_OUT = (
+_DELETE_SAMPLES = (
     "DELETE FROM downsampled_points WHERE job_pk = ? AND key_pk = ? AND level = ? AND step = ? AND execution = ?"
 )
-_PUT_IN = (
+_INSERT_SAMPLES = (
     "INSERT INTO downsampled_points (job_pk, key_pk, level, step, execution, value, special, time)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
 )
 
-# Postgres is asked once for all: each statement is a trip. OFFSET 0 keeps its planner from anything else than a look
-# into the index for each place.
-_KEPT_POSTGRES = (
+# On Postgres one statement handles all rows, because each statement is a round trip. OFFSET 0 makes the planner look up
+# each range in the index.
+_SELECT_SAMPLES_POSTGRES = (
     "SELECT w.key_pk, w.level, w.execution, t.* FROM unnest(%s::bigint[], %s::smallint[], %s::bigint[], %s::bigint[],"
     " %s::bigint[]) AS w(key_pk, level, execution, first, last) CROSS JOIN LATERAL"
     " (SELECT step, value, special, time FROM downsampled_points WHERE job_pk = %s AND key_pk = w.key_pk"
     " AND level = w.level AND execution = w.execution AND step BETWEEN w.first AND w.last OFFSET 0) AS t"
 )
-_TAKE_OUT_POSTGRES = (
+_DELETE_SAMPLES_POSTGRES = (
     "DELETE FROM downsampled_points t USING unnest(%s::bigint[], %s::smallint[], %s::bigint[], %s::bigint[])"
     " AS w(key_pk, level, step, execution) WHERE t.job_pk = %s AND t.key_pk = w.key_pk AND t.level = w.level"
     " AND t.step = w.step AND t.execution = w.execution"
 )
-_PUT_IN_POSTGRES = (
+_INSERT_SAMPLES_POSTGRES = (
     "INSERT INTO downsampled_points (job_pk, key_pk, level, step, execution, value, special, time)"
     " SELECT %s::bigint, w.* FROM unnest(%s::bigint[], %s::smallint[], %s::bigint[], %s::bigint[], %s::float8[],"
     " %s::smallint[], %s::bigint[]) AS w ON CONFLICT DO NOTHING"

@@ -1,39 +1,39 @@
-"""When a job's points themselves are no longer kept, but for those that its curves are drawn from."""
+"""Deletion of the points of old jobs. Their downsampled curves stay."""
 
 from datetime import datetime, timedelta
 
 from service.db.engine import Database
-from service.metrics.downsampling.downsampler import fold
+from service.metrics.downsampling.downsampler import downsample_job
 from service.metrics.repository import CurveRepository
-from trainyard.contract.wire.resources import TERMINAL
+from trainyard.contract.wire.jobs import TERMINAL
 
-_BATCHES = 20
-"""Of a job, deleted in one transaction: at most 20,000 points."""
+_BATCHES_PER_TRANSACTION = 20
+"""At most 20,000 points."""
 
 
 def cutoff(now: datetime, days: int | None) -> datetime | None:
-    """Jobs that ended before this time lose their points; None: none does. Pure."""
+    """Return the time before which a job must have ended to lose its points; None if no job loses them."""
     return None if days is None else now - timedelta(days=days)
 
 
 def trim(database: Database, before: datetime) -> bool:
-    """A small step: choose a job and fold what is left of it, or delete some of its points.
+    """Do one small step: downsample the pending points of an old job, or delete some of its points.
 
     Returns:
         Whether there is more to do.
     """
     with database.read() as session:
         curves = CurveRepository(session, database)
-        deleting = curves.jobs_with_deleted_raw(1)
-        old = [] if deleting else curves.old_jobs(before, TERMINAL, 1)
+        deleting = curves.jobs_with_points_to_delete(1)
+        expired = [] if deleting else curves.expired_jobs(before, TERMINAL, 1)
     if deleting:
         ((job_pk, up_to),) = deleting
         with database.write() as session:
-            CurveRepository(session, database).delete_raw(job_pk, up_to, _BATCHES)
+            CurveRepository(session, database).delete_points(job_pk, up_to, _BATCHES_PER_TRANSACTION)
         return True
-    if not old:
+    if not expired:
         return False
-    if not fold(database, old[0]):
+    if not downsample_job(database, expired[0]):
         with database.write() as session:
-            CurveRepository(session, database).forget_raw(old[0])
+            CurveRepository(session, database).mark_points_deleted(expired[0])
     return True

@@ -1,9 +1,9 @@
-"""What a curve is drawn over besides steps: seconds of training, or tokens. Pure.
+"""The x-axes of curves other than steps: seconds of training, and tokens. Pure functions.
 
-Seconds of training leave out what differs between two runs of one spec for reasons of the cluster: waiting in the
-queue, starting up, gaps between executions, and work that a later execution did again. Each execution's clock begins
-at the step that it resumed from, where the one before it had come to; what passed before its first point is taken to
-have gone at its own pace.
+Seconds of training exclude what differs between two runs of one spec because of the cluster: time in the queue,
+startup, gaps between executions, and work that a later execution repeated. The clock of each execution starts at the
+step that it resumed from, at the time that the execution before had reached there. The time before its first point is
+estimated from its own time per step.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,69 +11,70 @@ from typing import Any, NamedTuple, Protocol
 
 from service.core.errors import ConflictError
 
-_MICROS = 1e6
-_SPEED, _EXAMPLES = "perf/tokens_per_second", "perf/examples_per_second"
+_MICROS_PER_SECOND = 1e6
+_TOKEN_RATE, _EXAMPLE_RATE = "perf/tokens_per_second", "perf/examples_per_second"
 
 
-class Placed(NamedTuple):
-    """Where a point lies; the time is in microseconds."""
+class StepTime(NamedTuple):
+    """A step and the time of its point in microseconds."""
 
     step: int
     time: int
 
 
-class Stretch(NamedTuple):
-    """What is seen of one execution: the step that it resumed from, and its first and last point."""
+class ExecutionSpan(NamedTuple):
+    """The visible part of one execution: the step that it resumed from, and its first and last point."""
 
     execution: int
     resumed: int
-    first: Placed
-    last: Placed
+    first: StepTime
+    last: StepTime
 
 
 class Axis(Protocol):
-    """Says where a point lies on it; None where it does not."""
+    """Returns the x-coordinate of a point, or None for a point that has none. The time is in microseconds."""
 
     def __call__(self, step: int, execution: int, time: int) -> float | None: ...
 
 
-def training_seconds(stretches: Iterable[Stretch]) -> Axis:
-    """Seconds of training before a point.
+def training_seconds(spans: Iterable[ExecutionSpan]) -> Axis:
+    """Return the axis of seconds of training.
 
     Args:
-        stretches: In order of execution.
+        spans: Ordered by execution.
     """
-    zero: dict[int, float] = {}
-    spent, pace, step = 0.0, 0.0, 0
-    for one in stretches:
-        # The one before may have come to its last checkpoint after its last point.
-        spent += pace * max(0, one.resumed - step)
-        steps, micros = one.last.step - one.first.step, one.last.time - one.first.time
-        pace = max(0.0, micros / steps) if steps else pace
-        before = pace * max(0, one.first.step - one.resumed)
-        zero[one.execution] = one.first.time - spent - before
-        spent += before + max(0, micros)
-        step = one.last.step
+    start_times: dict[int, float] = {}
+    elapsed, micros_per_step, last_step = 0.0, 0.0, 0
+    for span in spans:
+        # The execution before may have reached its last checkpoint after its last point.
+        elapsed += micros_per_step * max(0, span.resumed - last_step)
+        steps, micros = span.last.step - span.first.step, span.last.time - span.first.time
+        micros_per_step = max(0.0, micros / steps) if steps else micros_per_step
+        before_first = micros_per_step * max(0, span.first.step - span.resumed)
+        start_times[span.execution] = span.first.time - elapsed - before_first
+        elapsed += before_first + max(0, micros)
+        last_step = span.last.step
 
     def seconds(step: int, execution: int, time: int) -> float | None:
-        start = zero.get(execution)
-        return None if start is None else round(max(0.0, time - start) / _MICROS, 3)
+        start = start_times.get(execution)
+        return None if start is None else round(max(0.0, time - start) / _MICROS_PER_SECOND, 3)
 
     return seconds
 
 
 def tokens_seen(job_id: str, spec: Mapping[str, Any], latest: Mapping[str, Any]) -> Axis:
-    """Tokens before a point: an update's examples, by the mean length of a row, which the worker's speeds tell.
+    """Return the axis of tokens: steps times examples per step times mean tokens per example.
 
-    The short batch at an epoch's end (`batch.last: keep`) counts as a whole one.
+    The mean is the ratio of the two rates that the worker reports. The short last batch of an epoch
+    (`batch.last: keep`) counts as a whole one.
 
     Raises:
-        ConflictError: the job does not train on tokens.
+        ConflictError: The job does not train on tokens.
     """
-    speed, examples = _number(latest.get(_SPEED)), _number(latest.get(_EXAMPLES))
-    if speed and examples:
-        each = round(speed / examples) * int(spec["batch"]["size"])
-        return lambda step, execution, time: float(step * each)
+    token_rate, example_rate = _number(latest.get(_TOKEN_RATE)), _number(latest.get(_EXAMPLE_RATE))
+    if token_rate and example_rate:
+        tokens_per_step = round(token_rate / example_rate) * int(spec["batch"]["size"])
+        return lambda step, execution, time: float(step * tokens_per_step)
     if spec["task"] != "causal_lm":
         message = f"job {job_id} counts no tokens: `{spec['task']}` trains on examples; use `step` or `time`"
         raise ConflictError(message, param="x", code="no_tokens")

@@ -6,8 +6,8 @@ from service.audit.log import about, act
 from service.auth.principals import Principal
 from service.core.errors import PermissionDeniedError, TooManyRequestsError
 from service.core.ids import new_id
-from service.db.ask_models import StartEstimate
 from service.db.engine import Database
+from service.db.models import StartEstimate
 from service.planner.repository import AskRepository
 from trainyard.contract.wire.plans import AskResource
 

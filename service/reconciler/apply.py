@@ -11,8 +11,8 @@ from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
 from service.reconciler.decide import Verdict
 from service.reconciler.snapshot import continuations_without_progress, restarts
+from trainyard.contract.wire.jobs import TERMINAL
 from trainyard.contract.wire.reports import FinishRecord
-from trainyard.contract.wire.resources import TERMINAL
 
 log = structlog.get_logger("reconcile")
 
@@ -55,7 +55,7 @@ class VerdictWriter:
                     fresh.finished_at = _finished_at(fresh, finish, now)
             elif verdict.message is not None:
                 jobs.set_status_message(fresh, verdict.message)
-            self.services.crash("apply.before-commit")
+            self.services.failpoint("apply.before-commit")
 
 
 def _finished_at(job: Job, finish: FinishRecord | None, now: datetime) -> datetime:

@@ -11,7 +11,7 @@ from service.jobs.schemas import checkpoint_resource, event_resource, progress_r
 from service.streaming.job_stream import Message
 from service.streaming.repository import Entry, FeedRepository
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.wire.resources import JobMetricsUpdate, JobStatusUpdate
+from trainyard.contract.wire.stream_events import JobMetricsUpdate, JobStatusUpdate
 
 _ENTRIES = 200
 

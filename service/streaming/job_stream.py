@@ -12,8 +12,9 @@ from service.db.models import Event, Job
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import checkpoint_resource, event_resource, progress_resource
 from trainyard.contract.layout import RunLayout
+from trainyard.contract.wire.jobs import TERMINAL
 from trainyard.contract.wire.reports import Point
-from trainyard.contract.wire.resources import TERMINAL, LogUpdate, MetricsUpdate, StatusUpdate, StreamType
+from trainyard.contract.wire.stream_events import LogUpdate, MetricsUpdate, StatusUpdate, StreamType
 
 BATCH = 1000
 

@@ -12,7 +12,7 @@ from service.streaming.broadcaster import Item, News, Topic
 from service.streaming.global_feed import WHOLE, Place, extend_feed, read_feed
 from service.streaming.job_stream import read_slice
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.wire.resources import LogUpdate
+from trainyard.contract.wire.stream_events import LogUpdate
 
 RESET = "event: reset\ndata: {}\n\n"
 _EVERY_JOB_SECONDS = 5.0

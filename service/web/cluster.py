@@ -13,7 +13,7 @@ from service.db.paging import PageRequest
 from service.jobs.listing import JobFilter
 from service.web import clustering
 from service.web.endpoints import PagesDep, VisitorDep
-from trainyard.contract.wire.resources import JobResource
+from trainyard.contract.wire.jobs import JobResource
 
 router = APIRouter(include_in_schema=False)
 
@@ -25,7 +25,7 @@ _MOST_PAGES = 5
 @router.get("/cluster")
 def show_cluster(services: ServicesDep, pages: PagesDep, visitor: VisitorDep, now: NowDep) -> HTMLResponse:
     """Its first view is what the scheduler said last; a script keeps it up."""
-    cluster = get_cluster(services, visitor.person, now)
+    cluster = get_cluster(services, visitor.user, now)
     database = services.settings.url.partition(":")[0].partition("+")[0]
     facts: dict[str, Any] = {
         "Backend": {"local": "this machine", "slurm": "Slurm"}.get(cluster.backend, cluster.backend),

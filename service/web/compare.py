@@ -12,13 +12,13 @@ from service.api.routes import jobs
 from service.core.errors import NotFoundError
 from service.db.paging import PageRequest
 from service.jobs.listing import JobFilter
-from service.metrics.queries import Wanted, read_curves
+from service.metrics.queries import CurveQuery, read_curves
 from service.sweeps import service as sweeps
 from service.web import sketch, views
 from service.web.comparing import FIRST, compare
 from service.web.endpoints import PagesDep, VisitorDep
 from service.web.pages import Visitor
-from trainyard.contract.wire.resources import JobResource
+from trainyard.contract.wire.jobs import JobResource
 from trainyard.contract.wire.sweeps import SweepDetail
 
 router = APIRouter(include_in_schema=False)
@@ -80,7 +80,7 @@ def named_jobs(
     found, missing = [], []
     for job_id in ids:
         try:
-            found.append(jobs.get(services, visitor.person, now, job_id))
+            found.append(jobs.get(services, visitor.user, now, job_id))
         except NotFoundError:
             missing.append(job_id)
     return found, missing
@@ -95,7 +95,7 @@ def members(services: Services, sweep: SweepDetail, now: datetime) -> list[JobRe
 
 def is_curve(services: Services, runs: list[JobResource], key: str, now: datetime) -> bool:
     """Whether it has more than an end in any run: what is evaluated once makes no line."""
-    wanted = Wanted((key,), max_points=10)
+    wanted = CurveQuery((key,), max_points=10)
     there = (run for run in runs if key in run.metrics)
     return any(
         len(one.steps) > 2 for run in there for one in read_curves(services.database, run.id, wanted, now).series
@@ -104,7 +104,7 @@ def is_curve(services: Services, runs: list[JobResource], key: str, now: datetim
 
 def drawn(services: Services, runs: list[JobResource], key: str, now: datetime) -> Markup:
     """The curves by step, until the page's script has drawn them."""
-    wanted = Wanted((key,), max_points=_SKETCHED_POINTS)
+    wanted = CurveQuery((key,), max_points=_SKETCHED_POINTS)
     found = [read_curves(services.database, run.id, wanted, now).series for run in runs if key]
     curves = [list(zip(series[0].steps, series[0].values, strict=True)) if series else [] for series in found]
     return sketch.draw_several(curves, title=f"{key} by step")

@@ -9,9 +9,9 @@ import structlog
 
 from service.api.dependencies import Services
 from service.audit.log import SERVICE
-from service.auth.repository import AuditRepository
-from service.db.access_models import AuditEntry, Delivery, Webhook
+from service.audit.repository import AuditRepository
 from service.db.leader_lease import LeaderLease
+from service.db.models import AuditEntry, Delivery, Webhook
 from service.webhooks.repository import WebhookRepository
 from service.webhooks.sender import Answer, Sender
 from service.webhooks.signing import is_hopeless, next_delay, signed_headers
@@ -59,7 +59,7 @@ class WebhookDispatcher:
             now = self.services.clock()
             headers = signed_headers(webhook.secret, delivery.id, delivery.body, now)
             answer = await self.sender.send(webhook.url, headers, delivery.body)
-            self.services.crash("post.after-sending")
+            self.services.failpoint("post.after-sending")
             await asyncio.to_thread(self._record, delivery.id, answer, now)
             if answer.error is not None:
                 return count

@@ -8,8 +8,8 @@ from service.audit.log import about
 from service.auth.principals import Principal
 from service.core.errors import ConflictError, InvalidRequestError, PermissionDeniedError
 from service.core.ids import new_id
-from service.db.access_models import Delivery, Webhook
 from service.db.engine import Database
+from service.db.models import Delivery, Webhook
 from service.webhooks.repository import WebhookRepository
 from service.webhooks.signing import new_secret
 from service.webhooks.url_policy import ForbiddenTargetError, choose_address, parse_target

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.compose_stack import Stack
 
-pytestmark = [pytest.mark.compose, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.compose, pytest.mark.smoke, pytest.mark.timeout(1800)]
 
 ROOT_BECAUSE_SLURMD_BECOMES_EACH_JOBS_ACCOUNT = {"c1", "c2"}
 

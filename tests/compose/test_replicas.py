@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.compose, pytest.mark.timeout(1800)]
 REPLICAS = range(3)
 
 
+@pytest.mark.smoke
 def test_one_key_at_all_of_them_is_one_job(stack: Stack) -> None:
     def submit(number: int) -> str:
         with stack.client(number % 3) as client:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from service.core.errors import UnavailableError
-from service.core.failpoints import no_crash
+from service.core.failpoints import no_failpoint
 from service.reconciler.submission.pool import HandOvers
 from service.scheduler.base import Accepted, Ambiguous, Known, LaunchPlan, Postponed, Rejected, SubmitOutcome
 from tests.support.world import FakeScheduler, World
@@ -44,10 +44,10 @@ def test_after_a_second_question_without_an_answer_one_look_is_not_enough(world:
     world.tick()
     for _ in range(3):
         world.clock.advance(60)
-        world.crash_at("prepare.after-files")
+        world.fail_at("prepare.after-files")
         with suppress(SystemExit):
             world.tick()
-    assert world.services.crash is no_crash, "it was asked again"
+    assert world.services.failpoint is no_failpoint, "it was asked again"
     world.scheduler.outcome, world.scheduler.unavailable = None, True
     world.reconciler = world.new_reconciler("one")
     for _ in range(20):
@@ -145,14 +145,14 @@ def test_a_clock_that_is_set_back_delays_no_look(world: World) -> None:
     world.submit()
     world.scheduler.outcome = Ambiguous("Socket timed out")
     world.tick(2)
-    surveys = world.scheduler.surveys
+    surveys = world.scheduler.cluster_calls
     world.clock.advance(-86400)
     world.scheduler.outcome = None
     for _ in range(12):
         world.tick()
         world.clock.advance(60)
     assert len(world.scheduler.submitted) == 1
-    assert world.scheduler.surveys > surveys
+    assert world.scheduler.cluster_calls > surveys
 
 
 def test_nothing_is_waited_for_that_no_thread_asks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

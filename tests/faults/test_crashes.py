@@ -4,6 +4,7 @@ Every case runs a script in a forked process that dies at its place, then the sa
 """
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from service.webhooks.sender import Answer
 from tests.faults.drive import Stage
 from tests.support.forks import in_a_fork
-from trainyard.contract.wire.resources import TERMINAL
+from trainyard.contract.wire.jobs import TERMINAL
 
 KILLED = 137
 Script = Callable[[Stage], None]
@@ -146,7 +147,7 @@ def deleted(stage: Stage) -> None:
     """After it has ended: first a checkpoint, then all of it."""
     if not stage.world.client.get("/v1/jobs").json()["data"] and stage.slurm.jobs:
         stage.tick()
-        stage.world.sweep()
+        stage.world.run_maintenance()
         return
     plain(stage)
     job = stage.world.client.get("/v1/jobs").json()["data"][0]["id"]
@@ -154,9 +155,9 @@ def deleted(stage: Stage) -> None:
         stage.worker(stage.slurm.jobs[0]).checkpoint(20)
     stage.world.client.delete(f"/v1/jobs/{job}?only=checkpoints")
     stage.tick()
-    stage.world.sweep()
+    stage.world.run_maintenance()
     stage.world.client.delete(f"/v1/jobs/{job}")
-    stage.world.sweep()
+    stage.world.run_maintenance()
 
 
 class Book:
@@ -181,7 +182,7 @@ def told(stage: Stage) -> None:
     if not world.client.get("/v1/webhooks").json()["data"]:
         world.client.post("/v1/webhooks", json={"url": "http://127.0.0.1:9/hook"})
     plain(stage)
-    while world.post(Book(stage)):  # type: ignore[arg-type]
+    while world.deliver_webhooks(Book(stage)):  # type: ignore[arg-type]
         pass
 
 
@@ -313,12 +314,13 @@ def _let_it_end(stage: Stage, job: str) -> None:
             return
 
 
+_FAILPOINT = re.compile(r"failpoint\(\"([a-z.-]+)\"\)")
+
+
 def test_every_place_is_covered() -> None:
     """A new place in the service without a case here is a gap in the campaign."""
     root = Path(__file__).parents[2] / "service"
-    named = {
-        part.split('"')[1] for file in root.rglob("*.py") for part in file.read_text().split("services.crash(")[1:]
-    }
+    named = {label for file in root.rglob("*.py") for label in _FAILPOINT.findall(file.read_text())}
     assert named == {label for label, _ in PLACES}
     assert len(named) >= 25
 
@@ -330,7 +332,7 @@ def _play(folder: Path, url: str, script: Script, label: str) -> None:
         if passed == label:
             os._exit(KILLED)
 
-    stage.world.services.crash = crash
+    stage.world.services.failpoint = crash
     script(stage)
 
 

@@ -14,13 +14,13 @@ from tests.slurm.test_service_killed import COUNTING, spec
 from tests.support.slurm_lab import SlurmLab
 from tests.support.wait import wait_until
 from trainyard.client import TrainyardError
-from trainyard.contract.wire.resources import TERMINAL
+from trainyard.contract.wire.jobs import TERMINAL
 from trainyard.demo import ServiceProcess
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 ACTS, MOST_JOBS = 40, 12
-SOON = {"slurm_submit_seconds": "20", "slurm_doubt_seconds": "15"}
+SOON = {"slurm_submit_timeout_seconds": "20", "slurm_confirm_absence_seconds": "15"}
 """A submission in whose middle the service was killed is in doubt for less than a minute, and not for eight."""
 
 

@@ -56,6 +56,7 @@ def test_while_slurm_does_not_answer(service: ServiceProcess, slurm: SlurmLab) -
     wait_until(lambda: not slurm.jobs(states=ALIVE), 30, "the controller to answer, with nothing in the queue")
 
 
+@pytest.mark.smoke
 def test_while_it_waits(service: ServiceProcess, slurm: SlurmLab) -> None:
     slurm.run("sbatch", "-N2", "--exclusive", "--output=/dev/null", "--wrap", "sleep 300")
     wait_until(lambda: slurm.jobs(states="RUNNING"), 30, "the nodes to be taken")

@@ -57,6 +57,7 @@ def test_a_cancelled_job_leaves_nothing(service: ServiceProcess, slurm: SlurmLab
         assert not slurm.jobs(states="PENDING,RUNNING,COMPLETING")
 
 
+@pytest.mark.smoke
 @pytest.mark.scenario(19)
 def test_somebody_elses_scancel_is_shown_as_such(service: ServiceProcess, slurm: SlurmLab) -> None:
     with service.client() as client:

@@ -20,7 +20,7 @@ from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.demo import ServiceProcess
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.smoke]
 
 FIELDS = ("partition", "account", "qos", "constraint", "exclude", "gpu_type")
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from service.core.ids import new_id
-from service.db.ask_models import StartEstimate
+from service.db.models import StartEstimate
 from service.scheduler.base import Observation
 from tests.support.world import SPEC, World
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from trainyard.contract.layout import AttemptLayout, RunLayout, create_exclusive
-from trainyard.contract.validation_messages import NODE_LIST
+from trainyard.contract.validation_messages import NODE_LIST_PATTERN
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import Claim
 from worker.reporting.service_client import RefusedError, RejectedError, ServiceClient, UnavailableError
@@ -62,7 +62,7 @@ def claim_attempt(
 def _nodes(environ: Mapping[str, str]) -> str | None:
     """Return the job's node list from Slurm, or this node's name if the list is too long to show."""
     names = (environ.get("SLURM_JOB_NODELIST", ""), environ.get("SLURMD_NODENAME", ""))
-    return next((name for name in names if re.match(NODE_LIST, name)), None)
+    return next((name for name in names if re.match(NODE_LIST_PATTERN, name)), None)
 
 
 def _by_file(layout: AttemptLayout, launch: LaunchDocument, claim: Claim) -> Claimed | None:

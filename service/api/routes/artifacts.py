@@ -5,13 +5,14 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from service.api.dependencies import NowDep, PersonDep, ServicesDep
+from service.api.dependencies import NowDep, ServicesDep, UserDep
 from service.checkpoints.conditions import WantedDep
 from service.checkpoints.downloads import downloads, file_response
 from service.checkpoints.safe_files import list_artifacts
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import page_of
-from trainyard.contract.wire.resources import ArtifactResource, Page
+from trainyard.contract.wire.files import ArtifactResource
+from trainyard.contract.wire.pages import Page
 
 router = APIRouter(prefix="/v1/jobs/{job_id}/artifacts", tags=["artifacts"])
 
@@ -19,7 +20,7 @@ router = APIRouter(prefix="/v1/jobs/{job_id}/artifacts", tags=["artifacts"])
 @router.get("", operation_id="list_artifacts")
 def list_all(
     services: ServicesDep,
-    _person: PersonDep,
+    _user: UserDep,
     now: NowDep,
     job_id: str,
     limit: Annotated[int, Query(ge=1, le=200)] = 100,
@@ -35,7 +36,7 @@ def list_all(
 @downloads(router, "/{path:path}", "artifact")
 def download(
     services: ServicesDep,
-    _person: PersonDep,
+    _user: UserDep,
     now: NowDep,
     job_id: str,
     path: str,

@@ -5,13 +5,13 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from starlette.responses import StreamingResponse
 
-from service.api.dependencies import NowDep, PersonDep, ServicesDep, after_query
+from service.api.dependencies import NowDep, ServicesDep, UserDep, after_query
 from service.core.errors import InvalidRequestError, NotFoundError
-from service.metrics.downsampling.levels import ENDLESS
-from service.metrics.export import compared_csv, csv_lines, point_page
-from service.metrics.queries import Wanted, read_curves
+from service.metrics.downsampling.levels import MAX_STEP
+from service.metrics.export import comparison_csv, csv_lines, point_page
+from service.metrics.queries import CurveQuery, read_curves
 from trainyard.contract.wire.curves import ComparisonResource, CurveAxis, MetricsResource, PointResource
-from trainyard.contract.wire.resources import Page
+from trainyard.contract.wire.pages import Page
 
 router = APIRouter(prefix="/v1", tags=["reports"])
 
@@ -23,8 +23,8 @@ _COMPARED_POINTS = 100_000
 Keys = Annotated[
     list[str] | None, Query(description="Which metrics, repeated or with commas; all if left out.", max_length=200)
 ]
-FromStep = Annotated[int, Query(ge=0, le=ENDLESS, description="Leave out earlier steps.")]
-ToStep = Annotated[int, Query(ge=0, le=ENDLESS, description="Leave out later steps.")]
+FromStep = Annotated[int, Query(ge=0, le=MAX_STEP, description="Leave out earlier steps.")]
+ToStep = Annotated[int, Query(ge=0, le=MAX_STEP, description="Leave out later steps.")]
 Over = Annotated[
     CurveAxis,
     Query(
@@ -48,18 +48,18 @@ def _names(keys: list[str] | None) -> tuple[str, ...]:
 )
 def read_metrics(
     services: ServicesDep,
-    _person: PersonDep,
+    _user: UserDep,
     now: NowDep,
     job_id: str,
     keys: Keys = None,
     from_step: FromStep = 0,
-    to_step: ToStep = ENDLESS,
+    to_step: ToStep = MAX_STEP,
     max_points: MaxPoints = 2000,
     x: Over = "step",
     format: Format = "json",
 ) -> Any:
     """Curves, thinned to the extremes where there are more points than asked for: such a series is `truncated`."""
-    wanted = Wanted(_names(keys), from_step, to_step, max_points, x)
+    wanted = CurveQuery(_names(keys), from_step, to_step, max_points, x)
     if format == "csv":
         return StreamingResponse(csv_lines(services.database, job_id, wanted, now), media_type="text/csv")
     return read_curves(services.database, job_id, wanted, now)
@@ -68,7 +68,7 @@ def read_metrics(
 @router.get("/jobs/{job_id}/points", operation_id="list_points")
 def list_points(
     services: ServicesDep,
-    _person: PersonDep,
+    _user: UserDep,
     now: NowDep,
     job_id: str,
     keys: Keys = None,
@@ -87,7 +87,7 @@ def list_points(
 )
 def compare_metrics(
     services: ServicesDep,
-    _person: PersonDep,
+    _user: UserDep,
     now: NowDep,
     job: Annotated[
         list[str],
@@ -100,7 +100,7 @@ def compare_metrics(
     ],
     keys: Keys = None,
     from_step: FromStep = 0,
-    to_step: ToStep = ENDLESS,
+    to_step: ToStep = MAX_STEP,
     max_points: Annotated[int, Query(ge=10, le=_COMPARED_POINTS, description="At most so many a series.")] = 2000,
     x: Over = "step",
     format: Format = "json",
@@ -108,10 +108,10 @@ def compare_metrics(
     """The curves of several jobs in one answer."""
     if len(set(job)) < len(job):
         raise InvalidRequestError("names a job twice", param="job")
-    wanted = Wanted(_names(keys), from_step, to_step, max_points, x)
+    wanted = CurveQuery(_names(keys), from_step, to_step, max_points, x)
     try:
         if format == "csv":
-            return StreamingResponse(compared_csv(services.database, job, wanted, now), media_type="text/csv")
+            return StreamingResponse(comparison_csv(services.database, job, wanted, now), media_type="text/csv")
         return ComparisonResource(data=[read_curves(services.database, job_id, wanted, now) for job_id in job])
     except NotFoundError as error:
         error.param = "job"

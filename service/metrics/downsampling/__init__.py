@@ -1,1 +1,1 @@
-"""Downsampling of curves, done as points arrive, at several resolutions."""
+"""Downsampling of curves at several resolutions, while points arrive."""

@@ -1,18 +1,18 @@
-"""The points of a bucket that must be kept for its picture: first, last, smallest, largest, and one odd one. Pure."""
+"""The samples of a bucket: first, last, smallest, largest and one non-finite point. Pure functions."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
-_SHOWN_GAP = 1
+_DEFAULT_GAP = 1
+_MAX_SPACING_BITS = 20
+
+NewPoint = tuple[int, int, int, float | None, int, int, int]
+"""A new point as the driver returns it: key, execution, step, value, special, time in microseconds, sequence."""
 
 
-Arrival = tuple[int, int, int, float | None, int, int, int]
-"""A new point as the driver gives it: key, execution, step, value, special, time, place in the job's sequence."""
-
-
-class Kept(NamedTuple):
-    """A point without its key and execution."""
+class Sample(NamedTuple):
+    """A point without its key and execution. The time is in microseconds."""
 
     step: int
     value: float | None
@@ -20,80 +20,83 @@ class Kept(NamedTuple):
     time: int
 
 
-def stand_outs(arrivals: Iterable[Arrival], bits: int) -> list[Kept]:
-    """Of one series' new points by step, those that `keep` would choose from buckets of 2**bits steps.
+def sample_new_points(points: Iterable[NewPoint], bits: int) -> list[Sample]:
+    """Return those points of one series that `select_extremes` would select from buckets of 2**bits steps.
 
-    Every point that training reports passes here, so that it is one loop over plain tuples.
+    Every reported point passes through here, so this is one loop over plain tuples.
+
+    Args:
+        points: New points of one series, ordered by step.
     """
-    found: list[Kept] = []
-    bucket, least, most = -1, 0.0, 0.0
-    first: Arrival | None = None
-    last, low, high, odd = first, first, first, first
-    for arrival in arrivals:
-        _, _, step, value, special, _, _ = arrival
+    samples: list[Sample] = []
+    bucket, smallest, largest = -1, 0.0, 0.0
+    first: NewPoint | None = None
+    last, low, high, non_finite = first, first, first, first
+    for point in points:
+        _, _, step, value, special, _, _ = point
         if step >> bits != bucket:
-            found += _distinct(first, last, low, high, odd)
-            bucket, first, low, high, odd = step >> bits, arrival, None, None, None
-        last = arrival
+            samples += _distinct(first, last, low, high, non_finite)
+            bucket, first, low, high, non_finite = step >> bits, point, None, None, None
+        last = point
         if special or value is None:
-            odd = odd or arrival
+            non_finite = non_finite or point
         elif low is None:
-            low = high = arrival
-            least = most = value
-        elif value < least:
-            low, least = arrival, value
-        elif value > most:
-            high, most = arrival, value
-    return found + _distinct(first, last, low, high, odd)
+            low = high = point
+            smallest = largest = value
+        elif value < smallest:
+            low, smallest = point, value
+        elif value > largest:
+            high, largest = point, value
+    return samples + _distinct(first, last, low, high, non_finite)
 
 
-def _distinct(*chosen: Arrival | None) -> list[Kept]:
-    return sorted({Kept(*one[2:6]) for one in chosen if one is not None})
+def _distinct(*points: NewPoint | None) -> list[Sample]:
+    return sorted({Sample(*point[2:6]) for point in points if point is not None})
 
 
-def keep(points: Sequence[Kept]) -> list[Kept]:
-    """Of one bucket's points by step, those that stand out; a value that is not finite does."""
+def select_extremes(points: Sequence[Sample]) -> list[Sample]:
+    """Return the first, last, smallest, largest and first non-finite of one bucket's points, ordered by step."""
     if len(points) <= 2:
         return list(points)
     finite = [point for point in points if point.special == 0]
-    chosen = {points[0], points[-1]}
+    selected = {points[0], points[-1]}
     if finite:
-        chosen |= {min(finite, key=_value), max(finite, key=_value)}
+        selected |= {min(finite, key=_value), max(finite, key=_value)}
     if len(finite) < len(points):
-        chosen.add(next(point for point in points if point.special))
-    return sorted(chosen)
+        selected.add(next(point for point in points if point.special))
+    return sorted(selected)
 
 
-def _value(point: Kept) -> float:
+def _value(point: Sample) -> float:
     assert point.value is not None
     return point.value
 
 
-def merge(before: Iterable[Kept], fresh: Iterable[Kept], bits: int) -> tuple[list[Kept], list[Kept]]:
-    """Fold fresh points into buckets of 2**bits steps.
+def merge_samples(existing: Iterable[Sample], new: Iterable[Sample], bits: int) -> tuple[list[Sample], list[Sample]]:
+    """Merge new samples into buckets of 2**bits steps.
 
     Args:
-        before: What was kept so far, at least of the buckets that fresh points fall into.
+        existing: The current samples, at least those of the buckets that the new samples belong to.
 
     Returns:
-        What is kept of the buckets that have fresh points, and what of `before` is kept no more.
+        The samples of the buckets with new samples, and the existing samples that are no longer selected.
     """
-    by_step = {point.step: point for point in fresh}
-    touched = {step >> bits for step in by_step}
-    old = [point for point in before if point.step >> bits in touched]
-    # A point that is there stays as it is, here as in the table of all points.
+    by_step = {point.step: point for point in new}
+    changed = {step >> bits for step in by_step}
+    old = [point for point in existing if point.step >> bits in changed]
+    # An existing point stays unchanged, as in the table of points.
     by_step.update((point.step, point) for point in old)
     points = sorted(by_step.values())
-    kept: list[Kept] = []
+    selected: list[Sample] = []
     for _, bucket in groupby(points, key=lambda point: point.step >> bits):
-        kept += keep(list(bucket))
-    stays = set(kept)
-    return kept, [point for point in old if point not in stays]
+        selected += select_extremes(list(bucket))
+    remaining = set(selected)
+    return selected, [point for point in old if point not in remaining]
 
 
-def spacing(steps: Iterable[int]) -> int:
-    """About how far apart a job's points are, as a power of two: of the densest series that was seen."""
+def estimate_spacing_bits(steps: Iterable[int]) -> int:
+    """Return the median distance between a series' points as a power of two."""
     distinct = sorted(set(steps))
     gaps = sorted(later - earlier for earlier, later in pairwise(distinct))
-    gap = gaps[len(gaps) // 2] if gaps else _SHOWN_GAP
-    return min(gap.bit_length() - 1, 20)
+    gap = gaps[len(gaps) // 2] if gaps else _DEFAULT_GAP
+    return min(gap.bit_length() - 1, _MAX_SPACING_BITS)

@@ -1,41 +1,40 @@
-"""DownsampleState of curves: a picture needs the extremes of each bucket, not every point. Pure."""
+"""Min-max downsampling of one curve for display. Pure functions."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
 from math import isfinite
 
 
-def thin(steps: Sequence[int], values: Sequence[float], most: int) -> list[int]:
-    """The places of at most about `most` points: of each of most/2 equal ranges of steps the smallest and the largest.
+def downsample_minmax(steps: Sequence[int], values: Sequence[float], max_points: int) -> list[int]:
+    """Return the indices of about `max_points` points: the extremes of max_points/2 equal ranges of steps.
 
-    The first and last point stay, and a value that is not finite wins over the smallest of its bucket, since it is
-    what a reader must see.
+    The first and last points are always selected. A non-finite value is selected instead of the smallest of its range.
 
     Args:
-        steps: In order; a step may stand there twice.
-        values: One a step.
+        steps: In ascending order; a step may occur twice.
+        values: One for each step.
     """
     count = len(steps)
-    if count <= most or count < 3:
+    if count <= max_points or count < 3:
         return list(range(count))
-    buckets = max(1, (most - 2) // 2)
+    buckets = max(1, (max_points - 2) // 2)
     width = (steps[-1] - steps[0] + 1) / buckets
     all_finite = all(map(isfinite, values))
-    kept, start = [0], 1
+    selected, start = [0], 1
     for bucket in range(1, buckets + 1):
         end = bisect_left(steps, steps[0] + width * bucket, start, count - 1)
-        kept += _extremes(values[start:end], start, all_finite)
+        selected += _extremes(values[start:end], start, all_finite)
         start = end
-    return [*kept, count - 1]
+    return [*selected, count - 1]
 
 
 def _extremes(values: Sequence[float], start: int, all_finite: bool) -> list[int]:
-    """The places of a bucket's smallest and largest, where the first has place `start`."""
+    """Return the indices of a bucket's smallest and largest value; the bucket's first value has index `start`."""
     if len(values) <= 2:
         return list(range(start, start + len(values)))
     finite = values if all_finite else [value for value in values if isfinite(value)]
     if len(finite) < len(values):
-        low = next(place for place, value in enumerate(values) if not isfinite(value))
+        low = next(index for index, value in enumerate(values) if not isfinite(value))
     else:
         low = values.index(min(finite))
     high = values.index(max(finite)) if finite else low

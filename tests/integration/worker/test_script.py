@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from tests.integration.worker.harness import FakeService, Run, finish_of, processes_of, spooled, wait_for
-from trainyard.client.packing import pack
+from trainyard.client.code_archive import pack
 from trainyard.contract.spec.user_code import code_archive
 from worker.core.errors import read_errors
 

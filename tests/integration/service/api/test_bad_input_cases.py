@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from service.api.app import create_app
 from service.api.dependencies import Services
 from service.auth.principals import ensure_admin_token
 from service.core.errors import ServiceError
 from service.core.settings import Settings
+from service.web.app import create_app
 from tests.support.receiver import Receiver, receiver
 from tests.support.world import SPEC, World
 from trainyard.cli.output import clean
@@ -97,7 +97,7 @@ def test_case_06_every_bad_token_gets_one_answer(world: World, monkeypatch: pyte
     compared: list[str] = []
     from service.auth import principals as actions
 
-    real = actions.same_hash
+    real = actions.constant_time_equal
     monkeypatch.setattr(actions, "same_hash", lambda one, other: compared.append(one) or real(one, other))
     unknown = "ty_000000000000_" + "x" * 43
     wrong = gone["token"][:-1] + ("a" if gone["token"][-1] != "a" else "b")
@@ -129,7 +129,7 @@ def test_case_08_a_workers_token_when_its_attempt_is_over(world: World) -> None:
 
 def test_case_09_another_persons_job(world: World) -> None:
     job = world.submit()
-    bob = world.person("user", "bob")
+    bob = world.new_user("user", "bob")
     assert bob.get(f"/v1/jobs/{job}").status_code == 200
     for verb in ("cancel", "pause", "resume", "retry", "profile"):
         refused(bob.post(f"/v1/jobs/{job}/{verb}", json={}), 403, "forbidden")
@@ -224,7 +224,7 @@ class TestCase19:
             url = f"https://rebind.example:{told.port}/"
             webhook = world.client.post("/v1/webhooks", json={"url": url}).json()["id"]
             world.client.post(f"/v1/webhooks/{webhook}/test")
-            assert world.post() == 1
+            assert world.deliver_webhooks() == 1
             assert told.messages == []
         (delivery,) = world.client.get(f"/v1/webhooks/{webhook}/deliveries").json()["data"]
         assert delivery["error"].startswith(f"not sent: the URL leads to {later}, which is no public address")
@@ -241,7 +241,7 @@ class TestCase19:
         url = f"http://127.0.0.1:{told.port}/"
         webhook = world.client.post("/v1/webhooks", json={"url": url}).json()["id"]
         world.client.post(f"/v1/webhooks/{webhook}/test")
-        assert world.post() == 1
+        assert world.deliver_webhooks() == 1
         (delivery,) = world.client.get(f"/v1/webhooks/{webhook}/deliveries").json()["data"]
         found: dict[str, Any] = delivery
         return found
@@ -265,7 +265,7 @@ class TestCase19:
         webhook = world.client.post("/v1/webhooks", json={"url": url}).json()["id"]
         world.client.post(f"/v1/webhooks/{webhook}/test")
         world.services.settings = world.settings
-        world.post()
+        world.deliver_webhooks()
         assert told.messages == []
 
 
@@ -319,7 +319,7 @@ def test_case_24_secrets_are_not_shown(world: World) -> None:
     world.tick()
     paths = ("", "/events", "/attempts", "/script", "/stream?logs=false")
     world.client.post(f"/v1/jobs/{job}/cancel")
-    world.scheduler.say("ended")
+    world.scheduler.set_states("ended")
     world.tick()
     for path in paths:
         assert hush not in world.client.get(f"/v1/jobs/{job}{path}").text, path
@@ -350,7 +350,7 @@ def test_case_25_a_token_that_asks_too_often(database_url: str, tmp_path: Path) 
     assert answers[0].headers["ratelimit-limit"] == "10"
     assert [answer.headers["ratelimit-remaining"] for answer in answers[-4:]] == ["1", "0", "0", "0"]
     assert answers[-1].headers["ratelimit-reset"] == "5"
-    assert world.person("user", "ada").get("/v1/jobs").status_code == 200, "another's bucket is another one"
+    assert world.new_user("user", "ada").get("/v1/jobs").status_code == 200, "another's bucket is another one"
     assert world.client.get("/livez").status_code == 200
     world.clock.advance(1)
     assert world.client.get("/v1/jobs").status_code == 200

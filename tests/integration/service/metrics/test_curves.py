@@ -1,11 +1,11 @@
-"""Long curves: read from buckets, exact where a later execution took over."""
+"""Curves: read from buckets, exact where a later execution resumed, and exported."""
 
 import csv
 import io
 from typing import Any
 
 from service.jobs.repository import JobRepository
-from service.metrics.downsampling.downsampler import fold
+from service.metrics.downsampling.downsampler import downsample_job
 from service.metrics.repository import CurveRepository
 from service.metrics.retention import trim
 from tests.support.wait import wait_until
@@ -13,22 +13,22 @@ from tests.support.world import FakeWorker, World
 
 
 def report(worker: FakeWorker, first: int, last: int, value: float = 1.0, *, resumed: int = 0, key: str = "a") -> None:
-    odd = {5_000: 99.0, 7_777: -99.0}
+    extremes = {5_000: 99.0, 7_777: -99.0}
     for start in range(first, last + 1, 1000):
         steps = range(start, min(start + 1000, last + 1))
-        assert worker.metrics([(key, s, odd.get(s, value)) for s in steps], resumed=resumed).status_code == 200
+        assert worker.metrics([(key, s, extremes.get(s, value)) for s in steps], resumed=resumed).status_code == 200
 
 
-def folded(world: World, job: str) -> None:
-    """Everything is in the buckets: what the service's own thread has not folded yet is folded here."""
+def downsample_all(world: World, job: str) -> None:
+    """Downsample everything that the service's own thread has not downsampled yet."""
     with world.database.read() as session:
         row = JobRepository(session, world.clock()).get(job)
 
     def done() -> bool:
-        fold(world.database, row.pk)
+        downsample_job(world.database, row.pk)
         with world.database.read() as session:
-            mark = CurveRepository(session, world.database).mark(row.pk)
-        return mark is not None and mark.sequence == row.sequence
+            cursor = CurveRepository(session, world.database).cursor(row.pk)
+        return cursor is not None and cursor.sequence == row.sequence
 
     wait_until(done)
 
@@ -38,45 +38,45 @@ def curve(world: World, job: str, **query: Any) -> dict[str, Any]:
     return one
 
 
-def test_extremes_and_ends_survive_and_the_rest_is_thinned(world: World) -> None:
+def test_long_curve_keeps_extremes_and_ends(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     report(worker, 1, 12_000)
-    folded(world, job)
+    downsample_all(world, job)
     report(worker, 12_001, 12_100)
     one = curve(world, job, max_points=100)
     assert one["truncated"] is True
     assert len(one["steps"]) <= 100
-    found = dict(zip(one["steps"], one["values"], strict=True))
-    assert (found[5_000], found[7_777]) == (99.0, -99.0)
-    assert (one["steps"][0], one["steps"][-1]) == (1, 12_100), "what is not folded yet is read as well"
+    values = dict(zip(one["steps"], one["values"], strict=True))
+    assert (values[5_000], values[7_777]) == (99.0, -99.0)
+    assert (one["steps"][0], one["steps"][-1]) == (1, 12_100), "pending points are included"
 
 
-def test_few_points_are_read_as_they_are(world: World) -> None:
+def test_short_curve_is_returned_unchanged(world: World) -> None:
     job = world.submit()
     report(world.start(job), 1, 3_000)
-    folded(world, job)
+    downsample_all(world, job)
     one = curve(world, job, max_points=3_000)
     assert (one["steps"], one["truncated"]) == (list(range(1, 3_001)), False)
 
 
-def test_folding_again_changes_nothing(world: World) -> None:
+def test_repeated_downsampling_changes_nothing(world: World) -> None:
     job = world.submit()
     report(world.start(job), 1, 5_000)
-    folded(world, job)
+    downsample_all(world, job)
     before = curve(world, job, max_points=50)
-    folded(world, job)
+    downsample_all(world, job)
     assert curve(world, job, max_points=50) == before
 
 
-def test_at_the_cut_no_hidden_point_is_seen(world: World) -> None:
+def test_points_hidden_by_a_later_execution_are_not_returned(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     report(worker, 1, 9_000)
-    folded(world, job)
+    downsample_all(world, job)
     worker.execution = 2
     report(worker, 4_001, 12_000, 2.0, resumed=4_000)
-    folded(world, job)
+    downsample_all(world, job)
     one = curve(world, job, max_points=60)
     assert all(value == 1.0 for step, value in zip(one["steps"], one["values"], strict=True) if step <= 4_000)
     assert {2.0, 99.0, -99.0} == {v for s, v in zip(one["steps"], one["values"], strict=True) if s > 4_000}
@@ -86,7 +86,7 @@ def test_at_the_cut_no_hidden_point_is_seen(world: World) -> None:
     ]
 
 
-def test_several_jobs_in_one_answer(world: World) -> None:
+def test_comparison_returns_curves_of_several_jobs(world: World) -> None:
     jobs = [world.submit() for _ in range(2)]
     for number, job in enumerate(jobs):
         world.start(job).metrics([("a", 1, float(number)), ("b", 1, 5.0)])
@@ -100,27 +100,27 @@ def test_several_jobs_in_one_answer(world: World) -> None:
     assert world.client.get("/v1/metrics", params={"job": ["job_x"] * 21}).status_code == 422
 
 
-def test_raw_pages_hold_every_visible_point_once(world: World) -> None:
+def test_point_pages_contain_every_visible_point_once(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     worker.metrics([(key, step, 1.0) for key in "ab" for step in range(1, 8)])
     worker.execution = 2
     worker.metrics([("a", 5, 2.0)], resumed=4)
-    found, after = [], None
+    values, after = [], None
     while True:
         page = world.client.get(
             f"/v1/jobs/{job}/points", params={"limit": 3, **({"after": after} if after else {})}
         ).json()
-        found += [(one["key"], one["step"], one["value"]) for one in page["data"]]
+        values += [(one["key"], one["step"], one["value"]) for one in page["data"]]
         after = page["last_id"]
         if not page["has_more"]:
             break
-    assert found == [("a", s, 1.0) for s in range(1, 5)] + [("a", 5, 2.0)] + [("b", s, 1.0) for s in range(1, 5)]
+    assert values == [("a", s, 1.0) for s in range(1, 5)] + [("a", 5, 2.0)] + [("b", s, 1.0) for s in range(1, 5)]
     bad = world.client.get(f"/v1/jobs/{job}/points?after=x")
     assert (bad.status_code, bad.json()["error"]["param"]) == (422, "after")
 
 
-def test_csv_of_several_jobs_is_one_table(world: World) -> None:
+def test_comparison_csv_is_one_table(world: World) -> None:
     jobs = []
     for seed in (1, 2):
         jobs.append(world.submit(seed=seed))
@@ -135,7 +135,7 @@ def test_csv_of_several_jobs_is_one_table(world: World) -> None:
     assert (missing.status_code, missing.json()["error"]["param"]) == (404, "job")
 
 
-def test_csv_is_the_same_curve(world: World) -> None:
+def test_csv_contains_the_same_curve(world: World) -> None:
     job = world.submit()
     report(world.start(job), 1, 2_500)
     rows = list(
@@ -145,7 +145,7 @@ def test_csv_is_the_same_curve(world: World) -> None:
     assert world.client.get("/v1/jobs/job_nothing/metrics?format=csv").status_code == 404
 
 
-def test_old_jobs_keep_the_curves_and_lose_the_rest_of_their_points(world: World) -> None:
+def test_retention_deletes_points_and_keeps_curves(world: World) -> None:
     old, fresh = world.submit(), world.submit()
     for job in (old, fresh):
         report(world.start(job), 1, 9_000)
@@ -162,12 +162,12 @@ def test_old_jobs_keep_the_curves_and_lose_the_rest_of_their_points(world: World
         {max(after["values"]), min(after["values"])} == {max(before["values"]), min(before["values"])} == {99.0, -99.0}
     )
     assert (after["steps"][0], after["steps"][-1]) == (1, 9_000)
-    kept = world.client.get(f"/v1/jobs/{old}/points?limit=10000").json()["data"]
-    assert kept == []
+    points = world.client.get(f"/v1/jobs/{old}/points?limit=10000").json()["data"]
+    assert points == []
     assert len(curve(world, fresh, max_points=10_000)["steps"]) == 9_000
 
 
-def test_seconds_of_training_leave_out_the_gap_between_executions(world: World) -> None:
+def test_training_seconds_exclude_gaps_between_executions(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
 
@@ -194,13 +194,13 @@ def test_seconds_of_training_leave_out_the_gap_between_executions(world: World) 
     assert [float(row["seconds"]) for row in rows] == [2.0 * step for step in range(1, 41)]
 
 
-def test_the_seconds_stay_when_the_points_themselves_are_gone(world: World) -> None:
+def test_training_seconds_survive_retention(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     for start in range(1, 9_001, 1_000):
         world.clock.advance(500)
         worker.metrics([("train/loss", start, 1.0)])
-    folded(world, job)
+    downsample_all(world, job)
     before = world.client.get(f"/v1/jobs/{job}/metrics?x=time").json()["series"][0]
     assert before["x"][-1] == 4_000.5
     worker.end("completed")
@@ -212,7 +212,7 @@ def test_the_seconds_stay_when_the_points_themselves_are_gone(world: World) -> N
     assert (after["x"][0], after["x"][-1]) == (before["x"][0], before["x"][-1])
 
 
-def test_tokens_are_read_where_there_are_any(world: World) -> None:
+def test_token_axis_requires_a_job_that_trains_on_tokens(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     worker.metrics([("train/loss", 2, 1.0)])

@@ -1,4 +1,4 @@
-"""When points are old."""
+"""The cutoff of retention."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -7,9 +7,9 @@ from service.metrics.retention import cutoff
 NOW = datetime(2026, 1, 31, tzinfo=UTC)
 
 
-def test_without_the_setting_nothing_is_old() -> None:
+def test_without_the_setting_there_is_no_cutoff() -> None:
     assert cutoff(NOW, None) is None
 
 
-def test_the_days_are_counted_from_now() -> None:
+def test_cutoff_is_the_given_days_before_now() -> None:
     assert cutoff(NOW, 30) == NOW - timedelta(days=30)

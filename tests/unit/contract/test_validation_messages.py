@@ -1,0 +1,49 @@
+"""What is wrong with a value, in words."""
+
+import re
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import Field, TypeAdapter, ValidationError
+
+from trainyard.contract import validation_messages
+
+
+def told(kind: Any, value: Any) -> str:
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(kind).validate_python(value)
+    return validation_messages.describe_error(caught.value.errors()[0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "words"),
+    [
+        (
+            Annotated[str, Field(pattern=validation_messages.RANK_PATTERN)],
+            "abc",
+            "must be the number of a rank, such as 0, or `launch`",
+        ),
+        (
+            Annotated[str, Field(pattern=validation_messages.DIGEST_PATTERN)],
+            "md5:1",
+            "must be `sha256:` and 64 hexadecimal digits",
+        ),
+        (Annotated[str, Field(pattern=r"^[a-z]+$")], "A", "holds a character that is not allowed here"),
+        (Annotated[int, Field(le=200)], 201, "must be less than or equal to 200"),
+        (int, "x", "must be a whole number"),
+        (str, 1, "must be a text; in YAML, quotes make it one"),
+        (Literal["asc", "desc"], "up", "must be 'asc' or 'desc'"),
+        (Annotated[list[int], Field(max_length=1)], [1, 2], "must have at most 1 item, not 2"),
+        (list[int], 1, "must be a list"),
+        (dict[str, int], 1, "must be a mapping of fields"),
+    ],
+)
+def test_it_says_what_the_value_must_be(kind: Any, value: Any, words: str) -> None:
+    assert told(kind, value).startswith(words)
+
+
+def test_every_form_is_a_whole_one() -> None:
+    for pattern in validation_messages.PATTERN_MESSAGES:
+        assert pattern.startswith("^")
+        assert pattern.endswith("$")
+        re.compile(pattern)
