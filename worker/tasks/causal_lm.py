@@ -1,4 +1,4 @@
-"""Next-token prediction: our own transformer or a Hugging Face model, on builtin text or JSON lines."""
+"""Next-token prediction: the built-in transformer or a Hugging Face model, on built-in text or JSON lines."""
 
 from collections.abc import Callable, Mapping
 
@@ -17,8 +17,8 @@ from worker.data.token_rows import RowExamples, concatenate_rows
 from worker.data.tokenizers import ByteTokenizer, HfTokenizer, Tokenizer
 from worker.tasks.gpt import Gpt
 
-LONGEST_ROW = 2048
-"""Tokens of a row where neither the spec nor a smaller model says."""
+MAX_ROW_TOKENS = 2048
+"""Tokens of a row unless the spec or the model's context sets a limit."""
 
 
 class CausalLm:
@@ -50,7 +50,7 @@ class CausalLm:
 
 
 def build_gpt_on_stdlib(model: GptModel, data: BuiltinData) -> CausalLm:
-    """Windows of bytes, each as long as the model's context."""
+    """Return the task on windows of bytes, each of the model's context plus one: uint8, shape (rows, context + 1)."""
     rows = windows(load_stdlib(), model.context + 1)
     held_out = round(len(rows) * data.eval_fraction)
     examples = Examples((rows,), train=len(rows) - held_out, held_out=held_out)
@@ -80,18 +80,18 @@ def _on_jsonl(build: Callable[[], nn.Module], data: JsonlData, tokenizer: Tokeni
 
 
 def row_length(max_length: int | None, context: int | None) -> int:
-    """Tokens of a row at most.
+    """Return the maximum number of tokens of a row.
 
     Raises:
-        RefusedError: the spec asks for more than the model sees at once.
+        RefusedError: The spec's length exceeds the model's context, or is 1.
     """
     if max_length is None:
-        return min(context or LONGEST_ROW, LONGEST_ROW)
+        return min(context or MAX_ROW_TOKENS, MAX_ROW_TOKENS)
     if context is not None and max_length > context:
         raise RefusedError(
-            f"data.max_length is {max_length}, longer than the {context} tokens that the model sees at once",
+            f"data.max_length is {max_length}, longer than the model's context of {context} tokens",
             f"Set data.max_length to {context} or less.",
         )
     if max_length < 2:
-        raise RefusedError("data.max_length is 1: nothing follows a single token", "Set data.max_length to 2 or more.")
+        raise RefusedError("data.max_length is 1, but a row needs two tokens", "Set data.max_length to 2 or more.")
     return max_length

@@ -1,4 +1,4 @@
-"""From the spec to its task. Each task's module is imported only where it is wanted."""
+"""Returns the task of a spec. The module of a task is imported only if the spec needs it."""
 
 from trainyard.contract.spec.sections import BuiltinData, ConvnetModel, GptModel, HfModel, JsonlData, MlpModel
 from trainyard.contract.spec.training_spec import TrainingSpec
@@ -7,7 +7,11 @@ from worker.tasks.base import Task
 
 
 def select_task(spec: TrainingSpec) -> Task:
-    """The task, with its data loaded."""
+    """Return the task with its data loaded.
+
+    Raises:
+        RefusedError: There is no task for the spec's model and data, or they cannot be loaded.
+    """
     if spec.task == "custom":
         from worker.tasks.custom import load_custom
 

@@ -64,7 +64,7 @@ class TestTheLoss:
             loss.backward()
             return loss, module
 
-        monkeypatch.setattr(hf_model, "_takes_pieces", lambda module: False)
+        monkeypatch.setattr(hf_model, "_logits_are_plain_head", lambda module: False)
         whole, module = run()
         own = functional.cross_entropy(
             module(batch[0]).flatten(0, 1), batch[1].flatten(), reduction="sum", ignore_index=IGNORED_LABEL
@@ -169,7 +169,7 @@ class TestAFolderThatIsRefused:
     def test_has_a_tokenizer_with_more_tokens_than_the_model(self, tmp_path):
         hf.save_llama(tmp_path / "small", vocabulary=100)
         message = refusal(tmp_path / "small")
-        assert message.startswith("has a tokenizer of 320 tokens, more than the 100 that the model has embeddings for")
+        assert message.startswith("has a tokenizer of 320 tokens, more than the model's 100 embeddings")
 
     def test_asks_for_code_of_its_own(self, copy):
         config = json.loads((copy / "config.json").read_text())

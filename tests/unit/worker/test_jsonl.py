@@ -10,7 +10,7 @@ from trainyard.contract.spec.sections import GptModel, JsonlData
 from worker.core.errors import RefusedError
 from worker.data.examples import IGNORED_LABEL
 from worker.data.jsonl import load_rows
-from worker.data.token_rows import OPEN_ROWS, Piece, RowExamples, pack
+from worker.data.token_rows import OPEN_ROWS, RowExamples, Segment, pack
 from worker.data.tokenizers import ByteTokenizer
 from worker.tasks.causal_lm import build_gpt_on_jsonl, row_length
 
@@ -80,14 +80,14 @@ class TestPacking:
 
     def test_each_piece_goes_to_the_first_row_with_room(self):
         def piece(size):
-            return Piece(np.zeros(size, dtype=np.int32), np.ones(size, dtype=np.bool_))
+            return Segment(np.zeros(size, dtype=np.int32), np.ones(size, dtype=np.bool_))
 
         packed = pack([piece(size) for size in (5, 4, 3, 4, 2)], 8)
         assert [[len(p.tokens) for p in row] for row in packed] == [[5, 3], [4, 4], [2]]
 
     def test_only_so_many_rows_stay_open(self):
         def piece(size):
-            return Piece(np.zeros(size, dtype=np.int32), np.ones(size, dtype=np.bool_))
+            return Segment(np.zeros(size, dtype=np.int32), np.ones(size, dtype=np.bool_))
 
         packed = list(pack([*(piece(6) for _ in range(OPEN_ROWS + 1)), piece(2)], 8))
         assert [len(row) for row in packed[:3]] == [1, 2, 1]
@@ -128,8 +128,12 @@ class TestWhatIsRefused:
         ("line", "format", "message"),
         [
             ("{", "text", ", line 2 is not JSON: expected one JSON object with `text`, a string"),
-            ('{"text": 1}', "auto", ", line 2 is not of format `text`: expected one JSON object with `text`, a string"),
-            ("[1]", "text", ", line 2 is not of format `text`: expected one JSON object with `text`, a string"),
+            (
+                '{"text": 1}',
+                "auto",
+                ", line 2 does not have format `text`: expected one JSON object with `text`, a string",
+            ),
+            ("[1]", "text", ", line 2 does not have format `text`: expected one JSON object with `text`, a string"),
         ],
     )
     def test_a_broken_line_is_named(self, file, line, format, message):
@@ -137,7 +141,7 @@ class TestWhatIsRefused:
 
     def test_a_line_of_no_known_format_says_all_of_them(self, file):
         message = refusal(file({"question": "a"}))
-        assert message.startswith(", line 1 is of none of the known formats")
+        assert message.startswith(", line 1 has none of the known formats")
         assert all(word in message for word in ("`text`", "`prompt` and `completion`", "`messages`"))
 
     def test_the_file_is_never_quoted(self, file):
@@ -148,7 +152,7 @@ class TestWhatIsRefused:
         assert ", line 1: a builtin model has no chat template" in refusal(file(line))
 
     def test_an_empty_file(self, file):
-        with pytest.raises(RefusedError, match="holds no example with anything to learn"):
+        with pytest.raises(RefusedError, match="holds no example with a target token"):
             rows(file())
 
     def test_a_file_that_is_not_there(self, tmp_path):

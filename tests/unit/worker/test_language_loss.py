@@ -29,7 +29,7 @@ def loss_and_gradients(most):
     head.register_forward_hook(lambda module, args, output: seen.append(output.numel()))
     hidden, labels = problem()
     hidden.requires_grad_()
-    loss = summed_loss(hidden, labels, head, VOCABULARY, most=most)
+    loss = summed_loss(hidden, labels, head, VOCABULARY, max_logits=most)
     loss.backward()
     return loss, [hidden.grad, head.weight.grad, head.bias.grad], max(seen)
 
@@ -59,7 +59,7 @@ def test_no_more_logits_than_allowed_exist_at_once():
 def test_a_row_of_ignored_labels_costs_nothing_and_has_gradients():
     hidden, labels = problem()
     head = nn.Linear(WIDTH, VOCABULARY)
-    loss = summed_loss(hidden, torch.full_like(labels, IGNORED_LABEL), head, VOCABULARY, most=4 * VOCABULARY)
+    loss = summed_loss(hidden, torch.full_like(labels, IGNORED_LABEL), head, VOCABULARY, max_logits=4 * VOCABULARY)
     loss.backward()
     assert loss.item() == 0.0
     assert torch.count_nonzero(head.weight.grad) == 0

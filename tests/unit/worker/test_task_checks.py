@@ -34,7 +34,7 @@ class TestLosses:
     @pytest.mark.parametrize(
         ("losses", "message"),
         [
-            ({"": torch.zeros(4, requires_grad=True)}, "loss_sum() returned a tensor of shape [4], not one number"),
+            ({"": torch.zeros(4, requires_grad=True)}, "loss_sum() returned a tensor of shape [4], not a scalar"),
             ({"": 0.5}, "loss_sum() returned a float, not a tensor"),
             ({"": torch.zeros(())}, "loss_sum() returned a loss without a gradient"),
             ({"a": GOOD, "b": 0.5}, "losses() returned for `b` a float, not a tensor"),
