@@ -14,7 +14,7 @@ import time
 FAULTS = json.loads(os.environ.get("TRAINYARD_TEST_FAULTS", "[]"))
 
 
-class _Hook(importlib.abc.MetaPathFinder, importlib.abc.BatchLoader):
+class _Hook(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Patches a module of ours when it has been imported."""
 
     def __init__(self, name, patch):
