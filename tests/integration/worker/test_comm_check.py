@@ -64,4 +64,4 @@ def test_what_the_backend_does_not_have_is_told_and_not_failed(tmp_path):
     assert found["not_in_backend"] == {"world": ["reduce_scatter"]}
     assert "reduce_scatter" not in {row["operation"] for row in found["operations"]}
     (event,) = [event for event in service.events.values() if event["type"] == "comm_check"]
-    assert event["message"].endswith("the backend gloo has no reduce_scatter")
+    assert event["message"].endswith("the backend gloo lacks reduce_scatter")
