@@ -52,7 +52,7 @@ class Buffers:
 
 
 def values(rank: int, count: int, device: torch.device) -> torch.Tensor:
-    """Return `1 + rank % 7 + element % 5`, which identifies rank and element and is exact in sums: fp32, shape (count,)."""
+    """Return `1 + rank % 7 + element % 5`, which is exact in sums: fp32, shape (count,)."""
     return 1.0 + rank % 7 + torch.arange(count, device=device, dtype=torch.float32) % 5
 
 

@@ -81,8 +81,10 @@ class TrainingState:
 
         flat = StateDictOptions(flatten_optimizer_state_dict=True)
         state = get_optimizer_state_dict(self.module, self.optimizers, options=flat)
-        moments = {key: value for key, value in state.items() if isinstance(value, torch.Tensor) and _is_moment(key)}
-        return moments, {key: value for key, value in state.items() if not _is_moment(key)}
+        moments = {
+            key: value for key, value in state.items() if isinstance(value, torch.Tensor) and _is_optimizer_tensor(key)
+        }
+        return moments, {key: value for key, value in state.items() if not _is_optimizer_tensor(key)}
 
     def _scaler(self) -> torch.Tensor:
         if self.precision.scaler is None:
@@ -106,5 +108,5 @@ def trained_state(module: nn.Module, *, whole: bool = False) -> StateDict:
     return {name: tensor for name, tensor in state.items() if name not in frozen}
 
 
-def _is_moment(key: str) -> bool:
+def _is_optimizer_tensor(key: str) -> bool:
     return key.startswith("state.")

@@ -51,7 +51,7 @@ def command(argv: Sequence[str], folder: Path) -> list[str]:
 
 
 def environment(base: Mapping[str, str], layout: AttemptLayout, stall_minutes: float | None) -> dict[str, str]:
-    """Return the rank's environment with the variables of `trainyard.script`; it allows imports from the current folder."""
+    """Return the rank's environment with the variables of `trainyard.script`; it allows imports from the folder."""
     inherited = {name: value for name, value in base.items() if name != "PYTHONSAFEPATH"}
     watched = {} if stall_minutes is None else {BEATS: str(interval(stall_minutes * 60.0))}
     return {**inherited, **watched, FOLDER: str(layout.root), "PYTHONUNBUFFERED": "1"}
