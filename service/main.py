@@ -154,13 +154,20 @@ def _background_services(services: Services) -> list[BackgroundService]:
     """Build what only the leader does, in the order in which it starts."""
     loop = make_loop(services, make_scheduler(services))
     services.notify_reconciler = loop.hint
-    housekeeper = keeper.MaintenanceTask(services, loop.lease)
+    housekeeper = keeper.MaintenanceTask(
+        services.database,
+        loop.lease,
+        services.settings,
+        services.clock,
+        services.audit_log.flush,
+        services.failpoint,
+    )
     housekeeping = PeriodicTask("housekeeping", housekeeper.run_once, keeper.SECONDS)
-    services.notify_cleanup = housekeeping.hint
+    services.notify_cleanup = housekeeping.notify
     sender = Sender(services.settings.webhook_allowed_hosts, services.resolver)
-    messages = webhooks.WebhookDispatcher(services, loop.lease, sender)
+    messages = webhooks.WebhookDispatcher(services.database, loop.lease, services.clock, sender, services.failpoint)
     post = PeriodicTask("webhooks", lambda: messages.run_once() > 0, webhooks.SECONDS)
-    services.notify_webhooks = post.hint
+    services.notify_webhooks = post.notify
     background: list[BackgroundService] = [loop, housekeeping, post]
     if services.database.dialect == "postgresql":
         watcher = ChangeWatcher(services.database, loop.hint)

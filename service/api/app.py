@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from service.api.dependencies import Services
-from service.api.middleware import Gate
+from service.api.middleware import add_middleware
 from service.api.openapi import common_errors, finish, methods_of
 from service.api.routes import artifacts, checkpoints, cluster, code, jobs, plans, sweeps, usage, webhooks
 from service.api.routes import attempts as reports
@@ -82,7 +82,7 @@ def create_api(services: Services, error_page: ErrorPage = lambda request, statu
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.openapi = _described(app.openapi)  # type: ignore[method-assign]
-    app.add_middleware(Gate, services=services, hosts=known_hosts(services.settings))
+    add_middleware(app, services, known_hosts(services.settings))
     return app
 
 

@@ -184,7 +184,7 @@ def test_no_token_and_a_wrong_one_get_the_same_answer(world: World, header: str 
     assert answer.status_code == 401
     assert answer.headers["WWW-Authenticate"] == "Bearer"
     assert answer.json()["error"] == {
-        "message": "a valid token is needed: send the header `Authorization: Bearer <token>`",
+        "message": "a valid token is required: send the header `Authorization: Bearer <token>`",
         "type": "authentication_error",
         "param": None,
         "code": "invalid_token",
@@ -212,7 +212,7 @@ def test_a_cancel_of_a_finished_job(world: World) -> None:
     answer = world.client.post(f"/v1/jobs/{job}/cancel")
     assert answer.status_code == 409
     assert answer.json()["error"]["code"] == "job_finished"
-    assert answer.json()["error"]["message"] == f"job {job} has succeeded already; there is nothing to cancel"
+    assert answer.json()["error"]["message"] == f"job {job} has already succeeded; it cannot be cancelled"
 
 
 @pytest.mark.parametrize(
