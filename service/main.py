@@ -212,11 +212,21 @@ def make_loop(services: Services, scheduler: Scheduler) -> ReconcileLoop:
     # The local queue answers immediately; sbatch may hang for minutes.
     hand_overs = HandOvers(threads=_CONCURRENT_SUBMISSIONS if slurm else 0)
     submitter = Submitter(services, scheduler, lease, preparation, hand_overs)
-    slowest = settings.slurm_max_poll_seconds if slurm else settings.tick_seconds
-    reconciler = Reconciler(services, scheduler, submitter, lease)
-    loop = ReconcileLoop(reconciler, services.metrics, settings.tick_seconds, slowest)
+    max_tick_seconds = settings.slurm_max_poll_seconds if slurm else settings.tick_seconds
+    reconciler = Reconciler(
+        database=services.database,
+        clock=services.clock,
+        settings=settings,
+        limits=services.quotas,
+        scheduler=scheduler,
+        submitter=submitter,
+        lease=lease,
+        metrics=services.metrics,
+        failpoint=services.failpoint,
+    )
+    loop = ReconcileLoop(reconciler, services.metrics, settings.tick_seconds, max_tick_seconds)
     hand_overs.done = loop.hint
-    loop.spare = partial(_trim_metrics, services)
+    loop.idle_work = partial(_trim_metrics, services)
     return loop
 
 

@@ -29,6 +29,14 @@ def refuse_unknown(request: Request) -> None:
             raise InvalidRequestError("is given twice; it takes one value", param=name, code="repeated_parameter")
 
 
+def metadata_filter(request: Request) -> dict[str, str]:
+    """Return the labels of query parameters such as `metadata[team]=nlp`: {"team": "nlp"}."""
+    items = request.query_params.items()
+    return {
+        name[len("metadata[") : -1]: value for name, value in items if name.startswith("metadata[") and name[-1] == "]"
+    }
+
+
 def _words(name: str, known: list[str]) -> str:
     if not known:
         return "unknown query parameter; this route takes none"

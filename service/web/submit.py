@@ -7,8 +7,8 @@ from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
 from service.api.dependencies import NowDep, Services, ServicesDep
-from service.api.routes import jobs
 from service.api.routes.templates import presets
+from service.jobs.listing import read_job
 from service.web.endpoints import PagesDep, VisitorDep
 from service.web.pages import Visitor
 from service.web.specs import brief_spec, spec_yaml
@@ -75,7 +75,7 @@ def begin_with(
     """
     if not (wanted := fork or copy):
         return None, ""
-    job = jobs.get(services, visitor.user, now, wanted)
+    job = read_job(services.database, wanted, services.settings.runs, now)
     document = brief_spec(job.spec)
     document.pop("resume_from", None)
     if fork and job.last_checkpoint_step is not None:

@@ -112,6 +112,16 @@ class AttemptLayout:
     def rank_error(self, rank: int) -> Path:
         return self.errors / f"rank-{rank}.json"
 
+    @property
+    def submitit(self) -> Path:
+        """The files of submitit: batch script, pickled call, and the scheduler's own output."""
+        return self.root / "submitit"
+
+    @property
+    def pickled_call(self) -> Path:
+        """The call that submitit runs; written before sbatch is called."""
+        return self.submitit / "call.pkl"
+
     def finish(self, execution: int) -> Path:
         return self.root / f"finish-{execution:06d}.json"
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Header, Path, Query
+from fastapi import APIRouter, Path, Query
 
 from service.api.dependencies import (
     AdminDep,
@@ -14,10 +14,10 @@ from service.api.dependencies import (
     TokenWindowDep,
     UserDep,
 )
+from service.api.idempotency import UnsupportedKey, reject_key
 from service.audit.repository import AuditFilter, AuditRepository
 from service.auth.repository import TokenRepository
 from service.auth.token_service import issue, revoke
-from service.core.errors import InvalidRequestError
 from service.db.models import AuditEntry, Token
 from service.jobs.schemas import page_of
 from trainyard.contract.wire.access import AuditResource, NewTokenResource, TokenRequest, TokenResource
@@ -29,29 +29,12 @@ audit_router = APIRouter(prefix="/v1/audit", tags=["access"])
 TokenId = Annotated[str, Path(pattern=r"^[0-9a-f]{8,16}$")]
 
 
-Unkept = Annotated[str | None, Header(alias="Idempotency-Key", description="Not taken: a secret is not kept.")]
-
-
-def require_no_key(key: str | None) -> None:
-    """An answer that holds a secret is not kept, so it cannot be given again.
-
-    Raises:
-        InvalidRequestError: the caller relies on that.
-    """
-    if key is not None:
-        raise InvalidRequestError(
-            "this route does not take it: its answer holds a secret, which is not kept to be given again",
-            param="Idempotency-Key",
-            code="not_replayable",
-        )
-
-
 @router.post("", status_code=201, operation_id="create_token")
 def create(
-    services: ServicesDep, admin: AdminDep, now: NowDep, body: TokenRequest, idempotency_key: Unkept = None
+    services: ServicesDep, admin: AdminDep, now: NowDep, body: TokenRequest, idempotency_key: UnsupportedKey = None
 ) -> NewTokenResource:
     """Make a token. `token` in the answer is its secret, shown this once."""
-    require_no_key(idempotency_key)
+    reject_key(idempotency_key)
     token, secret = issue(services.database, admin, body, now)
     return NewTokenResource(**token_resource(services, token).model_dump(), token=secret)
 

@@ -98,7 +98,7 @@ def without(field: str) -> dict[str, Any]:
         (
             {**SPEC, "environment": {"variables": {"LD_PRELOAD": "x"}}},
             "environment.variables.LD_PRELOAD",
-            "changes which code is run; a spec may not set it",
+            "changes which code runs; a spec may not set this variable",
         ),
         (
             {**SPEC, "resources": {"partition": "gpu"}},

@@ -52,7 +52,7 @@ def test_a_job_is_paused_resumed_cancelled_and_tried_again(world: World, run: An
     job = world.submit()
     assert "a pause asked for; it is queued" in run("pause", "last")
     world.tick()
-    assert f"job {job}: paused: paused before it was started" in run("pause", job)
+    assert f"job {job}: paused: Paused before the start." in run("pause", job)
     assert json.loads(run("resume", job, "--json"))["desired"] == "run"
     run("cancel", job)
     world.tick()

@@ -86,8 +86,8 @@ def test_list_is_filtered(world: World) -> None:
         ("status=succeeded", []),
         ("created_by=nobody", []),
     ]:
-        found = world.client.get(f"/v1/jobs?{query}").json()["data"]
-        assert [job["id"] for job in found] == expected, query
+        jobs = world.client.get(f"/v1/jobs?{query}").json()["data"]
+        assert [job["id"] for job in jobs] == expected, query
 
 
 def test_cancel_sets_the_desired_state_and_is_idempotent(world: World) -> None:

@@ -59,10 +59,10 @@ def test_pages_do_not_shift_under_inserts(world: World, jobs: list[str]) -> None
         world.submit(metadata={"team": "vision"})
         world.clock.advance(1)
         rest = world.client.get("/v1/jobs", params={**params, "limit": 2, "after": page["last_id"]}).json()
-        seen = [job["id"] for job in page["data"] + rest["data"]]
+        ids = [job["id"] for job in page["data"] + rest["data"]]
         assert page["has_more"]
-        assert seen == sorted(set(seen), reverse=True)
-        assert len(seen) in (3, 4)
+        assert ids == sorted(set(ids), reverse=True)
+        assert len(ids) in (3, 4)
 
 
 @pytest.mark.parametrize("value", ["%", "run_1", "run%", "' OR 1=1 --", "run 1'"])
