@@ -71,7 +71,7 @@ class TestTheLoss:
         )
         assert whole.item() == pytest.approx(own.item(), rel=1e-6)
         monkeypatch.undo()
-        monkeypatch.setattr(language_loss.summed_loss, "__kwdefaults__", {"most": 5 * 330})
+        monkeypatch.setattr(language_loss.summed_loss, "__kwdefaults__", {"max_logits": 5 * 330})
         loss, pieces = run()
         assert loss.item() == pytest.approx(whole.item(), rel=1e-6)
         for (name, one), other in zip(pieces.named_parameters(), module.parameters(), strict=True):

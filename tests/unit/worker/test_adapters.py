@@ -15,8 +15,8 @@ def gpt(*, tied=True):
     return Gpt(GptModel(layers=2, width=16, heads=2, context=8, vocab=257, tied=tied))
 
 
-def last_parts(found):
-    return [name.rpartition(".")[2] for name in found]
+def last_parts(result):
+    return [name.rpartition(".")[2] for name in result]
 
 
 class TestAuto:
@@ -73,13 +73,13 @@ class TestTheRank:
             _check_rank(Convnet(4, 10, 0.0), ["features.0"], 5)
 
 
-class TestWhatPeftIsTold:
-    def peft_matches(self, told, modules):
+class TestShortestTargetNames:
+    def peft_matches(self, reported, modules):
         from re import fullmatch
 
-        if isinstance(told, str):
-            return {m for m in modules if fullmatch(told, m)}
-        return {m for m in modules if any(m == n or m.endswith(f".{n}") for n in told)}
+        if isinstance(reported, str):
+            return {m for m in modules if fullmatch(reported, m)}
+        return {m for m in modules if any(m == n or m.endswith(f".{n}") for n in reported)}
 
     @pytest.mark.parametrize(
         ("targets", "expected"),
@@ -90,9 +90,9 @@ class TestWhatPeftIsTold:
     )
     def test_is_as_short_as_it_can_be(self, targets, expected):
         modules = [name for name, _ in gpt().named_modules()]
-        told = shortest_target_names(targets, modules)
-        assert told == expected
-        assert self.peft_matches(told, modules) == set(targets)
+        reported = shortest_target_names(targets, modules)
+        assert reported == expected
+        assert self.peft_matches(reported, modules) == set(targets)
 
     def test_is_an_expression_where_names_would_match_more(self):
         model = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.ModuleDict({"a": nn.Linear(2, 2)})})

@@ -67,8 +67,8 @@ class TestDiscover:
 
     def test_those_from_before_a_retry_from_scratch_are_removed(self, run):
         write(run, 1)
-        found = discover(run, first_execution=2)
-        assert (found.latest, found.manifests, found.skipped) == (None, [], {})
+        result = discover(run, first_execution=2)
+        assert (result.latest, result.manifests, result.skipped) == (None, [], {})
         assert not run.checkpoint(1).root.exists()
 
     @pytest.mark.scenario(27)
@@ -84,9 +84,9 @@ class TestDiscover:
     def test_a_damaged_one_is_set_aside_and_the_one_before_is_used(self, run, damage, problem):
         write(run, 1)
         damage(write(run, 2))
-        found = discover(run)
-        assert found.latest.step == 1
-        assert problem in found.skipped[2]
+        result = discover(run)
+        assert result.latest.step == 1
+        assert problem in result.skipped[2]
         assert not run.checkpoint(2).root.exists()
         assert (run.checkpoints / "step-0000000002.damaged").is_dir()
 

@@ -59,7 +59,7 @@ def test_an_absolute_name_lands_inside(tmp_path):
     assert (tmp_path / "code" / "etc" / "trainyard-test").is_file()
 
 
-def test_other_bytes_a_compressed_tar_and_no_archive_are_told_apart(tmp_path):
+def test_wrong_digest_compression_and_missing_archive_differ(tmp_path):
     path, _ = archive(tmp_path, member("a.py"))
     with pytest.raises(CodeError, match="is damaged"):
         unpack(path, "sha256:" + "0" * 64, tmp_path / "code")

@@ -8,8 +8,8 @@ def test_the_same_names_and_shapes_are_no_difference():
 
 
 def test_each_kind_is_named():
-    saved, wanted = {"a": (2,), "b": (3,), "c": (1,)}, {"a": (2,), "b": (4,), "d": (1,)}
-    assert difference(saved, wanted) == "missing: d; unexpected: c; different shapes: b ((3,) instead of (4,))"
+    saved, expected = {"a": (2,), "b": (3,), "c": (1,)}, {"a": (2,), "b": (4,), "d": (1,)}
+    assert difference(saved, expected) == "missing: d; unexpected: c; different shapes: b ((3,) instead of (4,))"
 
 
 def test_many_names_are_counted():

@@ -39,12 +39,12 @@ class TestStop:
         with pytest.raises(TrainingError, match=f"at step {step}$"):
             health.check(150)
 
-    def test_goes_on_where_all_was_finite(self):
+    def test_finite_steps_pass(self):
         health = after(watch("stop"), 150, {})
         health.check(150)
         health.check(150)
 
-    def test_finds_what_came_after_a_look(self):
+    def test_a_step_after_a_check_is_detected(self):
         health = after(watch("stop"), 70, {})
         health.check(70)
         health.allows_update(71, *tensors(math.inf, 1.0))
@@ -60,7 +60,7 @@ def test_skip_refuses_the_step_and_counts_it():
     assert health.skipped == 2
 
 
-def test_ignore_looks_at_nothing():
+def test_ignore_checks_nothing():
     after(watch("ignore"), 3, {2: tensors(math.nan, math.nan)}).check(3)
 
 

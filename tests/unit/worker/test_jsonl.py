@@ -31,9 +31,9 @@ def rows(path, length=16, **options):
     return load_rows("data.path", path, JsonlData(path=path, **options), ByteTokenizer(), length)
 
 
-def batch(found, packed=False):
-    examples = RowExamples((), len(found.ends), 0, rows=found, packed=packed)
-    return [tensor.tolist() for tensor in examples.train_batch(np.arange(len(found.ends)), CPU)]
+def batch(result, packed=False):
+    examples = RowExamples((), len(result.ends), 0, rows=result, packed=packed)
+    return [tensor.tolist() for tensor in examples.train_batch(np.arange(len(result.ends)), CPU)]
 
 
 def refusal(path, **options):
@@ -58,17 +58,17 @@ class TestWhatIsLearned:
         assert inputs == [[97, 0, 0], [97, 98, 99]]
         assert labels[0] == [0, IGNORED_LABEL, IGNORED_LABEL]
 
-    def test_a_long_text_goes_on_in_another_row_and_each_token_is_a_target_once(self, file):
-        found = rows(file({"text": "abcdefgh"}), length=4, packing=False)
-        _, labels = batch(found)
+    def test_a_long_text_continues_in_a_row_and_a_token_is_a_target_once(self, file):
+        result = rows(file({"text": "abcdefgh"}), length=4, packing=False)
+        _, labels = batch(result)
         assert [label for row in labels for label in row if label != IGNORED_LABEL] == [*b"bcdefgh", 0]
 
     def test_a_long_completion_is_cut_and_one_without_an_answer_left_out(self, file):
-        found = rows(
+        result = rows(
             file({"prompt": "ab", "completion": "cdefgh"}, {"prompt": "abcdefgh", "completion": "x"}), length=4
         )
-        assert found.tokens.tolist() == [*b"abcd"]
-        assert found.weights.tolist() == [2]
+        assert result.tokens.tolist() == [*b"abcd"]
+        assert result.weights.tolist() == [2]
 
 
 class TestPacking:
@@ -78,18 +78,18 @@ class TestPacking:
         assert labels[0][:4] == [98, 0, IGNORED_LABEL, 0]
         assert positions[0][:4] == [0, 1, 2, 0]
 
-    def test_each_piece_goes_to_the_first_row_with_room(self):
-        def piece(size):
+    def test_each_segment_goes_to_the_first_row_with_room(self):
+        def part(size):
             return Segment(np.zeros(size, dtype=np.int32), np.ones(size, dtype=np.bool_))
 
-        packed = pack([piece(size) for size in (5, 4, 3, 4, 2)], 8)
+        packed = pack([part(size) for size in (5, 4, 3, 4, 2)], 8)
         assert [[len(p.tokens) for p in row] for row in packed] == [[5, 3], [4, 4], [2]]
 
     def test_only_so_many_rows_stay_open(self):
-        def piece(size):
+        def part(size):
             return Segment(np.zeros(size, dtype=np.int32), np.ones(size, dtype=np.bool_))
 
-        packed = list(pack([*(piece(6) for _ in range(OPEN_ROWS + 1)), piece(2)], 8))
+        packed = list(pack([*(part(6) for _ in range(OPEN_ROWS + 1)), part(2)], 8))
         assert [len(row) for row in packed[:3]] == [1, 2, 1]
 
     def test_the_weight_is_that_of_the_unpacked_examples(self, file):
@@ -139,7 +139,7 @@ class TestWhatIsRefused:
     def test_a_broken_line_is_named(self, file, line, format, message):
         assert refusal(file({"text": "a"}, line), format=format) == message
 
-    def test_a_line_of_no_known_format_says_all_of_them(self, file):
+    def test_a_line_of_no_known_format_lists_all_formats(self, file):
         message = refusal(file({"question": "a"}))
         assert message.startswith(", line 1 has none of the known formats")
         assert all(word in message for word in ("`text`", "`prompt` and `completion`", "`messages`"))
@@ -163,6 +163,6 @@ class TestWhatIsRefused:
         with pytest.raises(RefusedError, match=r"data.max_length is 65, longer than the 64 tokens"):
             row_length(65, 64)
 
-    @pytest.mark.parametrize(("asked", "context", "expected"), [(None, 64, 64), (None, 10**6, 2048), (64, 64, 64)])
-    def test_what_is_not_said_is_the_models(self, asked, context, expected):
-        assert row_length(asked, context) == expected
+    @pytest.mark.parametrize(("requested", "context", "expected"), [(None, 64, 64), (None, 10**6, 2048), (64, 64, 64)])
+    def test_the_default_length_is_the_models_context(self, requested, context, expected):
+        assert row_length(requested, context) == expected

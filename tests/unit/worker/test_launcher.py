@@ -112,13 +112,13 @@ class TestSettle:
         assert (failure.rank, failure.type) == (None, "LaunchFailed")
         assert "SIGKILL" in failure.message
 
-    def test_a_vanished_node_is_to_blame_where_every_rank_only_complains(self, layout):
+    def test_a_lost_node_is_the_cause_if_all_errors_are_consequences(self, layout):
         self.error(layout, 0, RuntimeError("Connection reset by peer"), 10.0)
         record = self.finalize(layout, lost_nodes=lambda: ["node2"])
         assert (record.reason, record.failure.node, record.failure.consequence) == ("node_failure", "node2", True)
         assert "node lost: node2 ended" in record.failure.message
 
-    def test_an_error_of_its_own_is_to_blame_whoever_vanished(self, layout):
+    def test_an_own_error_is_the_cause_despite_a_lost_node(self, layout):
         self.error(layout, 0, ValueError("mine"), 10.0)
         assert self.finalize(layout, lost_nodes=lambda: pytest.fail("not to be asked")).failure.message == "mine"
 
@@ -167,7 +167,7 @@ class TestStopRequest:
         assert not request.request("time_limit")
         assert layout.stop_request.read_text() == "preempted"
 
-    def test_a_persons_wish_explains_a_signal(self, layout):
+    def test_a_users_cancellation_replaces_a_preemption(self, layout):
         request = StopRequest(layout)
         request.request("preempted")
         assert not request.request("user_cancelled")
@@ -175,7 +175,7 @@ class TestStopRequest:
 
 
 class TestTimeLimit:
-    def test_asks_in_time_and_then_insists(self):
+    def test_a_limit_is_near_before_it_has_passed(self):
         clock = [0.0]
         limit = TimeLimit(600.0, 60.0, now=lambda: clock[0])
         assert not limit.near
@@ -188,15 +188,15 @@ class TestTimeLimit:
     def test_no_limit(self):
         assert not TimeLimit(float("inf"), 180.0, now=lambda: 1e12).near
 
-    def test_a_partitions_limit_counts_where_none_was_asked_for(self):
+    def test_the_partitions_limit_is_the_default(self):
         clock = [0.0]
         limit = TimeLimit.of(document(partition_limit_minutes=10), {}, 0.0, now=lambda: clock[0])
         clock[0] = 541.0
         assert limit.near
 
-    def test_what_slurm_says_of_the_end_is_believed_first(self):
-        clock, told = [0.0], {"SLURM_JOB_END_TIME": "1060"}
-        limit = TimeLimit.of(document(time_limit_minutes=600), told, 1000.0, now=lambda: clock[0])
+    def test_slurms_end_time_takes_precedence(self):
+        clock, reported = [0.0], {"SLURM_JOB_END_TIME": "1060"}
+        limit = TimeLimit.of(document(time_limit_minutes=600), reported, 1000.0, now=lambda: clock[0])
         clock[0] = 46.0
         assert limit.near
         clock[0] = 60.0
@@ -210,14 +210,14 @@ class TestTimeLimit:
         assert not limit.near
 
 
-class TestStandstill:
-    def test_a_job_that_was_suspended_stood_still(self):
+class TestSuspendDetector:
+    def test_a_suspension_is_measured(self):
         clock = [0.0]
         still = SuspendDetector(now=lambda: clock[0])
         clock[0] = 800.0
         assert (still.collect(), still.collect()) == (800.0, 0.0)
 
-    def test_what_its_own_thread_noticed_first_is_told_too(self):
+    def test_a_suspension_that_its_thread_detected_is_collected(self):
         clock = [0.0]
         still = SuspendDetector(now=lambda: clock[0])
         clock[0] = 800.0
@@ -225,7 +225,7 @@ class TestStandstill:
         clock[0] = 801.0
         assert still.collect() == 800.0
 
-    def test_a_loop_that_waited_for_a_disk_did_not(self):
+    def test_a_loop_blocked_by_a_disk_is_no_suspension(self):
         """Slurm's clock went on, and so must ours."""
         clock = [0.0]
         still = SuspendDetector(now=lambda: clock[0])
@@ -243,7 +243,7 @@ def runs(pid: int) -> bool:
 
 
 class TestProcesses:
-    def test_grandchildren_are_found_and_killed(self):
+    def test_grandchildren_are_listed_and_killed(self):
         program = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
         child = subprocess.Popen([sys.executable, "-c", program])
         limit = time.monotonic() + 20

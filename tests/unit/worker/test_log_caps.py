@@ -37,7 +37,7 @@ def test_whoever_appends_goes_on_where_they_were(grown):
     assert grown.read_bytes().endswith(b"new line\nafter\n")
 
 
-def test_a_short_log_and_one_that_was_cut_a_moment_ago_are_left_alone(grown, monkeypatch):
+def test_a_short_log_and_a_just_truncated_log_do_not_change(grown, monkeypatch):
     punched = []
     monkeypatch.setattr(logs, "_punch", lambda path, end: punched.append(end))
     caps = LogCaps(MB)
@@ -48,7 +48,7 @@ def test_a_short_log_and_one_that_was_cut_a_moment_ago_are_left_alone(grown, mon
     assert len(punched) == 1
 
 
-def test_a_log_that_is_not_there_yet_is_kept_small_when_it_is(grown):
+def test_a_log_that_is_created_later_is_limited_too(grown):
     caps, later = LogCaps(MB), grown.with_name("rank-7.log")
     caps.apply(later)
     grown.rename(later)
@@ -57,15 +57,15 @@ def test_a_log_that_is_not_there_yet_is_kept_small_when_it_is(grown):
     assert later.stat().st_blocks < size
 
 
-def test_a_filesystem_that_cannot_is_asked_once(grown, monkeypatch):
-    asked = []
+def test_an_unsupported_filesystem_is_tried_once(grown, monkeypatch):
+    requested = []
 
     def refuse(path, end):
-        asked.append(path)
+        requested.append(path)
         raise OSError(95, "not supported")
 
     monkeypatch.setattr(logs, "_punch", refuse)
     caps = LogCaps(MB)
     caps.apply(grown)
     caps.apply(grown)
-    assert len(asked) == 1
+    assert len(requested) == 1

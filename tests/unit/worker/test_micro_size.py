@@ -22,9 +22,9 @@ class TestTries:
         assert (settled.micro_size, settled.tried) == (chosen, tried)
 
     def test_one_is_not_tried_since_there_is_no_less(self):
-        asked = []
-        search_down(4, lambda size: asked.append(size))
-        assert asked == [4, 2]
+        requested = []
+        search_down(4, lambda size: requested.append(size))
+        assert requested == [4, 2]
 
 
 class TestEstimate:

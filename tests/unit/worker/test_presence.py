@@ -36,7 +36,7 @@ def test_nodes_that_have_ended_are_not_waited_for(tmp_path: Path) -> None:
     assert (await_others(layout, node(0), now=clock, sleep=clock.sleep), clock.now) == ([], 0.0)
 
 
-def test_another_job_of_the_attempt_says_nothing_of_this_one(tmp_path: Path) -> None:
+def test_marks_of_another_scheduler_job_are_ignored(tmp_path: Path) -> None:
     layout, clock = AttemptLayout(tmp_path), Clock()
     mark_exited(layout, node(1, 2, job="8"))
     assert await_others(layout, node(0, 2), now=clock, sleep=clock.sleep) == ["node 1"]

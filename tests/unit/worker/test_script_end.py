@@ -26,8 +26,8 @@ def ended(tmp_path):
     for folder in (layout.errors, layout.logs, layout.spool):
         folder.mkdir(exist_ok=True)
 
-    def made(said, exitcode):
-        layout.rank_log(1).write_text(said)
+    def made(output, exitcode):
+        layout.rank_log(1).write_text(output)
         layout.rank_log(0).write_text("begins\n")
         ends = [
             {"rank": rank, "exitcode": code, "pid": rank + 1, "time": 5.0}
@@ -40,9 +40,9 @@ def ended(tmp_path):
     return made
 
 
-@pytest.mark.parametrize(("said", "exitcode"), [(TRACEBACK, 1), (TRACEBACK + ABORTED, -signal.SIGABRT)])
-def test_an_exception_is_what_went_wrong_though_the_process_was_aborted_on_its_way_out(ended, said, exitcode):
-    layout = ended(said, exitcode)
+@pytest.mark.parametrize(("output", "exitcode"), [(TRACEBACK, 1), (TRACEBACK + ABORTED, -signal.SIGABRT)])
+def test_an_exception_before_an_abort_is_the_failure(ended, output, exitcode):
+    layout = ended(output, exitcode)
     failure = finalize(layout, 1, 1, killed_for=None).failure
     assert failure is not None
     assert (failure.rank, failure.type, failure.message) == (1, "ValueError", "enough")
@@ -58,6 +58,6 @@ def test_an_exception_is_what_went_wrong_though_the_process_was_aborted_on_its_w
         "",
     ],
 )
-def test_an_abort_of_another_cause_is_told_as_one(ended, said):
-    layout = ended(said, -signal.SIGABRT)
+def test_an_abort_of_another_cause_is_reported_as_one(ended, output):
+    layout = ended(output, -signal.SIGABRT)
     assert not [error for error in read_errors(layout.errors) if error.rank == 1]

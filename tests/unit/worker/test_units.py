@@ -47,7 +47,7 @@ class TestTheSmallNetwork:
         assert held == [ParameterFootprint(12, 12 + gathered), ParameterFootprint(9, 9 + gathered)]
 
     @pytest.mark.parametrize("options", [NAIVE, LAYER, size(7)])
-    def test_units_kept_until_the_backward_are_all_there_at_once(self, options):
+    def test_units_gathered_until_the_backward_add_up(self, options):
         model = mlp((2, 2, 2, 3), "tanh")
         held = parameter_footprint(model, plan_units(model, options), rank=0, shards=2, keeps_gathered=True)
         assert held == ParameterFootprint(12, 33)
