@@ -50,7 +50,7 @@ def test_an_exception_before_an_abort_is_the_failure(ended, output, exitcode):
 
 
 @pytest.mark.parametrize(
-    "said",
+    "output",
     [
         "begins\n" + ABORTED,
         TRACEBACK + "caught; on with it\n" + ABORTED,
