@@ -33,7 +33,7 @@ def _changes(spec: TrainingSpec, on_device: bool) -> Iterator[str]:
     if spec.lora_rank is None and spec.task == "causal_lm":
         yield "lora_rank: 16 (gradients and optimizer state only for the adapters)"
     if spec.strategy in _SHARDED and on_device and not spec.fsdp.cpu_offload and spec.precision != "fp16":
-        yield "fsdp.cpu_offload: true (slow; parameters not in use stay in host memory)"
+        yield "fsdp.cpu_offload: true (slow, since parameters not in use stay in host memory)"
     if not on_device:
         yield "resources.memory_gb_per_gpu: more than now"
     yield f"gpus: {2 * spec.gpus}" + ("" if spec.strategy in _SHARDED else " with strategy fsdp")

@@ -149,7 +149,7 @@ class TestWhatIsRefused:
 
     def test_conversations_need_a_template(self, file):
         line = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
-        assert ", line 1: a builtin model has no chat template" in refusal(file(line))
+        assert ", line 1: a built-in model has no chat template" in refusal(file(line))
 
     def test_an_empty_file(self, file):
         with pytest.raises(RefusedError, match="holds no example with a target token"):
@@ -160,7 +160,7 @@ class TestWhatIsRefused:
             rows(str(tmp_path / "none"))
 
     def test_a_row_longer_than_the_model_sees(self):
-        with pytest.raises(RefusedError, match=r"data.max_length is 65, longer than the 64 tokens"):
+        with pytest.raises(RefusedError, match=r"data.max_length is 65, longer than the model.s context of 64 tokens"):
             row_length(65, 64)
 
     @pytest.mark.parametrize(("requested", "context", "expected"), [(None, 64, 64), (None, 10**6, 2048), (64, 64, 64)])
