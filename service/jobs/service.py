@@ -72,7 +72,7 @@ def locked_job(
 def require_change(principal: Principal, job: Job | None = None) -> None:
     """Raises PermissionDeniedError: viewers may only read, and users may change only their own jobs."""
     if principal.role == "viewer":
-        raise PermissionDeniedError("a token with the role viewer can only read")
+        raise PermissionDeniedError("a viewer can only read")
     if principal.role == "user" and job is not None and job.created_by != principal.name:
         raise PermissionDeniedError(f"job {job.id} belongs to {job.created_by}")
 

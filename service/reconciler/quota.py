@@ -23,7 +23,7 @@ class QuotaEntry:
     """How many members of the sweep may be at the scheduler at once."""
 
 
-def blocked_jobs(jobs: Sequence[QuotaEntry], limits: UserQuotas) -> Mapping[int, str]:
+def blocked_jobs(jobs: Sequence[QuotaEntry], quotas: UserQuotas) -> Mapping[int, str]:
     """The waiting jobs that are not submitted yet, with the status message of each.
 
     A job that waits for its sweep does not block its user's other jobs.
@@ -32,10 +32,10 @@ def blocked_jobs(jobs: Sequence[QuotaEntry], limits: UserQuotas) -> Mapping[int,
         jobs: All unfinished jobs, oldest first.
     """
     over_sweep = over_sweep_limit(jobs)
-    return {**over_gpu_quota([job for job in jobs if job.job_pk not in over_sweep], limits), **over_sweep}
+    return {**over_gpu_quota([job for job in jobs if job.job_pk not in over_sweep], quotas), **over_sweep}
 
 
-def over_gpu_quota(jobs: Sequence[QuotaEntry], limits: UserQuotas) -> Mapping[int, str]:
+def over_gpu_quota(jobs: Sequence[QuotaEntry], quotas: UserQuotas) -> Mapping[int, str]:
     """The waiting jobs beyond their user's GPU quota, with the status message of each.
 
     A user's jobs start in the order of their creation: a small job does not overtake a large one that waits for quota.
@@ -47,7 +47,7 @@ def over_gpu_quota(jobs: Sequence[QuotaEntry], limits: UserQuotas) -> Mapping[in
     first_blocked: dict[str, str] = {}
     several_blocked: set[str] = set()
     for job in jobs:
-        limit = limits.gpu_quota(job.role)
+        limit = quotas.gpu_quota(job.role)
         if not job.waiting or limit is None:
             continue
         if job.user in several_blocked:

@@ -72,7 +72,7 @@ class Reconciler:
         database: Database,
         clock: Clock,
         settings: Settings,
-        limits: UserQuotas,
+        quotas: UserQuotas,
         scheduler: Scheduler,
         submitter: Submitter,
         lease: LeaderLease,
@@ -85,7 +85,7 @@ class Reconciler:
         self._database = database
         self._clock = clock
         self._settings = settings
-        self._limits = limits
+        self._quotas = quotas
         self._scheduler = scheduler
         self._submitter = submitter
         self._metrics = metrics
@@ -132,7 +132,7 @@ class Reconciler:
         state = self._observe(entries)
         self._failpoint("tick.after-observation")
         self._failure_budget = _FAILURE_BUDGET_SECONDS
-        blocked = blocked_jobs([_quota_entry(entry.job) for entry in entries], self._limits)
+        blocked = blocked_jobs([_quota_entry(entry.job) for entry in entries], self._quotas)
         for entry in entries:
             job = entry.job
             with structlog.contextvars.bound_contextvars(**_log_context(entry)), self._isolate_errors(job):
@@ -147,7 +147,7 @@ class Reconciler:
 
     def _load(self) -> list[_JobEntry]:
         # Quotas depend on every queued job, and without a pool the submitter takes all of them in one tick.
-        load_all = self._limits.limits_gpus or self._submitter.hand_overs.threads == 0
+        load_all = self._quotas.limits_gpus or self._submitter.hand_overs.threads == 0
         with self._database.read() as session:
             rows = JobRepository(session, self._clock()).list_active(None if load_all else _QUEUED_PER_TICK)
             return [_JobEntry(job, attempt) for job, attempt in rows]

@@ -358,7 +358,7 @@ class TestIdentity:
             raise AssertionError("scanned")
 
         with monkeypatch.context() as patch:
-            patch.setattr(local_processes, "marked", scan)
+            patch.setattr(local_processes, "tagged_processes", scan)
             assert observe(scheduler, plan).state == "running"
 
 
