@@ -169,14 +169,14 @@ class Head:
     pieces: int = 1
 
 
-MOST_LOGITS = 2**26
+MAX_LOGITS = 2**26
 """Elements. The limit in `worker/tasks/language_loss.py`; a test compares the two."""
 
 
 def head_of(m: Transformer, tokens: int, dtype: ComputeDtype, *, frozen: bool) -> Head:
     """Return the memory of the final norm, the logits and the cross-entropy loss.
 
-    Above `MOST_LOGITS` elements, logits are computed in pieces. The loss is computed in fp32: logits, log-probabilities
+    Above `MAX_LOGITS` elements, logits are computed in pieces. The loss is computed in fp32: logits, log-probabilities
     and two gradients of the same size, with 4 bytes per element each.
     """
     h, c, s = tokens * m.width, dtype.bytes, dtype.stream
@@ -185,7 +185,7 @@ def head_of(m: Transformer, tokens: int, dtype: ComputeDtype, *, frozen: bool) -
     saved_bytes += 0 if frozen else c * h
     weights = m.vocabulary * m.width
     copy = dtype.copy * weights
-    at_once = max(1, MOST_LOGITS // m.vocabulary)
+    at_once = max(1, MAX_LOGITS // m.vocabulary)
     narrow = 2 if c == 2 else 0
     if tokens <= at_once or not m.pieces:
         v = tokens * m.vocabulary

@@ -10,7 +10,7 @@ from service.planner.trainable_parameters import TrainableModel
 from trainyard.contract.spec.sections import BuiltinData, ConvnetModel, Fsdp, JsonlData, MlpModel
 from trainyard.contract.spec.training_spec import TrainingSpec
 
-LONGEST_ROW = 2048
+MAX_ROW_TOKENS = 2048
 """Tokens. The default in `worker/tasks/causal_lm.py`; a test compares the two."""
 _IMAGE = 64
 """Pixels of an image of the `digits` data set."""
@@ -92,8 +92,8 @@ def tokens_per_example(spec: TrainingSpec, context: int | None) -> int:
     """Return the largest number of tokens in an example, by the rules of `worker/tasks/causal_lm.py`."""
     own = getattr(spec.model, "context", None)
     if isinstance(spec.data, JsonlData):
-        return max(1, (spec.data.max_length or min(own or context or LONGEST_ROW, LONGEST_ROW)) - 1)
-    return own or context or LONGEST_ROW
+        return max(1, (spec.data.max_length or min(own or context or MAX_ROW_TOKENS, MAX_ROW_TOKENS)) - 1)
+    return own or context or MAX_ROW_TOKENS
 
 
 def _decoder(

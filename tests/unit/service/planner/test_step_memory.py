@@ -5,8 +5,8 @@ import torch
 
 from bench._counted import Counted
 from service.planner import builtin_models
-from service.planner.activation_memory import MOST_LOGITS, ComputeDtype, block_ops, head_of, saved
-from service.planner.block_model import LONGEST_ROW, tokens_per_example
+from service.planner.activation_memory import MAX_LOGITS, ComputeDtype, block_ops, head_of, saved
+from service.planner.block_model import MAX_ROW_TOKENS, tokens_per_example
 from service.planner.fit import FitEstimator
 from tests.unit.service.planner.test_model_structure import GPT, spec_of
 from trainyard.contract.spec.sections import GptModel
@@ -27,7 +27,7 @@ def count(model=BIG):
 
 
 def test_constants_equal_those_of_the_worker():
-    assert (MOST_LOGITS, LONGEST_ROW) == (language_loss.MOST_LOGITS, causal_lm.LONGEST_ROW)
+    assert (MAX_LOGITS, MAX_ROW_TOKENS) == (language_loss.MAX_LOGITS, causal_lm.MAX_ROW_TOKENS)
 
 
 def test_adam_in_fp32_takes_16_bytes_per_parameter():
@@ -73,7 +73,7 @@ def test_large_logits_are_computed_in_pieces():
     model = builtin_models.structure_of(GptModel(**{**BIG, "vocab": 128_000})).transformer
     few, many = (head_of(model, tokens, ComputeDtype(2, autocast=True), frozen=False) for tokens in (500, 50_000))
     assert (few.pieces, many.pieces) == (1, 96)
-    assert many.backward - 2 * 50_000 * model.width < 15 * MOST_LOGITS
+    assert many.backward - 2 * 50_000 * model.width < 15 * MAX_LOGITS
 
 
 def test_tokens_per_example():
