@@ -126,13 +126,13 @@ class TestPreflight:
         world.settings.slurm_time_limit_minutes = 61
         job = world.submit()
         world.tick()
-        assert world.job(job)["status_message"].startswith("resources.time_limit_minutes: 61 is more than")
+        assert world.job(job)["status_message"].startswith("resources.time_limit_minutes: 61 exceeds the limit of")
 
     def test_stale_snapshot_leaves_the_decision_to_slurm(self, world: World) -> None:
         on_slurm(world)
         world.tick()
         world.clock.advance(600)
-        world.reconciler._survey.asked_at = world.clock()
+        world.reconciler._cluster_poll.polled_at = world.clock()
         job = world.submit(resources={"partition": "gpus"})
         world.tick()
         assert world.status(job) == "pending"

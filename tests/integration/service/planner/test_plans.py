@@ -123,7 +123,7 @@ class TestPlans:
     def test_model_of_a_script_is_unknown(self, world: World) -> None:
         result = plan(world, {"task": "script", "argv": ["/usr/bin/true"]})
         assert (result.model, result.strategies, result.fits) == (None, [], None)
-        assert result.unknown == "task `script` runs its own program; nothing is known of its memory"
+        assert result.unknown == "task `script` runs its own program, whose memory is not known"
 
 
 class TestThisMachine:

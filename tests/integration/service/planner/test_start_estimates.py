@@ -39,9 +39,9 @@ def test_reconciler_answers_a_start_estimate(world: World) -> None:
     world.scheduler.forecast_result = Forecast(True, "Slurm would start it on node1", START)
     plan = requested(world)
     assert (plan["start_estimate"]["state"], plan["start_estimate"]["accepted"]) == ("waiting", None)
-    assert world.scheduler.requested == [], "a request asks nobody"
+    assert world.scheduler.forecast_scripts == [], "a request asks nobody"
     world.tick()
-    assert world.scheduler.requested == [plan["script"]], "what is shown is what is asked about"
+    assert world.scheduler.forecast_scripts == [plan["script"]], "what is shown is what is asked about"
     result = read(world, plan["start_estimate"]["id"])
     assert result["state"] == "answered"
     assert (result["accepted"], result["estimated_start"]) == (True, "2026-01-01T12:30:00.000Z")
@@ -124,7 +124,7 @@ def test_local_backend_has_no_queue(world: World) -> None:
 def test_waiting_estimates_are_limited_and_denied_to_viewers(world: World) -> None:
     on_slurm(world)
     query = "/v1/plans?estimate_start=true&wait_seconds=0"
-    viewer = world.person("viewer", "eve")
+    viewer = world.new_user("viewer", "eve")
     refused = viewer.post(query, json=SPEC)
     assert (refused.status_code, refused.json()["error"]["type"]) == (403, "permission_error")
     assert viewer.post("/v1/plans", json=SPEC).status_code == 200
