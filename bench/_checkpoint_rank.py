@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.spec.resolve import Site, resolve
+from trainyard.contract.spec.resolve import resolve
+from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
 from trainyard.contract.wire.launch import LaunchDocument
 from worker.checkpoint.manager import CheckpointManager

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from bench._counted import Counted
-from trainyard.contract.spec.resolve import Site, resolve
+from trainyard.contract.spec.resolve import resolve
+from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
 from trainyard.progress_file import Pulse
 from worker.core import distributed

@@ -24,7 +24,8 @@ from service.db.migrate import upgrade
 from service.db.models import Job, JobLabel
 from tests.support.postgres import running_server
 from tests.support.world import SPEC, World
-from trainyard.contract.spec.resolve import Site, resolve
+from trainyard.contract.spec.resolve import resolve
+from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import dump_spec, parse_spec
 
 LIMIT_SECONDS = 0.050

@@ -16,7 +16,8 @@ from bench import _llama
 from bench._ranks import run_ranks
 from service.planner.fit import Estimate, Question
 from service.planner.model_reader import Models
-from trainyard.contract.spec.resolve import Site, resolve
+from trainyard.contract.spec.resolve import resolve
+from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import parse_spec
 
 ASKED = 0.1

@@ -25,11 +25,12 @@ from tests.support.slurm_lab import SlurmLab, Variant, running_lab
 from tests.support.wait import wait_until
 from trainyard.client import Client
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
-from trainyard.contract.spec.resolve import Site, resolve
+from trainyard.contract.spec.resolve import resolve
+from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.templates import load_template
 from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
+from trainyard.contract.wire.jobs import TERMINAL, JobResource
 from trainyard.contract.wire.launch import LaunchDocument
-from trainyard.contract.wire.resources import TERMINAL, JobResource
 from trainyard.demo import ServiceProcess
 
 PRESET = "mlp_parity"

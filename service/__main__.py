@@ -106,7 +106,7 @@ def doctor(settings: Settings, *, scheduler_alone: bool = False) -> int:
     """Say what is found; 1 when something is wrong."""
     wrong = False
     for finding in examine_slurm(settings) if scheduler_alone else examine(settings):
-        wrong |= finding.state == "wrong"
+        wrong |= finding.state == "error"
         print(finding.model_dump_json(), flush=True)
     return int(wrong)
 

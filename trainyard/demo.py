@@ -18,7 +18,7 @@ from trainyard.cli.output import clean, complain, number, say, size
 from trainyard.cli.watching import conclude, follow, view_of
 from trainyard.client import Client, TrainyardError
 from trainyard.contract.local_paths import DEFAULT_HOST, DEFAULT_PORT, admin_token_file
-from trainyard.contract.wire.resources import JobResource
+from trainyard.contract.wire.jobs import JobResource
 
 PRESET = "digits_ddp"
 START_SECONDS = 60.0

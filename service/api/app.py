@@ -30,8 +30,8 @@ from service.web import cluster as cluster_page
 from service.web import endpoints as web
 from service.web.pages import Pages, wants_page
 from trainyard import __version__
-from trainyard.contract.validation_messages import words_of
-from trainyard.contract.wire.resources import ErrorBody, ErrorEnvelope
+from trainyard.contract.validation_messages import describe_error
+from trainyard.contract.wire.pages import ErrorBody, ErrorEnvelope
 
 _TYPES = {
     400: "invalid_request_error",
@@ -138,7 +138,7 @@ async def _validation_error(request: Request, error: Exception) -> Response:
     first = found[0]
     loc = first["loc"][:2] if first["loc"][0] == "query" else first["loc"]
     place = ".".join(str(part) for part in loc if part not in ("body", "query", "path", "header", "[key]"))
-    return await _service_error(request, InvalidRequestError(words_of(first), param=place or None))
+    return await _service_error(request, InvalidRequestError(describe_error(first), param=place or None))
 
 
 _THINGS = {"aid": "attempt", "digest": "code"}

@@ -33,7 +33,7 @@ from service.planner.model_reader import Models
 from service.streaming.broadcaster import Hub
 from service.streaming.sources import FeedNews
 from service.webhooks.service import Resolver, resolve_host
-from trainyard.contract.base import no_number
+from trainyard.contract.base import reject_number
 from trainyard.contract.layout import RunLayout
 
 HARMLESS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -215,7 +215,7 @@ def _with_plus(value: Any) -> Any:
     return _BLANK_ZONE.sub(r"\1+\2", value) if isinstance(value, str) else value
 
 
-Moment = Annotated[AwareDatetime, BeforeValidator(no_number), BeforeValidator(_with_plus)]
+Moment = Annotated[AwareDatetime, BeforeValidator(reject_number), BeforeValidator(_with_plus)]
 """RFC 3339, with a zone."""
 
 AttemptNumber = Annotated[int | None, Query(ge=1, le=1_000_000, description="The newest if left out.")]

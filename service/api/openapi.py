@@ -8,7 +8,7 @@ from typing import Any
 from service.api.openapi_descriptions import PARAMETERS, headers
 from service.api.openapi_examples import ANSWERS, BODIES, EXAMPLES
 from trainyard.contract.spec.training_spec import TrainingSpec
-from trainyard.contract.wire.resources import ErrorEnvelope
+from trainyard.contract.wire.pages import ErrorEnvelope
 
 _EXAMPLES: dict[int, tuple[str, str, str, str | None, str]] = {
     400: ("The body cannot be read.", "invalid_request_error", "invalid_json", None, "the body is not valid JSON"),

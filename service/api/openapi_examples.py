@@ -128,13 +128,13 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType(
             "gpus": [{"type": "h100", "total": 8, "free": 5}],
         },
         "AskResource": _ASK,
-        "Examination": {
-            "object": "examination",
+        "DiagnosticsReport": {
+            "object": "diagnostics",
             "findings": [
                 {"name": "database", "state": "ok", "message": "answers"},
                 {
                     "name": "disk",
-                    "state": "wrong",
+                    "state": "error",
                     "message": "only 2.5 GB are free for runs",
                     "fix": "delete jobs (trainyard usage shows whose), or move TRAINYARD_RUNS_DIR",
                 },

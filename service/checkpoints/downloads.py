@@ -15,7 +15,8 @@ from service.audit.log import notice
 from service.checkpoints.conditions import Wanted, freshness
 from service.checkpoints.safe_files import CHUNK, Span, list_files, oddity, open_below, read_span, span_of
 from service.core.errors import ConflictError, InvalidRequestError, NotFoundError, RangeError
-from trainyard.contract.wire.resources import ErrorEnvelope, FileResource
+from trainyard.contract.wire.files import FileResource
+from trainyard.contract.wire.pages import ErrorEnvelope
 
 log = structlog.get_logger("files")
 

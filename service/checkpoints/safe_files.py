@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from trainyard.contract.wire.resources import ArtifactResource, FileResource
+from trainyard.contract.wire.files import ArtifactResource, FileResource
 
 MAX_LISTED = 10_000
 """Files of one job; what a job leaves beyond that is not listed, but can be downloaded by name."""

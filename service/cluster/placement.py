@@ -8,8 +8,8 @@ from sqlalchemy.orm import Session
 from service.api.dependencies import Services
 from service.cluster.repository import ClusterRepository
 from service.core.settings import Accelerator, Settings
-from trainyard.contract.spec.resolve import Site
 from trainyard.contract.spec.sections import Resources
+from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.cluster import ClusterResource, PartitionResource
 

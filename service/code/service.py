@@ -8,7 +8,7 @@ from service.code.store import find
 from service.core.errors import InvalidSpecError, PermissionDeniedError
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec.training_spec import TrainingSpec
-from trainyard.contract.spec.user_code import CODE_TASKS, needs_code
+from trainyard.contract.spec.user_code import CODE_TASKS, runs_uploaded_file
 
 
 def require_code_role(principal: Principal, roles: Collection[str], what: str) -> None:
@@ -32,7 +32,7 @@ def admit(principal: Principal, spec: TrainingSpec, *, roles: Collection[str], r
     if spec.task not in CODE_TASKS:
         return
     require_code_role(principal, roles, f"the code of task `{spec.task}`")
-    if spec.code is None and spec.argv is not None and needs_code(spec.argv):
+    if spec.code is None and spec.argv is not None and runs_uploaded_file(spec.argv):
         message = f"is needed: `{spec.argv[0]}` is a file of an uploaded folder (trainyard submit --code FOLDER)"
         raise InvalidSpecError([Problem(param="code", message=message)])
     if spec.code is not None and find(runs, spec.code) is None:

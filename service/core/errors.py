@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from trainyard.contract.problems import Problem
-from trainyard.contract.wire.resources import ErrorBody, ErrorEnvelope
+from trainyard.contract.wire.pages import ErrorBody, ErrorEnvelope
 
 
 class ServiceError(Exception):

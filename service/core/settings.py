@@ -16,7 +16,7 @@ from service.core.private_files import read_private
 from service.planner.devices import parse_sizes
 from service.scheduler.slurm.options import parse_options
 from trainyard.contract.local_paths import DEFAULT_HOST, DEFAULT_PORT, default_state_dir
-from trainyard.contract.spec.resolve import Site
+from trainyard.contract.spec.site import Site
 
 Accelerator = Literal["cpu", "cuda"]
 

@@ -20,7 +20,7 @@ from service.core.settings import Settings
 from service.db.migrate import current, head
 from service.diagnostics import slurm_checks as slurm
 from service.scheduler.local.policy import visible_gpus
-from trainyard.contract.wire.diagnostics import Finding, bad, fine, worth
+from trainyard.contract.wire.diagnostics import Finding, error_finding, ok_finding, warning_finding
 
 _LOCAL_FILESYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay"})
 _SECONDS = 10.0
@@ -57,13 +57,13 @@ def _carry_out(settings: Settings, checks: Sequence[Callable[[Settings], Finding
             yield check(settings)
         except (OSError, sa.exc.SQLAlchemyError, subprocess.SubprocessError) as error:
             name = check.__name__.removeprefix("_")
-            yield bad(name, f"cannot be checked: {str(error).splitlines()[0]}", "see the message")
+            yield error_finding(name, f"cannot be checked: {str(error).splitlines()[0]}", "see the message")
 
 
 def _database(settings: Settings) -> Finding:
     if (missing := _missing_file(settings)) is not None:
         fix = "start the service once, or run: python -m service migrate"
-        return bad("database", f"{missing} is not there yet", fix)
+        return error_finding("database", f"{missing} is not there yet", fix)
     url = sa.make_url(settings.url)
     engine = sa.create_engine(url)
     try:
@@ -71,10 +71,10 @@ def _database(settings: Settings) -> Finding:
             connection.execute(sa.text("SELECT 1"))
     except sa.exc.OperationalError as error:
         fix = "start it, and compare TRAINYARD_DATABASE_URL"
-        return bad("database", f"does not answer: {str(error.orig).splitlines()[0]}", fix)
+        return error_finding("database", f"does not answer: {str(error.orig).splitlines()[0]}", fix)
     finally:
         engine.dispose()
-    return fine("database", url.render_as_string(hide_password=True))
+    return ok_finding("database", url.render_as_string(hide_password=True))
 
 
 def _missing_file(settings: Settings) -> Path | None:
@@ -86,16 +86,18 @@ def _missing_file(settings: Settings) -> Path | None:
 
 def _schema(settings: Settings) -> Finding:
     if _missing_file(settings) is not None:
-        return bad("migrations", "there is no database", "see above")
+        return error_finding("migrations", "there is no database", "see above")
     found, wanted = current(settings.url), head()
     if found == wanted:
-        return fine("migrations", f"at {found}")
-    return bad("migrations", f"at {found or 'none'}, this release wants {wanted}", "run: python -m service migrate")
+        return ok_finding("migrations", f"at {found}")
+    return error_finding(
+        "migrations", f"at {found or 'none'}, this release wants {wanted}", "run: python -m service migrate"
+    )
 
 
 def _clock(settings: Settings) -> Finding:
     if settings.url.startswith("sqlite"):
-        return fine("clock", "the database is on this machine")
+        return ok_finding("clock", "the database is on this machine")
     engine = sa.create_engine(settings.url)
     try:
         with engine.connect() as connection:
@@ -104,8 +106,8 @@ def _clock(settings: Settings) -> Finding:
         engine.dispose()
     skew = abs((datetime.now(UTC) - theirs).total_seconds())
     if skew > _MOST_SKEW:
-        return bad("clock", f"the database's differs by {skew:.1f} s", "run NTP or chrony on both machines")
-    return fine("clock", f"the database's differs by {skew:.1f} s")
+        return error_finding("clock", f"the database's differs by {skew:.1f} s", "run NTP or chrony on both machines")
+    return ok_finding("clock", f"the database's differs by {skew:.1f} s")
 
 
 def _runs(settings: Settings) -> Finding:
@@ -115,19 +117,19 @@ def _runs(settings: Settings) -> Finding:
             os.fsync(file.fileno())
     except OSError as error:
         fix = "create it, or set TRAINYARD_RUNS_DIR to a folder that this account may write to"
-        return bad("runs", f"{settings.runs} cannot be written to: {error.strerror}", fix)
-    return fine("runs", f"{settings.runs} can be written to")
+        return error_finding("runs", f"{settings.runs} cannot be written to: {error.strerror}", fix)
+    return ok_finding("runs", f"{settings.runs} can be written to")
 
 
 def _shared(settings: Settings) -> Finding:
     kind = filesystem_of(settings.runs, Path("/proc/mounts").read_text())
     if settings.backend == "local":
-        return fine("filesystem", f"{kind}; the local backend needs no shared one")
+        return ok_finding("filesystem", f"{kind}; the local backend needs no shared one")
     if kind in _LOCAL_FILESYSTEMS:
         told = f"{settings.runs} is on {kind}, which the nodes do not see unless it is mounted there as well"
         fix = "nothing, where a job has run already; else set TRAINYARD_RUNS_DIR to a folder that every node has"
-        return worth("filesystem", told, fix)
-    return fine("filesystem", f"{kind}; whether nodes mount it too: srun -N1 ls {settings.runs}")
+        return warning_finding("filesystem", told, fix)
+    return ok_finding("filesystem", f"{kind}; whether nodes mount it too: srun -N1 ls {settings.runs}")
 
 
 def filesystem_of(path: Path, mounts: str) -> str:
@@ -141,25 +143,27 @@ def _disk(settings: Settings) -> Finding:
     free = shutil.disk_usage(settings.runs).free
     if free < settings.low_disk_bytes:
         fix = "delete jobs (trainyard usage shows whose), or move TRAINYARD_RUNS_DIR"
-        return bad("disk", f"only {free / 1e9:.1f} GB are free for runs", fix)
-    return fine("disk", f"{free / 1e9:.1f} GB are free for runs")
+        return error_finding("disk", f"only {free / 1e9:.1f} GB are free for runs", fix)
+    return ok_finding("disk", f"{free / 1e9:.1f} GB are free for runs")
 
 
 def _private(settings: Settings) -> Finding:
     token = settings.admin_token_file or settings.state / "admin_token"
     if not token.exists():
-        return worth("tokens", f"{token} is not there", "fine if the token was moved elsewhere; else start the service")
+        return warning_finding(
+            "tokens", f"{token} is not there", "fine if the token was moved elsewhere; else start the service"
+        )
     mode = stat.S_IMODE(token.stat().st_mode)
     if mode & 0o077:
-        return bad("tokens", f"{token} has mode {mode:04o}: others can read it", f"chmod 600 {token}")
-    return fine("tokens", f"{token} is private")
+        return error_finding("tokens", f"{token} has mode {mode:04o}: others can read it", f"chmod 600 {token}")
+    return ok_finding("tokens", f"{token} is private")
 
 
 def _route(settings: Settings) -> Finding:
     """The workers' way to the service, tried from here."""
     url = settings.service_url
     if settings.backend == "slurm" and (urlsplit(url).hostname or "") in ("127.0.0.1", "localhost", "::1"):
-        return bad("route", f"workers would call {url}, which is their own node", "set TRAINYARD_PUBLIC_URL")
+        return error_finding("route", f"workers would call {url}, which is their own node", "set TRAINYARD_PUBLIC_URL")
     try:
         with urlopen(f"{url}/livez", timeout=_SECONDS):  # noqa: S310 (the service's own address)
             pass
@@ -167,23 +171,25 @@ def _route(settings: Settings) -> Finding:
         reason = getattr(error, "reason", error)
         distrusted = isinstance(reason, ssl.SSLCertVerificationError)
         fix = _TRUST if distrusted else "start the service: trainyard serve; if it runs, set TRAINYARD_PUBLIC_URL"
-        return bad("route", f"{url} does not answer from here: {reason}", fix)
+        return error_finding("route", f"{url} does not answer from here: {reason}", fix)
     nodes = f"; whether from the nodes too: srun -N1 curl {url}/livez" if settings.backend == "slurm" else ""
-    return fine("route", f"{url} answers from here{nodes}")
+    return ok_finding("route", f"{url} answers from here{nodes}")
 
 
 def _gpus(settings: Settings) -> Finding:
     asked = settings.backend == "local" and settings.accelerator == "cuda"
     if asked and not visible_gpus(os.environ, os.listdir("/dev")):
         told = "TRAINYARD_ACCELERATOR is cuda, and this machine shows no NVIDIA device: no job can run"
-        return bad("gpu", told, "unset it, or CUDA_VISIBLE_DEVICES where that hides them")
+        return error_finding("gpu", told, "unset it, or CUDA_VISIBLE_DEVICES where that hides them")
     if shutil.which("nvidia-smi") is None:
         where = "the nodes may have some" if settings.backend == "slurm" else "jobs run on the CPU"
-        return fine("gpu", f"none here; {where}")
+        return ok_finding("gpu", f"none here; {where}")
     answer = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=_SECONDS, check=False)  # noqa: S607
     if answer.returncode:
-        return bad("gpu", "nvidia-smi fails: the driver does not answer", "reload the driver, or restart the machine")
-    return fine("gpu", f"{len(answer.stdout.splitlines())} here")
+        return error_finding(
+            "gpu", "nvidia-smi fails: the driver does not answer", "reload the driver, or restart the machine"
+        )
+    return ok_finding("gpu", f"{len(answer.stdout.splitlines())} here")
 
 
 def _versions(_settings: Settings) -> Finding:
@@ -193,4 +199,4 @@ def _versions(_settings: Settings) -> Finding:
             found.append(f"{package} {version(package)}")
         except PackageNotFoundError:
             found.append(f"{package} not installed here")
-    return fine("versions", ", ".join(found))
+    return ok_finding("versions", ", ".join(found))

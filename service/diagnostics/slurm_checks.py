@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from service.core.settings import Settings
-from trainyard.contract.wire.diagnostics import Finding, bad, fine, worth
+from trainyard.contract.wire.diagnostics import Finding, error_finding, ok_finding, warning_finding
 
 _COMMANDS = ("sbatch", "squeue", "sacct", "scancel", "sinfo")
 _SECONDS = 10.0
@@ -18,14 +18,18 @@ def commands(_settings: Settings) -> Finding:
     """Whether Slurm's client is installed."""
     missing = [name for name in _COMMANDS if shutil.which(name) is None]
     if missing:
-        return bad("slurm", f"not found: {', '.join(missing)}", "install Slurm's client commands, or mend PATH")
-    return fine("slurm", _run("sbatch", "--version").stdout.strip())
+        return error_finding(
+            "slurm", f"not found: {', '.join(missing)}", "install Slurm's client commands, or mend PATH"
+        )
+    return ok_finding("slurm", _run("sbatch", "--version").stdout.strip())
 
 
 def controller(_settings: Settings) -> Finding:
     """Whether slurmctld answers and believes us."""
     if shutil.which("sinfo") is None:
-        return bad("slurmctld", "cannot be asked without sinfo", "install Slurm's client commands, or mend PATH")
+        return error_finding(
+            "slurmctld", "cannot be asked without sinfo", "install Slurm's client commands, or mend PATH"
+        )
     asked = _run("sinfo", "--noheader")
     return controller_finding(asked.returncode, asked.stderr)
 
@@ -33,15 +37,15 @@ def controller(_settings: Settings) -> Finding:
 def controller_finding(status: int, said: str) -> Finding:
     """What an exit status and the words of `sinfo` mean. Pure."""
     if status == 0:
-        return fine("slurmctld", "answers")
+        return ok_finding("slurmctld", "answers")
     told = (said.strip().splitlines() or ["no reason given"])[-1]
     if _IDENTITY.search(said):
         fix = (
             "start munged on this machine, with the cluster's key and a clock that agrees; in a container mount the "
             "folder of its socket (CLUSTER_MUNGE), and after a restart of munged restart the reconciler"
         )
-        return bad("munge", f"Slurm does not know who asks: {told}", fix)
-    return bad("slurmctld", f"sinfo fails: {told}", "is slurmctld up? is slurm.conf here?")
+        return error_finding("munge", f"Slurm does not know who asks: {told}", fix)
+    return error_finding("slurmctld", f"sinfo fails: {told}", "is slurmctld up? is slurm.conf here?")
 
 
 def interpreter(settings: Settings) -> Finding:
@@ -50,11 +54,11 @@ def interpreter(settings: Settings) -> Finding:
     there = f"srun -N1 {python} -c 'import torch, worker'"
     # Where its link leads is the nodes' affair: an environment is made from an interpreter of theirs.
     if os.path.lexists(python):
-        return fine("python", f"{python} is here; whether on the nodes too: {there}")
+        return ok_finding("python", f"{python} is here; whether on the nodes too: {there}")
     told = f"{python} is not here, and jobs end at once where a node does not have it"
     fix = f"set TRAINYARD_SLURM_PYTHON to the worker's interpreter; a node tells: {there}"
     shared = any(python.is_relative_to(root) for root in (*settings.site.roots, str(settings.runs.parent)))
-    return bad("python", told, fix) if shared else worth("python", told, fix)
+    return error_finding("python", told, fix) if shared else warning_finding("python", told, fix)
 
 
 def _run(*command: str) -> "subprocess.CompletedProcess[str]":

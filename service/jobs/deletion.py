@@ -8,7 +8,7 @@ from service.db.engine import Database
 from service.db.models import Job
 from service.jobs.repository import JobRepository
 from service.jobs.service import require_change
-from trainyard.contract.wire.resources import TERMINAL
+from trainyard.contract.wire.jobs import TERMINAL
 
 
 def delete_job(database: Database, principal: Principal, job_id: str, now: datetime) -> None:

@@ -16,7 +16,7 @@ from service.db.models import Job
 from service.jobs.repository import JobRepository
 from trainyard.contract.layout import MANIFEST, CheckpointLayout, RunLayout
 from trainyard.contract.problems import SpecError
-from trainyard.contract.spec.forks import differences, misfits, parse_origin
+from trainyard.contract.spec.forks import incompatible_fields, parse_origin, trajectory_differences
 from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
 from trainyard.contract.wire.launch import Origin
 
@@ -44,10 +44,10 @@ def find_origin(database: Database, spec: TrainingSpec, now: datetime) -> Origin
             raise InvalidRequestError(f"there is no job {job_id!r}", param=_PARAM, code="job_not_found") from None
         steps = [checkpoint.step for checkpoint in jobs.list_checkpoints(source)]
     theirs = _spec_of(source)
-    if problems := misfits(theirs, spec):
+    if problems := incompatible_fields(theirs, spec):
         raise InvalidSpecError(problems)
     step = _chosen(source, steps, wanted)
-    differing = differences(theirs, spec)
+    differing = trajectory_differences(theirs, spec)
     if not differing:
         _require_rest(source, theirs, spec, step)
     return Origin(job_id=source.id, step=step, continues=not differing, differs=tuple(differing))

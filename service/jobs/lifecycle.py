@@ -13,7 +13,7 @@ from service.jobs.repository import JobRepository
 from service.jobs.schemas import job_resource
 from service.jobs.service import require_change
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.wire.resources import TERMINAL, JobResource
+from trainyard.contract.wire.jobs import TERMINAL, JobResource
 
 PAUSE, RESUME, RETRY = "pause_requested", "resume_requested", "retry_requested"
 

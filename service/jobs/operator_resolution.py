@@ -9,7 +9,7 @@ from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import job_resource
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.wire.resources import JobResource, JobStatus, ResolveRequest, StatusReason
+from trainyard.contract.wire.jobs import JobResource, JobStatus, ResolveRequest, StatusReason
 
 _EXIT = {"resubmit": "resubmitted", "give_up": "given_up"}
 """What an attempt that was resolved so ended as."""

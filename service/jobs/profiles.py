@@ -11,8 +11,8 @@ from service.jobs.schemas import job_resource
 from service.jobs.service import require_change
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.training_spec import LOOP_TASKS
-from trainyard.contract.wire.reports import ProfileWanted
-from trainyard.contract.wire.resources import JobResource, ProfileRequest
+from trainyard.contract.wire.jobs import JobResource, ProfileRequest
+from trainyard.contract.wire.reports import TraceRequest
 
 REQUESTED = "profile_requested"
 ANSWERS = ("profile_written", "profile_dropped")
@@ -55,7 +55,7 @@ def ask(
         return job_resource(job, attempt, RunLayout(run_root.root / job.id), now)
 
 
-def pending_request(jobs: JobRepository, job: Job, attempt: Attempt) -> ProfileWanted | None:
+def pending_request(jobs: JobRepository, job: Job, attempt: Attempt) -> TraceRequest | None:
     """The last trace asked for since the attempt was claimed, unless it was answered."""
     asked = jobs.last_event(job, REQUESTED, since=attempt.claimed_at)
     if asked is None:
@@ -63,7 +63,7 @@ def pending_request(jobs: JobRepository, job: Job, attempt: Attempt) -> ProfileW
     answers = (jobs.last_event(job, kind, since=asked.created_at) for kind in ANSWERS)
     if any(answer is not None and _number(answer) >= asked.sequence for answer in answers):
         return None
-    return ProfileWanted(request=asked.sequence, steps=asked.data["steps"], ranks=tuple(asked.data["ranks"]))
+    return TraceRequest(request=asked.sequence, steps=asked.data["steps"], ranks=tuple(asked.data["ranks"]))
 
 
 def _number(answer: Event) -> int:

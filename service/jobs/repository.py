@@ -13,7 +13,7 @@ from service.db.models import Attempt, Checkpoint, Event, Execution, Idempotency
 from service.db.paging import PageRequest
 from service.jobs.states import ACTIVE, FINAL_STATUS, check_transition
 from service.webhooks.repository import WebhookRepository
-from trainyard.contract.wire.resources import TERMINAL, JobStatus, StatusReason
+from trainyard.contract.wire.jobs import TERMINAL, JobStatus, StatusReason
 
 
 class JobRepository:

@@ -8,17 +8,12 @@ from typing import Any, TypeVar
 from service.db.models import Attempt, Checkpoint, Event, Job
 from service.jobs.states import SUSPENDED
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.spec.redaction import hide, without_secrets
+from trainyard.contract.spec.redaction import redact, redact_spec
+from trainyard.contract.wire.files import CheckpointResource
+from trainyard.contract.wire.jobs import AttemptResource, EventResource, JobProgress, JobResource
 from trainyard.contract.wire.launch import Origin
+from trainyard.contract.wire.pages import Page
 from trainyard.contract.wire.reports import Failure
-from trainyard.contract.wire.resources import (
-    AttemptResource,
-    CheckpointResource,
-    EventResource,
-    JobProgress,
-    JobResource,
-    Page,
-)
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -46,8 +41,8 @@ def job_resource(job: Job, attempt: Attempt | None, run: RunLayout, now: datetim
         last_checkpoint_step=job.last_checkpoint_step,
         origin=Origin.model_validate(job.origin) if job.origin else None,
         error=Failure.model_validate(job.failure) if job.failure else None,
-        metadata=hide(job.labels),
-        spec=without_secrets(job.spec),
+        metadata=redact(job.labels),
+        spec=redact_spec(job.spec),
         run_directory=str(run.root),
         disk_bytes=job.disk_bytes,
         sweep_id=job.sweep_id,

@@ -13,9 +13,10 @@ from service.jobs.schemas import job_resource
 from service.scheduler.launch_plan import forbidden_variables
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.problems import SpecError
-from trainyard.contract.spec.resolve import Site, resolve
+from trainyard.contract.spec.resolve import resolve
+from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
-from trainyard.contract.wire.resources import JobResource
+from trainyard.contract.wire.jobs import JobResource
 
 
 def accept_spec(document: Any, site_of: Callable[[TrainingSpec], Site]) -> TrainingSpec:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from service.core.errors import ConflictError
-from trainyard.contract.wire.resources import TERMINAL, JobStatus, StatusReason
+from trainyard.contract.wire.jobs import TERMINAL, JobStatus, StatusReason
 
 ACTIVE: frozenset[JobStatus] = frozenset(
     {"submitting", "pending", "running", "pausing", "cancelling", "lost"},

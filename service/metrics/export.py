@@ -16,7 +16,7 @@ from service.metrics.values import decode_value
 from service.metrics.x_axis import tokens_seen
 from trainyard.contract.base import wire_time
 from trainyard.contract.wire.curves import AXIS_COLUMNS, PointResource, Series
-from trainyard.contract.wire.resources import Page
+from trainyard.contract.wire.pages import Page
 
 _ROWS_PER_CHUNK = 1000
 

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from service.db.engine import Database
 from service.metrics.downsampling.downsampler import downsample_job
 from service.metrics.repository import CurveRepository
-from trainyard.contract.wire.resources import TERMINAL
+from trainyard.contract.wire.jobs import TERMINAL
 
 _BATCHES_PER_TRANSACTION = 20
 """At most 20,000 points."""

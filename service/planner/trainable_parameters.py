@@ -5,8 +5,7 @@ from fnmatch import fnmatchcase
 
 from service.planner import builtin_models as builtin
 from service.planner.model_structure import Outline, Parameter
-from trainyard.contract.closest import closest
-from trainyard.contract.problems import Problem
+from trainyard.contract.problems import Problem, nearest_names
 from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec
 
@@ -39,7 +38,7 @@ def adapt(outline: Outline, spec: TrainingSpec) -> Adapted | Problem:
     for pattern in spec.trainable:
         found = {alias.get(name, name) for name in [*names, *alias] if fnmatchcase(name, pattern)}
         if not found:
-            near = closest(pattern, [*names, *alias], count=3)
+            near = nearest_names(pattern, [*names, *alias], count=3)
             return Problem(
                 param="trainable", message=f"`{pattern}` matches no parameter of the model; the closest: {near}"
             )
@@ -70,7 +69,7 @@ def _with_adapters(outline: Outline, spec: TrainingSpec) -> Adapted | Problem:
         for target in spec.lora.targets:
             found = [name for name in layers if _matches(name, target)]
             if not found:
-                there = closest(target, dict.fromkeys(name.rpartition(".")[2] for name in layers), count=20)
+                there = nearest_names(target, dict.fromkeys(name.rpartition(".")[2] for name in layers), count=20)
                 message = f"`{target}` matches no layer that can be adapted; there are: {there}"
                 return Problem(param="lora.targets", message=message)
             targets += [name for name in found if name not in targets]

@@ -11,8 +11,8 @@ from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
 from service.reconciler.decide import Verdict
 from service.reconciler.snapshot import continuations_without_progress, restarts
+from trainyard.contract.wire.jobs import TERMINAL
 from trainyard.contract.wire.reports import FinishRecord
-from trainyard.contract.wire.resources import TERMINAL
 
 log = structlog.get_logger("reconcile")
 

@@ -7,8 +7,8 @@ from typing import Literal
 from service.jobs.states import SUSPENDED, TRANSITIONS
 from service.reconciler.run_dir import Unclaimed
 from service.scheduler.base import EndedAs, Observation
+from trainyard.contract.wire.jobs import Desired, JobStatus, StatusReason
 from trainyard.contract.wire.reports import CONTINUE_REASONS, ExitReason, Failure, FinishRecord
-from trainyard.contract.wire.resources import Desired, JobStatus, StatusReason
 
 MAX_BARREN = 3
 """Continuations in a row without a newer checkpoint: one more would do the same again."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from service.scheduler.base import LaunchPlan
 from trainyard.contract.problems import Problem
-from trainyard.contract.spec.redaction import hide
+from trainyard.contract.spec.redaction import redact
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.launch import LaunchDocument
 
@@ -97,7 +97,7 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 def _script(document: LaunchDocument, folder: Path, python: str, environment: Mapping[str, str]) -> str:
     """The launch in shell words. A user's text is only ever a quoted value here, and nothing runs this text."""
     ranks = document.nodes * document.ranks_per_node
-    shown = hide(environment)
+    shown = redact(environment)
     words = [f"{name}={shlex.quote(shown[name])}" for name in sorted(shown)]
     words.append(f"{shlex.quote(python)} -m worker.launcher {shlex.quote(str(folder))}")
     return "\n".join(

@@ -12,7 +12,7 @@ from service.streaming.broadcaster import StreamOffset
 from service.streaming.job_stream import Message, status_fields
 from service.streaming.repository import Entry, FeedRepository
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.wire.resources import JobMetricsUpdate, JobStatusUpdate
+from trainyard.contract.wire.stream_events import JobMetricsUpdate, JobStatusUpdate
 
 _ENTRIES = 200
 END_OF_ENTRY = 2**62

@@ -14,8 +14,9 @@ from service.jobs.schemas import checkpoint_resource, event_resource, progress_r
 from service.metrics.repository import CurveRepository
 from service.streaming.repository import JobStreamRepository, StoredPoint
 from trainyard.contract.layout import RunLayout
+from trainyard.contract.wire.jobs import TERMINAL
 from trainyard.contract.wire.reports import Point
-from trainyard.contract.wire.resources import TERMINAL, LogUpdate, MetricsUpdate, StatusUpdate, StreamType
+from trainyard.contract.wire.stream_events import LogUpdate, MetricsUpdate, StatusUpdate, StreamType
 
 _ROWS = 1000
 _POINTS = 4 * _ROWS

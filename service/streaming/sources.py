@@ -11,7 +11,7 @@ from service.streaming.broadcaster import Item, StreamOffset, Topic, Update
 from service.streaming.global_feed import END_OF_ENTRY, append_to_feed, read_feed
 from service.streaming.job_stream import read_job_stream
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.wire.resources import LogUpdate
+from trainyard.contract.wire.stream_events import LogUpdate
 
 RESET = "event: reset\ndata: {}\n\n"
 _ALL_JOBS_SECONDS = 5.0

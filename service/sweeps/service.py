@@ -24,15 +24,15 @@ from service.planner import service as planning
 from service.sweeps.repository import SweepRepository
 from trainyard.contract.problems import Problem, SpecError
 from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
-from trainyard.contract.wire.resources import TERMINAL
+from trainyard.contract.wire.jobs import TERMINAL
 from trainyard.contract.wire.sweeps import (
     SweepDetail,
     SweepMember,
     SweepRequest,
     SweepResource,
     Values,
+    format_values,
     member_spec,
-    said,
     variants,
 )
 
@@ -92,7 +92,7 @@ def _accept(
             specs.append(found.spec)
             same = seen.setdefault(json.dumps(dump_spec(found.plain), sort_keys=True), changed)
             if same is not changed and body.grid and not problems:
-                words = f"{said(changed)} makes the same job as {said(same)}; give each value once"
+                words = f"{format_values(changed)} makes the same job as {format_values(same)}; give each value once"
                 problems.append(Problem(param="grid", message=words))
         except (SpecError, InvalidSpecError) as error:
             problems += [_of_member(number, changed, problem) for problem in error.problems]
@@ -117,7 +117,7 @@ def _accept_one(services: Services, person: Principal, document: dict[str, Any],
 
 def _of_member(number: int, changed: Values, problem: Problem) -> Problem:
     where = f"members.{number}" + (f".{problem.param}" if problem.param else "")
-    return Problem(param=where, message=f"{problem.message} (in the member with {said(changed)})")
+    return Problem(param=where, message=f"{problem.message} (in the member with {format_values(changed)})")
 
 
 def _store(

@@ -17,7 +17,7 @@ from service.db.paging import PageRequest
 from service.web.endpoints import PagesDep, VisitorDep
 from service.web.pages import Pages, Visitor
 from trainyard.contract.wire.access import TokenResource
-from trainyard.contract.wire.resources import JobStatus
+from trainyard.contract.wire.jobs import JobStatus
 
 router = APIRouter(include_in_schema=False)
 

@@ -13,7 +13,7 @@ from service.db.paging import PageRequest
 from service.jobs.listing import JobFilter
 from service.web import clustering
 from service.web.endpoints import PagesDep, VisitorDep
-from trainyard.contract.wire.resources import JobResource
+from trainyard.contract.wire.jobs import JobResource
 
 router = APIRouter(include_in_schema=False)
 

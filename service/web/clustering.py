@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from service.web.wording import NOTHING, count, duration
 from trainyard.contract.wire.cluster import ClusterResource, GpuCount, PartitionResource
-from trainyard.contract.wire.resources import JobResource
+from trainyard.contract.wire.jobs import JobResource
 
 HOLDING = ("running", "pausing", "cancelling")
 WAITING = ("queued", "submitting", "pending")

@@ -18,7 +18,7 @@ from service.web import sketch, views
 from service.web.comparing import FIRST, compare
 from service.web.endpoints import PagesDep, VisitorDep
 from service.web.pages import Visitor
-from trainyard.contract.wire.resources import JobResource
+from trainyard.contract.wire.jobs import JobResource
 from trainyard.contract.wire.sweeps import SweepDetail
 
 router = APIRouter(include_in_schema=False)

@@ -7,8 +7,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 from service.web.wording import NOTHING, number
-from trainyard.contract.spec.spec_diff import differences, flat
-from trainyard.contract.wire.resources import JobResource
+from trainyard.contract.spec.spec_diff import differing_paths, flatten
+from trainyard.contract.wire.jobs import JobResource
 
 FIRST = ("eval/loss", "train/loss")
 """What is looked at where nobody says what."""
@@ -42,8 +42,8 @@ class Comparison:
 
 def compare(jobs: Sequence[JobResource], key: str | None, *, sweep: str | None) -> Comparison:
     """Of a sweep, nothing can be left out."""
-    specs = [flat(job.spec) for job in jobs]
-    fields = differences(specs)
+    specs = [flatten(job.spec) for job in jobs]
+    fields = differing_paths(specs)
     keys = sorted({name for job in jobs for name in job.metrics}, key=lambda name: (name.startswith(_LATER), name))
     chosen = key if key in keys else next((name for name in FIRST if name in keys), keys[0] if keys else "")
     ids = [job.id for job in jobs]

@@ -19,7 +19,7 @@ from service.web import views
 from service.web.charts import charts_of
 from service.web.pages import Pages, Visitor
 from service.web.security import PAGE_HEADERS, way_back
-from trainyard.contract.wire.resources import TERMINAL, JobStatus
+from trainyard.contract.wire.jobs import TERMINAL, JobStatus
 
 router = APIRouter(include_in_schema=False)
 

@@ -9,7 +9,7 @@ import yaml
 
 from service.web.charts import STEPLESS
 from service.web.wording import NOTHING, count, duration, number, size
-from trainyard.contract.wire.resources import JobResource
+from trainyard.contract.wire.jobs import JobResource
 
 LOSS = "train/loss"
 

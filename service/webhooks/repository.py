@@ -12,7 +12,7 @@ from service.core.ids import new_id
 from service.db.access_models import Delivery, Webhook
 from service.db.models import Job
 from service.webhooks.signing import message
-from trainyard.contract.spec.redaction import hide
+from trainyard.contract.spec.redaction import redact
 
 
 class WebhookRepository:
@@ -126,6 +126,6 @@ def _about(job: Job) -> dict[str, Any]:
         "status_reason": job.status_reason,
         "status_message": job.status_message,
         "created_by": job.created_by,
-        "metadata": hide(job.labels),
+        "metadata": redact(job.labels),
         "sequence": job.sequence,
     }

@@ -43,4 +43,4 @@ def test_the_service_image_is_small_and_has_no_torch(stack: Stack) -> None:
 
 
 def test_doctor_finds_nothing_wrong(stack: Stack) -> None:
-    assert "WRONG" not in stack.execute("reconciler", "trainyard", "doctor")
+    assert "ERROR" not in stack.execute("reconciler", "trainyard", "doctor")

@@ -6,7 +6,7 @@ from tests.e2e.test_jobs_for_real import long_run
 from tests.support.live import losses, processes_of, run_of, wait_for_status, wait_for_step
 from tests.support.paced import SLOWLY, Pace, paced_run
 from trainyard.client import Client
-from trainyard.contract.wire.resources import JobResource
+from trainyard.contract.wire.jobs import JobResource
 from trainyard.demo import ServiceProcess
 
 pytestmark = pytest.mark.e2e

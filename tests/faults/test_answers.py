@@ -44,7 +44,7 @@ def test_after_a_second_question_without_an_answer_one_look_is_not_enough(world:
     world.tick()
     for _ in range(3):
         world.clock.advance(60)
-        world.crash_at("prepare.after-files")
+        world.fail_at("prepare.after-files")
         with suppress(SystemExit):
             world.tick()
     assert world.services.crash is no_crash, "it was asked again"
@@ -145,14 +145,14 @@ def test_a_clock_that_is_set_back_delays_no_look(world: World) -> None:
     world.submit()
     world.scheduler.outcome = Ambiguous("Socket timed out")
     world.tick(2)
-    surveys = world.scheduler.surveys
+    surveys = world.scheduler.cluster_calls
     world.clock.advance(-86400)
     world.scheduler.outcome = None
     for _ in range(12):
         world.tick()
         world.clock.advance(60)
     assert len(world.scheduler.submitted) == 1
-    assert world.scheduler.surveys > surveys
+    assert world.scheduler.cluster_calls > surveys
 
 
 def test_nothing_is_waited_for_that_no_thread_asks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

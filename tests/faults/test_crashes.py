@@ -13,7 +13,7 @@ import pytest
 from service.webhooks.sender import Answer
 from tests.faults.drive import Stage
 from tests.support.forks import in_a_fork
-from trainyard.contract.wire.resources import TERMINAL
+from trainyard.contract.wire.jobs import TERMINAL
 
 KILLED = 137
 Script = Callable[[Stage], None]
@@ -146,7 +146,7 @@ def deleted(stage: Stage) -> None:
     """After it has ended: first a checkpoint, then all of it."""
     if not stage.world.client.get("/v1/jobs").json()["data"] and stage.slurm.jobs:
         stage.tick()
-        stage.world.sweep()
+        stage.world.run_maintenance()
         return
     plain(stage)
     job = stage.world.client.get("/v1/jobs").json()["data"][0]["id"]
@@ -154,9 +154,9 @@ def deleted(stage: Stage) -> None:
         stage.worker(stage.slurm.jobs[0]).checkpoint(20)
     stage.world.client.delete(f"/v1/jobs/{job}?only=checkpoints")
     stage.tick()
-    stage.world.sweep()
+    stage.world.run_maintenance()
     stage.world.client.delete(f"/v1/jobs/{job}")
-    stage.world.sweep()
+    stage.world.run_maintenance()
 
 
 class Book:
@@ -181,7 +181,7 @@ def told(stage: Stage) -> None:
     if not world.client.get("/v1/webhooks").json()["data"]:
         world.client.post("/v1/webhooks", json={"url": "http://127.0.0.1:9/hook"})
     plain(stage)
-    while world.post(Book(stage)):  # type: ignore[arg-type]
+    while world.deliver_webhooks(Book(stage)):  # type: ignore[arg-type]
         pass
 
 

@@ -19,7 +19,7 @@ def test_a_job_that_cannot_be_judged_says_so_and_the_others_go_on(world: World) 
     world.tick()
     with world.database.write() as session:
         session.query(Job).filter(Job.id == broken).update({"spec": {**world.job(broken)["spec"], "steps": -1}})
-    world.scheduler.say("ended")
+    world.scheduler.set_states("ended")
     world.tick()
     assert (world.status(broken), world.job(broken)["status_message"]) == ("pending", BROKEN)
     assert world.job(other)["attempt"]["number"] == 1

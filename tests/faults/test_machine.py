@@ -29,7 +29,7 @@ from tests.faults.drive import Stage
 from tests.faults.sim_slurm import Mode, SimJob
 from tests.faults.test_crashes import PLACES
 from tests.support.world import SPEC
-from trainyard.contract.wire.resources import TERMINAL
+from trainyard.contract.wire.jobs import TERMINAL
 
 ELSEWHERE = ("accept", "claim", "finish", "close", "steer", "delete", "remove")
 LABELS = sorted({label for label, _ in PLACES if not label.startswith(ELSEWHERE)})

@@ -145,7 +145,7 @@ def test_23_a_node_whose_clock_is_an_hour_off(hours: int, world: World) -> None:
     assert worker.post("metrics", {"execution": 1, "resumed_from_step": 0, "points": points}).status_code == 200
     world.clock.advance(30)
     worker.finish("completed", time=there)
-    world.scheduler.say("ended")
+    world.scheduler.set_states("ended")
     world.tick()
     shown = world.job(job)
     assert shown["status"] == "succeeded"

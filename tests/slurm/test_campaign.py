@@ -14,7 +14,7 @@ from tests.slurm.test_service_killed import COUNTING, spec
 from tests.support.slurm_lab import SlurmLab
 from tests.support.wait import wait_until
 from trainyard.client import TrainyardError
-from trainyard.contract.wire.resources import TERMINAL
+from trainyard.contract.wire.jobs import TERMINAL
 from trainyard.demo import ServiceProcess
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(1500)]

@@ -11,7 +11,7 @@ from tests.support.paced import Pace, paced_run
 from tests.support.slurm_lab import SlurmLab
 from tests.support.wait import wait_until
 from trainyard.client import Client
-from trainyard.contract.wire.resources import AttemptResource
+from trainyard.contract.wire.jobs import AttemptResource
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -13,7 +13,7 @@ from tests.slurm.conftest import slurm_service
 from tests.support.slurm_lab import SlurmLab
 from tests.support.wait import wait_until
 from trainyard.client import Client, TrainyardError
-from trainyard.contract.wire.resources import TERMINAL
+from trainyard.contract.wire.jobs import TERMINAL
 from trainyard.demo import DemoError, ServiceProcess
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(1500)]

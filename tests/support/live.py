@@ -10,8 +10,8 @@ from service.scheduler.launch_plan import MARKER
 from tests.support.wait import wait_until
 from trainyard.client import Client
 from trainyard.contract.layout import RunLayout
+from trainyard.contract.wire.jobs import JobResource
 from trainyard.contract.wire.reports import MetricsBatch
-from trainyard.contract.wire.resources import JobResource
 from trainyard.contract.wire.spool import parse_spool
 
 JOB_SECONDS = 120.0

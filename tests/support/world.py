@@ -1,4 +1,4 @@
-"""The whole service in one process, on a real database, with a scheduler that does what the test says."""
+"""The whole service in one process, on a real database, with a fake clock, scheduler and workers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,7 +41,7 @@ from trainyard.contract.wire.cluster import ClusterSnapshot
 
 @dataclass
 class FakeClock:
-    """Time stands still until it is told to go on."""
+    """A clock that stands still until `advance`."""
 
     now: datetime = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -54,24 +54,24 @@ class FakeClock:
 
 @dataclass
 class FakeScheduler:
-    """Answers what the test has set; the faults are what it is for."""
+    """The scheduler port with the answers that the test has set, faults included."""
 
     name: Literal["local", "slurm"] = "local"
     outcome: SubmitOutcome | None = None
-    """The answer to the next submissions; None: accepted."""
+    """The answer to the next submissions; None accepts them."""
     unavailable: bool = False
     lose_answers: bool = False
-    """Accept, but let the caller die before it hears of it."""
+    """Accept a submission, but end the caller before it has the answer."""
     submitted: list[LaunchPlan] = field(default_factory=list)
     states: dict[str, Observation] = field(default_factory=dict)
     cancelled: list[str] = field(default_factory=list)
-    observations: int = 0
+    observe_calls: int = 0
     nodes: ClusterSnapshot = field(default_factory=ClusterSnapshot)
-    """What it says that there is."""
-    surveys: int = 0
-    prophecy: Forecast = field(default_factory=lambda: Forecast(True, "Slurm would accept it"))
-    asked: list[str] = field(default_factory=list)
-    """The scripts that it was asked about."""
+    """The cluster that it reports."""
+    cluster_calls: int = 0
+    forecast_result: Forecast = field(default_factory=lambda: Forecast(True, "Slurm would accept it"))
+    forecast_scripts: list[str] = field(default_factory=list)
+    """The scripts of the forecasts that were requested."""
 
     def submit(self, plan: LaunchPlan) -> SubmitOutcome:
         if self.outcome is not None:
@@ -83,7 +83,7 @@ class FakeScheduler:
         return Accepted(f"id-{plan.tag}")
 
     def observe(self, known: Sequence[Known]) -> Mapping[str, Observation]:
-        self.observations += 1
+        self.observe_calls += 1
         self._check()
         return {k.tag: self.states.get(k.tag, Observation("absent")) for k in known}
 
@@ -96,21 +96,21 @@ class FakeScheduler:
         self.cancelled.append(known.tag)
 
     def cluster(self) -> ClusterSnapshot:
-        self.surveys += 1
+        self.cluster_calls += 1
         self._check()
         return self.nodes
 
     def forecast(self, script: str) -> Forecast:
-        self.asked.append(script)
+        self.forecast_scripts.append(script)
         self._check()
-        return self.prophecy
+        return self.forecast_result
 
     def _check(self) -> None:
         if self.unavailable:
             raise SchedulerUnavailableError("it does not answer")
 
-    def say(self, state: Literal["pending", "running", "ended", "absent"], message: str = "") -> None:
-        """The state of everything it has."""
+    def set_states(self, state: Literal["pending", "running", "ended", "absent"], message: str = "") -> None:
+        """Set the state of all submitted jobs."""
         self.states = {tag: Observation(state, message) for tag in self.states}
 
 
@@ -134,7 +134,7 @@ def app_with_shared_routes(services: Services) -> FastAPI:
 
 
 class World:
-    """One service, and the hands of everyone around it."""
+    """One service with clients, the reconciler and workers, all driven by the test."""
 
     def __init__(self, url: str, folder: Path, **settings: Any):
         made = {"accelerator": "cpu", "local_slots": 4, **settings}
@@ -155,14 +155,14 @@ class World:
         return TestClient(self.app, base_url="http://localhost", headers=headers, raise_server_exceptions=False)
 
     def new_reconciler(self, owner: str, hand_overs: HandOvers | None = None) -> Reconciler:
-        """What a restarted or a second service has."""
+        """The reconciler of a restarted or of a second service."""
         lease = LeaderLease(self.database, owner)
         preparation = Preparation(self.services, slurm=self.scheduler.name == "slurm")
         submitter = Submitter(self.services, self.scheduler, lease, preparation, hand_overs or HandOvers())
         return Reconciler(self.services, self.scheduler, submitter, lease)
 
-    def crash_at(self, label: str) -> None:
-        """Leave the tick by an exception that nothing catches, the next time that it passes this place."""
+    def fail_at(self, label: str) -> None:
+        """Raise SystemExit, which nothing catches, the next time that the service passes this failpoint."""
 
         def crash(passed: str) -> None:
             if passed == label:
@@ -171,8 +171,8 @@ class World:
 
         self.services.crash = crash
 
-    def person(self, role: Role, name: str) -> TestClient:
-        """A client with a token of its own."""
+    def new_user(self, role: Role, name: str) -> TestClient:
+        """A client with a new API token."""
         text = new_person_token()
         parsed = parse_token(text)
         assert parsed is not None
@@ -181,7 +181,7 @@ class World:
         return self.new_client(text)
 
     def submit(self, **changes: Any) -> str:
-        """A job; its id."""
+        """Submit a job and return its id."""
         answer = self.client.post("/v1/jobs", json={**SPEC, **changes})
         assert answer.status_code == 201, answer.text
         return str(answer.json()["id"])
@@ -189,16 +189,16 @@ class World:
     def job(self, job_id: str) -> dict[str, Any]:
         answer = self.client.get(f"/v1/jobs/{job_id}")
         assert answer.status_code == 200, answer.text
-        found: dict[str, Any] = answer.json()
-        return found
+        job: dict[str, Any] = answer.json()
+        return job
 
-    def sweep(self) -> None:
-        """A round of the housekeeper, by the service that reconciles."""
+    def run_maintenance(self) -> None:
+        """Run the maintenance task once, as the service that holds the leader lease does."""
         self.reconciler.lease.acquire(self.clock())
         MaintenanceTask(self.services, self.reconciler.lease).run_once()
 
-    def post(self, sender: Sender | None = None) -> int:
-        """A round of the webhooks, by the service that reconciles; how many messages were tried."""
+    def deliver_webhooks(self, sender: Sender | None = None) -> int:
+        """Run the webhook dispatcher once and return the number of messages that it tried to send."""
         self.reconciler.lease.acquire(self.clock())
         settings = self.services.settings
         made = sender or Sender(settings.webhook_allowed_hosts, self.services.resolver, seconds=1.0)
@@ -216,15 +216,15 @@ class World:
         return RunLayout(self.settings.runs / job_id).attempt(attempt)
 
     def worker(self, job_id: str) -> "FakeWorker":
-        """The worker of the job's current attempt, with the token that it would find."""
+        """The worker of the job's current attempt, with the token in its folder."""
         attempt = self.job(job_id)["attempt"]
         token = self.folder(job_id, attempt["number"]).token.read_text().strip()
         return FakeWorker(self.new_client(token), attempt["id"], self)
 
     def start(self, job_id: str) -> "FakeWorker":
-        """Bring a queued job to running."""
+        """Submit a queued job to the scheduler and let its worker claim it."""
         self.tick()
-        self.scheduler.say("running")
+        self.scheduler.set_states("running")
         worker = self.worker(job_id)
         worker.execution = worker.claim().json()["execution"]
         assert self.status(job_id) == "running"
@@ -232,7 +232,7 @@ class World:
 
 
 class FakeWorker:
-    """Speaks the worker's side of the protocol."""
+    """The worker's side of the protocol."""
 
     def __init__(self, client: TestClient, attempt_id: str, world: World):
         self.client = client
@@ -240,15 +240,15 @@ class FakeWorker:
         self.execution = 1
         self._world = world
 
-    def post(self, what: str, body: Any) -> Any:
-        return self.client.post(f"/v1/attempts/{self.attempt_id}/{what}", json=body)
+    def post(self, route: str, body: Any) -> Any:
+        return self.client.post(f"/v1/attempts/{self.attempt_id}/{route}", json=body)
 
     def claim(self, nonce: str = "nonce-0001", scheduler_id: str | None = None) -> Any:
         return self.post("claim", {"nonce": nonce, "host": "node1", "pid": 7, "scheduler_id": scheduler_id})
 
     def metrics(self, points: Sequence[tuple[str, int, Any]], *, resumed: int = 0, **extra: Any) -> Any:
-        told = [{"key": k, "step": s, "value": v, "time": self._world.clock().isoformat()} for k, s, v in points]
-        body = {"execution": self.execution, "resumed_from_step": resumed, "points": told, **extra}
+        sent = [{"key": k, "step": s, "value": v, "time": self._world.clock().isoformat()} for k, s, v in points]
+        body = {"execution": self.execution, "resumed_from_step": resumed, "points": sent, **extra}
         return self.post("metrics", body)
 
     def log(self, rank: str, offset: int, data: bytes) -> Any:
@@ -272,9 +272,9 @@ class FakeWorker:
         return self.post("finish", body)
 
     def end(self, reason: str, **extra: Any) -> None:
-        """The last word, and the processes are gone."""
+        """Report the exit, and let the scheduler's jobs end."""
         assert self.finish(reason, **extra).status_code == 200
-        self._world.scheduler.say("ended")
+        self._world.scheduler.set_states("ended")
 
 
 SPEC: dict[str, Any] = {

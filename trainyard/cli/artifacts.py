@@ -9,7 +9,7 @@ from trainyard.cli.failures import UsageError
 from trainyard.cli.output import age, emit, say, show_all, size
 from trainyard.cli.session import JobArgument, JsonOption, client_of, find_job
 from trainyard.client import Client
-from trainyard.contract.wire.resources import ArtifactResource
+from trainyard.contract.wire.files import ArtifactResource
 
 
 def artifacts(

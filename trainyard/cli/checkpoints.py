@@ -26,7 +26,8 @@ from trainyard.cli.watching import watch
 from trainyard.client import Client, NotFoundError, TrainyardError
 from trainyard.client.download import Progress as Told
 from trainyard.contract.spec.training_spec import LOOP_TASKS
-from trainyard.contract.wire.resources import TERMINAL, CheckpointResource, JobResource
+from trainyard.contract.wire.files import CheckpointResource
+from trainyard.contract.wire.jobs import TERMINAL, JobResource
 
 
 def checkpoints(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from trainyard.cli.output import say, size, table
 from trainyard.client import Client
-from trainyard.contract.wire.resources import JobResource
+from trainyard.contract.wire.jobs import JobResource
 
 
 def comm_check_of(client: Client, job: JobResource) -> Mapping[str, Any] | None:

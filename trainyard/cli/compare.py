@@ -15,9 +15,9 @@ from trainyard.cli.output import complain, emit, fits, number, say, status_text,
 from trainyard.cli.session import JsonOption, SweepOption, client_of, find_jobs
 from trainyard.cli.sweep import find_sweep
 from trainyard.client import Client, NotFoundError
-from trainyard.contract.spec.spec_diff import differences, flat
+from trainyard.contract.spec.spec_diff import differing_paths, flatten
 from trainyard.contract.wire.curves import AXIS_COLUMNS, CurveAxis, MetricsResource, Series
-from trainyard.contract.wire.resources import TERMINAL, JobResource
+from trainyard.contract.wire.jobs import TERMINAL, JobResource
 
 _PREFERRED = ("eval/loss", "train/loss")
 _AT_ONCE = 20
@@ -52,7 +52,7 @@ def compare(
         found = _metrics(client, jobs, keys or (), x)
     if keys and all(job.status in TERMINAL for job in jobs):
         _require_some(jobs, found, keys)
-    differing = differences([flat(job.spec) for job in jobs])
+    differing = differing_paths([flatten(job.spec) for job in jobs])
     if as_json:
         for job, metrics in zip(jobs, found, strict=True):
             emit(_plain(job, differing, metrics))
@@ -111,7 +111,7 @@ def _metrics(client: Client, jobs: Sequence[JobResource], keys: Sequence[str], x
 
 
 def _fields(jobs: Sequence[JobResource], differing: Sequence[str]) -> list[Field]:
-    specs = [flat(job.spec) for job in jobs]
+    specs = [flatten(job.spec) for job in jobs]
     return [(path, [str(spec.get(path, "-")) for spec in specs]) for path in differing]
 
 
@@ -152,7 +152,7 @@ def _series(metrics: MetricsResource, key: str) -> Series | None:
 
 
 def _plain(job: JobResource, differing: list[str], metrics: MetricsResource) -> dict[str, Any]:
-    specs = flat(job.spec)
+    specs = flatten(job.spec)
     return {
         "job_id": job.id,
         "name": job.name,

@@ -7,7 +7,7 @@ from typing import get_args
 import typer
 
 from trainyard.client import Client
-from trainyard.contract.wire.resources import JobStatus
+from trainyard.contract.wire.jobs import JobStatus
 
 _OFFERED = 50
 

@@ -17,12 +17,12 @@ from trainyard.cli.failures import FAILED
 from trainyard.cli.output import emit, say
 from trainyard.cli.session import JsonOption, client_of
 from trainyard.client import AuthenticationError, Client, TrainyardError
-from trainyard.contract.wire.diagnostics import Finding, bad, fine, worth
+from trainyard.contract.wire.diagnostics import Finding, error_finding, ok_finding, warning_finding
 
 _SECONDS = 60.0
 _MOST_SKEW = 5.0
 _OLDEST_SNAPSHOT = 300.0
-_SIGNS = {"ok": "ok", "warning": "warning", "wrong": "WRONG"}
+_SIGNS = {"ok": "ok", "warning": "warning", "error": "ERROR"}
 
 
 def doctor(ctx: typer.Context, as_json: JsonOption = False) -> None:
@@ -37,7 +37,7 @@ def doctor(ctx: typer.Context, as_json: JsonOption = False) -> None:
     wrong = False
     with client_of(ctx) as client:
         for finding in _examine(client):
-            wrong |= finding.state == "wrong"
+            wrong |= finding.state == "error"
             if as_json:
                 emit(finding)
             else:
@@ -47,7 +47,7 @@ def doctor(ctx: typer.Context, as_json: JsonOption = False) -> None:
 
 
 def _examine(client: Client) -> Iterator[Finding]:
-    yield fine("client", f"trainyard {__version__} with Python {sys.version.split()[0]}")
+    yield ok_finding("client", f"trainyard {__version__} with Python {sys.version.split()[0]}")
     answered = False
     for finding in _way_to_service(client):
         answered = answered or (finding.name == "service" and finding.state == "ok")
@@ -58,7 +58,7 @@ def _examine(client: Client) -> Iterator[Finding]:
             yield from _look("--scheduler")
     elif os.environ.get("TRAINYARD_URL"):
         told = f"not looked at: TRAINYARD_URL says that the service is {client.url}, and it does not answer"
-        yield worth("here", told, "unset TRAINYARD_URL to examine the settings of this shell")
+        yield warning_finding("here", told, "unset TRAINYARD_URL to examine the settings of this shell")
     elif client.local:
         yield from _service_side()
 
@@ -68,9 +68,9 @@ def _as_the_service_sees_it(client: Client) -> Iterator[Finding]:
         findings = client.doctor().findings
     except TrainyardError as error:
         told = f"the service does not say what it sees of itself: {error.message}"
-        yield worth("itself", told, "ask with an administrator's token, or run this on its machine")
+        yield warning_finding("itself", told, "ask with an administrator's token, or run this on its machine")
         return
-    yield fine("itself", "what follows is what the service sees of its own settings")
+    yield ok_finding("itself", "what follows is what the service sees of its own settings")
     yield from findings
 
 
@@ -79,16 +79,18 @@ def _way_to_service(client: Client) -> Iterator[Finding]:
         answer = httpx.get(f"{client.url}/readyz", timeout=10.0, trust_env=not client.local)
     except httpx.HTTPError as error:
         told = f"{client.url} does not answer: {error or type(error).__name__}"
-        yield bad("service", told, "start it with: trainyard serve; or set TRAINYARD_URL")
+        yield error_finding("service", told, "start it with: trainyard serve; or set TRAINYARD_URL")
         return
     if not _is_ours(answer):
         told = f"{client.url} answers {answer.status_code}, with something that is not Trainyard's"
-        yield bad("service", told, "set TRAINYARD_URL to the service's address; is a proxy in between?")
+        yield error_finding("service", told, "set TRAINYARD_URL to the service's address; is a proxy in between?")
         return
     if answer.status_code == 200:
-        yield fine("service", f"{client.url} is ready")
+        yield ok_finding("service", f"{client.url} is ready")
     else:
-        yield bad("service", f"{client.url} answers {answer.status_code}: {answer.text[:200]}", "mend what it names")
+        yield error_finding(
+            "service", f"{client.url} answers {answer.status_code}: {answer.text[:200]}", "mend what it names"
+        )
     yield clock_finding(answer.headers.get("date"), datetime.now(UTC))
 
 
@@ -105,21 +107,23 @@ def clock_finding(date: str | None, now: datetime) -> Finding:
     try:
         skew = abs((parsedate_to_datetime(date or "") - now).total_seconds())
     except (TypeError, ValueError):
-        return worth("time", "the service does not say what time it is", "is a proxy in between?")
+        return warning_finding("time", "the service does not say what time it is", "is a proxy in between?")
     if skew > _MOST_SKEW:
-        return worth("time", f"the service's clock differs by {skew:.0f} s", "run NTP or chrony on both machines")
-    return fine("time", "the service's clock agrees with this machine's")
+        return warning_finding(
+            "time", f"the service's clock differs by {skew:.0f} s", "run NTP or chrony on both machines"
+        )
+    return ok_finding("time", "the service's clock agrees with this machine's")
 
 
 def _with_the_token(client: Client) -> Iterator[Finding]:
     try:
         own = client.whoami()
     except TrainyardError as error:
-        yield bad("you", error.message, "set TRAINYARD_TOKEN to a token from: trainyard tokens create NAME")
+        yield error_finding("you", error.message, "set TRAINYARD_TOKEN to a token from: trainyard tokens create NAME")
         if isinstance(error, AuthenticationError):
             return
     else:
-        yield fine("you", f"a token of {own.name} with the role {own.role}")
+        yield ok_finding("you", f"a token of {own.name} with the role {own.role}")
     yield _cluster(client)
     yield from _as_the_service_sees_it(client)
 
@@ -128,20 +132,26 @@ def _cluster(client: Client) -> Finding:
     try:
         found = client.cluster()
     except TrainyardError as error:
-        return worth("cluster", error.message, "see the service's log")
+        return warning_finding("cluster", error.message, "see the service's log")
     if found.error:
-        return bad("cluster", f"the scheduler does not answer: {found.error}", "is it up? see the service's log")
+        return error_finding(
+            "cluster", f"the scheduler does not answer: {found.error}", "is it up? see the service's log"
+        )
     if found.age_seconds is None or found.age_seconds > _OLDEST_SNAPSHOT:
-        return worth("cluster", "there is no recent answer of the scheduler", "does the reconciler run? see its log")
-    return fine("cluster", f"{found.backend}; asked {found.age_seconds:.0f} s ago")
+        return warning_finding(
+            "cluster", "there is no recent answer of the scheduler", "does the reconciler run? see its log"
+        )
+    return ok_finding("cluster", f"{found.backend}; asked {found.age_seconds:.0f} s ago")
 
 
 def _service_side() -> Iterator[Finding]:
     chosen = sorted(name for name in os.environ if name.startswith("TRAINYARD_"))
     told = f"set here: {', '.join(chosen)}" if chosen else "no TRAINYARD_* is set here, so they are the defaults"
-    yield fine("here", f"no service answers; what follows is about the settings of this shell ({told})")
+    yield ok_finding("here", f"no service answers; what follows is about the settings of this shell ({told})")
     if find_spec("service") is None:
-        yield worth("here", "the service is not installed here", "run this on the machine of the service as well")
+        yield warning_finding(
+            "here", "the service is not installed here", "run this on the machine of the service as well"
+        )
         return
     yield from _look()
 
@@ -152,10 +162,12 @@ def _look(*options: str) -> Iterator[Finding]:
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        yield bad("here", f"looking took more than {_SECONDS:.0f} s", "is the shared filesystem or Slurm stuck?")
+        yield error_finding(
+            "here", f"looking took more than {_SECONDS:.0f} s", "is the shared filesystem or Slurm stuck?"
+        )
         return
     lines = [line for line in answer.stdout.splitlines() if line.startswith("{")]
     yield from (Finding.model_validate(json.loads(line)) for line in lines)
     if answer.returncode not in (0, 1) or not lines:
         told = (answer.stderr.strip().splitlines() or ["no reason given"])[-1]
-        yield bad("settings", told, "mend the TRAINYARD_* setting that it names")
+        yield error_finding("settings", told, "mend the TRAINYARD_* setting that it names")

@@ -6,7 +6,7 @@ import typer
 
 from trainyard.cli.output import age, duration, emit, emit_all, say, show_all, write
 from trainyard.cli.session import JobArgument, JsonOption, client_of, find_job
-from trainyard.contract.wire.resources import AttemptResource, EventResource
+from trainyard.contract.wire.jobs import AttemptResource, EventResource
 
 
 def events(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:

@@ -27,7 +27,7 @@ from trainyard.cli.output import (
 from trainyard.cli.session import JobArgument, JsonOption, SweepOption, client_of, find_job
 from trainyard.cli.sweep import find_sweep
 from trainyard.cli.watching import error_lines
-from trainyard.contract.wire.resources import JobResource
+from trainyard.contract.wire.jobs import JobResource
 
 
 def list_jobs(

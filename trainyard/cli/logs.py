@@ -13,7 +13,7 @@ from trainyard.cli.output import complain, emit, write
 from trainyard.cli.session import JobArgument, JsonOption, client_of, find_job
 from trainyard.client import Client, LogChunk, NotFoundError, TrainyardError
 from trainyard.client.retry import backoff, is_passing
-from trainyard.contract.wire.resources import TERMINAL, JobResource
+from trainyard.contract.wire.jobs import TERMINAL, JobResource
 
 POLL_SECONDS = 1.0
 PATIENCE_SECONDS = 3600.0

@@ -10,7 +10,7 @@ from trainyard.cli.output import complain, duration, emit, measured, number, say
 from trainyard.cli.session import JobsArgument, JsonOption, client_of, find_jobs
 from trainyard.client import Client, NotFoundError
 from trainyard.contract.wire.curves import AXIS_COLUMNS, CurveAxis, MetricsResource, Series
-from trainyard.contract.wire.resources import TERMINAL, JobResource
+from trainyard.contract.wire.jobs import TERMINAL, JobResource
 
 _DRAWN_POINTS = 400
 _FEWEST_POINTS = 10

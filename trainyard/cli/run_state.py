@@ -5,15 +5,10 @@ from typing import Any
 
 from trainyard.cli.output import duration, number, one_line
 from trainyard.client.stream import StreamEvent
+from trainyard.contract.wire.files import CheckpointResource
+from trainyard.contract.wire.jobs import EventResource, JobProgress, JobResource
 from trainyard.contract.wire.reports import Progress
-from trainyard.contract.wire.resources import (
-    CheckpointResource,
-    EventResource,
-    JobProgress,
-    JobResource,
-    MetricsUpdate,
-    StatusUpdate,
-)
+from trainyard.contract.wire.stream_events import MetricsUpdate, StatusUpdate
 
 SHOWN = {"train/loss": "loss", "eval/loss": "eval loss", "eval/accuracy": "accuracy"}
 

@@ -8,7 +8,7 @@ import typer
 from trainyard.cli.completing import complete_job, complete_spec, complete_sweep
 from trainyard.cli.failures import UsageError, note
 from trainyard.client import Client, NotFoundError
-from trainyard.contract.wire.resources import JobResource
+from trainyard.contract.wire.jobs import JobResource
 
 JobArgument = Annotated[
     str,

@@ -14,9 +14,9 @@ from trainyard.cli.failures import UsageError
 from trainyard.client import Client, NotFoundError
 from trainyard.contract.problems import Problem, SpecError
 from trainyard.contract.spec.field_types import is_text
-from trainyard.contract.spec.templates import code_folder, put
-from trainyard.contract.spec.training_spec import given_up
-from trainyard.contract.spec.user_code import wanted_files
+from trainyard.contract.spec.templates import code_folder, set_path
+from trainyard.contract.spec.training_spec import excluded_by
+from trainyard.contract.spec.user_code import expected_code_files
 from trainyard.contract.spec.yaml_loader import load_yaml
 
 _NO_FIELDS = "the spec must be a mapping of fields, like those of: trainyard templates digits_ddp"
@@ -60,8 +60,8 @@ def change(document: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
         if not equals or not all(path.split(".")):
             raise UsageError(f"--set takes path=value, like optimizer.lr=1e-3; not {setting!r}")
         chosen[path] = read_value("--set", setting, value, path)
-        put(document, path, chosen[path])
-    return document | given_up(chosen)
+        set_path(document, path, chosen[path])
+    return document | excluded_by(chosen)
 
 
 def read_value(option: str, given: str, text: str, path: str) -> Any:
@@ -82,7 +82,7 @@ def read_value(option: str, given: str, text: str, path: str) -> Any:
 
 def find_code(document: dict[str, Any], source: str) -> Path | None:
     """The folder to upload where nobody named one: the spec file's own, or the presets', if the program is in it."""
-    wanted = wanted_files(document.get("task"), document.get("target"), document.get("argv"))
+    wanted = expected_code_files(document.get("task"), document.get("target"), document.get("argv"))
     if document.get("code") is not None:
         return None
     spec = Path(source)

@@ -11,7 +11,7 @@ from trainyard.cli.output import emit, say
 from trainyard.cli.session import JobsArgument, JsonOption, WatchOption, client_of, find_jobs
 from trainyard.cli.watching import watch
 from trainyard.client import Client, TrainyardError
-from trainyard.contract.wire.resources import TERMINAL, JobResource
+from trainyard.contract.wire.jobs import TERMINAL, JobResource
 
 _LOOK_SECONDS = 1.0
 

@@ -14,8 +14,8 @@ from trainyard.cli.output import age, complain, emit, emit_all, number, say, sta
 from trainyard.cli.session import LOOKED_AT, ForceOption, JsonOption, KeyOption, SpecArgument, abbreviates, client_of
 from trainyard.cli.specs import CodeOption, find_code, read_spec, read_value
 from trainyard.client import Client, ConflictError, NotFoundError
-from trainyard.contract.spec.training_spec import given_up
-from trainyard.contract.wire.resources import TERMINAL
+from trainyard.contract.spec.training_spec import excluded_by
+from trainyard.contract.wire.jobs import TERMINAL
 from trainyard.contract.wire.sweeps import SweepDetail
 
 _WHICH = "Id, unique start or end of one (4 characters), a name (its newest sweep), or `last`."
@@ -55,7 +55,7 @@ def sweep(
     axes = parse_grid(grid)
     with client_of(ctx) as client:
         document = read_spec(client, source, settings or [])
-        document |= given_up(axes)
+        document |= excluded_by(axes)
         if folder := code or find_code(document, source):
             document["code"] = client.upload(folder)
         made = client.submit_sweep(

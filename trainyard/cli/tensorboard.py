@@ -12,7 +12,7 @@ from trainyard.cli.failures import UsageError
 from trainyard.cli.output import complain, emit, say
 from trainyard.cli.session import JobsArgument, JsonOption, client_of, find_job
 from trainyard.client import Client
-from trainyard.contract.wire.resources import JobResource
+from trainyard.contract.wire.jobs import JobResource
 
 
 def tensorboard(

@@ -14,7 +14,7 @@ from trainyard.cli.failures import CANCELLED, FAILED, INTERRUPTED
 from trainyard.cli.output import complain, console, emit, one_line, say
 from trainyard.cli.run_state import JOINT, RunState
 from trainyard.client import Client, StreamEvent, TrainyardError
-from trainyard.contract.wire.resources import JobResource
+from trainyard.contract.wire.jobs import JobResource
 
 PLAIN_INTERVAL = 5.0
 """Seconds between two lines of progress where there is no terminal."""

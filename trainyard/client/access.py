@@ -18,7 +18,7 @@ from trainyard.contract.wire.access import (
     TokenResource,
     WebhookResource,
 )
-from trainyard.contract.wire.resources import Page
+from trainyard.contract.wire.pages import Page
 
 M = TypeVar("M", bound=BaseModel)
 

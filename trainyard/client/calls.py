@@ -6,7 +6,7 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from trainyard.client import curves, requests
 from trainyard.client.wire import Request
-from trainyard.contract.wire.resources import Page
+from trainyard.contract.wire.pages import Page
 
 P = ParamSpec("P")
 T = TypeVar("T")

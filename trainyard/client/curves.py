@@ -6,7 +6,7 @@ from typing import Any
 
 from trainyard.client.wire import Request, given, job_path, model, page, several
 from trainyard.contract.wire.curves import ComparisonResource, CurveAxis, MetricsResource, PointResource
-from trainyard.contract.wire.resources import Page
+from trainyard.contract.wire.pages import Page
 
 Keys = str | Sequence[str]
 """One or several; a text is one, not its letters."""

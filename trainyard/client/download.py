@@ -20,7 +20,8 @@ from trainyard.client.errors import (
     error_of,
 )
 from trainyard.client.retry import ATTEMPTS, backoff, is_passing
-from trainyard.contract.wire.resources import FileResource, JobResource
+from trainyard.contract.wire.files import FileResource
+from trainyard.contract.wire.jobs import JobResource
 
 Progress = Callable[[str, int, int], None]
 """Told of a file: its path, the bytes that are there, and how many it has."""

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from trainyard.contract.local_paths import is_loopback
 from trainyard.contract.problems import Problem
-from trainyard.contract.wire.resources import ErrorEnvelope
+from trainyard.contract.wire.pages import ErrorEnvelope
 
 
 class TrainyardError(Exception):

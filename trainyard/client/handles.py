@@ -6,7 +6,8 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 from trainyard.client import curves, requests
 from trainyard.client.calls import Described, Sends, SendsAsync, collected
 from trainyard.client.wire import Request
-from trainyard.contract.wire.resources import JobResource, Page
+from trainyard.contract.wire.jobs import JobResource
+from trainyard.contract.wire.pages import Page
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -16,22 +16,13 @@ from trainyard.client.ids import segment
 from trainyard.client.packing import CodeArchive
 from trainyard.client.wire import JSON, Request, given, job_path, model, page, time_text, whole
 from trainyard.contract.spec.templates import Template
-from trainyard.contract.spec.training_spec import given_up
+from trainyard.contract.spec.training_spec import excluded_by
 from trainyard.contract.wire.cluster import ClusterResource
-from trainyard.contract.wire.diagnostics import Examination
+from trainyard.contract.wire.diagnostics import DiagnosticsReport
+from trainyard.contract.wire.files import ArtifactResource, CheckpointResource, FileResource, UsageResource
+from trainyard.contract.wire.jobs import AttemptResource, EventResource, JobResource, ProfileRequest, ScriptResource
+from trainyard.contract.wire.pages import Page
 from trainyard.contract.wire.plans import AskResource, PlanResource
-from trainyard.contract.wire.resources import (
-    ArtifactResource,
-    AttemptResource,
-    CheckpointResource,
-    EventResource,
-    FileResource,
-    JobResource,
-    Page,
-    ProfileRequest,
-    ScriptResource,
-    UsageResource,
-)
 from trainyard.contract.wire.sweeps import SweepDetail, SweepResource
 
 
@@ -271,7 +262,7 @@ def fork_spec(source: JobResource, step: int | None) -> dict[str, Any]:
 
 def changed(spec: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """The spec with these fields replaced."""
-    return {**spec, **given_up(changes), **changes}
+    return {**spec, **excluded_by(changes), **changes}
 
 
 def checkpoints(job_id: str) -> Request[Page[CheckpointResource]]:
@@ -316,9 +307,9 @@ def template(name: str) -> Request[Template]:
     return Request("GET", f"/v1/templates/{segment(name, 'template')}", model(Template))
 
 
-def doctor() -> Request[Examination]:
+def doctor() -> Request[DiagnosticsReport]:
     """What the service sees of its own installation."""
-    return Request("GET", "/v1/doctor", model(Examination))
+    return Request("GET", "/v1/doctor", model(DiagnosticsReport))
 
 
 def cluster() -> Request[ClusterResource]:

@@ -9,10 +9,9 @@ from trainyard.client.errors import TrainyardError
 from trainyard.client.retry import backoff, is_passing
 from trainyard.client.sse import RawEvent, SseDecoder
 from trainyard.client.wire import Request
-from trainyard.contract.wire.resources import (
-    TERMINAL,
-    CheckpointResource,
-    EventResource,
+from trainyard.contract.wire.files import CheckpointResource
+from trainyard.contract.wire.jobs import TERMINAL, EventResource
+from trainyard.contract.wire.stream_events import (
     JobMetricsUpdate,
     JobStatusUpdate,
     LogUpdate,

@@ -31,7 +31,9 @@ from trainyard.client.settings import connection
 from trainyard.client.stream import StreamCursor, StreamEvent
 from trainyard.client.waiting import ANSWER_SECONDS, CONNECT_SECONDS, STREAM_TIMEOUT, Wait
 from trainyard.client.wire import Request, following
-from trainyard.contract.wire.resources import CheckpointResource, JobResource, Page
+from trainyard.contract.wire.files import CheckpointResource
+from trainyard.contract.wire.jobs import JobResource
+from trainyard.contract.wire.pages import Page
 
 T = TypeVar("T")
 

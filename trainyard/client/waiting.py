@@ -6,7 +6,7 @@ import httpx
 
 from trainyard.client.errors import TrainyardError, WaitTimeoutError
 from trainyard.client.retry import is_passing
-from trainyard.contract.wire.resources import TERMINAL, JobResource
+from trainyard.contract.wire.jobs import TERMINAL, JobResource
 
 ANSWER_SECONDS = 30.0
 CONNECT_SECONDS = 5.0

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from trainyard.client.errors import TrainyardError, not_trainyard
 from trainyard.client.ids import segment
 from trainyard.contract.base import wire_time
-from trainyard.contract.wire.resources import Page
+from trainyard.contract.wire.pages import Page
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)

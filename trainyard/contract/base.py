@@ -8,25 +8,25 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, StringConstraints
 
 
-def no_bool(value: Any) -> Any:
+def reject_bool(value: Any) -> Any:
     """For numbers: Python takes True for 1, a spec does not."""
     if isinstance(value, bool):
         raise ValueError("must be a number, not true or false")
     return value
 
 
-Int = Annotated[int, BeforeValidator(no_bool)]
+Int = Annotated[int, BeforeValidator(reject_bool)]
 """A whole number; a string of digits is one (YAML is not lax where people are), a boolean is not."""
 
-Float = Annotated[float, BeforeValidator(no_bool), Field(allow_inf_nan=False)]
+Float = Annotated[float, BeforeValidator(reject_bool), Field(allow_inf_nan=False)]
 """A finite number; YAML reads `1e-4` as a string, so strings that are numbers are taken."""
 
 # The bounds stand before the validator: only there do they reach the JSON schema.
-PositiveInt = Annotated[int, Field(ge=1, le=2**53), BeforeValidator(no_bool)]
-NonNegativeInt = Annotated[int, Field(ge=0, le=2**53), BeforeValidator(no_bool)]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(no_bool)]
-NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(no_bool)]
-Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), BeforeValidator(no_bool)]
+PositiveInt = Annotated[int, Field(ge=1, le=2**53), BeforeValidator(reject_bool)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=2**53), BeforeValidator(reject_bool)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(reject_bool)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(reject_bool)]
+Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), BeforeValidator(reject_bool)]
 
 _CONTROL_FREE = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"
 
@@ -42,7 +42,7 @@ ConstraintName = Annotated[str, StringConstraints(min_length=1, max_length=128, 
 
 AnyFloat = Annotated[
     float,
-    BeforeValidator(no_bool),
+    BeforeValidator(reject_bool),
     PlainSerializer(
         lambda v: v if math.isfinite(v) else "NaN" if math.isnan(v) else "Infinity" if v > 0 else "-Infinity",
         return_type=float | str,
@@ -55,19 +55,19 @@ AnyFloat = Annotated[
 _NUMBER = re.compile(r"\s*[-+]?[0-9.]+([eE][-+]?[0-9]+)?\s*")
 
 
-def storable(value: Any) -> Any:
+def sanitize(value: Any) -> Any:
     """JSON data in which every text can be stored: no database has a place for a NUL or half a character."""
     if isinstance(value, str):
         return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
     if isinstance(value, dict):
-        return {storable(key): storable(item) for key, item in value.items()}
-    return [storable(item) for item in value] if isinstance(value, list) else value
+        return {sanitize(key): sanitize(item) for key, item in value.items()}
+    return [sanitize(item) for item in value] if isinstance(value, list) else value
 
 
-SaidText = Annotated[str, BeforeValidator(storable)]
+SanitizedText = Annotated[str, BeforeValidator(sanitize)]
 """What a program said, whatever that was: it is kept as far as it can be, and never a reason to refuse a report."""
 
-SaidData = Annotated[dict[str, Any], BeforeValidator(storable)]
+SanitizedData = Annotated[dict[str, Any], BeforeValidator(sanitize)]
 
 
 def wire_time(time: datetime) -> str:
@@ -75,14 +75,14 @@ def wire_time(time: datetime) -> str:
     return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def no_number(value: Any) -> Any:
+def reject_number(value: Any) -> Any:
     """For times: seconds since 1970 are none here."""
     if isinstance(value, (int, float)) or (isinstance(value, str) and _NUMBER.fullmatch(value)):
         raise ValueError("must be a time such as 2026-01-01T12:00:00Z, not a number")
     return value
 
 
-Timestamp = Annotated[datetime, BeforeValidator(no_number), PlainSerializer(wire_time, when_used="json")]
+Timestamp = Annotated[datetime, BeforeValidator(reject_number), PlainSerializer(wire_time, when_used="json")]
 """An aware UTC time; RFC 3339 with milliseconds on the wire."""
 
 

@@ -1,6 +1,6 @@
-"""What is wrong with a document, said so that its writer can mend it: the field's path and a sentence."""
+"""Validation problems: the path of a field, and a sentence that explains what to change. Pure functions."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from typing import Any, get_args
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from trainyard.contract.validation_messages import words_of
+from trainyard.contract.validation_messages import describe_error
 
 _UNION_TAGS = {
     "model": {"hf", "gpt", "convnet", "mlp"},
@@ -16,6 +16,8 @@ _UNION_TAGS = {
     "targets": {"auto", "names"},
     "micro_size": {"int", "literal['auto']", "constrained-int"},
 }
+
+_FEW_NAMES = 20
 
 
 class Problem(BaseModel):
@@ -62,7 +64,7 @@ def _path(loc: tuple[int | str, ...]) -> str:
 
 def _message(detail: ErrorDetails, model: type[BaseModel] | None) -> str:
     if detail["type"] != "extra_forbidden":
-        return words_of(detail)
+        return describe_error(detail)
     near = _nearest(detail, model) if model else None
     return "unknown field" + (f"; did you mean `{near}`?" if near else "")
 
@@ -112,3 +114,14 @@ def _tags(model: type[BaseModel]) -> set[Any]:
 
 def _names(model: type[BaseModel]) -> list[str]:
     return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def nearest_names(name: str, names: Collection[str], count: int = 5) -> str:
+    """Return suggestions for an unknown name, for a message: all names if there are at most 20, else the `count` most
+    similar ones, or the first `count` if none is similar."""
+    ordered = list(names)
+    if len(ordered) <= _FEW_NAMES:
+        return ", ".join(ordered)
+    near = get_close_matches(name, ordered, n=count, cutoff=0.3) or ordered[:count]
+    more = f" and {len(ordered) - len(near)} more" if len(ordered) > len(near) else ""
+    return ", ".join(near) + more

@@ -4,26 +4,26 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-RANK = r"^(launch|\d{1,6})$"
-PERSON = r"^[A-Za-z0-9][A-Za-z0-9._@+-]*$"
-FIELD_PATH = r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$"
-DIGEST = r"^sha256:[0-9a-f]{64}$"
-VARIABLE = r"^[A-Z_][A-Z0-9_]*$"
-SLURM_ID = r"^[1-9][0-9]{0,9}$"
-SCHEDULER_ID = r"^[0-9]{1,20}$"
-NODE_LIST = r"^[A-Za-z0-9][A-Za-z0-9._,\[\]-]{0,999}$"
-EVENT_TYPE = r"^[a-z_]{1,64}$"
+RANK_PATTERN = r"^(launch|\d{1,6})$"
+USER_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@+-]*$"
+FIELD_PATH_PATTERN = r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$"
+DIGEST_PATTERN = r"^sha256:[0-9a-f]{64}$"
+VARIABLE_PATTERN = r"^[A-Z_][A-Z0-9_]*$"
+SLURM_ID_PATTERN = r"^[1-9][0-9]{0,9}$"
+SCHEDULER_ID_PATTERN = r"^[0-9]{1,20}$"
+NODE_LIST_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._,\[\]-]{0,999}$"
+EVENT_TYPE_PATTERN = r"^[a-z_]{1,64}$"
 
-FORMS = {
-    RANK: "must be the number of a rank, such as 0, or `launch` for the launcher",
-    PERSON: "must begin with a letter or a digit, and have only letters, digits and `. _ @ + -`",
-    FIELD_PATH: "must be the path of a field, such as `optimizer.lr`",
-    DIGEST: "must be `sha256:` and 64 hexadecimal digits",
-    VARIABLE: "must be a name in capitals, such as `HF_HOME`",
-    SLURM_ID: "must be the number of a Slurm job",
-    SCHEDULER_ID: "must be a number of the scheduler's",
-    NODE_LIST: "must be a list of nodes as Slurm writes it, such as `node[01-04],gpu7`",
-    EVENT_TYPE: "must have only small letters and underscores, 64 at most",
+PATTERN_MESSAGES = {
+    RANK_PATTERN: "must be the number of a rank, such as 0, or `launch` for the launcher",
+    USER_NAME_PATTERN: "must begin with a letter or a digit, and have only letters, digits and `. _ @ + -`",
+    FIELD_PATH_PATTERN: "must be the path of a field, such as `optimizer.lr`",
+    DIGEST_PATTERN: "must be `sha256:` and 64 hexadecimal digits",
+    VARIABLE_PATTERN: "must be a name in capitals, such as `HF_HOME`",
+    SLURM_ID_PATTERN: "must be the number of a Slurm job",
+    SCHEDULER_ID_PATTERN: "must be a number of the scheduler's",
+    NODE_LIST_PATTERN: "must be a list of nodes as Slurm writes it, such as `node[01-04],gpu7`",
+    EVENT_TYPE_PATTERN: "must have only small letters and underscores, 64 at most",
 }
 """What a text must be that has not the form of a pattern. A pattern that only bounds the characters needs no line."""
 
@@ -50,11 +50,11 @@ _OF_TYPE = {
 _SUBJECT = re.compile(r"^(Value error, |(Input|String|List|Tuple|Dictionary|Value) should )")
 
 
-def words_of(finding: Mapping[str, Any]) -> str:
+def describe_error(finding: Mapping[str, Any]) -> str:
     """One of `ValidationError.errors()` as what the field must be."""
     kind = finding["type"]
     if kind == "string_pattern_mismatch":
-        return FORMS.get(finding["ctx"]["pattern"], "holds a character that is not allowed here")
+        return PATTERN_MESSAGES.get(finding["ctx"]["pattern"], "holds a character that is not allowed here")
     if kind in _OF_TYPE:
         return _OF_TYPE[kind]
     message = _SUBJECT.sub(lambda found: "must " if found[2] else "", finding["msg"])

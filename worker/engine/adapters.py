@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from trainyard.contract.closest import closest
+from trainyard.contract.problems import nearest_names
 from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.errors import RefusedError
@@ -76,7 +76,7 @@ def _matching(target: str, layers: dict[str, nn.Module]) -> list[str]:
         there = dict.fromkeys(name.rpartition(".")[2] for name in layers)
         raise RefusedError(
             f"lora.targets: `{target}` matches no layer that can be adapted",
-            f"This model has: {closest(target, there, count=20)}.",
+            f"This model has: {nearest_names(target, there, count=20)}.",
         )
     return found
 

@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 
-from trainyard.contract.closest import closest
+from trainyard.contract.problems import nearest_names
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.errors import RefusedError
 
@@ -40,7 +40,8 @@ def _matched(pattern: str, names: Collection[str]) -> list[str]:
     found = [name for name in names if fnmatchcase(name, pattern)]
     if not found:
         raise RefusedError(
-            f"trainable: `{pattern}` matches no parameter of the model", f"The closest: {closest(pattern, names)}."
+            f"trainable: `{pattern}` matches no parameter of the model",
+            f"The closest: {nearest_names(pattern, names)}.",
         )
     return found
 

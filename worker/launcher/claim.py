@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from trainyard.contract.layout import AttemptLayout, RunLayout, create_exclusive
-from trainyard.contract.validation_messages import NODE_LIST
+from trainyard.contract.validation_messages import NODE_LIST_PATTERN
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import Claim
 from worker.reporting.service_client import RefusedError, RejectedError, ServiceClient, UnavailableError
@@ -62,7 +62,7 @@ def claim_attempt(
 def _nodes(environ: Mapping[str, str]) -> str | None:
     """The job's nodes as Slurm calls them; a list too long to show is left out."""
     told = (environ.get("SLURM_JOB_NODELIST", ""), environ.get("SLURMD_NODENAME", ""))
-    return next((names for names in told if re.match(NODE_LIST, names)), None)
+    return next((names for names in told if re.match(NODE_LIST_PATTERN, names)), None)
 
 
 def _by_file(layout: AttemptLayout, launch: LaunchDocument, claim: Claim) -> Claimed | None:

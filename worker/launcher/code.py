@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
-from trainyard.contract.spec.user_code import MAX_CODE_BYTES, code_archive, needs_code
+from trainyard.contract.spec.user_code import MAX_CODE_BYTES, code_archive, runs_uploaded_file
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import Failure, FinishRecord
 
@@ -33,7 +33,7 @@ def prepare_code(layout: AttemptLayout, launch: LaunchDocument, execution: int) 
         runs = RunLayout(layout.root.parent.parent).root.parent
         unpack(code_archive(runs, launch.spec.code), launch.spec.code, layout.code)
         argv = launch.spec.argv
-        if argv and needs_code(argv) and not (layout.code / argv[0]).is_file():
+        if argv and runs_uploaded_file(argv) and not (layout.code / argv[0]).is_file():
             raise CodeError(f"argv: there is no file `{argv[0]}` in the uploaded folder")
     except (CodeError, OSError) as error:
         log.error("the code cannot be used: %s", error)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from trainyard.contract.layout import AttemptLayout
-from trainyard.contract.spec.user_code import needs_code
+from trainyard.contract.spec.user_code import runs_uploaded_file
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import EventsBatch, WorkerEvent
 from trainyard.contract.wire.spool import format_record
@@ -46,7 +46,7 @@ def tell_of_restart(layout: AttemptLayout, launch: LaunchDocument, execution: in
 
 def command(argv: Sequence[str], folder: Path) -> list[str]:
     """The program's words, as Python would be called by hand."""
-    first = str(folder / argv[0]) if needs_code(argv) else argv[0]
+    first = str(folder / argv[0]) if runs_uploaded_file(argv) else argv[0]
     return [sys.executable, first, *argv[1:]]
 
 

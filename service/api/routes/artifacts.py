@@ -11,7 +11,8 @@ from service.checkpoints.downloads import downloads, file_response
 from service.checkpoints.safe_files import list_artifacts
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import page_of
-from trainyard.contract.wire.resources import ArtifactResource, Page
+from trainyard.contract.wire.files import ArtifactResource
+from trainyard.contract.wire.pages import Page
 
 router = APIRouter(prefix="/v1/jobs/{job_id}/artifacts", tags=["artifacts"])
 

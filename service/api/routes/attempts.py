@@ -21,7 +21,7 @@ from service.api.query_params import refuse_unknown
 from service.attempts.service import Ingest, read_log
 from service.core.errors import BodyTooLargeError, InvalidRequestError
 from service.metrics.ingest.decode import decode_batch
-from trainyard.contract.validation_messages import RANK
+from trainyard.contract.validation_messages import RANK_PATTERN
 from trainyard.contract.wire.reports import (
     MAX_LOG_CHUNK,
     CheckpointReport,
@@ -37,7 +37,7 @@ worker_router = APIRouter(prefix="/v1/attempts/{aid}", tags=["worker"])
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["reports"])
 
 LOG_ANSWER = 4 * 1024 * 1024
-Rank = Annotated[str, Query(pattern=RANK, description="`0`, `1`, ... or `launch`.")]
+Rank = Annotated[str, Query(pattern=RANK_PATTERN, description="`0`, `1`, ... or `launch`.")]
 
 
 def _ingest(services: Services, aid: str) -> Ingest:

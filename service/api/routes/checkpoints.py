@@ -23,7 +23,8 @@ from service.core.errors import NotFoundError
 from service.jobs import deletion as deleting
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import checkpoint_resource, page_of
-from trainyard.contract.wire.resources import CheckpointResource, FileResource, Page
+from trainyard.contract.wire.files import CheckpointResource, FileResource
+from trainyard.contract.wire.pages import Page
 
 router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["checkpoints"])
 

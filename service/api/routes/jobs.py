@@ -48,17 +48,17 @@ from service.jobs.schemas import attempt_resource, event_resource, job_resource,
 from service.planner import service as planning
 from trainyard.contract.problems import SpecError
 from trainyard.contract.spec.yaml_loader import load_yaml
-from trainyard.contract.wire.resources import (
+from trainyard.contract.wire.jobs import (
     AttemptResource,
     EventResource,
     JobResource,
     JobStatus,
-    Page,
     ProfileRequest,
     ResolveRequest,
     RetryRequest,
     ScriptResource,
 )
+from trainyard.contract.wire.pages import Page
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 

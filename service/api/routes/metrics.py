@@ -11,7 +11,7 @@ from service.metrics.downsampling.levels import MAX_STEP
 from service.metrics.export import comparison_csv, csv_lines, point_page
 from service.metrics.queries import CurveQuery, read_curves
 from trainyard.contract.wire.curves import ComparisonResource, CurveAxis, MetricsResource, PointResource
-from trainyard.contract.wire.resources import Page
+from trainyard.contract.wire.pages import Page
 
 router = APIRouter(prefix="/v1", tags=["reports"])
 

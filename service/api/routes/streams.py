@@ -17,7 +17,7 @@ from service.streaming.broadcaster import Place
 from service.streaming.global_feed import parse_place
 from service.streaming.sources import JobNews
 from service.streaming.subscription import Following
-from trainyard.contract.validation_messages import RANK
+from trainyard.contract.validation_messages import RANK_PATTERN
 
 router = APIRouter(prefix="/v1", tags=["reports"])
 
@@ -56,7 +56,7 @@ async def stream_job(
     person: PersonDep,
     job_id: str,
     logs: bool = True,
-    rank: Annotated[str | None, Query(pattern=RANK, description="Of the logs, only this one.")] = None,
+    rank: Annotated[str | None, Query(pattern=RANK_PATTERN, description="Of the logs, only this one.")] = None,
     after: Annotated[int, Query(ge=0, le=2**62)] = 0,
     last_event_id: LastEventId = None,
 ) -> Response:

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Header, Path, Query, Response
 from service.api.dependencies import NowDep, PersonDep, ServicesDep, SweepWindowDep
 from service.jobs.schemas import page_of
 from service.sweeps import service as actions
-from trainyard.contract.wire.resources import Page
+from trainyard.contract.wire.pages import Page
 from trainyard.contract.wire.sweeps import SweepDetail, SweepRequest, SweepResource
 
 router = APIRouter(prefix="/v1/sweeps", tags=["sweeps"])

@@ -9,7 +9,7 @@ from service.api.dependencies import PersonDep
 from service.core.errors import NotFoundError
 from service.jobs.schemas import page_of
 from trainyard.contract.spec.templates import Template, load_template, template_names
-from trainyard.contract.wire.resources import Page
+from trainyard.contract.wire.pages import Page
 
 router = APIRouter(prefix="/v1/templates", tags=["templates"])
 

@@ -21,7 +21,7 @@ from service.db.access_models import AuditEntry
 from service.db.models import Token
 from service.jobs.schemas import page_of
 from trainyard.contract.wire.access import AuditResource, NewTokenResource, TokenRequest, TokenResource
-from trainyard.contract.wire.resources import Page
+from trainyard.contract.wire.pages import Page
 
 router = APIRouter(prefix="/v1/tokens", tags=["access"])
 audit_router = APIRouter(prefix="/v1/audit", tags=["access"])

@@ -5,7 +5,7 @@ from fastapi import APIRouter
 from service.api.dependencies import PersonDep, ServicesDep
 from service.maintenance.disk import free_bytes
 from service.maintenance.repository import MaintenanceRepository
-from trainyard.contract.wire.resources import UsageResource, UserUsage
+from trainyard.contract.wire.files import UsageResource, UserUsage
 
 router = APIRouter(prefix="/v1/usage", tags=["usage"])
 

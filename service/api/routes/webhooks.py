@@ -16,7 +16,7 @@ from trainyard.contract.wire.access import (
     WebhookRequest,
     WebhookResource,
 )
-from trainyard.contract.wire.resources import Page
+from trainyard.contract.wire.pages import Page
 
 router = APIRouter(prefix="/v1/webhooks", tags=["access"])
 

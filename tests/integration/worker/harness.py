@@ -14,7 +14,8 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlparse
 
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.spec.resolve import Site, resolve
+from trainyard.contract.spec.resolve import resolve
+from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.templates import fill_template
 from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.wire.launch import LaunchDocument

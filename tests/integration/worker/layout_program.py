@@ -22,7 +22,8 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.spec.resolve import Site, resolve
+from trainyard.contract.spec.resolve import resolve
+from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.wire.launch import LaunchDocument
 from worker.checkpoint.manager import CheckpointManager

@@ -5,7 +5,8 @@ import traceback
 import pytest
 
 from tests.integration.worker.harness import FakeService, Run, finish_of, run_layout
-from trainyard.contract.spec.resolve import Site, resolve
+from trainyard.contract.spec.resolve import resolve
+from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import parse_spec
 from worker.core.errors import RefusedError
 from worker.engine.optim import task_optimizers

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from trainyard.contract.spec.forks import differences, misfits, parse_origin
+from trainyard.contract.spec.forks import incompatible_fields, parse_origin, trajectory_differences
 from trainyard.contract.spec.training_spec import TrainingSpec
 
 ID = "job_" + "0" * 26
@@ -28,8 +28,8 @@ def test_parse_origin(text: str, found: object) -> None:
 
 def test_another_folder_of_the_model_is_for_the_worker_to_judge() -> None:
     other = spec(model={"source": "hf", "path": "/other"})
-    assert misfits(spec(), other) == []
-    assert differences(spec(), other) == ["model"]
+    assert incompatible_fields(spec(), other) == []
+    assert trajectory_differences(spec(), other) == ["model"]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_another_folder_of_the_model_is_for_the_worker_to_judge() -> None:
     ],
 )
 def test_other_parameters_do_not_fit(changes: dict[str, Any], params: list[str] | int) -> None:
-    found = [problem.param for problem in misfits(spec(), spec(**changes))]
+    found = [problem.param for problem in incompatible_fields(spec(), spec(**changes))]
     assert found == params if isinstance(params, list) else "model.source" in found
 
 
@@ -49,4 +49,4 @@ def test_how_it_is_laid_out_and_watched_changes_no_update() -> None:
     other = spec(
         gpus=4, strategy="fsdp", name="x", log={"every_steps": 1}, checkpoint={"keep_last": 1}, metadata={"a": "b"}
     )
-    assert differences(spec(), other) == []
+    assert trajectory_differences(spec(), other) == []

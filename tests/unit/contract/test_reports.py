@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from trainyard.contract.problems import problems_of
+from trainyard.contract.wire.jobs import JobProgress, JobResource
 from trainyard.contract.wire.reports import MetricsBatch, Point
-from trainyard.contract.wire.resources import JobProgress, JobResource
 
 TIME = "2026-01-02T03:04:05.678Z"
 

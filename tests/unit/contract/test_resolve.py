@@ -1,11 +1,12 @@
-"""Acceptance: every `auto` becomes a value, and what is not built is refused by the name of its field."""
+"""Resolution of a spec: every `auto` becomes a value, and unsupported fields are rejected by path."""
 
 from typing import ClassVar
 
 import pytest
 
 from trainyard.contract.problems import SpecError
-from trainyard.contract.spec.resolve import Site, resolve
+from trainyard.contract.spec.resolve import resolve
+from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import parse_spec
 
 BASE = {
@@ -33,15 +34,15 @@ class TestAuto:
             (CUDA, 8, ("ddp", "bf16", "nccl")),
         ],
     )
-    def test_becomes_a_value(self, site, gpus, expected):
-        found = resolve(parse_spec({**BASE, "gpus": gpus}), site)
-        assert (found.strategy, found.precision, found.backend) == expected
+    def test_auto_becomes_a_value(self, site, gpus, expected):
+        resolved = resolve(parse_spec({**BASE, "gpus": gpus}), site)
+        assert (resolved.strategy, resolved.precision, resolved.backend) == expected
 
-    def test_what_was_said_stays(self):
+    def test_explicit_values_are_kept(self):
         health = {"stall_timeout_minutes": 30}
         chosen = {"strategy": "ddp", "precision": "fp16", "backend": "gloo", "gpus": 1, "health": health}
-        found = resolve(parse_spec({**BASE, **chosen}), CUDA)
-        assert found == parse_spec({**BASE, **chosen})
+        resolved = resolve(parse_spec({**BASE, **chosen}), CUDA)
+        assert resolved == parse_spec({**BASE, **chosen})
 
     def test_a_resolved_spec_resolves_to_itself(self):
         once = resolve(parse_spec({**BASE, "gpus": 2}), CPU)
@@ -78,25 +79,23 @@ class TestUnsupported:
             ({"strategy": "ddp", "ddp": {"sync_batchnorm": True}}, ["ddp.sync_batchnorm"]),
             ({"resume_from": "job_1"}, ["resume_from"]),
             ({"backend": "nccl"}, ["backend"]),
-            ({"environment": {"conda": "base"}}, ["environment"]),
-            ({"environment": {"modules": ["cuda"]}}, ["environment"]),
             ({"resources": {"partition": "gpu"}}, ["resources"]),
             ({"model": {"name": "gpt"}}, ["model.name"]),
             ({"data": {"source": "builtin", "name": "digits"}}, ["data.name"]),
         ],
     )
-    def test_is_refused_by_name(self, changes, expected):
+    def test_unsupported_field_is_rejected_by_path(self, changes, expected):
         assert params(**changes) == expected
 
-    def test_all_of_it_at_once(self):
-        assert params(resume_from="job_1", tf32=True, strategy="dp") == ["strategy", "tf32", "resume_from"]
+    def test_all_unsupported_fields_are_reported(self):
+        assert params(resume_from="job_1", tf32=True, strategy="dp") == ["tf32", "resume_from", "strategy"]
 
-    def test_what_a_cluster_has_is_not_refused_there(self):
+    def test_cluster_features_are_accepted_on_slurm(self):
         spec = parse_spec({**BASE, "backend": "nccl", "resources": {"partition": "gpu"}})
-        found = resolve(spec, CUDA)
-        assert (found.backend, found.resources) == (spec.backend, spec.resources)
+        resolved = resolve(spec, CUDA)
+        assert (resolved.backend, resolved.resources) == (spec.backend, spec.resources)
 
-    def test_our_own_tasks_are_watched_for_stalls_and_a_script_only_where_it_says_so(self):
+    def test_stall_timeout_has_a_default_except_for_scripts(self):
         assert resolve(parse_spec(BASE), CPU).health.stall_timeout_minutes == 15
         script = {"task": "script", "argv": ["-m", "mine"], "gpus": 1}
         assert resolve(parse_spec(script), CPU).health.stall_timeout_minutes is None
@@ -115,7 +114,7 @@ class TestUnsupported:
             ({"tf32": True, "precision": "fp32"}, "tf32"),
         ],
     )
-    def test_what_needs_an_accelerator_says_so_where_there_is_none(self, changes, param):
+    def test_gpu_only_fields_are_rejected_on_cpu(self, changes, param):
         spec = parse_spec({**BASE, **changes})
         with pytest.raises(SpecError) as caught:
             resolve(spec, CPU)
@@ -133,10 +132,10 @@ class TestUnsupported:
             ({"tf32": True, "precision": "bf16"}, "tf32"),
         ],
     )
-    def test_what_cannot_go_together_on_gpus(self, changes, param):
+    def test_conflicting_fields_are_rejected_on_gpus(self, changes, param):
         assert params(CUDA, **changes) == [param]
 
-    def test_a_time_limit_means_something_everywhere(self):
+    def test_time_limit_is_accepted_on_the_local_backend(self):
         assert resolve(parse_spec({**BASE, "resources": {"time_limit_minutes": 5}}), CPU)
 
 
@@ -147,16 +146,16 @@ class TestSizes:
     @pytest.mark.parametrize(
         ("model", "changes", "expected"),
         [
-            ({"vocab": 255}, {}, "model.vocab: is 255, but the data are bytes; set it to 256 or more"),
-            ({"width": 30, "heads": 4}, {}, "model.width: is 30, not a multiple of the 4 of `model.heads`"),
+            ({"vocab": 255}, {}, "model.vocab: is 255, but tokens are bytes; use 256 or more"),
+            ({"width": 30, "heads": 4}, {}, "model.width: is 30, which is not a multiple of `model.heads` 4"),
             (
                 {"context": 64},
                 {"data": LINES},
-                "data.max_length: is 65, longer than the 64 tokens of `model.context`",
+                "data.max_length: is 65, more than the 64 tokens of `model.context`",
             ),
         ],
     )
-    def test_of_a_gpt_that_cannot_stand_together(self, model, changes, expected):
+    def test_inconsistent_gpt_sizes_are_rejected(self, model, changes, expected):
         assert self.refusal(**{**self.GPT, "model": {"name": "gpt", **model}, **changes}) == expected
 
     def refusal(self, **changes):
@@ -167,38 +166,38 @@ class TestSizes:
 
 
 class TestNodes:
-    def test_a_site_says_how_many_ranks_a_node_takes(self):
+    def test_ranks_per_node_default_to_the_site(self):
         site = Site("cuda", "slurm", gpus_per_node=4)
         assert resolve(parse_spec({**BASE, "gpus": 8}), site).resources.gpus_per_node == 4
         assert resolve(parse_spec({**BASE, "gpus": 2}), site).resources.gpus_per_node == 2
         own = resolve(parse_spec({**BASE, "gpus": 8, "resources": {"gpus_per_node": 2}}), site)
         assert own.resources.gpus_per_node == 2
 
-    def test_every_node_gets_the_same_number_of_ranks(self):
+    def test_ranks_must_divide_evenly_over_nodes(self):
         uneven = {"gpus": 6, "resources": {"gpus_per_node": 4}}
         assert params(CUDA, **uneven) == ["resources.gpus_per_node"]
         assert params(Site("cuda", "slurm", gpus_per_node=4), gpus=6) == ["resources.gpus_per_node"]
 
-    def test_dp_stays_on_one(self):
+    def test_dp_cannot_span_nodes(self):
         with pytest.raises(SpecError) as caught:
             resolve(parse_spec({**BASE, "strategy": "dp", "gpus": 8}), Site("cuda", "slurm", gpus_per_node=4))
         (problem,) = caught.value.problems
-        way_out = "take `ddp`, or set `resources.gpus_per_node` to `gpus`"
+        way_out = "use `ddp`, or set `resources.gpus_per_node` to `gpus`"
         assert problem.param == "strategy"
-        assert problem.message == f"`dp` is one process and cannot span nodes; {way_out}"
+        assert problem.message == f"`dp` runs in one process and cannot span nodes; {way_out}"
 
-    def test_a_gpu_type_is_one_name(self):
+    def test_gpu_type_must_be_a_single_name(self):
         assert params(CUDA, resources={"gpu_type": "a100:8,license:3"}) == ["resources.gpu_type"]
 
 
 class TestSharding:
     @pytest.mark.parametrize("strategy", ["zero1", "zero2", "fsdp"])
     @pytest.mark.parametrize("gpus", [1, 2, 3])
-    def test_is_accepted(self, strategy, gpus):
+    def test_sharding_strategy_is_accepted(self, strategy, gpus):
         spec = parse_spec({**BASE, "strategy": strategy, "gpus": gpus})
         assert resolve(spec, CPU).strategy == strategy
 
-    def test_replicas_of_shards_are_too(self):
+    def test_hsdp_replicas_are_accepted(self):
         spec = parse_spec({**BASE, "strategy": "hsdp", "gpus": 4, "fsdp": {"replicas": 2}})
         assert resolve(spec, CPU).fsdp.replicas == 2
 
@@ -211,22 +210,22 @@ class TestSharding:
             ("zero1", {"replicas": 2}, "fsdp.replicas"),
         ],
     )
-    def test_fields_that_conflict_are_named(self, strategy, fsdp, param):
+    def test_conflicting_sharding_fields_are_rejected(self, strategy, fsdp, param):
         assert params(strategy=strategy, gpus=2, fsdp=fsdp) == [param]
 
 
-class TestBesideTheLoop:
+class TestTasksWithoutTheLoop:
     SCRIPT: ClassVar = {"task": "script", "argv": ["-m", "train"], "gpus": 2}
     CHECK: ClassVar = {"task": "comm_check", "gpus": 2}
 
-    def refused(self, document):
+    def rejected(self, document):
         with pytest.raises(SpecError) as caught:
             resolve(parse_spec(document), CPU)
         return [str(problem) for problem in caught.value.problems]
 
-    def test_a_script_keeps_what_means_nothing_to_it_as_it_was(self):
-        found = resolve(parse_spec(self.SCRIPT), CPU)
-        assert (found.strategy, found.precision, found.backend) == ("auto", "auto", "auto")
+    def test_script_keeps_auto_values(self):
+        resolved = resolve(parse_spec(self.SCRIPT), CPU)
+        assert (resolved.strategy, resolved.precision, resolved.backend) == ("auto", "auto", "auto")
         assert resolve(parse_spec(self.CHECK), CPU).backend == "gloo"
 
     @pytest.mark.parametrize(
@@ -243,19 +242,17 @@ class TestBesideTheLoop:
             ("seed", 1),
         ],
     )
-    def test_what_only_our_loop_reads_is_refused(self, field, value):
+    def test_training_fields_are_rejected(self, field, value):
         message = f"{field}: means nothing to task `script`; pass it to your program in `argv`"
-        assert self.refused({**self.SCRIPT, field: value}) == [message]
-        assert self.refused({**self.CHECK, field: value}) == [
+        assert self.rejected({**self.SCRIPT, field: value}) == [message]
+        assert self.rejected({**self.CHECK, field: value}) == [
             f"{field}: means nothing to task `comm_check`; leave it out"
         ]
 
-    def test_a_script_takes_its_backend_itself(self):
-        assert self.refused({**self.SCRIPT, "backend": "gloo"}) == [
+    def test_script_rejects_a_backend(self):
+        assert self.rejected({**self.SCRIPT, "backend": "gloo"}) == [
             "backend: means nothing to task `script`; pass it to your program in `argv`"
         ]
 
-    def test_one_rank_has_nobody_to_talk_to(self):
-        assert self.refused({**self.CHECK, "gpus": 1}) == [
-            "gpus: is 1, and a check of communication needs at least two ranks"
-        ]
+    def test_comm_check_needs_two_ranks(self):
+        assert self.rejected({**self.CHECK, "gpus": 1}) == ["gpus: must be at least 2 for task `comm_check`"]

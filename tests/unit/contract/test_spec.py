@@ -120,7 +120,7 @@ class TestFields:
                 "resources.partition: holds a character that is not allowed here",
             ),
             ({"resources": {"account": "$(id)"}}, "resources.account: holds a character that is not allowed here"),
-            ({"environment": {"venv": "/a\n/b"}}, "environment.venv: holds a character that is not allowed here"),
+            ({"environment": {"conda": "base"}}, "environment.conda: unknown field"),
             ({"task": "absent"}, "task: is required"),
             ({"model": {"source": "builtin", "name": "resnet"}}, f"model: {NUMBER_MODEL}"),
             ({"model": "mlp"}, f"model: {NUMBER_MODEL}"),

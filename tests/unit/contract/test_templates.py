@@ -3,12 +3,13 @@
 import pytest
 
 from trainyard.contract.problems import SpecError
-from trainyard.contract.spec.resolve import Site, resolve
+from trainyard.contract.spec.resolve import resolve
+from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.templates import (
     UnknownTemplateError,
     fill_template,
     load_template,
-    put,
+    set_path,
     template_names,
 )
 from trainyard.contract.spec.training_spec import parse_spec
@@ -50,7 +51,7 @@ class TestFill:
     def test_put_does_not_touch_what_it_was_given(self):
         inner = {"lr": 1}
         document = {"optimizer": inner, "gpus": 1}
-        put(document, "optimizer.lr", 2)
-        put(document, "gpus.nested", 3)
+        set_path(document, "optimizer.lr", 2)
+        set_path(document, "gpus.nested", 3)
         assert document == {"optimizer": {"lr": 2}, "gpus": {"nested": 3}}
         assert inner == {"lr": 1}

@@ -9,7 +9,8 @@ import pytest
 import torch
 import yaml
 
-from trainyard.contract.spec.resolve import Site, resolve
+from trainyard.contract.spec.resolve import resolve
+from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import parse_spec
 from worker.tasks.select import select_task
 

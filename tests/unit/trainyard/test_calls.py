@@ -11,7 +11,7 @@ from tests.unit.trainyard.fake_service import TIME, FakeService, page, sse, stre
 from trainyard.client import AsyncClient, Client
 from trainyard.client.handles import AsyncJobHandle, JobHandle
 from trainyard.contract.wire.curves import MetricsResource
-from trainyard.contract.wire.resources import JobMetricsUpdate, JobStatusUpdate, Reset
+from trainyard.contract.wire.stream_events import JobMetricsUpdate, JobStatusUpdate, Reset
 
 ID = "swp_01kdvdna00az9cxjnszk8v8abh"
 SWEEP = {

@@ -35,7 +35,7 @@ def test_a_service_that_does_not_answer_is_wrong_with_the_fix(run, monkeypatch):
     monkeypatch.setattr(httpx, "get", refuse)
     result = run("doctor")
     assert result.exit_code == 1
-    line = next(line for line in result.stdout.splitlines() if line.startswith("WRONG"))
+    line = next(line for line in result.stdout.splitlines() if line.startswith("ERROR"))
     assert "trainyard serve" in line
 
 
@@ -47,11 +47,11 @@ def ready(monkeypatch):
 def test_a_service_that_answers_is_asked_and_not_this_shells_settings(service, run, monkeypatch):
     ready(monkeypatch)
     monkeypatch.setenv("TRAINYARD_STATE_DIR", "/nowhere")
-    there = {"name": "disk", "state": "wrong", "message": "full there", "fix": "delete jobs"}
-    service.on("GET", "/v1/doctor", {"object": "examination", "findings": [there]})
+    there = {"name": "disk", "state": "error", "message": "full there", "fix": "delete jobs"}
+    service.on("GET", "/v1/doctor", {"object": "diagnostics", "findings": [there]})
     result = run("doctor")
     assert result.exit_code == 1
-    assert "WRONG    disk        full there. Fix: delete jobs" in result.stdout.splitlines()
+    assert "ERROR    disk        full there. Fix: delete jobs" in result.stdout.splitlines()
     assert "migrations" not in result.stdout
 
 
@@ -73,7 +73,7 @@ def test_a_silent_service_elsewhere_is_not_replaced_by_this_shells_settings(run,
 def test_another_program_at_the_address_is_told_from_a_service_that_is_not_ready(run, monkeypatch, status):
     monkeypatch.setenv("TRAINYARD_URL", "http://127.0.0.1:9")
     monkeypatch.setattr(httpx, "get", lambda *_, **__: httpx.Response(status, text="<html>welcome</html>"))
-    wrong = [line for line in run("doctor").stdout.splitlines() if line.startswith("WRONG")]
+    wrong = [line for line in run("doctor").stdout.splitlines() if line.startswith("ERROR")]
     assert len(wrong) == 1
     assert "not Trainyard's. Fix: set TRAINYARD_URL" in wrong[0]
 
@@ -98,10 +98,10 @@ def test_on_the_services_machine_slurm_is_asked_beside_the_service(service, run,
     ready(monkeypatch)
     monkeypatch.setenv("TRAINYARD_BACKEND", "slurm")
     monkeypatch.setenv("PATH", str(tmp_path))
-    service.on("GET", "/v1/doctor", {"object": "examination", "findings": []})
+    service.on("GET", "/v1/doctor", {"object": "diagnostics", "findings": []})
     client = service.client()
     client.local = True
     monkeypatch.setattr(service, "client", lambda *_: client)
     result = run("doctor")
     assert result.exit_code == 1
-    assert any(line.startswith("WRONG    slurmctld") for line in result.stdout.splitlines())
+    assert any(line.startswith("ERROR    slurmctld") for line in result.stdout.splitlines())

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from trainyard.client import AsyncClient, Client, ServerError
-from trainyard.contract.wire.resources import CheckpointResource
+from trainyard.contract.wire.files import CheckpointResource
 
 TOKEN = "ty_00000000_x"
 WEIGHTS = bytes(range(256)) * 40

@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.trainyard.fake_service import error, job, metrics, sse, status, streamed
 from trainyard.client import AuthenticationError, ConnectionFailedError, NotFoundError, ServerError
-from trainyard.contract.wire.resources import MetricsUpdate, StatusUpdate
+from trainyard.contract.wire.stream_events import MetricsUpdate, StatusUpdate
 
 PATH = "/v1/jobs/a1/stream"
 CUT = httpx.ReadError("cut")

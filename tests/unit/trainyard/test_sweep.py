@@ -8,7 +8,7 @@ from tests.unit.trainyard.fake_service import TIME, job, page
 from trainyard.cli import output
 from trainyard.cli.failures import UsageError
 from trainyard.cli.sweep import parse_grid
-from trainyard.contract.spec.spec_diff import differences, flat
+from trainyard.contract.spec.spec_diff import differing_paths, flatten
 
 ID = "swp_01kdvdna00az9cxjnszk8v8abh"
 
@@ -210,5 +210,5 @@ class TestCompare:
         assert run("compare").exit_code == 2
 
     def test_a_field_that_only_one_has_differs(self):
-        specs = [flat({"a": 1, "lora": {"rank": 8}}), flat({"a": 1})]
-        assert differences(specs) == ["lora.rank"]
+        specs = [flatten({"a": 1, "lora": {"rank": 8}}), flatten({"a": 1})]
+        assert differing_paths(specs) == ["lora.rank"]

@@ -10,7 +10,8 @@ from tests.unit.trainyard.fake_service import TIME, job
 from trainyard.cli import watching
 from trainyard.cli.output import TerminalConsole, clean
 from trainyard.client import StreamEvent
-from trainyard.contract.wire.resources import JobResource, MetricsUpdate, StatusUpdate
+from trainyard.contract.wire.jobs import JobResource
+from trainyard.contract.wire.stream_events import MetricsUpdate, StatusUpdate
 
 VALUES = {
     "train/loss": 7.9e-05,

@@ -27,7 +27,7 @@ def parse_origin(text: str) -> tuple[str, int | None] | None:
     return (match[1], int(match[2]) if match[2] else None) if match else None
 
 
-def differences(source: TrainingSpec, fork: TrainingSpec) -> list[str]:
+def trajectory_differences(source: TrainingSpec, fork: TrainingSpec) -> list[str]:
     """The fields in which the fork's updates cannot be a continuation of the source's."""
     found = [name for name in TRAJECTORY if _value(source, name) != _value(fork, name)]
     if fork.schedule.name != "constant":
@@ -36,7 +36,7 @@ def differences(source: TrainingSpec, fork: TrainingSpec) -> list[str]:
     return found
 
 
-def misfits(source: TrainingSpec, fork: TrainingSpec) -> list[Problem]:
+def incompatible_fields(source: TrainingSpec, fork: TrainingSpec) -> list[Problem]:
     """Fields that make the source's weights another model's."""
     found = [name for name in _FITTING if _value(source, name) != _value(fork, name)]
     ours, theirs = _plain(fork.model), _plain(source.model)

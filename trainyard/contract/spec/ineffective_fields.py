@@ -23,7 +23,7 @@ TRAINING_FIELDS = (
 SHARDED = frozenset({"zero1", "zero2", "fsdp", "hsdp"})
 
 
-def unused_fields(spec: TrainingSpec) -> list[Problem]:
+def ineffective_fields(spec: TrainingSpec) -> list[Problem]:
     """Every field that differs from its default and has no effect in this spec, with what would give it one."""
     found = _unused(spec) if spec.task in LOOP_TASKS else _beside_the_loop(spec)
     return [Problem(param=param, message=message) for param, message in found]

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-HIDDEN = "[hidden]"
+REDACTED = "[hidden]"
 
 _NAMES = re.compile(r"token(?!iz)|passw|secret|credential|api_?key|access_?key|private_?key|auth$", re.IGNORECASE)
 
@@ -14,16 +14,16 @@ def is_secret(name: str) -> bool:
     return _NAMES.search(name) is not None
 
 
-def without_secrets(spec: Mapping[str, Any]) -> dict[str, Any]:
+def redact_spec(spec: Mapping[str, Any]) -> dict[str, Any]:
     """A stored spec whose variables and metadata of such names are hidden."""
     shown = dict(spec)
     environment = spec.get("environment")
     if isinstance(environment, Mapping) and isinstance(environment.get("variables"), Mapping):
-        shown["environment"] = {**environment, "variables": hide(environment["variables"])}
+        shown["environment"] = {**environment, "variables": redact(environment["variables"])}
     if isinstance(spec.get("metadata"), Mapping):
-        shown["metadata"] = hide(spec["metadata"])
+        shown["metadata"] = redact(spec["metadata"])
     return shown
 
 
-def hide(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: HIDDEN if is_secret(name) else value for name, value in values.items()}
+def redact(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: REDACTED if is_secret(name) else value for name, value in values.items()}

@@ -17,7 +17,7 @@ from trainyard.contract.base import (
     ShortText,
     Strict,
 )
-from trainyard.contract.validation_messages import VARIABLE
+from trainyard.contract.validation_messages import VARIABLE_PATTERN
 
 Path = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]+$")]
 
@@ -287,16 +287,12 @@ class Resources(Strict):
     """Nodes not to use."""
 
 
-EnvironmentName = Annotated[str, StringConstraints(max_length=128, pattern=VARIABLE)]
+EnvironmentName = Annotated[str, StringConstraints(max_length=128, pattern=VARIABLE_PATTERN)]
 
 
 class Environment(Strict):
     """What the worker finds around it on the nodes."""
 
-    modules: tuple[SchedulerName, ...] = ()
-    conda: SchedulerName | None = None
-    venv: Path | None = None
-    container: Path | None = None
     variables: dict[EnvironmentName, ShortText] = Field(default_factory=dict, max_length=64)
     """Set for the ranks."""
 

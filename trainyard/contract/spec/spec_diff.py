@@ -6,18 +6,18 @@ from typing import Any
 _NAMES = frozenset({"name", "metadata"})
 
 
-def flat(spec: Any, path: str = "") -> dict[str, Any]:
+def flatten(spec: Any, path: str = "") -> dict[str, Any]:
     """A spec's fields by dotted path; lists are values."""
     if not isinstance(spec, dict):
         return {path: spec}
     found: dict[str, Any] = {}
     for name, value in spec.items():
         if path or name not in _NAMES:
-            found |= flat(value, f"{path}.{name}" if path else name)
+            found |= flatten(value, f"{path}.{name}" if path else name)
     return found
 
 
-def differences(specs: Sequence[dict[str, Any]]) -> list[str]:
+def differing_paths(specs: Sequence[dict[str, Any]]) -> list[str]:
     """The paths whose values are not the same everywhere, in the order of the first spec that has them."""
     paths = dict.fromkeys(path for spec in specs for path in spec)
     return [path for path in paths if any(spec.get(path) != specs[0].get(path) for spec in specs)]

@@ -66,12 +66,12 @@ def fill_template(name: str, overrides: dict[str, Any]) -> dict[str, Any]:
     """
     document = dict(load_template(name).spec)
     for path, value in overrides.items():
-        put(document, path, value)
+        set_path(document, path, value)
     parse_spec(document)
     return document
 
 
-def put(document: dict[str, Any], path: str, value: Any) -> None:
+def set_path(document: dict[str, Any], path: str, value: Any) -> None:
     """Set `a.b.c` in nested plain data, making the sections on the way."""
     *sections, last = path.split(".")
     for section in sections:

@@ -156,7 +156,7 @@ def _conflicts(spec: TrainingSpec) -> list[Problem]:
     return found
 
 
-def given_up(chosen: Mapping[str, Any]) -> dict[str, None]:
+def excluded_by(chosen: Mapping[str, Any]) -> dict[str, None]:
     """`steps` and `epochs` exclude each other: what whoever chooses one of them alone gives up of a spec."""
     lengths = {"steps", "epochs"}
     named = {name for name in lengths if chosen.get(name) is not None}

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import StringConstraints
 
 from trainyard.contract.problems import Problem
-from trainyard.contract.validation_messages import DIGEST
+from trainyard.contract.validation_messages import DIGEST_PATTERN
 
 MAX_CODE_BYTES = 50 * 1024 * 1024
 """Of one archive, which is an uncompressed tar: nothing unpacks to more than was uploaded."""
@@ -16,7 +16,7 @@ MAX_CODE_BYTES = 50 * 1024 * 1024
 CODE_TASKS = frozenset({"custom", "script"})
 """Tasks that run a user's own code, as the service's account."""
 
-CodeDigest = Annotated[str, StringConstraints(pattern=DIGEST)]
+CodeDigest = Annotated[str, StringConstraints(pattern=DIGEST_PATTERN)]
 Argument = Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")]
 
 _TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
@@ -27,29 +27,29 @@ def code_archive(runs: Path, digest: str) -> Path:
     return runs / "code" / f"{digest.removeprefix('sha256:')}.tar"
 
 
-def module_files(module: str) -> tuple[str, str]:
+def module_paths(module: str) -> tuple[str, str]:
     """The two files that a module may be, from the folder on the search path."""
     path = module.replace(".", "/")
     return f"{path}.py", f"{path}/__init__.py"
 
 
-def wanted_files(task: object, target: object, argv: object) -> tuple[str, ...]:
+def expected_code_files(task: object, target: object, argv: object) -> tuple[str, ...]:
     """The files of which a folder must have one to be the code of such a spec; none where it needs no folder.
 
     Takes what stands in a document that nobody has checked yet.
     """
     if task == "custom" and isinstance(target, str):
-        return module_files(target.partition(":")[0])
+        return module_paths(target.partition(":")[0])
     words = [str(word) for word in argv] if isinstance(argv, list | tuple) else []
     if task != "script" or not words or Path(words[0]).is_absolute():
         return ()
     if words[0] == "-m":
-        path = module_files(words[1])[0] if len(words) > 1 else ""
+        path = module_paths(words[1])[0] if len(words) > 1 else ""
         return (path, f"{path.removesuffix('.py')}/__main__.py") if path else ()
     return (PurePosixPath(words[0]).as_posix(),)
 
 
-def needs_code(argv: Sequence[str]) -> bool:
+def runs_uploaded_file(argv: Sequence[str]) -> bool:
     """Whether the program is a file of the uploaded folder."""
     return argv[0] != "-m" and not argv[0].startswith("/")
 

@@ -4,23 +4,23 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
-from trainyard.contract.base import Resource, Strict, Timestamp, no_bool
-from trainyard.contract.validation_messages import PERSON
-from trainyard.contract.wire.resources import JobStatus
+from trainyard.contract.base import Resource, Strict, Timestamp, reject_bool
+from trainyard.contract.validation_messages import USER_NAME_PATTERN
+from trainyard.contract.wire.jobs import JobStatus
 
 Role = Literal["admin", "user", "viewer"]
 
-PersonName = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=PERSON)]
+UserName = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=USER_NAME_PATTERN)]
 """Who holds a token. Jobs belong to names: two tokens of one name are one person."""
 
 
 class TokenRequest(Strict):
     """The body of `POST /v1/tokens`."""
 
-    name: PersonName
+    name: UserName
     role: Role = "user"
     """`admin`: everything; `user`: sees all jobs and changes their own; `viewer`: only sees."""
-    expires_in_days: Annotated[int, Field(ge=1, le=3650), BeforeValidator(no_bool)] | None = None
+    expires_in_days: Annotated[int, Field(ge=1, le=3650), BeforeValidator(reject_bool)] | None = None
     """Absent: until it is revoked."""
     may_run_code: bool = False
     """Whether it may submit `custom` and `script` jobs, which run code as the service's account, though its role may

@@ -1,4 +1,4 @@
-"""What an examination of an installation finds."""
+"""The findings of the diagnostics, shared by the service and `trainyard doctor`."""
 
 from typing import Literal
 
@@ -6,30 +6,32 @@ from trainyard.contract.base import Resource
 
 
 class Finding(Resource):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
-    state: Literal["ok", "warning", "wrong"]
+    state: Literal["ok", "warning", "error"]
     message: str
     fix: str | None = None
-    """What to do, where something is to be done."""
+    """How to fix it. None: nothing to fix."""
 
 
-class Examination(Resource):
-    """What the service sees of its own installation."""
+class DiagnosticsReport(Resource):
+    """The results of the service's checks of its own installation."""
 
-    object: Literal["examination"] = "examination"
+    object: Literal["diagnostics"] = "diagnostics"
     findings: list[Finding]
 
 
-def fine(name: str, message: str) -> Finding:
+def ok_finding(name: str, message: str) -> Finding:
+    """Return a finding with state `ok`."""
     return Finding(name=name, state="ok", message=message)
 
 
-def worth(name: str, message: str, fix: str) -> Finding:
-    """A warning."""
+def warning_finding(name: str, message: str, fix: str) -> Finding:
+    """Return a finding with state `warning`."""
     return Finding(name=name, state="warning", message=message, fix=fix)
 
 
-def bad(name: str, message: str, fix: str) -> Finding:
-    return Finding(name=name, state="wrong", message=message, fix=fix)
+def error_finding(name: str, message: str, fix: str) -> Finding:
+    """Return a finding with state `error`."""
+    return Finding(name=name, state="error", message=message, fix=fix)

@@ -4,8 +4,21 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StrictBool, StringConstraints
 
-from trainyard.contract.base import AnyFloat, NonNegativeInt, PositiveInt, SaidData, SaidText, Strict, Timestamp
-from trainyard.contract.validation_messages import DIGEST, EVENT_TYPE, NODE_LIST, SCHEDULER_ID
+from trainyard.contract.base import (
+    AnyFloat,
+    NonNegativeInt,
+    PositiveInt,
+    SanitizedData,
+    SanitizedText,
+    Strict,
+    Timestamp,
+)
+from trainyard.contract.validation_messages import (
+    DIGEST_PATTERN,
+    EVENT_TYPE_PATTERN,
+    NODE_LIST_PATTERN,
+    SCHEDULER_ID_PATTERN,
+)
 
 MAX_POINTS = 1000
 MAX_EVENTS = 100
@@ -34,13 +47,13 @@ CONTINUE_REASONS: frozenset[str] = frozenset({"preempted", "time_limit"})
 class Claim(Strict):
     """Node 0's first act: to be the one run of its attempt."""
 
-    nonce: Annotated[SaidText, StringConstraints(min_length=8, max_length=64)]
+    nonce: Annotated[SanitizedText, StringConstraints(min_length=8, max_length=64)]
     """Chosen once by the claimant, so that its repeated request is granted again and another's is not."""
-    host: SaidText
+    host: SanitizedText
     pid: PositiveInt
-    scheduler_id: Annotated[str, StringConstraints(pattern=SCHEDULER_ID)] | None = None
+    scheduler_id: Annotated[str, StringConstraints(pattern=SCHEDULER_ID_PATTERN)] | None = None
     """The job of the scheduler in which the claimant runs, where it has a number."""
-    nodes: Annotated[str, StringConstraints(pattern=NODE_LIST)] | None = None
+    nodes: Annotated[str, StringConstraints(pattern=NODE_LIST_PATTERN)] | None = None
     """All nodes of that job, as the scheduler writes them: `node[1-2]`. Hosts may have other names."""
 
     @property
@@ -64,7 +77,7 @@ class Heartbeat(Strict):
     node: NonNegativeInt = 0
 
 
-class ProfileWanted(Strict):
+class TraceRequest(Strict):
     """A trace of the next steps that someone asked for."""
 
     request: PositiveInt
@@ -77,7 +90,7 @@ class HeartbeatReply(Strict):
     """What the person wants by now."""
 
     stop: Literal["cancel", "pause"] | None = None
-    profile: ProfileWanted | None = None
+    profile: TraceRequest | None = None
     """The last trace asked for since the attempt began."""
 
 
@@ -116,10 +129,10 @@ class WorkerEvent(Strict):
 
     sequence: NonNegativeInt
     """Place in the execution's spool; the pair (execution, sequence) makes a repeated delivery harmless."""
-    type: Annotated[str, StringConstraints(pattern=EVENT_TYPE)]
+    type: Annotated[str, StringConstraints(pattern=EVENT_TYPE_PATTERN)]
     level: Literal["info", "warning", "error"] = "info"
-    message: Annotated[SaidText, StringConstraints(max_length=4096)]
-    data: SaidData = Field(default_factory=dict)
+    message: Annotated[SanitizedText, StringConstraints(max_length=4096)]
+    data: SanitizedData = Field(default_factory=dict)
     time: Timestamp
 
 
@@ -136,7 +149,7 @@ class CheckpointReport(Strict):
     execution: PositiveInt
     step: NonNegativeInt
     size_bytes: NonNegativeInt
-    digest: Annotated[str, StringConstraints(pattern=DIGEST)]
+    digest: Annotated[str, StringConstraints(pattern=DIGEST_PATTERN)]
     """Of the manifest, which holds those of the files."""
     world_size: PositiveInt
     metrics: dict[MetricKey, AnyFloat] = Field(default_factory=dict, json_schema_extra={"additionalProperties": False})
@@ -149,15 +162,15 @@ class Failure(Strict):
     """The first thing that went wrong, on the rank where it went wrong first."""
 
     rank: NonNegativeInt | None = None
-    host: SaidText | None = None
-    type: SaidText
-    message: Annotated[SaidText, StringConstraints(max_length=8192)]
-    traceback: Annotated[SaidText, StringConstraints(max_length=65536)] = ""
-    hint: SaidText | None = None
+    host: SanitizedText | None = None
+    type: SanitizedText
+    message: Annotated[SanitizedText, StringConstraints(max_length=8192)]
+    traceback: Annotated[SanitizedText, StringConstraints(max_length=65536)] = ""
+    hint: SanitizedText | None = None
     """What to try."""
     final: StrictBool = False
     """Trying again would end the same way."""
-    node: SaidText | None = None
+    node: SanitizedText | None = None
     """The node to blame, by the scheduler's name: the next attempt is kept away from it."""
     consequence: StrictBool = False
     """Its cause lies with a peer that left no word of its own."""

@@ -10,14 +10,14 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 from pydantic.config import JsonDict
 
-from trainyard.contract.base import AnyFloat, DisplayName, Resource, Strict, Timestamp, no_bool
-from trainyard.contract.spec.templates import put
-from trainyard.contract.validation_messages import FIELD_PATH
-from trainyard.contract.wire.resources import JobProgress, JobStatus
+from trainyard.contract.base import AnyFloat, DisplayName, Resource, Strict, Timestamp, reject_bool
+from trainyard.contract.spec.templates import set_path
+from trainyard.contract.validation_messages import FIELD_PATH_PATTERN
+from trainyard.contract.wire.jobs import JobProgress, JobStatus
 
 MAX_AXES = 10
 
-FieldPath = Annotated[str, StringConstraints(max_length=200, pattern=FIELD_PATH)]
+FieldPath = Annotated[str, StringConstraints(max_length=200, pattern=FIELD_PATH_PATTERN)]
 """Of a field of a spec, such as `optimizer.lr`."""
 
 Values = Mapping[str, Any]
@@ -72,7 +72,7 @@ class SweepRequest(Strict):
     """Fields and the values that each takes, each once: every combination is a member."""
     members: list[Member] = Field(default_factory=list, max_length=1000)
     """Instead of a grid: for each member the fields that it changes."""
-    max_parallel: Annotated[int, Field(ge=1, le=10_000), BeforeValidator(no_bool)] | None = None
+    max_parallel: Annotated[int, Field(ge=1, le=10_000), BeforeValidator(reject_bool)] | None = None
     """How many of the members the scheduler may have at once; the others wait in `queued`. Absent: all."""
 
     @model_validator(mode="after")
@@ -155,10 +155,10 @@ def member_spec(spec: Values, values: Values) -> dict[str, Any]:
     """The spec of a member."""
     document: dict[str, Any] = copy.deepcopy(dict(spec))
     for path, value in values.items():
-        put(document, path, copy.deepcopy(value))
+        set_path(document, path, copy.deepcopy(value))
     return document
 
 
-def said(values: Values) -> str:
+def format_values(values: Values) -> str:
     """`optimizer.lr=0.001 seed=1`."""
     return " ".join(f"{path}={value}" for path, value in values.items())

@@ -38,7 +38,7 @@ def without(field: str) -> dict[str, Any]:
         ),
         ({**SPEC, "name": "two\nlines"}, "name", "holds a character that is not allowed here"),
         ({**SPEC, "optimizer": {"lr": -1}}, "optimizer.lr", "must be greater than 0"),
-        ({**SPEC, "strategy": "dp"}, "strategy", "`dp` needs GPUs, and this service's workers have none; take `ddp`"),
+        ({**SPEC, "strategy": "dp"}, "strategy", "`dp` needs GPUs, and this service's workers have none; use `ddp`"),
         (
             {**SPEC, "optimizer": {"name": "adamw", "momentum": 0.9}},
             "optimizer.momentum",
@@ -93,7 +93,7 @@ def without(field: str) -> dict[str, Any]:
                 "data": {"source": "builtin", "name": "stdlib"},
             },
             "model.vocab",
-            "is 100, but the data are bytes; set it to 256 or more",
+            "is 100, but tokens are bytes; use 256 or more",
         ),
         (
             {**SPEC, "environment": {"variables": {"LD_PRELOAD": "x"}}},
@@ -103,7 +103,7 @@ def without(field: str) -> dict[str, Any]:
         (
             {**SPEC, "resources": {"partition": "gpu"}},
             "resources",
-            "this service runs jobs on its own machine, where only `time_limit_minutes` of `resources` means something",
+            "this service runs jobs on its own machine and supports only `resources.time_limit_minutes`",
         ),
         (
             {**SPEC, "resources": {"partition": "x\n#SBATCH"}},
@@ -343,10 +343,10 @@ class TestPathsOfModelsAndData:
         answer = world.client.post("/v1/jobs", json=self.HF)
         assert answer.status_code == 422
         roots = f"{Path.home()}, {world.settings.runs}"
-        outside = f"lies outside of the folders that this service allows (TRAINYARD_ALLOWED_ROOTS): {roots}"
+        outside = f"is outside the folders that this service allows (TRAINYARD_ALLOWED_ROOTS): {roots}"
         assert answer.json()["problems"] == [
             {"param": "model.path", "message": outside},
-            {"param": "data.path", "message": "holds `..`; write the path that it stands for"},
+            {"param": "data.path", "message": "must not contain `..`"},
         ]
 
     def test_an_earlier_jobs_export_is_a_model_to_start_from(self, world: World) -> None:

@@ -129,7 +129,7 @@ def test_case_08_a_workers_token_when_its_attempt_is_over(world: World) -> None:
 
 def test_case_09_another_persons_job(world: World) -> None:
     job = world.submit()
-    bob = world.person("user", "bob")
+    bob = world.new_user("user", "bob")
     assert bob.get(f"/v1/jobs/{job}").status_code == 200
     for verb in ("cancel", "pause", "resume", "retry", "profile"):
         refused(bob.post(f"/v1/jobs/{job}/{verb}", json={}), 403, "forbidden")
@@ -224,7 +224,7 @@ class TestCase19:
             url = f"https://rebind.example:{told.port}/"
             webhook = world.client.post("/v1/webhooks", json={"url": url}).json()["id"]
             world.client.post(f"/v1/webhooks/{webhook}/test")
-            assert world.post() == 1
+            assert world.deliver_webhooks() == 1
             assert told.messages == []
         (delivery,) = world.client.get(f"/v1/webhooks/{webhook}/deliveries").json()["data"]
         assert delivery["error"].startswith(f"not sent: the URL leads to {later}, which is no public address")
@@ -241,7 +241,7 @@ class TestCase19:
         url = f"http://127.0.0.1:{told.port}/"
         webhook = world.client.post("/v1/webhooks", json={"url": url}).json()["id"]
         world.client.post(f"/v1/webhooks/{webhook}/test")
-        assert world.post() == 1
+        assert world.deliver_webhooks() == 1
         (delivery,) = world.client.get(f"/v1/webhooks/{webhook}/deliveries").json()["data"]
         found: dict[str, Any] = delivery
         return found
@@ -265,7 +265,7 @@ class TestCase19:
         webhook = world.client.post("/v1/webhooks", json={"url": url}).json()["id"]
         world.client.post(f"/v1/webhooks/{webhook}/test")
         world.services.settings = world.settings
-        world.post()
+        world.deliver_webhooks()
         assert told.messages == []
 
 
@@ -319,7 +319,7 @@ def test_case_24_secrets_are_not_shown(world: World) -> None:
     world.tick()
     paths = ("", "/events", "/attempts", "/script", "/stream?logs=false")
     world.client.post(f"/v1/jobs/{job}/cancel")
-    world.scheduler.say("ended")
+    world.scheduler.set_states("ended")
     world.tick()
     for path in paths:
         assert hush not in world.client.get(f"/v1/jobs/{job}{path}").text, path
@@ -350,7 +350,7 @@ def test_case_25_a_token_that_asks_too_often(database_url: str, tmp_path: Path) 
     assert answers[0].headers["ratelimit-limit"] == "10"
     assert [answer.headers["ratelimit-remaining"] for answer in answers[-4:]] == ["1", "0", "0", "0"]
     assert answers[-1].headers["ratelimit-reset"] == "5"
-    assert world.person("user", "ada").get("/v1/jobs").status_code == 200, "another's bucket is another one"
+    assert world.new_user("user", "ada").get("/v1/jobs").status_code == 200, "another's bucket is another one"
     assert world.client.get("/livez").status_code == 200
     world.clock.advance(1)
     assert world.client.get("/v1/jobs").status_code == 200

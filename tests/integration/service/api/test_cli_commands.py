@@ -83,7 +83,7 @@ def test_checkpoints_are_listed_downloaded_forked_and_deleted(world: World, run:
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == b"weights"
     assert run("delete", job, "--checkpoints", "--yes") == f"the checkpoints of job {job} deleted\n"
     assert run("delete", job, "--yes") == f"job {job} deleted\n"
-    world.sweep()
+    world.run_maintenance()
     assert "2" in run("usage")
 
 

@@ -10,7 +10,7 @@ import jsonschema_rs
 import pytest
 
 from tests.support.world import SPEC, World
-from trainyard.contract.validation_messages import FORMS, RANK
+from trainyard.contract.validation_messages import PATTERN_MESSAGES, RANK_PATTERN
 
 
 @pytest.fixture(scope="module")
@@ -104,8 +104,8 @@ def test_every_form_of_a_text_is_told_in_words(world: World, operations: dict[st
     asked = [one for one in asked if one["in"] != "path" and one["name"] not in ("after", "last-event-id")]
     schemas = world.client.get("/openapi.json").json()["components"]["schemas"]
     found = patterns(asked) | patterns(schemas)
-    assert RANK in found
-    for pattern in found - set(FORMS):
+    assert RANK_PATTERN in found
+    for pattern in found - set(PATTERN_MESSAGES):
         assert re.fullmatch(r"\^\[.*\][*+]\$", pattern), pattern
 
 

@@ -17,7 +17,7 @@ def test_a_nul_and_half_a_character_are_replaced(world: World) -> None:
     assert answer.status_code == 200, answer.text
     failure = {"type": "ValueError", "message": "embedded \0 here", "traceback": "line\0", "rank": 0}
     assert worker.finish("error", failure=failure).status_code == 200
-    world.scheduler.say("ended")
+    world.scheduler.set_states("ended")
     world.tick(2)
     assert world.job(job)["error"]["message"] == "embedded \ufffd here"
     events = world.client.get(f"/v1/jobs/{job}/events?limit=200").json()["data"]

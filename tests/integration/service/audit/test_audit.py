@@ -26,7 +26,7 @@ def entries(world: World, query: str = "") -> list[dict[str, Any]]:
 
 
 def test_an_entry_says_who_what_when_from_where_and_under_which_id(world: World) -> None:
-    ada = world.person("user", "ada")
+    ada = world.new_user("user", "ada")
     job = ada.post("/v1/jobs", json=SPEC, headers={"X-Request-ID": "from-ada"}).json()["id"]
     (entry,) = entries(world)
     own = ada.get("/v1/tokens/self").json()["id"]
@@ -44,7 +44,7 @@ def test_an_entry_says_who_what_when_from_where_and_under_which_id(world: World)
 
 def test_what_is_refused_is_there_too_and_reading_is_not(world: World) -> None:
     job = world.submit()
-    bob = world.person("user", "bob")
+    bob = world.new_user("user", "bob")
     bob.get(f"/v1/jobs/{job}")
     bob.post(f"/v1/jobs/{job}/cancel")
     (entry,) = entries(world, "actor=bob")
@@ -126,11 +126,11 @@ def test_pages_and_filters(world: World) -> None:
 
 
 def test_it_is_for_administrators_and_kept_for_so_long(world: World) -> None:
-    assert world.person("user", "ada").get("/v1/audit").status_code == 403
+    assert world.new_user("user", "ada").get("/v1/audit").status_code == 403
     world.submit()
     world.clock.advance(365 * 86_400 - 1)
-    world.sweep()
+    world.run_maintenance()
     assert len(entries(world)) == 1
     world.clock.advance(2)
-    world.sweep()
+    world.run_maintenance()
     assert entries(world) == []

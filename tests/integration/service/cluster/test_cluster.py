@@ -64,15 +64,15 @@ def test_slurm_is_asked_once_a_minute_whoever_reads_and_whoever_reconciles(world
     for _ in range(100):
         world.tick()
         cluster(world)
-        if world.scheduler.surveys == 1:
+        if world.scheduler.cluster_calls == 1:
             world.reconciler = world.new_reconciler("one")
-    assert world.scheduler.surveys == 2
+    assert world.scheduler.cluster_calls == 2
 
 
 def test_a_new_snapshot_is_no_change_that_would_hurry_the_next_tick(world: World) -> None:
     on_slurm(world)
     world.tick()
-    assert world.scheduler.surveys == 1
+    assert world.scheduler.cluster_calls == 1
     assert not world.reconciler.changed
 
 
@@ -166,9 +166,9 @@ def test_the_estimated_start_is_the_jobs_while_it_waits(world: World) -> None:
     assert world.job(job)["estimated_start"] == "2026-01-01T00:30:01.000Z"
     world.tick()
     assert not world.reconciler.changed
-    world.scheduler.say("pending", "soon")
+    world.scheduler.set_states("pending", "soon")
     world.tick()
     assert world.job(job)["estimated_start"] is None
-    world.scheduler.say("running")
+    world.scheduler.set_states("running")
     world.worker(job).claim()
     assert world.job(job)["estimated_start"] is None

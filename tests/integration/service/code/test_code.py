@@ -73,7 +73,7 @@ def test_a_script_from_the_folder_needs_the_folder(world: World) -> None:
 
 @pytest.mark.parametrize("spec", [CUSTOM, {**SCRIPT, "code": None, "argv": ["-m", "train"]}])
 def test_running_ones_own_code_takes_a_role_that_was_granted(world: World, spec: dict[str, object]) -> None:
-    user = world.person("user", "ada")
+    user = world.new_user("user", "ada")
     answer = user.post("/v1/jobs", json=spec)
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "code_role_required")
     assert answer.json()["error"]["message"].startswith(f"the code of task `{spec['task']}` runs as")
@@ -83,7 +83,7 @@ def test_running_ones_own_code_takes_a_role_that_was_granted(world: World, spec:
     assert world.client.post("/v1/jobs", json=spec).status_code == 201
     world.services.settings = world.settings.model_copy(update={"code_roles": ("admin", "user")})
     assert user.post("/v1/jobs", json=spec).status_code == 201
-    assert world.person("viewer", "eve").post("/v1/jobs", json=spec).status_code == 403
+    assert world.new_user("viewer", "eve").post("/v1/jobs", json=spec).status_code == 403
 
 
 def test_a_script_that_gets_on_is_continued_for_ever_and_one_that_does_not_is_not(world: World) -> None:
@@ -116,10 +116,10 @@ class TestForgetting:
     @pytest.mark.databases("sqlite", "postgres")
     def test_what_no_job_refers_to_goes_after_a_week(self, world: World) -> None:
         place = self.aged(world, 6.9)
-        world.sweep()
+        world.run_maintenance()
         assert place.is_file()
         world.clock.advance(6 * 3600)
-        world.sweep()
+        world.run_maintenance()
         assert not place.is_file()
         assert world.client.put(f"/v1/code/{DIGEST}", content=CODE).status_code == 201
 
@@ -128,18 +128,18 @@ class TestForgetting:
         self.aged(world, 0)
         job = world.client.post("/v1/jobs", json=SCRIPT).json()["id"]
         place = self.aged(world, 30)
-        world.sweep()
+        world.run_maintenance()
         assert place.is_file()
         world.client.post(f"/v1/jobs/{job}/cancel")
         world.tick(2)
         assert world.client.delete(f"/v1/jobs/{job}").status_code == 204
-        world.sweep()
+        world.run_maintenance()
         assert not place.is_file()
 
     def test_who_asks_whether_it_is_there_can_count_on_it(self, world: World) -> None:
         place = self.aged(world, 30)
         assert world.client.head(f"/v1/code/{DIGEST}").status_code == 200
-        world.sweep()
+        world.run_maintenance()
         assert place.is_file()
         assert world.client.post("/v1/jobs", json=SCRIPT).status_code == 201
 
@@ -148,5 +148,5 @@ class TestForgetting:
         left.write_bytes(b"half")
         then = (world.clock() - timedelta(days=8)).timestamp()
         os.utime(left, (then, then))
-        world.sweep()
+        world.run_maintenance()
         assert files(world) == []

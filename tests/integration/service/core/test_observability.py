@@ -63,7 +63,7 @@ def test_lines_about_a_job_name_it_its_attempt_and_the_schedulers_id(world: Worl
     world.start(job)
     world.clock.advance(60)
     with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
-        world.scheduler.say("absent")
+        world.scheduler.set_states("absent")
         world.tick()
     (moved,) = [line for line in lines if line["event"] == "moved"]
     attempt = world.job(job)["attempt"]

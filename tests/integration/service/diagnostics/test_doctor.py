@@ -33,7 +33,7 @@ def found(settings: Settings) -> dict[str, Finding]:
 
 
 def wrong(settings: Settings) -> set[str]:
-    return {name for name, finding in found(settings).items() if finding.state == "wrong"}
+    return {name for name, finding in found(settings).items() if finding.state == "error"}
 
 
 def test_what_is_in_order_is_told_so_and_a_silent_service_is_not(settings: Settings) -> None:
@@ -51,7 +51,7 @@ def test_a_database_of_an_older_release_is_found(settings: Settings) -> None:
     (settings.state / "trainyard.sqlite").unlink()
     upgrade(settings.url, "0003")
     told = found(settings)["migrations"]
-    assert (told.state, told.fix) == ("wrong", "run: python -m service migrate")
+    assert (told.state, told.fix) == ("error", "run: python -m service migrate")
     assert "0003" in told.message
 
 
@@ -74,7 +74,7 @@ def test_little_space_is_found(settings: Settings) -> None:
 def test_gpus_that_are_asked_for_and_not_here_are_found(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     gpu = found(settings.model_copy(update={"accelerator": "cuda"}))["gpu"]
-    assert gpu.state == "wrong"
+    assert gpu.state == "error"
     assert "TRAINYARD_ACCELERATOR" in gpu.message
     assert found(settings)["gpu"].state == "ok"
 
@@ -84,14 +84,14 @@ def test_on_slurm_a_missing_command_and_an_address_of_this_machine_are_found(
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     told = found(settings.model_copy(update={"backend": "slurm"}))
-    assert told["slurm"].state == "wrong"
+    assert told["slurm"].state == "error"
     assert told["route"].fix == "set TRAINYARD_PUBLIC_URL"
 
 
 def test_an_interpreter_that_is_not_on_the_shared_filesystem_is_found(settings: Settings) -> None:
     python = settings.runs.parent / "venv" / "bin" / "python"
     slurm = settings.model_copy(update={"backend": "slurm", "slurm_python": python})
-    assert found(slurm)["python"].state == "wrong"
+    assert found(slurm)["python"].state == "error"
     assert found(slurm.model_copy(update={"slurm_python": Path("/opt/nowhere/python")}))["python"].state == "warning"
     python.parent.mkdir(parents=True)
     python.symlink_to("/of/the/nodes/python3")
@@ -101,9 +101,9 @@ def test_an_interpreter_that_is_not_on_the_shared_filesystem_is_found(settings: 
 
 def test_munge_is_told_from_a_controller_that_is_down() -> None:
     unknown = controller_finding(1, "sinfo: error: x\nslurm_load_partitions: Protocol authentication error\n")
-    assert (unknown.name, unknown.state) == ("munge", "wrong")
+    assert (unknown.name, unknown.state) == ("munge", "error")
     away = controller_finding(1, "slurm_load_partitions: Unable to contact slurm controller (connect failure)\n")
-    assert (away.name, away.state) == ("slurmctld", "wrong")
+    assert (away.name, away.state) == ("slurmctld", "error")
 
 
 def test_a_distrusted_certificate_has_a_fix_of_its_own(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +127,7 @@ def test_the_service_says_it_of_itself_to_administrators_alone(world: World) -> 
     answer = world.client.get("/v1/doctor")
     assert answer.status_code == 200
     assert {"database", "runs", "route"} <= {finding["name"] for finding in answer.json()["findings"]}
-    assert world.person("user", "anna").get("/v1/doctor").status_code == 403
+    assert world.new_user("user", "anna").get("/v1/doctor").status_code == 403
 
 
 def test_in_a_request_slurm_is_not_asked(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,7 @@ def test_a_deleted_job_is_gone_at_once_and_its_folder_soon(world: World, over: s
     assert world.client.get(f"/v1/jobs/{over}").status_code == 404
     assert world.client.delete(f"/v1/jobs/{over}").status_code == 404
     assert [job["id"] for job in world.client.get("/v1/jobs").json()["data"]] == [other]
-    world.sweep()
+    world.run_maintenance()
     assert not world.services.run(over).root.exists()
     with world.database.read() as session:
         for table in ("jobs", "attempts", "points", "downsampled_points", "log_chunks", "checkpoints", "events"):
@@ -98,11 +98,11 @@ def test_points_that_come_while_their_job_is_deleted_go_with_it(world: World) ->
 def test_a_round_cut_short_is_finished_by_the_next(world: World, over: str, label: str) -> None:
     only = "?only=checkpoints" if label.startswith("remove") else ""
     world.client.delete(f"/v1/jobs/{over}{only}")
-    world.crash_at(label)
+    world.fail_at(label)
     with pytest.raises(SystemExit):
-        world.sweep()
-    world.sweep()
-    world.sweep()
+        world.run_maintenance()
+    world.run_maintenance()
+    world.run_maintenance()
     run = world.services.run(over)
     assert run.root.exists() is bool(only)
     assert run.complete_checkpoints() == []
@@ -114,7 +114,7 @@ def test_what_an_earlier_service_left_in_the_trash_is_removed(world: World) -> N
     left.mkdir(parents=True)
     world.submit()
     world.tick()
-    world.sweep()
+    world.run_maintenance()
     assert not left.exists()
 
 
@@ -128,7 +128,7 @@ def test_links_of_a_fork_that_was_never_accepted_are_removed_and_nothing_else(wo
         os.utime(folder, (0, 0))
     world.submit()
     world.tick()
-    world.sweep()
+    world.run_maintenance()
     assert (orphan.exists(), restored.exists(), fresh.exists()) == (False, True, True)
 
 
@@ -142,7 +142,7 @@ def test_a_job_that_is_not_over_is_not_deleted(world: World) -> None:
 
 def test_only_its_owner_deletes(world: World, over: str) -> None:
     (checkpoint, _) = world.client.get(f"/v1/jobs/{over}/checkpoints").json()["data"]
-    stranger = world.person("user", "somebody")
+    stranger = world.new_user("user", "somebody")
     assert stranger.delete(f"/v1/jobs/{over}").status_code == 403
     assert stranger.delete(f"/v1/jobs/{over}/checkpoints/{checkpoint['id']}").status_code == 403
 
@@ -151,7 +151,7 @@ def test_only_the_checkpoints(world: World, over: str) -> None:
     assert world.client.delete(f"/v1/jobs/{over}?only=checkpoints").status_code == 204
     assert world.client.get(f"/v1/jobs/{over}/checkpoints").json()["data"] == []
     assert world.job(over)["last_checkpoint_step"] is None
-    world.sweep()
+    world.run_maintenance()
     assert world.services.run(over).complete_checkpoints() == []
     assert world.services.run(over).attempt(1).root.exists()
 
@@ -165,7 +165,7 @@ def test_one_checkpoint_of_a_running_job_but_not_its_newest(world: World) -> Non
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "checkpoint_in_use")
     assert world.client.delete(f"/v1/jobs/{job}/checkpoints/{first['id']}").status_code == 204
     assert world.client.get(f"/v1/jobs/{job}/checkpoints/{first['id']}").status_code == 404
-    world.sweep()
+    world.run_maintenance()
     assert (old.exists(), new.exists()) == (False, True)
     assert world.job(job)["last_checkpoint_step"] == 10
 
@@ -178,24 +178,24 @@ def test_a_checkpoint_that_was_written_anew_meanwhile_stays(world: World) -> Non
     (first, _) = world.client.get(f"/v1/jobs/{job}/checkpoints").json()["data"]
     world.client.delete(f"/v1/jobs/{job}/checkpoints/{first['id']}")
     worker.checkpoint(5)
-    world.sweep()
+    world.run_maintenance()
     assert folder.exists()
 
 
 def test_a_checkpoint_whose_folder_is_gone_is_not_listed_for_long(world: World, over: str) -> None:
     run = world.services.run(over)
     run.checkpoint(10).root.rename(run.checkpoints / "step-0000000010.damaged")
-    world.sweep()
+    world.run_maintenance()
     assert [one["step"] for one in world.client.get(f"/v1/jobs/{over}/checkpoints").json()["data"]] == [20]
 
 
 def test_disk_use_is_measured_by_job_and_by_person_and_told(world: World, over: str) -> None:
     assert world.job(over)["disk_bytes"] is None
-    world.sweep()
+    world.run_maintenance()
     held = world.job(over)["disk_bytes"]
     assert held > 2000
     (fork,) = [world.submit(resume_from=f"{over}:10")]
-    world.sweep()
+    world.run_maintenance()
     assert world.job(fork)["disk_bytes"] < 1000, "what it shares with its source is counted there"
     usage = world.client.get("/v1/usage").json()
     assert usage["users"] == [{"name": "admin", "jobs": 2, "disk_bytes": held + world.job(fork)["disk_bytes"]}]
@@ -207,12 +207,12 @@ def test_a_full_quota_refuses_with_the_numbers(world: World, over: str) -> None:
     key = {"Idempotency-Key": "before"}
     spec = world.job(over)["spec"]
     assert world.client.post("/v1/jobs", json=spec, headers=key).status_code == 201, "not measured yet"
-    world.sweep()
+    world.run_maintenance()
     refused = world.client.post("/v1/jobs", json=spec)
     assert (refused.status_code, refused.json()["error"]["code"]) == (403, "quota_exceeded")
     assert "1e-06 GB is what one person's may" in refused.json()["error"]["message"]
     assert world.client.post("/v1/jobs", json=spec, headers=key).status_code == 201, "a repeated request is answered"
-    client = world.person("user", "somebody")
+    client = world.new_user("user", "somebody")
     assert client.post("/v1/jobs", json=spec).status_code == 201
 
 
@@ -223,7 +223,7 @@ def test_a_disk_that_runs_low_is_told_once_an_hour_before_it_is_full(world: Worl
     for seconds in (0, 60, 3600):
         world.clock.advance(seconds)
         world.reconciler.run_once()
-        world.sweep()
+        world.run_maintenance()
     events = world.client.get(f"/v1/jobs/{job}/events?limit=200").json()["data"]
     assert [event["level"] for event in events if event["type"] == "low_disk"] == ["warning", "warning"]
     ready = world.client.get("/readyz")

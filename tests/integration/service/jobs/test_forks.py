@@ -93,8 +93,8 @@ def test_what_makes_the_updates_decides_what_is_taken(
     [
         ("job_" + "0" * 26, {}, 422, "resume_from", "there is no job"),
         ("{source}:7", {}, 422, "resume_from", "it has those of 5, 10"),
-        ("../../etc", {}, 422, "resume_from", "is `<job id>` or"),
-        ("{source}:x", {}, 422, "resume_from", "is `<job id>` or"),
+        ("../../etc", {}, 422, "resume_from", "must be `<job id>` or"),
+        ("{source}:x", {}, 422, "resume_from", "must be `<job id>` or"),
         (
             "{source}",
             {"model": WIDE},

@@ -167,9 +167,9 @@ def test_readiness_names_a_silent_scheduler_and_goes_on_serving(world: World) ->
 
 
 def test_roles_bound_what_a_token_can_do(world: World) -> None:
-    mine = world.person("user", "ann")
+    mine = world.new_user("user", "ann")
     job = mine.post("/v1/jobs", json=SPEC).json()["id"]
-    other, viewer = world.person("user", "bob"), world.person("viewer", "eve")
+    other, viewer = world.new_user("user", "bob"), world.new_user("viewer", "eve")
     assert other.get(f"/v1/jobs/{job}").status_code == 200
     assert other.post(f"/v1/jobs/{job}/cancel").json()["error"]["type"] == "permission_error"
     assert viewer.get("/v1/jobs").status_code == 200

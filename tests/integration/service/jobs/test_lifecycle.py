@@ -46,7 +46,7 @@ def test_a_pending_job_gives_its_place_back(world: World) -> None:
     world.scheduler.unavailable = False
     world.tick()
     assert len(world.scheduler.cancelled) == 2, "asked until it is gone"
-    world.scheduler.say("ended")
+    world.scheduler.set_states("ended")
     world.tick()
     shown = world.job(job)
     assert (shown["status"], shown["attempt"]["exit_reason"]) == ("paused", "paused")
@@ -107,7 +107,7 @@ def test_a_hung_worker_is_ended_by_the_scheduler_when_time_is_up(world: World) -
     world.tick()
     assert len(world.scheduler.cancelled) == 1
     assert "asked to end it" in world.job(job)["status_message"]
-    world.scheduler.say("ended")
+    world.scheduler.set_states("ended")
     world.tick()
     assert world.status(job) == "paused"
     assert "last checkpoint" in world.job(job)["status_message"]
@@ -196,7 +196,7 @@ def test_cancel_wins_while_pausing_and_while_paused(world: World) -> None:
     assert worker.post("heartbeat", {"execution": 1}).json()["stop"] == "cancel"
     world.tick()
     assert (world.status(job), len(world.scheduler.cancelled)) == ("cancelling", 1)
-    world.scheduler.say("ended")
+    world.scheduler.set_states("ended")
     world.tick()
     assert world.status(job) == "cancelled"
     other = world.submit()
@@ -255,7 +255,7 @@ def test_what_is_over_is_refused_in_words(world: World, verb: str) -> None:
 def test_only_its_owner_steers_a_job(world: World) -> None:
     job = world.submit()
     for role in ("user", "viewer"):
-        client = world.person(role, "somebody")  # type: ignore[arg-type]
+        client = world.new_user(role, "somebody")  # type: ignore[arg-type]
         for verb in ("pause", "resume", "retry"):
             assert client.post(f"/v1/jobs/{job}/{verb}").status_code == 403
 

@@ -39,7 +39,7 @@ def lost(world: World) -> str:
     job = world.submit()
     world.start(job)
     world.clock.advance(60)
-    world.scheduler.say("absent")
+    world.scheduler.set_states("absent")
     world.tick()
     assert world.status(job) == "lost"
     return job
@@ -170,5 +170,5 @@ class TestAll:
 
     def test_only_an_administrator_knows(self, body: dict[str, Any], slurm: World) -> None:
         job = ambiguous(slurm)
-        person = slurm.person("user", "ada")
+        person = slurm.new_user("user", "ada")
         assert person.post(f"/v1/jobs/{job}/resolve", json=body).status_code == 403

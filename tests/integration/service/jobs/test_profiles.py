@@ -65,4 +65,4 @@ def test_what_cannot_be_traced_is_refused_by_name(world: World, body: dict[str, 
 def test_a_viewer_cannot_ask(world: World) -> None:
     job = world.submit()
     world.start(job)
-    assert world.person("viewer", "v").post(f"/v1/jobs/{job}/profile", json={}).status_code == 403
+    assert world.new_user("viewer", "v").post(f"/v1/jobs/{job}/profile", json={}).status_code == 403

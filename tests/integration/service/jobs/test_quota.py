@@ -22,7 +22,7 @@ def bounded(database_url: str, tmp_path: Path) -> Any:
 
 
 def test_a_job_waits_in_the_queue_until_the_persons_share_has_room(bounded: World) -> None:
-    ada, bob = bounded.person("user", "ada"), bounded.person("user", "bob")
+    ada, bob = bounded.new_user("user", "ada"), bounded.new_user("user", "bob")
     first, second, third = submitted(ada, 2), submitted(ada, 2), submitted(ada, 1)
     others, admins = submitted(bob, 3), submitted(bounded.client, 4)
     bounded.tick(2)
@@ -41,13 +41,13 @@ def test_a_job_waits_in_the_queue_until_the_persons_share_has_room(bounded: Worl
     bounded.tick(3)
     assert len(bounded.client.get(f"/v1/jobs/{second}/events").json()["data"]) == events, "it is said once"
     ada.post(f"/v1/jobs/{first}/cancel")
-    bounded.scheduler.say("ended")
+    bounded.scheduler.set_states("ended")
     bounded.tick(3)
     assert [bounded.status(job) for job in (first, second, third)] == ["cancelled", "pending", "pending"]
 
 
 def test_what_waits_can_be_cancelled_and_paused(bounded: World) -> None:
-    ada = bounded.person("user", "ada")
+    ada = bounded.new_user("user", "ada")
     submitted(ada, 3)
     held, paused = submitted(ada, 3), submitted(ada, 3)
     bounded.tick()
@@ -58,13 +58,13 @@ def test_what_waits_can_be_cancelled_and_paused(bounded: World) -> None:
 
 
 def test_more_than_the_share_is_refused_with_the_numbers(bounded: World) -> None:
-    answer = bounded.person("user", "ada").post("/v1/jobs", json={**SPEC, "gpus": 4, "batch": {"size": 12}})
+    answer = bounded.new_user("user", "ada").post("/v1/jobs", json={**SPEC, "gpus": 4, "batch": {"size": 12}})
     assert (answer.status_code, answer.json()["error"]["param"]) == (422, "gpus")
     assert answer.json()["error"]["message"] == "is 4, more than the 3 GPUs that one person's jobs may have at once"
 
 
 def test_a_sweep_that_the_queue_does_not_hold_is_refused_with_both_numbers(bounded: World) -> None:
-    ada = bounded.person("user", "ada")
+    ada = bounded.new_user("user", "ada")
     submitted(ada, 1)
     answer = ada.post("/v1/sweeps", json={"spec": SPEC, "grid": {"seed": [1, 2, 3]}})
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "too_many_queued")
@@ -75,7 +75,7 @@ def test_a_sweep_that_the_queue_does_not_hold_is_refused_with_both_numbers(bound
 
 
 def test_a_retry_finds_room_in_the_queue_or_is_refused(bounded: World) -> None:
-    ada = bounded.person("user", "ada")
+    ada = bounded.new_user("user", "ada")
     job = submitted(ada, 1)
     ada.post(f"/v1/jobs/{job}/cancel")
     bounded.tick()
@@ -89,7 +89,7 @@ def test_a_retry_finds_room_in_the_queue_or_is_refused(bounded: World) -> None:
 
 
 def test_the_queue_of_one_person_has_an_end(bounded: World) -> None:
-    ada = bounded.person("user", "ada")
+    ada = bounded.new_user("user", "ada")
     for _ in range(3):
         submitted(ada, 1)
     answer = ada.post("/v1/jobs", json=SPEC)
@@ -97,6 +97,6 @@ def test_the_queue_of_one_person_has_an_end(bounded: World) -> None:
     assert answer.json()["error"]["message"].startswith(
         "3 jobs of ada wait in the queue, and 3 is what one person's may"
     )
-    submitted(bounded.person("user", "bob"), 1)
+    submitted(bounded.new_user("user", "bob"), 1)
     bounded.tick()
     submitted(ada, 1)

@@ -112,7 +112,7 @@ class TestPlans:
         assert world.new_client(None).post("/v1/plans", json=SPEC).status_code == 401
 
     def test_a_viewer_may_ask(self, world: World) -> None:
-        assert world.person("viewer", "ann").post("/v1/plans", json=SPEC).status_code == 200
+        assert world.new_user("viewer", "ann").post("/v1/plans", json=SPEC).status_code == 200
 
     def test_a_gpu_that_is_not_known(self, world: World) -> None:
         gpus(world, "gpu9000")

@@ -31,17 +31,17 @@ def test_without_being_told_to_nobody_asks(world: World) -> None:
     on_slurm(world)
     assert world.client.post("/v1/plans", json=SPEC).json()["ask"] is None
     world.tick(3)
-    assert world.scheduler.asked == []
+    assert world.scheduler.forecast_scripts == []
 
 
 def test_the_question_is_answered_by_the_reconciler_and_read_by_its_id(world: World) -> None:
     on_slurm(world)
-    world.scheduler.prophecy = Forecast(True, "Slurm would start it on node1", START)
+    world.scheduler.forecast_result = Forecast(True, "Slurm would start it on node1", START)
     plan = asked(world)
     assert (plan["ask"]["state"], plan["ask"]["accepted"]) == ("waiting", None)
-    assert world.scheduler.asked == [], "a request asks nobody"
+    assert world.scheduler.forecast_scripts == [], "a request asks nobody"
     world.tick()
-    assert world.scheduler.asked == [plan["script"]], "what is shown is what is asked about"
+    assert world.scheduler.forecast_scripts == [plan["script"]], "what is shown is what is asked about"
     found = read(world, plan["ask"]["id"])
     assert found["state"] == "answered"
     assert (found["accepted"], found["estimated_start"]) == (True, "2026-01-01T12:30:00.000Z")
@@ -50,7 +50,7 @@ def test_the_question_is_answered_by_the_reconciler_and_read_by_its_id(world: Wo
 
 def test_a_quick_answer_comes_with_the_plan(world: World) -> None:
     on_slurm(world)
-    world.scheduler.prophecy = Forecast(False, "Slurm refuses it: too many nodes")
+    world.scheduler.forecast_result = Forecast(False, "Slurm refuses it: too many nodes")
     world.services.hint = lambda: world.tick()
     found = asked(world, wait=5)["ask"]
     assert (found["state"], found["accepted"], found["message"]) == (
@@ -86,7 +86,7 @@ def test_slurm_is_asked_once_in_five_seconds_whoever_reconciles(world: World) ->
         world.reconciler.run_once()
         world.reconciler.lease.release(world.clock())
         world.clock.advance(1)
-    assert len(world.scheduler.asked) == 3
+    assert len(world.scheduler.forecast_scripts) == 3
     assert [read(world, one)["state"] for one in ids] == ["answered"] * 3
     assert [read(world, one)["answered_at"][17:19] for one in ids] == ["03", "08", "13"]
 
@@ -105,7 +105,7 @@ def test_when_slurm_does_not_answer_all_that_wait_are_told_so_at_once(world: Wor
     ids = [asked(world)["ask"]["id"] for _ in range(3)]
     world.scheduler.unavailable = True
     world.tick()
-    assert len(world.scheduler.asked) == 1
+    assert len(world.scheduler.forecast_scripts) == 1
     for one in ids:
         found = read(world, one)
         assert (found["state"], found["accepted"]) == ("answered", None)
@@ -117,14 +117,14 @@ def test_the_local_backend_says_that_there_is_no_queue(world: World) -> None:
     assert (found["id"], found["state"], found["accepted"]) == (None, "answered", None)
     assert "no queue to ask" in found["message"]
     world.tick()
-    assert world.scheduler.asked == []
+    assert world.scheduler.forecast_scripts == []
 
 
 @pytest.mark.databases("sqlite", "postgres")
 def test_only_so_many_may_wait_and_a_viewer_may_not_ask(world: World) -> None:
     on_slurm(world)
     query = "/v1/plans?ask_scheduler=true&wait_seconds=0"
-    viewer = world.person("viewer", "eve")
+    viewer = world.new_user("viewer", "eve")
     refused = viewer.post(query, json=SPEC)
     assert (refused.status_code, refused.json()["error"]["type"]) == (403, "permission_error")
     assert viewer.post("/v1/plans", json=SPEC).status_code == 200

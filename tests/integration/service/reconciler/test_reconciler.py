@@ -144,7 +144,7 @@ def test_a_cancelled_job_ends_only_when_nothing_of_it_runs(world: World) -> None
     world.tick(2)
     assert world.status(job) == "cancelling"
     assert len(world.scheduler.cancelled) == 2
-    world.scheduler.say("ended")
+    world.scheduler.set_states("ended")
     world.tick()
     shown = world.job(job)
     assert (shown["status"], shown["status_reason"]) == ("cancelled", "user_cancelled")
@@ -176,7 +176,7 @@ def test_a_preempted_job_goes_on_in_a_next_attempt_with_higher_executions(world:
     world.tick()
     assert world.status(job) == "queued"
     world.tick()
-    world.scheduler.say("running")
+    world.scheduler.set_states("running")
     second = world.worker(job)
     assert second.claim().json()["execution"] == 4, "1 and two possible restarts belong to the first attempt"
     assert world.job(job)["attempt"]["number"] == 2
@@ -191,7 +191,7 @@ def test_errors_use_up_one_budget_with_in_place_restarts(world: World) -> None:
     world.tick()
     assert world.status(job) == "queued"
     world.tick()
-    world.scheduler.say("running")
+    world.scheduler.set_states("running")
     second = world.worker(job)
     second.execution = second.claim().json()["execution"]
     second.end("error", failure=failure)
@@ -207,7 +207,7 @@ def test_three_continuations_without_a_newer_checkpoint_end_the_job(world: World
     for _ in range(3):
         assert world.status(job) == "queued"
         world.tick()
-        world.scheduler.say("running")
+        world.scheduler.set_states("running")
         worker = world.worker(job)
         worker.execution = worker.claim().json()["execution"]
         worker.end("preempted")
@@ -221,7 +221,7 @@ def test_a_finish_record_on_disk_counts_when_the_network_was_gone(world: World) 
     world.start(job)
     record = {"execution": 1, "reason": "completed", "step": 20, "time": "2026-01-01T00:00:00Z"}
     write_atomic(world.folder(job).finish(1), json.dumps(record))
-    world.scheduler.say("ended")
+    world.scheduler.set_states("ended")
     world.tick()
     assert world.status(job) == "succeeded"
 
@@ -232,7 +232,7 @@ def test_what_stands_in_the_schedulers_log_of_a_job_that_never_began_is_told(wor
     log = world.folder(job).root / "submitit" / "4_0_log.err"
     log.parent.mkdir(exist_ok=True)
     log.write_text("slurmstepd: error: execve(): /venv/bin/python: No such file or directory\nsrun: error: task 0\n")
-    world.scheduler.say("ended")
+    world.scheduler.set_states("ended")
     world.tick()
     events = world.client.get(f"/v1/jobs/{job}/events?limit=200").json()["data"]
     assert any("execve(): /venv/bin/python: No such file or directory" in event["message"] for event in events)
@@ -242,7 +242,7 @@ def test_a_worker_that_claimed_by_a_file_is_said_to_run_unheard(world: World) ->
     job = world.submit()
     world.tick()
     world.folder(job).claim.write_text('{"nonce": "nonce-of-the-first", "host": "n1", "pid": 7}')
-    world.scheduler.say("running")
+    world.scheduler.set_states("running")
     world.tick()
     assert (world.status(job), "does not reach" in world.job(job)["status_message"]) == ("pending", True)
 
@@ -256,7 +256,7 @@ def test_a_hostile_run_directory_changes_nothing(world: World) -> None:
     folder.finish(2).symlink_to(secret)
     folder.finish(1).write_text("x" * (2 << 20))
     (folder.root / "result.pkl").write_bytes(b"cos\nsystem\n(S'touch /tmp/never'\ntR.")
-    world.scheduler.say("ended")
+    world.scheduler.set_states("ended")
     world.tick()
     assert world.job(job)["attempt"]["exit_reason"] == "node_failure"
     log = world.client.get(f"/v1/jobs/{job}/logs?attempt=1")
@@ -268,9 +268,9 @@ def test_the_number_of_scheduler_calls_does_not_depend_on_the_number_of_jobs(wor
     for _ in range(12):
         world.submit()
     world.tick()
-    before = world.scheduler.observations
+    before = world.scheduler.observe_calls
     world.tick()
-    assert world.scheduler.observations == before + 1
+    assert world.scheduler.observe_calls == before + 1
 
 
 def test_two_reconcilers_never_act_at_once(world: World) -> None:

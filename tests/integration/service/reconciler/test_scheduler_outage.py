@@ -35,7 +35,7 @@ def test_a_cancel_shows_at_once_and_is_carried_out_when_it_answers(world: World)
     world.tick()
     assert len(world.scheduler.cancelled) == 1
     assert "waits for" not in world.job(job)["status_message"]
-    world.scheduler.say("ended")
+    world.scheduler.set_states("ended")
     world.tick()
     assert world.status(job) == "cancelled"
 
@@ -51,7 +51,7 @@ def test_a_suspended_job_tells_and_promises_no_end(world: World) -> None:
     world.tick(times=3)
     told = world.job(job)
     assert (told["status"], told["status_message"], told["progress"]["eta_seconds"]) == ("running", SUSPENDED, None)
-    world.scheduler.say("running")
+    world.scheduler.set_states("running")
     world.tick(times=3)
     assert world.job(job)["status_message"] == "running again; it is no longer suspended"
     assert world.job(job)["progress"]["eta_seconds"] is not None

@@ -84,7 +84,7 @@ def test_a_job_cancelled_while_it_is_being_asked_about_leaves_nothing(world: Wor
     assert world.status(job) == "submitting", "what may have been queued is not called gone"
     hanging.go.set()
     wait_until(lambda: (world.tick(), bool(hanging.cancelled))[1], 10, "what was queued to be cancelled")
-    hanging.say("ended")
+    hanging.set_states("ended")
     world.tick(2)
     assert world.status(job) == "cancelled"
 
@@ -105,7 +105,7 @@ def test_a_shutdown_records_what_is_answered_in_time_and_hands_the_lease_over(
 def test_a_crash_between_the_intention_and_the_question_costs_no_waiting(world: World) -> None:
     world.scheduler.name = "slurm"
     job = world.submit()
-    world.crash_at("submit.after-intent")
+    world.fail_at("submit.after-intent")
     with pytest.raises(SystemExit):
         world.tick()
     world.reconciler = world.new_reconciler("one")
@@ -117,7 +117,7 @@ def test_a_question_whose_end_was_not_heard_is_waited_for_to_its_limit(world: Wo
     """The submitter outlives a service that was killed: sbatch may still be asked while the next service looks."""
     world.scheduler.name = "slurm"
     world.submit()
-    world.crash_at("prepare.after-files")
+    world.fail_at("prepare.after-files")
     with pytest.raises(SystemExit):
         world.tick()
     world.reconciler = world.new_reconciler("one")
@@ -264,7 +264,7 @@ def test_the_end_of_a_refused_double_is_not_the_end_of_the_attempt(world: World)
     world.tick()
     claim = {"nonce": "nonce-of-the-first", "host": "n1", "pid": 7, "scheduler_id": "17"}
     write_atomic(world.folder(job).claim, json.dumps(claim))
-    world.scheduler.say("ended")
+    world.scheduler.set_states("ended")
     world.tick()
     assert (world.status(job), world.job(job)["attempt"]["scheduler_id"]) == ("pending", "17")
 
@@ -318,7 +318,7 @@ def test_restarts_of_a_launcher_that_left_no_last_word_are_errors_of_the_program
     for execution in (1, 2, 3):
         worker.execution = execution
         assert worker.metrics([("train/loss", execution, 1.0)]).status_code == 200
-    world.scheduler.say("ended")
+    world.scheduler.set_states("ended")
     world.tick(2)
     assert json.loads(world.folder(job, 2).launch.read_text())["max_restarts"] == 1
     worker = world.start(job)

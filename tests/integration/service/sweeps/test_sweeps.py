@@ -146,17 +146,17 @@ def test_cancel_ends_every_member(world: World, sweep: dict[str, Any]) -> None:
     answer = world.client.post(f"/v1/sweeps/{sweep['id']}/cancel")
     assert answer.status_code == 202
     world.tick(2)
-    world.scheduler.say("ended")
+    world.scheduler.set_states("ended")
     world.tick(2)
     assert looked_at(world, sweep)["counts"] == {"cancelled": 3}
     assert world.client.post(f"/v1/sweeps/{sweep['id']}/cancel").status_code == 202
 
 
 def test_another_user_can_look_and_not_touch(world: World, sweep: dict[str, Any]) -> None:
-    other = world.person("user", "other")
+    other = world.new_user("user", "other")
     assert other.get(f"/v1/sweeps/{sweep['id']}").status_code == 200
     assert other.post(f"/v1/sweeps/{sweep['id']}/cancel").status_code == 403
-    assert world.person("viewer", "eve").post("/v1/sweeps", json=BODY).status_code == 403
+    assert world.new_user("viewer", "eve").post("/v1/sweeps", json=BODY).status_code == 403
 
 
 def test_a_deleted_member_stays_in_the_list_as_that(world: World, sweep: dict[str, Any]) -> None:

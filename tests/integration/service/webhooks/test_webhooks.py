@@ -46,7 +46,7 @@ def test_each_change_of_status_is_told_signed_and_once(world: World, told: Recei
     job = world.submit(metadata={"team": "nlp", "api_token": "hush"})
     world.start(job).end("completed")
     world.tick()
-    while world.post():
+    while world.deliver_webhooks():
         pass
     bodies = sorted((json.loads(m.body) for m in told.messages), key=lambda body: body["job"]["sequence"])
     assert [body["job"]["status"] for body in bodies] == ["queued", "submitting", "pending", "running", "succeeded"]
@@ -64,7 +64,7 @@ def test_each_change_of_status_is_told_signed_and_once(world: World, told: Recei
 
 
 def test_only_the_statuses_and_jobs_that_are_wanted(world: World, told: Receiver) -> None:
-    ada = world.person("user", "ada")
+    ada = world.new_user("user", "ada")
     own = {"url": f"http://127.0.0.1:{told.port}/own", "statuses": ["queued"]}
     every = {**own, "url": f"http://127.0.0.1:{told.port}/all", "jobs": "all"}
     for body in (own, every):
@@ -72,7 +72,7 @@ def test_only_the_statuses_and_jobs_that_are_wanted(world: World, told: Receiver
     world.submit()
     assert ada.post("/v1/jobs", json=SPEC).status_code == 201
     world.tick()
-    world.post()
+    world.deliver_webhooks()
     assert sorted(message.path for message in told.messages) == ["/all", "/all", "/own"]
 
 
@@ -80,7 +80,7 @@ def test_a_message_is_written_with_its_event_or_not_at_all(world: World, told: R
     webhook = hook(world, told)
     world.submit()
     before = len(deliveries(world, webhook))
-    world.crash_at("submit.before-intent")
+    world.fail_at("submit.before-intent")
     with pytest.raises(SystemExit):
         world.tick()
     assert len(deliveries(world, webhook)) == before
@@ -90,13 +90,13 @@ def test_one_that_fails_is_sent_again_later_under_the_same_id(world: World, told
     webhook = hook(world, told, statuses=["queued"])
     world.submit()
     told.status = 503
-    assert world.post() == 1
+    assert world.deliver_webhooks() == 1
     (waiting,) = deliveries(world, webhook)
     assert (waiting["state"], waiting["answer_status"], waiting["error"]) == ("waiting", 503, "answered 503")
-    assert world.post() == 0, "not before its time"
+    assert world.deliver_webhooks() == 0, "not before its time"
     told.status = 204
     world.clock.advance(DELAYS[0].total_seconds())
-    assert world.post() == 1
+    assert world.deliver_webhooks() == 1
     (done,) = deliveries(world, webhook)
     assert (done["state"], done["attempts"]) == ("delivered", 2)
     first, second = told.messages
@@ -110,20 +110,20 @@ def test_it_is_given_up_in_the_end(world: World, told: Receiver) -> None:
     told.status = 500
     for delay in (timedelta(), *DELAYS):
         world.clock.advance(delay.total_seconds())
-        assert world.post() == 1
+        assert world.deliver_webhooks() == 1
     (ended,) = deliveries(world, webhook)
     assert (ended["state"], ended["attempts"], ended["next_at"]) == ("given_up", len(DELAYS) + 1, None)
     world.clock.advance(10 * 86_400)
-    assert world.post() == 0
+    assert world.deliver_webhooks() == 0
 
 
 def test_a_service_that_dies_after_sending_sends_again(world: World, told: Receiver) -> None:
     hook(world, told, statuses=["queued"])
     world.submit()
-    world.crash_at("post.after-sending")
+    world.fail_at("post.after-sending")
     with pytest.raises(SystemExit):
-        world.post()
-    assert world.post() == 1
+        world.deliver_webhooks()
+    assert world.deliver_webhooks() == 1
     assert len({message.headers["webhook-id"] for message in told.messages}) == 1
     assert len(told.messages) == 2
 
@@ -134,7 +134,7 @@ def test_many_failures_over_an_hour_disable_it_and_a_test_that_arrives_enables_i
     for _ in range(20):
         world.submit()
         world.clock.advance(3 * 60 + 10)
-        assert world.post() >= 1
+        assert world.deliver_webhooks() >= 1
     shown = world.client.get(f"/v1/webhooks/{webhook['id']}").json()
     assert shown["disabled_at"] is not None
     (entry,) = world.client.get("/v1/audit?action=disable_webhook").json()["data"]
@@ -142,10 +142,10 @@ def test_many_failures_over_an_hour_disable_it_and_a_test_that_arrives_enables_i
     assert {one["state"] for one in deliveries(world, webhook)} == {"given_up"}
     world.submit()
     world.clock.advance(86_400)
-    assert world.post() == 0, "it is told nothing more"
+    assert world.deliver_webhooks() == 0, "it is told nothing more"
     told.status = 200
     assert world.client.post(f"/v1/webhooks/{webhook['id']}/test").status_code == 202
-    assert world.post() == 1
+    assert world.deliver_webhooks() == 1
     shown = world.client.get(f"/v1/webhooks/{webhook['id']}").json()
     assert (shown["disabled_at"], shown["failures"]) == (None, 0)
 
@@ -158,7 +158,7 @@ def test_one_slow_receiver_does_not_hold_up_another(world: World, told: Receiver
         hook(world, told, statuses=["queued"])
         world.submit()
         world.submit()
-        assert world.post() == 3, "both of one, the first of the other"
+        assert world.deliver_webhooks() == 3, "both of one, the first of the other"
         assert len(told.messages) == 2
         errors = [one["error"] for one in deliveries(world, late)]
     assert errors == [None, "no answer within 1 s"]
@@ -177,7 +177,7 @@ def test_by_tls_under_the_name_and_not_under_another(world: World, tmp_path: Pat
             assert answer.status_code == 201, answer.text
             world.client.post(f"/v1/webhooks/{webhook['id']}/test")
             sender = Sender(world.services.settings.webhook_allowed_hosts, world.services.resolver, trust)
-            world.post(sender)
+            world.deliver_webhooks(sender)
             (done,) = deliveries(world, webhook)
             assert (done["state"] == "delivered") is arrives, done
             assert arrives or "certificate" in done["error"].lower()
@@ -185,7 +185,7 @@ def test_by_tls_under_the_name_and_not_under_another(world: World, tmp_path: Pat
 
 
 def test_others_neither_see_nor_touch_it(world: World, told: Receiver) -> None:
-    ada, bob, eve = world.person("user", "ada"), world.person("user", "bob"), world.person("viewer", "eve")
+    ada, bob, eve = world.new_user("user", "ada"), world.new_user("user", "bob"), world.new_user("viewer", "eve")
     body = {"url": f"http://127.0.0.1:{told.port}/"}
     webhook = ada.post("/v1/webhooks", json=body).json()["id"]
     assert bob.get(f"/v1/webhooks/{webhook}").status_code == 404

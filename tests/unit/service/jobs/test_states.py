@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from service.jobs.states import ACTIVE, FINAL_STATUS, TRANSITIONS, IllegalTransitionError, check_transition
-from trainyard.contract.wire.resources import TERMINAL, JobStatus, StatusReason
+from trainyard.contract.wire.jobs import TERMINAL, JobStatus, StatusReason
 
 STATUSES = get_args(JobStatus)
 REASON_FOR = {"succeeded": "completed", "failed": "error", "cancelled": "user_cancelled"}

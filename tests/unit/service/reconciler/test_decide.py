@@ -11,8 +11,8 @@ from service.jobs.states import ACTIVE, check_transition
 from service.reconciler.decide import MAX_BARREN, NOTHING, REQUEUED, UNLISTED, Facts, Verdict, decide
 from service.reconciler.run_dir import Unclaimed
 from service.scheduler.base import EndedAs, Observation
+from trainyard.contract.wire.jobs import Desired
 from trainyard.contract.wire.reports import ExitReason, Failure, FinishRecord
-from trainyard.contract.wire.resources import Desired
 
 FAILURE = Failure(rank=1, type="ValueError", message="bad\nsecond line")
 

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from service.web import views
-from trainyard.contract.wire.resources import JobResource, JobStatus
+from trainyard.contract.wire.jobs import JobResource, JobStatus
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -6,20 +6,28 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field, TypeAdapter, ValidationError
 
-from trainyard.contract import validation_messages as wording
+from trainyard.contract import validation_messages
 
 
 def told(kind: Any, value: Any) -> str:
     with pytest.raises(ValidationError) as caught:
         TypeAdapter(kind).validate_python(value)
-    return wording.words_of(caught.value.errors()[0])
+    return validation_messages.describe_error(caught.value.errors()[0])
 
 
 @pytest.mark.parametrize(
     ("kind", "value", "words"),
     [
-        (Annotated[str, Field(pattern=wording.RANK)], "abc", "must be the number of a rank, such as 0, or `launch`"),
-        (Annotated[str, Field(pattern=wording.DIGEST)], "md5:1", "must be `sha256:` and 64 hexadecimal digits"),
+        (
+            Annotated[str, Field(pattern=validation_messages.RANK_PATTERN)],
+            "abc",
+            "must be the number of a rank, such as 0, or `launch`",
+        ),
+        (
+            Annotated[str, Field(pattern=validation_messages.DIGEST_PATTERN)],
+            "md5:1",
+            "must be `sha256:` and 64 hexadecimal digits",
+        ),
         (Annotated[str, Field(pattern=r"^[a-z]+$")], "A", "holds a character that is not allowed here"),
         (Annotated[int, Field(le=200)], 201, "must be less than or equal to 200"),
         (int, "x", "must be a whole number"),
@@ -35,7 +43,7 @@ def test_it_says_what_the_value_must_be(kind: Any, value: Any, words: str) -> No
 
 
 def test_every_form_is_a_whole_one() -> None:
-    for pattern in wording.FORMS:
+    for pattern in validation_messages.PATTERN_MESSAGES:
         assert pattern.startswith("^")
         assert pattern.endswith("$")
         re.compile(pattern)

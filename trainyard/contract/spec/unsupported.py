@@ -1,0 +1,187 @@
+"""Rules that reject a spec at a site: unsupported combinations, disallowed paths and sizes. Pure functions."""
+
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from trainyard.contract.problems import Problem
+from trainyard.contract.spec.forks import parse_origin
+from trainyard.contract.spec.sections import ConvnetModel, GptModel, HfModel, JsonlData
+from trainyard.contract.spec.site import Site
+from trainyard.contract.spec.training_spec import TrainingSpec
+
+DIGITS_CLASSES = 10
+"""Number of classes of the builtin data set `digits`."""
+BYTE_VALUES = 256
+"""Vocabulary that the builtin `gpt` needs, whose tokens are bytes."""
+
+Rule = tuple[bool, str, str]
+"""Whether the rule rejects the spec, the path of the field, and the message."""
+
+_SHARDED = frozenset({"zero1", "zero2", "fsdp", "hsdp"})
+_GPU_TYPE = re.compile(r"[A-Za-z0-9_.-]+")
+_BUILTIN_PAIRS = {
+    "causal_lm": ("gpt", "stdlib"),
+    "image_classification": ("convnet", "digits"),
+    "regression": ("mlp", "parity"),
+}
+"""The builtin model and data set of each task."""
+
+
+def unsupported_fields(spec: TrainingSpec, site: Site) -> list[Problem]:
+    """Return a problem for every field that this release or this site does not support, with a supported choice."""
+    rules = [*_general_rules(spec, site), *_sharding_rules(spec, site)]
+    if site.scheduler == "slurm":
+        rules += _slurm_rules(spec, site)
+    found = [(param, message) for rejected, param, message in rules if rejected]
+    found += [*_mismatched_pairs(spec), *_gpt_sizes(spec), *_disallowed_paths(spec, site.roots)]
+    return [Problem(param=param, message=message) for param, message in found]
+
+
+def _general_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
+    on_cpu = site.accelerator == "cpu"
+    needs_gpus = "needs GPUs, and this service's workers have none"
+    return [
+        (spec.task == "comm_check" and spec.gpus == 1, "gpus", "must be at least 2 for task `comm_check`"),
+        (spec.tf32 and on_cpu, "tf32", f"{needs_gpus}; use `false`"),
+        (
+            spec.resume_from is not None and parse_origin(spec.resume_from) is None,
+            "resume_from",
+            "must be `<job id>` or `<job id>:<step>`",
+        ),
+        (
+            isinstance(spec.model, ConvnetModel) and spec.model.classes < DIGITS_CLASSES,
+            "model.classes",
+            f"must be at least {DIGITS_CLASSES}, the number of classes of the data set `digits`",
+        ),
+        (spec.backend == "nccl" and on_cpu, "backend", f"`nccl` {needs_gpus}; use `gloo` or `auto`"),
+        (
+            site.scheduler == "local" and any(v is not None for k, v in spec.resources if k != "time_limit_minutes"),
+            "resources",
+            "this service runs jobs on its own machine and supports only `resources.time_limit_minutes`",
+        ),
+        (
+            site.slots is not None and spec.gpus > site.slots,
+            "gpus",
+            f"is {spec.gpus}, but this service runs at most {site.slots} ranks at once (TRAINYARD_LOCAL_SLOTS)",
+        ),
+    ]
+
+
+def _slurm_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
+    res = spec.resources
+    per_node = min(spec.gpus, res.gpus_per_node or site.gpus_per_node or spec.gpus)
+    return [
+        (
+            spec.gpus % per_node != 0,
+            "resources.gpus_per_node",
+            f"is {per_node}, which does not divide `gpus` {spec.gpus}; every node must have the same number of ranks",
+        ),
+        (
+            spec.strategy == "dp" and per_node < spec.gpus,
+            "strategy",
+            "`dp` runs in one process and cannot span nodes; use `ddp`, or set `resources.gpus_per_node` to `gpus`",
+        ),
+        (
+            res.gpu_type is not None and not _GPU_TYPE.fullmatch(res.gpu_type),
+            "resources.gpu_type",
+            "must be one GPU type of Slurm; only letters, digits and `_ . -` are allowed",
+        ),
+    ]
+
+
+def _sharding_rules(spec: TrainingSpec, site: Site) -> list[Rule]:
+    """Return the rules about strategies; those about `fsdp` apply only to strategies that shard the model."""
+    sharded = spec.strategy in _SHARDED
+    by_size = spec.fsdp.wrap == "size"
+    offload = sharded and spec.fsdp.cpu_offload
+    on_cpu = site.accelerator == "cpu"
+    needs_gpus = "needs GPUs, and this service's workers have none"
+    return [
+        (spec.strategy == "dp" and on_cpu, "strategy", f"`dp` {needs_gpus}; use `ddp`"),
+        (offload and on_cpu, "fsdp.cpu_offload", f"{needs_gpus}; use `false`"),
+        (
+            offload and spec.precision == "fp16",
+            "fsdp.cpu_offload",
+            "cannot be combined with precision `fp16`, whose gradient scaling runs on the GPU; use `bf16`",
+        ),
+        (
+            spec.strategy == "ddp" and spec.ddp.sync_batchnorm and on_cpu,
+            "ddp.sync_batchnorm",
+            f"{needs_gpus}; use `false`",
+        ),
+        (
+            sharded and by_size and spec.fsdp.min_params is None,
+            "fsdp.min_params",
+            "is required with wrap `size`: the smallest number of parameters of a unit",
+        ),
+        (
+            sharded and not by_size and spec.fsdp.min_params is not None,
+            "fsdp.min_params",
+            f"applies only to wrap `size`, and `fsdp.wrap` is `{spec.fsdp.wrap}`",
+        ),
+        (
+            spec.strategy == "hsdp" and spec.fsdp.replicas == 1,
+            "fsdp.replicas",
+            "must be at least 2 for strategy `hsdp`; with one replica, use `fsdp`",
+        ),
+        (
+            sharded and spec.strategy != "hsdp" and spec.fsdp.replicas > 1,
+            "fsdp.replicas",
+            f"applies only to strategy `hsdp`, and `strategy` is `{spec.strategy}`",
+        ),
+    ]
+
+
+def _mismatched_pairs(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
+    """Yield the problems of a model or data set that does not fit the task, or of a pair that does not match."""
+    pair = _BUILTIN_PAIRS.get(spec.task)
+    if pair is None:
+        return
+    for field, expected in zip(("model", "data"), pair, strict=True):
+        section = getattr(spec, field)
+        name = getattr(section, "name", expected)
+        if name != expected:
+            yield f"{field}.name", f"`{name}` does not fit task `{spec.task}`; use `{expected}`"
+        if spec.task != "causal_lm" and isinstance(section, HfModel | JsonlData):
+            yield f"{field}.source", f"`{section.source}` is for task `causal_lm`; use `builtin` and name `{expected}`"
+    if isinstance(spec.model, HfModel) and getattr(spec.data, "name", None) == "stdlib":
+        yield (
+            "data.name",
+            "`stdlib` is for the builtin model `gpt`; use source `jsonl` with a model of source `hf`",
+        )
+    if isinstance(spec.data, JsonlData) and spec.data.format == "chat" and not isinstance(spec.model, HfModel):
+        yield "data.format", "`chat` needs a chat template, which only models of source `hf` have; use `completion`"
+
+
+def _gpt_sizes(spec: TrainingSpec) -> Iterator[tuple[str, str]]:
+    model = spec.model
+    if not isinstance(model, GptModel):
+        return
+    if model.vocab < BYTE_VALUES:
+        yield "model.vocab", f"is {model.vocab}, but tokens are bytes; use {BYTE_VALUES} or more"
+    if model.width % model.heads:
+        yield "model.width", f"is {model.width}, which is not a multiple of `model.heads` {model.heads}"
+    length = spec.data.max_length if isinstance(spec.data, JsonlData) else None
+    if length is not None and length > model.context:
+        yield "data.max_length", f"is {length}, more than the {model.context} tokens of `model.context`"
+
+
+def _disallowed_paths(spec: TrainingSpec, roots: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Yield the paths of models and data that are not under one of the roots. No file is accessed."""
+    paths: list[tuple[str, str | None]] = []
+    if isinstance(spec.model, HfModel):
+        paths.append(("model.path", spec.model.path))
+    if isinstance(spec.data, JsonlData):
+        paths += [("data.path", spec.data.path), ("data.eval_path", spec.data.eval_path)]
+    for param, text in paths:
+        if text is None:
+            continue
+        path = PurePosixPath(text)
+        if not path.is_absolute():
+            yield param, "must be an absolute path: workers have a different current directory"
+        elif ".." in path.parts:
+            yield param, "must not contain `..`"
+        elif not any(path.is_relative_to(root) for root in roots):
+            allowed = ", ".join(roots) or "none"
+            yield param, f"is outside the folders that this service allows (TRAINYARD_ALLOWED_ROOTS): {allowed}"

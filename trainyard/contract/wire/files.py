@@ -1,0 +1,110 @@
+"""Checkpoints, exports and artifacts as the API lists them, and disk use by user."""
+
+from typing import Literal
+
+from pydantic import ConfigDict, Field
+
+from trainyard.contract.base import AnyFloat, Resource, Timestamp
+
+
+class CheckpointResource(Resource):
+    """A complete checkpoint of a job."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "object": "checkpoint",
+                "id": "ckpt_01kdvdna00yhj80arqj5k8gms6",
+                "job_id": "job_01kdvdna00az9cxjnszk8v8abh",
+                "step": 200,
+                "size_bytes": 481000,
+                "digest": "sha256:" + "0" * 64,
+                "world_size": 2,
+                "execution": 1,
+                "metrics": {"eval/loss": 0.25},
+                "path": "/shared/runs/job_01kdvdna00az9cxjnszk8v8abh/checkpoints/step-0000000200",
+                "created_at": "2026-01-01T12:00:00.000Z",
+                "latest": True,
+                "best": False,
+            }
+        }
+    )
+
+    object: Literal["checkpoint"] = "checkpoint"
+    id: str
+    job_id: str
+    step: int
+    size_bytes: int
+    digest: str
+    world_size: int
+    execution: int
+    metrics: dict[str, AnyFloat] = Field(default_factory=dict)
+    path: str
+    created_at: Timestamp
+    latest: bool = False
+    """The newest: what the job would go on from."""
+    best: bool = False
+    """By the spec's `checkpoint.keep_best`, else by `eval/loss`."""
+
+
+class FileResource(Resource):
+    """A file of a checkpoint or an export."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "object": "file",
+                "path": "model.safetensors",
+                "size_bytes": 481000,
+                "modified_at": "2026-01-01T12:00:00.000Z",
+            }
+        }
+    )
+
+    object: Literal["file"] = "file"
+    path: str
+    """Below its folder; what `.../files/{path}` takes."""
+    size_bytes: int
+    modified_at: Timestamp
+
+
+class ArtifactResource(Resource):
+    """A file that a run left beside its weights."""
+
+    object: Literal["artifact"] = "artifact"
+    path: str
+    """Below the run's `artifacts` folder; what `/v1/jobs/{id}/artifacts/{path}` takes."""
+    size_bytes: int
+    modified_at: Timestamp
+
+
+class UserUsage(Resource):
+    """What one person's jobs hold on disk."""
+
+    name: str
+    jobs: int
+    disk_bytes: int
+
+
+class UsageResource(Resource):
+    """Disk use, measured in the background: by person and in all."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "object": "usage",
+                "users": [{"name": "admin", "jobs": 12, "disk_bytes": 3_400_000_000}],
+                "disk_bytes": 3_400_000_000,
+                "free_bytes": 120_000_000_000,
+                "quota_bytes_per_user": 50_000_000_000,
+            }
+        }
+    )
+
+    object: Literal["usage"] = "usage"
+    users: list[UserUsage]
+    disk_bytes: int
+    free_bytes: int
+    """Left on the filesystem of the runs."""
+    quota_bytes_per_user: int | None = None
+    """A person whose jobs hold as much can submit no more."""

@@ -1,0 +1,183 @@
+"""Jobs: the resources of a job, its attempts and events, and the request bodies that change it."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic.config import JsonDict
+
+from trainyard.contract.base import AnyFloat, NonNegativeInt, Resource, Strict, Timestamp, reject_bool
+from trainyard.contract.validation_messages import SLURM_ID_PATTERN
+from trainyard.contract.wire.launch import Origin
+from trainyard.contract.wire.reports import Failure, Progress
+
+JobStatus = Literal[
+    "queued",
+    "submitting",
+    "pending",
+    "running",
+    "pausing",
+    "paused",
+    "cancelling",
+    "lost",
+    "succeeded",
+    "failed",
+    "cancelled",
+]
+Desired = Literal["run", "paused", "cancelled"]
+StatusReason = Literal[
+    "completed",
+    "user_cancelled",
+    "cancelled_outside",
+    "error",
+    "out_of_memory",
+    "time_limit",
+    "node_failure",
+    "preempted",
+    "stalled",
+    "rejected",
+    "retries_exhausted",
+]
+
+TERMINAL: frozenset[str] = frozenset({"succeeded", "failed", "cancelled"})
+
+JOB: JsonDict = {
+    "object": "job",
+    "id": "job_01kdvdna00az9cxjnszk8v8abh",
+    "name": "digits-ddp",
+    "status": "running",
+    "status_reason": None,
+    "status_message": "runs on node1, node2",
+    "desired": "run",
+    "created_by": "anna",
+    "created_at": "2026-01-01T12:00:00.000Z",
+    "updated_at": "2026-01-01T12:05:00.000Z",
+    "started_at": "2026-01-01T12:01:00.000Z",
+    "progress": {"step": 120, "total_steps": 400, "seconds_per_step": 0.5, "eta_seconds": 140.0},
+    "metrics": {"train/loss": 0.25},
+    "last_checkpoint_step": 100,
+    "metadata": {"team": "nlp"},
+    "spec": {"task": "image_classification", "gpus": 2, "steps": 400},
+    "run_directory": "/shared/runs/job_01kdvdna00az9cxjnszk8v8abh",
+}
+
+
+class JobProgress(Progress):
+    """Progress as the service tells it; open like every resource, unlike the worker's report that it extends."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    eta_seconds: float | None = None
+
+
+class AttemptResource(Resource):
+    """One entry in the scheduler's queue."""
+
+    object: Literal["attempt"] = "attempt"
+    id: str
+    number: int
+    scheduler: str
+    scheduler_id: str | None = None
+    nodes: list[str] = Field(default_factory=list)
+    created_at: Timestamp
+    submitted_at: Timestamp | None = None
+    started_at: Timestamp | None = None
+    ended_at: Timestamp | None = None
+    execution: int | None = None
+    """The highest execution that has reported."""
+    resumed_from_step: int | None = None
+    exit_reason: str | None = None
+
+
+class JobResource(Resource):
+    """A job: what was asked, what is so, and how far it is."""
+
+    model_config = ConfigDict(json_schema_extra={"example": JOB})
+
+    object: Literal["job"] = "job"
+    id: str
+    name: str
+    status: JobStatus
+    status_reason: StatusReason | None = None
+    status_message: str
+    """In plain words: what it is doing, or why it waits."""
+    desired: Desired
+    created_by: str
+    created_at: Timestamp
+    updated_at: Timestamp
+    sequence: int = 0
+    """Its place in its stream: `?after=` it follows what happens from now on."""
+    estimated_start: Timestamp | None = None
+    """While pending: when the scheduler expects to start it, where it says so."""
+    started_at: Timestamp | None = None
+    finished_at: Timestamp | None = None
+    progress: JobProgress | None = None
+    attempt: AttemptResource | None = None
+    """The current one."""
+    metrics: dict[str, AnyFloat | None] = Field(default_factory=dict)
+    """The latest value of each metric."""
+    last_checkpoint_step: int | None = None
+    origin: Origin | None = None
+    """The checkpoint of another job from which it starts."""
+    error: Failure | None = None
+    metadata: dict[str, str] = Field(default_factory=dict)
+    spec: dict[str, Any]
+    """Resolved: what is run."""
+    run_directory: str
+    disk_bytes: int | None = None
+    """Of the run directory, when it was last measured."""
+    sweep_id: str | None = None
+    """The sweep of which it is a member."""
+
+
+class ProfileRequest(Strict):
+    """The body of `POST /v1/jobs/{id}/profile`."""
+
+    steps: Annotated[int, Field(ge=1, le=1000), BeforeValidator(reject_bool)] = 3
+    """How many updates are traced, beginning with the next one that all ranks agree on."""
+    ranks: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1, max_length=64)] = (0,)
+
+
+class RetryRequest(Strict):
+    """The body of `POST /v1/jobs/{id}/retry`."""
+
+    model_config = ConfigDict(json_schema_extra={"example": {"from": "checkpoint"}})
+
+    start: Literal["checkpoint", "scratch"] = Field(default="checkpoint", alias="from")
+    """`checkpoint`: the job's last one, or its beginning where it has none; `scratch`: its beginning, and everything
+    that it has saved and reported is dropped."""
+
+
+class ResolveRequest(Strict):
+    """The body of `POST /v1/jobs/{id}/resolve`: what an operator has found out about the job."""
+
+    action: Literal["adopt", "resubmit", "give_up"]
+    """`adopt`: the scheduler has it under `scheduler_id`; `resubmit` and `give_up`: nothing of it runs any more."""
+    scheduler_id: Annotated[str, Field(pattern=SLURM_ID_PATTERN)] | None = None
+
+    @model_validator(mode="after")
+    def _id_goes_with_adopt(self) -> Self:
+        if (self.action == "adopt") != (self.scheduler_id is not None):
+            raise ValueError("`scheduler_id` goes with the action `adopt`, and with no other")
+        return self
+
+
+class EventResource(Resource):
+    """Something that happened to a job."""
+
+    object: Literal["event"] = "event"
+    id: str
+    job_id: str
+    type: str
+    level: Literal["info", "warning", "error"]
+    message: str
+    data: dict[str, Any] = Field(default_factory=dict)
+    created_at: Timestamp
+
+
+class ScriptResource(Resource):
+    """What was handed to the scheduler."""
+
+    object: Literal["script"] = "script"
+    job_id: str
+    attempt: int
+    script: str

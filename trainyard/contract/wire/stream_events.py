@@ -1,0 +1,59 @@
+"""The data of the server-sent events of the two streams."""
+
+from typing import Literal
+
+from trainyard.contract.base import AnyFloat, Resource
+from trainyard.contract.wire.jobs import JobProgress, JobStatus, StatusReason
+from trainyard.contract.wire.reports import Point
+
+StreamType = Literal["status", "event", "metrics", "checkpoint", "log"]
+"""The names of the server-sent events of `/v1/jobs/{id}/stream`; see docs/api.md for the data of each."""
+
+
+class StatusUpdate(Resource):
+    """Data of a `status` event: the job without what does not change."""
+
+    status: JobStatus
+    status_reason: StatusReason | None = None
+    status_message: str
+    progress: JobProgress | None = None
+
+
+class MetricsUpdate(Resource):
+    """Data of a `metrics` event: new points of one execution."""
+
+    execution: int
+    resumed_from_step: int
+    points: list[Point]
+    progress: JobProgress | None = None
+    """The job's, as of now."""
+
+
+class JobStatusUpdate(StatusUpdate):
+    """Data of a `status` event of the stream of all jobs."""
+
+    job_id: str
+    name: str
+
+
+class JobMetricsUpdate(Resource):
+    """Data of a `metrics` event of the stream of all jobs: a job's newest values, as of now."""
+
+    job_id: str
+    name: str
+    values: dict[str, AnyFloat]
+    progress: JobProgress | None = None
+
+
+class Reset(Resource):
+    """Data of a `reset` event of the stream of all jobs: more was missed than can be told; read the list anew."""
+
+
+class LogUpdate(Resource):
+    """Data of a `log` event: the next bytes of one stream, decoded with replacement."""
+
+    attempt: int
+    rank: str
+    """`0`, `1`, ... or `launch`."""
+    offset: int
+    text: str
