@@ -22,13 +22,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from service.api.app import create_app
 from service.api.connection_limits import protocol
 from service.api.dependencies import Services
-from service.auth.principals import adopt_admin_token, ensure_admin_token
+from service.auth.principals import ensure_admin_token, register_admin_token
 from service.core.clock import utc_now
 from service.core.errors import ServiceError
 from service.core.observability import configure_logging
-from service.core.periodic_task import Rounds
-from service.core.private_files import keep_private
-from service.core.settings import Settings, misspelt
+from service.core.periodic_task import PeriodicTask
+from service.core.private_files import restrict_permissions
+from service.core.settings import Settings, misspelled_variables
 from service.db.engine import Database
 from service.db.leader_lease import LeaderLease, lease_owner
 from service.db.migrate import current, head, upgrade
@@ -76,7 +76,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         settings = Settings()
         configure_logging(settings.log_format)
-        for name, meant in misspelt(os.environ):
+        for name, meant in misspelled_variables(os.environ):
             structlog.get_logger("service").warning(f"{name} is no setting, and does nothing; did you mean {meant}?")
         if asked.command == "doctor":
             return doctor(settings, scheduler_alone=asked.scheduler)
@@ -97,7 +97,7 @@ def main(argv: list[str] | None = None) -> int:
 def migrate(settings: Settings) -> int:
     """Apply the migrations that are missing."""
     settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
-    keep_private(settings.state, settings.url)
+    restrict_permissions(settings.state, settings.url)
     upgrade(settings.url)
     return 0
 
@@ -116,7 +116,7 @@ def serve(settings: Settings) -> int:
     # A request passes between threads several times, and each time may wait so long for a tick that computes.
     sys.setswitchinterval(_SWITCH_SECONDS)
     settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
-    keep_private(settings.state, settings.url)
+    restrict_permissions(settings.state, settings.url)
     settings.runs.mkdir(parents=True, exist_ok=True)
     with _only_one(settings.state / "lock"):
         _ready_schema(settings)
@@ -162,7 +162,7 @@ def _ready_schema(settings: Settings) -> None:
 def _admin_token(services: Services) -> None:
     given = services.settings.admin_token_file
     if given is not None:
-        adopt_admin_token(services.database, given, services.clock())
+        register_admin_token(services.database, given, services.clock())
     else:
         ensure_admin_token(services.database, admin_token_file(services.state), services.clock())
 
@@ -178,18 +178,18 @@ class _Part(Protocol):
 def _reconciling(services: Services) -> list[_Part]:
     """What only the service that holds the lease does, in the order in which it starts."""
     loop = make_loop(services, make_scheduler(services))
-    services.hint = loop.hint
+    services.notify_reconciler = loop.hint
     housekeeper = keeper.MaintenanceTask(services, loop.lease)
-    housekeeping = Rounds("housekeeping", housekeeper.run_once, keeper.SECONDS)
-    services.sweep = housekeeping.hint
+    housekeeping = PeriodicTask("housekeeping", housekeeper.run_once, keeper.SECONDS)
+    services.notify_cleanup = housekeeping.hint
     sender = Sender(services.settings.webhook_allowed_hosts, services.resolver)
     messages = webhooks.WebhookDispatcher(services, loop.lease, sender)
-    post = Rounds("webhooks", lambda: messages.run_once() > 0, webhooks.SECONDS)
-    services.post = post.hint
+    post = PeriodicTask("webhooks", lambda: messages.run_once() > 0, webhooks.SECONDS)
+    services.notify_webhooks = post.hint
     parts: list[_Part] = [loop, housekeeping, post]
     if services.database.dialect == "postgresql":
         watcher = ChangeWatcher(services.database, loop.hint)
-        parts.append(Rounds("change-watcher", watcher.run_once, ChangeWatcher.SECONDS))
+        parts.append(PeriodicTask("change-watcher", watcher.run_once, ChangeWatcher.SECONDS))
     return parts
 
 

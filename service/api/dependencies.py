@@ -14,12 +14,12 @@ from pydantic import AwareDatetime, BeforeValidator
 
 from service.api.query_params import refuse_unknown
 from service.api.rate_limits import Buckets, Rate
-from service.audit.log import CURRENT, Trail
+from service.audit.log import CURRENT_REQUEST, AuditLog
 from service.auth.principals import Principal, authenticate
-from service.auth.sessions import CSRF_HEADER, Cookie, recognise, require_csrf
+from service.auth.sessions import CSRF_HEADER, Cookie, authenticate_session, require_csrf
 from service.core.clock import Clock
 from service.core.errors import InvalidRequestError, PermissionDeniedError
-from service.core.failpoints import Crash, no_crash
+from service.core.failpoints import Failpoint, no_failpoint
 from service.core.observability import ServiceMetrics
 from service.core.settings import Settings
 from service.db.engine import Database
@@ -36,7 +36,7 @@ from service.webhooks.service import Resolver, resolve_host
 from trainyard.contract.base import reject_number
 from trainyard.contract.layout import RunLayout
 
-HARMLESS = frozenset({"GET", "HEAD", "OPTIONS"})
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing."""
 
 
@@ -51,11 +51,11 @@ class Services:
     settings: Settings
     database: Database
     clock: Clock
-    hint: Callable[[], None] = field(default=_ignore)
+    notify_reconciler: Callable[[], None] = field(default=_ignore)
     """Tells the reconciler that there is something to do; losing it only costs time."""
-    sweep: Callable[[], None] = field(default=_ignore)
+    notify_cleanup: Callable[[], None] = field(default=_ignore)
     """Tells the housekeeper that there is something to remove."""
-    post: Callable[[], None] = field(default=_ignore)
+    notify_webhooks: Callable[[], None] = field(default=_ignore)
     """Tells who sends to webhooks that there is a message."""
     resolver: Resolver = resolve_host
     """Of the names of webhooks' hosts."""
@@ -63,7 +63,7 @@ class Services:
     """What this process counts."""
     models: Models = field(default_factory=Models)
     """Reads what model folders say of themselves."""
-    crash: Crash = no_crash
+    failpoint: Failpoint = no_failpoint
     """Where tests end the process."""
 
     def __post_init__(self) -> None:
@@ -77,8 +77,8 @@ class Services:
         self.hub = Hub(limit=self.settings.max_streams)
         self.database.committed += [self.feed.touched, self.hub.touched]
         self.worker_tokens = WorkerTokenCache(partial(authenticate, self.database))
-        self.trail = Trail(self.database, lambda: self.clock())
-        self.database.before_commit = self.trail.join
+        self.audit_log = AuditLog(self.database, lambda: self.clock())
+        self.database.before_commit = self.audit_log.join
         rates = self.settings
         self.buckets = Buckets(Rate(rates.rate_per_second, rates.rate_burst))
         self.worker_buckets = Buckets(Rate(rates.worker_rate_per_second, rates.worker_rate_burst))
@@ -122,18 +122,18 @@ async def get_now(services: ServicesDep) -> datetime:
 NowDep = Annotated[datetime, Depends(get_now)]
 
 
-def get_person(request: Request, services: ServicesDep, now: NowDep) -> Principal:
+def get_user(request: Request, services: ServicesDep, now: NowDep) -> Principal:
     """A person or program with an API token, or a browser that is signed in; a worker's token is for worker routes
     only."""
     authorization, secret = request.headers.get("authorization"), services.cookie.read(request.headers.get("cookie"))
     if authorization is None and secret is not None:
-        principal = recognise(services.database, secret, now)
+        principal = authenticate_session(services.database, secret, now)
     else:
         principal, secret = authenticate(services.database, authorization, now), None
     sign(request, principal)
-    if secret is not None and request.method not in HARMLESS:
+    if secret is not None and request.method not in SAFE_METHODS:
         require_csrf(secret, request.headers.get(CSRF_HEADER))
-    if principal.kind != "person":
+    if principal.kind != "user":
         raise PermissionDeniedError("a worker's token opens only the routes of its own attempt")
     request.state.principal = principal.name
     refuse_unknown(request)
@@ -142,21 +142,21 @@ def get_person(request: Request, services: ServicesDep, now: NowDep) -> Principa
 
 def sign(request: Request, principal: Principal) -> None:
     """Say to the audit who asks, and for what."""
-    asked = CURRENT.get()
-    if asked is not None:
-        asked.actor, asked.token_id, asked.role = principal.name, principal.id, principal.role
-        asked.action = getattr(request.scope.get("route"), "operation_id", None) or request.method
-        asked.target = "/".join(str(value) for value in request.path_params.values()) or None
+    context = CURRENT_REQUEST.get()
+    if context is not None:
+        context.actor, context.token_id, context.role = principal.name, principal.id, principal.role
+        context.action = getattr(request.scope.get("route"), "operation_id", None) or request.method
+        context.target = "/".join(str(value) for value in request.path_params.values()) or None
 
 
-PersonDep = Annotated[Principal, Depends(get_person)]
+UserDep = Annotated[Principal, Depends(get_user)]
 
 
-def get_admin(person: PersonDep) -> Principal:
+def get_admin(user: UserDep) -> Principal:
     """An administrator."""
-    if person.role != "admin":
+    if user.role != "admin":
         raise PermissionDeniedError("only an administrator may do this", code="admin_required")
-    return person
+    return user
 
 
 AdminDep = Annotated[Principal, Depends(get_admin)]
@@ -215,7 +215,7 @@ def _with_plus(value: Any) -> Any:
     return _BLANK_ZONE.sub(r"\1+\2", value) if isinstance(value, str) else value
 
 
-Moment = Annotated[AwareDatetime, BeforeValidator(reject_number), BeforeValidator(_with_plus)]
+QueryTimestamp = Annotated[AwareDatetime, BeforeValidator(reject_number), BeforeValidator(_with_plus)]
 """RFC 3339, with a zone."""
 
 AttemptNumber = Annotated[int | None, Query(ge=1, le=1_000_000, description="The newest if left out.")]

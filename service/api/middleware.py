@@ -13,9 +13,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.api.client_address import client_address
-from service.api.dependencies import HARMLESS, Services
+from service.api.dependencies import SAFE_METHODS, Services
 from service.api.rate_limits import Allowance
-from service.audit.log import CURRENT, Asked
+from service.audit.log import CURRENT_REQUEST, RequestContext
 from service.auth.tokens import bearer
 from service.core.errors import (
     BodyTooLargeError,
@@ -55,13 +55,15 @@ class Gate:
             await self._app(scope, receive, send)
             return
         headers: Headers = {name.lower(): value for name, value in scope["headers"]}
-        asked = Asked(request_id(headers.get(b"x-request-id", b"")), self._address(scope, headers), scope["method"])
-        CURRENT.set(asked)
-        answer = _Answer(send, self._services, asked)
+        context = RequestContext(
+            request_id(headers.get(b"x-request-id", b"")), self._address(scope, headers), scope["method"]
+        )
+        CURRENT_REQUEST.set(context)
+        answer = _Answer(send, self._services, context)
         started = time.monotonic()
-        with structlog.contextvars.bound_contextvars(request_id=asked.request_id):
+        with structlog.contextvars.bound_contextvars(request_id=context.request_id):
             try:
-                answer.allowance = self._take(scope, headers, asked)
+                answer.allowance = self._take(scope, headers, context)
                 self._check(scope, headers, answer.allowance)
                 await self._app(scope, _bounded(receive, self._limit(scope), answer), answer.send)
             except ServiceError as error:
@@ -78,13 +80,13 @@ class Gate:
         peer = (scope.get("client") or ("unknown", 0))[0]
         return client_address(peer, headers.get(b"x-forwarded-for", b"").decode("latin-1"), self._proxies)
 
-    def _take(self, scope: Scope, headers: Headers, asked: Asked) -> Allowance | None:
+    def _take(self, scope: Scope, headers: Headers, context: RequestContext) -> Allowance | None:
         """One request of what the token may make. Whoever sends none shares their address's."""
         if not scope["path"].startswith("/v1/") and scope["path"] != SIGN_IN:
             return None
         token = headers.get(b"authorization", b"") or self._session(headers)
         buckets = self._services.worker_buckets if is_workers(token) else self._services.buckets
-        return buckets.take(bucket_of(token) if token else asked.address, self._services.clock())
+        return buckets.take(bucket_of(token) if token else context.address, self._services.clock())
 
     def _session(self, headers: Headers) -> bytes:
         secret = self._services.cookie.read(headers.get(b"cookie", b"").decode("latin-1"))
@@ -104,7 +106,7 @@ class Gate:
                 f"this service is not called {name!r}; set TRAINYARD_ALLOWED_HOSTS if it is", code="unknown_host"
             )
         carries = b"cookie" in headers or scope["path"] == SIGN_IN
-        if scope["method"] not in HARMLESS and carries and not _same_origin(headers):
+        if scope["method"] not in SAFE_METHODS and carries and not _same_origin(headers):
             raise PermissionDeniedError("this request comes from a page of another site", code="cross_site")
         if allowance is not None and not allowance.allowed:
             raise RateLimitedError(allowance.retry_seconds)
@@ -126,10 +128,10 @@ class Gate:
 class _Answer:
     """What goes out, with what every answer carries; nothing does before it is in the audit."""
 
-    def __init__(self, send: Send, services: Services, asked: Asked):
+    def __init__(self, send: Send, services: Services, context: RequestContext):
         self._send = send
         self._services = services
-        self._asked = asked
+        self._context = context
         self.status: int | None = None
         """Once it has begun."""
         self.allowance: Allowance | None = None
@@ -146,10 +148,10 @@ class _Answer:
     async def say(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            if self._services.trail.misses(self._asked, self.status):
+            if self._services.audit_log.misses(self._context, self.status):
                 # In a thread, and only then: a hop there and back is a part of what a request costs.
-                await run_in_threadpool(self._services.trail.answered, self._asked, self.status)
-            message = {**message, "headers": [*message["headers"], *marks(self._asked.request_id, self.allowance)]}
+                await run_in_threadpool(self._services.audit_log.answered, self._context, self.status)
+            message = {**message, "headers": [*message["headers"], *marks(self._context.request_id, self.allowance)]}
         await self._send(message)
 
 

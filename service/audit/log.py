@@ -1,7 +1,7 @@
-"""The audit: an entry for every change that a person asks for, made here for all routes alike.
+"""The audit log: one entry for every change that a user requests, written here for all routes.
 
-The gate begins an `Asked` with each request, authentication signs it, and the first transaction that the request
-commits takes the entry along. What commits nothing (a refusal, a file) gets its entry before the answer goes out.
+The middleware makes a `RequestContext` for each request, authentication adds the caller, and the first transaction
+that the request commits includes the entry. A request that commits nothing gets its entry before the response starts.
 """
 
 import threading
@@ -34,7 +34,7 @@ _ADDRESSES = 20
 
 
 @dataclass
-class Asked:
+class RequestContext:
     """One request: what an entry about it would say."""
 
     request_id: str
@@ -55,31 +55,31 @@ class Asked:
         return self.actor is not None and self.method in _CHANGING and self.action not in _NO_CHANGES
 
 
-CURRENT: ContextVar[Asked | None] = ContextVar("asked", default=None)
+CURRENT_REQUEST: ContextVar[RequestContext | None] = ContextVar("request", default=None)
 
 
 def about(target: str) -> None:
     """What the request turns out to be about, where its path does not say: the id of what it made."""
-    asked = CURRENT.get()
-    if asked is not None:
-        asked.target = target
+    context = CURRENT_REQUEST.get()
+    if context is not None:
+        context.target = target
 
 
 def act(action: str) -> None:
     """The request does more than its route's own name says."""
-    asked = CURRENT.get()
-    if asked is not None:
-        asked.action = action
+    context = CURRENT_REQUEST.get()
+    if context is not None:
+        context.action = action
 
 
 def notice(**detail: Any) -> None:
     """The request met something that belongs into the audit, whatever it is about."""
-    asked = CURRENT.get()
-    if asked is not None:
-        asked.detail.update(detail)
+    context = CURRENT_REQUEST.get()
+    if context is not None:
+        context.detail.update(detail)
 
 
-class Trail:
+class AuditLog:
     """Writes entries."""
 
     def __init__(self, database: Database, clock: Callable[[], datetime]):
@@ -91,26 +91,26 @@ class Trail:
 
     def join(self, session: Session) -> None:
         """Put the current request's entry into the transaction that is about to commit."""
-        asked = CURRENT.get()
-        if asked is not None and asked.is_change and not asked.joined:
-            AuditRepository(session).add(self._entry(asked, "done", None))
-            asked.joined = True
+        context = CURRENT_REQUEST.get()
+        if context is not None and context.is_change and not context.joined:
+            AuditRepository(session).add(self._entry(context, "done", None))
+            context.joined = True
 
-    def misses(self, asked: Asked, status: int) -> bool:
+    def misses(self, context: RequestContext, status: int) -> bool:
         """Whether `answered` has something to do."""
-        return status == 401 or _is_unwritten(asked, status)
+        return status == 401 or _is_unwritten(context, status)
 
-    def answered(self, asked: Asked, status: int) -> None:
+    def answered(self, context: RequestContext, status: int) -> None:
         """Write what no transaction took along. Never fails: the answer is made, and must go out."""
         if status == 401:
-            self._failed(asked.address)
-        if not _is_unwritten(asked, status):
+            self._failed(context.address)
+        if not _is_unwritten(context, status):
             return
         outcome: Literal["done", "refused", "failed"] = (
             "done" if status < 400 else "refused" if status < 500 else "failed"
         )
-        entry = self._entry(asked, outcome, status if status >= 400 else None)
-        asked.joined = True
+        entry = self._entry(context, outcome, status if status >= 400 else None)
+        context.joined = True
         self._write(entry)
 
     def flush(self) -> None:
@@ -134,19 +134,19 @@ class Trail:
                 self._failures["others"] += 1
         self.flush()
 
-    def _entry(self, asked: Asked, outcome: str, status: int | None) -> AuditEntry:
+    def _entry(self, context: RequestContext, outcome: str, status: int | None) -> AuditEntry:
         return AuditEntry(
             created_at=self._clock(),
-            actor=asked.actor,
-            token_id=asked.token_id,
-            role=asked.role,
-            action=asked.action,
-            target=asked.target[:256] if asked.target else None,
-            address=asked.address[:64],
-            request_id=asked.request_id,
+            actor=context.actor,
+            token_id=context.token_id,
+            role=context.role,
+            action=context.action,
+            target=context.target[:256] if context.target else None,
+            address=context.address[:64],
+            request_id=context.request_id,
             outcome=outcome,
             status=status,
-            detail=asked.detail,
+            detail=context.detail,
         )
 
     def _write(self, entry: AuditEntry) -> None:
@@ -157,7 +157,7 @@ class Trail:
             log.error("not written", action=entry.action, actor=entry.actor, error=error.message)
 
 
-def _is_unwritten(asked: Asked, status: int) -> bool:
+def _is_unwritten(context: RequestContext, status: int) -> bool:
     """Whether the request needs an entry that no transaction took along."""
-    noticed = bool(asked.detail) and asked.actor is not None and not asked.joined
-    return noticed or (asked.is_change and not (asked.joined and status < 400))
+    noticed = bool(context.detail) and context.actor is not None and not context.joined
+    return noticed or (context.is_change and not (context.joined and status < 400))

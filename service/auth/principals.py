@@ -11,9 +11,9 @@ from typing import Literal
 import structlog
 
 from service.auth.repository import TokenRepository
-from service.auth.tokens import NO_HASH, Role, bearer, hash_token, new_person_token, parse_token, same_hash
+from service.auth.tokens import NO_HASH, Role, bearer, constant_time_equal, hash_token, new_user_token, parse_token
 from service.core.errors import AuthenticationError, ServiceError, UnavailableError
-from service.core.private_files import read_private
+from service.core.private_files import read_secret
 from service.db.engine import Database
 from service.db.models import Token
 from trainyard.contract.layout import write_atomic
@@ -33,7 +33,7 @@ _USE_APART = timedelta(seconds=60)
 class Principal:
     """Who is asking."""
 
-    kind: Literal["person", "worker"]
+    kind: Literal["user", "worker"]
     id: str
     """A worker's attempt, or a person's token."""
     name: str
@@ -55,7 +55,7 @@ def authenticate(database: Database, authorization: str | None, now: datetime) -
         repository = TokenRepository(session)
         if token.kind == "worker":
             attempt = repository.attempt(token.id)
-            same = same_hash((attempt.token_hash if attempt is not None else None) or NO_HASH, token.hash)
+            same = constant_time_equal((attempt.token_hash if attempt is not None else None) or NO_HASH, token.hash)
             if attempt is None or not same:
                 raise AuthenticationError
             if attempt.ended_at is not None and now > attempt.ended_at + WORKER_GRACE:
@@ -63,13 +63,13 @@ def authenticate(database: Database, authorization: str | None, now: datetime) -
             return Principal(kind="worker", id=attempt.id, name=f"worker of {attempt.tag}")
         row = repository.get(token.id)
         # Compared even where there is none: how long a refusal takes tells nobody which ids there are.
-        same = same_hash(row.hash if row is not None else NO_HASH, token.hash)
+        same = constant_time_equal(row.hash if row is not None else NO_HASH, token.hash)
         if row is None or not same:
             raise AuthenticationError
-    return person_of(database, row, now)
+    return principal_for_token(database, row, now)
 
 
-def person_of(database: Database, row: Token, now: datetime) -> Principal:
+def principal_for_token(database: Database, row: Token, now: datetime) -> Principal:
     """Whoever a token belongs to, if it is good still; its use is noted.
 
     Raises:
@@ -80,10 +80,10 @@ def person_of(database: Database, row: Token, now: datetime) -> Principal:
     if row.last_used_at is None or now - row.last_used_at >= _USE_APART:
         _note_use(database, row.id, now)
     role: Role = row.role  # type: ignore[assignment]
-    return Principal(kind="person", id=row.id, name=row.name, role=role, may_run_code=row.may_run_code)
+    return Principal(kind="user", id=row.id, name=row.name, role=role, may_run_code=row.may_run_code)
 
 
-def still_good(database: Database, token_id: str, now: datetime) -> bool:
+def is_token_valid(database: Database, token_id: str, now: datetime) -> bool:
     """Whether a person's token that was good is so now; where it cannot be looked up, nothing is held against it."""
     try:
         with database.read() as session:
@@ -116,7 +116,7 @@ def ensure_admin_token(database: Database, path: Path, now: datetime) -> None:
             return
         except AuthenticationError:
             pass
-    text = new_person_token()
+    text = new_user_token()
     parsed = parse_token(text)
     assert parsed is not None
     with database.write() as session:
@@ -128,13 +128,13 @@ def ensure_admin_token(database: Database, path: Path, now: datetime) -> None:
         log.warning("made one more administrator's token; revoke those that are lost: trainyard tokens", others=others)
 
 
-def adopt_admin_token(database: Database, path: Path, now: datetime) -> None:
+def register_admin_token(database: Database, path: Path, now: datetime) -> None:
     """Let in the holder of the token that an operator has put into a file, which every replica reads.
 
     Raises:
         ServiceError: it is no such token, others can read it, or it was revoked.
     """
-    text = read_private(path)
+    text = read_secret(path)
     parsed = parse_token(text)
     if parsed is None or not _MADE_BY_HAND.fullmatch(text):
         raise ServiceError(f"{path} must hold ty_<12 hexadecimal digits>_<32 random letters and digits, or more>")

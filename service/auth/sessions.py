@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 from http.cookies import CookieError, SimpleCookie
 
-from service.auth.principals import Principal, authenticate, person_of
+from service.auth.principals import Principal, authenticate, principal_for_token
 from service.auth.repository import SessionRepository
 from service.auth.tokens import hash_token
 from service.core.errors import AuthenticationError, PermissionDeniedError
@@ -53,7 +53,7 @@ def sign_in(database: Database, token: str, lifetime: timedelta, now: datetime) 
         AuthenticationError: it is no person's token, or none that is good.
     """
     principal = authenticate(database, f"Bearer {token}", now)
-    if principal.kind != "person":
+    if principal.kind != "user":
         raise AuthenticationError
     secret = secrets.token_urlsafe(32)
     row = WebSession(hash=hash_token(secret), token_id=principal.id, created_at=now, expires_at=now + lifetime)
@@ -64,7 +64,7 @@ def sign_in(database: Database, token: str, lifetime: timedelta, now: datetime) 
     return principal, secret
 
 
-def recognise(database: Database, secret: str, now: datetime) -> Principal:
+def authenticate_session(database: Database, secret: str, now: datetime) -> Principal:
     """Whose session it is.
 
     Raises:
@@ -74,7 +74,7 @@ def recognise(database: Database, secret: str, now: datetime) -> Principal:
         found = SessionRepository(session).with_token(hash_token(secret))
     if found is None or now >= found[0].expires_at:
         raise AuthenticationError
-    return person_of(database, found[1], now)
+    return principal_for_token(database, found[1], now)
 
 
 def sign_out(database: Database, secret: str) -> None:

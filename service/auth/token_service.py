@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from service.audit.log import ANONYMOUS, SERVICE, about
 from service.auth.principals import ADMIN, Principal
 from service.auth.repository import TokenRepository
-from service.auth.tokens import hash_token, new_person_token, parse_token
+from service.auth.tokens import hash_token, new_user_token, parse_token
 from service.core.errors import ConflictError, InvalidRequestError
 from service.db.engine import Database
 from service.db.models import Token
@@ -23,7 +23,7 @@ def issue(database: Database, principal: Principal, wanted: TokenRequest, now: d
     if wanted.name in _RESERVED:
         message = f"`{wanted.name}` is a name of the service's own; take that of a person or program"
         raise InvalidRequestError(message, param="name", code="reserved_name")
-    text = new_person_token()
+    text = new_user_token()
     parsed = parse_token(text)
     assert parsed is not None
     token = Token(

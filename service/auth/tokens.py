@@ -11,21 +11,21 @@ from trainyard.contract.wire.access import Role as Role
 NO_HASH = "0" * 64
 """No token's."""
 
-_PERSON, _WORKER = "ty", "tyw"
+_USER, _WORKER = "ty", "tyw"
 
 
 @dataclass(frozen=True)
 class ParsedToken:
     """A well-formed token; nothing is said about its being good."""
 
-    kind: Literal["person", "worker"]
+    kind: Literal["user", "worker"]
     id: str
     hash: str
 
 
-def new_person_token() -> str:
+def new_user_token() -> str:
     """256 bits of chance: as good against guessing as its hash is against theft, without a slow hash."""
-    return f"{_PERSON}_{secrets.token_hex(6)}_{secrets.token_urlsafe(32)}"
+    return f"{_USER}_{secrets.token_hex(6)}_{secrets.token_urlsafe(32)}"
 
 
 def new_worker_token(attempt_id: str) -> str:
@@ -42,9 +42,9 @@ def bearer(authorization: str) -> str | None:
 def parse_token(text: str) -> ParsedToken | None:
     """None for anything that no token of ours looks like."""
     parts = text.split("_", 2)
-    if len(parts) != 3 or parts[0] not in (_PERSON, _WORKER) or len(text) > 200 or not text.isascii():
+    if len(parts) != 3 or parts[0] not in (_USER, _WORKER) or len(text) > 200 or not text.isascii():
         return None
-    kind: Literal["person", "worker"] = "person" if parts[0] == _PERSON else "worker"
+    kind: Literal["user", "worker"] = "user" if parts[0] == _USER else "worker"
     return ParsedToken(kind=kind, id=parts[1], hash=hash_token(text))
 
 
@@ -53,6 +53,6 @@ def hash_token(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def same_hash(one: str, other: str) -> bool:
+def constant_time_equal(one: str, other: str) -> bool:
     """Compared in constant time."""
     return hmac.compare_digest(one, other)

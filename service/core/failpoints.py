@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-Crash = Callable[[str], None]
+Failpoint = Callable[[str], None]
 """Told the label of each place as it is passed."""
 
 
-def no_crash(label: str) -> None:
+def no_failpoint(label: str) -> None:
     """Go on."""

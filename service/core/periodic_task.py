@@ -10,7 +10,7 @@ from service.core.errors import LeaseLostError, UnavailableError
 _STOP_SECONDS = 5.0
 
 
-class Rounds:
+class PeriodicTask:
     """For what only the service that reconciles may do, and what no tick is to wait for."""
 
     def __init__(self, name: str, once: Callable[[], bool], seconds: float):

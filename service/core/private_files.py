@@ -15,7 +15,7 @@ _OTHERS = 0o077
 _BESIDE = ("", "-wal", "-shm")
 
 
-def keep_private(state: Path, database_url: str) -> None:
+def restrict_permissions(state: Path, database_url: str) -> None:
     """Take from others what they may do with the state folder and a SQLite database, or make those for us alone.
 
     Raises:
@@ -34,7 +34,7 @@ def keep_private(state: Path, database_url: str) -> None:
         _close(Path(f"{file}{ending}"))
 
 
-def read_private(path: Path) -> str:
+def read_secret(path: Path) -> str:
     """The one line of a file that holds a secret.
 
     Raises:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from service.core.private_files import read_private
+from service.core.private_files import read_secret
 from service.planner.devices import parse_sizes
 from service.scheduler.slurm.options import parse_options
 from trainyard.contract.local_paths import DEFAULT_HOST, DEFAULT_PORT, default_state_dir
@@ -215,7 +215,7 @@ class Settings(BaseSettings):
                 url = "postgresql+psycopg://" + url.removeprefix(short)
         if self.database_password_file is None:
             return url
-        return sa.make_url(url).set(password=read_private(self.database_password_file)).render_as_string(False)
+        return sa.make_url(url).set(password=read_secret(self.database_password_file)).render_as_string(False)
 
     @property
     def python(self) -> str:
@@ -258,7 +258,7 @@ class Settings(BaseSettings):
         )
 
 
-def misspelt(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+def misspelled_variables(names: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Names of variables that are no setting and nearly one, each with the setting."""
     known = {field.upper() for field in Settings.model_fields}
     for name in names:

@@ -12,8 +12,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import Session
 
 from service.core.errors import UnavailableError
-from service.db.fair_lock import Turns, TurnTimeoutError
-from service.db.raw import Plain, plain_transaction
+from service.db.fair_lock import FairLock, FairLockTimeoutError
+from service.db.raw import RawTransaction, raw_transaction
 
 BUSY_SECONDS = 5
 _TURN_SECONDS = 30.0
@@ -34,14 +34,14 @@ class Database:
     def __init__(self, url: str):
         self.committed: list[Callable[[set[int]], None]] = []
         """Called after a commit with the numbers of the jobs whose sequence it raised; must return at once."""
-        self._turns: Turns | None = None
+        self._turns: FairLock | None = None
         self.url = sa.make_url(url)
         self.dialect = self.url.get_backend_name()
         if self.dialect == "sqlite":
             Path(str(self.url.database)).parent.mkdir(parents=True, exist_ok=True)
             self._reader = _sqlite_engine(self.url, "BEGIN", pool_size=16)
             self._writer = _sqlite_engine(self.url, "BEGIN IMMEDIATE", pool_size=1)
-            self._turns = Turns()
+            self._turns = FairLock()
         else:
             # A deadlock of two writers or a stuck one must end as an error that is retried, not as a hang.
             options = {"options": "-c statement_timeout=30000 -c lock_timeout=10000"}
@@ -71,24 +71,24 @@ class Database:
             yield session
             if self.before_commit is not None:
                 self.before_commit(session)
-            touched: set[int] = session.info.get("touched", set())
-        self._tell(touched)
+            changed: set[int] = session.info.get("changed_job_pks", set())
+        self._notify(changed)
 
     @contextmanager
-    def write_plainly(self) -> Iterator[Plain]:
+    def write_raw(self) -> Iterator[RawTransaction]:
         """A transaction of few statements and no objects, of the service's own: `before_commit` is not called.
 
         Raises:
             UnavailableError: as of `write`; after an unanswered commit it may be written all the same.
         """
-        with _translated(self._driver_errors), self._turn(), plain_transaction(self._writer) as transaction:
+        with _translated(self._driver_errors), self._turn(), raw_transaction(self._writer) as transaction:
             yield transaction
-        self._tell(transaction.touched)
+        self._notify(transaction.changed_job_pks)
 
-    def _tell(self, touched: set[int]) -> None:
-        if touched:
-            for tell in self.committed:
-                tell(touched)
+    def _notify(self, changed: set[int]) -> None:
+        if changed:
+            for callback in self.committed:
+                callback(changed)
 
     def _turn(self) -> AbstractContextManager[None]:
         return self._turns.turn(_TURN_SECONDS) if self._turns else nullcontext()
@@ -110,7 +110,7 @@ class Database:
         self._writer.dispose()
 
 
-_UNANSWERED: tuple[type[Exception], ...] = (OperationalError, InterfaceError, PoolTimeoutError, TurnTimeoutError)
+_UNANSWERED: tuple[type[Exception], ...] = (OperationalError, InterfaceError, PoolTimeoutError, FairLockTimeoutError)
 
 
 @contextmanager

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class TurnTimeoutError(Exception):
+class FairLockTimeoutError(Exception):
     """The turn did not come in time."""
 
 
-class Turns:
+class FairLock:
     """One at a time, first come, first served."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Turns:
             # Else it was called between the end of the time and here, and the turn is ours.
             if called in self._waiting:
                 self._waiting.remove(called)
-                raise TurnTimeoutError(f"no turn within {seconds:g} seconds")
+                raise FairLockTimeoutError(f"no turn within {seconds:g} seconds")
 
     def _pass_on(self) -> None:
         with self._guard:

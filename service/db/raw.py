@@ -13,14 +13,14 @@ Statement = tuple[str, Sequence[Any]]
 """With question marks for its values."""
 
 
-class Plain:
+class RawTransaction:
     """One transaction. What is executed raises the driver's own errors."""
 
     def __init__(self, driver: Any, *, is_sqlite: bool):
         self._driver = driver
         self._committed = False
         self.is_sqlite = is_sqlite
-        self.touched: set[int] = set()
+        self.changed_job_pks: set[int] = set()
         """Jobs whose sequence it raises."""
 
     def run(self, statement: str, values: Sequence[Any] = ()) -> Any:
@@ -65,12 +65,12 @@ class Plain:
 
 
 @contextmanager
-def plain_transaction(engine: sa.Engine) -> Iterator[Plain]:
+def raw_transaction(engine: sa.Engine) -> Iterator[RawTransaction]:
     """A transaction on a connection of the engine's pool."""
     dbapi: Any = engine.dialect.dbapi
     pooled = engine.raw_connection()
     try:
-        transaction = Plain(pooled.driver_connection, is_sqlite=engine.dialect.name == "sqlite")
+        transaction = RawTransaction(pooled.driver_connection, is_sqlite=engine.dialect.name == "sqlite")
         transaction.begin()
         try:
             yield transaction

@@ -38,13 +38,13 @@ def check_gpu_quota(limits: UserQuotas, role: str | None, spec: TrainingSpec) ->
         raise InvalidSpecError([Problem(param="gpus", message=message)])
 
 
-def check_queue_quota(limits: UserQuotas, person: str, queued: int, count: int = 1) -> None:
+def check_queue_quota(limits: UserQuotas, user: str, queued: int, count: int = 1) -> None:
     """Raises ConflictError: so many more than the person's jobs that wait already are too many."""
     if limits.queued is not None and queued + count > limits.queued:
         wait = "job of {} waits" if queued == 1 else "jobs of {} wait"
         more = f"there is no room for {count} more: " if count > 1 else ""
         raise ConflictError(
-            f"{queued} {wait.format(person)} in the queue, and {limits.queued} is what one person's may; {more}cancel "
+            f"{queued} {wait.format(user)} in the queue, and {limits.queued} is what one person's may; {more}cancel "
             "some, or submit more when they have started",
             code="too_many_queued",
         )

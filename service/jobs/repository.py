@@ -30,7 +30,7 @@ class JobRepository:
         self._session.add(job)
         self._session.flush()
         self._session.add_all(JobLabel(key=key, value=value, job_id=job.id) for key, value in job.labels.items())
-        self._session.info.setdefault("touched", set()).add(job.pk)
+        self._session.info.setdefault("changed_job_pks", set()).add(job.pk)
         created = self._event(job, 1, "created", f"accepted from {job.created_by}")
         status = self._event(job, 2, "status", job.status_message, data={"status": job.status, "reason": None})
         self._session.add_all([created, status])
@@ -83,9 +83,9 @@ class JobRepository:
         rows = self._session.execute(sa.select(Job.status, sa.func.count()).group_by(Job.status))
         return {key: value for key, value in rows}
 
-    def count_queued(self, person: str) -> int:
+    def count_queued(self, user: str) -> int:
         """Of one person, what waits to be handed to the scheduler."""
-        query = sa.select(sa.func.count()).select_from(Job).where(Job.created_by == person, Job.status == "queued")
+        query = sa.select(sa.func.count()).select_from(Job).where(Job.created_by == user, Job.status == "queued")
         return self._session.scalar(query) or 0
 
     def count_unconfirmed(self) -> int:
@@ -178,7 +178,7 @@ class JobRepository:
         )
         sequence = self._session.execute(statement).scalar_one()
         sa.orm.attributes.set_committed_value(job, "sequence", sequence)
-        self._session.info.setdefault("touched", set()).add(job.pk)
+        self._session.info.setdefault("changed_job_pks", set()).add(job.pk)
         return sequence
 
     def add_event(

@@ -54,7 +54,7 @@ class MaintenanceTask:
         self._forget_code()
         self._measure()
         self._warn()
-        self.services.trail.flush()
+        self.services.audit_log.flush()
         forget(self.services)
         return False
 
@@ -89,13 +89,13 @@ class MaintenanceTask:
         with self.services.database.read() as session:
             deleted = [(job.pk, job.id) for job in MaintenanceRepository(session).deleted_jobs()]
         for pk, job_id in deleted:
-            self.services.crash("delete.before-files")
+            self.services.failpoint("delete.before-files")
             try:
                 disk.discard(self.services.settings.runs, self.services.run(job_id).root, job_id)
             except OSError as error:
                 log.warning("a run directory cannot be removed yet", job=job_id, error=str(error))
                 continue
-            self.services.crash("delete.after-files")
+            self.services.failpoint("delete.after-files")
             more = True
             while more:
                 with self.lease.write(counts=False) as session:
@@ -117,7 +117,7 @@ class MaintenanceTask:
             except OSError as error:
                 log.warning("a checkpoint cannot be removed yet", job=job_id, step=step, error=str(error))
                 continue
-            self.services.crash("remove.after-files")
+            self.services.failpoint("remove.after-files")
             with self.lease.write(counts=False) as session:
                 MaintenanceRepository(session).checkpoint_removed(checkpoint_id)
 

@@ -55,7 +55,7 @@ class VerdictWriter:
                     fresh.finished_at = _finished_at(fresh, finish, now)
             elif verdict.message is not None:
                 jobs.set_status_message(fresh, verdict.message)
-            self.services.crash("apply.before-commit")
+            self.services.failpoint("apply.before-commit")
 
 
 def _finished_at(job: Job, finish: FinishRecord | None, now: datetime) -> datetime:

@@ -13,7 +13,7 @@ class Share:
 
     job_pk: int
     job_id: str
-    person: str
+    user: str
     role: str
     gpus: int
     waiting: bool
@@ -34,7 +34,7 @@ def held_back(jobs: Iterable[Share], limits: UserQuotas) -> Mapping[int, str]:
     shares = list(jobs)
     used: dict[str, int] = defaultdict(int)
     for share in shares:
-        used[share.person] += 0 if share.waiting else share.gpus
+        used[share.user] += 0 if share.waiting else share.gpus
     found: dict[int, str] = {}
     first: dict[str, str] = {}
     second: set[str] = set()
@@ -42,21 +42,21 @@ def held_back(jobs: Iterable[Share], limits: UserQuotas) -> Mapping[int, str]:
         limit = limits.gpu_quota(share.role)
         if not share.waiting or limit is None:
             continue
-        if share.person in second:
+        if share.user in second:
             # Words that stay as they are while the line moves: new ones are a transaction and an event for each job.
-            found[share.job_pk] = f"waits behind older jobs of {share.person}, which wait for GPUs of their share"
-        elif share.person in first:
-            second.add(share.person)
-            found[share.job_pk] = f"waits behind {first[share.person]}, which waits for GPUs of {share.person}'s share"
-        elif used[share.person] + share.gpus > limit:
-            found[share.job_pk] = _words(share, used[share.person], limit)
-            first[share.person] = share.job_id
+            found[share.job_pk] = f"waits behind older jobs of {share.user}, which wait for GPUs of their share"
+        elif share.user in first:
+            second.add(share.user)
+            found[share.job_pk] = f"waits behind {first[share.user]}, which waits for GPUs of {share.user}'s share"
+        elif used[share.user] + share.gpus > limit:
+            found[share.job_pk] = _words(share, used[share.user], limit)
+            first[share.user] = share.job_id
         else:
-            used[share.person] += share.gpus
+            used[share.user] += share.gpus
     return found
 
 
 def _words(share: Share, used: int, limit: int) -> str:
     if share.gpus > limit:
         return f"needs {share.gpus} GPUs, and the jobs of one person may have {limit}; it cannot start under this limit"
-    return f"waits: jobs of {share.person} have {used} of the {limit} GPUs that one person's may; it needs {share.gpus}"
+    return f"waits: jobs of {share.user} have {used} of the {limit} GPUs that one person's may; it needs {share.gpus}"

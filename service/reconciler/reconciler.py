@@ -90,7 +90,7 @@ class Reconciler:
         self.changed = False
         if not self.lease.acquire(self._services.clock()):
             return False
-        self._services.crash("tick.after-lease")
+        self._services.failpoint("tick.after-lease")
         before = self.lease.writes
         try:
             return self._tick()
@@ -111,7 +111,7 @@ class Reconciler:
             self._submitter.collect()
         except LeaseLostError:
             return
-        self._services.crash("close.before-release")
+        self._services.failpoint("close.before-release")
         self.lease.release(self._services.clock())
 
     def _tick(self) -> bool:
@@ -122,9 +122,9 @@ class Reconciler:
         with self._apart():
             asked = self._asks.take()
         pairs = self._load()
-        self._services.crash("tick.after-load")
+        self._services.failpoint("tick.after-load")
         observed = self._observe(pairs)
-        self._services.crash("tick.after-observation")
+        self._services.failpoint("tick.after-observation")
         tags = _Tags.of(pairs)
         self._patience = _PATIENCE_SECONDS
         held = _held(pairs, self._limits)
@@ -251,17 +251,17 @@ class Reconciler:
             return
         if over:
             limit, count = self._services.settings.log_limit, self._services.metrics.ingested
-            self._services.crash("tick.before-drain")
+            self._services.failpoint("tick.before-drain")
             Drain(self._services.database, attempt.id, folder, self._services.clock(), limit, count).run()
-            self._services.crash("tick.after-drain")
+            self._services.failpoint("tick.after-drain")
         verdict = decide(self._facts.of(job, attempt, seen, finish, over=over))
-        self._services.crash("tick.after-verdict")
+        self._services.failpoint("tick.after-verdict")
         if verdict.cancel:
             self._ask(lambda: self._scheduler.cancel(self._known(job, attempt)), job)
-            self._services.crash("tick.after-cancel")
+            self._services.failpoint("tick.after-cancel")
         if verdict != NOTHING:
             self._verdicts.write(job, attempt, verdict, finish, blamed(finish, seen, attempt.excluded_nodes))
-            self._services.crash("tick.after-apply")
+            self._services.failpoint("tick.after-apply")
 
 
 def _share(pair: Pair) -> Share:

@@ -48,7 +48,7 @@ class Asking(NamedTuple):
 
 
 def submit(
-    services: Services, person: Principal, body: SweepRequest, key: str | None, now: datetime, *, force: bool = False
+    services: Services, user: Principal, body: SweepRequest, key: str | None, now: datetime, *, force: bool = False
 ) -> Accepted:
     """Make the sweep and all of its jobs durable, or nothing, once for each idempotency key.
 
@@ -59,28 +59,28 @@ def submit(
         InvalidSpecError: with every problem of every member, each naming the member and the field.
         ConflictError: the key was used for another sweep.
     """
-    require_change(person)
+    require_change(user)
     limit = services.settings.max_sweep_members
     if body.size > limit:
         raise InvalidSpecError([Problem(param="grid", message=f"makes {body.size} members; at most {limit} are taken")])
     values = variants(body)
-    specs = _accept(services, person, body, values, now)
+    specs = _accept(services, user, body, values, now)
     asked = {"sweep": body.model_dump()} | ({"force": True} if force else {})
     digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
     sweep = Sweep(
         id=new_id("swp", now),
         name=body.name or specs[0].name,
-        created_by=person.name,
+        created_by=user.name,
         created_at=now,
         max_parallel=body.max_parallel,
         members=[],
     )
     members = list(zip(values, specs, strict=True))
-    return _store(services, person, sweep, members, Asking(key, digest, force), now)
+    return _store(services, user, sweep, members, Asking(key, digest, force), now)
 
 
 def _accept(
-    services: Services, person: Principal, body: SweepRequest, values: Sequence[Values], now: datetime
+    services: Services, user: Principal, body: SweepRequest, values: Sequence[Values], now: datetime
 ) -> list[TrainingSpec]:
     """Every member's resolved spec."""
     problems: list[Problem] = []
@@ -88,7 +88,7 @@ def _accept(
     seen: dict[str, Values] = {}
     for number, changed in enumerate(values):
         try:
-            found = _accept_one(services, person, member_spec(body.spec, changed), now)
+            found = _accept_one(services, user, member_spec(body.spec, changed), now)
             specs.append(found.spec)
             same = seen.setdefault(json.dumps(dump_spec(found.plain), sort_keys=True), changed)
             if same is not changed and body.grid and not problems:
@@ -105,13 +105,13 @@ def _accept(
     return specs
 
 
-def _accept_one(services: Services, person: Principal, document: dict[str, Any], now: datetime) -> planning.Accepted:
+def _accept_one(services: Services, user: Principal, document: dict[str, Any], now: datetime) -> planning.Accepted:
     accepted = planning.accept(services, document, now)
     found = accepted.spec
     if found.resume_from is not None:
         raise SpecError([Problem(param="resume_from", message="does not go with a sweep; submit such jobs one by one")])
-    admit(person, found, roles=services.settings.code_roles, runs=services.settings.runs)
-    check_gpu_quota(services.limits, person.role, found)
+    admit(user, found, roles=services.settings.code_roles, runs=services.settings.runs)
+    check_gpu_quota(services.limits, user.role, found)
     return accepted
 
 
@@ -122,7 +122,7 @@ def _of_member(number: int, changed: Values, problem: Problem) -> Problem:
 
 def _store(
     services: Services,
-    person: Principal,
+    user: Principal,
     sweep: Sweep,
     members: Sequence[tuple[Values, TrainingSpec]],
     asking: Asking,
@@ -131,13 +131,13 @@ def _store(
     key = asking.key
     with services.database.write() as session:
         repository = JobRepository(session, now)
-        if key is not None and (before := replay(services.database, repository, person, key, asking.digest)):
+        if key is not None and (before := replay(services.database, repository, user, key, asking.digest)):
             return before
         limits, quota = services.limits, services.settings.quota_bytes
-        check_user_quotas(session, person, limits=limits, quota=quota, now=now, count=len(members))
+        check_user_quotas(session, user, limits=limits, quota=quota, now=now, count=len(members))
         jobs = []
         for changed, spec in members:
-            job = new_job(spec, person, now)
+            job = new_job(spec, user, now)
             job.sweep_id, job.sweep_parallel = sweep.id, sweep.max_parallel
             jobs.append((job, changed))
         sweep.members = [{"job_id": job.id, "values": dict(changed)} for job, changed in jobs]
@@ -149,7 +149,7 @@ def _store(
         about(sweep.id)
         answer = _detail(sweep, [job for job, _ in jobs], now).model_dump(mode="json")
         if key is not None:
-            repository.store_response(person.id, key, answer)
+            repository.store_response(user.id, key, answer)
     return Accepted(job=answer, replayed=False)
 
 
@@ -169,19 +169,19 @@ def page(services: Services, window: PageRequest) -> tuple[list[SweepResource], 
     return [SweepResource(**_facts(row, counts.get(row.id, {}))) for row in rows], more
 
 
-def cancel(services: Services, person: Principal, sweep_id: str, now: datetime) -> SweepDetail:
+def cancel(services: Services, user: Principal, sweep_id: str, now: datetime) -> SweepDetail:
     """Record that every member that is not over is to end. Asking again changes nothing."""
     with services.database.write() as session:
         repository, jobs = SweepRepository(session), JobRepository(session, now)
         sweep = repository.get(sweep_id)
-        if person.role == "user" and sweep.created_by != person.name:
+        if user.role == "user" and sweep.created_by != user.name:
             raise PermissionDeniedError(f"sweep {sweep_id} belongs to {sweep.created_by}")
-        require_change(person)
+        require_change(user)
         for one in repository.jobs(sweep_id):
             job = jobs.get_for_update(one.pk)
             if job.status not in TERMINAL and job.desired != "cancelled":
                 job.desired = "cancelled"
-                jobs.add_event(job, "cancel_requested", f"cancellation of its sweep asked for by {person.name}")
+                jobs.add_event(job, "cancel_requested", f"cancellation of its sweep asked for by {user.name}")
         return _detail(sweep, repository.jobs(sweep_id), now)
 
 

@@ -35,16 +35,16 @@ def show_tokens(
     services: ServicesDep, pages: PagesDep, visitor: VisitorDep, now: NowDep, after: After = None
 ) -> HTMLResponse:
     """Tokens: who has one, until when, and a form for another."""
-    if visitor.person.role != "admin":
+    if visitor.user.role != "admin":
         return _refuse(pages, visitor, now)
-    found = access.list_all(services, visitor.person, PageRequest(limit=_LONG, after=after, descending=True))
+    found = access.list_all(services, visitor.user, PageRequest(limit=_LONG, after=after, descending=True))
     return _show(
         pages,
         "admin_tokens.html",
         visitor,
         now,
         tokens=[(token, state_of(token, now)) for token in found.data],
-        own=visitor.person.id,
+        own=visitor.user.id,
         older=f"/admin?after={found.last_id}" if found.has_more else "",
     )
 
@@ -59,9 +59,9 @@ def state_of(token: TokenResource, now: datetime) -> Literal["active", "expired"
 @router.get("/admin/webhooks")
 def show_webhooks(services: ServicesDep, pages: PagesDep, visitor: VisitorDep, now: NowDep) -> HTMLResponse:
     """Webhooks of everyone; a script brings what each was told last."""
-    if visitor.person.role != "admin":
+    if visitor.user.role != "admin":
         return _refuse(pages, visitor, now)
-    found = webhooks.list_all(services, visitor.person, PageRequest(limit=_LONG, descending=True))
+    found = webhooks.list_all(services, visitor.user, PageRequest(limit=_LONG, descending=True))
     return _show(pages, "admin_webhooks.html", visitor, now, webhooks=found.data, statuses=get_args(JobStatus))
 
 
@@ -79,13 +79,13 @@ def show_audit(
     after: After = None,
 ) -> HTMLResponse:
     """Who changed what, newest first; filters and pages are in the address."""
-    if visitor.person.role != "admin":
+    if visitor.user.role != "admin":
         return _refuse(pages, visitor, now)
     if after is not None and not after.removeprefix("aud_").isdecimal():
         raise InvalidRequestError(f"{after!r} is not an id of this list", param="after")
     found = access.list_audit(
         services,
-        visitor.person,
+        visitor.user,
         PageRequest(limit=_AUDIT_PAGE, after=after, descending=True),
         actor=actor or None,
         action=action or None,
@@ -123,6 +123,6 @@ def _refuse(pages: Pages, visitor: Visitor, now: datetime) -> HTMLResponse:
         now,
         status=403,
         title="For administrators",
-        message=f"Tokens, webhooks and the audit are for administrators; your role is {visitor.person.role}. "
+        message=f"Tokens, webhooks and the audit are for administrators; your role is {visitor.user.role}. "
         "Whoever gave you your token can give you another one.",
     )

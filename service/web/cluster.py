@@ -25,7 +25,7 @@ _MOST_PAGES = 5
 @router.get("/cluster")
 def show_cluster(services: ServicesDep, pages: PagesDep, visitor: VisitorDep, now: NowDep) -> HTMLResponse:
     """Its first view is what the scheduler said last; a script keeps it up."""
-    cluster = get_cluster(services, visitor.person, now)
+    cluster = get_cluster(services, visitor.user, now)
     database = services.settings.url.partition(":")[0].partition("+")[0]
     facts: dict[str, Any] = {
         "Backend": {"local": "this machine", "slurm": "Slurm"}.get(cluster.backend, cluster.backend),

@@ -80,7 +80,7 @@ def named_jobs(
     found, missing = [], []
     for job_id in ids:
         try:
-            found.append(jobs.get(services, visitor.person, now, job_id))
+            found.append(jobs.get(services, visitor.user, now, job_id))
         except NotFoundError:
             missing.append(job_id)
     return found, missing

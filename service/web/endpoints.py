@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 
 from service.api.dependencies import JobWindowDep, NowDep, ServicesDep, sign
 from service.api.routes import jobs
-from service.auth.sessions import recognise, require_csrf, sign_in, sign_out
+from service.auth.sessions import authenticate_session, require_csrf, sign_in, sign_out
 from service.core.errors import AuthenticationError
 from service.db.paging import PageRequest
 from service.jobs.listing import JobFilter
@@ -44,7 +44,7 @@ def get_visitor(request: Request, services: ServicesDep, now: NowDep) -> Visitor
     secret = services.cookie.read(request.headers.get("cookie"))
     if secret is None:
         raise AuthenticationError
-    return Visitor(recognise(services.database, secret, now), secret)
+    return Visitor(authenticate_session(services.database, secret, now), secret)
 
 
 VisitorDep = Annotated[Visitor, Depends(get_visitor)]
@@ -85,7 +85,7 @@ async def do_sign_in(request: Request, services: ServicesDep, pages: PagesDep, n
 @router.post("/sign-out", operation_id="sign_out")
 async def do_sign_out(request: Request, services: ServicesDep, visitor: VisitorDep) -> Response:
     """End the session, for whoever holds its cookie."""
-    sign(request, visitor.person)
+    sign(request, visitor.user)
     form = parse_qs((await request.body()).decode("utf-8", "replace"))
     require_csrf(visitor.secret, form.get("csrf", [""])[0])
     await run_in_threadpool(sign_out, services.database, visitor.secret)
@@ -130,7 +130,7 @@ def show_jobs(
         here="/jobs",
         rows=[views.row(job) for job in found.data],
         filtered=bool(wanted.statuses or search or created_by or sweep or labels),
-        may_submit=visitor.person.role != "viewer",
+        may_submit=visitor.user.role != "viewer",
         statuses=wanted.statuses,
         blank=views.BLANK,
         groups=views.GROUPS,
@@ -143,7 +143,7 @@ def show_jobs(
 @router.get("/jobs/{job_id}")
 def show_job(services: ServicesDep, pages: PagesDep, visitor: VisitorDep, now: NowDep, job_id: str) -> HTMLResponse:
     """One job: what it does, and its loss so far; scripts bring the rest."""
-    job = jobs.get(services, visitor.person, now, job_id)
+    job = jobs.get(services, visitor.user, now, job_id)
     curve = read_curves(services.database, job_id, CurveQuery((views.LOSS,), max_points=SKETCHED_POINTS), now)
     drawn = charts_of(job.spec, job.metrics.keys())
     return pages.show(

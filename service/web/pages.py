@@ -33,19 +33,19 @@ _PLACES_OF: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
 class Visitor:
     """Who looks at a page."""
 
-    person: Principal
+    user: Principal
     secret: str
     """Of their session."""
 
     def may_change(self, owner: str) -> bool:
         """Whether what belongs to `owner` is theirs to change."""
-        role = self.person.role
-        return role == "admin" or (role == "user" and self.person.name == owner)
+        role = self.user.role
+        return role == "admin" or (role == "user" and self.user.name == owner)
 
     @property
     def shown(self) -> dict[str, Any]:
         """What a page's script may know of them."""
-        return {"name": self.person.name, "role": self.person.role, "csrf": csrf_of(self.secret)}
+        return {"name": self.user.name, "role": self.user.role, "csrf": csrf_of(self.secret)}
 
 
 class Pages:
@@ -72,7 +72,7 @@ class Pages:
         self, template: str, visitor: Visitor | None, now: datetime, *, status: int = 200, **context: Any
     ) -> HTMLResponse:
         """A page; `visitor` is None where nobody is signed in."""
-        places = _PLACES_OF.get(visitor.person.role or "", _PLACES) if visitor else ()
+        places = _PLACES_OF.get(visitor.user.role or "", _PLACES) if visitor else ()
         shared: Mapping[str, Any] = {"visitor": visitor, "places": places, "here": "", "now": now, "data": {}}
         body = self._templates.get_template(template).render({**shared, **context})
         return HTMLResponse(body, status_code=status, headers=PAGE_HEADERS)

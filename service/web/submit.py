@@ -48,8 +48,8 @@ def show_submit(
         forked=origin is not None,
         chosen=None if origin else chosen,
         text=text or texts[chosen],
-        may_submit=visitor.person.role != "viewer",
-        may_run_code=visitor.person.may_run_code or visitor.person.role in services.settings.code_roles,
+        may_submit=visitor.user.role != "viewer",
+        may_run_code=visitor.user.may_run_code or visitor.user.role in services.settings.code_roles,
         data={"presets": texts, "given": bool(origin or preset), "source": origin, "code": preset_code()},
     )
 
@@ -75,7 +75,7 @@ def begin_with(
     """
     if not (wanted := fork or copy):
         return None, ""
-    job = jobs.get(services, visitor.person, now, wanted)
+    job = jobs.get(services, visitor.user, now, wanted)
     document = brief_spec(job.spec)
     document.pop("resume_from", None)
     if fork and job.last_checkpoint_step is not None:

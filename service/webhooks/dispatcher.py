@@ -59,7 +59,7 @@ class WebhookDispatcher:
             now = self.services.clock()
             headers = signed_headers(webhook.secret, delivery.id, delivery.body, now)
             answer = await self.sender.send(webhook.url, headers, delivery.body)
-            self.services.crash("post.after-sending")
+            self.services.failpoint("post.after-sending")
             await asyncio.to_thread(self._record, delivery.id, answer, now)
             if answer.error is not None:
                 return count

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from service.core.errors import UnavailableError
-from service.core.failpoints import no_crash
+from service.core.failpoints import no_failpoint
 from service.reconciler.submission.pool import HandOvers
 from service.scheduler.base import Accepted, Ambiguous, Known, LaunchPlan, Postponed, Rejected, SubmitOutcome
 from tests.support.world import FakeScheduler, World
@@ -47,7 +47,7 @@ def test_after_a_second_question_without_an_answer_one_look_is_not_enough(world:
         world.fail_at("prepare.after-files")
         with suppress(SystemExit):
             world.tick()
-    assert world.services.crash is no_crash, "it was asked again"
+    assert world.services.failpoint is no_failpoint, "it was asked again"
     world.scheduler.outcome, world.scheduler.unavailable = None, True
     world.reconciler = world.new_reconciler("one")
     for _ in range(20):

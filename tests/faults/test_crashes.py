@@ -4,6 +4,7 @@ Every case runs a script in a forked process that dies at its place, then the sa
 """
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -313,12 +314,13 @@ def _let_it_end(stage: Stage, job: str) -> None:
             return
 
 
+_FAILPOINT = re.compile(r"failpoint\(\"([a-z.-]+)\"\)")
+
+
 def test_every_place_is_covered() -> None:
     """A new place in the service without a case here is a gap in the campaign."""
     root = Path(__file__).parents[2] / "service"
-    named = {
-        part.split('"')[1] for file in root.rglob("*.py") for part in file.read_text().split("services.crash(")[1:]
-    }
+    named = {label for file in root.rglob("*.py") for label in _FAILPOINT.findall(file.read_text())}
     assert named == {label for label, _ in PLACES}
     assert len(named) >= 25
 
@@ -330,7 +332,7 @@ def _play(folder: Path, url: str, script: Script, label: str) -> None:
         if passed == label:
             os._exit(KILLED)
 
-    stage.world.services.crash = crash
+    stage.world.services.failpoint = crash
     script(stage)
 
 

@@ -80,7 +80,7 @@ def test_09_a_tick_that_was_stopped_in_the_middle_applies_nothing(world: World) 
             world.clock.advance(60)
             assert LeaderLease(world.database, "two").acquire(world.clock())
 
-    world.services.crash = stopped
+    world.services.failpoint = stopped
     assert world.reconciler.run_once() is False
     assert world.status(job) == "running", "what it had decided was dropped with its term"
     with pytest.raises(LeaseLostError), LeaderLease(world.database, "one", term=1).write():
@@ -164,7 +164,7 @@ def test_25_a_database_that_does_not_answer(world: World, monkeypatch: pytest.Mo
 
     with monkeypatch.context() as patched:
         patched.setattr(world.database, "write", broken)
-        patched.setattr(world.database, "write_plainly", broken)
+        patched.setattr(world.database, "write_raw", broken)
         refused = worker.metrics([("train/loss", 1, 1.0), ("train/lr", 1, 0.1)])
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "database")
         with pytest.raises(UnavailableError):

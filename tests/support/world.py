@@ -13,8 +13,8 @@ from fastapi.testclient import TestClient
 from service.api.app import create_app
 from service.api.dependencies import Services
 from service.auth.principals import ensure_admin_token
-from service.auth.tokens import Role, new_person_token, parse_token
-from service.core.failpoints import no_crash
+from service.auth.tokens import Role, new_user_token, parse_token
+from service.core.failpoints import no_failpoint
 from service.core.settings import Settings
 from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
@@ -166,14 +166,14 @@ class World:
 
         def crash(passed: str) -> None:
             if passed == label:
-                self.services.crash = no_crash
+                self.services.failpoint = no_failpoint
                 raise SystemExit(label)
 
-        self.services.crash = crash
+        self.services.failpoint = crash
 
     def new_user(self, role: Role, name: str) -> TestClient:
         """A client with a new API token."""
-        text = new_person_token()
+        text = new_user_token()
         parsed = parse_token(text)
         assert parsed is not None
         with self.database.write() as session:

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from service.api.dependencies import NowDep, PersonDep, ServicesDep
+from service.api.dependencies import NowDep, ServicesDep, UserDep
 from service.checkpoints.conditions import WantedDep
 from service.checkpoints.downloads import downloads, file_response
 from service.checkpoints.safe_files import list_artifacts
@@ -20,7 +20,7 @@ router = APIRouter(prefix="/v1/jobs/{job_id}/artifacts", tags=["artifacts"])
 @router.get("", operation_id="list_artifacts")
 def list_all(
     services: ServicesDep,
-    _person: PersonDep,
+    _user: UserDep,
     now: NowDep,
     job_id: str,
     limit: Annotated[int, Query(ge=1, le=200)] = 100,
@@ -36,7 +36,7 @@ def list_all(
 @downloads(router, "/{path:path}", "artifact")
 def download(
     services: ServicesDep,
-    _person: PersonDep,
+    _user: UserDep,
     now: NowDep,
     job_id: str,
     path: str,

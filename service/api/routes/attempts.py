@@ -10,9 +10,9 @@ from service.api.dependencies import (
     AttemptId,
     AttemptNumber,
     NowDep,
-    PersonDep,
     Services,
     ServicesDep,
+    UserDep,
     WorkerDep,
     get_services,
 )
@@ -48,7 +48,7 @@ def _ingest(services: Services, aid: str) -> Ingest:
 def claim(services: ServicesDep, _worker: WorkerDep, aid: AttemptId, body: Claim) -> ClaimGrant:
     """Be the one run of this attempt, or learn that another is."""
     granted = _ingest(services, aid).claim(body)
-    services.crash("claim.after-commit")
+    services.failpoint("claim.after-commit")
     return granted
 
 
@@ -106,15 +106,15 @@ async def append_log(
 def finish(services: ServicesDep, _worker: WorkerDep, aid: AttemptId, body: FinishRecord) -> dict[str, int]:
     """The attempt's last word."""
     _ingest(services, aid).finish(body)
-    services.crash("finish.after-commit")
-    services.hint()
+    services.failpoint("finish.after-commit")
+    services.notify_reconciler()
     return {"accepted": 1}
 
 
 @router.get("/logs", operation_id="get_log", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 def get_log(
     services: ServicesDep,
-    _person: PersonDep,
+    _user: UserDep,
     now: NowDep,
     job_id: str,
     rank: Rank = "0",

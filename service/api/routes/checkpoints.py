@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from fastapi import Path as PathParam
 from starlette.responses import Response
 
-from service.api.dependencies import NowDep, PersonDep, Services, ServicesDep
+from service.api.dependencies import NowDep, Services, ServicesDep, UserDep
 from service.checkpoints.conditions import HeadDep, WantedDep
 from service.checkpoints.downloads import (
     TAR_ANSWERS,
@@ -32,14 +32,14 @@ CheckpointId = Annotated[str, PathParam(pattern=r"^ckpt_[0-9a-z]{26}$")]
 
 
 @router.get("/checkpoints", operation_id="list_checkpoints")
-def list_all(services: ServicesDep, _person: PersonDep, now: NowDep, job_id: str) -> Page[CheckpointResource]:
+def list_all(services: ServicesDep, _user: UserDep, now: NowDep, job_id: str) -> Page[CheckpointResource]:
     """The complete checkpoints that are kept, oldest first, with which is the newest and which the best."""
     return page_of(_kept(services, now, job_id), False, lambda one: one, lambda one: one.id)
 
 
 @router.get("/checkpoints/{checkpoint_id}", operation_id="get_checkpoint")
 def get(
-    services: ServicesDep, _person: PersonDep, now: NowDep, job_id: str, checkpoint_id: CheckpointId
+    services: ServicesDep, _user: UserDep, now: NowDep, job_id: str, checkpoint_id: CheckpointId
 ) -> CheckpointResource:
     """One checkpoint. Its digest is that of `files/manifest.json`, which has those of the other files."""
     found = next((one for one in _kept(services, now, job_id) if one.id == checkpoint_id), None)
@@ -50,16 +50,16 @@ def get(
 
 
 @router.delete("/checkpoints/{checkpoint_id}", status_code=204, operation_id="delete_checkpoint")
-def delete(services: ServicesDep, person: PersonDep, now: NowDep, job_id: str, checkpoint_id: CheckpointId) -> None:
+def delete(services: ServicesDep, user: UserDep, now: NowDep, job_id: str, checkpoint_id: CheckpointId) -> None:
     """Delete one checkpoint; its files go soon after. The one that a job would go on from is refused."""
-    deleting.delete_checkpoint(services.database, person, job_id, checkpoint_id, now)
-    services.sweep()
+    deleting.delete_checkpoint(services.database, user, job_id, checkpoint_id, now)
+    services.notify_cleanup()
 
 
 @router.get("/checkpoints/{checkpoint_id}/files", operation_id="list_checkpoint_files")
 def list_checkpoint_files(
     services: ServicesDep,
-    _person: PersonDep,
+    _user: UserDep,
     now: NowDep,
     job_id: str,
     checkpoint_id: CheckpointId,
@@ -73,7 +73,7 @@ def list_checkpoint_files(
 @downloads(router, "/checkpoints/{checkpoint_id}/files/{path:path}", "checkpoint_file")
 def download_checkpoint_file(
     services: ServicesDep,
-    _person: PersonDep,
+    _user: UserDep,
     now: NowDep,
     job_id: str,
     checkpoint_id: CheckpointId,
@@ -87,7 +87,7 @@ def download_checkpoint_file(
 @downloads(router, "/checkpoints/{checkpoint_id}/archive", "checkpoint", TAR_ANSWERS)
 def archive(
     services: ServicesDep,
-    _person: PersonDep,
+    _user: UserDep,
     now: NowDep,
     job_id: str,
     checkpoint_id: CheckpointId,
@@ -101,7 +101,7 @@ def archive(
 @router.get("/export/files", operation_id="list_export_files")
 def list_export_files(
     services: ServicesDep,
-    _person: PersonDep,
+    _user: UserDep,
     now: NowDep,
     job_id: str,
     limit: Annotated[int, Query(ge=1, le=200)] = 100,
@@ -113,14 +113,14 @@ def list_export_files(
 
 @downloads(router, "/export/files/{path:path}", "export_file")
 def download_export_file(
-    services: ServicesDep, _person: PersonDep, now: NowDep, job_id: str, path: str, wanted: WantedDep
+    services: ServicesDep, _user: UserDep, now: NowDep, job_id: str, path: str, wanted: WantedDep
 ) -> Response:
     """One file of the export, or one range of its bytes."""
     return file_response(_export(services, now, job_id), require_plain(path), wanted)
 
 
 @downloads(router, "/export/archive", "export", TAR_ANSWERS)
-def export_archive(services: ServicesDep, _person: PersonDep, now: NowDep, job_id: str, head: HeadDep) -> Response:
+def export_archive(services: ServicesDep, _user: UserDep, now: NowDep, job_id: str, head: HeadDep) -> Response:
     """The whole export as one tar."""
     return archive_response(_export(services, now, job_id), f"{job_id}-export", head=head)
 

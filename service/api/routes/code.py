@@ -6,7 +6,7 @@ from fastapi import APIRouter, Path, Request, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import FileResponse
 
-from service.api.dependencies import PersonDep, ServicesDep
+from service.api.dependencies import ServicesDep, UserDep
 from service.code.service import require_code_role
 from service.code.store import Upload, find
 from service.core.errors import NotFoundError
@@ -26,10 +26,10 @@ _KEPT: dict[int | str, dict[str, Any]] = {200: {"model": dict[str, str], "descri
 
 @router.put("/{digest}", status_code=201, operation_id="put_code", openapi_extra=_BODY, responses=_KEPT)
 async def put(
-    request: Request, response: Response, services: ServicesDep, person: PersonDep, digest: Digest
+    request: Request, response: Response, services: ServicesDep, user: UserDep, digest: Digest
 ) -> dict[str, str]:
     """Keep an uncompressed tar of code. 201, or 200 where the same was there before."""
-    require_code_role(person, services.settings.code_roles, "uploaded code")
+    require_code_role(user, services.settings.code_roles, "uploaded code")
     upload = Upload(services.settings.runs, digest)
     try:
         async for chunk in request.stream():
@@ -44,9 +44,9 @@ async def put(
 
 @router.head("/{digest}", operation_id="has_code", response_class=FileResponse)
 @router.get("/{digest}", operation_id="get_code", response_class=FileResponse)
-def get(services: ServicesDep, person: PersonDep, digest: Digest) -> FileResponse:
+def get(services: ServicesDep, user: UserDep, digest: Digest) -> FileResponse:
     """The archive, or by HEAD whether it is there."""
-    require_code_role(person, services.settings.code_roles, "uploaded code")
+    require_code_role(user, services.settings.code_roles, "uploaded code")
     place = find(services.settings.runs, digest)
     if place is None:
         raise NotFoundError("there is no code of that digest", code="code_not_found", param="digest")

@@ -13,11 +13,11 @@ from service.api.dependencies import (
     AttemptNumber,
     EventWindowDep,
     JobWindowDep,
-    Moment,
     NowDep,
-    PersonDep,
+    QueryTimestamp,
     Services,
     ServicesDep,
+    UserDep,
 )
 from service.api.openapi import SPEC
 from service.auth.principals import Principal
@@ -75,7 +75,7 @@ SPEC_BODY = {
 async def submit(
     request: Request,
     services: ServicesDep,
-    person: PersonDep,
+    user: UserDep,
     now: NowDep,
     idempotency_key: Annotated[str | None, Header()] = None,
     force: Annotated[bool, Query(description="Submit it even where it cannot fit the GPUs' memory.")] = False,
@@ -86,15 +86,15 @@ async def submit(
     def accept() -> submitting.Accepted:
         settings = services.settings
         found = planning.accept(services, document, now)
-        admit(person, found.spec, roles=settings.code_roles, runs=settings.runs)
+        admit(user, found.spec, roles=settings.code_roles, runs=settings.runs)
         asked = submitting.Asked(found.spec, idempotency_key, found.plain, force)
         house = submitting.House(services.run_root, settings.quota_bytes)
-        return submitting.submit(services.database, person, asked, house, now, services.limits)
+        return submitting.submit(services.database, user, asked, house, now, services.limits)
 
     accepted = await run_in_threadpool(accept)
-    services.crash("accept.after-commit")
+    services.failpoint("accept.after-commit")
     if not accepted.replayed:
-        services.hint()
+        services.notify_reconciler()
     headers = {"Idempotent-Replayed": "true"} if accepted.replayed else None
     # As it is: FastAPI would make the resource again to make the same answer of it.
     return JSONResponse(accepted.job, status_code=201, headers=headers)
@@ -152,7 +152,7 @@ def is_metadata(name: str) -> bool:
 def list_jobs(
     request: Request,
     services: ServicesDep,
-    _person: PersonDep,
+    _user: UserDep,
     now: NowDep,
     window: JobWindowDep,
     status: Annotated[list[JobStatus] | None, Query()] = None,
@@ -161,8 +161,8 @@ def list_jobs(
         str | None, Query(max_length=120, description="Part of the name, in any case; or the id.")
     ] = None,
     created_by: Annotated[str | None, Query(max_length=128)] = None,
-    created_after: Annotated[Moment | None, Query(description="At this moment or later, RFC 3339.")] = None,
-    created_before: Annotated[Moment | None, Query(description="Earlier than this moment.")] = None,
+    created_after: Annotated[QueryTimestamp | None, Query(description="At this moment or later, RFC 3339.")] = None,
+    created_before: Annotated[QueryTimestamp | None, Query(description="Earlier than this moment.")] = None,
     sweep: Annotated[str | None, Query(max_length=40, description="Members of this sweep.")] = None,
 ) -> Page[JobResource]:
     """Jobs, newest first; filters by status, name or a part of it, creator, time of creation and `metadata[key]`."""
@@ -193,7 +193,7 @@ def jobs_page(services: Services, window: PageRequest, wanted: JobFilter, now: d
 
 
 @router.get("/{job_id}", operation_id="get_job")
-def get(services: ServicesDep, _person: PersonDep, now: NowDep, job_id: str) -> JobResource:
+def get(services: ServicesDep, _user: UserDep, now: NowDep, job_id: str) -> JobResource:
     """What was asked, what is so, and how far it is."""
     with services.database.read() as session:
         repository = JobRepository(session, now)
@@ -205,72 +205,72 @@ def get(services: ServicesDep, _person: PersonDep, now: NowDep, job_id: str) -> 
 @router.delete("/{job_id}", status_code=204, operation_id="delete_job")
 def delete(
     services: ServicesDep,
-    person: PersonDep,
+    user: UserDep,
     now: NowDep,
     job_id: str,
     only: Annotated[Literal["checkpoints"] | None, Query(description="Keep the job, and what it reported.")] = None,
 ) -> None:
     """Delete a job that is over, with its run directory; or only its checkpoints."""
     remove = deleting.delete_checkpoints if only else deleting.delete_job
-    remove(services.database, person, job_id, now)
-    services.crash("delete.after-commit")
-    services.sweep()
+    remove(services.database, user, job_id, now)
+    services.failpoint("delete.after-commit")
+    services.notify_cleanup()
 
 
 @router.post("/{job_id}/cancel", status_code=202, operation_id="cancel_job")
-def cancel(services: ServicesDep, person: PersonDep, now: NowDep, job_id: str) -> JobResource:
+def cancel(services: ServicesDep, user: UserDep, now: NowDep, job_id: str) -> JobResource:
     """Ask for the job's end; its status says when nothing of it runs any more."""
-    job = actions.cancel(services.database, person, job_id, run_root=services.run_root, now=now)
-    services.hint()
+    job = actions.cancel(services.database, user, job_id, run_root=services.run_root, now=now)
+    services.notify_reconciler()
     return job
 
 
 @router.post("/{job_id}/pause", status_code=202, operation_id="pause_job")
-def pause(services: ServicesDep, person: PersonDep, now: NowDep, job_id: str) -> JobResource:
+def pause(services: ServicesDep, user: UserDep, now: NowDep, job_id: str) -> JobResource:
     """Have the job save a checkpoint and give its place back; `resume` goes on from there."""
-    return _steer(services, person, job_id, steering.pause, now)
+    return _steer(services, user, job_id, steering.pause, now)
 
 
 @router.post("/{job_id}/resume", status_code=202, operation_id="resume_job")
-def resume(services: ServicesDep, person: PersonDep, now: NowDep, job_id: str) -> JobResource:
+def resume(services: ServicesDep, user: UserDep, now: NowDep, job_id: str) -> JobResource:
     """Go on with a paused job, from its last checkpoint."""
-    return _steer(services, person, job_id, steering.resume, now)
+    return _steer(services, user, job_id, steering.resume, now)
 
 
 @router.post("/{job_id}/retry", status_code=202, operation_id="retry_job")
 def retry(
-    services: ServicesDep, person: PersonDep, now: NowDep, job_id: str, body: RetryRequest | None = None
+    services: ServicesDep, user: UserDep, now: NowDep, job_id: str, body: RetryRequest | None = None
 ) -> JobResource:
     """Run a failed or cancelled job again with all its retries, from its last checkpoint or from scratch."""
-    return _steer(services, person, job_id, steering.retry((body or RetryRequest()).start, services.limits), now)
+    return _steer(services, user, job_id, steering.retry((body or RetryRequest()).start, services.limits), now)
 
 
-def _steer(services: Services, person: Principal, job_id: str, change: steering.Change, now: datetime) -> JobResource:
-    job = steering.steer(services.database, person, job_id, change, run_root=services.run_root, now=now)
-    services.crash("steer.after-commit")
-    services.hint()
+def _steer(services: Services, user: Principal, job_id: str, change: steering.Change, now: datetime) -> JobResource:
+    job = steering.steer(services.database, user, job_id, change, run_root=services.run_root, now=now)
+    services.failpoint("steer.after-commit")
+    services.notify_reconciler()
     return job
 
 
 @router.post("/{job_id}/profile", status_code=202, operation_id="profile_job")
-def profile(services: ServicesDep, person: PersonDep, now: NowDep, job_id: str, body: ProfileRequest) -> JobResource:
+def profile(services: ServicesDep, user: UserDep, now: NowDep, job_id: str, body: ProfileRequest) -> JobResource:
     """Ask a running job for a trace of its next steps; an event tells when it is written, and where."""
-    return profiles.ask(services.database, person, job_id, body, run_root=services.run_root, now=now)
+    return profiles.ask(services.database, user, job_id, body, run_root=services.run_root, now=now)
 
 
 @router.post("/{job_id}/resolve", status_code=202, operation_id="resolve_job")
-def resolve(services: ServicesDep, person: PersonDep, now: NowDep, job_id: str, body: ResolveRequest) -> JobResource:
+def resolve(services: ServicesDep, user: UserDep, now: NowDep, job_id: str, body: ResolveRequest) -> JobResource:
     """Say what became of a job that is lost or whose submission had no clear answer; for administrators."""
-    job = resolving.resolve(services.database, person, job_id, body, run_root=services.run_root, now=now)
+    job = resolving.resolve(services.database, user, job_id, body, run_root=services.run_root, now=now)
     if body.action == "adopt":
         services.metrics.adoption("operator")
-    services.hint()
+    services.notify_reconciler()
     return job
 
 
 @router.get("/{job_id}/events", operation_id="list_events")
 def events(
-    services: ServicesDep, _person: PersonDep, now: NowDep, window: EventWindowDep, job_id: str
+    services: ServicesDep, _user: UserDep, now: NowDep, window: EventWindowDep, job_id: str
 ) -> Page[EventResource]:
     """What happened to the job."""
     with services.database.read() as session:
@@ -281,7 +281,7 @@ def events(
 
 
 @router.get("/{job_id}/attempts", operation_id="list_attempts")
-def attempts(services: ServicesDep, _person: PersonDep, now: NowDep, job_id: str) -> Page[AttemptResource]:
+def attempts(services: ServicesDep, _user: UserDep, now: NowDep, job_id: str) -> Page[AttemptResource]:
     """Each entry that the job had in the scheduler's queue, oldest first."""
     with services.database.read() as session:
         repository = JobRepository(session, now)
@@ -292,7 +292,7 @@ def attempts(services: ServicesDep, _person: PersonDep, now: NowDep, job_id: str
 @router.get("/{job_id}/script", operation_id="get_script")
 def script(
     services: ServicesDep,
-    _person: PersonDep,
+    _user: UserDep,
     now: NowDep,
     job_id: str,
     attempt: AttemptNumber = None,

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from starlette.responses import StreamingResponse
 
-from service.api.dependencies import NowDep, PersonDep, ServicesDep, after_query
+from service.api.dependencies import NowDep, ServicesDep, UserDep, after_query
 from service.core.errors import InvalidRequestError, NotFoundError
 from service.metrics.downsampling.levels import MAX_STEP
 from service.metrics.export import comparison_csv, csv_lines, point_page
@@ -48,7 +48,7 @@ def _names(keys: list[str] | None) -> tuple[str, ...]:
 )
 def read_metrics(
     services: ServicesDep,
-    _person: PersonDep,
+    _user: UserDep,
     now: NowDep,
     job_id: str,
     keys: Keys = None,
@@ -68,7 +68,7 @@ def read_metrics(
 @router.get("/jobs/{job_id}/points", operation_id="list_points")
 def list_points(
     services: ServicesDep,
-    _person: PersonDep,
+    _user: UserDep,
     now: NowDep,
     job_id: str,
     keys: Keys = None,
@@ -87,7 +87,7 @@ def list_points(
 )
 def compare_metrics(
     services: ServicesDep,
-    _person: PersonDep,
+    _user: UserDep,
     now: NowDep,
     job: Annotated[
         list[str],

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request
 from starlette.concurrency import run_in_threadpool
 
-from service.api.dependencies import NowDep, PersonDep, Services, ServicesDep
+from service.api.dependencies import NowDep, Services, ServicesDep, UserDep
 from service.api.routes.jobs import SPEC_BODY, read_document
 from service.auth.principals import Principal
 from service.planner import service as actions
@@ -29,7 +29,7 @@ WaitSeconds = Annotated[
 async def make_plan(
     request: Request,
     services: ServicesDep,
-    person: PersonDep,
+    user: UserDep,
     now: NowDep,
     ask_scheduler: MayAsk = False,
     wait_seconds: WaitSeconds = 3.0,
@@ -39,17 +39,17 @@ async def make_plan(
     plan = await run_in_threadpool(actions.plan, services, document, now)
     if not ask_scheduler:
         return plan
-    return plan.model_copy(update={"ask": await _answer(services, person, plan, wait_seconds)})
+    return plan.model_copy(update={"ask": await _answer(services, user, plan, wait_seconds)})
 
 
-async def _answer(services: Services, person: Principal, plan: PlanResource, seconds: float) -> AskResource:
+async def _answer(services: Services, user: Principal, plan: PlanResource, seconds: float) -> AskResource:
     """The scheduler's, once the reconciler has it; after so many seconds only the question's id."""
     if services.settings.backend == "local":
         return asking.NO_QUEUE
     if plan.script is None:
         return asking.NO_SCRIPT
-    asked = await run_in_threadpool(asking.ask, services.database, person, plan.script, services.clock())
-    services.hint()
+    asked = await run_in_threadpool(asking.ask, services.database, user, plan.script, services.clock())
+    services.notify_reconciler()
     for _ in range(round(seconds / _LOOK_SECONDS)):
         if asked.state == "answered":
             break
@@ -59,6 +59,6 @@ async def _answer(services: Services, person: Principal, plan: PlanResource, sec
 
 
 @router.get("/asks/{ask_id}", operation_id="get_ask", tags=["plans"])
-def get_ask(services: ServicesDep, _person: PersonDep, ask_id: AskId) -> AskResource:
+def get_ask(services: ServicesDep, _user: UserDep, ask_id: AskId) -> AskResource:
     """What the scheduler says of a plan, once it has answered; kept for an hour."""
     return asking.read(services.database, ask_id)

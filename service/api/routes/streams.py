@@ -10,8 +10,8 @@ from fastapi import APIRouter, Header, Query
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
-from service.api.dependencies import PersonDep, Services, ServicesDep
-from service.auth.principals import Principal, still_good
+from service.api.dependencies import Services, ServicesDep, UserDep
+from service.auth.principals import Principal, is_token_valid
 from service.core.errors import InvalidRequestError
 from service.streaming.broadcaster import Place
 from service.streaming.global_feed import parse_place
@@ -53,7 +53,7 @@ LastPlace = Annotated[
 )
 async def stream_job(
     services: ServicesDep,
-    person: PersonDep,
+    user: UserDep,
     job_id: str,
     logs: bool = True,
     rank: Annotated[str | None, Query(pattern=RANK_PATTERN, description="Of the logs, only this one.")] = None,
@@ -70,7 +70,7 @@ async def stream_job(
         after = int(last_event_id)
     make = partial(JobNews, services.database, services.settings.runs, services.clock, job_id)
     following = Following(services.hub, await run_in_threadpool(make), logs=logs, rank=rank)
-    return await _answer(services, person, following, (after, 0))
+    return await _answer(services, user, following, (after, 0))
 
 
 @router.get(
@@ -79,7 +79,7 @@ async def stream_job(
     response_class=StreamingResponse,
     responses={200: {"content": {"text/event-stream": {}}}},
 )
-async def stream_jobs(services: ServicesDep, person: PersonDep, last_event_id: LastPlace = None) -> Response:
+async def stream_jobs(services: ServicesDep, user: UserDep, last_event_id: LastPlace = None) -> Response:
     """Status, events, checkpoints and newest metrics of every job, from now on or from `Last-Event-ID` on.
 
     Ids are of the form `12-34`. An event `reset` says that what the client missed is no longer kept.
@@ -88,23 +88,23 @@ async def stream_jobs(services: ServicesDep, person: PersonDep, last_event_id: L
     if last_event_id and place is None:
         raise InvalidRequestError("is not the id of an event of this stream", param="Last-Event-ID")
     following = Following(services.hub, services.feed, logs=False)
-    return await _answer(services, person, following, place)
+    return await _answer(services, user, following, place)
 
 
-async def _answer(services: Services, person: Principal, following: Following, after: Place | None) -> Response:
+async def _answer(services: Services, user: Principal, following: Following, after: Place | None) -> Response:
     if not await following.start(after):
         return Response(status_code=204)
-    texts = _while_good(services, person, following.events())
+    texts = _while_good(services, user, following.events())
     return StreamingResponse(texts, media_type="text/event-stream", headers=HEADERS)
 
 
-async def _while_good(services: Services, person: Principal, texts: AsyncGenerator[str]) -> AsyncGenerator[str]:
+async def _while_good(services: Services, user: Principal, texts: AsyncGenerator[str]) -> AsyncGenerator[str]:
     """A stream that ends with its token, which may be revoked or expire while it is open for days."""
     asked = monotonic()
     async with aclosing(texts):
         async for text in texts:
             if monotonic() - asked >= TOKEN_SECONDS:
-                if not await run_in_threadpool(still_good, services.database, person.id, services.clock()):
+                if not await run_in_threadpool(is_token_valid, services.database, user.id, services.clock()):
                     return
                 asked = monotonic()
             yield text

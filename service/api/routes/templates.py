@@ -5,7 +5,7 @@ from functools import cache
 
 from fastapi import APIRouter
 
-from service.api.dependencies import PersonDep
+from service.api.dependencies import UserDep
 from service.core.errors import NotFoundError
 from service.jobs.schemas import page_of
 from trainyard.contract.spec.templates import Template, load_template, template_names
@@ -21,13 +21,13 @@ def presets() -> Mapping[str, Template]:
 
 
 @router.get("", operation_id="list_templates")
-def list_templates(_person: PersonDep) -> Page[Template]:
+def list_templates(_user: UserDep) -> Page[Template]:
     """The ready-made specs."""
     return page_of(list(presets().values()), False, lambda template: template, lambda template: template.name)
 
 
 @router.get("/{name}", operation_id="get_template")
-def get_template(_person: PersonDep, name: str) -> Template:
+def get_template(_user: UserDep, name: str) -> Template:
     """One ready-made spec, ready to POST."""
     if (found := presets().get(name)) is None:
         words = f"there is no template {name!r}; there are: {', '.join(presets())}"

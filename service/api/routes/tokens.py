@@ -7,12 +7,12 @@ from fastapi import APIRouter, Header, Path, Query
 from service.api.dependencies import (
     AdminDep,
     AuditWindowDep,
-    Moment,
     NowDep,
-    PersonDep,
+    QueryTimestamp,
     Services,
     ServicesDep,
     TokenWindowDep,
+    UserDep,
 )
 from service.auth.repository import AuditFilter, AuditRepository, TokenRepository
 from service.auth.token_service import issue, revoke
@@ -65,10 +65,10 @@ def list_all(services: ServicesDep, _admin: AdminDep, window: TokenWindowDep) ->
 
 
 @router.get("/self", operation_id="get_own_token")
-def get_own(services: ServicesDep, person: PersonDep) -> TokenResource:
+def get_own(services: ServicesDep, user: UserDep) -> TokenResource:
     """The token of this very request: who the service thinks you are."""
     with services.database.read() as session:
-        row = TokenRepository(session).known(person.id)
+        row = TokenRepository(session).known(user.id)
     return token_resource(services, row)
 
 
@@ -87,8 +87,8 @@ def list_audit(
     action: Annotated[str | None, Query(max_length=64, description="An operation's id, such as `cancel_job`.")] = None,
     target: Annotated[str | None, Query(max_length=256, description="Such as a job's id.")] = None,
     outcome: Literal["done", "refused", "failed"] | None = None,
-    created_after: Annotated[Moment | None, Query(description="At this moment or later, RFC 3339.")] = None,
-    created_before: Annotated[Moment | None, Query(description="Earlier than this moment.")] = None,
+    created_after: Annotated[QueryTimestamp | None, Query(description="At this moment or later, RFC 3339.")] = None,
+    created_before: Annotated[QueryTimestamp | None, Query(description="Earlier than this moment.")] = None,
 ) -> Page[AuditResource]:
     """Every change that somebody asked for, newest first: who, what, when, from where, and what came of it."""
     after = int(window.after.removeprefix("aud_")) if window.after else None

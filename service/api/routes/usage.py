@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from service.api.dependencies import PersonDep, ServicesDep
+from service.api.dependencies import ServicesDep, UserDep
 from service.maintenance.disk import free_bytes
 from service.maintenance.repository import MaintenanceRepository
 from trainyard.contract.wire.files import UsageResource, UserUsage
@@ -11,7 +11,7 @@ router = APIRouter(prefix="/v1/usage", tags=["usage"])
 
 
 @router.get("", operation_id="get_usage")
-def get(services: ServicesDep, _person: PersonDep) -> UsageResource:
+def get(services: ServicesDep, _user: UserDep) -> UsageResource:
     """Disk use of all jobs, by person and in all. Measured about once a minute, never while you wait."""
     with services.database.read() as session:
         rows = MaintenanceRepository(session).usage()

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path
 
-from service.api.dependencies import DeliveryWindowDep, NowDep, PersonDep, ServicesDep, WebhookWindowDep
+from service.api.dependencies import DeliveryWindowDep, NowDep, ServicesDep, UserDep, WebhookWindowDep
 from service.api.routes.tokens import Unkept, require_no_key
 from service.db.access_models import Delivery, Webhook
 from service.jobs.schemas import page_of
@@ -25,13 +25,13 @@ WebhookId = Annotated[str, Path(pattern=r"^whk_[0-9a-z]{26}$")]
 
 @router.post("", status_code=201, operation_id="create_webhook")
 def create(
-    services: ServicesDep, person: PersonDep, now: NowDep, body: WebhookRequest, idempotency_key: Unkept = None
+    services: ServicesDep, user: UserDep, now: NowDep, body: WebhookRequest, idempotency_key: Unkept = None
 ) -> NewWebhookResource:
     """Be told of changes of status. `secret` in the answer, shown this once, is what messages are signed with."""
     require_no_key(idempotency_key)
     webhook = actions.create(
         services.database,
-        person,
+        user,
         body,
         allowed=services.settings.webhook_allowed_hosts,
         resolver=services.resolver,
@@ -41,45 +41,45 @@ def create(
 
 
 @router.get("", operation_id="list_webhooks")
-def list_all(services: ServicesDep, person: PersonDep, window: WebhookWindowDep) -> Page[WebhookResource]:
+def list_all(services: ServicesDep, user: UserDep, window: WebhookWindowDep) -> Page[WebhookResource]:
     """One's own webhooks; for administrators everyone's."""
     with services.database.read() as session:
         rows, more = WebhookRepository(session).page(
-            actions.owner_seen_by(person), after=window.after, limit=window.limit, descending=window.descending
+            actions.owner_seen_by(user), after=window.after, limit=window.limit, descending=window.descending
         )
     return page_of(rows, more, _webhook, lambda webhook: webhook.id)
 
 
 @router.get("/{webhook_id}", operation_id="get_webhook")
-def get(services: ServicesDep, person: PersonDep, webhook_id: WebhookId) -> WebhookResource:
+def get(services: ServicesDep, user: UserDep, webhook_id: WebhookId) -> WebhookResource:
     """One webhook, without its secret."""
     with services.database.read() as session:
-        return _webhook(WebhookRepository(session).get(webhook_id, actions.owner_seen_by(person)))
+        return _webhook(WebhookRepository(session).get(webhook_id, actions.owner_seen_by(user)))
 
 
 @router.delete("/{webhook_id}", status_code=204, operation_id="delete_webhook")
-def delete(services: ServicesDep, person: PersonDep, webhook_id: WebhookId) -> None:
+def delete(services: ServicesDep, user: UserDep, webhook_id: WebhookId) -> None:
     """Delete a webhook, with the messages that it was not told yet."""
-    actions.delete(services.database, person, webhook_id)
+    actions.delete(services.database, user, webhook_id)
 
 
 @router.post("/{webhook_id}/test", status_code=202, operation_id="test_webhook")
-def test(services: ServicesDep, person: PersonDep, now: NowDep, webhook_id: WebhookId) -> DeliveryResource:
+def test(services: ServicesDep, user: UserDep, now: NowDep, webhook_id: WebhookId) -> DeliveryResource:
     """Send a message that tells nothing; `deliveries` shows what became of it. One that arrives enables a disabled
     webhook again."""
-    delivery = actions.test(services.database, person, webhook_id, now)
-    services.post()
+    delivery = actions.test(services.database, user, webhook_id, now)
+    services.notify_webhooks()
     return _delivery(delivery)
 
 
 @router.get("/{webhook_id}/deliveries", operation_id="list_deliveries")
 def deliveries(
-    services: ServicesDep, person: PersonDep, window: DeliveryWindowDep, webhook_id: WebhookId
+    services: ServicesDep, user: UserDep, window: DeliveryWindowDep, webhook_id: WebhookId
 ) -> Page[DeliveryResource]:
     """What the webhook was told, or is to be, newest first."""
     with services.database.read() as session:
         repository = WebhookRepository(session)
-        webhook = repository.get(webhook_id, actions.owner_seen_by(person))
+        webhook = repository.get(webhook_id, actions.owner_seen_by(user))
         rows, more = repository.deliveries(
             webhook, after=window.after, limit=window.limit, descending=window.descending
         )

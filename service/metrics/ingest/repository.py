@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from service.db.arrays import inside
-from service.db.raw import Plain, Statement
+from service.db.raw import RawTransaction, Statement
 from service.metrics.values import PointRow
 
 _STATEMENT_ROWS = (500, 100, 10, 1)
@@ -98,7 +98,7 @@ class InsertResult:
 class PointsRepository:
     """Writes within one transaction."""
 
-    def __init__(self, transaction: Plain):
+    def __init__(self, transaction: RawTransaction):
         self._transaction = transaction
 
     def lock_attempts(self, attempt_ids: Sequence[str]) -> dict[str, AttemptState]:
@@ -169,7 +169,7 @@ class PointsRepository:
         """
         if not jobs:
             return []
-        self._transaction.touched.update(job.pk for job in jobs)
+        self._transaction.changed_job_pks.update(job.pk for job in jobs)
         counts = (self._store_sqlite if self._transaction.is_sqlite else self._store_postgres)(batches, jobs, keys, now)
         return [
             InsertResult(count, len(batch.rows) - count, batch.job.pk, batch.job.id, batch.sequence)

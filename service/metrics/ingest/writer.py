@@ -61,7 +61,7 @@ class PointWriter:
             UnavailableError: The database did not answer. Send the whole group again: stored points are duplicates.
         """
         try:
-            with self._database.write_plainly() as transaction:
+            with self._database.write_raw() as transaction:
                 outcomes = GroupWriter(PointsRepository(transaction), self._cache, now).write(group)
         except BaseException:
             self._cache.clear()  # it may hold names of the transaction that was rolled back

@@ -75,14 +75,14 @@ class Preparation:
             folder = self.services.run(job.id).attempt(attempt.number)
             document = self._document(job, attempt, self._place(job))
             plan = self._plan(document, folder.root)
-            self.services.crash("prepare.before-announcement")
+            self.services.failpoint("prepare.before-announcement")
             said = self.services.clock()
             announce = partial(self._announce, lease, job, attempt_id, hash_token(token), plan.script)
             if not announce(seen, said + asking):
                 return Superseded()
-            self.services.crash("prepare.after-announcement")
+            self.services.failpoint("prepare.after-announcement")
             _write_files(self.services.run(job.id), folder, document, token)
-            self.services.crash("prepare.after-files")
+            self.services.failpoint("prepare.after-files")
             while self.services.clock() - said > _STALE:
                 seen, said = said + asking, self.services.clock()
                 if not announce(seen, said + asking):
@@ -159,7 +159,7 @@ class Preparation:
             row.last_submit_at, row.token_hash, row.script = until, token_hash, script
             row.absence_checks = 0
             session.flush()
-            self.services.crash("prepare.before-commit")
+            self.services.failpoint("prepare.before-commit")
         return True
 
     def _plan(self, document: LaunchDocument, folder: Path) -> LaunchPlan:

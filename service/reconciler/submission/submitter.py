@@ -109,8 +109,8 @@ class Submitter:
             attempt = self._new_attempt(jobs, job, now)
             session.add(attempt)
             jobs.transition(job, "submitting", f"being handed to the scheduler ({self.scheduler.name})")
-            self.services.crash("submit.before-intent")
-        self.services.crash("submit.after-intent")
+            self.services.failpoint("submit.before-intent")
+        self.services.failpoint("submit.after-intent")
         self._begin(job, attempt)
 
     def resolve(self, job: Job, attempt: Attempt, unanswered: Sequence[str] = ()) -> None:
@@ -135,11 +135,11 @@ class Submitter:
         folder = self.services.run(job.id).attempt(attempt.number)
         found = self.scheduler.find(attempt.tag, folder.root, unanswered)
         self.looked[attempt.id] = now
-        self.services.crash("resolve.after-look")
+        self.services.failpoint("resolve.after-look")
         if found:
             watched = self._record(job.pk, attempt.id, Accepted(found[0]), note="found again by its tag")
             self.services.metrics.adoption("name")
-            self.services.crash("resolve.after-adoption")
+            self.services.failpoint("resolve.after-adoption")
             self._give_back(attempt.tag, folder, watched, found)
         elif self._surely_absent(job, attempt, policy, now):
             self._begin(job, attempt)
@@ -167,7 +167,7 @@ class Submitter:
     def collect(self) -> None:
         """Record what the questions that were under way have brought."""
         for answer in self.hand_overs.collect():
-            self.services.crash("collect.before-record")
+            self.services.failpoint("collect.before-record")
             try:
                 self._keep(answer)
             except (UnavailableError, LeaseLostError):
@@ -176,7 +176,7 @@ class Submitter:
                 # It would fail again; without an answer the attempt is looked for.
                 log.exception("an answer could not be recorded", attempt=answer.attempt_id)
             self.services.metrics.submission(_word(answer.outcome))
-            self.services.crash("collect.after-record")
+            self.services.failpoint("collect.after-record")
         self.services.metrics.handing_over(self.hand_overs.count)
 
     def _keep(self, answer: Answer) -> None:
@@ -209,7 +209,7 @@ class Submitter:
         for double in found:
             if double not in (watched, claimant):
                 self.scheduler.cancel(Known(tag, double, folder.root))
-                self.services.crash("resolve.after-double")
+                self.services.failpoint("resolve.after-double")
 
     def _never_asked(self, job: Job, attempt: Attempt) -> None:
         """Nothing of it can be anywhere: it is handed over now, or given up at once."""
@@ -231,12 +231,12 @@ class Submitter:
                 # The clock was ahead when that was written.
                 fresh.last_submit_at = now + policy.asking
                 return False
-            self.services.crash("resolve.before-count")
+            self.services.failpoint("resolve.before-count")
             sure = fresh.absence_checks >= policy.times and now - asked >= policy.after
             if sure and jobs.get_for_update(job.pk).desired != "run":
                 self._give_up(jobs, job, attempt)
                 return False
-        self.services.crash("resolve.after-count")
+        self.services.failpoint("resolve.after-count")
         return sure and self.hand_overs.room
 
     def _give_up(self, jobs: JobRepository, job: Job, attempt: Attempt) -> None:
@@ -252,7 +252,7 @@ class Submitter:
         else:
             fresh.exit_reason = "paused"
             jobs.transition(row, "queued", "taken back before the scheduler had it")
-        self.services.crash("give-up.before-commit")
+        self.services.failpoint("give-up.before-commit")
 
     def _new_attempt(self, jobs: JobRepository, job: Job, now: datetime) -> Attempt:
         spec = parse_spec(job.spec)
@@ -297,7 +297,7 @@ class Submitter:
             if isinstance(plan, Rejected | NotAsked | Superseded):
                 return plan
             outcome = self.scheduler.submit(plan)
-            self.services.crash("submit.after-answer")
+            self.services.failpoint("submit.after-answer")
             return outcome
 
         self.hand_overs.begin(job.pk, attempt_id, hand_over)
@@ -309,7 +309,7 @@ class Submitter:
             if attempt.scheduler_id is None:
                 attempt.last_submit_at = None
             jobs.set_status_message(job, f"not handed over yet, and tried again: {message}")
-            self.services.crash("not-asked.before-commit")
+            self.services.failpoint("not-asked.before-commit")
 
     def _record(
         self, job_pk: int, attempt_id: str, outcome: Accepted | Rejected | Ambiguous, note: str = ""
@@ -356,7 +356,7 @@ class Submitter:
                     attempt.absence_checks, attempt.last_submit_at = 0, now
                     log.warning("no clear answer", job=job.id, attempt=attempt_id, tag=attempt.tag, message=message)
                     jobs.set_status_message(job, f"handed over without a clear answer ({message}); looking for it")
-            self.services.crash("record.before-commit")
+            self.services.failpoint("record.before-commit")
         return attempt.scheduler_id
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.auth.tokens import new_person_token
+from service.auth.tokens import new_user_token
 from service.reconciler.poll_loop import ChangeWatcher
 from tests.conftest import empty
 from tests.support.postgres import PostgresServer
@@ -26,7 +26,7 @@ def start(migrated_postgres: str, tmp_path: Path) -> Iterator[Start]:
     """Start a process of the service on one database; its URL once it is ready."""
     processes = []
     token = tmp_path / "token"
-    token.write_text(new_person_token())
+    token.write_text(new_user_token())
     token.chmod(0o600)
 
     def begin(name: str, **settings: str) -> str:

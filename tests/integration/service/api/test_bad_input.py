@@ -275,8 +275,8 @@ def test_case_07_a_workers_token_opens_only_its_own_attempt(world: World) -> Non
         answer = one.client.request(method, path)
         assert answer.status_code == 403, path
         assert answer.json()["error"]["message"] == "a worker's token opens only the routes of its own attempt"
-    person = world.client.post(f"/v1/attempts/{one.attempt_id}/heartbeat", json={"execution": 1})
-    assert person.status_code == 403
+    user = world.client.post(f"/v1/attempts/{one.attempt_id}/heartbeat", json={"execution": 1})
+    assert user.status_code == 403
 
 
 def test_a_second_claim_of_one_attempt(world: World) -> None:

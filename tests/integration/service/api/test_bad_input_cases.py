@@ -97,7 +97,7 @@ def test_case_06_every_bad_token_gets_one_answer(world: World, monkeypatch: pyte
     compared: list[str] = []
     from service.auth import principals as actions
 
-    real = actions.same_hash
+    real = actions.constant_time_equal
     monkeypatch.setattr(actions, "same_hash", lambda one, other: compared.append(one) or real(one, other))
     unknown = "ty_000000000000_" + "x" * 43
     wrong = gone["token"][:-1] + ("a" if gone["token"][-1] != "a" else "b")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from service.audit.log import CURRENT
+from service.audit.log import CURRENT_REQUEST
 from tests.support.world import SPEC, World
 
 CHANGES_NOTHING = {"make_plan"}
@@ -91,7 +91,7 @@ def test_what_the_service_does_by_itself_is_nobodys_request(world: World) -> Non
     before = len(entries(world))
     world.tick(3)
     assert len(entries(world)) == before
-    assert CURRENT.get() is None
+    assert CURRENT_REQUEST.get() is None
 
 
 def test_failed_authentications_are_counted_not_listed(world: World) -> None:

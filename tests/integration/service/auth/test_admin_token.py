@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from service.auth.principals import adopt_admin_token, ensure_admin_token
-from service.auth.tokens import new_person_token
+from service.auth.principals import ensure_admin_token, register_admin_token
+from service.auth.tokens import new_user_token
 from service.core.errors import ServiceError
 from tests.support.world import World
 
@@ -32,36 +32,36 @@ def test_a_second_service_takes_nobodys_token_away(world: World, tmp_path: Path)
 
 
 def test_every_replica_takes_the_one_that_is_given(world: World, tmp_path: Path) -> None:
-    path = given(tmp_path, new_person_token())
+    path = given(tmp_path, new_user_token())
     for _ in range(3):
-        adopt_admin_token(world.database, path, world.clock())
+        register_admin_token(world.database, path, world.clock())
     assert statuses(world, path.read_text().strip(), world.token) == [200, 200]
     assert len(world.client.get("/v1/tokens").json()["data"]) == 2
 
 
 def test_a_revoked_one_does_not_come_back(world: World, tmp_path: Path) -> None:
-    path = given(tmp_path, new_person_token())
-    adopt_admin_token(world.database, path, world.clock())
+    path = given(tmp_path, new_user_token())
+    register_admin_token(world.database, path, world.clock())
     world.client.delete(f"/v1/tokens/{path.read_text().split('_')[1]}")
     with pytest.raises(ServiceError, match="was revoked"):
-        adopt_admin_token(world.database, path, world.clock())
+        register_admin_token(world.database, path, world.clock())
 
 
 def test_anothers_digits_open_nothing(world: World, tmp_path: Path) -> None:
     digits = world.token.split("_")[1]
     with pytest.raises(ServiceError, match="its digits are another's"):
-        adopt_admin_token(world.database, given(tmp_path, f"ty_{digits}_{'x' * 32}"), world.clock())
+        register_admin_token(world.database, given(tmp_path, f"ty_{digits}_{'x' * 32}"), world.clock())
     assert statuses(world, world.token) == [200]
 
 
 @pytest.mark.parametrize("text", ["", "secret", "ty_0123456789ab_short", f"tyw_0123456789ab_{'x' * 32}"])
 def test_what_is_no_token(world: World, tmp_path: Path, text: str) -> None:
     with pytest.raises(ServiceError, match="is empty" if not text else "must hold ty_<12 hexadecimal digits>"):
-        adopt_admin_token(world.database, given(tmp_path, text), world.clock())
+        register_admin_token(world.database, given(tmp_path, text), world.clock())
 
 
 def test_one_that_others_can_read(world: World, tmp_path: Path) -> None:
-    path = given(tmp_path, new_person_token())
+    path = given(tmp_path, new_user_token())
     path.chmod(0o640)
     with pytest.raises(ServiceError, match="chmod 600"):
-        adopt_admin_token(world.database, path, world.clock())
+        register_admin_token(world.database, path, world.clock())

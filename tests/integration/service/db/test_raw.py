@@ -16,7 +16,7 @@ def keys(database: Database) -> int:
 
 
 def add(database: Database, name: str) -> None:
-    with database.write_plainly() as transaction:
+    with database.write_raw() as transaction:
         transaction.run("INSERT INTO metric_keys (name) VALUES (?)", (name,))
 
 
@@ -36,7 +36,7 @@ def postgres(world: World) -> Database:
 
 
 def test_what_fails_leaves_nothing_and_the_next_is_well(world: World) -> None:
-    with pytest.raises(ZeroDivisionError), world.database.write_plainly() as transaction:  # noqa: PT012
+    with pytest.raises(ZeroDivisionError), world.database.write_raw() as transaction:  # noqa: PT012
         transaction.run("INSERT INTO metric_keys (name) VALUES (?)", ("a",))
         raise ZeroDivisionError
     assert keys(world.database) == 0
@@ -47,28 +47,28 @@ def test_what_fails_leaves_nothing_and_the_next_is_well(world: World) -> None:
 def test_who_watches_is_told_after_the_commit_and_not_without(world: World) -> None:
     told: list[tuple[set[int], int]] = []
     world.database.committed.append(lambda jobs: told.append((jobs, keys(world.database))))
-    with pytest.raises(ZeroDivisionError), world.database.write_plainly() as transaction:  # noqa: PT012
-        transaction.touched.add(7)
+    with pytest.raises(ZeroDivisionError), world.database.write_raw() as transaction:  # noqa: PT012
+        transaction.changed_job_pks.add(7)
         raise ZeroDivisionError
-    with world.database.write_plainly() as transaction:
+    with world.database.write_raw() as transaction:
         transaction.run("INSERT INTO metric_keys (name) VALUES (?)", ("a",))
-        transaction.touched.add(7)
+        transaction.changed_job_pks.add(7)
     assert told == [({7}, 1)]
 
 
 def test_an_error_in_the_trip_that_commits_leaves_nothing(postgres: Database) -> None:
     add(postgres, "a")
     insert = "INSERT INTO metric_keys (name) VALUES (?)"
-    with pytest.raises(Exception, match="duplicate key"), postgres.write_plainly() as transaction:
+    with pytest.raises(Exception, match="duplicate key"), postgres.write_raw() as transaction:
         transaction.together((insert, ("b",)), (insert, ("a",)), last=True)
     assert keys(postgres) == 1
-    with postgres.write_plainly() as transaction:
+    with postgres.write_raw() as transaction:
         transaction.together((insert, ("b",)), (insert, ("c",)), last=True)
     assert keys(postgres) == 3
 
 
 def test_a_connection_that_breaks_in_use_is_a_503_once(postgres: Database) -> None:
-    with pytest.raises(UnavailableError), postgres.write_plainly() as transaction:  # noqa: PT012
+    with pytest.raises(UnavailableError), postgres.write_raw() as transaction:  # noqa: PT012
         transaction.run("INSERT INTO metric_keys (name) VALUES (?)", ("a",))
         break_connections(postgres)
         transaction.run("INSERT INTO metric_keys (name) VALUES (?)", ("b",))

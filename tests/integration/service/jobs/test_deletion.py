@@ -85,7 +85,7 @@ def test_points_that_come_while_their_job_is_deleted_go_with_it(world: World) ->
             wait_until(waits)
             return super().store(*what)
 
-    with world.database.write_plainly() as transaction:
+    with world.database.write_raw() as transaction:
         group = GroupWriter(Slow(transaction), WriterCache(), datetime(2026, 1, 1, tzinfo=UTC))
         (outcome,) = group.write([(attempt, PointBatch(1, 0, [("a", 1, 1.0, 0, 0)]))])
     assert isinstance(outcome, InsertResult)

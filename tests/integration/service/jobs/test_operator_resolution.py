@@ -170,5 +170,5 @@ class TestAll:
 
     def test_only_an_administrator_knows(self, body: dict[str, Any], slurm: World) -> None:
         job = ambiguous(slurm)
-        person = slurm.new_user("user", "ada")
-        assert person.post(f"/v1/jobs/{job}/resolve", json=body).status_code == 403
+        user = slurm.new_user("user", "ada")
+        assert user.post(f"/v1/jobs/{job}/resolve", json=body).status_code == 403

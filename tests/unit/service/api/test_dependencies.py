@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from service.api.dependencies import Moment
+from service.api.dependencies import QueryTimestamp
 
-MOMENTS: TypeAdapter[datetime] = TypeAdapter(Moment)
+MOMENTS: TypeAdapter[datetime] = TypeAdapter(QueryTimestamp)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import stat
 from pathlib import Path
 
-from service.core.private_files import keep_private
+from service.core.private_files import restrict_permissions
 
 
 def mode(path: Path) -> int:
@@ -18,16 +18,16 @@ def test_what_others_could_read_is_closed_to_them(tmp_path: Path) -> None:
     for ending in ("", "-wal"):
         Path(f"{file}{ending}").touch()
         Path(f"{file}{ending}").chmod(0o644)
-    keep_private(state, f"sqlite:///{file}")
+    restrict_permissions(state, f"sqlite:///{file}")
     assert [mode(state), mode(file), mode(Path(f"{file}-wal"))] == [0o700, 0o600, 0o600]
 
 
 def test_a_new_database_is_closed_from_the_start(tmp_path: Path) -> None:
     file = tmp_path / "elsewhere" / "x.sqlite"
-    keep_private(tmp_path, f"sqlite:///{file}")
+    restrict_permissions(tmp_path, f"sqlite:///{file}")
     assert mode(file) == 0o600
 
 
 def test_postgres_has_no_file_of_ours(tmp_path: Path) -> None:
-    keep_private(tmp_path, "postgresql+psycopg://somebody@db.example/x")
+    restrict_permissions(tmp_path, "postgresql+psycopg://somebody@db.example/x")
     assert list(tmp_path.iterdir()) == []

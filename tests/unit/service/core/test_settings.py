@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from service.__main__ import main
 from service.cluster.placement import Place
 from service.core.errors import ServiceError
-from service.core.settings import Settings, misspelt
+from service.core.settings import Settings, misspelled_variables
 from service.planner.script import preview
 from trainyard.contract.spec.resolve import resolve
 from trainyard.contract.spec.templates import fill_template
@@ -67,4 +67,4 @@ def test_a_file_that_is_no_secret_is_refused(tmp_path: Path) -> None:
 
 def test_a_name_that_is_nearly_a_setting_is_told_and_others_are_not() -> None:
     names = ["TRAINYARD_MAX_GPUS_PER_USR", "TRAINYARD_MAX_GPUS_PER_USER", "TRAINYARD_PORTS", "TRAINYARD_URL", "PATH"]
-    assert list(misspelt(names)) == [("TRAINYARD_MAX_GPUS_PER_USR", "TRAINYARD_MAX_GPUS_PER_USER")]
+    assert list(misspelled_variables(names)) == [("TRAINYARD_MAX_GPUS_PER_USR", "TRAINYARD_MAX_GPUS_PER_USER")]

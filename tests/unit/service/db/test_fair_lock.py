@@ -4,16 +4,16 @@ import threading
 
 import pytest
 
-from service.db.fair_lock import Turns, TurnTimeoutError
+from service.db.fair_lock import FairLock, FairLockTimeoutError
 from tests.support.wait import wait_until
 
 
-def waiting(turns: Turns) -> int:
+def waiting(turns: FairLock) -> int:
     return len(turns._waiting)
 
 
 def test_first_come_first_served() -> None:
-    turns, served = Turns(), []
+    turns, served = FairLock(), []
 
     def serve(number: int) -> None:
         with turns.turn(10):
@@ -30,7 +30,7 @@ def test_first_come_first_served() -> None:
 
 
 def test_one_at_a_time() -> None:
-    turns, inside, most = Turns(), [], []
+    turns, inside, most = FairLock(), [], []
 
     def serve() -> None:
         for _ in range(200):
@@ -48,9 +48,9 @@ def test_one_at_a_time() -> None:
 
 
 def test_who_gives_up_holds_nobody_up() -> None:
-    turns = Turns()
+    turns = FairLock()
     with turns.turn(1):
-        with pytest.raises(TurnTimeoutError), turns.turn(0.01):
+        with pytest.raises(FairLockTimeoutError), turns.turn(0.01):
             pass
         assert waiting(turns) == 0
     with turns.turn(0.01):
@@ -58,7 +58,7 @@ def test_who_gives_up_holds_nobody_up() -> None:
 
 
 def test_an_error_passes_the_turn_on() -> None:
-    turns = Turns()
+    turns = FairLock()
     with pytest.raises(ValueError, match="no"), turns.turn(1):
         raise ValueError("no")
     with turns.turn(0.01):

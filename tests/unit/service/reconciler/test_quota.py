@@ -4,8 +4,8 @@ from service.jobs.quota import UserQuotas
 from service.reconciler.quota import Share, held_back
 
 
-def share(pk: int, gpus: int, *, person: str = "ada", role: str = "user", waiting: bool = True) -> Share:
-    return Share(pk, f"job_{pk}", person, role, gpus, waiting)
+def share(pk: int, gpus: int, *, user: str = "ada", role: str = "user", waiting: bool = True) -> Share:
+    return Share(pk, f"job_{pk}", user, role, gpus, waiting)
 
 
 def test_without_a_limit_nobody_waits() -> None:
@@ -37,7 +37,7 @@ def test_a_line_that_moves_changes_the_words_of_few() -> None:
 
 
 def test_people_and_roles_have_shares_of_their_own() -> None:
-    jobs = [share(1, 8, waiting=False), share(2, 8, person="bob"), share(3, 64, person="root", role="admin")]
+    jobs = [share(1, 8, waiting=False), share(2, 8, user="bob"), share(3, 64, user="root", role="admin")]
     assert held_back(jobs, UserQuotas(gpus=8)) == {}
     assert list(held_back(jobs, UserQuotas(gpus=8, admin_gpus=32))) == [3]
 
