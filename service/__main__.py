@@ -273,7 +273,7 @@ def _run(config: uvicorn.Config, services: Services, parts: Sequence[_Part]) -> 
         token = settings.admin_token_file or admin_token_file(settings.state)
         log.info("dashboard", page=f"{settings.service_url}/jobs", token=str(token))
         try:
-            _Server(config, services.hub.close).run(sockets=[listener])
+            _Server(config, services.broadcaster.close).run(sockets=[listener])
         except KeyboardInterrupt:
             pass
         finally:

@@ -14,9 +14,11 @@ from pathlib import Path
 import structlog
 from pydantic import ValidationError
 
-from service.attempts.service import Ingest
+from service.attempts.service import AttemptService
 from service.core.errors import ConflictError, InvalidRequestError
 from service.db.engine import Database
+from service.logs.service import LogWriter
+from service.metrics.ingest.writer import store_batch
 from service.reconciler.run_dir import read_regular
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.reports import MAX_LOG_CHUNK, CheckpointReport, EventsBatch, MetricsBatch
@@ -48,25 +50,24 @@ class Drain:
         Raises:
             UnavailableError: the database does not answer; try again later.
         """
-        ingest = Ingest(self.database, self.attempt_id, self.now, self.count)
         for spool in sorted(self.folder.spool.glob("execution-*.jsonl")):
             with _unless_closed(spool):
-                self._spool(ingest, spool)
+                self._spool(spool)
         for path in sorted(self.folder.logs.glob("*.log")):
             with _unless_closed(path):
-                self._log(ingest, path)
+                self._log(path)
 
-    def _spool(self, ingest: Ingest, path: Path) -> None:
+    def _spool(self, path: Path) -> None:
         if not _is_regular(path):
             return
         offset = 0 if _restored_since(self.folder) else _acknowledged(path.with_suffix(".acknowledged"))
         try:
             for record in parse_spool(path, offset):
-                _take(ingest, record)
+                self._store(record)
         except SpoolCorruptError as error:
             log.warning("spool is damaged", path=str(path), error=str(error))
 
-    def _log(self, ingest: Ingest, path: Path) -> None:
+    def _log(self, path: Path) -> None:
         rank = path.stem.removeprefix("rank-")
         if not _is_regular(path):
             return
@@ -74,9 +75,24 @@ class Drain:
             return
         # The tick waits for this: of a log of many gigabytes the beginning is left out rather than stored and dropped.
         kept = path.lstat().st_size - self.log_limit
-        offset = max(ingest.log(rank, 0, b"", self.log_limit), kept)
+        logs = LogWriter(self.database, self.attempt_id, self.now, self.log_limit, self.count)
+        offset = max(logs.append(rank, 0, b""), kept)
         for data in _pieces(path, offset):
-            offset = ingest.log(rank, offset, data, self.log_limit, skip=True)
+            offset = logs.append(rank, offset, data, allow_gap=True)
+
+    def _store(self, record: SpoolRecord) -> None:
+        attempt = AttemptService(self.database, self.attempt_id, self.now, self.count)
+        try:
+            match record.body():
+                case MetricsBatch() as batch:
+                    store_batch(self.database, self.attempt_id, batch, self.now)
+                    self.count("points", len(batch.points))
+                case EventsBatch() as events:
+                    attempt.events(events)
+                case CheckpointReport() as checkpoint:
+                    attempt.checkpoint(checkpoint)
+        except (ValidationError, ConflictError, InvalidRequestError) as error:
+            log.warning("a spooled record was refused", seq=record.seq, error=str(error))
 
 
 @contextmanager
@@ -102,19 +118,6 @@ def _restored_since(folder: AttemptLayout) -> bool:
         return (folder.root.parents[2] / RESTORED).stat().st_mtime >= folder.launch.stat().st_mtime
     except OSError:
         return False
-
-
-def _take(ingest: Ingest, record: SpoolRecord) -> None:
-    try:
-        match record.body():
-            case MetricsBatch() as metrics:
-                ingest.metrics(metrics)
-            case EventsBatch() as events:
-                ingest.events(events)
-            case CheckpointReport() as checkpoint:
-                ingest.checkpoint(checkpoint)
-    except (ValidationError, ConflictError, InvalidRequestError) as error:
-        log.warning("a spooled record was refused", seq=record.seq, error=str(error))
 
 
 def _pieces(path: Path, offset: int) -> Iterator[bytes]:

@@ -72,9 +72,7 @@ def _messages(
 ) -> list[tuple[StreamOffset, Message]]:
     messages: list[tuple[StreamOffset, Message]] = []
     if repository.has_points(entry):
-        update = JobMetricsUpdate(
-            job_id=job.id, name=job.name, values=job.latest, progress=progress_resource(job, now)
-        )
+        update = JobMetricsUpdate(job_id=job.id, name=job.name, values=job.latest, progress=progress_resource(job, now))
         offset = StreamOffset(entry.position)
         messages.append((offset, Message(str(offset), "metrics", update)))
     for event in repository.events(entry):
