@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 # `make test PARALLEL=` runs the tests in one process.
 PARALLEL ?= -n 2
 
-.PHONY: bench check clean demo docs lab screenshots serve venv wheelhouse
+.PHONY: bench check clean demo docs lab screenshots serve sync-client venv wheelhouse
 .PHONY: test test-all test-compose test-compose-smoke test-gpu test-quick test-slow test-slurm test-slurm-smoke test-web
 
 venv: $(VENV)/.installed
@@ -25,7 +25,7 @@ test: venv
 
 # For the loop of a developer: unit tests, and the tests of the service on SQLite alone.
 test-quick: venv
-	$(BIN)/python -m pytest $(PARALLEL) --databases sqlite -m "not slow and not quick_excluded" tests/unit tests/integration/service
+	$(BIN)/python -m pytest $(PARALLEL) --databases sqlite -m "not slow" tests/unit tests/integration/service
 
 test-slow: venv
 	$(BIN)/python -m pytest -m "slow and not compose and not gpu" --timeout 1000
@@ -61,7 +61,11 @@ check: venv
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.support.alembic_check
+	$(BIN)/python -m tests.support.generate_sync_client --check
 	$(BIN)/python -m tests.support.size_report
+
+sync-client: venv
+	$(BIN)/python -m tests.support.generate_sync_client
 
 docs: venv
 	$(BIN)/python -m trainyard.contract.spec.reference > docs/spec.md

@@ -5,8 +5,6 @@ from typing import Any, Literal
 import sqlalchemy as sa
 from alembic import context
 
-import service.db.access_models
-import service.db.ask_models  # noqa: F401
 from service.core.settings import Settings
 from service.db.models import Base
 from service.db.types import UtcTime

@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from service.api.dependencies import Services
-from service.api.middleware import Gate
+from service.api.middleware import add_middleware
 from service.api.openapi import common_errors, finish, methods_of
 from service.api.routes import (
     artifacts,
@@ -36,10 +36,6 @@ from service.api.routes.templates import presets
 from service.api.routes.templates import router as templates
 from service.core.errors import InvalidRequestError, NotFoundError, ServiceError
 from service.core.settings import Settings
-from service.web import admin, compare, submit
-from service.web import cluster as cluster_page
-from service.web import endpoints as web
-from service.web.pages import Pages, wants_page
 from trainyard import __version__
 from trainyard.contract.validation_messages import describe_error
 from trainyard.contract.wire.pages import ErrorBody, ErrorEnvelope
@@ -55,8 +51,12 @@ _TYPES = {
 }
 
 
-def create_app(services: Services) -> FastAPI:
-    """The application on the given parts; nothing is started."""
+ErrorPage = Callable[[Request, int, str], Response | None]
+"""Renders an error as a page; None where the client expects JSON."""
+
+
+def create_api(services: Services, error_page: ErrorPage = lambda request, status, message: None) -> FastAPI:
+    """Create the application of the API on the given parts; nothing is started."""
     app = FastAPI(
         title="Trainyard",
         version=__version__,
@@ -65,7 +65,7 @@ def create_app(services: Services) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.services = services
-    app.state.pages = Pages()
+    app.state.error_page = error_page
     presets()
     # They are tried in this order, and most requests are workers'.
     for router in (
@@ -86,11 +86,6 @@ def create_app(services: Services) -> FastAPI:
         access.router,
         access.audit_router,
         webhooks.router,
-        web.router,
-        admin.router,
-        cluster_page.router,
-        compare.router,
-        submit.router,
         health,
     ):
         app.include_router(router)
@@ -98,7 +93,7 @@ def create_app(services: Services) -> FastAPI:
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.openapi = _described(app.openapi)  # type: ignore[method-assign]
-    app.add_middleware(Gate, services=services, hosts=known_hosts(services.settings))
+    add_middleware(app, services, known_hosts(services.settings))
     return app
 
 
@@ -121,15 +116,15 @@ def _answer(status: int, envelope: ErrorEnvelope, headers: dict[str, str] | None
     return JSONResponse(body, status_code=status, headers=headers)
 
 
-def _page(request: Request, status: int, message: str) -> Response:
-    pages: Pages = request.app.state.pages
-    return pages.problem(request, status, message)
+def _page(request: Request, status: int, message: str) -> Response | None:
+    error_page: ErrorPage = request.app.state.error_page
+    return error_page(request, status, message)
 
 
 async def _service_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ServiceError)
-    if wants_page(request):
-        return _page(request, error.status, error.message)
+    if (page := _page(request, error.status, error.message)) is not None:
+        return page
     answer = _answer(error.status, error.envelope(), dict(error.headers))
     next_offset = getattr(error, "next_offset", None)
     if next_offset is None:
@@ -163,8 +158,9 @@ def _no_such(param: str, value: Any) -> NotFoundError:
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    if wants_page(request):
-        return _page(request, error.status_code, "There is no such page." if error.status_code == 404 else error.detail)
+    message = "There is no such page." if error.status_code == 404 else error.detail
+    if (page := _page(request, error.status_code, message)) is not None:
+        return page
     words = {404: "there is no such route", 405: "this route does not take that method"}
     body = ErrorBody(
         message=words.get(error.status_code, str(error.detail)),

@@ -13,7 +13,7 @@ from fastapi import Path as PathParam
 from pydantic import AwareDatetime, BeforeValidator
 
 from service.api.query_params import refuse_unknown
-from service.api.rate_limits import Buckets, Rate
+from service.api.rate_limits import Rate, RateLimiter
 from service.audit.log import CURRENT_REQUEST, AuditLog
 from service.auth.principals import Principal, authenticate
 from service.auth.sessions import CSRF_HEADER, Cookie, authenticate_session, require_csrf
@@ -78,10 +78,10 @@ class Services:
         self.database.committed += [self.global_source.on_commit, self.broadcaster.on_commit]
         self.worker_tokens = WorkerTokenCache(partial(authenticate, self.database))
         self.audit_log = AuditLog(self.database, lambda: self.clock())
-        self.database.before_commit = self.audit_log.join
+        self.database.before_commit = self.audit_log.add_entry
         rates = self.settings
-        self.buckets = Buckets(Rate(rates.rate_per_second, rates.rate_burst))
-        self.worker_buckets = Buckets(Rate(rates.worker_rate_per_second, rates.worker_rate_burst))
+        self.rate_limiter = RateLimiter(Rate(rates.rate_per_second, rates.rate_burst))
+        self.worker_rate_limiter = RateLimiter(Rate(rates.worker_rate_per_second, rates.worker_rate_burst))
 
     @property
     def cookie(self) -> Cookie:
@@ -89,10 +89,14 @@ class Services:
         return Cookie(secure=self.settings.service_url.startswith("https:"))
 
     @property
-    def limits(self) -> UserQuotas:
-        """Of one person's jobs."""
-        settings = self.settings
-        return UserQuotas(settings.max_gpus_per_user, settings.max_gpus_per_admin, settings.max_queued_per_user)
+    def quotas(self) -> UserQuotas:
+        """The quotas of one user."""
+        return UserQuotas(
+            gpus=self.settings.max_gpus_per_user,
+            admin_gpus=self.settings.max_gpus_per_admin,
+            queued=self.settings.max_queued_per_user,
+            disk_bytes=self.settings.quota_bytes,
+        )
 
     def run(self, job_id: str) -> RunLayout:
         return RunLayout(self.settings.runs / job_id)

@@ -12,8 +12,8 @@ from service.core.errors import ConflictError
 from service.core.ids import new_checkpoint_id
 from service.db.engine import Database
 from service.db.models import Attempt, Checkpoint, Event
-from service.jobs.profiles import pending_request
 from service.jobs.repository import JobRepository
+from service.jobs.service import pending_profile
 from trainyard.contract.wire.reports import (
     CheckpointReport,
     Claim,
@@ -79,7 +79,7 @@ class AttemptService:
             if job.desired == "cancelled" or replaced:
                 return HeartbeatReply(stop="cancel")
             stop: Literal["pause"] | None = "pause" if job.desired == "paused" or job.status == "pausing" else None
-            return HeartbeatReply(stop=stop, profile=pending_request(jobs, job, attempt))
+            return HeartbeatReply(stop=stop, profile=pending_profile(jobs, job, attempt))
 
     def events(self, batch: EventsBatch) -> int:
         """Add events to the job's history, each once; return their number."""

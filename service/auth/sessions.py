@@ -11,8 +11,8 @@ from service.auth.principals import Principal, authenticate, principal_for_token
 from service.auth.repository import SessionRepository
 from service.auth.tokens import hash_token
 from service.core.errors import AuthenticationError, PermissionDeniedError
-from service.db.access_models import WebSession
 from service.db.engine import Database
+from service.db.models import WebSession
 
 CSRF_HEADER = "X-CSRF-Token"
 _LONGEST = 200

@@ -13,8 +13,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from service.core.private_files import read_secret
-from service.planner.devices import parse_sizes
-from service.scheduler.slurm.options import parse_options
+from service.core.setting_parsers import parse_gpu_memory, parse_sbatch_options
 from trainyard.contract.local_paths import DEFAULT_HOST, DEFAULT_PORT, default_state_dir
 from trainyard.contract.spec.site import Site
 
@@ -66,16 +65,16 @@ class Settings(BaseSettings):
     """Pause between two looks at the scheduler while something is under way."""
     slurm_poll_seconds: Annotated[float, Field(gt=0)] = 5.0
     """Least time between two questions to Slurm; each costs it one squeue and at most one sacct."""
-    slurm_slowest_poll_seconds: Annotated[float, Field(gt=0)] = 60.0
+    slurm_max_poll_seconds: Annotated[float, Field(gt=0)] = 60.0
     """While nothing changes the pause between two questions doubles up to this; anything new starts it over."""
     slurm_python: Path | None = None
     """The interpreter on the nodes that has torch and Trainyard's worker; absent: at the same path as the service's."""
-    slurm_submit_seconds: Annotated[float, Field(ge=1)] = 300.0
+    slurm_submit_timeout_seconds: Annotated[float, Field(ge=1)] = 300.0
     """How long sbatch may take; longer than the two minutes for which it tries again by itself."""
-    slurm_doubt_seconds: Annotated[float, Field(ge=1)] = 180.0
+    slurm_confirm_absence_seconds: Annotated[float, Field(ge=1)] = 180.0
     """How long after sbatch was last asked a submission without an answer, which three look-ups have not found, is
     repeated; longer than sbatch's request may travel."""
-    slurm_lead_seconds: Annotated[int, Field(ge=1, le=3600)] = 180
+    slurm_signal_lead_seconds: Annotated[int, Field(ge=1, le=3600)] = 180
     """How long before a job's time limit Slurm is to warn it; longer than a checkpoint takes."""
     slurm_time_limit_minutes: Annotated[int | None, Field(ge=1)] = None
     """The time limit of jobs that name none; absent: their partition's."""
@@ -87,11 +86,11 @@ class Settings(BaseSettings):
     slurm_host_suffix: Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]{0,128}$")] = ""
     """Appended to a node's name to get its name on the network between the nodes, such as `-ib0`."""
     slurm_extra_options: str = ""
-    """sbatch options for every job, such as `--reservation=ai --exclusive`; `service/scheduler/slurm/options.py` has
+    """sbatch options for every job, such as `--reservation=ai --exclusive`; `service/core/setting_parsers.py` has
     those that may be set."""
     slurm_network_interface: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.,-]{0,64}$")] = ""
     """Through which the ranks of several nodes talk, such as `ib0`; absent: gloo and nccl choose."""
-    pause_patience_seconds: Annotated[float, Field(gt=0)] = 600.0
+    pause_timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
     """How long a job that is to pause may take to save and leave before the scheduler is asked to end it."""
     gpu_memory_gb: str = ""
     """GPU types and their memory in GiB, where the planner does not know them: `mygpu=48,a100=80`; `=24` for GPUs
@@ -122,11 +121,11 @@ class Settings(BaseSettings):
     """Hosts (`name` or `name:port`, comma-separated) to which webhooks may go by http and at private addresses."""
     session_hours: Annotated[float, Field(gt=0)] = 168.0
     """How long a browser stays signed in; shorter where the token that it signed in with ends before."""
-    audit_days: Annotated[int, Field(ge=1)] = 365
+    audit_retention_days: Annotated[int, Field(ge=1)] = 365
     """How long the audit is kept."""
-    code_days: Annotated[int, Field(ge=1)] = 7
+    code_retention_days: Annotated[int, Field(ge=1)] = 7
     """How long uploaded code stays that no job refers to."""
-    delivery_days: Annotated[int, Field(ge=1)] = 30
+    delivery_retention_days: Annotated[int, Field(ge=1)] = 30
     """How long messages to webhooks are listed after they were made."""
     body_limit: int = 1024 * 1024
     """Largest request body in bytes; log appends have their own limit."""
@@ -166,13 +165,13 @@ class Settings(BaseSettings):
     @field_validator("gpu_memory_gb")
     @classmethod
     def _known_sizes(cls, text: str) -> str:
-        parse_sizes(text)
+        parse_gpu_memory(text)
         return text
 
     @field_validator("slurm_extra_options")
     @classmethod
     def _known_options(cls, text: str) -> str:
-        parse_options(text)
+        parse_sbatch_options(text)
         return text
 
     @field_validator("trusted_proxies")

@@ -36,21 +36,6 @@ class Device:
     most: int | None = None
 
 
-def parse_sizes(text: str) -> dict[str, float]:
-    """`gtx1080=8,mygpu=48,=24` as GiB by type; the empty name is that of GPUs without one.
-
-    Raises:
-        ValueError: it is not that.
-    """
-    found: dict[str, float] = {}
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        name, equals, size = part.rpartition("=")
-        if not equals or not re.fullmatch(r"\d{1,4}(\.\d+)?", size.strip()) or float(size) <= 0:
-            raise ValueError(f"`{part}` is not <type>=<GiB>, like a100=80; =24 is for GPUs without a type")
-        found[name.strip().lower()] = float(size)
-    return found
-
-
 def device_of(type_: str | None, sizes: Mapping[str, float]) -> Device:
     """The administrator's word first, then a size in the name (`a100_80gb`), then the table."""
     name = (type_ or "").lower()

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from service.core.errors import NotFoundError
-from service.db.ask_models import StartEstimate
+from service.db.models import StartEstimate
 
 
 class AskRepository:

@@ -12,10 +12,11 @@ from service.api.dependencies import Services
 from service.cluster.placement import find_place, place_of, site_of
 from service.cluster.repository import ClusterRepository
 from service.core.errors import InvalidSpecError
+from service.core.setting_parsers import parse_gpu_memory
 from service.core.settings import Settings
 from service.jobs.service import accept_spec
 from service.planner.build_plan import compose
-from service.planner.devices import Device, devices, parse_sizes
+from service.planner.devices import Device, devices
 from service.planner.fit import Question, automatic, too_large
 from service.planner.host import machine_bytes, share_of_machine
 from service.planner.model_reader import Found
@@ -147,4 +148,4 @@ def _devices(services: Services, spec: TrainingSpec, now: datetime) -> list[Devi
         cluster = ClusterRepository(session).resource(settings.backend, now)
     if cluster.age_seconds is not None and cluster.age_seconds > STALE.total_seconds():
         cluster = cluster.model_copy(update={"partitions": []})
-    return devices(spec.resources, cluster, parse_sizes(settings.gpu_memory_gb))
+    return devices(spec.resources, cluster, parse_gpu_memory(settings.gpu_memory_gb))

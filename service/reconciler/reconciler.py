@@ -73,7 +73,7 @@ class Reconciler:
         self._survey = Survey(services, scheduler, lease)
         self._asks = Asks(services, scheduler, lease)
         self._patience = _PATIENCE_SECONDS
-        self._limits = services.limits
+        self._limits = services.quotas
         self._facts = FactFinder(services, services.clock())
         self._verdicts = VerdictWriter(services, lease)
         self._silent_since: datetime | None = None

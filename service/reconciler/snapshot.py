@@ -59,7 +59,7 @@ class FactFinder:
             silent_seconds=_silence(attempt, self.watching_since, self.services.clock()),
             heard=self.hears(attempt),
             pause_seconds=self._pause_seconds(job),
-            pause_patience=self.services.settings.pause_patience_seconds,
+            pause_patience=self.services.settings.pause_timeout_seconds,
         )
 
     def hears(self, attempt: Attempt) -> bool:

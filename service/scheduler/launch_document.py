@@ -38,7 +38,7 @@ def launch_document(
         network_interface=settings.slurm_network_interface,
         time_limit_minutes=spec.resources.time_limit_minutes or default_limit,
         partition_limit_minutes=place.limit_minutes if slurm else None,
-        lead_seconds=settings.slurm_lead_seconds,
+        lead_seconds=settings.slurm_signal_lead_seconds,
         spec=spec,
         **attempt,
     )

@@ -40,7 +40,7 @@ _MEMORY = Chart(
     ("memory/device_peak_bytes", "memory/device_reserved_bytes", "memory/host_rss_bytes", "memory/host_peak_bytes"),
     "GB",
     _GIGA,
-    "Of the rank that holds most",
+    "Maximum over ranks",
 )
 _TIME = Chart(
     "time",
@@ -54,7 +54,7 @@ _TIME = Chart(
     ),
     "s",
 )
-_BY_RANK = Chart("ranks", "Time of each rank", (RANKS,), "s", note="Data and forward of a step: what nobody waits for")
+_BY_RANK = Chart("ranks", "Time per rank", (RANKS,), "s", note="Per-rank compute time, excluding waits for other ranks")
 
 
 def charts_of(spec: Mapping[str, Any], keys: Collection[str]) -> list[Chart]:

@@ -66,7 +66,7 @@ def owners(jobs: Iterable[JobResource]) -> list[Owner]:
 def sentence(cluster: ClusterResource) -> str:
     """The state of things in one sentence."""
     if cluster.age_seconds is None:
-        return "The scheduler has not answered yet; this page shows what it says as soon as it does."
+        return "Waiting for the first scheduler poll."
     if cluster.slots is not None:
         free, total = cluster.slots.free, cluster.slots.total
         where = f"Jobs run on this machine, up to {total} worker processes at once"

@@ -43,13 +43,13 @@ def show_compare(
 ) -> HTMLResponse:
     """Curves of several runs in one frame, and a table of what differs between them."""
     found, missing = named_jobs(services, visitor, now, list(dict.fromkeys(job or ())))
-    detail = sweeps.read(services, sweep, now) if sweep else None
+    detail = sweeps.read(services.database, sweep, now) if sweep else None
     if detail is not None:
         found = [*members(services, detail, now), *found]
     outcome = compare(found, None, sweep=sweep).key
     curve = next((name for name in FIRST if is_curve(services, found[:_SKETCHED], name, now)), None)
     compared = compare(found, key or curve, sweep=sweep)
-    recent = [] if found else sweeps.page(services, PageRequest(limit=_RECENT))[0]
+    recent = [] if found else sweeps.list_page(services.database, PageRequest(limit=_RECENT))[0]
     return pages.show(
         "compare.html",
         visitor,

@@ -75,7 +75,7 @@ async def do_sign_in(request: Request, services: ServicesDep, pages: PagesDep, n
     try:
         principal, secret = await run_in_threadpool(sign_in, services.database, token, lifetime, now)
     except AuthenticationError:
-        problem = "That token is not known here, or it has ended. Ask an administrator for another one."
+        problem = "Invalid or expired token."
         return pages.show("sign_in.html", None, now, status=401, next=wanted, problem=problem)
     sign(request, principal)
     headers = {"Set-Cookie": services.cookie.header(secret, int(lifetime.total_seconds()))}

@@ -141,7 +141,7 @@ def sentence(job: JobResource) -> str:
         words += f": step {count(progress.step)} of {count(progress.total_steps)}"
         words += f", about {duration(progress.eta_seconds)} left" if progress.eta_seconds is not None else ""
     if job.status == "running" and not progress and job.spec.get("task") not in STEPLESS:
-        words += "; its first step is not done yet"
+        words += "; no steps yet"
     return f"{words[:1].upper()}{words[1:]}."
 
 
@@ -150,11 +150,11 @@ def facts(job: JobResource) -> list[Fact]:
     progress, spec = job.progress, job.spec
     return [
         Fact("step", "Step", f"{count(progress.step)} / {count(progress.total_steps)}" if progress else NOTHING),
-        Fact("left", "Left", duration(progress.eta_seconds) if progress else NOTHING),
-        Fact("ran", "Ran for", ran_for(job)),
+        Fact("left", "ETA", duration(progress.eta_seconds) if progress else NOTHING),
+        Fact("ran", "Runtime", ran_for(job)),
         Fact("loss", "Loss", number(job.metrics.get(LOSS))),
         Fact("checkpoint", "Checkpoint", _at_step(job.last_checkpoint_step)),
-        Fact("where", "Where", ", ".join(job.attempt.nodes) if job.attempt and job.attempt.nodes else NOTHING),
+        Fact("where", "Nodes", ", ".join(job.attempt.nodes) if job.attempt and job.attempt.nodes else NOTHING),
         Fact("gpus", "GPUs", str(spec.get("gpus") or 1)),
         Fact("made", "Strategy", made_of(spec)),
         Fact("disk", "On disk", size(job.disk_bytes)),
@@ -177,7 +177,7 @@ def broken(job: JobResource) -> Broken:
     error = job.error
     if error is None:
         return Broken()
-    rank = "It failed" if error.rank is None else f"Rank {error.rank} failed first"
+    rank = "Failed" if error.rank is None else f"First failure: rank {error.rank}"
     host = f" on {error.host}" if error.host else ""
     return Broken(f"{rank}{host}", f"{error.type}: {error.message}", error.hint or "", error.traceback)
 

@@ -11,11 +11,11 @@ import pytest
 from tests.support.compose_stack import IMAGES, Stack
 from tests.support.docker_engine import DockerMissingError, Engine, running_engine
 
-TOLD: list[str] = []
+REPORT_LINES: list[str] = []
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    for line in TOLD:
+    for line in REPORT_LINES:
         terminalreporter.write_line(line)
 
 
@@ -45,8 +45,10 @@ def stack(engine: Engine) -> Iterator[Stack]:
             made.up(replicas=3)
             yield made
         finally:
-            TOLD.extend(f"{step}: {seconds:.0f} s" for step, seconds in made.seconds.items())
+            REPORT_LINES.extend(f"{step}: {seconds:.0f} s" for step, seconds in made.seconds.items())
             with suppress(RuntimeError):
-                TOLD.append("images: " + ", ".join(f"{name} {made.image_megabytes(name)} MB" for name in IMAGES))
+                REPORT_LINES.append(
+                    "images: " + ", ".join(f"{name} {made.image_megabytes(name)} MB" for name in IMAGES)
+                )
             with suppress(RuntimeError):
                 made.down()

@@ -37,7 +37,7 @@ class SimJob:
     """Its claim was granted: it is the one that trains."""
     forgotten: bool = False
     """By the controller; the accounting still has it."""
-    cancel_asked: bool = False
+    cancel_requested: bool = False
 
 
 @dataclass
@@ -81,14 +81,16 @@ class SimSlurm:
 
     def find(self, tag: str, folder: Path, beside: Sequence[str] = ()) -> list[str]:
         self._check()
-        found = [job for job in self.jobs if job.tag == tag and self._visible(job)]
-        return [job.id for job in sorted(found, key=lambda job: (not job.granted, job.state == "ended", int(job.id)))]
+        matching = [job for job in self.jobs if job.tag == tag and self._visible(job)]
+        return [
+            job.id for job in sorted(matching, key=lambda job: (not job.granted, job.state == "ended", int(job.id)))
+        ]
 
     def cancel(self, known: Known) -> None:
         self._check()
         for job in self.jobs:
             if (job.id, job.tag) == (known.scheduler_id, known.tag) and job.state != "ended":
-                job.cancel_asked = True
+                job.cancel_requested = True
                 if job.state == "pending":
                     job.state, job.ended_as = "ended", "cancelled"
         self.save()

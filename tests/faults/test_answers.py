@@ -37,7 +37,7 @@ def test_of_two_entries_never_the_one_that_claims_meanwhile_is_cancelled(world: 
     assert world.scheduler.cancelled == ["17"]
 
 
-def test_after_a_second_question_without_an_answer_one_look_is_not_enough(world: World) -> None:
+def test_one_empty_search_does_not_resolve_a_second_ambiguous_submission(world: World) -> None:
     world.scheduler.name = "slurm"
     world.submit()
     world.scheduler.outcome = Ambiguous("Socket timed out")
@@ -139,7 +139,7 @@ def test_what_is_not_taken_yet_is_cancelled_at_once(world: World) -> None:
     assert (world.status(job), full.offers) == ("cancelled", 1)
 
 
-def test_a_clock_that_is_set_back_delays_no_look(world: World) -> None:
+def test_a_clock_set_back_delays_no_search_and_no_survey(world: World) -> None:
     """It was a day ahead when the machine came up."""
     world.scheduler.name = "slurm"
     world.submit()
@@ -155,7 +155,7 @@ def test_a_clock_that_is_set_back_delays_no_look(world: World) -> None:
     assert world.scheduler.cluster_calls > surveys
 
 
-def test_nothing_is_waited_for_that_no_thread_asks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_submission_without_a_thread_is_repeated(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_args: object) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -185,7 +185,7 @@ class Slow(FakeScheduler):
         self.cancelled.append(known.scheduler_id)
 
 
-def test_what_is_accepted_after_another_has_claimed_is_taken_out_of_the_queue(world: World) -> None:
+def test_an_entry_accepted_after_another_has_claimed_is_cancelled(world: World) -> None:
     world.scheduler = Slow(name="slurm")
     world.reconciler = world.new_reconciler("one", HandOvers(threads=1))
     world.scheduler.world, world.scheduler.job = world, world.submit()

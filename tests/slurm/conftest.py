@@ -71,7 +71,7 @@ def _ours(lab: SlurmLab, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmLab]:
 @contextmanager
 def slurm_service(folder: Path, **settings: str) -> Iterator[ServiceProcess]:
     """A service on the cluster, in a process of its own; the environment names the cluster."""
-    quick = {"tick_seconds": "0.3", "slurm_poll_seconds": "0.5", "slurm_slowest_poll_seconds": "2"}
+    quick = {"tick_seconds": "0.3", "slurm_poll_seconds": "0.5", "slurm_max_poll_seconds": "2"}
     service = ServiceProcess(folder, backend="slurm", accelerator="cpu", **(quick | settings))
     service.start()
     try:
@@ -101,4 +101,6 @@ def pace(tmp_path: Path) -> Iterator[Pace]:
     made.set(0)
 
 
-on_both_databases = pytest.mark.parametrize("service", ["sqlite", "postgres"], indirect=True)
+on_both_databases = pytest.mark.parametrize(
+    "service", ["sqlite", pytest.param("postgres", marks=pytest.mark.smoke)], indirect=True
+)

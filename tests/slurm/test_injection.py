@@ -20,7 +20,7 @@ from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.demo import ServiceProcess
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.smoke]
 
 FIELDS = ("partition", "account", "qos", "constraint", "exclude", "gpu_type")
 
@@ -74,7 +74,9 @@ def test_the_bypass_itself_still_works_on_this_slurm(slurm: SlurmLab, tmp_path: 
     wait_until(file.exists, 30, "the injected line to have run")
 
 
-def test_outcomes_are_told_apart(slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accepted_rejected_and_ambiguous_outcomes_differ(
+    slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The adapter alone: a refusal is one, and what is accepted has the environment of the plan and no more."""
     spec = parse_spec(parity(gpus=1, strategy="single", resources__gpus_per_node=1, resources__partition="nowhere"))
     monkeypatch.setenv("SECRET_OF_THE_SERVICE", "x")
@@ -83,10 +85,10 @@ def test_outcomes_are_told_apart(slurm: SlurmLab, tmp_path: Path, monkeypatch: p
     assert isinstance(refused, Rejected)
     spec = spec.model_copy(update={"resources": spec.resources.model_copy(update={"partition": "gpu"})})
     assert isinstance(_submit(scheduler, _document(spec), tmp_path / "accepted"), Accepted)
-    told = tmp_path / "accepted" / "environment.json"
+    exported = tmp_path / "accepted" / "environment.json"
     wait_until(lambda: (tmp_path / "accepted" / "began").exists(), 60, "the job to run")
-    assert "SECRET_OF_THE_SERVICE" not in told.read_text()
-    assert '"MY_FLAG": "a \\"quoted\\" $(value)"' in told.read_text()
+    assert "SECRET_OF_THE_SERVICE" not in exported.read_text()
+    assert '"MY_FLAG": "a \\"quoted\\" $(value)"' in exported.read_text()
 
 
 def _document(spec: Any) -> LaunchDocument:

@@ -27,6 +27,7 @@ def ours(slurm: SlurmLab, tag: str) -> list[str]:
 
 
 @pytest.mark.scenario(4, 7)
+@pytest.mark.smoke
 @pytest.mark.parametrize("fault", BROKEN_ANSWERS)
 def test_a_lost_answer_never_doubles_a_job(
     fault: str, slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -43,6 +44,7 @@ def test_a_lost_answer_never_doubles_a_job(
 
 
 @pytest.mark.scenario(3)
+@pytest.mark.smoke
 def test_a_service_killed_between_sbatch_and_the_record_adopts_its_job(
     slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,7 +70,7 @@ def test_a_service_killed_between_sbatch_and_the_record_adopts_its_job(
         service.stop()
 
 
-def test_what_slurm_refuses_is_told_in_its_words_and_ours(slurm: SlurmLab, tmp_path: Path) -> None:
+def test_a_rejection_has_slurms_message_and_a_suggested_fix(slurm: SlurmLab, tmp_path: Path) -> None:
     with slurm_service(tmp_path, slurm_preflight="false") as service, service.client() as client:
         job = client.submit(parity(resources__partition="nowhere"))
         done = wait_for_status(client, job.id, "failed", "succeeded", seconds=30)

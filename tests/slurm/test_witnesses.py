@@ -41,7 +41,7 @@ def kill(slurm: SlurmLab, number: str) -> None:
         ("sleep 300", ["--begin=now+1hour"], ("cancelled", "CANCELLED")),
     ],
 )
-def test_the_accounting_says_how_a_forgotten_job_ended(
+def test_the_accounting_reports_how_a_forgotten_job_ended(
     command: str, options: list[str], expected: tuple[str, str], accounted: SlurmLab
 ) -> None:
     name = f"ty-{expected[0]}"
@@ -52,15 +52,15 @@ def test_the_accounting_says_how_a_forgotten_job_ended(
     known = Known(name, number, Path("/nowhere"))
     forgotten(accounted, number=number)
     scheduler = SlurmScheduler(poll_seconds=0)
-    seen = wait_until(lambda: _ended(scheduler, known), 30, "the record")
-    assert seen.ended_as == expected[0]
-    assert expected[1] in seen.message
+    observed = wait_until(lambda: _ended(scheduler, known), 30, "the record")
+    assert observed.ended_as == expected[0]
+    assert expected[1] in observed.message
     assert SlurmScheduler().find(name, Path("/nowhere")) == [number], "an ambiguous submission would find it too"
 
 
 def _ended(scheduler: SlurmScheduler, known: Known):  # type: ignore[no-untyped-def]
-    seen = scheduler.observe([known])[known.tag]
-    return seen if seen.state == "ended" else None
+    observed = scheduler.observe([known])[known.tag]
+    return observed if observed.state == "ended" else None
 
 
 @pytest.mark.scenario(11)

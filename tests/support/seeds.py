@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from service.core.ids import new_id
-from service.db.ask_models import StartEstimate
+from service.db.models import StartEstimate
 from service.scheduler.base import Observation
 from tests.support.world import SPEC, World
 
@@ -135,5 +135,5 @@ def _token(world: World, name: str) -> str:
 
 
 def _page(world: World, path: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = world.client.get(path).json()["data"]
-    return found
+    resources: list[dict[str, Any]] = world.client.get(path).json()["data"]
+    return resources

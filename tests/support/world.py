@@ -10,7 +10,6 @@ from unittest.mock import patch
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from service.api.app import create_app
 from service.api.dependencies import Services
 from service.auth.principals import ensure_admin_token
 from service.auth.tokens import Role, new_user_token, parse_token
@@ -33,6 +32,7 @@ from service.scheduler.base import (
     SchedulerUnavailableError,
     SubmitOutcome,
 )
+from service.web.app import create_app
 from service.webhooks.dispatcher import WebhookDispatcher
 from service.webhooks.sender import Sender
 from trainyard.contract.layout import AttemptLayout, RunLayout
@@ -195,14 +195,19 @@ class World:
     def run_maintenance(self) -> None:
         """Run the maintenance task once, as the service that holds the leader lease does."""
         self.reconciler.lease.acquire(self.clock())
-        MaintenanceTask(self.services, self.reconciler.lease).run_once()
+        services = self.services
+        lease = self.reconciler.lease
+        MaintenanceTask(
+            self.database, lease, self.settings, self.clock, services.audit_log.flush, services.failpoint
+        ).run_once()
 
     def deliver_webhooks(self, sender: Sender | None = None) -> int:
         """Run the webhook dispatcher once and return the number of messages that it tried to send."""
         self.reconciler.lease.acquire(self.clock())
         settings = self.services.settings
         made = sender or Sender(settings.webhook_allowed_hosts, self.services.resolver, seconds=1.0)
-        return WebhookDispatcher(self.services, self.reconciler.lease, made).run_once()
+        lease = self.reconciler.lease
+        return WebhookDispatcher(self.database, lease, self.clock, made, self.services.failpoint).run_once()
 
     def status(self, job_id: str) -> str:
         return str(self.job(job_id)["status"])

@@ -18,7 +18,7 @@ from trainyard.contract.spec.templates import code_folder
 from trainyard.demo import ServiceProcess
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     """Without one and without a way to install it: skipped with a hint, in CI an error."""
     try:
@@ -33,7 +33,7 @@ def browser() -> Iterator[Browser]:
         yield made
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     process = ServiceProcess(
         tmp_path_factory.mktemp("service"), local_slots="4", tick_seconds="0.3", webhook_allowed_hosts="127.0.0.1"
@@ -43,13 +43,13 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess
     process.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def client(service: ServiceProcess) -> Iterator[Client]:
     with service.client() as made:
         yield made
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def token(service: ServiceProcess, client: Client) -> str:
     """The administrator's."""
     return admin_token_file(service.state_dir).read_text().strip()
@@ -62,7 +62,7 @@ def stranger(browser: Browser, service: ServiceProcess, client: Client) -> Itera
         yield visit
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def administrator(browser: Browser, service: ServiceProcess, token: str) -> Iterator[BrowserContext]:
     """The administrator's browser, signed in. What it has loaded once it has not to load and to compile again."""
     with seated(browser) as context:
@@ -80,7 +80,7 @@ def visit(administrator: BrowserContext, service: ServiceProcess) -> Iterator[Vi
         visit.require_clean()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def running(request: pytest.FixtureRequest, client: Client, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A job that trains for as long as it is looked at, and takes little of a processor."""
     code = tmp_path_factory.mktemp("code")
@@ -94,7 +94,7 @@ def running(request: pytest.FixtureRequest, client: Client, tmp_path_factory: py
     wait_for_status(client, job.id, "cancelled")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def ahead(client: Client) -> dict[str, str]:
     """Ids of jobs that are looked at later, by name: they come up while others are watched."""
     two = {"gpus": 2, "strategy": "ddp", "checkpoint": {"every_steps": 200}}

@@ -32,7 +32,7 @@ def created(page: Page) -> str:
     secret = page.get_by_label("Secret").input_value()
     page.get_by_role("button", name="Copy").click()
     assert page.evaluate("navigator.clipboard.readText()") == secret
-    page.get_by_role("button", name="I have it").click()
+    page.get_by_role("button", name="Done").click()
     return secret
 
 
@@ -40,8 +40,8 @@ def test_a_token_is_made_shown_once_and_revoked(visit: Visit) -> None:
     page = visit.go("/admin")
     page.get_by_label("Name").fill("carla")
     page.get_by_label("Role").select_option("viewer")
-    expect(page.get_by_text("May run code of their own")).to_be_hidden()
-    page.get_by_label("Days until it ends").fill("30")
+    expect(page.get_by_text("Can run custom code")).to_be_hidden()
+    page.get_by_label("Expires in (days)").fill("30")
     page.get_by_role("button", name="Create").click()
     secret = created(page)
     line = page.locator('#tokens tr[data-name="carla"]')
@@ -50,7 +50,7 @@ def test_a_token_is_made_shown_once_and_revoked(visit: Visit) -> None:
     bearer = {"Authorization": f"Bearer {secret}"}
     assert httpx.get(f"{visit.url}/v1/tokens/self", headers=bearer).json()["role"] == "viewer"
     page.get_by_role("button", name="Revoke carla").click()
-    page.get_by_role("button", name="Not now").click()
+    page.get_by_role("button", name="Back").click()
     assert httpx.get(f"{visit.url}/v1/tokens/self", headers=bearer).status_code == 200
     page.get_by_role("button", name="Revoke carla").click()
     page.get_by_role("button", name="Revoke", exact=True).click()
@@ -82,7 +82,7 @@ def test_a_webhook_is_made_tested_and_deleted(visit: Visit, listening: Receiver)
     assert message.path == "/hook"
     listening.status = 500
     card.get_by_role("button", name="Test").click()
-    expect(card.locator("tbody tr").first).to_contain_text(re.compile("on its way.*500"), timeout=30_000)
+    expect(card.locator("tbody tr").first).to_contain_text(re.compile("pending.*500"), timeout=30_000)
     card.get_by_role("button", name="Delete").click()
     page.locator("#sure").get_by_role("button", name="Delete").click()
     expect(page.locator(".webhook")).to_have_count(0)
@@ -100,7 +100,7 @@ def test_the_audit_is_narrowed_and_paged(visit: Visit, client: Client) -> None:
     for n in range(55):
         client.create_token(f"audited-{n}", role="viewer")
     page = visit.go("/admin/audit")
-    page.get_by_label("What").fill("create_token")
+    page.get_by_label("Action").fill("create_token")
     page.get_by_label("Since").select_option("hour")
     page.get_by_role("button", name="Show").click()
     expect(page.locator("#audit tbody tr")).to_have_count(50)
@@ -108,11 +108,11 @@ def test_the_audit_is_narrowed_and_paged(visit: Visit, client: Client) -> None:
     page.get_by_role("link", name="Older").click()
     expect(page.get_by_role("link", name="Newest")).to_be_visible()
     assert page.locator("#audit tbody tr").count() >= 5
-    expect(page.get_by_label("What")).to_have_value("create_token")
+    expect(page.get_by_label("Action")).to_have_value("create_token")
     page.get_by_role("link", name="Newest").click()
-    page.get_by_label("Who").fill("nobody")
+    page.get_by_label("User").fill("nobody")
     page.get_by_role("button", name="Show").click()
-    expect(page.get_by_role("heading", name="Nothing matches")).to_be_visible()
+    expect(page.get_by_role("heading", name="No matching entries")).to_be_visible()
 
 
 @pytest.mark.parametrize("path", ["/admin", "/admin/webhooks", "/admin/audit"])

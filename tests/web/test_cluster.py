@@ -32,7 +32,7 @@ def test_who_holds_and_who_waits_is_told_while_it_changes(
         other.cancel(job.id)
     expect(row("waits-for-all")).to_have_count(0, timeout=30_000)
     page.route("**/v1/jobs?*", lambda route: route.fulfill(json={"object": "list", "data": [], "has_more": False}))
-    expect(page.get_by_text("Nothing runs and nothing waits")).to_be_visible(timeout=30_000)
+    expect(page.get_by_text("No running or waiting jobs")).to_be_visible(timeout=30_000)
     page.unroute("**/v1/jobs?*")
 
 

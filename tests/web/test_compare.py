@@ -94,7 +94,7 @@ def test_a_run_is_added_by_its_name_and_left_out_again(visit: Visit, client: Cli
         page.locator("#found a").click()
         expect(page.locator(f'tr[data-id="{job_id}"]')).to_be_visible()
     drawn(page, 2)
-    page.get_by_role("link", name="Leave of-a-sweep out").first.click()
+    page.get_by_role("link", name="Remove of-a-sweep").first.click()
     expect(page.locator("#runs tbody tr")).to_have_count(1)
     expect(page).to_have_url(f"{visit.url}/compare?job={second}")
 
@@ -103,8 +103,8 @@ def test_a_sweep_is_drawn_across_its_fields(visit: Visit, sweep: SweepDetail) ->
     page = visit.go(f"/jobs/{ids(sweep)[0]}")
     page.get_by_role("link", name="its sweep").click()
     expect(page.get_by_role("heading", name="two rates")).to_be_visible()
-    expect(page.get_by_role("button", name="Cancel what is left")).to_be_hidden()
-    page.get_by_role("link", name="Its jobs in the table").click()
+    expect(page.get_by_role("button", name="Cancel remaining")).to_be_hidden()
+    page.get_by_role("link", name="View jobs").click()
     expect(page.locator("tr.job .name small")).to_have_text(["lr 0.1", "lr 0.001"])
     expect(page.locator("#of-sweep")).to_contain_text("of sweep two rates")
     page.locator("#of-sweep button").click()
@@ -143,4 +143,4 @@ def test_first_view_is_drawn_without_scripts(visit: Visit, sweep: SweepDetail) -
 def test_a_job_that_is_gone_is_named(visit: Visit) -> None:
     gone = "job_01kdvdna00az9cxjnszk8v8abh"
     page = visit.go(f"/compare?job={gone}")
-    expect(page.get_by_text(f"There is no job {gone} any more")).to_be_visible()
+    expect(page.get_by_text(f"Job {gone} no longer exists.")).to_be_visible()

@@ -177,7 +177,7 @@ def test_log_lines_are_text_and_can_be_searched(visit: Visit, running: Any) -> N
     page = visit.go(f"/jobs/{running.id}")
     expect(page.locator("#log")).to_contain_text("<script>alert(1)</script> red\na needle here\nlast")
     expect(page.get_by_role("heading", name=WATCHED, exact=True)).to_be_visible()
-    page.get_by_label("Only lines with").fill("needle")
+    page.get_by_label("Filter log").fill("needle")
     expect(page.locator("#log")).to_have_text(re.compile(r"^(a needle here\s?)+$"))
     expect(page.locator("#log-found")).to_have_text(re.compile(r"^\d+ of \d+ lines$"))
 
@@ -230,7 +230,7 @@ def test_a_failure_says_where_and_what_to_try_and_its_retry_can_be_cancelled(
 ) -> None:
     job = client.job(ahead["too-hot"])
     page = visit.go(f"/jobs/{job.id}")
-    expect(page.locator("#failed-where")).to_contain_text("Rank 0 failed first", timeout=90_000)
+    expect(page.locator("#failed-where")).to_contain_text("First failure: rank 0", timeout=90_000)
     expect(page.locator("#failed-hint")).to_contain_text("Lower optimizer.lr")
     page.get_by_text("Traceback", exact=True).click()
     expect(page.locator("#failed-trace pre")).to_contain_text("TrainingError")
@@ -274,7 +274,7 @@ def test_two_ranks_are_compared_and_what_they_saved_can_be_downloaded(visit: Vis
     with page.expect_download() as download:
         link.click()
     assert download.value.suggested_filename.endswith(".tar")
-    expect(page.get_by_role("link", name="Download what was trained")).to_be_visible(timeout=30_000)
+    expect(page.get_by_role("link", name="Download model")).to_be_visible(timeout=30_000)
     page.locator("#chart-ranks").scroll_into_view_if_needed()
     expect(page.locator("#chart-ranks output")).to_have_text(re.compile(r"^slowest: rank [01], \+"), timeout=20_000)
     page.wait_for_function("() => document.querySelector('#chart-ranks .frame').data?.length === 2")
@@ -294,7 +294,7 @@ def test_a_phone_shows_all_of_it(
 def test_the_keyboard_reaches_the_content_first(visit: Visit, running: Any) -> None:
     page = visit.go(f"/jobs/{running.id}")
     page.keyboard.press("Tab")
-    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
     page.keyboard.press("Enter")
     page.keyboard.press("Tab")
     expect(page.get_by_role("button", name=re.compile("^Copy the job"))).to_be_focused()

@@ -59,9 +59,9 @@ def test_filters_are_kept_in_the_address(visit: Visit, client: Client) -> None:
     expect(page.locator("tr.job")).to_have_count(1)
     expect(page.get_by_label("Search names")).to_have_value("ONE-pau")
     page.get_by_label("Search names").fill("no such name")
-    expect(page.get_by_role("heading", name="Nothing matches")).to_be_visible()
+    expect(page.get_by_role("heading", name="No matching jobs")).to_be_visible()
     visit.go("/jobs").get_by_label("Search names").fill("no such name")
-    expect(page.get_by_role("heading", name="Nothing matches")).to_be_visible()
+    expect(page.get_by_role("heading", name="No matching jobs")).to_be_visible()
     client.cancel(paused.id)
 
 
@@ -85,7 +85,7 @@ def test_selected_jobs_are_cancelled_together(visit: Visit, client: Client) -> N
         "href", f"/compare?job={ids[0]}&job={ids[1]}"
     )
     page.get_by_role("region", name="Selected jobs").get_by_role("button", name="Cancel").click()
-    page.get_by_role("button", name="Cancel them").click()
+    page.get_by_role("button", name="Cancel jobs").click()
     for name in names:
         expect(row(page, name).locator(".chip")).to_have_text("cancelled", timeout=60_000)
 

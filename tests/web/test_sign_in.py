@@ -24,7 +24,7 @@ def test_a_wrong_token_is_told_beside_the_field(stranger: Visit) -> None:
     page = stranger.go("/jobs")
     page.get_by_label("Token").fill("ty_000000000000_nonsense")
     page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("alert").filter(has_text="not known here")).to_be_visible()
+    expect(page.get_by_role("alert").filter(has_text="Invalid or expired token")).to_be_visible()
     expect(page.get_by_label("Token")).to_be_focused()
 
 

@@ -89,9 +89,9 @@ def test_what_cannot_fit_says_so_and_offers_to_be_forced(writing: Page) -> None:
     huge = "{source: builtin, name: mlp, sizes: [2, 200000, 200000, 3]}"
     written(writing, TEXT.replace("{source: builtin, name: mlp}", huge))
     expect(writing.locator("#verdict")).to_contain_text("Does not fit")
-    expect(writing.get_by_text("Submit all the same")).to_be_visible()
+    expect(writing.get_by_text("Submit anyway")).to_be_visible()
     written(writing, TEXT)
-    expect(writing.get_by_text("Submit all the same")).to_be_hidden()
+    expect(writing.get_by_text("Submit anyway")).to_be_hidden()
 
 
 def test_tab_indents_and_enter_keeps_the_indentation(writing: Page) -> None:
@@ -121,12 +121,12 @@ def test_a_preset_can_be_taken_and_undone(writing: Page) -> None:
 
 def test_a_preset_with_code_of_its_own_runs_from_the_browser_alone(visit: Visit) -> None:
     page = visit.go("/submit?preset=custom_spirals")
-    expect(page.locator("#code-told")).to_have_text("It runs code of your own: spirals.py is wanted.")
+    expect(page.locator("#code-told")).to_have_text("Upload the folder that contains spirals.py.")
     page.get_by_role("button", name="Submit", exact=True).click()
     expect(page.get_by_role("heading", name="Submit without spirals.py?")).to_be_visible()
-    page.get_by_role("button", name="Not now").click()
+    page.get_by_role("button", name="Back").click()
     page.get_by_role("button", name="Upload the preset").click()
-    expect(page.locator("#code-told")).to_contain_text("Its code is uploaded: sha256:")
+    expect(page.locator("#code-told")).to_contain_text("Code uploaded: sha256:")
     assert re.search(r"^code: .sha256:[0-9a-f]{64}", page.locator("#spec").input_value(), re.M)
     page.get_by_role("button", name="Submit", exact=True).click()
     page.wait_for_url(re.compile("/jobs/job_"))
@@ -142,7 +142,7 @@ def test_a_folder_is_packed_without_what_is_no_code(visit: Visit, service: Servi
         (tmp_path / "folder" / name).write_text("*.csv\n" if name.startswith(".") else f"# {name}\n" * 300)
     page = visit.go("/submit?preset=custom_spirals")
     page.locator("#code-folder").set_input_files(tmp_path / "folder")
-    expect(page.locator("#code-told")).to_contain_text("Its code is uploaded")
+    expect(page.locator("#code-told")).to_contain_text("Code uploaded")
     found = re.search(r"sha256:[0-9a-f]{64}", page.locator("#spec").input_value())
     assert found is not None
     unpack(code_archive(service.runs_dir, found[0]), found[0], tmp_path / "there")
@@ -168,11 +168,11 @@ def test_a_submitted_spec_becomes_one_running_job_that_can_be_forked(visit: Visi
     assert f"resume_from: {job.id}" in area.input_value()
     assert "bucket_cap_mb" not in area.input_value()  # a default
     whole, begun = area.input_value(), page.locator("#begun")
-    expect(begun).to_have_text("Goes on from the newest checkpoint of by-hand, at step 200.")
-    page.get_by_role("button", name="Begin anew instead").click()
-    expect(begun).to_have_text("Begins anew, with a copy of by-hand.")
+    expect(begun).to_have_text("Continues by-hand from step 200.")
+    page.get_by_role("button", name="Start from scratch").click()
+    expect(begun).to_have_text("Starts from scratch with the spec of by-hand.")
     expect(area).to_have_value(whole.replace(f"resume_from: {job.id}\n", ""))
-    page.get_by_role("button", name="Go on from its checkpoint instead").click()
+    page.get_by_role("button", name="Continue from its checkpoint").click()
     expect(area).to_have_value(whole)
     written(page, area.input_value().replace("steps: 200", "steps: 300").replace("by-hand", "forked"))
     page.get_by_role("button", name="Submit", exact=True).click()
@@ -237,8 +237,8 @@ def test_slurm_is_asked_when_it_would_start(visit: Visit) -> None:
     page.route("**/v1/plans?ask_scheduler=true*", lambda route: route.fulfill(json={"ask": asked}))
     page.route("**/v1/asks/ask_1", lambda route: route.fulfill(json=answered))
     visit.go("/submit")
-    page.get_by_role("button", name="Ask Slurm when it would start").click()
-    expect(page.locator("#asked")).to_have_text("Submitted now, it would start about 1 Jan 2026, 13:00.")
+    page.get_by_role("button", name="Estimate the start time").click()
+    expect(page.locator("#asked")).to_have_text("Estimated start if submitted now: 1 Jan 2026, 13:00.")
 
 
 def test_a_viewer_plans_and_cannot_submit(stranger: Visit, client: Client) -> None:
@@ -246,5 +246,5 @@ def test_a_viewer_plans_and_cannot_submit(stranger: Visit, client: Client) -> No
     page = written(stranger.sign_in(token, "/submit"), TEXT)
     expect(page.locator("#verdict")).to_contain_text("Fits")
     expect(page.get_by_role("button", name="Submit", exact=True)).to_have_count(0)
-    expect(page.get_by_text("it does not submit")).to_be_visible()
+    expect(page.get_by_text("plan but not submit")).to_be_visible()
     stranger.require_clean()

@@ -12,7 +12,7 @@ from trainyard.cli.failures import UsageError, note
 from trainyard.cli.output import complain, emit, write
 from trainyard.cli.session import JobArgument, JsonOption, client_of, find_job
 from trainyard.client import Client, LogChunk, NotFoundError, TrainyardError
-from trainyard.client.retry import backoff, is_passing
+from trainyard.client.retry import backoff, is_transient
 from trainyard.contract.wire.jobs import TERMINAL, JobResource
 
 POLL_SECONDS = 1.0
@@ -147,7 +147,7 @@ class Follower:
             self._told = True
 
     def _wait_out(self, error: TrainyardError) -> None:
-        if not is_passing(error) or self._waited > PATIENCE_SECONDS:
+        if not is_transient(error) or self._waited > PATIENCE_SECONDS:
             raise error
         if not self._failures:
             complain(f"connection lost, waiting for the service: {error.message}")

@@ -1,6 +1,9 @@
-"""The Python client, synchronous and asynchronous: every call of the API, typed, with one error tree."""
+"""The Python client, synchronous and asynchronous: typed calls for the whole API."""
 
-from trainyard.client.asynchronous import AsyncClient
+from trainyard.client._async.client import AsyncClient
+from trainyard.client._async.handle import AsyncJobHandle
+from trainyard.client._sync.client import Client
+from trainyard.client._sync.handle import JobHandle
 from trainyard.client.errors import (
     AuthenticationError,
     ConflictError,
@@ -14,10 +17,8 @@ from trainyard.client.errors import (
     TrainyardError,
     WaitTimeoutError,
 )
-from trainyard.client.handles import AsyncJobHandle, JobHandle
-from trainyard.client.requests import LogChunk
+from trainyard.client.request import LogChunk
 from trainyard.client.stream import StreamEvent
-from trainyard.client.synchronous import Client
 
 __all__ = [
     "AsyncClient",

@@ -1,4 +1,4 @@
-"""The one error tree of the client. What httpx and the service say is translated here, once."""
+"""The errors of the client. Errors of httpx and error responses of the service are translated here."""
 
 import json
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from trainyard.contract.wire.pages import ErrorEnvelope
 
 
 class TrainyardError(Exception):
-    """Anything that can go wrong between a program and the service."""
+    """Base class of all errors of the client."""
 
     def __init__(
         self, message: str, *, status: int | None = None, code: str | None = None, param: str | None = None
@@ -20,16 +20,16 @@ class TrainyardError(Exception):
         super().__init__(message)
         self.message = message
         self.status = status
-        """HTTP status, where the service answered."""
+        """HTTP status. None: there was no response."""
         self.code = code
         self.param = param
-        """The field or parameter at fault."""
+        """The invalid field or parameter."""
         self.retry_after: float | None = None
-        """Seconds after which the service wants to be asked again."""
+        """Seconds after which the request may be repeated, as requested by the service."""
 
 
 class SettingError(TrainyardError):
-    """The URL or the token that the client was given cannot be one."""
+    """The configured URL or token is malformed."""
 
 
 class ConnectionFailedError(TrainyardError):
@@ -37,23 +37,23 @@ class ConnectionFailedError(TrainyardError):
 
 
 class WaitTimeoutError(TrainyardError):
-    """The job was not over in the time given."""
+    """The job has not ended within the timeout."""
 
 
 class AuthenticationError(TrainyardError):
-    """No token, or one that the service does not know."""
+    """The token is missing, unknown, expired or revoked."""
 
 
 class PermissionDeniedError(TrainyardError):
-    """The token's role does not allow it."""
+    """The token's role does not permit the request."""
 
 
 class NotFoundError(TrainyardError):
-    """There is no such thing."""
+    """The resource does not exist."""
 
 
 class ConflictError(TrainyardError):
-    """The state of the thing forbids it."""
+    """The current state of the resource does not permit the request."""
 
 
 class RateLimitedError(TrainyardError):
@@ -61,11 +61,11 @@ class RateLimitedError(TrainyardError):
 
 
 class ServerError(TrainyardError):
-    """The service failed, or what answered is not a Trainyard service."""
+    """The service failed, or the response is not one of a Trainyard service."""
 
 
 class InvalidRequestError(TrainyardError):
-    """The request is wrong. `problems` has everything found, not only the first."""
+    """The request is invalid. `problems` lists all problems, not only the first."""
 
     def __init__(
         self,
@@ -93,41 +93,41 @@ _BY_STATUS: dict[int, type[TrainyardError]] = {
 
 
 def connection_failed(url: str, error: Exception) -> ConnectionFailedError:
-    """The one line for a service that is not there."""
+    """Return the error for a service that cannot be reached."""
     if isinstance(error, httpx.ConnectError):
-        return ConnectionFailedError(f"cannot connect to {url}: {_what_to_try(url, error)}")
+        return ConnectionFailedError(f"cannot connect to {url}: {_suggestion(url, error)}")
     reason = str(error) or type(error).__name__
     return ConnectionFailedError(f"the connection to {url} failed: {reason}")
 
 
-def _what_to_try(url: str, error: httpx.ConnectError) -> str:
+def _suggestion(url: str, error: httpx.ConnectError) -> str:
     if "ssl" in str(error).lower():
-        return f"{error}; should TRAINYARD_URL begin with http://?"
+        return f"{error}; should TRAINYARD_URL start with http://?"
     if is_loopback(httpx.URL(url).host):
-        return "is the service running? start it with: trainyard serve"
-    return "is TRAINYARD_URL right, and is the service running there?"
+        return "is the service running? Start it with: trainyard serve"
+    return "is TRAINYARD_URL correct, and is the service running?"
 
 
-_OF_HEAD: dict[int, str] = {
+_HEAD_MESSAGES: dict[int, str] = {
     401: "a valid token is needed",
-    403: "your token may not run code of its own; an administrator grants it with "
+    403: "your token does not permit running code; an administrator grants this with "
     "`trainyard tokens create NAME --may-run-code` or TRAINYARD_CODE_ROLES",
     404: "the service does not have this code",
 }
-"""Only code is asked for with HEAD, and the answer has no body that would say why."""
+"""Messages for responses to HEAD, which have no body; only code is requested with HEAD."""
 
 
 def error_of(response: httpx.Response) -> TrainyardError:
-    """The error that an answer stands for; its body has been read."""
-    error = _of_head(response.status_code) if response.request.method == "HEAD" else _translated(response)
+    """Return the error for a response that is not successful and whose body has been read."""
+    error = _head_error(response.status_code) if response.request.method == "HEAD" else _translated(response)
     error.retry_after = _retry_after(response)
     return error
 
 
 def not_trainyard(response: httpx.Response) -> ServerError:
-    """For an answer that a Trainyard service would not give."""
-    message = f"{response.request.url} answered {response.status_code} with something that is not Trainyard's"
-    return ServerError(f"{message}; is TRAINYARD_URL right?", status=response.status_code)
+    """Return the error for a response that a Trainyard service would not send."""
+    message = f"{response.request.url} returned {response.status_code} with a body that is not Trainyard's"
+    return ServerError(f"{message}; is TRAINYARD_URL correct?", status=response.status_code)
 
 
 def _translated(response: httpx.Response) -> TrainyardError:
@@ -144,8 +144,8 @@ def _translated(response: httpx.Response) -> TrainyardError:
     return InvalidRequestError(body.message, problems=problems, status=status, code=body.code, param=body.param)
 
 
-def _of_head(status: int) -> TrainyardError:
-    message = _OF_HEAD.get(status, f"the service answered {status} when it was asked whether it has the code")
+def _head_error(status: int) -> TrainyardError:
+    message = _HEAD_MESSAGES.get(status, f"the service returned {status} when checking for the code")
     return _BY_STATUS.get(status, ServerError)(message, status=status)
 
 

@@ -1,4 +1,4 @@
-"""Server-sent events: bytes in, raw events out."""
+"""An incremental decoder of server-sent events (WHATWG HTML, section 9.2)."""
 
 import re
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 @dataclass(frozen=True)
 class RawEvent:
-    """One event as it stood on the wire."""
+    """One event with its undecoded data."""
 
     id: str | None
     type: str
@@ -16,7 +16,7 @@ class RawEvent:
 
 
 class SseDecoder:
-    """Incremental, on bytes: text splitters also break lines at U+0085 and U+2028, which data may hold."""
+    """Decodes bytes as they arrive. It splits bytes, since `str.splitlines` also splits at U+0085 and U+2028."""
 
     def __init__(self) -> None:
         self._pending = b""
@@ -25,23 +25,23 @@ class SseDecoder:
         self._data: list[str] = []
 
     def feed(self, chunk: bytes) -> list[RawEvent]:
-        """The events completed by these bytes."""
+        """Return the events that these bytes complete."""
         self._pending += chunk
         events = []
         for line in self._lines():
-            event = self._take(line)
+            event = self._parse_line(line)
             if event is not None:
                 events.append(event)
         return events
 
     def _lines(self) -> list[str]:
-        # A final CR may be half of a CR LF: it waits for the next bytes.
-        held = b"\r" if self._pending.endswith(b"\r") else b""
-        *lines, rest = _LINE_END.split(self._pending.removesuffix(held))
-        self._pending = rest + held
+        # A trailing CR may be the first half of CR LF, so it stays pending.
+        pending_cr = b"\r" if self._pending.endswith(b"\r") else b""
+        *lines, rest = _LINE_END.split(self._pending.removesuffix(pending_cr))
+        self._pending = rest + pending_cr
         return [line.decode(errors="replace") for line in lines]
 
-    def _take(self, line: str) -> RawEvent | None:
+    def _parse_line(self, line: str) -> RawEvent | None:
         if not line:
             return self._dispatch()
         name, _, value = line.partition(":")

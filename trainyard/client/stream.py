@@ -1,4 +1,4 @@
-"""Following a job's stream over any number of connections: typed events, each once, until the job is over. Pure."""
+"""The state of a stream over several connections: typed events, each exactly once. Pure functions."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -6,9 +6,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from trainyard.client.errors import TrainyardError
-from trainyard.client.retry import backoff, is_passing
+from trainyard.client.request import Request
+from trainyard.client.retry import backoff, is_transient
 from trainyard.client.sse import RawEvent, SseDecoder
-from trainyard.client.wire import Request
 from trainyard.contract.wire.files import CheckpointResource
 from trainyard.contract.wire.jobs import TERMINAL, EventResource
 from trainyard.contract.wire.stream_events import (
@@ -40,24 +40,24 @@ _TYPES_OF_ALL: dict[str, type[BaseModel]] = {
 
 @dataclass(frozen=True)
 class StreamEvent:
-    """One event of a stream; `match event.data` tells the kinds apart."""
+    """One event of a stream; use `match event.data` to distinguish the types."""
 
     id: str | None
-    """Where to go on from: `client.stream(job_id, last_event_id=event.id)`."""
+    """Continue after this event with `client.stream(job_id, last_event_id=event.id)`."""
     type: str
     data: StreamData
-    """In the stream of all jobs, a status and metrics name their job."""
+    """In the stream of all jobs, status and metrics updates have a `job_id`."""
 
 
 class StreamCursor:
-    """What has been received so far, and therefore what to ask for next."""
+    """The position in a stream, and the delays between connections."""
 
     def __init__(
         self, request: Request[None], last_event_id: str | int | None, patience: float, *, endless: bool = False
     ) -> None:
         self._request = request
         self._endless = endless
-        """Of all jobs: that one of them is over is not its end."""
+        """True for the stream of all jobs, which does not end with a job."""
         self._last_event_id = None if last_event_id is None else str(last_event_id)
         self._patience = patience
         self._decoder = SseDecoder()
@@ -67,30 +67,30 @@ class StreamCursor:
         self._waited = 0.0
 
     def request(self) -> Request[None]:
-        """The request of the next connection."""
+        """Return the request of the next connection."""
         self._decoder, self._ended = SseDecoder(), False
         if self._last_event_id is None:
             return self._request
         return replace(self._request, headers={**self._request.headers, "Last-Event-ID": self._last_event_id})
 
     def connected(self, status_code: int) -> None:
-        """The service answered; 204 is its way to say that the stream is at its end."""
+        """Record a connection. The status 204 means that the stream has ended."""
         self._connected_once = True
         self._ended = status_code == 204
 
     def feed(self, chunk: bytes) -> list[StreamEvent]:
-        """The typed events in these bytes; kinds that this client does not know are left out."""
+        """Return the events that these bytes complete, without those of unknown types."""
         self._failures, self._waited = 0, 0.0
         events = [self._typed(raw) for raw in self._decoder.feed(chunk)]
         return [event for event in events if event is not None]
 
     def delay(self, error: TrainyardError) -> float | None:
-        """Seconds before connecting again after this error; None: it is final.
+        """Return the seconds before the next connection after this error. None: the error is final.
 
-        A service that was never reached is reported soon; one that was is waited for, since services restart.
+        A service that was never reached fails after a few tries; one that was reached may be restarting.
         """
         self._failures += 1
-        if not is_passing(error):
+        if not is_transient(error):
             return None
         wait = backoff(self._failures) if error.retry_after is None else error.retry_after
         self._waited += wait
@@ -99,11 +99,11 @@ class StreamCursor:
 
     @property
     def complete(self) -> bool:
-        """Nothing more will come: the service said so, or a final status was the connection's last event."""
+        """Whether the stream has ended: with 204, or with a terminal status as the connection's last event."""
         return self._ended
 
     def pause(self) -> float:
-        """Seconds before connecting again after the service closed the stream of a job that is not over."""
+        """Return the seconds before the next connection after the service closed the stream of an active job."""
         self._failures += 1
         return backoff(self._failures)
 

@@ -4,7 +4,6 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 from starlette.responses import StreamingResponse
-from trainyard.contract.wire.pages import Page
 
 from service.api.dependencies import NowDep, ServicesDep, UserDep, after_query
 from service.core.errors import InvalidRequestError, NotFoundError
@@ -12,6 +11,7 @@ from service.metrics.downsampling.levels import MAX_STEP
 from service.metrics.export import comparison_csv, csv_lines, point_page
 from service.metrics.queries import CurveQuery, read_curves
 from trainyard.contract.wire.curves import ComparisonResource, CurveAxis, MetricsResource, PointResource
+from trainyard.contract.wire.pages import Page
 
 router = APIRouter(prefix="/v1", tags=["metrics"])
 

@@ -14,11 +14,11 @@ from service.api.dependencies import (
     TokenWindowDep,
     UserDep,
 )
-from service.auth.repository import AuditFilter, AuditRepository, TokenRepository
+from service.audit.repository import AuditFilter, AuditRepository
+from service.auth.repository import TokenRepository
 from service.auth.token_service import issue, revoke
 from service.core.errors import InvalidRequestError
-from service.db.access_models import AuditEntry
-from service.db.models import Token
+from service.db.models import AuditEntry, Token
 from service.jobs.schemas import page_of
 from trainyard.contract.wire.access import AuditResource, NewTokenResource, TokenRequest, TokenResource
 from trainyard.contract.wire.pages import Page

@@ -65,8 +65,8 @@ def lookup_policy(scheduler: Literal["local", "slurm"], settings: Settings) -> L
         # The queue is this service's own and is read under its lock: one clean look tells.
         return LookupPolicy(times=1, after=timedelta(0))
     # sbatch may still be retrying by itself for two minutes, and slurmctld may list a job late.
-    doubt = timedelta(seconds=settings.slurm_doubt_seconds)
-    asking = timedelta(seconds=settings.slurm_submit_seconds + SUBMITTER_MARGIN_SECONDS)
+    doubt = timedelta(seconds=settings.slurm_confirm_absence_seconds)
+    asking = timedelta(seconds=settings.slurm_submit_timeout_seconds + SUBMITTER_MARGIN_SECONDS)
     return LookupPolicy(times=3, after=doubt, apart=doubt / 3, asking=asking)
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from submitit.slurm.slurm import _make_sbatch_string
 
+from service.core.setting_parsers import parse_sbatch_options
 from service.scheduler.base import LaunchPlan
 from service.scheduler.slurm.files import call_file, submitit_folder
-from service.scheduler.slurm.options import parse_options
 from trainyard.contract.spec.sections import Resources
 from trainyard.contract.wire.launch import LaunchDocument
 
@@ -67,7 +67,7 @@ def _options(document: LaunchDocument, plan: LaunchPlan, extra: str) -> dict[str
         # ALL of a submitter that holds the plan's environment and nothing else. A list of names, NONE and NIL make
         # Slurm load the account's login environment on the node beside it.
         "additional_parameters": {
-            **parse_options(extra),
+            **parse_sbatch_options(extra),
             "export": "ALL",
             "no-requeue": True,
             "signal": _warning(document),

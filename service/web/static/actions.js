@@ -12,14 +12,14 @@ const ALLOWED = {
   delete: (job) => ["succeeded", "failed", "cancelled"].includes(job.status),
 };
 const SURE = {
-  cancel: ["Cancel", "What runs is ended. Checkpoints and curves are kept, and it can be tried again.", "Cancel the job"],
-  delete: ["Delete", "Its curves, logs, checkpoints and what it trained are deleted, and cannot be brought back.", "Delete the job"],
+  cancel: ["Cancel", "The job will stop. Checkpoints and metrics are kept; you can retry it.", "Cancel the job"],
+  delete: ["Delete", "Permanently deletes metrics, logs, checkpoints and the exported model.", "Delete the job"],
 };
 const SAID = {
-  pause: "It saves a checkpoint, then gives its place back.",
-  resume: "It goes on from its last checkpoint.",
-  retry: "It is tried again.",
-  cancel: "It is being cancelled.",
+  pause: "Pausing: the job saves a checkpoint and releases its resources.",
+  resume: "Resuming from the last checkpoint.",
+  retry: "Retrying.",
+  cancel: "Cancelling.",
 };
 
 /** Show the buttons that fit the job. */
@@ -72,7 +72,7 @@ async function wanted(name, job) {
   if (name !== "retry") return undefined;
   const dialog = byId("again");
   const step = job.last_checkpoint_step;
-  byId("again-about").textContent = step === null ? "It has no checkpoint, so it begins from the start either way." : `Its last checkpoint is of step ${step}. From the beginning, its checkpoints and curves are dropped.`;
+  byId("again-about").textContent = step === null ? "No checkpoint yet: restarts from step 0." : `The last checkpoint is at step ${step}. A start from scratch deletes checkpoints and metrics.`;
   dialog.returnValue = "no";
   dialog.showModal();
   const answer = await new Promise((resolve) => dialog.addEventListener("close", () => resolve(dialog.returnValue), { once: true }));

@@ -49,7 +49,7 @@ function showCluster(cluster) {
 }
 
 function sentence(cluster) {
-  if (cluster.age_seconds === null) return "The scheduler has not answered yet; this page shows what it says as soon as it does.";
+  if (cluster.age_seconds === null) return "Waiting for the first scheduler poll.";
   if (cluster.slots) {
     const { free, total } = cluster.slots;
     return `Jobs run on this machine, up to ${total} worker processes at once; ${free} ${free === 1 ? "is" : "are"} free.`;

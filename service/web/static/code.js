@@ -43,23 +43,23 @@ function show(text) {
   byId("code").hidden = !own;
   if (byId("code-preset")) byId("code-preset").hidden = !(file in data.code);
   const wanted = missing(text);
-  setText(byId("code-told"), digest ? `Its code is uploaded: ${digest.slice(0, 19)}…` : `It runs code of your own${wanted && `: ${wanted} is wanted`}.`);
+  setText(byId("code-told"), digest ? `Code uploaded: ${digest.slice(0, 19)}…` : `Upload the folder that contains ${wanted || "your code"}.`);
 }
 
-/** The files of a folder, from its root, without what is no code. */
+/** The files of a folder, from its root, without files that are not code. */
 async function chosen(files) {
   const inside = (file) => file.webkitRelativePath.split("/").slice(1).join("/");
   const rules = files.find((file) => inside(file) === IGNORE);
   const lines = rules ? (await rules.text()).split("\n") : [];
   const wanted = files.filter((file) => !ignored(inside(file), lines));
   const sum = wanted.reduce((total, file) => total + file.size, 0);
-  if (sum > MOST) throw new Error(`The folder holds ${Math.round(sum / 1e6)} MB, and an upload takes at most ${Math.round(MOST / 1e6)} MB: leave out with ${IGNORE} what is no code.`);
+  if (sum > MOST) throw new Error(`The folder holds ${Math.round(sum / 1e6)} MB, and the upload limit is ${Math.round(MOST / 1e6)} MB: leave out with ${IGNORE} files that are not code.`);
   return Promise.all(wanted.map(async (file) => [inside(file), new Uint8Array(await file.arrayBuffer())]));
 }
 
 async function upload(files, use) {
-  if (!files.length) { say("There is no file of code in that folder.", { bad: true }); return; }
-  if (!crypto.subtle) { say("A browser makes digests only over https or on localhost: use trainyard submit --code FOLDER.", { bad: true }); return; }
+  if (!files.length) { say("The folder contains no code.", { bad: true }); return; }
+  if (!crypto.subtle) { say("Uploads need HTTPS or localhost. Use `trainyard submit --code FOLDER`.", { bad: true }); return; }
   try {
     const archive = tar(files);
     const hash = new Uint8Array(await crypto.subtle.digest("SHA-256", archive));

@@ -108,10 +108,10 @@ function showStatus(run, status) {
 function show() {
   runs.forEach((run, n) => fill(rows.get(run.id), series.get(run.id)?.y, runColour(n)));
   const without = runs.filter((run) => !series.get(run.id)?.x?.length).length;
-  setText(byId("told"), without && without < runs.length ? `${without} of ${runs.length} runs have no such points` : "");
+  setText(byId("told"), without && without < runs.length ? `${without} of ${runs.length} runs ${without === 1 ? "has" : "have"} not logged this metric` : "");
   parallel?.show(coordinates());
   if (without === runs.length) {
-    setText(byId("told"), view.axis === "tokens" && series.size ? "Tokens are not told of these runs." : "No points of this metric yet.");
+    setText(byId("told"), view.axis === "tokens" && series.size ? "These runs do not report tokens." : "No points of this metric yet.");
     return;
   }
   draw(byId("frame"), runs.flatMap(traces), {
@@ -177,8 +177,8 @@ function showCancel() {
 }
 
 async function cancel() {
-  if (!(await confirmed(byId("sure"), "Cancel what is left of this sweep?", "What waits is not started, and what runs is ended. Checkpoints and curves are kept."))) return;
-  await call(`/v1/sweeps/${data.sweep}/cancel`, { method: "POST" }).then(() => say("They are being cancelled."), complain);
+  if (!(await confirmed(byId("sure"), "Cancel the remaining jobs of this sweep?", "Waiting jobs will not start, and running jobs will stop. Checkpoints and metrics are kept."))) return;
+  await call(`/v1/sweeps/${data.sweep}/cancel`, { method: "POST" }).then(() => say("Cancelling the remaining jobs."), complain);
   await refresh().catch(() => {});
 }
 

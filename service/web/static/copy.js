@@ -24,7 +24,7 @@ async function copied(element) {
     select(element);
   }
   if (document.execCommand("copy")) { say("Copied."); return true; }
-  say("The browser does not let this page copy. The text is selected: copy it with your keyboard.", { bad: true });
+  say("The browser blocked copying. The text is selected: press Ctrl+C.", { bad: true });
   return false;
 }
 

@@ -12,7 +12,7 @@ export function sentence(job) {
     words += `: step ${count(progress.step)} of ${count(progress.total_steps)}`;
     if (progress.eta_seconds !== null && progress.eta_seconds !== undefined) words += `, about ${duration(progress.eta_seconds)} left`;
   }
-  if (job.status === "running" && !progress && !["script", "comm_check"].includes(job.spec.task)) words += "; its first step is not done yet";
+  if (job.status === "running" && !progress && !["script", "comm_check"].includes(job.spec.task)) words += "; no steps yet";
   return `${words[0].toUpperCase()}${words.slice(1)}.`;
 }
 
@@ -53,7 +53,7 @@ function ranFor(job) {
 function showFailure(error) {
   byId("failure").hidden = !error;
   if (!error) return;
-  const rank = error.rank === null ? "It failed" : `Rank ${error.rank} failed first`;
+  const rank = error.rank === null ? "Failed" : `First failure: rank ${error.rank}`;
   setText(byId("failed-where"), `${rank}${error.host ? ` on ${error.host}` : ""}`);
   setText(byId("failed-what"), `${error.type}: ${error.message}`);
   byId("failed-hint").hidden = !error.hint;

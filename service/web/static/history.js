@@ -5,9 +5,9 @@ import { count, duration, number, size } from "./format.js";
 import { byId, localTimes, make } from "./page.js";
 
 const REASONS = {
-  completed: "completed", error: "failed", out_of_memory: "out of memory", stalled: "stalled", rejected: "refused to run",
+  completed: "completed", error: "failed", out_of_memory: "out of memory", stalled: "stalled", rejected: "rejected",
   preempted: "preempted", time_limit: "reached its time limit", user_cancelled: "cancelled or paused on request",
-  node_failure: "lost a node", cancelled_outside: "cancelled outside Trainyard",
+  node_failure: "node failure", cancelled_outside: "cancelled outside Trainyard",
 };
 const BAD = new Set(["error", "out_of_memory", "stalled", "rejected", "node_failure"]);
 
@@ -43,7 +43,7 @@ function words(attempt) {
 const spans = (made, started, end) =>
   started ? `waited ${duration((started - made) / 1000)}, ran ${duration((end - started) / 1000)}` : `waited ${duration((end - made) / 1000)}`;
 
-/** The checkpoints that are kept, newest first. */
+/** The stored checkpoints, newest first. */
 export function showCheckpoints(jobId, checkpoints) {
   byId("no-checkpoints").hidden = checkpoints.length > 0;
   byId("checkpoints").tBodies[0].replaceChildren(...[...checkpoints].reverse().map((one) => make("tr", {},

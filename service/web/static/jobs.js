@@ -86,7 +86,7 @@ function amount() {
   const words = `${count(order.length)} ${order.length === 1 ? "job" : "jobs"}`;
   if (!hasMore) return words;
   if (!sortsHere()) return `${words} loaded`;
-  return loading ? `${words} read so far, more to be sorted …` : `the newest ${words}, sorted; older ones are not among them`;
+  return loading ? `${words} loaded; loading more to sort …` : `the newest ${words}, sorted; older jobs are not included`;
 }
 
 function by(key, descending) {
@@ -236,15 +236,15 @@ byId("clear").addEventListener("click", () => { chosen.clear(); showChosen(); ta
 byId("cancel").addEventListener("click", async () => {
   const wanted = cancellable();
   const words = wanted.length === 1 ? `Cancel ${wanted[0].name}?` : `Cancel ${wanted.length} jobs?`;
-  if (!(await confirmed(byId("sure"), words, "What runs is ended. Checkpoints and curves are kept."))) return;
+  if (!(await confirmed(byId("sure"), words, "Running jobs will stop. Checkpoints and metrics are kept."))) return;
   const answers = await Promise.allSettled(wanted.map((job) => call(`/v1/jobs/${job.id}/cancel`, { method: "POST" })));
   const refused = answers.filter((answer) => answer.status === "rejected");
   for (const answer of answers) if (answer.status === "fulfilled") update(answer.value.id, brief(answer.value));
   chosen.clear();
   showChosen();
   table.refresh();
-  if (refused.length) say(`${refused.length} were not cancelled: ${refused[0].reason.message}`, { bad: true });
-  else say(`${wanted.length === 1 ? "One job is" : `${wanted.length} jobs are`} being cancelled.`);
+  if (refused.length) say(`${refused.length} could not be cancelled: ${refused[0].reason.message}`, { bad: true });
+  else say(`Cancelling ${wanted.length === 1 ? "one job" : `${wanted.length} jobs`}.`);
 });
 
 // -- live ------------------------------------------------------------------------------------------------------------

@@ -96,7 +96,7 @@ export class LogView {
     const found = sought ? this.lines.filter((line) => line.toLowerCase().includes(sought)) : this.lines;
     setText(byId("log-found"), sought ? `${found.length} of ${this.lines.length} lines` : "");
     const text = found.slice(-LINES).join("\n");
-    setText(this.box, text.trim() ? text : sought ? "No line has that." : "Nothing has been written so far.");
+    setText(this.box, text.trim() ? text : sought ? "No matching lines." : "No output yet.");
     this.scroll();
   }
 

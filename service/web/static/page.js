@@ -53,7 +53,7 @@ export function showLink(state) {
   setText(link, { live: "Live", lost: "Offline" }[state] ?? "");
   const banner = byId("banner");
   banner.hidden = state !== "lost";
-  setText(banner, state === "lost" ? "The connection to the service is lost. This page shows what was last heard, and goes on by itself as soon as the service answers." : "");
+  setText(banner, state === "lost" ? "Connection lost. Showing the last known state; reconnecting…" : "");
 }
 
 /** Ask before something that cannot be undone, `yes` on the button that does it; true when confirmed. */

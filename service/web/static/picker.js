@@ -17,7 +17,7 @@ export function pick(input, list, known) {
     const told = await call(`/v1/jobs${query({ search: input.value.trim(), limit: SHOWN + known.length })}`);
     if (own !== asked) return;
     const fresh = told.data.filter((job) => !known.includes(job.id)).slice(0, SHOWN);
-    list.replaceChildren(...(fresh.length ? fresh.map(line) : [make("li", {}, make("p", { text: "No other job of that name." }))]));
+    list.replaceChildren(...(fresh.length ? fresh.map(line) : [make("li", {}, make("p", { text: "No other job with that name." }))]));
     list.hidden = false;
   }
 

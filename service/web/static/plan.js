@@ -5,7 +5,7 @@ import { byId, make, setText } from "./page.js";
 
 const PARTS = {
   parameters: "parameters", gradients: "gradients", optimizer: "optimizer", buckets: "DDP’s buckets", gathered: "gathered parameters",
-  activations: "activations", logits: "logits", transient: "made on the way",
+  activations: "activations", logits: "logits", transient: "temporary buffers",
 };
 
 /** Draw a plan. `use(fields)` changes fields of the spec, given by path. */
@@ -18,7 +18,7 @@ export function showPlan(plan, use) {
   byId("warnings").replaceChildren(...plan.warnings.map((words) => make("li", { text: sentence(words) })));
   byId("sizes").replaceChildren(...facts(plan).map(([word, value]) => make("div", {}, make("dt", { text: word }), make("dd", { text: value }))));
   setText(byId("resolved").querySelector("pre"), written(plan.spec));
-  setText(byId("script").querySelector("pre"), plan.script ?? "It cannot be said what would be submitted.");
+  setText(byId("script").querySelector("pre"), plan.script ?? "No batch script available.");
 }
 
 /** With a capital, unless it begins with the name of a field. */
@@ -33,7 +33,7 @@ function memory(bytes) {
 function showChanges(plan, use) {
   byId("changes").replaceChildren(...plan.changes.map((change) => make("div", {},
     make("span", { text: `${sentence(change.message)} Then ${memory(change.peak_bytes)} on each.` }),
-    make("button", { type: "button", text: "Change it", onclick: () => use(change.set) }))));
+    make("button", { type: "button", text: "Apply", onclick: () => use(change.set) }))));
 }
 
 function showBars(plan, use) {
@@ -44,7 +44,7 @@ function showBars(plan, use) {
   const parts = Object.keys(PARTS).filter((part) => plan.strategies.some((one) => one.parts?.[part]));
   byId("bars").replaceChildren(...plan.strategies.map((one) => bar(one, { most, limit: near ? limit : null, use })));
   byId("parts").replaceChildren(...parts.map((part) => make("li", {}, make("i", { class: `part ${part}` }), PARTS[part])),
-    ...(limit && plan.strategies.length ? [make("li", {}, near ? make("i", { class: "limit" }) : null, near ? `${memory(limit)} that are there` : `${memory(limit)} that are there, far beyond these bars`)] : []));
+    ...(limit && plan.strategies.length ? [make("li", {}, near ? make("i", { class: "limit" }) : null, near ? `Available: ${memory(limit)}` : `Available: ${memory(limit)} (off scale)`)] : []));
 }
 
 const taken = (one) => one.peak_bytes ?? one.state_bytes;
@@ -60,7 +60,7 @@ function bar(one, { most, limit, use }) {
   const width = (bytes) => `width:${((100 * bytes) / most).toFixed(2)}%`;
   const fits = one.fits === true ? "fits" : one.fits === false ? "too large" : "";
   const words = told.map(([part, bytes]) => `${PARTS[part]} ${memory(bytes)}`).join(", ");
-  const micro = one.micro_size ? `${count(one.micro_size)} at once` : "";
+  const micro = one.micro_size ? `micro-batch ${count(one.micro_size)}` : "";
   return make("div", { class: `strategy ${one.chosen ? "chosen" : ""}` },
     one.chosen ? make("strong", { text: one.strategy }) : make("button", { type: "button", class: "quiet", text: one.strategy, title: `Use ${one.strategy}`, onclick: () => use({ strategy: one.strategy }) }),
     make("span", { class: "stack", role: "img", "aria-label": words, title: words },
@@ -91,13 +91,13 @@ export function room(cluster, spec) {
   const wanted = spec.gpus ?? 1;
   if (cluster.slots) {
     const { free, total } = cluster.slots;
-    if (wanted > total) return `It asks for ${wanted} worker processes; this machine runs ${total} at once.`;
-    return free >= wanted ? `${free} of ${total} worker processes are free: it would start at once.` : `${free} of ${total} worker processes are free: it would wait for others to end.`;
+    if (wanted > total) return `Requests ${wanted} worker processes; this machine has ${total}.`;
+    return free >= wanted ? `${free} of ${total} worker processes are free: starts at once.` : `${free} of ${total} worker processes are free: waits for other jobs.`;
   }
   const name = spec.resources?.partition;
   const partition = cluster.partitions.find((one) => (name ? one.name === name : one.default));
   const types = partition?.gpus.filter((one) => !spec.resources?.gpu_type || one.type === spec.resources.gpu_type) ?? [];
   if (!types.length || types.some((one) => one.free === null)) return "";
   const free = types.reduce((sum, one) => sum + one.free, 0);
-  return `${free} of ${types.reduce((sum, one) => sum + one.total, 0)} GPUs of partition ${partition.name} are free${free >= wanted ? "." : ": it would wait for others to end."}`;
+  return `${free} of ${types.reduce((sum, one) => sum + one.total, 0)} GPUs of partition ${partition.name} are free${free >= wanted ? "." : ": waits for other jobs."}`;
 }

@@ -44,12 +44,12 @@ function showOrigin() {
   const place = fieldsOf(editor.text).get("resume_from");
   const from = place ? editor.text.slice(place.from, place.to) : "";
   byId("preset").value = Object.entries(data.presets).find(([, text]) => text === editor.text)?.[0] ?? "";
-  const source = data.source?.id === from ? `${data.source.name}, at step ${count(data.source.step)}` : from;
-  const words = from ? `Goes on from the newest checkpoint of ${source}.` : data.source ? `Begins anew, with a copy of ${data.source.name}.` : "";
+  const source = data.source?.id === from ? `${data.source.name} from step ${count(data.source.step)}` : from;
+  const words = from ? `Continues ${source}.` : data.source ? `Starts from scratch with the spec of ${data.source.name}.` : "";
   setText(byId("begun"), byId("preset").value ? "" : words);
   const other = byId("other-start");
   other.hidden = (data.source?.step ?? null) === null || Boolean(byId("preset").value);
-  setText(other, from ? "Begin anew instead" : "Go on from its checkpoint instead");
+  setText(other, from ? "Start from scratch" : "Continue from its checkpoint");
 }
 
 byId("other-start").addEventListener("click", () => {
@@ -93,7 +93,7 @@ async function ask() {
 
 function show({ stale }) {
   byId("plan").classList.toggle("stale", stale);
-  setText(byId("busy"), stale && plan ? "of the spec before its errors" : "");
+  setText(byId("busy"), stale && plan ? "last valid plan" : "");
   const forcing = byId("forcing");
   if (!forcing) return;
   forcing.hidden = stale || plan.fits !== false;
@@ -125,7 +125,7 @@ function complain(problems) {
 byId("submit")?.addEventListener("click", async () => {
   const button = byId("submit");
   const file = missing(editor.text);
-  if (file && !(await confirmed(byId("sure"), `Submit without ${file}?`, "It is not uploaded. The job fails where the workers do not have it installed."))) return;
+  if (file && !(await confirmed(byId("sure"), `Submit without ${file}?`, "The code is not uploaded. The job fails unless it is installed on the workers."))) return;
   key ??= Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
   button.disabled = true;
   const forced = byId("force").checked ? "true" : undefined;
@@ -165,7 +165,7 @@ async function answer(asked) {
     await new Promise((resolve) => setTimeout(resolve, 1000));
     asked = await call(`/v1/asks/${encodeURIComponent(asked.id)}`);
   }
-  return asked.estimated_start ? `Submitted now, it would start about ${moment(asked.estimated_start)}.` : asked.message;
+  return asked.estimated_start ? `Estimated start if submitted now: ${moment(asked.estimated_start)}.` : asked.message;
 }
 
 async function look() {

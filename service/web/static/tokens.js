@@ -11,7 +11,7 @@ form.addEventListener("submit", async (event) => {
   forgive(form);
   const { name, role, expires_in_days: days, may_run_code: code } = form.elements;
   const body = { name: name.value.trim(), role: role.value, may_run_code: code.checked };
-  if (!body.name) { complain(form, { param: "name", message: "Say whose it is, or what it is for." }); return; }
+  if (!body.name) { complain(form, { param: "name", message: "Enter a name: the user, or the purpose." }); return; }
   if (days.value) body.expires_in_days = Number(days.value);
   try {
     const made = await call("/v1/tokens", { method: "POST", body });
@@ -32,7 +32,7 @@ byId("tokens").addEventListener("click", async (event) => {
   const button = event.target.closest(".revoke");
   if (!button) return;
   const row = button.closest("tr");
-  const about = row.dataset.own ? "It is the one that you are signed in with: you will be signed out at once." : "Whoever uses it is refused from the next request on. It cannot be taken back.";
+  const about = row.dataset.own ? "You are signed in with this token and will be signed out." : "Requests with this token will fail at once. This cannot be undone.";
   if (!(await confirmed(byId("sure"), `Revoke this token of ${row.dataset.name}?`, about))) return;
   try {
     await call(`/v1/tokens/${row.dataset.id}`, { method: "DELETE" });
@@ -40,7 +40,7 @@ byId("tokens").addEventListener("click", async (event) => {
     chip.className = "chip off";
     chip.textContent = "revoked";
     button.remove();
-    say("It is revoked.");
+    say("Token revoked.");
     if (row.dataset.own) location.assign("/sign-in");
   } catch (error) {
     complain(null, error);

@@ -8,7 +8,7 @@ import { byId, confirmed, localTimes, make, say } from "./page.js";
 const SHOWN = 20;
 const PATIENCE = 60; // looks at a message that has not arrived yet
 const PAUSE = 1000;
-const STATES = { delivered: ["good", "delivered"], waiting: ["wait", "on its way"], given_up: ["bad", "given up"] };
+const STATES = { delivered: ["good", "delivered"], waiting: ["wait", "pending"], given_up: ["bad", "failed"] };
 
 const form = byId("new");
 
@@ -19,7 +19,7 @@ form.addEventListener("submit", async (event) => {
   const body = { url: told.get("url").trim(), jobs: told.get("jobs"), statuses: told.getAll("statuses") };
   try {
     const made = await call("/v1/webhooks", { method: "POST", body });
-    await reveal("What its messages are signed with", made.secret);
+    await reveal("Webhook signing key", made.secret);
     location.assign("/admin/webhooks");
   } catch (error) {
     complain(form, error);
@@ -69,7 +69,7 @@ async function test(card, root) {
   for (let look = 0; look < PATIENCE; look += 1) {
     const own = (await read(card, root)).find((one) => one.id === sent.id);
     if (!own || own.attempts > 0 || own.state !== "waiting") {
-      say(own?.state === "delivered" ? "It arrived." : "It did not arrive; it is tried again for a while.", { bad: own?.state !== "delivered" });
+      say(own?.state === "delivered" ? "Test delivered." : "Test not delivered; it will be retried.", { bad: own?.state !== "delivered" });
       return;
     }
     await new Promise((resolve) => setTimeout(resolve, PAUSE));
@@ -78,8 +78,8 @@ async function test(card, root) {
 
 async function remove(card, root) {
   const address = card.querySelector(".mono").textContent;
-  if (!(await confirmed(byId("sure"), "Delete this webhook?", `${address} is told nothing any more, neither what is on its way.`))) return;
+  if (!(await confirmed(byId("sure"), "Delete this webhook?", `${address} receives no more events; pending deliveries are dropped.`))) return;
   await call(root, { method: "DELETE" });
   card.remove();
-  say("It is deleted.");
+  say("Webhook deleted.");
 }

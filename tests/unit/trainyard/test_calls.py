@@ -7,9 +7,9 @@ import itertools
 import httpx
 import pytest
 
+from tests.support.generate_sync_client import stale
 from tests.unit.trainyard.fake_service import TIME, FakeService, page, sse, streamed
-from trainyard.client import AsyncClient, Client
-from trainyard.client.handles import AsyncJobHandle, JobHandle
+from trainyard.client import AsyncClient, AsyncJobHandle, Client, JobHandle
 from trainyard.contract.wire.curves import MetricsResource
 from trainyard.contract.wire.stream_events import JobMetricsUpdate, JobStatusUpdate, Reset
 
@@ -36,14 +36,18 @@ def test_every_method_tells_its_name_its_words_and_its_parameters(kind):
     assert [name for name, method in public.items() if not method.__doc__] == []
     assert [name for name, method in public.items() if callable(method) and method.__name__ != name] == []
     job = ["job_id"] if kind in (Client, AsyncClient) else []
-    assert list(inspect.signature(public["retry"]).parameters) == [*job, "start"]
+    assert list(inspect.signature(public["retry"]).parameters) == ["self", *job, "start"]
+
+
+def test_generated_client_is_up_to_date():
+    assert stale() == []
 
 
 def test_both_clients_have_the_same_calls():
     def calls(kind):
         return {name for name in dir(kind) if not name.startswith("_")}
 
-    assert calls(Client) - {"close", "local"} == calls(AsyncClient) - {"aclose"}
+    assert calls(Client) - {"close"} == calls(AsyncClient) - {"aclose"}
 
 
 def test_one_line_is_a_call_of_either_client(service):

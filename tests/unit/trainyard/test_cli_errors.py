@@ -22,7 +22,7 @@ class TestErrors:
     def test_connection_refused(self, service, run):
         service.on("GET", "/v1/jobs", httpx.ConnectError("refused"))
         url = "http://trainyard.test"
-        line = f"error: cannot connect to {url}: is TRAINYARD_URL right, and is the service running there?"
+        line = f"error: cannot connect to {url}: is TRAINYARD_URL correct, and is the service running?"
         ends(run("list"), 4, line)
 
     def test_wrong_token(self, service, run):

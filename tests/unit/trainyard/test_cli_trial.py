@@ -64,7 +64,7 @@ class TestDownload:
     def test_without_an_export_says_why_there_is_none(self, service, run, status, code):
         service.on("GET", "/v1/jobs/a1", job("a1", status=status))
         self.files(service)
-        line = f"error: job a1 is {status} and has no export; what it saved are its checkpoints"
+        line = f"error: job a1 is {status} and has no export; download one of its checkpoints instead"
         ends(run("download", "a1"), code, line)
 
     def test_of_both_clients_does_too(self, service, tmp_path):

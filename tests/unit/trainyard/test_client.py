@@ -111,7 +111,7 @@ class TestSubmit:
     def test_what_json_cannot_say_is_refused_before_anything_is_sent(self, service, document, field, found):
         with pytest.raises(InvalidRequestError) as caught:
             service.client().submit(document)
-        told = f"must be a text, a finite number or other plain JSON data, not {found}"
+        told = f"must be a string, a finite number or other plain JSON data, not {found}"
         assert (caught.value.param, str(caught.value)) == (field, f"{field}: {told}")
         assert service.requests == []
 
@@ -121,7 +121,9 @@ class TestSubmit:
 
     @pytest.mark.parametrize("document", ["digits.yaml", Path("digits.yaml"), "", [SPEC]])
     def test_the_name_of_a_file_is_no_spec(self, service, document):
-        with pytest.raises(InvalidRequestError, match=r'a text is taken as YAML: .* Path\("spec.yaml"\)\.read_text'):
+        with pytest.raises(
+            InvalidRequestError, match=r'mapping of fields or YAML text; .* Path\("spec.yaml"\)\.read_text'
+        ):
             service.client().submit(document)
         assert service.requests == []
 
@@ -240,12 +242,12 @@ class TestErrors:
     )
     def test_what_is_not_trainyard_is_said_to_be_so(self, service, answer):
         service.on("GET", "/v1/jobs/a1", answer)
-        with pytest.raises(ServerError, match=r"something that is not Trainyard's; is TRAINYARD_URL right\?$"):
+        with pytest.raises(ServerError, match=r"a body that is not Trainyard's; is TRAINYARD_URL correct\?$"):
             service.client().job("a1")
 
     def test_a_refused_connection_names_the_url_and_the_way_out(self, service):
         service.on("GET", "/v1/jobs/a1", httpx.ConnectError("refused"))
-        expected = "cannot connect to http://trainyard.test: is TRAINYARD_URL right, and is the service running there?"
+        expected = "cannot connect to http://trainyard.test: is TRAINYARD_URL correct, and is the service running?"
         with pytest.raises(ConnectionFailedError) as caught:
             service.client().job("a1")
         assert str(caught.value) == expected
@@ -253,8 +255,8 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("url", "reason", "way_out"),
         [
-            ("http://127.0.0.1:8470", "refused", "is the service running? start it with: trainyard serve"),
-            ("https://localhost:8470", "[SSL] wrong version number", "should TRAINYARD_URL begin with http://?"),
+            ("http://127.0.0.1:8470", "refused", "is the service running? Start it with: trainyard serve"),
+            ("https://localhost:8470", "[SSL] wrong version number", "should TRAINYARD_URL start with http://?"),
         ],
     )
     def test_the_way_out_is_that_of_the_address(self, url, reason, way_out):
@@ -322,7 +324,7 @@ class TestWait:
 
     def test_has_a_limit(self, service):
         service.on("GET", "/v1/jobs/a1", job("a1"))
-        with pytest.raises(WaitTimeoutError, match="job a1 was not over after 0 seconds"):
+        with pytest.raises(WaitTimeoutError, match="job a1 has not ended after 0 seconds"):
             service.client().wait("a1", timeout=0)
 
 

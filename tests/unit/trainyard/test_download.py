@@ -130,20 +130,20 @@ def test_no_two_files_are_put_together(tmp_path, told):
 
 def test_a_damaged_one_is_told_and_not_kept(tmp_path):
     server = Server(weights=b"x" + WEIGHTS[1:])
-    with server.client() as client, pytest.raises(ServerError, match="a/weights arrived damaged"):
+    with server.client() as client, pytest.raises(ServerError, match="a/weights is damaged"):
         client.download("j1", tmp_path, checkpoint=CHECKPOINT)
     assert [p for p in tmp_path.rglob("*") if p.is_file()] == []
 
 
 def test_a_manifest_of_another_checkpoint_is_refused(tmp_path):
     other = CHECKPOINT.model_copy(update={"digest": "sha256:" + "0" * 64})
-    with Server().client() as client, pytest.raises(ServerError, match=r"manifest\.json arrived damaged"):
+    with Server().client() as client, pytest.raises(ServerError, match=r"manifest\.json is damaged"):
         client.download("j1", tmp_path, checkpoint=other)
 
 
 @pytest.mark.parametrize("name", ["../evil", "/etc/evil", "a/../../evil", "a\\..\\evil"])
 def test_no_name_leads_out_of_the_folder(tmp_path, name):
-    with Server(names=(name,)).client() as client, pytest.raises(ServerError, match="cannot be written"):
+    with Server(names=(name,)).client() as client, pytest.raises(ServerError, match="leads out of the folder"):
         client.download("j1", tmp_path / "inner")
     assert not list(tmp_path.rglob("*evil*"))
 

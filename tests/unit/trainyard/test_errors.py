@@ -9,7 +9,7 @@ from tests.unit.trainyard.fake_service import FakeService, error
 from trainyard.client import Client, InvalidRequestError, NotFoundError, PermissionDeniedError, SettingError
 
 SPEC = {"task": "script", "argv": ["train.py"]}
-REASON = "your token may not run code of its own; an administrator grants it with .*--may-run-code.*CODE_ROLES"
+REASON = "your token does not permit running code; an administrator grants this with .*--may-run-code.*CODE_ROLES"
 
 
 def test_an_invalid_request_names_all_of_its_fields() -> None:
@@ -50,7 +50,7 @@ class TestCodeThatTheTokenMayNotRun:
         (folder / "spec.yaml").write_text("task: script\nargv: [train.py]\n")
         done = run("submit", "spec.yaml")
         assert (done.exit_code, done.stdout) == (5, "")
-        assert done.stderr.startswith("error: your token may not run code of its own; an administrator grants it")
+        assert done.stderr.startswith("error: your token does not permit running code; an administrator grants this")
 
 
 def test_an_id_of_no_possible_shape_is_not_there_and_not_asked_for() -> None:
@@ -69,7 +69,7 @@ def test_an_id_of_no_possible_shape_is_not_there_and_not_asked_for() -> None:
 
 @pytest.mark.parametrize("url", ["foo", "ftp://x", "http://x:y"])
 def test_a_url_that_is_none_is_wrong_usage(url):
-    with pytest.raises(SettingError, match="look at TRAINYARD_URL"):
+    with pytest.raises(SettingError, match="check TRAINYARD_URL"):
         Client(url)
 
 
@@ -81,4 +81,4 @@ def test_and_so_on_the_command_line(monkeypatch, tmp_path):
     monkeypatch.setenv("TRAINYARD_URL", "foo")
     done = CliRunner().invoke(app, ["list"])
     assert (done.exit_code, done.stdout) == (2, "")
-    assert "look at TRAINYARD_URL" in done.stderr
+    assert "check TRAINYARD_URL" in done.stderr

@@ -11,7 +11,7 @@ import yaml
 
 from tests.unit.trainyard.fake_service import TIME, error, job, page
 from trainyard.client import NotFoundError, PermissionDeniedError
-from trainyard.client.packing import pack
+from trainyard.client.code_archive import pack
 from trainyard.contract.spec.templates import code_folder
 
 SCRIPT = {"task": "script", "argv": ["train.py", "--lr", "1"]}
@@ -127,7 +127,7 @@ class TestSubmitCommand:
         done = run("submit", str(folder / "spec.yaml"))
         assert (done.exit_code, done.stderr) == (
             2,
-            "code: 'out' is a link that leads out of the folder; leave it out with .trainyardignore\n",
+            "code: 'out' is a link that leads out of the folder; exclude it with .trainyardignore\n",
         )
 
 

@@ -6,7 +6,7 @@ from io import BytesIO
 
 import pytest
 
-from trainyard.client.packing import pack
+from trainyard.client.code_archive import pack
 from trainyard.contract.problems import SpecError
 
 
@@ -50,7 +50,7 @@ def test_the_ignore_file_is_heeded(tmp_path):
 
 def test_more_than_the_limit_names_the_largest(tmp_path):
     fill(tmp_path, small="x", large="x" * 3000, sub__larger="x" * 4000)
-    with pytest.raises(SpecError, match=r"code: .*The largest: sub/larger .*, large .*, small"):
+    with pytest.raises(SpecError, match=r"code: .*Largest files: sub/larger .*, large .*, small"):
         pack(tmp_path, limit=5000)
 
 

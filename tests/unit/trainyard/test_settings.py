@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from trainyard.client import TrainyardError
-from trainyard.client.settings import connection
+from trainyard.client.connection import connection
 from trainyard.contract.local_paths import admin_token_file, default_state_dir
 
 
@@ -49,11 +49,11 @@ class TestConnection:
 
     @pytest.mark.parametrize("url", ["127.0.0.1:8470", "ftp://host", "http://", "http://host:port", "nonsense"])
     def test_what_is_not_a_url_is_said_to_be_so(self, url):
-        with pytest.raises(TrainyardError, match="look at TRAINYARD_URL"):
+        with pytest.raises(TrainyardError, match="check TRAINYARD_URL"):
             connection(url)
 
     def test_a_token_that_cannot_be_sent(self):
-        with pytest.raises(TrainyardError, match="look at TRAINYARD_TOKEN"):
+        with pytest.raises(TrainyardError, match="check TRAINYARD_TOKEN"):
             connection(token="two\nlines")
 
 
@@ -68,7 +68,7 @@ class TestPasted:
         assert connection().token == "from-the-file"
 
     def test_a_blank_inside_a_token_is_refused(self):
-        with pytest.raises(TrainyardError, match="look at TRAINYARD_TOKEN"):
+        with pytest.raises(TrainyardError, match="check TRAINYARD_TOKEN"):
             connection(token="two words")
 
 

@@ -212,7 +212,7 @@ def test_a_cancel_of_a_finished_job(world: World) -> None:
     answer = world.client.post(f"/v1/jobs/{job}/cancel")
     assert answer.status_code == 409
     assert answer.json()["error"]["code"] == "job_finished"
-    assert answer.json()["error"]["message"] == f"job {job} has succeeded already; there is nothing to cancel"
+    assert answer.json()["error"]["message"] == f"job {job} has already succeeded; it cannot be cancelled"
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,8 @@ def test_a_job_is_paused_resumed_cancelled_and_tried_again(world: World, run: An
     assert json.loads(run("resume", job, "--json"))["desired"] == "run"
     run("cancel", job)
     world.tick()
-    assert "cancelled already" in run("pause", job, code=7)
-    assert "to be tried again from its beginning" in run("retry", job, "--from-scratch")
+    assert "already been cancelled" in run("pause", job, code=7)
+    assert "queued to run again from the beginning" in run("retry", job, "--from-scratch")
 
 
 def test_checkpoints_are_listed_downloaded_forked_and_deleted(world: World, run: Any, tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis.checks import CHECKS
 
-from service.api.app import create_app
 from service.api.dependencies import Services
 from service.core.clock import utc_now
 from service.core.settings import Settings
 from service.db.engine import Database
+from service.web.app import create_app
 from tests.support.seeds import Seeds, sow
 from tests.support.world import World
 

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from fastapi.testclient import TestClient
 
 from service.auth.sessions import csrf_of
-from service.db.access_models import WebSession
+from service.db.models import WebSession
 from tests.support.world import SPEC, World
 
 pytestmark = pytest.mark.databases("sqlite")
@@ -50,7 +50,7 @@ def test_a_wrong_token_makes_no_session(world: World, token: str) -> None:
     browser = world.new_client(None)
     answer = browser.post("/sign-in", data={"token": token}, headers=HERE, follow_redirects=False)
     assert answer.status_code == 401
-    assert "not known here" in answer.text
+    assert "Invalid or expired token" in answer.text
     assert "set-cookie" not in answer.headers
 
 

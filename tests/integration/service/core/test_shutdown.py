@@ -29,7 +29,7 @@ def test_a_sigterm_is_a_clean_stop(tmp_path: Path) -> None:
         _, said = service.communicate(timeout=60)
     finally:
         service.kill()
-    assert b"stopped; jobs that run go on" in said
+    assert b"stopped; running jobs continue" in said
     assert not (state / "url").exists()
     engine = sa.create_engine(f"sqlite:///{state / 'trainyard.sqlite'}")
     with engine.connect() as connection:

@@ -1,4 +1,4 @@
-"""Lists of jobs: filtered, in pages that no new job shifts."""
+"""Job lists: filters, and pages that are stable under inserts."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def listed(world: World, **params: Any) -> list[str]:
     return [job["id"] for job in answer.json()["data"]]
 
 
-def test_each_filter_and_all_together(world: World, jobs: list[str]) -> None:
+def test_filters_alone_and_combined(world: World, jobs: list[str]) -> None:
     world.client.post(f"/v1/jobs/{jobs[4]}/cancel")
     world.reconciler.run_once()
     odd = [jobs[3], jobs[1]]
@@ -40,7 +40,7 @@ def test_each_filter_and_all_together(world: World, jobs: list[str]) -> None:
     assert listed(world, created_by="nobody") == []
 
 
-def test_times_of_creation_are_from_and_until(world: World, jobs: list[str]) -> None:
+def test_creation_times_are_inclusive_from_exclusive_until(world: World, jobs: list[str]) -> None:
     moments = [world.job(job)["created_at"] for job in jobs]
     assert listed(world, created_after=moments[3]) == [jobs[4], jobs[3]]
     assert listed(world, created_before=moments[2]) == [jobs[1], jobs[0]]
@@ -66,7 +66,7 @@ def test_pages_do_not_shift_under_inserts(world: World, jobs: list[str]) -> None
 
 
 @pytest.mark.parametrize("value", ["%", "run_1", "run%", "' OR 1=1 --", "run 1'"])
-def test_no_filter_knows_wildcards(world: World, jobs: list[str], value: str) -> None:
+def test_filters_have_no_wildcards(world: World, jobs: list[str], value: str) -> None:
     assert listed(world, name=value) == []
     assert listed(world, **{"metadata[team]": value}) == []
     assert listed(world, **{f"metadata[{value}]": "nlp"}) == []

@@ -1,4 +1,4 @@
-"""Webhooks, to a real receiver on this machine through the administrator's allow-list."""
+"""Webhooks, delivered to a real receiver on this machine by way of the allow-list."""
 
 import base64
 import hashlib
@@ -41,7 +41,7 @@ def deliveries(world: World, webhook: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def test_each_change_of_status_is_told_signed_and_once(world: World, told: Receiver) -> None:
+def test_each_status_change_is_delivered_once_and_signed(world: World, told: Receiver) -> None:
     webhook = hook(world, told)
     job = world.submit(metadata={"team": "nlp", "api_token": "hush"})
     world.start(job).end("completed")
@@ -63,7 +63,7 @@ def test_each_change_of_status_is_told_signed_and_once(world: World, told: Recei
     assert webhook["secret"] not in world.client.get("/v1/webhooks").text
 
 
-def test_only_the_statuses_and_jobs_that_are_wanted(world: World, told: Receiver) -> None:
+def test_only_subscribed_statuses_and_jobs_are_delivered(world: World, told: Receiver) -> None:
     ada = world.new_user("user", "ada")
     own = {"url": f"http://127.0.0.1:{told.port}/own", "statuses": ["queued"]}
     every = {**own, "url": f"http://127.0.0.1:{told.port}/all", "jobs": "all"}
@@ -76,7 +76,7 @@ def test_only_the_statuses_and_jobs_that_are_wanted(world: World, told: Receiver
     assert sorted(message.path for message in told.messages) == ["/all", "/all", "/own"]
 
 
-def test_a_message_is_written_with_its_event_or_not_at_all(world: World, told: Receiver) -> None:
+def test_delivery_is_written_in_the_transaction_of_its_event(world: World, told: Receiver) -> None:
     webhook = hook(world, told)
     world.submit()
     before = len(deliveries(world, webhook))
@@ -86,7 +86,7 @@ def test_a_message_is_written_with_its_event_or_not_at_all(world: World, told: R
     assert len(deliveries(world, webhook)) == before
 
 
-def test_one_that_fails_is_sent_again_later_under_the_same_id(world: World, told: Receiver) -> None:
+def test_failed_delivery_is_retried_with_the_same_id(world: World, told: Receiver) -> None:
     webhook = hook(world, told, statuses=["queued"])
     world.submit()
     told.status = 503
@@ -104,7 +104,7 @@ def test_one_that_fails_is_sent_again_later_under_the_same_id(world: World, told
     assert first.headers["webhook-timestamp"] < second.headers["webhook-timestamp"]
 
 
-def test_it_is_given_up_in_the_end(world: World, told: Receiver) -> None:
+def test_failing_delivery_is_given_up_after_the_last_delay(world: World, told: Receiver) -> None:
     webhook = hook(world, told, statuses=["queued"])
     world.submit()
     told.status = 500
@@ -117,7 +117,7 @@ def test_it_is_given_up_in_the_end(world: World, told: Receiver) -> None:
     assert world.deliver_webhooks() == 0
 
 
-def test_a_service_that_dies_after_sending_sends_again(world: World, told: Receiver) -> None:
+def test_crash_after_sending_leads_to_a_second_delivery(world: World, told: Receiver) -> None:
     hook(world, told, statuses=["queued"])
     world.submit()
     world.fail_at("post.after-sending")
@@ -128,7 +128,7 @@ def test_a_service_that_dies_after_sending_sends_again(world: World, told: Recei
     assert len(told.messages) == 2
 
 
-def test_many_failures_over_an_hour_disable_it_and_a_test_that_arrives_enables_it(world: World, told: Receiver) -> None:
+def test_failures_disable_and_a_successful_test_enables(world: World, told: Receiver) -> None:
     webhook = hook(world, told, statuses=["queued"])
     told.status = 500
     for _ in range(20):
@@ -150,7 +150,7 @@ def test_many_failures_over_an_hour_disable_it_and_a_test_that_arrives_enables_i
     assert (shown["disabled_at"], shown["failures"]) == (None, 0)
 
 
-def test_one_slow_receiver_does_not_hold_up_another(world: World, told: Receiver) -> None:
+def test_slow_receiver_does_not_delay_another(world: World, told: Receiver) -> None:
     with receiver() as slow:
         allow(world, f"127.0.0.1:{told.port}", f"127.0.0.1:{slow.port}")
         slow.seconds = 30.0
@@ -164,7 +164,7 @@ def test_one_slow_receiver_does_not_hold_up_another(world: World, told: Receiver
     assert errors == [None, "no answer within 1 s"]
 
 
-def test_by_tls_under_the_name_and_not_under_another(world: World, tmp_path: Path) -> None:
+def test_tls_certificate_must_match_the_host_name(world: World, tmp_path: Path) -> None:
     certificate = self_signed(tmp_path, "hooks.example")
     trust = ssl.create_default_context(cafile=str(certificate[0]))
     with receiver(certificate) as told:
@@ -184,7 +184,7 @@ def test_by_tls_under_the_name_and_not_under_another(world: World, tmp_path: Pat
         assert [message.headers["host"] for message in told.messages] == [f"hooks.example:{told.port}"]
 
 
-def test_others_neither_see_nor_touch_it(world: World, told: Receiver) -> None:
+def test_other_users_neither_see_nor_change_a_webhook(world: World, told: Receiver) -> None:
     ada, bob, eve = world.new_user("user", "ada"), world.new_user("user", "bob"), world.new_user("viewer", "eve")
     body = {"url": f"http://127.0.0.1:{told.port}/"}
     webhook = ada.post("/v1/webhooks", json=body).json()["id"]
@@ -197,7 +197,7 @@ def test_others_neither_see_nor_touch_it(world: World, told: Receiver) -> None:
     assert ada.get(f"/v1/webhooks/{webhook}").status_code == 404
 
 
-def test_there_is_an_end_to_how_many_one_person_has(world: World, told: Receiver) -> None:
+def test_number_of_webhooks_per_user_is_limited(world: World, told: Receiver) -> None:
     for _ in range(20):
         hook(world, told)
     answer = world.client.post("/v1/webhooks", json={"url": f"http://127.0.0.1:{told.port}/"})

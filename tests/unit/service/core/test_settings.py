@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from service.__main__ import main
 from service.cluster.placement import Place
 from service.core.errors import ServiceError
 from service.core.settings import Settings, misspelled_variables
+from service.main import main
 from service.planner.script import preview
 from trainyard.contract.spec.resolve import resolve
 from trainyard.contract.spec.templates import fill_template

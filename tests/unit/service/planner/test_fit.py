@@ -2,8 +2,9 @@
 
 import pytest
 
+from service.core.setting_parsers import parse_gpu_memory
 from service.planner import builtin_models as builtin
-from service.planner.devices import GIB, Device, device_of, devices, parse_sizes
+from service.planner.devices import GIB, Device, device_of, devices
 from service.planner.fit import Question, automatic, needs, proposals, too_large
 from service.planner.host import share_of_machine
 from service.planner.trainable_parameters import adapt
@@ -162,10 +163,10 @@ class TestDevices:
         assert [gpu.type for gpu in devices(Resources(gpu_type="h100"), cluster, {})] == ["h100"]
 
     def test_the_setting(self):
-        assert parse_sizes("gtx1080=8, =24") == {"gtx1080": 8.0, "": 24.0}
+        assert parse_gpu_memory("gtx1080=8, =24") == {"gtx1080": 8.0, "": 24.0}
         for bad in ("a100", "a100=", "a100=big", "a100=0"):
             with pytest.raises(ValueError, match="is not <type>=<GiB>"):
-                parse_sizes(bad)
+                parse_gpu_memory(bad)
 
 
 def test_a_model_is_gone_through_once(monkeypatch):

@@ -19,8 +19,8 @@ def test_throughput_is_in_tokens_where_there_are_any() -> None:
 
 
 def test_ranks_have_a_frame_where_there_are_several() -> None:
-    assert "Time of each rank" in titles({"task": "regression", "gpus": 2}, [])
-    assert "Time of each rank" not in titles({"task": "regression", "gpus": 65}, [])
+    assert "Time per rank" in titles({"task": "regression", "gpus": 2}, [])
+    assert "Time per rank" not in titles({"task": "regression", "gpus": 65}, [])
 
 
 def test_every_other_metric_has_a_frame_of_its_own() -> None:

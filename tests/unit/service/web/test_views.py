@@ -37,7 +37,7 @@ def test_every_status_has_a_look_and_a_group() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({}, "Running on node1; its first step is not done yet."),
+        ({}, "Running on node1; no steps yet."),
         ({"spec": {"task": "script"}}, "Running on node1."),
         (
             {"progress": {"step": 1200, "total_steps": 4000, "eta_seconds": 75.0}},
@@ -68,7 +68,7 @@ def test_a_failure_names_the_rank_that_failed_first() -> None:
     assert views.broken(job(error=error)) == views.Broken(
         "Rank 3 failed first on node2", "ValueError: no", "Try yes.", "T"
     )
-    assert views.broken(job(error={"type": "E", "message": "m"})).where == "It failed"
+    assert views.broken(job(error={"type": "E", "message": "m"})).where == "Failed"
     assert views.broken(job()) == views.Broken()
 
 

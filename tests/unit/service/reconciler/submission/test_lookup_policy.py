@@ -8,7 +8,7 @@ from service.scheduler.base import SUBMITTER_MARGIN_SECONDS
 
 
 def test_a_question_is_under_way_for_as_long_as_its_submitter_may_live() -> None:
-    policy = lookup_policy("slurm", Settings(slurm_submit_seconds=20))
+    policy = lookup_policy("slurm", Settings(slurm_submit_timeout_seconds=20))
     assert policy.asking >= timedelta(seconds=20 + SUBMITTER_MARGIN_SECONDS)
 
 

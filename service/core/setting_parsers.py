@@ -1,0 +1,54 @@
+"""Parsers of settings that have a grammar of their own. Pure functions."""
+
+import re
+import shlex
+
+_SBATCH_OPTIONS = frozenset(
+    {
+        *("reservation", "licenses", "switches", "exclusive", "contiguous", "tmp", "nice", "prefer", "network"),
+        *("gres-flags", "hint", "core-spec", "thread-spec", "threads-per-core", "cpu-freq", "gpu-freq", "gpu-bind"),
+        *("comment", "wckey", "mcs-label", "acctg-freq", "profile", "bb", "container", "deadline", "begin"),
+        *("mail-type", "mail-user", "clusters", "oversubscribe", "spread-job", "use-min-nodes", "reboot"),
+    }
+)
+"""sbatch options that an administrator may set: those that neither the service nor a spec sets."""
+_SBATCH_VALUE = re.compile(r"[A-Za-z0-9_.:,=@/%+*-]{1,128}")
+
+
+def parse_gpu_memory(text: str) -> dict[str, float]:
+    """Parse the memory of GPU types, such as `gtx1080=8,mygpu=48,=24`.
+
+    Returns:
+        GiB by GPU type. The empty name stands for GPUs without a type.
+
+    Raises:
+        ValueError: a part is not `<type>=<GiB>`.
+    """
+    sizes: dict[str, float] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, equals, size = part.rpartition("=")
+        if not equals or not re.fullmatch(r"\d{1,4}(\.\d+)?", size.strip()) or float(size) <= 0:
+            raise ValueError(f"`{part}` is not <type>=<GiB>, such as a100=80; use =24 for GPUs without a type")
+        sizes[name.strip().lower()] = float(size)
+    return sizes
+
+
+def parse_sbatch_options(text: str) -> dict[str, str | bool]:
+    """Parse an administrator's sbatch options: `--reservation=ai --exclusive`.
+
+    Returns:
+        Values by option name, without dashes; True for an option without a value.
+
+    Raises:
+        ValueError: an option is not in the allow-list, or its value has characters that are unsafe in a batch script.
+    """
+    options: dict[str, str | bool] = {}
+    for word in shlex.split(text):
+        name, equals, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--") or name not in _SBATCH_OPTIONS:
+            allowed = ", ".join(f"--{option}" for option in sorted(_SBATCH_OPTIONS))
+            raise ValueError(f"`{word}` is not an allowed option; use any of: {allowed}")
+        if equals and not _SBATCH_VALUE.fullmatch(value):
+            raise ValueError(f"`--{name}`: the value may contain only letters, digits and _.:,=@/%+*-")
+        options[name] = value if equals else True
+    return options

@@ -1,0 +1,39 @@
+"""The tables, one module for each feature."""
+
+from service.db.models.auth import AuditEntry, Token, WebSession
+from service.db.models.base import Base
+from service.db.models.cluster import Cluster, Lease, StartEstimate
+from service.db.models.jobs import Attempt, Checkpoint, Event, Execution, IdempotencyKey, Job, JobLabel, Sweep
+from service.db.models.metrics import DownsampledPoint, DownsampleState, JobKey, MetricKey, Point
+from service.db.models.streaming import FeedCursor, FeedEntry, FeedSequence, LogChunk, LogStream
+from service.db.models.webhooks import Delivery, Webhook
+
+__all__ = [
+    "Attempt",
+    "AuditEntry",
+    "Base",
+    "Checkpoint",
+    "Cluster",
+    "Delivery",
+    "DownsampleState",
+    "DownsampledPoint",
+    "Event",
+    "Execution",
+    "FeedCursor",
+    "FeedEntry",
+    "FeedSequence",
+    "IdempotencyKey",
+    "Job",
+    "JobKey",
+    "JobLabel",
+    "Lease",
+    "LogChunk",
+    "LogStream",
+    "MetricKey",
+    "Point",
+    "StartEstimate",
+    "Sweep",
+    "Token",
+    "WebSession",
+    "Webhook",
+]

@@ -1,0 +1,60 @@
+"""Tables of the global feed and of rank logs."""
+
+from sqlalchemy import ForeignKey, Index, LargeBinary, String, UniqueConstraint
+from sqlalchemy.orm import Mapped, mapped_column
+
+from service.db.models.base import Base
+
+
+class FeedEntry(Base):
+    """A stretch of one job's sequence, in the order in which the stream of all jobs tells them."""
+
+    __tablename__ = "feed"
+
+    position: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    job_pk: Mapped[int] = mapped_column(ForeignKey("jobs.pk", ondelete="CASCADE"))
+    first: Mapped[int]
+    last: Mapped[int]
+
+
+class FeedSequence(Base):
+    """The newest number of the feed. Its row is locked by whoever adds to the feed, so that numbers appear in order."""
+
+    __tablename__ = "feed_sequences"
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    position: Mapped[int]
+
+
+class FeedCursor(Base):
+    """How far of a job's sequence is in the feed."""
+
+    __tablename__ = "feed_cursors"
+
+    job_pk: Mapped[int] = mapped_column(ForeignKey("jobs.pk", ondelete="CASCADE"), primary_key=True)
+    sequence: Mapped[int]
+
+
+class LogStream(Base):
+    """How much of one rank's log has arrived."""
+
+    __tablename__ = "log_streams"
+
+    attempt_id: Mapped[str] = mapped_column(ForeignKey("attempts.id", ondelete="CASCADE"), primary_key=True)
+    rank: Mapped[str] = mapped_column(String(16), primary_key=True)
+    size: Mapped[int] = mapped_column(default=0)
+
+
+class LogChunk(Base):
+    """Consecutive bytes of a log."""
+
+    __tablename__ = "log_chunks"
+    __table_args__ = (UniqueConstraint("attempt_id", "rank", "offset"), Index(None, "job_pk", "sequence"))
+
+    pk: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    job_pk: Mapped[int] = mapped_column(ForeignKey("jobs.pk", ondelete="CASCADE"))
+    attempt_id: Mapped[str] = mapped_column(ForeignKey("attempts.id", ondelete="CASCADE"))
+    rank: Mapped[str] = mapped_column(String(16))
+    offset: Mapped[int]
+    data: Mapped[bytes] = mapped_column(LargeBinary)
+    sequence: Mapped[int]

@@ -1,0 +1,50 @@
+"""Tables of webhooks and of their outbox."""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ForeignKey, Index, String, Text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from service.db.models.base import Base
+
+
+class Webhook(Base):
+    """An address that is told of changes of status."""
+
+    __tablename__ = "webhooks"
+    __table_args__ = (Index(None, "created_by"),)
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    url: Mapped[str] = mapped_column(Text)
+    secret: Mapped[str] = mapped_column(String(128))
+    """As it is: a signature cannot be made with a hash."""
+    statuses: Mapped[list[Any]]
+    jobs: Mapped[str] = mapped_column(String(8))
+    created_by: Mapped[str] = mapped_column(String(128))
+    created_at: Mapped[datetime]
+    disabled_at: Mapped[datetime | None]
+    failures: Mapped[int] = mapped_column(default=0)
+    """In a row."""
+    failing_since: Mapped[datetime | None]
+
+
+class Delivery(Base):
+    """One message to one webhook: written with the event that it tells, sent afterwards."""
+
+    __tablename__ = "deliveries"
+    __table_args__ = (Index(None, "next_at"), Index(None, "webhook_id", "id"))
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    webhook_id: Mapped[str] = mapped_column(ForeignKey("webhooks.id", ondelete="CASCADE"))
+    type: Mapped[str] = mapped_column(String(32))
+    job_id: Mapped[str | None] = mapped_column(String(40))
+    body: Mapped[str] = mapped_column(Text)
+    """What is signed and sent, to the byte."""
+    created_at: Mapped[datetime]
+    attempts: Mapped[int] = mapped_column(default=0)
+    next_at: Mapped[datetime | None]
+    """When it is to be sent; none once it has arrived or was given up."""
+    delivered_at: Mapped[datetime | None]
+    answer_status: Mapped[int | None]
+    error: Mapped[str | None] = mapped_column(String(256))

@@ -1,0 +1,226 @@
+"""The composition root: parses the command line, reads the settings and builds every part of the service."""
+
+import argparse
+import os
+import shutil
+import sys
+from functools import partial
+
+import structlog
+import uvicorn
+from pydantic import ValidationError
+from sqlalchemy.exc import SQLAlchemyError
+
+from service.api.connection_limits import protocol
+from service.api.dependencies import Services
+from service.auth.principals import ensure_admin_token, register_admin_token
+from service.core.clock import utc_now
+from service.core.errors import ServiceError
+from service.core.observability import configure_logging
+from service.core.periodic_task import PeriodicTask
+from service.core.private_files import restrict_permissions
+from service.core.settings import Settings, misspelled_variables
+from service.db.engine import Database
+from service.db.leader_lease import LeaderLease, lease_owner
+from service.db.migrate import current, head, upgrade
+from service.diagnostics.checks import examine, examine_slurm
+from service.maintenance import task as keeper
+from service.metrics.retention import cutoff, trim
+from service.reconciler.poll_loop import ChangeWatcher, ReconcileLoop
+from service.reconciler.reconciler import Reconciler
+from service.reconciler.submission.pool import HandOvers
+from service.reconciler.submission.prepare import Preparation
+from service.reconciler.submission.submitter import Submitter
+from service.scheduler.base import Scheduler
+from service.scheduler.launch_document import source_tree
+from service.scheduler.local.policy import visible_gpus
+from service.scheduler.local.scheduler import LocalScheduler
+from service.scheduler.slurm.batch_script import batch_script, is_plain_path
+from service.scheduler.slurm.scheduler import SlurmScheduler
+from service.server import BackgroundService, StartError, exclusive_lock, freeze_gc, run_server, tune_interpreter
+from service.web.app import create_app
+from service.webhooks import dispatcher as webhooks
+from service.webhooks.sender import Sender
+from trainyard.contract.local_paths import admin_token_file
+
+_CONCURRENT_SUBMISSIONS = max(2, min(4, os.cpu_count() or 1))
+"""Each submission starts an interpreter; more of them than cores would compete with the requests."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command and return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m service", description="The Trainyard service.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("serve", help="run the API and, unless TRAINYARD_RECONCILE is false, the reconciler")
+    commands.add_parser("migrate", help="upgrade the database to the schema of this release")
+    check = commands.add_parser("doctor", help="check the installation; prints one JSON object per finding")
+    check.add_argument("--scheduler", action="store_true", help="run only the check of the Slurm controller")
+    arguments = parser.parse_args(argv)
+    try:
+        settings = Settings()
+        configure_logging(settings.log_format)
+        for name, meant in misspelled_variables(os.environ):
+            structlog.get_logger("service").warning(f"{name} is not a setting and has no effect; did you mean {meant}?")
+        if arguments.command == "doctor":
+            return doctor(settings, scheduler_alone=arguments.scheduler)
+        return {"serve": serve, "migrate": migrate}[arguments.command](settings)
+    except ValidationError as error:
+        for problem in error.errors():
+            name = str(problem["loc"][0] if problem["loc"] else "").upper()
+            print(f"TRAINYARD_{name}: {problem['msg'].removeprefix('Value error, ')}", file=sys.stderr)
+        return 2
+    except SQLAlchemyError as error:
+        print(f"trainyard: cannot use the database: {str(error).splitlines()[0]}", file=sys.stderr)
+        return 1
+    except (ServiceError, StartError, OSError) as error:
+        print(f"trainyard: {error}", file=sys.stderr)
+        return 1
+
+
+def migrate(settings: Settings) -> int:
+    """Apply the missing migrations."""
+    settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    restrict_permissions(settings.state, settings.url)
+    upgrade(settings.url)
+    return 0
+
+
+def doctor(settings: Settings, *, scheduler_alone: bool = False) -> int:
+    """Print each finding of the diagnostics; return 1 if one is an error."""
+    failed = False
+    for finding in examine_slurm(settings) if scheduler_alone else examine(settings):
+        failed |= finding.state == "error"
+        print(finding.model_dump_json(), flush=True)
+    return int(failed)
+
+
+def serve(settings: Settings) -> int:
+    """Run the API, and the reconciler unless it is switched off, until a signal arrives."""
+    tune_interpreter()
+    settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    restrict_permissions(settings.state, settings.url)
+    settings.runs.mkdir(parents=True, exist_ok=True)
+    with exclusive_lock(settings.state / "lock"):
+        _prepare_schema(settings)
+        database = Database(settings.url)
+        services = Services(settings=settings, database=database, clock=utc_now)
+        _admin_token(services)
+        background = _background_services(services) if settings.reconcile else []
+        config = uvicorn.Config(
+            create_app(services),
+            host=settings.host,
+            port=settings.port,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            http=protocol(settings.max_connections),
+            ws="none",
+            timeout_graceful_shutdown=3,
+            h11_max_incomplete_event_size=64 * 1024,
+        )
+        freeze_gc()
+        try:
+            run_server(config, settings, background, end_streams=services.broadcaster.close)
+        finally:
+            database.dispose()
+    return 0
+
+
+def _prepare_schema(settings: Settings) -> None:
+    """Migrate the database, or on a replica of the API only check its schema.
+
+    Raises:
+        StartError: this is a replica, and the schema belongs to another release.
+    """
+    if settings.reconcile:
+        upgrade(settings.url)
+    elif (revision := current(settings.url)) != head():
+        raise StartError(
+            f"the database is at schema {revision or 'none'} but this release needs {head()}: "
+            "run python -m service migrate"
+        )
+
+
+def _admin_token(services: Services) -> None:
+    given = services.settings.admin_token_file
+    if given is not None:
+        register_admin_token(services.database, given, services.clock())
+    else:
+        ensure_admin_token(services.database, admin_token_file(services.state), services.clock())
+
+
+def _background_services(services: Services) -> list[BackgroundService]:
+    """Build what only the leader does, in the order in which it starts."""
+    loop = make_loop(services, make_scheduler(services))
+    services.notify_reconciler = loop.hint
+    housekeeper = keeper.MaintenanceTask(
+        services.database,
+        loop.lease,
+        services.settings,
+        services.clock,
+        services.audit_log.flush,
+        services.failpoint,
+    )
+    housekeeping = PeriodicTask("housekeeping", housekeeper.run_once, keeper.SECONDS)
+    services.notify_cleanup = housekeeping.hint
+    sender = Sender(services.settings.webhook_allowed_hosts, services.resolver)
+    messages = webhooks.WebhookDispatcher(services.database, loop.lease, services.clock, sender, services.failpoint)
+    post = PeriodicTask("webhooks", lambda: messages.run_once() > 0, webhooks.SECONDS)
+    services.notify_webhooks = post.hint
+    background: list[BackgroundService] = [loop, housekeeping, post]
+    if services.database.dialect == "postgresql":
+        watcher = ChangeWatcher(services.database, loop.hint)
+        background.append(PeriodicTask("change-watcher", watcher.run_once, ChangeWatcher.SECONDS))
+    return background
+
+
+def make_scheduler(services: Services) -> Scheduler:
+    """Build the adapter of the configured backend.
+
+    Raises:
+        StartError: Slurm's commands are missing, or the runs directory has a name that Slurm cannot use.
+    """
+    settings = services.settings
+    if settings.backend == "slurm":
+        missing = [
+            name for name in ("sbatch", "srun", "squeue", "sacct", "scancel", "sinfo") if shutil.which(name) is None
+        ]
+        if missing:
+            raise StartError(
+                f"TRAINYARD_BACKEND=slurm needs Slurm's client commands; missing on PATH: {', '.join(missing)}"
+            )
+        if not is_plain_path(settings.runs):
+            raise StartError(
+                f"TRAINYARD_RUNS_DIR={settings.runs}: on Slurm it may contain only letters, digits and _./+@=,-"
+            )
+        return SlurmScheduler(
+            poll_seconds=settings.slurm_poll_seconds,
+            submit_seconds=settings.slurm_submit_timeout_seconds,
+            count=services.metrics.command,
+        )
+    gpus = visible_gpus(os.environ, os.listdir("/dev")) if settings.known_accelerator == "cuda" else ()
+    return LocalScheduler(settings.state, settings.local_slots, utc_now, gpus=gpus)
+
+
+def make_loop(services: Services, scheduler: Scheduler) -> ReconcileLoop:
+    """Build the reconciler and the loop that runs it."""
+    slurm, settings = scheduler.name == "slurm", services.settings
+    batch = partial(batch_script, extra=settings.slurm_extra_options) if slurm else None
+    lease = LeaderLease(services.database, lease_owner(services.state))
+    preparation = Preparation(services, slurm=slurm, search_path=source_tree(), batch_script=batch)
+    # The local queue answers immediately; sbatch may hang for minutes.
+    hand_overs = HandOvers(threads=_CONCURRENT_SUBMISSIONS if slurm else 0)
+    submitter = Submitter(services, scheduler, lease, preparation, hand_overs)
+    slowest = settings.slurm_max_poll_seconds if slurm else settings.tick_seconds
+    reconciler = Reconciler(services, scheduler, submitter, lease)
+    loop = ReconcileLoop(reconciler, services.metrics, settings.tick_seconds, slowest)
+    hand_overs.done = loop.hint
+    loop.spare = partial(_trim_metrics, services)
+    return loop
+
+
+def _trim_metrics(services: Services) -> bool:
+    """Delete some raw points that are past their retention; return whether more remain."""
+    before = cutoff(services.clock(), services.settings.metrics_retention_days)
+    return before is not None and trim(services.database, before)

@@ -1,0 +1,26 @@
+"""The application that the service serves: the API, and the dashboard on top of it."""
+
+from functools import partial
+
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+
+from service.api.app import create_api
+from service.api.dependencies import Services
+from service.web import admin, cluster, compare, endpoints, submit
+from service.web.pages import Pages, wants_page
+
+
+def create_app(services: Services) -> FastAPI:
+    """Create the whole application on the given parts; nothing is started."""
+    pages = Pages()
+    app = create_api(services, partial(_error_page, pages))
+    app.state.pages = pages
+    for module in (endpoints, admin, cluster, compare, submit):
+        app.include_router(module.router)
+    return app
+
+
+def _error_page(pages: Pages, request: Request, status: int, message: str) -> Response | None:
+    """An error as a page for browsers; None for programs, which get JSON."""
+    return pages.problem(request, status, message) if wants_page(request) else None

@@ -1,0 +1,1 @@
+"""The handwritten asynchronous client. The synchronous client in `_sync` is generated from it."""

@@ -1,0 +1,90 @@
+"""Calls about API tokens, the audit log and webhooks."""
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from trainyard.client._async.transport import AsyncTransport
+from trainyard.client.request import JSON, Request, as_list, format_time, model, nothing, paged, segment, without_none
+from trainyard.contract.wire.access import (
+    AuditResource,
+    DeliveryResource,
+    NewTokenResource,
+    NewWebhookResource,
+    TokenResource,
+    WebhookResource,
+)
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def _create(path: str, kind: type[M], **body: Any) -> Request[M]:
+    """Return a request that is not repeated: if its response is lost, the secret in it is lost, too."""
+    return Request("POST", path, model(kind), headers=JSON, content=json.dumps(body).encode(), repeatable=False)
+
+
+def _webhook_path(webhook_id: str) -> str:
+    return f"/v1/webhooks/{segment(webhook_id, 'webhook')}"
+
+
+class AsyncAccessCalls(AsyncTransport):
+    """Calls about API tokens, the audit log and webhooks."""
+
+    async def create_token(
+        self, name: str, *, role: str = "user", expires_in_days: int | None = None, may_run_code: bool = False
+    ) -> NewTokenResource:
+        """Create an API token. Its secret, `token`, is returned only here. Administrators only."""
+        body = without_none(name=name, role=role, expires_in_days=expires_in_days, may_run_code=may_run_code)
+        return await self._send(_create("/v1/tokens", NewTokenResource, **body))
+
+    def tokens(self) -> AsyncIterator[TokenResource]:
+        """Iterate over all tokens, newest first, without their secrets."""
+        return self._pages(paged("/v1/tokens", TokenResource))
+
+    async def whoami(self) -> TokenResource:
+        """Return this client's own token."""
+        return await self._send(Request("GET", "/v1/tokens/self", model(TokenResource)))
+
+    async def revoke_token(self, token_id: str) -> None:
+        """Revoke a token; the next request with it is rejected. Administrators only."""
+        await self._send(Request("DELETE", f"/v1/tokens/{segment(token_id, 'token')}", nothing))
+
+    def audit(self, *, limit: int | None = None, **filters: str | datetime | None) -> AsyncIterator[AuditResource]:
+        """Iterate over the audit log, newest first.
+
+        Args:
+            limit: the number of entries over all pages; default: all.
+            filters: `actor`, `action`, `target`, `outcome`, `created_after`, `created_before`.
+        """
+        params = {name: format_time(value) for name, value in filters.items() if value is not None}
+        return self._pages(paged("/v1/audit", AuditResource, limit, **params))
+
+    async def create_webhook(
+        self, url: str, *, statuses: str | Sequence[str] = (), jobs: str = "own"
+    ) -> NewWebhookResource:
+        """Create a webhook for status changes. The `secret` that signs its messages is returned only here."""
+        request = _create("/v1/webhooks", NewWebhookResource, url=url, statuses=as_list(statuses), jobs=jobs)
+        return await self._send(request)
+
+    def webhooks(self) -> AsyncIterator[WebhookResource]:
+        """Iterate over your webhooks, or as an administrator over all, without their secrets."""
+        return self._pages(paged("/v1/webhooks", WebhookResource))
+
+    async def webhook(self, webhook_id: str) -> WebhookResource:
+        """Return one webhook, without its secret."""
+        return await self._send(Request("GET", _webhook_path(webhook_id), model(WebhookResource)))
+
+    async def delete_webhook(self, webhook_id: str) -> None:
+        """Delete a webhook and its pending deliveries."""
+        await self._send(Request("DELETE", _webhook_path(webhook_id), nothing))
+
+    async def test_webhook(self, webhook_id: str) -> DeliveryResource:
+        """Send a test message; `deliveries` shows the result."""
+        return await self._send(Request("POST", f"{_webhook_path(webhook_id)}/test", model(DeliveryResource)))
+
+    def deliveries(self, webhook_id: str) -> AsyncIterator[DeliveryResource]:
+        """Iterate over the webhook's past and pending deliveries, newest first."""
+        return self._pages(paged(f"{_webhook_path(webhook_id)}/deliveries", DeliveryResource))

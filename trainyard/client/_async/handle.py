@@ -1,0 +1,96 @@
+"""A handle of one job: its last known state, and the calls about it without its id."""
+
+from typing import TYPE_CHECKING, Any, Self
+
+from trainyard.client.request import LogChunk
+from trainyard.contract.wire.curves import CurveAxis
+from trainyard.contract.wire.files import CheckpointResource
+from trainyard.contract.wire.jobs import EventResource, JobResource
+
+if TYPE_CHECKING:
+    from trainyard.client._async.client import AsyncClient
+
+
+class AsyncJobHandle:
+    """What `AsyncClient.job`, `jobs`, `submit` and `fork` return. Every response that is the job updates `resource`."""
+
+    resource: JobResource
+    """The job as the service last returned it."""
+
+    def __init__(self, client: Any, resource: JobResource) -> None:
+        self._client: AsyncClient = client
+        self.resource = resource
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a field of the resource: `job.status`. A field named like a method is in `resource` only."""
+        if name == "resource":
+            raise AttributeError(name)
+        return getattr(self.resource, name)
+
+    def __repr__(self) -> str:
+        return f"<job {self.id}, {self.resource.status}>"
+
+    @property
+    def id(self) -> str:
+        """The job's id, as every command and route takes it."""
+        return self.resource.id
+
+    async def refresh(self) -> JobResource:
+        """Read the job from the service."""
+        return self._update((await self._client.job(self.id)).resource)
+
+    async def wait(self, timeout: float | None = None) -> Self:
+        """Return when the job has ended; see `AsyncClient.wait`."""
+        self._update(await self._client.wait(self.id, timeout))
+        return self
+
+    async def cancel(self) -> JobResource:
+        """Request cancellation; `wait` returns when the job has ended."""
+        return self._update(await self._client.cancel(self.id))
+
+    async def pause(self) -> JobResource:
+        """Pause the job: it writes a checkpoint and releases its allocation."""
+        return self._update(await self._client.pause(self.id))
+
+    async def resume(self) -> JobResource:
+        """Continue the paused job."""
+        return self._update(await self._client.resume(self.id))
+
+    async def retry(self, *, start: str = "checkpoint") -> JobResource:
+        """Run the failed or cancelled job again, from its last `checkpoint` or from `scratch`."""
+        return self._update(await self._client.retry(self.id, start=start))
+
+    async def metrics(
+        self,
+        keys: str | list[str] | tuple[str, ...] = (),
+        *,
+        from_step: int | None = None,
+        max_points: int | None = None,
+        x: CurveAxis = "step",
+    ) -> dict[str, list[Any]]:
+        """Return curves as columns, one row for each point, as `pandas.DataFrame` takes them."""
+        curves = await self._client.metrics(self.id, keys, from_step=from_step, max_points=max_points, x=x)
+        return curves.table()
+
+    async def logs(
+        self,
+        *,
+        rank: int | str = 0,
+        attempt: int | None = None,
+        tail: int | None = None,
+        offset: int | None = None,
+    ) -> LogChunk:
+        """Return a chunk of a log; see `AsyncClient.logs`."""
+        return await self._client.logs(self.id, rank=rank, attempt=attempt, tail=tail, offset=offset)
+
+    async def events(self, *, after: str | None = None) -> list[EventResource]:
+        """Return the job's events, oldest first."""
+        return [event async for event in self._client.events(self.id, after=after)]
+
+    async def checkpoints(self) -> list[CheckpointResource]:
+        """Return the complete checkpoints, oldest first."""
+        return await self._client.checkpoints(self.id)
+
+    def _update(self, resource: JobResource) -> JobResource:
+        self.resource = resource
+        return resource

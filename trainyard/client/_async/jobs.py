@@ -1,0 +1,207 @@
+"""Calls about jobs: submit, list, control, history and logs."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from trainyard.client._async.handle import AsyncJobHandle
+from trainyard.client._async.transport import AsyncTransport
+from trainyard.client.code_archive import pack
+from trainyard.client.errors import TrainyardError
+from trainyard.client.request import (
+    JSON,
+    LogChunk,
+    Request,
+    force_param,
+    format_time,
+    job_path,
+    model,
+    nothing,
+    paged,
+    unpaged,
+    without_none,
+)
+from trainyard.client.request import idempotency_key as new_key
+from trainyard.client.spec_body import Spec, plain_spec, spec_body
+from trainyard.contract.spec.training_spec import excluded_by
+from trainyard.contract.wire.jobs import AttemptResource, EventResource, JobResource, ProfileRequest, ScriptResource
+from trainyard.contract.wire.pages import Page
+
+
+class AsyncJobCalls(AsyncTransport):
+    """Calls about jobs."""
+
+    async def submit(
+        self,
+        spec: Spec,
+        *,
+        code: str | Path | None = None,
+        idempotency_key: str | None = None,
+        force: bool = False,
+    ) -> AsyncJobHandle:
+        """Submit a spec: a TrainingSpec, plain data, or YAML text. The same key and spec return the same job.
+
+        Args:
+            code: tasks `custom` and `script` only: the folder with your code; uploaded unless the service has it.
+            idempotency_key: your name for this submission; default: a new one.
+            force: submit even if the plan exceeds the GPUs' memory.
+        """
+        if code is not None:
+            spec = {**plain_spec(spec), "code": await self.upload(code)}
+        content, media_type = spec_body(spec)
+        headers = {"Idempotency-Key": new_key(idempotency_key), "Content-Type": media_type}
+        request = Request("POST", "/v1/jobs", model(JobResource), force_param(force), headers, content)
+        return AsyncJobHandle(self, await self._send(request))
+
+    async def upload(self, folder: str | Path) -> str:
+        """Upload a folder with your code, unless the service has it, and return its digest for the spec's `code`.
+
+        Raises:
+            SpecError: the folder cannot be packed.
+        """
+        archive = await asyncio.to_thread(pack, Path(folder))
+        path = f"/v1/code/{archive.digest}"
+        try:
+            await self._send(Request("HEAD", path, nothing))
+        except TrainyardError as error:
+            if error.status != 404:
+                raise
+            headers = {"Content-Type": "application/x-tar"}
+            await self._send(Request("PUT", path, nothing, headers=headers, content=archive.data))
+        return archive.digest
+
+    async def fork(
+        self, job_id: str, *, step: int | None = None, changes: Mapping[str, Any] | None = None, force: bool = False
+    ) -> AsyncJobHandle:
+        """Submit the job's spec again as a new job that starts from a checkpoint of this one.
+
+        Args:
+            step: the checkpoint's step; default: the newest checkpoint.
+            changes: top-level fields of the spec to replace; `steps` alone also removes `epochs`.
+            force: submit even if the plan exceeds the GPUs' memory.
+        """
+        source = (await self.job(job_id)).resource
+        origin = source.id if step is None else f"{source.id}:{step}"
+        changes = changes or {}
+        return await self.submit({**source.spec, "resume_from": origin, **excluded_by(changes), **changes}, force=force)
+
+    async def job(self, job_id: str) -> AsyncJobHandle:
+        """Return a handle of the job: its current state, and the calls about it."""
+        return AsyncJobHandle(self, await self._send(Request("GET", job_path(job_id), model(JobResource))))
+
+    def jobs(
+        self,
+        *,
+        status: str | Sequence[str] | None = None,
+        name: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        created_by: str | None = None,
+        created_after: datetime | str | None = None,
+        created_before: datetime | str | None = None,
+        sweep: str | None = None,
+        search: str | None = None,
+        order: str = "desc",
+        limit: int | None = None,
+    ) -> AsyncIterator[AsyncJobHandle]:
+        """Iterate over jobs, newest first; pages are fetched as they are needed.
+
+        Args:
+            status: one status, or several of which a job has any.
+            created_after: a time, or its text with a time zone, such as 2026-01-01T00:00:00Z.
+            limit: the number of jobs over all pages; default: all.
+        """
+        filters = {f"metadata[{key}]": value for key, value in (metadata or {}).items()}
+        times = {"created_after": created_after, "created_before": created_before}
+        filters |= {key: format_time(time) for key, time in times.items() if time is not None}
+        params = {
+            "status": status,
+            "name": name,
+            "created_by": created_by,
+            "order": order,
+            "sweep": sweep,
+            "search": search,
+        }
+        return self._handles(paged("/v1/jobs", JobResource, limit, **params, **filters))
+
+    async def _handles(self, request: Request[Page[JobResource]]) -> AsyncIterator[AsyncJobHandle]:
+        async for resource in self._pages(request):
+            yield AsyncJobHandle(self, resource)
+
+    async def _act(self, job_id: str, action: str, body: bytes | None = None) -> JobResource:
+        headers = JSON if body else {}
+        path = job_path(job_id, action)
+        return await self._send(Request("POST", path, model(JobResource), headers=headers, content=body))
+
+    async def cancel(self, job_id: str) -> JobResource:
+        """Request cancellation; `wait` returns when the job has ended."""
+        return await self._act(job_id, "cancel")
+
+    async def pause(self, job_id: str) -> JobResource:
+        """Pause the job: it writes a checkpoint and releases its allocation. `resume` continues it."""
+        return await self._act(job_id, "pause")
+
+    async def resume(self, job_id: str) -> JobResource:
+        """Continue a paused job from its last checkpoint."""
+        return await self._act(job_id, "resume")
+
+    async def retry(self, job_id: str, *, start: str = "checkpoint") -> JobResource:
+        """Run a failed or cancelled job again.
+
+        Args:
+            start: `checkpoint` for its last checkpoint, or `scratch`.
+        """
+        return await self._act(job_id, "retry", json.dumps({"from": start}).encode())
+
+    async def profile(self, job_id: str, *, steps: int = 3, ranks: Sequence[int] = (0,)) -> JobResource:
+        """Request a profiler trace of the next steps of a running job; the event `profile_written` has its path."""
+        body = ProfileRequest(steps=steps, ranks=tuple(ranks)).model_dump_json().encode()
+        return await self._act(job_id, "profile", body)
+
+    async def resolve(self, job_id: str, action: str, scheduler_id: str | None = None) -> JobResource:
+        """Settle a job that is lost or whose submission is ambiguous. Administrators only.
+
+        Args:
+            action: `adopt` with the scheduler's id of the job, `resubmit` or `give_up`.
+        """
+        body = json.dumps(without_none(action=action, scheduler_id=scheduler_id)).encode()
+        return await self._act(job_id, "resolve", body)
+
+    async def delete(self, job_id: str, *, only_checkpoints: bool = False) -> None:
+        """Delete a job that has ended, with its run directory; or only its checkpoints."""
+        params = {"only": "checkpoints"} if only_checkpoints else {}
+        await self._send(Request("DELETE", job_path(job_id), nothing, params))
+
+    def events(self, job_id: str, *, after: str | None = None) -> AsyncIterator[EventResource]:
+        """Iterate over the job's events, oldest first; `after` is the id of the last event that you have."""
+        return self._pages(paged(job_path(job_id, "events"), EventResource, after=after, order="asc"))
+
+    async def attempts(self, job_id: str) -> list[AttemptResource]:
+        """Return the job's attempts, oldest first."""
+        return await self._list(unpaged(job_path(job_id, "attempts"), AttemptResource))
+
+    async def logs(
+        self,
+        job_id: str,
+        *,
+        rank: int | str = 0,
+        attempt: int | None = None,
+        tail: int | None = None,
+        offset: int | None = None,
+    ) -> LogChunk:
+        """Return a chunk of the log of one rank, or of the launcher (`rank="launch"`).
+
+        Args:
+            attempt: number of the attempt; default: the newest.
+            tail: only that many lines from the end.
+            offset: only the bytes from this offset on.
+        """
+        params = without_none(rank=rank, attempt=attempt, tail=tail, offset=offset)
+        return await self._send(Request("GET", job_path(job_id, "logs"), LogChunk.from_response, params))
+
+    async def script(self, job_id: str, *, attempt: int | None = None) -> ScriptResource:
+        """Return the batch script that was submitted for an attempt; default: the newest."""
+        params = without_none(attempt=attempt)
+        return await self._send(Request("GET", job_path(job_id, "script"), model(ScriptResource), params))

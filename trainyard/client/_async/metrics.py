@@ -1,0 +1,89 @@
+"""Calls that read metrics."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from trainyard.client._async.transport import AsyncTransport
+from trainyard.client.request import Request, as_list, job_path, model, paged, without_none
+from trainyard.contract.wire.curves import ComparisonResource, CurveAxis, MetricsResource, PointResource
+
+Keys = str | Sequence[str]
+"""One key, or several."""
+
+POINTS_PAGE = 10_000
+ALL_POINTS = 1_000_000
+"""The most points of a curve that the service returns; by default it downsamples to far fewer."""
+
+
+def _curve_params(keys: Keys, from_step: int | None, max_points: int | None, x: CurveAxis) -> dict[str, Any]:
+    axis = None if x == "step" else x
+    return without_none(keys=as_list(keys), from_step=from_step, max_points=max_points or ALL_POINTS, x=axis)
+
+
+class AsyncMetricsCalls(AsyncTransport):
+    """Calls that read metrics."""
+
+    async def metrics(
+        self,
+        job_id: str,
+        keys: Keys = (),
+        *,
+        from_step: int | None = None,
+        max_points: int | None = None,
+        x: CurveAxis = "step",
+    ) -> MetricsResource:
+        """Return curves of one job, with all points unless `max_points` is given.
+
+        Args:
+            keys: metrics to read; default: all.
+            from_step: only the points from this step on.
+            max_points: downsample each curve to that many points.
+            x: a second x axis: `time` for seconds of training, `tokens` for tokens processed.
+        """
+        params = _curve_params(keys, from_step, max_points, x)
+        return await self._send(Request("GET", job_path(job_id, "metrics"), model(MetricsResource), params))
+
+    async def metrics_of(
+        self,
+        job_ids: Keys,
+        keys: Keys = (),
+        *,
+        from_step: int | None = None,
+        max_points: int = 2000,
+        x: CurveAxis = "step",
+    ) -> list[MetricsResource]:
+        """Return the curves of several jobs in the order of the ids, each downsampled to `max_points`."""
+        params = {"job": as_list(job_ids), **_curve_params(keys, from_step, max_points, x)}
+        return (await self._send(Request("GET", "/v1/metrics", model(ComparisonResource), params))).data
+
+    async def metrics_csv(
+        self,
+        job_id: str,
+        keys: Keys = (),
+        *,
+        from_step: int | None = None,
+        max_points: int | None = None,
+        x: CurveAxis = "step",
+    ) -> str:
+        """Return the same as CSV with the columns `key,step,value,time`, and `seconds` or `tokens`."""
+        params = {**_curve_params(keys, from_step, max_points, x), "format": "csv"}
+        return await self._send(Request("GET", job_path(job_id, "metrics"), lambda response: response.text, params))
+
+    async def metrics_csv_of(
+        self,
+        job_ids: Keys,
+        keys: Keys = (),
+        *,
+        from_step: int | None = None,
+        max_points: int = 2000,
+        x: CurveAxis = "step",
+    ) -> str:
+        """Return the curves of several jobs as CSV, with the column `job` before those of `metrics_csv`."""
+        params = {"job": as_list(job_ids), **_curve_params(keys, from_step, max_points, x), "format": "csv"}
+        return await self._send(Request("GET", "/v1/metrics", lambda response: response.text, params))
+
+    def points(self, job_id: str, keys: Keys = ()) -> AsyncIterator[PointResource]:
+        """Iterate over every stored point, by metric and step."""
+        request = paged(job_path(job_id, "points"), PointResource, keys=as_list(keys))
+        return self._pages(replace(request, params={**request.params, "limit": POINTS_PAGE}))

@@ -1,0 +1,101 @@
+"""Calls about plans, sweeps, templates and the service itself."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from trainyard.client._async.transport import AsyncTransport
+from trainyard.client.request import (
+    JSON,
+    Request,
+    force_param,
+    model,
+    paged,
+    segment,
+    unpaged,
+    without_none,
+)
+from trainyard.client.request import idempotency_key as new_key
+from trainyard.client.spec_body import Spec, json_body, plain_spec, spec_body
+from trainyard.contract.spec.templates import Template
+from trainyard.contract.wire.cluster import ClusterResource
+from trainyard.contract.wire.diagnostics import DiagnosticsReport
+from trainyard.contract.wire.files import UsageResource
+from trainyard.contract.wire.plans import AskResource, PlanResource
+from trainyard.contract.wire.sweeps import SweepDetail, SweepResource
+
+
+class AsyncServiceCalls(AsyncTransport):
+    """Calls about plans, sweeps, templates and the service itself."""
+
+    async def plan(self, spec: Spec, *, ask_scheduler: bool = False) -> PlanResource:
+        """Return what a spec will need: memory by strategy, disk, the batch script. Nothing is submitted.
+
+        Args:
+            ask_scheduler: also request a start estimate; while `ask` in the plan is waiting, `ask` reads it later.
+        """
+        content, media_type = spec_body(spec)
+        params = {"ask_scheduler": "true"} if ask_scheduler else {}
+        headers = {"Content-Type": media_type}
+        return await self._send(Request("POST", "/v1/plans", model(PlanResource), params, headers, content))
+
+    async def ask(self, ask_id: str) -> AskResource:
+        """Return the start estimate of a plan."""
+        return await self._send(Request("GET", f"/v1/asks/{segment(ask_id, 'ask')}", model(AskResource)))
+
+    async def submit_sweep(
+        self,
+        spec: Spec,
+        *,
+        grid: Mapping[str, Sequence[Any]] | None = None,
+        members: Sequence[Mapping[str, Any]] | None = None,
+        max_parallel: int | None = None,
+        name: str | None = None,
+        idempotency_key: str | None = None,
+        force: bool = False,
+    ) -> SweepDetail:
+        """Submit several variants of a spec: all of them, or none.
+
+        Args:
+            grid: fields and the values of each; every combination is a job.
+            members: instead of a grid, the changed fields of each job.
+            max_parallel: the number of members that may be in the scheduler at once; default: all.
+            force: submit even if the plan exceeds the GPUs' memory.
+        """
+        document = plain_spec(spec)
+        body = without_none(spec=document, grid=grid, members=members, max_parallel=max_parallel, name=name)
+        headers = {"Idempotency-Key": new_key(idempotency_key), **JSON}
+        params = force_param(force)
+        return await self._send(Request("POST", "/v1/sweeps", model(SweepDetail), params, headers, json_body(body)))
+
+    async def sweep(self, sweep_id: str) -> SweepDetail:
+        """Return one sweep with its members and their progress."""
+        return await self._send(Request("GET", f"/v1/sweeps/{segment(sweep_id, 'sweep')}", model(SweepDetail)))
+
+    def sweeps(self) -> AsyncIterator[SweepResource]:
+        """Iterate over all sweeps, newest first."""
+        return self._pages(paged("/v1/sweeps", SweepResource))
+
+    async def cancel_sweep(self, sweep_id: str) -> SweepDetail:
+        """Request cancellation of every member that has not ended."""
+        path = f"/v1/sweeps/{segment(sweep_id, 'sweep')}/cancel"
+        return await self._send(Request("POST", path, model(SweepDetail)))
+
+    async def templates(self) -> list[Template]:
+        """Return the presets."""
+        return await self._list(unpaged("/v1/templates", Template))
+
+    async def template(self, name: str) -> Template:
+        """Return one preset."""
+        return await self._send(Request("GET", f"/v1/templates/{segment(name, 'template')}", model(Template)))
+
+    async def cluster(self) -> ClusterResource:
+        """Return the service's newest snapshot of the cluster."""
+        return await self._send(Request("GET", "/v1/cluster", model(ClusterResource)))
+
+    async def usage(self) -> UsageResource:
+        """Return the disk use by user and in total, as last measured."""
+        return await self._send(Request("GET", "/v1/usage", model(UsageResource)))
+
+    async def doctor(self) -> DiagnosticsReport:
+        """Run the service's diagnostics and return their findings."""
+        return await self._send(Request("GET", "/v1/doctor", model(DiagnosticsReport)))

@@ -1,0 +1,14 @@
+# Generated from _async/client.py by tests/support/generate_sync_client.py; do not edit.
+"""The client: all calls over one connection pool."""
+
+from trainyard.client._sync.access import AccessCalls
+from trainyard.client._sync.files import FileCalls
+from trainyard.client._sync.jobs import JobCalls
+from trainyard.client._sync.metrics import MetricsCalls
+from trainyard.client._sync.service import ServiceCalls
+from trainyard.client._sync.streams import StreamCalls
+from trainyard.client._sync.transport import Transport
+
+
+class Client(JobCalls, StreamCalls, FileCalls, MetricsCalls, ServiceCalls, AccessCalls):
+    __doc__ = Transport.__doc__

@@ -1,0 +1,101 @@
+# Generated from _async/files.py by tests/support/generate_sync_client.py; do not edit.
+"""Calls about checkpoints, exports and artifacts, and their downloads."""
+
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx
+
+from trainyard.client._sync.transport import Transport
+from trainyard.client.download import MANIFEST, Download, Progress, atomic_file, digests_of, no_export, no_progress
+from trainyard.client.errors import connection_failed, error_of
+from trainyard.client.request import Request, file_path, job_path, model, nothing, segment, unpaged
+from trainyard.contract.wire.files import ArtifactResource, CheckpointResource, FileResource
+from trainyard.contract.wire.jobs import JobResource
+
+
+class FileCalls(Transport):
+    """Calls about the files of a job."""
+
+    def checkpoints(self, job_id: str) -> list[CheckpointResource]:
+        """Return the complete checkpoints, oldest first."""
+        return self._list(unpaged(job_path(job_id, "checkpoints"), CheckpointResource))
+
+    def checkpoint(self, job_id: str, checkpoint_id: str) -> CheckpointResource:
+        """Return one checkpoint. Its digest is the digest of its `manifest.json`."""
+        path = job_path(job_id, "checkpoints", segment(checkpoint_id, "checkpoint"))
+        return self._send(Request("GET", path, model(CheckpointResource)))
+
+    def delete_checkpoint(self, job_id: str, checkpoint_id: str) -> None:
+        """Delete one checkpoint. The newest one of a job that has not ended cannot be deleted."""
+        path = job_path(job_id, "checkpoints", segment(checkpoint_id, "checkpoint"))
+        self._send(Request("DELETE", path, nothing))
+
+    def files(self, job_id: str, folder: str = "export") -> list[FileResource]:
+        """Return the files of the `export`, or of `checkpoints/<id>`."""
+        return self._list(unpaged(job_path(job_id, *folder.split("/"), "files"), FileResource))
+
+    def artifacts(self, job_id: str) -> list[ArtifactResource]:
+        """Return the job's artifacts: traces and tables that it wrote beside its weights."""
+        return self._list(unpaged(job_path(job_id, "artifacts"), ArtifactResource))
+
+    def download(
+        self,
+        job_id: str,
+        to: str | Path,
+        *,
+        checkpoint: CheckpointResource | None = None,
+        progress: Progress = no_progress,
+    ) -> Path:
+        """Download the export or a checkpoint into a folder. A repeated call continues an interrupted download.
+
+        Args:
+            checkpoint: download this checkpoint and verify its digests; default: the export.
+            progress: called with a file's path, the number of its bytes on disk, and its size.
+        """
+        folder = f"checkpoints/{checkpoint.id}" if checkpoint else "export"
+        digests: dict[str, str] = {}
+        if checkpoint:
+            path = file_path(job_id, folder, MANIFEST)
+            manifest = self._send(Request("GET", path, lambda response: response.content))
+            digests = digests_of(manifest, checkpoint.digest)
+        files = self.files(job_id, folder)
+        if not (files or checkpoint):
+            raise no_export(self._send(Request("GET", job_path(job_id), model(JobResource))))
+        for file in files:
+            download = Download(file, Path(to), digests.get(file.path), progress)
+            self._fetch(file_path(job_id, folder, file.path), download)
+        return Path(to)
+
+    def download_artifact(self, job_id: str, path: str, to: str | Path) -> Path:
+        """Download one artifact to the file `to`, which appears only when it is complete."""
+        source = job_path(job_id, "artifacts", *map(quote, path.split("/")))
+        try:
+            with self._http.stream("GET", source) as response:
+                if not response.is_success:
+                    response.read()
+                    raise error_of(response)
+                with atomic_file(Path(to)) as file:
+                    for chunk in response.iter_bytes():
+                        file.write(chunk)
+        except httpx.HTTPError as error:
+            raise connection_failed(self.url, error) from error
+        return Path(to)
+
+    def _fetch(self, path: str, download: Download) -> None:
+        """Download one file, starting from the bytes that an earlier try has received."""
+        while not download.is_complete:
+            try:
+                with self._http.stream("GET", path, headers=download.start()) as response:
+                    if not response.is_success:
+                        response.read()
+                        raise error_of(response)
+                    with download.receive(response) as file:
+                        for chunk in response.iter_bytes():
+                            file.write(chunk)
+                            download.report_progress(file)
+            except httpx.HTTPError as error:
+                self._sleep(download.pause_after(connection_failed(self.url, error)))
+                continue
+            download.finish()
+            break

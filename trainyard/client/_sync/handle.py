@@ -1,0 +1,97 @@
+# Generated from _async/handle.py by tests/support/generate_sync_client.py; do not edit.
+"""A handle of one job: its last known state, and the calls about it without its id."""
+
+from typing import TYPE_CHECKING, Any, Self
+
+from trainyard.client.request import LogChunk
+from trainyard.contract.wire.curves import CurveAxis
+from trainyard.contract.wire.files import CheckpointResource
+from trainyard.contract.wire.jobs import EventResource, JobResource
+
+if TYPE_CHECKING:
+    from trainyard.client._sync.client import Client
+
+
+class JobHandle:
+    """What `Client.job`, `jobs`, `submit` and `fork` return. Every response that is the job updates `resource`."""
+
+    resource: JobResource
+    """The job as the service last returned it."""
+
+    def __init__(self, client: Any, resource: JobResource) -> None:
+        self._client: Client = client
+        self.resource = resource
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a field of the resource: `job.status`. A field named like a method is in `resource` only."""
+        if name == "resource":
+            raise AttributeError(name)
+        return getattr(self.resource, name)
+
+    def __repr__(self) -> str:
+        return f"<job {self.id}, {self.resource.status}>"
+
+    @property
+    def id(self) -> str:
+        """The job's id, as every command and route takes it."""
+        return self.resource.id
+
+    def refresh(self) -> JobResource:
+        """Read the job from the service."""
+        return self._update((self._client.job(self.id)).resource)
+
+    def wait(self, timeout: float | None = None) -> Self:
+        """Return when the job has ended; see `Client.wait`."""
+        self._update(self._client.wait(self.id, timeout))
+        return self
+
+    def cancel(self) -> JobResource:
+        """Request cancellation; `wait` returns when the job has ended."""
+        return self._update(self._client.cancel(self.id))
+
+    def pause(self) -> JobResource:
+        """Pause the job: it writes a checkpoint and releases its allocation."""
+        return self._update(self._client.pause(self.id))
+
+    def resume(self) -> JobResource:
+        """Continue the paused job."""
+        return self._update(self._client.resume(self.id))
+
+    def retry(self, *, start: str = "checkpoint") -> JobResource:
+        """Run the failed or cancelled job again, from its last `checkpoint` or from `scratch`."""
+        return self._update(self._client.retry(self.id, start=start))
+
+    def metrics(
+        self,
+        keys: str | list[str] | tuple[str, ...] = (),
+        *,
+        from_step: int | None = None,
+        max_points: int | None = None,
+        x: CurveAxis = "step",
+    ) -> dict[str, list[Any]]:
+        """Return curves as columns, one row for each point, as `pandas.DataFrame` takes them."""
+        curves = self._client.metrics(self.id, keys, from_step=from_step, max_points=max_points, x=x)
+        return curves.table()
+
+    def logs(
+        self,
+        *,
+        rank: int | str = 0,
+        attempt: int | None = None,
+        tail: int | None = None,
+        offset: int | None = None,
+    ) -> LogChunk:
+        """Return a chunk of a log; see `Client.logs`."""
+        return self._client.logs(self.id, rank=rank, attempt=attempt, tail=tail, offset=offset)
+
+    def events(self, *, after: str | None = None) -> list[EventResource]:
+        """Return the job's events, oldest first."""
+        return [event for event in self._client.events(self.id, after=after)]
+
+    def checkpoints(self) -> list[CheckpointResource]:
+        """Return the complete checkpoints, oldest first."""
+        return self._client.checkpoints(self.id)
+
+    def _update(self, resource: JobResource) -> JobResource:
+        self.resource = resource
+        return resource

@@ -1,0 +1,120 @@
+"""A reproducible archive of a folder of code: the same files give the same bytes."""
+
+import hashlib
+import io
+import os
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from trainyard.contract.problems import Problem, SpecError
+from trainyard.contract.spec.user_code import MAX_CODE_BYTES
+
+IGNORE_FILE = ".trainyardignore"
+
+_ALWAYS_IGNORED = (
+    *(".git", ".hg", ".svn", "__pycache__", "*.pyc", ".venv", "venv", "node_modules", ".DS_Store"),
+    *(".mypy_cache", ".pytest_cache", ".ruff_cache", ".ipynb_checkpoints", "*.egg-info", ".tox", ".idea", ".vscode"),
+)
+_LARGEST = 5
+
+
+@dataclass(frozen=True)
+class CodeArchive:
+    """An uncompressed tar of regular files, and its digest."""
+
+    data: bytes
+    digest: str
+
+
+def pack(folder: Path, *, limit: int = MAX_CODE_BYTES) -> CodeArchive:
+    """Archive a folder, without caches and the like, and without what its `.trainyardignore` excludes.
+
+    That file has one pattern on each line: `*.csv` and `data` match a name at any depth, `runs/old` a path from the
+    folder's root, and a trailing slash only folders; `#` starts a comment.
+
+    Raises:
+        SpecError: it is not a folder, is larger than `limit` bytes, or contains a link that leads out of it.
+    """
+    root = folder.expanduser().resolve()
+    if not root.is_dir():
+        raise _problem(f"{str(folder)!r} is not a folder")
+    files = sorted(_files(root, root, _patterns(root)))
+    sizes = {name: path.stat().st_size for name, path in files}
+    if sum(sizes.values()) > limit:
+        raise _too_large(folder, sizes, limit)
+    data = _tar(files)
+    if len(data) > limit:
+        raise _too_large(folder, sizes, limit)
+    return CodeArchive(data, f"sha256:{hashlib.sha256(data).hexdigest()}")
+
+
+def _tar(files: list[tuple[str, Path]]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name, path in files:
+            content = path.read_bytes()
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            entry.mode = 0o755 if os.access(path, os.X_OK) else 0o644
+            archive.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def _patterns(root: Path) -> list[str]:
+    file = root / IGNORE_FILE
+    lines = file.read_text().splitlines() if file.is_file() else []
+    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+
+
+def _files(root: Path, folder: Path, patterns: list[str]) -> Iterator[tuple[str, Path]]:
+    for entry in os.scandir(folder):
+        path = Path(entry.path)
+        name = path.relative_to(root).as_posix()
+        if _ignored(name, entry.is_dir(), patterns) or (path / "pyvenv.cfg").exists():
+            continue
+        if entry.is_symlink():
+            _check_link(root, path, name)
+        if entry.is_dir():
+            yield from _files(root, path, patterns)
+        elif entry.is_file():
+            yield name, path
+        else:
+            raise _problem(f"{name!r} is neither a file nor a folder; exclude it with {IGNORE_FILE}")
+
+
+def _ignored(name: str, folder: bool, patterns: list[str]) -> bool:
+    base = name.rpartition("/")[2]
+    if any(fnmatchcase(base, pattern) for pattern in _ALWAYS_IGNORED):
+        return True
+    for pattern in patterns:
+        bare = pattern.rstrip("/")
+        if pattern.endswith("/") and not folder:
+            continue
+        subject = name if "/" in bare else base
+        if fnmatchcase(subject, bare.lstrip("/")):
+            return True
+    return False
+
+
+def _check_link(root: Path, path: Path, name: str) -> None:
+    target = path.resolve()
+    if not target.is_relative_to(root):
+        raise _problem(f"{name!r} is a link that leads out of the folder; exclude it with {IGNORE_FILE}")
+    if target.is_dir():
+        raise _problem(f"{name!r} is a link to a folder, which is not supported; exclude it with {IGNORE_FILE}")
+
+
+def _too_large(folder: Path, sizes: dict[str, int], limit: int) -> SpecError:
+    largest = sorted(sizes, key=lambda name: -sizes[name])[:_LARGEST]
+    listing = ", ".join(f"{name} ({sizes[name] / 1e6:.1f} MB)" for name in largest)
+    return _problem(
+        f"{str(folder)!r} holds {sum(sizes.values()) / 1e6:.1f} MB, and an upload takes at most {limit / 1e6:.0f} MB; "
+        f"exclude other files than code with {IGNORE_FILE}. Largest files: {listing}"
+    )
+
+
+def _problem(message: str) -> SpecError:
+    return SpecError([Problem(param="code", message=message)])

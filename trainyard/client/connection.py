@@ -1,0 +1,86 @@
+"""URL and token of the service: from the arguments, the environment, or the state folder of a local service."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from trainyard.client.errors import SettingError
+from trainyard.contract.local_paths import (
+    DEFAULT_HOST,
+    DEFAULT_PORT,
+    admin_token_file,
+    default_state_dir,
+    is_loopback,
+    service_url_file,
+)
+
+
+@dataclass(frozen=True)
+class Connection:
+    """One service and one identity."""
+
+    url: str
+    token: str | None
+    local: bool
+    """The service is on this machine; proxy settings are ignored."""
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+
+
+def connection(url: str | None = None, token: str | None = None) -> Connection:
+    """Return the connection, with defaults from `TRAINYARD_URL` and `TRAINYARD_TOKEN`, or from the state folder of the
+    service on this machine, which holds its URL while it runs, and its admin token.
+
+    Raises:
+        SettingError: the URL is not one, or the token cannot be a header.
+    """
+    url = (_stripped(url, "TRAINYARD_URL") or _local_service()).rstrip("/")
+    local = _is_loopback(url)
+    token = _stripped(token, "TRAINYARD_TOKEN") or (_admin_token() if local else None)
+    if token and not (token.isascii() and token.isprintable() and " " not in token):
+        raise SettingError("the token contains invalid characters; check TRAINYARD_TOKEN")
+    return Connection(url, token, local)
+
+
+def _stripped(value: str | None, name: str) -> str:
+    """Return the argument or the environment variable, without the surrounding whitespace of a pasted line."""
+    return (value or "").strip() or os.environ.get(name, "").strip()
+
+
+def _is_loopback(url: str) -> bool:
+    """Return whether the URL is on this machine. The admin token is never sent to another machine."""
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise SettingError(f"{url!r} is not a URL ({error}); check TRAINYARD_URL") from None
+    if parsed.scheme not in {"http", "https"} or not parsed.host:
+        raise SettingError(f"{url!r} is not an http:// or https:// URL; check TRAINYARD_URL")
+    if parsed.path.rstrip("/").endswith("/v1"):
+        raise SettingError(f"{url!r} ends in /v1, which the client adds itself; check TRAINYARD_URL")
+    return is_loopback(parsed.host)
+
+
+def _local_service() -> str:
+    port = os.environ.get("TRAINYARD_PORT") or DEFAULT_PORT
+    return _read(service_url_file(_state_dir())) or f"http://{DEFAULT_HOST}:{port}"
+
+
+def _admin_token() -> str | None:
+    file = os.environ.get("TRAINYARD_ADMIN_TOKEN_FILE")
+    return _read(Path(file) if file else admin_token_file(_state_dir()))
+
+
+def _state_dir() -> Path:
+    folder = os.environ.get("TRAINYARD_STATE_DIR")
+    return Path(folder).expanduser() if folder else default_state_dir()
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text().strip() or None
+    except (OSError, UnicodeDecodeError):
+        return None
