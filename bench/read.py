@@ -65,7 +65,7 @@ def _one(name: str, folder: Path, url: str, points: int, reads: int) -> bool:
     finally:
         service.stop()
         database.dispose()
-    print(f"{name}: {points:,} points in after {filled:.1f} s, thinned after {settled:.1f} s")
+    print(f"{name}: {points:,} points in after {filled:.1f} s, downsampled after {settled:.1f} s")
     for what, times in (("the whole", whole), ("a window", zoomed)):
         print(f"  {what:10} to {MOST}: median {median(times) * 1e3:6.0f} ms   p95 {_p95(times) * 1e3:6.0f} ms")
     print(f"  the whole costs the service {spent * 1e3:.0f} ms of a processor")
