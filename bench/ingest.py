@@ -1,10 +1,10 @@
 """`python -m bench.ingest`: points stored per second on SQLite and Postgres, compared with MLflow and with a floor.
 
 Eight writers, each a process, send batches of 1000 and of 10 points; every tenth batch is sent twice. In turn they
-write to Trainyard over HTTP (downsampling runs at the same time), to MLflow's tracking server over HTTP
-on the same kind of database, and into the same table without any service, which is the floor: one writer on SQLite,
-which allows one at a time anyway, eight on Postgres. Commits reach the disk everywhere (SQLite: synchronous=FULL for ours,
-MLflow's own setting for it). Only stored points count, not those sent twice.
+write to Trainyard over HTTP (downsampling runs at the same time), to MLflow's tracking server over HTTP on the same
+kind of database, and into the same table without any service, which is the floor: one writer on SQLite, which allows
+one at a time anyway, eight on Postgres. Commits reach the disk everywhere (SQLite: synchronous=FULL for ours, MLflow's
+own setting for it). Only stored points count, not those sent twice.
 
 The floor does less than the service: it knows the keys of jobs and metrics, numbers no batches, and does not count new
 points. Each rate is printed with the CPU time of all participants (writers, service, Postgres). On a shared machine CPU
@@ -92,13 +92,13 @@ def _compare(folder: Path, database: str, size: int, server: PostgresServer, opt
     print(f"  trainyard        {ours}")
     floor = _floor(_url(database, folder / "floor.sqlite", server), size, options.seconds, server)
     print(f"  floor            {floor}")
-    share = f"{ours.points / floor.points:.2f} of the floor by the clock, {floor.processor / ours.processor:.2f} by CPU time"
-    print(f"                   trainyard is {share}")
+    by_clock, by_cpu = ours.points / floor.points, floor.processor / ours.processor
+    print(f"                   trainyard is {by_clock:.2f} of the floor by the clock, {by_cpu:.2f} by CPU time")
     if Path(options.mlflow).exists():
         peer = _peer(folder / "peer", _url(database, folder / "peer.sqlite", server), size, options, server)
         print(f"  mlflow           {peer}")
-        times = f"{ours.points / peer.points:.1f} times MLflow by the clock, {peer.processor / ours.processor:.1f} by CPU time"
-        print(f"                   trainyard is {times}")
+        by_clock, by_cpu = ours.points / peer.points, peer.processor / ours.processor
+        print(f"                   trainyard is {by_clock:.1f} times MLflow by the clock, {by_cpu:.1f} by CPU time")
         return ours.points >= MIN_RATIO.get(size, 0.0) * peer.points
     else:
         print(f"  mlflow           not measured: {options.mlflow} does not exist")

@@ -3,7 +3,8 @@ memory per client, and a restart of the service.
 
 Clients follow jobs (50 a job by default) while each job gets two events a second, each a batch of one point with the
 time at which it was sent. Half way through the service is killed and started again on the same database: every
-client comes back with the last id it received. At the end each client must have received each event of its job exactly once.
+client reconnects with the last id it received. At the end each client must have received each event of its job
+exactly once.
 """
 
 import argparse
