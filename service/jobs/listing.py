@@ -1,16 +1,26 @@
-"""Pages of jobs that match a filter. Every filter has an index that ends with the id, by which pages are ordered."""
+"""Reads of jobs: one, or a page that matches a filter.
+
+Every filter has an index that ends with the id, by which pages are ordered.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import InstrumentedAttribute, Session, aliased
 
 from service.core.ids import first_job_id
+from service.db.engine import Database
 from service.db.models import Job, JobLabel
 from service.db.paging import PageRequest, fetch_page
+from service.jobs.repository import JobRepository
+from service.jobs.schemas import job_resource, page_of
+from trainyard.contract.layout import RunLayout
+from trainyard.contract.wire.jobs import JobResource
+from trainyard.contract.wire.pages import Page
 
 MAX_LABELS = 16
 """The most labels that a spec may have."""
@@ -32,6 +42,30 @@ class JobFilter:
     """Exclusive."""
     sweep: str | None = None
     """A sweep id."""
+
+
+def read_job(database: Database, job_id: str, runs: Path, now: datetime) -> JobResource:
+    """Return a job with its current attempt. Raises NotFoundError."""
+    with database.read() as session:
+        repository = JobRepository(session, now)
+        job = repository.get(job_id)
+        attempt = repository.current_attempts([job]).get(job.id)
+    return job_resource(job, attempt, RunLayout(runs / job.id), now)
+
+
+def read_page(
+    database: Database, page: PageRequest, job_filter: JobFilter, runs: Path, now: datetime
+) -> Page[JobResource]:
+    """Return one page of the jobs that match the filter, with their current attempts."""
+    with database.read() as session:
+        jobs, has_more = list_page(session, page, job_filter)
+        attempts = JobRepository(session, now).current_attempts(jobs)
+    return page_of(
+        jobs,
+        has_more,
+        lambda job: job_resource(job, attempts.get(job.id), RunLayout(runs / job.id), now),
+        lambda job: job.id,
+    )
 
 
 def list_page(session: Session, page: PageRequest, job_filter: JobFilter) -> tuple[list[Job], bool]:
@@ -69,11 +103,10 @@ def _query(job_filter: JobFilter, postgres: bool) -> tuple[sa.Select[Any], Instr
         query = query.join(status, status.id == Job.id)
     if job_filter.statuses:
         query = query.where(status.status.in_(job_filter.statuses))
-    key = Job.id
-    for name, value in job_filter.metadata.items():
-        label = aliased(JobLabel)
+    labels = [aliased(JobLabel) for _ in job_filter.metadata]
+    for label, (name, value) in zip(labels, job_filter.metadata.items(), strict=True):
         query = query.join(label, sa.and_(label.job_id == Job.id, label.key == name, label.value == value))
-        key = label.job_id
+    key = labels[0].job_id if labels else Job.id
     if job_filter.search is not None:
         in_name = Job.name.icontains(job_filter.search, autoescape=True)
         query = query.where(sa.or_(in_name, Job.id == job_filter.search))

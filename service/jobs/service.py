@@ -17,9 +17,9 @@ from service.db.models import Attempt, Job
 from service.jobs.quota import UserQuotas, check_queue_quota
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import job_resource
-from service.scheduler.launch_plan import forbidden_variables
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.problems import SpecError
+from trainyard.contract.spec.environment import forbidden_variables
 from trainyard.contract.spec.resolve import resolve
 from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec, parse_spec
@@ -72,7 +72,7 @@ def locked_job(
 def require_change(principal: Principal, job: Job | None = None) -> None:
     """Raises PermissionDeniedError: viewers may only read, and users may change only their own jobs."""
     if principal.role == "viewer":
-        raise PermissionDeniedError("a token with the role viewer can only read")
+        raise PermissionDeniedError("a viewer can only read")
     if principal.role == "user" and job is not None and job.created_by != principal.name:
         raise PermissionDeniedError(f"job {job.id} belongs to {job.created_by}")
 

@@ -7,10 +7,9 @@ from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
 from service.api.dependencies import NowDep, Services, ServicesDep
-from service.api.routes import jobs
 from service.api.routes.cluster import get_cluster
 from service.db.paging import PageRequest
-from service.jobs.listing import JobFilter
+from service.jobs.listing import JobFilter, read_page
 from service.web import clustering
 from service.web.endpoints import PagesDep, VisitorDep
 from trainyard.contract.wire.jobs import JobResource
@@ -52,7 +51,8 @@ def busy(services: Services, now: datetime) -> list[JobResource]:
     after = None
     for _ in range(_MOST_PAGES):
         wanted = JobFilter(statuses=(*clustering.HOLDING, *clustering.WAITING))
-        page = jobs.jobs_page(services, PageRequest(limit=_PAGE, after=after), wanted, now)
+        request = PageRequest(limit=_PAGE, after=after)
+        page = read_page(services.database, request, wanted, services.settings.runs, now)
         found += page.data
         if not page.has_more:
             break

@@ -8,10 +8,9 @@ from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
 from service.api.dependencies import NowDep, Services, ServicesDep
-from service.api.routes import jobs
 from service.core.errors import NotFoundError
 from service.db.paging import PageRequest
-from service.jobs.listing import JobFilter
+from service.jobs.listing import JobFilter, read_job, read_page
 from service.metrics.queries import CurveQuery, read_curves
 from service.sweeps import service as sweeps
 from service.web import sketch, views
@@ -80,7 +79,7 @@ def named_jobs(
     found, missing = [], []
     for job_id in ids:
         try:
-            found.append(jobs.get(services, visitor.user, now, job_id))
+            found.append(read_job(services.database, job_id, services.settings.runs, now))
         except NotFoundError:
             missing.append(job_id)
     return found, missing
@@ -88,7 +87,8 @@ def named_jobs(
 
 def members(services: Services, sweep: SweepDetail, now: datetime) -> list[JobResource]:
     """The jobs of a sweep, in the order of its members."""
-    page = jobs.jobs_page(services, PageRequest(limit=MOST_MEMBERS), JobFilter(sweep=sweep.id), now)
+    request = PageRequest(limit=MOST_MEMBERS)
+    page = read_page(services.database, request, JobFilter(sweep=sweep.id), services.settings.runs, now)
     by_id = {job.id: job for job in page.data}
     return [by_id[member.job_id] for member in sweep.members if member.job_id in by_id]
 

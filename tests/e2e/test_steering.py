@@ -26,7 +26,7 @@ def test_pause_resume_and_retry_do_not_change_the_losses(client: Client, pace: P
     assert paused.attempt is not None
     assert not processes_of(paused.attempt.id), "its place is given back"
     assert (paused.last_checkpoint_step or 0) >= 7
-    assert paused.status_message == f"paused after step {paused.last_checkpoint_step}; its allocation is given back"
+    assert paused.status_message == f"Paused after step {paused.last_checkpoint_step}. The allocation was released."
     client.resume(job.id)
     wait_for_step(client, job.id, (paused.last_checkpoint_step or 0) + 7)
     client.cancel(job.id)

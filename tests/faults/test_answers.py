@@ -10,7 +10,7 @@ import pytest
 from service.core.errors import UnavailableError
 from service.core.failpoints import no_failpoint
 from service.reconciler.submission.pool import HandOvers
-from service.scheduler.base import Accepted, Ambiguous, Known, LaunchPlan, Postponed, Rejected, SubmitOutcome
+from service.scheduler.base import Accepted, Ambiguous, LaunchPlan, Postponed, Rejected, SubmitOutcome, SubmittedJob
 from tests.support.world import FakeScheduler, World
 
 
@@ -20,11 +20,11 @@ class Crowded(FakeScheduler):
     world: World
     job: str
 
-    def find(self, tag: str, folder: Path, beside: Sequence[str] = ()) -> list[str]:
+    def find(self, tag: str, folder: Path, also: Sequence[str] = ()) -> list[str]:
         assert self.world.worker(self.job).claim("nonce-of-the-second", "18").status_code == 200
         return ["17", "18"]
 
-    def cancel(self, known: Known) -> None:
+    def cancel(self, known: SubmittedJob) -> None:
         self.cancelled.append(known.scheduler_id)
 
 
@@ -65,7 +65,7 @@ def test_one_empty_search_does_not_resolve_a_second_ambiguous_submission(world: 
 def test_refusals_are_not_forgotten_while_the_database_is_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.scheduler.name = "slurm"
     jobs = [world.submit() for _ in range(2)]
-    world.scheduler.outcome = Rejected("Slurm refuses it")
+    world.scheduler.outcome = Rejected("Slurm refused the job")
     record = type(world.reconciler._submitter)._record
 
     def away(*_args: object, **_more: object) -> None:
@@ -181,7 +181,7 @@ class Slow(FakeScheduler):
         assert self.world.worker(self.job).claim("nonce-of-the-first", "17").status_code == 200
         return Accepted("18")
 
-    def cancel(self, known: Known) -> None:
+    def cancel(self, known: SubmittedJob) -> None:
         self.cancelled.append(known.scheduler_id)
 
 

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from service.db.models import Job
-from service.reconciler import spool_ingest as drain
-from service.reconciler.run_dir import read_regular
+from service.reconciler import spool_ingest
+from service.reconciler.run_dir import read_regular_file
 from tests.support.world import World
 from trainyard.contract.wire.reports import MAX_LOG_CHUNK, MetricsBatch, Point, Progress
 from trainyard.contract.wire.spool import format_record
 
-BROKEN = "an error in the service (SpecError) holds it up; it is tried again, the log says more"
+BROKEN = "Internal error (SpecError). The service retries; its log has the details."
 
 
 def test_an_error_in_one_job_does_not_stop_the_others(world: World) -> None:
@@ -91,7 +91,7 @@ def test_a_log_that_was_closed_to_the_service_is_done_without(world: World, monk
     job = world.submit()
     worker = world.start(job)
     (world.folder(job).logs / "rank-0.log").write_text("said")
-    monkeypatch.setattr(drain, "read_regular", closed)
+    monkeypatch.setattr(spool_ingest, "read_regular_file", closed)
     worker.end("completed")
     world.tick()
     assert world.status(job) == "succeeded"
@@ -101,6 +101,7 @@ def test_of_an_unsent_log_only_the_stored_part_is_read(world: World, monkeypatch
     """The tick waits for it, with all other jobs; a file's length costs who wrote it nothing."""
     limit = 2 * MAX_LOG_CHUNK
     world.services.settings = world.settings.model_copy(update={"log_limit": limit})
+    world.reconciler = world.new_reconciler("one")
     job = world.submit()
     worker = world.start(job)
     worker.log("0", 0, b"begun\n")
@@ -112,12 +113,12 @@ def test_of_an_unsent_log_only_the_stored_part_is_read(world: World, monkeypatch
     read: list[int] = []
 
     def counting(path: Path, offset: int, size: int) -> bytes:
-        data = read_regular(path, offset, size)
+        data = read_regular_file(path, offset, size)
         if path.suffix == ".log":
             read.append(len(data))
         return data
 
-    monkeypatch.setattr(drain, "read_regular", counting)
+    monkeypatch.setattr(spool_ingest, "read_regular_file", counting)
     worker.end("completed")
     world.tick()
     assert world.status(job) == "succeeded"

@@ -5,7 +5,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from service.reconciler.decide import UNLISTED
+from service.reconciler.decide import MSG_NOT_IN_QUEUE
 from tests.slurm.conftest import slurm_service
 from tests.slurm.specs import long_run
 from tests.support.live import wait_for_status, wait_for_step
@@ -123,6 +123,6 @@ def test_while_slurm_does_not_list_it(slurm: SlurmLab, tmp_path: Path, monkeypat
         job = client.submit(long_run())
         wait_for_step(client, job.id, 3)
         hidden.touch()
-        wait_until(lambda: UNLISTED in client.job(job.id).status_message, 30, "Slurm's ignorance to be noticed")
+        wait_until(lambda: MSG_NOT_IN_QUEUE in client.job(job.id).status_message, 30, "Slurm's ignorance to be noticed")
         assert client.job(job.id).status == "running"
         cancel_and_check(client, job.id, service, slurm)

@@ -43,7 +43,7 @@ def test_a_job_is_given_the_gpus_that_it_requests(slurm: SlurmLab, tmp_path: Pat
         spec=spec,
     )
     root = Path(__file__).parents[2]
-    plan = plan_launch(document, folder=folder, allowed_environment={"PATH": os.environ["PATH"]}, search_path=[root])
+    plan = plan_launch(document, folder=folder, inherited={"PATH": os.environ["PATH"]}, search_path=[root])
     script = batch_script(document, plan)
     outcome = SlurmScheduler(target="tests.support.jobs:environment").submit(replace(plan, script=script))
     assert isinstance(outcome, Accepted)

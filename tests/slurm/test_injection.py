@@ -50,8 +50,8 @@ def test_never_reaches_a_script_even_past_acceptance(slurm: SlurmLab, tmp_path: 
         resources = spec.resources.model_copy(update={field: hostile(tmp_path / "pwned")})
         document = _document(spec.model_copy(update={"resources": resources}))
         document = document.model_copy(update={"accelerator": "cuda"})
-        plan = plan_launch(document, folder=tmp_path, allowed_environment={})
-        with pytest.raises(ValueError, match="may not stand in a batch script"):
+        plan = plan_launch(document, folder=tmp_path, inherited={})
+        with pytest.raises(ValueError, match="may not appear in a batch script"):
             batch_script(document, plan)
     assert not (tmp_path / "pwned").exists()
 
@@ -59,8 +59,8 @@ def test_never_reaches_a_script_even_past_acceptance(slurm: SlurmLab, tmp_path: 
 def test_a_tag_with_it_runs_nothing(slurm: SlurmLab, tmp_path: Path) -> None:
     spec = parse_spec(parity(gpus=1, strategy="single", resources__gpus_per_node=1))
     document = _document(spec).model_copy(update={"tag": hostile(tmp_path / "pwned")})
-    plan = plan_launch(document, folder=tmp_path, allowed_environment={})
-    with pytest.raises(ValueError, match="may not stand in a batch script"):
+    plan = plan_launch(document, folder=tmp_path, inherited={})
+    with pytest.raises(ValueError, match="may not appear in a batch script"):
         batch_script(document, plan)
 
 
@@ -115,5 +115,5 @@ def _submit(scheduler: SlurmScheduler, document: LaunchDocument, folder: Path) -
     folder.mkdir()
     root = Path(__file__).parents[2]
     allowed = {"PATH": os.environ["PATH"], "MY_FLAG": 'a "quoted" $(value)'}
-    plan = plan_launch(document, folder=folder, allowed_environment=allowed, search_path=[root])
+    plan = plan_launch(document, folder=folder, inherited=allowed, search_path=[root])
     return scheduler.submit(replace(plan, script=batch_script(document, plan)))

@@ -76,4 +76,4 @@ def test_a_rejection_has_slurms_message_and_a_suggested_fix(slurm: SlurmLab, tmp
         done = wait_for_status(client, job.id, "failed", "succeeded", seconds=30)
         assert (done.status, done.status_reason) == ("failed", "rejected")
         assert "invalid partition specified: nowhere" in done.status_message
-        assert "change resources.partition" in done.status_message
+        assert "Change resources.partition" in done.status_message

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from service.scheduler.base import Known, Observation
+from service.scheduler.base import Observation, SubmittedJob
 from service.scheduler.slurm.scheduler import SlurmScheduler
 from tests.slurm.conftest import slurm_service
 from tests.slurm.specs import parity
@@ -19,12 +19,12 @@ pytestmark = pytest.mark.slurm
 _FULL = ("-N2", "--exclusive", "--time=30")
 
 
-def sbatch(slurm: SlurmLab, name: str, *options: str) -> Known:
+def sbatch(slurm: SlurmLab, name: str, *options: str) -> SubmittedJob:
     arguments = ["sbatch", "--parsable", "--output=/dev/null", "-p", "gpu", "-J", name, *options, "--wrap", "sleep 300"]
-    return Known(name, slurm.run(*arguments).strip(), Path("/nowhere"))
+    return SubmittedJob(name, slurm.run(*arguments).strip(), Path("/nowhere"))
 
 
-def wait_for_message(known: Known, part: str) -> Observation:
+def wait_for_message(known: SubmittedJob, part: str) -> Observation:
     """Wait until Slurm gives a reason that we tell so."""
     scheduler = SlurmScheduler(poll_seconds=0)
 
@@ -38,7 +38,9 @@ def wait_for_message(known: Known, part: str) -> Observation:
 def test_resources_with_an_estimated_start(slurm: SlurmLab) -> None:
     sbatch(slurm, "ty-first", *_FULL)
     second = sbatch(slurm, "ty-second", *_FULL)
-    observed = wait_for_message(second, "waits until enough nodes are free (Resources); Slurm expects it to start by")
+    observed = wait_for_message(
+        second, "next to start when enough nodes are free (Resources). Slurm estimates the start by"
+    )
     assert observed.estimated_start is not None
 
 
@@ -47,16 +49,16 @@ def test_priority_with_how_many_are_ahead(slurm: SlurmLab) -> None:
         sbatch(slurm, name, *_FULL)
     held = sbatch(slurm, "ty-held", "--hold", *_FULL)
     last = sbatch(slurm, "ty-last", *_FULL)
-    assert "(Priority); 2 jobs are before it in partition gpu" in wait_for_message(last, "2 jobs").message
-    assert "`scontrol release` lets it go (JobHeldUser)" in wait_for_message(held, "JobHeldUser").message
+    assert "(Priority). 2 jobs ahead in partition gpu." in wait_for_message(last, "2 jobs").message
+    assert "(JobHeldUser). `scontrol release` releases it." in wait_for_message(held, "JobHeldUser").message
 
 
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        (("-N3",), "take another partition (PartitionNodeLimit)"),
-        (("-p", "minute", "--time=5"), "lower resources.time_limit_minutes (PartitionTimeLimit)"),
-        (("--begin=now+1hour",), "begin time is still to come"),
+        (("-N3",), "(PartitionNodeLimit). Lower gpus"),
+        (("-p", "minute", "--time=5"), "(PartitionTimeLimit). Lower resources.time_limit_minutes"),
+        (("--begin=now+1hour",), "begin time is in the future"),
     ],
 )
 def test_what_is_not_a_matter_of_room(options: tuple[str, ...], part: str, slurm: SlurmLab) -> None:
@@ -66,7 +68,7 @@ def test_what_is_not_a_matter_of_room(options: tuple[str, ...], part: str, slurm
 def test_nodes_that_are_drained(slurm: SlurmLab) -> None:
     slurm.run("scontrol", "update", "nodename=node2", "state=drain", "reason=a test")
     try:
-        wait_for_message(sbatch(slurm, "ty-both", "-N2"), "down, drained or kept for jobs of higher priority")
+        wait_for_message(sbatch(slurm, "ty-both", "-N2"), "down, drained or reserved for jobs with higher priority")
     finally:
         slurm.run("scontrol", "update", "nodename=node2", "state=resume")
 
@@ -102,7 +104,7 @@ def test_the_service_reports_reasons_and_the_cluster(service: ServiceProcess, sl
         wait_until(lambda: slurm.jobs(states="RUNNING"), 30, "the nodes to be taken")
         waiting = client.submit(parity())
         shown = wait_until(lambda: (job := client.job(waiting.id)).estimated_start and job, 60, "an estimated start")
-        assert "(Resources); Slurm expects it to start by" in shown.status_message
+        assert "(Resources). Slurm estimates the start by" in shown.status_message
         client.cancel(waiting.id)
         wait_for_status(client, waiting.id, "cancelled", seconds=60)
 
@@ -130,7 +132,7 @@ def test_jobs_beyond_the_accounts_limit_are_submitted_as_others_end(accounted: S
     accounted.run("sacctmgr", "--immediate", "add", *who, "maxsubmitjobs=1")
     with slurm_service(tmp_path) as service, service.client() as client:
         jobs = [client.submit(parity(resources__account="chemistry")).id for _ in range(2)]
-        message = "Slurm takes no more jobs of its account or qos until others have ended (AssocMaxSubmitJobLimit)"
+        message = "The limit of queued jobs of the Slurm account or QOS is reached (AssocMaxSubmitJobLimit)."
         wait_until(lambda: any(message in client.job(job).status_message for job in jobs), 30, "one to be told to wait")
         for job in jobs:
             done = wait_for_status(client, job, "succeeded", "failed", seconds=120)

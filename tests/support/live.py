@@ -6,10 +6,10 @@ from pathlib import Path
 
 import psutil
 
-from service.scheduler.launch_plan import MARKER
 from tests.support.wait import wait_until
 from trainyard.client import Client
 from trainyard.contract.layout import RunLayout
+from trainyard.contract.spec.environment import ATTEMPT_VARIABLE
 from trainyard.contract.wire.jobs import JobResource
 from trainyard.contract.wire.reports import MetricsBatch
 from trainyard.contract.wire.spool import parse_spool
@@ -42,7 +42,7 @@ def processes_of(attempt_id: str) -> list[psutil.Process]:
     matching = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(MARKER) == attempt_id and process.status() != psutil.STATUS_ZOMBIE:
+            if process.environ().get(ATTEMPT_VARIABLE) == attempt_id and process.status() != psutil.STATUS_ZOMBIE:
                 matching.append(process)
         except psutil.Error:
             continue

@@ -26,11 +26,11 @@ from service.reconciler.submission.submitter import Submitter
 from service.scheduler.base import (
     Accepted,
     Forecast,
-    Known,
     LaunchPlan,
     Observation,
     SchedulerUnavailableError,
     SubmitOutcome,
+    SubmittedJob,
 )
 from service.web.app import create_app
 from service.webhooks.dispatcher import WebhookDispatcher
@@ -69,7 +69,7 @@ class FakeScheduler:
     nodes: ClusterSnapshot = field(default_factory=ClusterSnapshot)
     """The cluster that it reports."""
     cluster_calls: int = 0
-    forecast_result: Forecast = field(default_factory=lambda: Forecast(True, "Slurm would accept it"))
+    forecast_result: Forecast = field(default_factory=lambda: Forecast(True, "Slurm would accept the job."))
     forecast_scripts: list[str] = field(default_factory=list)
     """The scripts of the forecasts that were requested."""
 
@@ -82,16 +82,16 @@ class FakeScheduler:
             raise KeyboardInterrupt
         return Accepted(f"id-{plan.tag}")
 
-    def observe(self, known: Sequence[Known]) -> Mapping[str, Observation]:
+    def observe(self, known: Sequence[SubmittedJob]) -> Mapping[str, Observation]:
         self.observe_calls += 1
         self._check()
         return {k.tag: self.states.get(k.tag, Observation("absent")) for k in known}
 
-    def find(self, tag: str, folder: Path, beside: Sequence[str] = ()) -> list[str]:
+    def find(self, tag: str, folder: Path, also: Sequence[str] = ()) -> list[str]:
         self._check()
         return [f"id-{tag}"] if tag in self.states else []
 
-    def cancel(self, known: Known) -> None:
+    def cancel(self, known: SubmittedJob) -> None:
         self._check()
         self.cancelled.append(known.tag)
 
@@ -159,7 +159,17 @@ class World:
         lease = LeaderLease(self.database, owner)
         preparation = Preparation(self.services, slurm=self.scheduler.name == "slurm")
         submitter = Submitter(self.services, self.scheduler, lease, preparation, hand_overs or HandOvers())
-        return Reconciler(self.services, self.scheduler, submitter, lease)
+        return Reconciler(
+            database=self.database,
+            clock=lambda: self.services.clock(),
+            settings=self.services.settings,
+            quotas=self.services.quotas,
+            scheduler=self.scheduler,
+            submitter=submitter,
+            lease=lease,
+            metrics=self.services.metrics,
+            failpoint=lambda label: self.services.failpoint(label),
+        )
 
     def fail_at(self, label: str) -> None:
         """Raise SystemExit, which nothing catches, the next time that the service passes this failpoint."""

@@ -20,15 +20,15 @@ from service.api.dependencies import (
     UserDep,
 )
 from service.api.openapi import SPEC
+from service.api.query_params import metadata_filter
 from service.auth.principals import Principal
 from service.code.service import check_code
 from service.core.errors import MalformedRequestError, NotFoundError
-from service.db.paging import PageRequest
 from service.jobs import operator_resolution
 from service.jobs import service as job_service
-from service.jobs.listing import JobFilter, list_page
+from service.jobs.listing import JobFilter, read_job, read_page
 from service.jobs.repository import JobRepository
-from service.jobs.schemas import attempt_resource, event_resource, job_resource, page_of
+from service.jobs.schemas import attempt_resource, event_resource, page_of
 from service.jobs.submission import SubmissionRequest, SubmissionResult, submit
 from service.planner import service as planning
 from trainyard.contract.problems import SpecError
@@ -121,17 +121,6 @@ _METADATA = {
 }
 
 
-def get_metadata_filter(request: Request) -> dict[str, str]:
-    """`metadata[team]=nlp` as {"team": "nlp"}."""
-    items = request.query_params.items()
-    return {name[len("metadata[") : -1]: value for name, value in items if is_metadata(name)}
-
-
-def is_metadata(name: str) -> bool:
-    """Whether a query parameter is of the form `metadata[key]`."""
-    return name.startswith("metadata[") and name.endswith("]")
-
-
 @router.get("", operation_id="list_jobs", openapi_extra={"parameters": [_METADATA]})
 def list_jobs(
     request: Request,
@@ -155,35 +144,18 @@ def list_jobs(
         name=name,
         search=search,
         created_by=created_by,
-        metadata=get_metadata_filter(request),
+        metadata=metadata_filter(request),
         created_after=created_after,
         created_before=created_before,
         sweep=sweep,
     )
-    return jobs_page(services, window, job_filter, now)
-
-
-def jobs_page(services: Services, page: PageRequest, job_filter: JobFilter, now: datetime) -> Page[JobResource]:
-    """Return one page of the jobs that match the filter."""
-    with services.database.read() as session:
-        jobs, has_more = list_page(session, page, job_filter)
-        attempts = JobRepository(session, now).current_attempts(jobs)
-    return page_of(
-        jobs,
-        has_more,
-        lambda job: job_resource(job, attempts.get(job.id), services.run(job.id), now),
-        lambda job: job.id,
-    )
+    return read_page(services.database, window, job_filter, services.settings.runs, now)
 
 
 @router.get("/{job_id}", operation_id="get_job")
 def get(services: ServicesDep, _user: UserDep, now: NowDep, job_id: str) -> JobResource:
     """Get a job: its spec, status, progress and current attempt."""
-    with services.database.read() as session:
-        repository = JobRepository(session, now)
-        job = repository.get(job_id)
-        attempt = repository.current_attempts([job]).get(job.id)
-    return job_resource(job, attempt, services.run(job.id), now)
+    return read_job(services.database, job_id, services.settings.runs, now)
 
 
 @router.delete("/{job_id}", status_code=204, operation_id="delete_job")

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 
 from service.api.dependencies import DeliveryWindowDep, NowDep, ServicesDep, UserDep, WebhookWindowDep
-from service.api.routes.tokens import Unkept, require_no_key
+from service.api.idempotency import UnsupportedKey, reject_key
 from service.db.models import Delivery, Webhook
 from service.jobs.schemas import page_of
 from service.webhooks import service as webhook_service
@@ -25,10 +25,10 @@ WebhookId = Annotated[str, Path(pattern=r"^whk_[0-9a-z]{26}$")]
 
 @router.post("", status_code=201, operation_id="create_webhook")
 def create(
-    services: ServicesDep, user: UserDep, now: NowDep, body: WebhookRequest, idempotency_key: Unkept = None
+    services: ServicesDep, user: UserDep, now: NowDep, body: WebhookRequest, idempotency_key: UnsupportedKey = None
 ) -> NewWebhookResource:
     """Subscribe a URL to status changes. The response contains, this one time, the `secret` that signs deliveries."""
-    require_no_key(idempotency_key)
+    reject_key(idempotency_key)
     webhook = webhook_service.create(
         services.database,
         user,

@@ -23,7 +23,7 @@ from service.core.settings import Settings
 from service.web.app import create_app
 from tests.support.receiver import Receiver, receiver
 from tests.support.world import SPEC, World
-from trainyard.cli.output import clean
+from trainyard.cli.output import sanitize
 
 pytestmark = pytest.mark.databases("sqlite")
 
@@ -293,7 +293,7 @@ def test_case_22_text_is_text(world: World) -> None:
     log = world.client.get(f"/v1/jobs/{job}/logs")
     assert log.headers["content-type"] == "text/plain; charset=utf-8"
     assert {shown.headers["x-content-type-options"], log.headers["x-content-type-options"]} == {"nosniff"}
-    assert clean(log.text) == "red \ufffd31m<b>line\n"
+    assert sanitize(log.text) == "red \ufffd31m<b>line\n"
 
 
 @pytest.mark.databases("sqlite", "postgres")

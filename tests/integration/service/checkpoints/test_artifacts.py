@@ -49,7 +49,7 @@ def test_whole_file_is_downloaded(world: World, job: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("header", "status", "content", "told"),
+    ("header", "status", "content", "content_range"),
     [
         ("bytes=2-4", 206, b"234", "bytes 2-4/10"),
         ("bytes=7-", 206, b"789", "bytes 7-9/10"),
@@ -65,12 +65,12 @@ def test_whole_file_is_downloaded(world: World, job: str, folder: Path) -> None:
     ],
 )
 def test_single_range_is_downloaded(
-    world: World, job: str, folder: Path, header: str, status: int, content: bytes | None, told: str | None
+    world: World, job: str, folder: Path, header: str, status: int, content: bytes | None, content_range: str | None
 ) -> None:
     answer = world.client.get(f"/v1/jobs/{job}/artifacts/table.json", headers={"Range": header})
     assert answer.status_code == status
     assert content is None or answer.content == content
-    assert answer.headers.get("content-range") == told
+    assert answer.headers.get("content-range") == content_range
 
 
 @pytest.mark.parametrize(
@@ -152,16 +152,16 @@ def test_if_none_match_returns_304(world: World, job: str, folder: Path) -> None
 
 
 def test_if_range_of_a_replaced_file_returns_the_whole_file(world: World, job: str, folder: Path) -> None:
-    url, place = f"/v1/jobs/{job}/artifacts/table.json", folder / "table.json"
-    seen = place.read_bytes()
+    url, file = f"/v1/jobs/{job}/artifacts/table.json", folder / "table.json"
+    content = file.read_bytes()
     etag = world.client.get(url).headers["ETag"]
     part = {"Range": "bytes=3-", "If-Range": etag}
-    assert world.client.get(url, headers=part).content == seen[3:]
-    (folder / "new").write_bytes(seen[::-1])
-    os.utime(folder / "new", ns=(place.stat().st_atime_ns, place.stat().st_mtime_ns))
-    (folder / "new").replace(place)
+    assert world.client.get(url, headers=part).content == content[3:]
+    (folder / "new").write_bytes(content[::-1])
+    os.utime(folder / "new", ns=(file.stat().st_atime_ns, file.stat().st_mtime_ns))
+    (folder / "new").replace(file)
     whole = world.client.get(url, headers=part)
-    assert (whole.status_code, whole.content) == (200, seen[::-1])
+    assert (whole.status_code, whole.content) == (200, content[::-1])
     assert whole.headers["ETag"] != etag
     date = world.client.get(url, headers={"Range": "bytes=3-", "If-Range": whole.headers["Last-Modified"]})
     assert date.status_code == 200, "within a second there can be two files"

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.databases("sqlite")
 
 
 class Bomb:
-    """Whoever unpickles it is found out."""
+    """Whoever unpickles it fails the test."""
 
     def __reduce__(self) -> Any:
         return Path.touch, (Path("/tmp/trainyard-bomb"),)
@@ -44,27 +44,27 @@ def folder(world: World, job: str) -> Path:
 
 
 def url_of(world: World, job: str, step: int = 10) -> str:
-    found = world.client.get(f"/v1/jobs/{job}/checkpoints").json()["data"]
-    (id_,) = [one["id"] for one in found if one["step"] == step]
+    listed = world.client.get(f"/v1/jobs/{job}/checkpoints").json()["data"]
+    (id_,) = [one["id"] for one in listed if one["step"] == step]
     return f"/v1/jobs/{job}/checkpoints/{id_}"
 
 
 @pytest.mark.databases("sqlite", "postgres")
 def test_best_and_latest_checkpoints_are_marked(world: World, job: str, folder: Path) -> None:
-    found = world.client.get(f"/v1/jobs/{job}/checkpoints").json()["data"]
-    assert [(one["step"], one["best"], one["latest"]) for one in found] == [
+    listed = world.client.get(f"/v1/jobs/{job}/checkpoints").json()["data"]
+    assert [(one["step"], one["best"], one["latest"]) for one in listed] == [
         (5, False, False),
         (10, True, False),
         (15, False, True),
     ]
-    assert world.client.get(url_of(world, job)).json() == found[1]
+    assert world.client.get(url_of(world, job)).json() == listed[1]
 
 
 def test_files_are_listed_including_hidden_ones(world: World, job: str, folder: Path) -> None:
     url = url_of(world, job) + "/files"
-    found = world.client.get(url, params={"limit": 2}).json()
-    assert [(one["path"], one["object"]) for one in found["data"]] == [(".metadata", "file"), ("inner/0123", "file")]
-    rest = world.client.get(url, params={"after": found["last_id"]}).json()
+    listed = world.client.get(url, params={"limit": 2}).json()
+    assert [(one["path"], one["object"]) for one in listed["data"]] == [(".metadata", "file"), ("inner/0123", "file")]
+    rest = world.client.get(url, params={"after": listed["last_id"]}).json()
     assert [one["path"] for one in rest["data"]] == ["manifest.json"]
 
 
@@ -145,8 +145,8 @@ def test_case_11_link_is_neither_followed_nor_listed(world: World, job: str, fol
 def audited(world: World) -> list[tuple[Any, ...]]:
     """Since the world began, oldest first, without what changed something."""
     entries = world.client.get("/v1/audit?order=asc&limit=200").json()["data"]
-    wanted = ("action", "outcome", "status", "detail")
-    return [tuple(one[key] for key in wanted) for one in entries if one["action"].startswith("download")]
+    fields = ("action", "outcome", "status", "detail")
+    return [tuple(one[key] for key in fields) for one in entries if one["action"].startswith("download")]
 
 
 def test_case_11_requested_irregular_file_is_audited(world: World, job: str, folder: Path, tmp_path: Path) -> None:
@@ -180,10 +180,10 @@ def test_archive_is_a_tar_of_known_length(world: World, job: str, folder: Path) 
     answer = world.client.get(url_of(world, job) + "/archive")
     assert int(answer.headers["content-length"]) == len(answer.content)
     with tarfile.open(fileobj=io.BytesIO(answer.content)) as tar:
-        found = {Path(name).name: tar.extractfile(name).read() for name in tar.getnames()}  # type: ignore[union-attr]
-    assert found["0123"] == b"0123456789"
-    assert found["long" * 40] == b"x" * 1000
-    assert len(found) == 4
+        contents = {Path(name).name: tar.extractfile(name).read() for name in tar.getnames()}  # type: ignore[union-attr]
+    assert contents["0123"] == b"0123456789"
+    assert contents["long" * 40] == b"x" * 1000
+    assert len(contents) == 4
 
 
 def test_head_returns_the_length_of_file_and_archive(world: World, job: str, folder: Path) -> None:

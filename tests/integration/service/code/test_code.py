@@ -108,39 +108,39 @@ class TestUnusedCode:
 
     def aged(self, world: World, days: float, digest: str = DIGEST) -> Path:
         world.client.put(f"/v1/code/{digest}", content=CODE)
-        place = world.settings.runs / "code" / f"{digest.removeprefix('sha256:')}.tar"
+        path = world.settings.runs / "code" / f"{digest.removeprefix('sha256:')}.tar"
         then = (world.clock() - timedelta(days=days)).timestamp()
-        os.utime(place, (then, then))
-        return place
+        os.utime(path, (then, then))
+        return path
 
     @pytest.mark.databases("sqlite", "postgres")
     def test_unreferenced_code_is_removed_after_a_week(self, world: World) -> None:
-        place = self.aged(world, 6.9)
+        path = self.aged(world, 6.9)
         world.run_maintenance()
-        assert place.is_file()
+        assert path.is_file()
         world.clock.advance(6 * 3600)
         world.run_maintenance()
-        assert not place.is_file()
+        assert not path.is_file()
         assert world.client.put(f"/v1/code/{DIGEST}", content=CODE).status_code == 201
 
     @pytest.mark.databases("sqlite", "postgres")
-    def test_referenced_code_is_kept_until_the_job_is_deleted(self, world: World) -> None:
+    def test_referenced_code_stays_until_the_job_is_deleted(self, world: World) -> None:
         self.aged(world, 0)
         job = world.client.post("/v1/jobs", json=SCRIPT).json()["id"]
-        place = self.aged(world, 30)
+        path = self.aged(world, 30)
         world.run_maintenance()
-        assert place.is_file()
+        assert path.is_file()
         world.client.post(f"/v1/jobs/{job}/cancel")
         world.tick(2)
         assert world.client.delete(f"/v1/jobs/{job}").status_code == 204
         world.run_maintenance()
-        assert not place.is_file()
+        assert not path.is_file()
 
     def test_checking_for_code_renews_its_age(self, world: World) -> None:
-        place = self.aged(world, 30)
+        path = self.aged(world, 30)
         assert world.client.head(f"/v1/code/{DIGEST}").status_code == 200
         world.run_maintenance()
-        assert place.is_file()
+        assert path.is_file()
         assert world.client.post("/v1/jobs", json=SCRIPT).status_code == 201
 
     def test_unfinished_upload_is_removed(self, world: World) -> None:

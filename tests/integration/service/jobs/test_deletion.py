@@ -170,7 +170,7 @@ def test_running_job_allows_deleting_any_but_its_latest_checkpoint(world: World)
     assert world.job(job)["last_checkpoint_step"] == 10
 
 
-def test_checkpoint_rewritten_before_its_removal_is_kept(world: World) -> None:
+def test_checkpoint_rewritten_before_its_removal_survives(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     folder = save(world, worker, job, 5)

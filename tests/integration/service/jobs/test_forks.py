@@ -89,7 +89,7 @@ def test_changed_training_fields_reduce_the_fork_to_the_weights(
 
 
 @pytest.mark.parametrize(
-    ("named", "changes", "status", "param", "words"),
+    ("named", "changes", "status", "param", "message"),
     [
         ("job_" + "0" * 26, {}, 422, "resume_from", "there is no job"),
         ("{source}:7", {}, 422, "resume_from", "available steps: 5, 10"),
@@ -107,11 +107,11 @@ def test_changed_training_fields_reduce_the_fork_to_the_weights(
     ],
 )
 def test_impossible_forks_are_rejected_at_submission(
-    world: World, source: str, named: str, changes: dict[str, Any], status: int, param: str, words: str
+    world: World, source: str, named: str, changes: dict[str, Any], status: int, param: str, message: str
 ) -> None:
     refused = fork(world, named.format(source=source), **changes)
     assert (refused.status_code, refused.json()["error"]["param"]) == (status, param)
-    assert words in refused.json()["error"]["message"]
+    assert message in refused.json()["error"]["message"]
     assert [path.name for path in world.settings.runs.iterdir()] == [source], "nothing is left behind"
 
 

@@ -13,7 +13,7 @@ def ask(world: World, job: str, verb: str, body: Any = None) -> Any:
     return world.client.post(f"/v1/jobs/{job}/{verb}", **({"json": body} if body else {}))
 
 
-def asked(world: World, job: str, type_: str) -> int:
+def count_events(world: World, job: str, type_: str) -> int:
     events = world.client.get(f"/v1/jobs/{job}/events?limit=200").json()["data"]
     return sum(event["type"] == type_ for event in events)
 
@@ -25,12 +25,12 @@ def test_queued_job_is_paused_without_being_submitted(world: World) -> None:
     world.tick(2)
     assert world.status(job) == "paused"
     assert world.scheduler.submitted == []
-    assert asked(world, job, "pause_requested") == 1
+    assert count_events(world, job, "pause_requested") == 1
     for _ in range(2):
         assert ask(world, job, "resume").status_code == 202
     world.tick(2)
     assert world.status(job) == "pending"
-    assert asked(world, job, "resume_requested") == 1
+    assert count_events(world, job, "resume_requested") == 1
 
 
 def test_paused_pending_job_releases_its_queue_entry(world: World) -> None:
@@ -45,7 +45,7 @@ def test_paused_pending_job_releases_its_queue_entry(world: World) -> None:
     world.tick()
     world.scheduler.unavailable = False
     world.tick()
-    assert len(world.scheduler.cancelled) == 2, "asked until it is gone"
+    assert len(world.scheduler.cancelled) == 2, "requested until it is gone"
     world.scheduler.set_states("ended")
     world.tick()
     shown = world.job(job)
@@ -69,7 +69,7 @@ def test_running_job_pauses_by_heartbeat_after_a_checkpoint(world: World) -> Non
     world.tick()
     shown = world.job(job)
     assert (shown["status"], shown["status_reason"], shown["desired"]) == ("paused", None, "paused")
-    assert shown["status_message"] == "paused after step 7; its allocation is given back"
+    assert shown["status_message"] == "Paused after step 7. The allocation was released."
     world.tick(5)
     assert len(world.scheduler.submitted) == 1
 
@@ -106,7 +106,7 @@ def test_hung_worker_is_cancelled_in_the_scheduler_after_the_deadline(world: Wor
     worker.post("heartbeat", {"execution": 1})
     world.tick()
     assert len(world.scheduler.cancelled) == 1
-    assert "asked to end it" in world.job(job)["status_message"]
+    assert "the scheduler ends it" in world.job(job)["status_message"]
     world.scheduler.set_states("ended")
     world.tick()
     assert world.status(job) == "paused"
@@ -205,7 +205,7 @@ def test_cancel_overrides_a_pause(world: World) -> None:
     ask(world, other, "cancel")
     world.tick()
     shown = world.job(other)
-    assert (shown["status"], shown["status_message"]) == ("cancelled", "cancelled while it was paused")
+    assert (shown["status"], shown["status_message"]) == ("cancelled", "Cancelled while paused.")
 
 
 def test_submission_that_never_started_is_withdrawn(world: World) -> None:
@@ -281,7 +281,7 @@ def test_retry_resumes_from_the_last_checkpoint_with_all_retries(world: World) -
     for _ in range(2):
         shown = ask(world, job, "retry", {"from": "checkpoint"})
         assert (shown.status_code, shown.json()["status"], shown.json()["error"]) == (202, "queued", None)
-    assert asked(world, job, "retry_requested") == 1
+    assert count_events(world, job, "retry_requested") == 1
     shown = world.job(job)
     assert (shown["last_checkpoint_step"], shown["finished_at"], shown["status_reason"]) == (5, None, None)
     worker = world.start(job)
@@ -388,6 +388,6 @@ def test_exit_record_decides_the_end_before_the_pause_is_noticed(
     worker.end(reason, step=20)
     world.tick(3)
     events = world.client.get(f"/v1/jobs/{job}/events?limit=200&order=asc").json()["data"]
-    told = [event for event in events if event["type"] == "status"]
-    assert [event["data"]["status"] for event in told][-len(statuses) :] == statuses
-    assert "before it was started" not in told[-1]["message"]
+    changes = [event for event in events if event["type"] == "status"]
+    assert [event["data"]["status"] for event in changes][-len(statuses) :] == statuses
+    assert "before the start" not in changes[-1]["message"]

@@ -59,10 +59,34 @@ def test_pages_do_not_shift_under_inserts(world: World, jobs: list[str]) -> None
         world.submit(metadata={"team": "vision"})
         world.clock.advance(1)
         rest = world.client.get("/v1/jobs", params={**params, "limit": 2, "after": page["last_id"]}).json()
-        seen = [job["id"] for job in page["data"] + rest["data"]]
+        ids = [job["id"] for job in page["data"] + rest["data"]]
         assert page["has_more"]
-        assert seen == sorted(set(seen), reverse=True)
-        assert len(seen) in (3, 4)
+        assert ids == sorted(set(ids), reverse=True)
+        assert len(ids) in (3, 4)
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+def test_pages_of_several_statuses_are_merged_in_order(world: World, jobs: list[str], order: str) -> None:
+    for job in jobs[::2]:
+        world.client.post(f"/v1/jobs/{job}/cancel")
+    world.tick(3)
+    assert {world.status(job) for job in jobs} == {"cancelled", "pending"}
+    expected = jobs if order == "asc" else jobs[::-1]
+    for labels in ({}, {"metadata[team]": "vision"}):
+        remaining = [job for job in expected if not labels or jobs.index(job) % 2 == 0]
+        params: dict[str, Any] = {"status": ["pending", "cancelled", "lost"], "order": order, "limit": 2, **labels}
+        while True:
+            page = world.client.get("/v1/jobs", params=params).json()
+            assert [job["id"] for job in page["data"]] == remaining[:2]
+            remaining = remaining[2:]
+            assert page["has_more"] == bool(remaining)
+            if not remaining:
+                break
+            params["after"] = page["last_id"]
+
+
+def test_more_labels_than_a_spec_may_have_match_nothing(world: World, jobs: list[str]) -> None:
+    assert listed(world, **{f"metadata[key{number}]": "x" for number in range(100)}) == []
 
 
 @pytest.mark.parametrize("value", ["%", "run_1", "run%", "' OR 1=1 --", "run 1'"])

@@ -13,7 +13,7 @@ def ask(world: World, job: str, **body: Any) -> Any:
     return world.client.post(f"/v1/jobs/{job}/profile", json=body)
 
 
-def told(worker: FakeWorker) -> Any:
+def requested_profile(worker: FakeWorker) -> Any:
     return worker.post("heartbeat", {"execution": worker.execution}).json()["profile"]
 
 
@@ -21,18 +21,18 @@ def told(worker: FakeWorker) -> Any:
 def test_heartbeat_repeats_the_request_until_it_is_answered(world: World, answer_type: str) -> None:
     job = world.submit()
     worker = world.start(job)
-    assert told(worker) is None
+    assert requested_profile(worker) is None
     answer = ask(world, job, steps=2, ranks=[1])
     assert (answer.status_code, answer.json()["id"]) == (202, job)
-    wanted = told(worker)
-    assert (wanted["steps"], wanted["ranks"]) == (2, [1])
-    assert told(worker) == wanted
-    event = {"sequence": 0, "type": answer_type, "message": "x", "data": {"request": wanted["request"]}}
+    request = requested_profile(worker)
+    assert (request["steps"], request["ranks"]) == (2, [1])
+    assert requested_profile(worker) == request
+    event = {"sequence": 0, "type": answer_type, "message": "x", "data": {"request": request["request"]}}
     body = {"execution": 1, "events": [{**event, "time": world.clock().isoformat()}]}
     assert worker.post("events", body).status_code == 200
-    assert told(worker) is None
+    assert requested_profile(worker) is None
     assert ask(world, job, steps=2, ranks=[1]).status_code == 202
-    assert told(worker)["request"] > wanted["request"]
+    assert requested_profile(worker)["request"] > request["request"]
 
 
 @pytest.mark.databases("sqlite", "postgres")
@@ -59,7 +59,7 @@ def test_untraceable_task_or_rank_is_rejected_by_name(world: World, body: dict[s
     worker = world.start(job)
     answer = ask(world, job, **body)
     assert (answer.status_code // 100, answer.json()["error"]["param"]) == (4, param)
-    assert told(worker) is None
+    assert requested_profile(worker) is None
 
 
 def test_viewer_cannot_request_a_profile(world: World) -> None:

@@ -34,9 +34,9 @@ def test_job_waits_until_the_gpu_quota_has_room(bounded: World) -> None:
         "pending",
     ]
     assert bounded.job(second)["status_message"] == (
-        "waits: jobs of ada have 2 of the 3 GPUs that one person's may; it needs 2"
+        "Waiting for GPU quota: ada uses 2 of 3 GPUs, and this job needs 2."
     )
-    assert bounded.job(third)["status_message"] == f"waits behind {second}, which waits for GPUs of ada's share"
+    assert bounded.job(third)["status_message"] == f"Waiting for GPU quota: {second} of the same user is ahead."
     events = len(bounded.client.get(f"/v1/jobs/{second}/events").json()["data"])
     bounded.tick(3)
     assert len(bounded.client.get(f"/v1/jobs/{second}/events").json()["data"]) == events, "it is said once"

@@ -13,13 +13,13 @@ BODY: dict[str, Any] = {"name": "rates", "spec": SPEC, "grid": {"optimizer.lr": 
 def sweep(world: World) -> dict[str, Any]:
     answer = world.client.post("/v1/sweeps", json=BODY)
     assert answer.status_code == 201, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    created: dict[str, Any] = answer.json()
+    return created
 
 
-def looked_at(world: World, sweep: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = world.client.get(f"/v1/sweeps/{sweep['id']}").json()
-    return found
+def read_sweep(world: World, sweep: dict[str, Any]) -> dict[str, Any]:
+    detail: dict[str, Any] = world.client.get(f"/v1/sweeps/{sweep['id']}").json()
+    return detail
 
 
 def test_members_are_jobs_that_can_be_listed_by_sweep(world: World, sweep: dict[str, Any]) -> None:
@@ -38,17 +38,19 @@ def test_members_are_jobs_that_can_be_listed_by_sweep(world: World, sweep: dict[
 def test_max_parallel_limits_concurrent_members(world: World, sweep: dict[str, Any]) -> None:
     world.tick(2)
     assert len(world.scheduler.submitted) == 1
-    first, second, third = looked_at(world, sweep)["members"]
+    first, second, third = read_sweep(world, sweep)["members"]
     assert first["status"] == "pending"
     for waiting in (second, third):
         assert waiting["status"] == "queued"
-        assert waiting["status_message"] == f"waits for its turn: sweep {sweep['id']} runs 1 job at once"
+        assert waiting["status_message"] == (
+            f"Waiting for other members of sweep {sweep['id']}, which runs at most 1 job at once."
+        )
     worker = world.worker(first["job_id"])
     worker.execution = worker.claim().json()["execution"]
     worker.end("completed")
     world.tick(3)
     assert len(world.scheduler.submitted) == 2
-    assert looked_at(world, sweep)["counts"] == {"succeeded": 1, "pending": 1, "queued": 1}
+    assert read_sweep(world, sweep)["counts"] == {"succeeded": 1, "pending": 1, "queued": 1}
 
 
 def test_waiting_member_can_be_cancelled_alone(world: World, sweep: dict[str, Any]) -> None:
@@ -81,7 +83,7 @@ def test_duplicate_value_is_named(world: World) -> None:
     answer = world.client.post("/v1/sweeps", json={**BODY, "grid": {"optimizer.lr": [0.1, 0.2, 0.1]}})
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (422, "grid.optimizer.lr")
-    assert "has 0.1 twice" in error["message"]
+    assert "contains 0.1 twice" in error["message"]
 
 
 def test_field_and_its_subfield_cannot_be_combined(world: World) -> None:
@@ -90,23 +92,21 @@ def test_field_and_its_subfield_cannot_be_combined(world: World) -> None:
     for param, body in (("grid", {"grid": grid}), ("members.0", {"members": [part | whole]})):
         answer = world.client.post("/v1/sweeps", json={"spec": SPEC, **body})
         assert (answer.status_code, answer.json()["error"]["param"]) == (422, param)
-        assert answer.json()["error"]["message"] == (
-            "has `optimizer.lr` and also `optimizer`, of which it is a part: one would undo the other"
-        )
+        assert answer.json()["error"]["message"] == ("contains `optimizer.lr` and `optimizer`, which overlap")
 
 
 @pytest.mark.parametrize(
-    ("grid", "words"),
+    ("grid", "message"),
     [
         ({"optimizer.lr": ["1e-4", "0.0001"]}, "optimizer.lr=0.0001 is the same job as optimizer.lr=1e-4"),
         ({"seed": [1, "1"], "optimizer.lr": [0.1]}, "seed=1 optimizer.lr=0.1 is the same job as seed=1"),
         ({"seed": [1, 1.0]}, "seed=1.0 is the same job as seed=1; list each value once"),
     ],
 )
-def test_two_spellings_of_one_number_are_the_same_job(world: World, grid: dict[str, Any], words: str) -> None:
+def test_two_spellings_of_one_number_are_the_same_job(world: World, grid: dict[str, Any], message: str) -> None:
     error = world.client.post("/v1/sweeps", json={**BODY, "grid": grid}).json()["error"]
     assert error["param"] == "grid"
-    assert error["message"].startswith(words)
+    assert error["message"].startswith(message)
 
 
 def test_list_of_members_may_contain_duplicates(world: World) -> None:
@@ -148,7 +148,7 @@ def test_cancel_ends_every_member(world: World, sweep: dict[str, Any]) -> None:
     world.tick(2)
     world.scheduler.set_states("ended")
     world.tick(2)
-    assert looked_at(world, sweep)["counts"] == {"cancelled": 3}
+    assert read_sweep(world, sweep)["counts"] == {"cancelled": 3}
     assert world.client.post(f"/v1/sweeps/{sweep['id']}/cancel").status_code == 202
 
 
@@ -164,14 +164,14 @@ def test_deleted_member_stays_listed_as_deleted(world: World, sweep: dict[str, A
     world.client.post(f"/v1/jobs/{gone}/cancel")
     world.tick()
     assert world.client.delete(f"/v1/jobs/{gone}").status_code == 204
-    first = looked_at(world, sweep)["members"][0]
+    first = read_sweep(world, sweep)["members"][0]
     assert (first["job_id"], first["status"], first["status_message"]) == (gone, None, "deleted")
 
 
 def test_sweeps_are_listed_newest_first(world: World, sweep: dict[str, Any]) -> None:
     world.clock.advance(5)
     newer = world.client.post("/v1/sweeps", json=BODY).json()
-    found = world.client.get("/v1/sweeps", params={"limit": 1}).json()
-    assert [one["id"] for one in found["data"]] == [newer["id"]]
-    rest = world.client.get("/v1/sweeps", params={"after": found["last_id"]}).json()
+    page = world.client.get("/v1/sweeps", params={"limit": 1}).json()
+    assert [one["id"] for one in page["data"]] == [newer["id"]]
+    rest = world.client.get("/v1/sweeps", params={"after": page["last_id"]}).json()
     assert [one["id"] for one in rest["data"]] == [sweep["id"]]

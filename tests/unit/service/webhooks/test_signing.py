@@ -15,8 +15,8 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 def test_signature_matches_the_standard_webhooks_example() -> None:
     # The example in the documentation of Standard Webhooks.
     secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-    moment = datetime.fromtimestamp(1614265330, UTC)
-    headers = signed_headers(secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", '{"test": 2432232314}', moment)
+    sent_at = datetime.fromtimestamp(1614265330, UTC)
+    headers = signed_headers(secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", '{"test": 2432232314}', sent_at)
     assert headers["webhook-signature"] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
     assert headers["webhook-timestamp"] == "1614265330"
 

@@ -48,7 +48,7 @@ def test_internet_addresses_are_public(address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "words"),
+    ("url", "reason"),
     [
         ("ftp://example.com/", "must begin with https://"),
         ("http://example.com/", "must begin with https://"),
@@ -70,8 +70,8 @@ def test_internet_addresses_are_public(address: str) -> None:
         ("https://a..b/", "does not contain a valid host name"),
     ],
 )
-def test_forbidden_urls_are_rejected_with_the_reason(url: str, words: str) -> None:
-    with pytest.raises(ForbiddenTargetError, match=words):
+def test_forbidden_urls_are_rejected_with_the_reason(url: str, reason: str) -> None:
+    with pytest.raises(ForbiddenTargetError, match=reason):
         parse_target(url, ())
 
 
