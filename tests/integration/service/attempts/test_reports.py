@@ -119,7 +119,7 @@ def test_log_is_read_by_byte_offset(world: World) -> None:
     other = world.client.get(f"/v1/jobs/{job}/logs?rank=7")
     assert (other.status_code, other.json()["error"]["message"]) == (
         404,
-        "there is no log of rank 7 in attempt 1; there are: 0",
+        "there is no log of rank 7 in attempt 1; logs exist for: 0",
     )
 
 
