@@ -7,8 +7,9 @@ from fastapi.responses import Response
 
 from service.api.app import create_api
 from service.api.dependencies import Services
-from service.web import admin, cluster, compare, endpoints, submit
-from service.web.pages import Pages, wants_page
+from service.web.pages import admin, cluster, compare, submit
+from service.web.pages import jobs as endpoints
+from service.web.rendering import Pages, wants_page
 
 
 def create_app(services: Services) -> FastAPI:

@@ -11,8 +11,8 @@ from service.api.routes import jobs
 from service.api.routes.cluster import get_cluster
 from service.db.paging import PageRequest
 from service.jobs.listing import JobFilter
-from service.web import clustering
-from service.web.endpoints import PagesDep, VisitorDep
+from service.web.pages import cluster_view as clustering
+from service.web.pages.jobs import PagesDep, VisitorDep
 from trainyard.contract.wire.jobs import JobResource
 
 router = APIRouter(include_in_schema=False)
@@ -48,13 +48,13 @@ def show_cluster(services: ServicesDep, pages: PagesDep, visitor: VisitorDep, no
 
 def busy(services: Services, now: datetime) -> list[JobResource]:
     """Jobs that hold something or wait for it, the newest first."""
-    found: list[JobResource] = []
+    jobs_in_use: list[JobResource] = []
     after = None
     for _ in range(_MOST_PAGES):
-        wanted = JobFilter(statuses=(*clustering.HOLDING, *clustering.WAITING))
-        page = jobs.jobs_page(services, PageRequest(limit=_PAGE, after=after), wanted, now)
-        found += page.data
+        job_filter = JobFilter(statuses=(*clustering.HOLDING, *clustering.WAITING))
+        page = jobs.jobs_page(services, PageRequest(limit=_PAGE, after=after), job_filter, now)
+        jobs_in_use += page.data
         if not page.has_more:
             break
         after = page.last_id
-    return found
+    return jobs_in_use

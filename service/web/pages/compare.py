@@ -14,10 +14,11 @@ from service.db.paging import PageRequest
 from service.jobs.listing import JobFilter
 from service.metrics.queries import CurveQuery, read_curves
 from service.sweeps import service as sweeps
-from service.web import sketch, views
-from service.web.comparing import FIRST, compare
-from service.web.endpoints import PagesDep, VisitorDep
-from service.web.pages import Visitor
+from service.web import svg_preview
+from service.web.pages import job_view
+from service.web.pages.compare_view import FIRST, compare
+from service.web.pages.jobs import PagesDep, VisitorDep
+from service.web.rendering import Visitor
 from trainyard.contract.wire.jobs import JobResource
 from trainyard.contract.wire.sweeps import SweepDetail
 
@@ -62,7 +63,7 @@ def show_compare(
         missing=missing,
         outcome=outcome,
         recent=recent,
-        tones=views.TONES,
+        tones=job_view.TONES,
         data={
             "runs": [{"id": one.id, "name": one.name, "status": one.status} for one in found],
             "sweep": sweep,
@@ -95,16 +96,16 @@ def members(services: Services, sweep: SweepDetail, now: datetime) -> list[JobRe
 
 def is_curve(services: Services, runs: list[JobResource], key: str, now: datetime) -> bool:
     """Whether it has more than an end in any run: what is evaluated once makes no line."""
-    wanted = CurveQuery((key,), max_points=10)
+    curve_query = CurveQuery((key,), max_points=10)
     there = (run for run in runs if key in run.metrics)
     return any(
-        len(one.steps) > 2 for run in there for one in read_curves(services.database, run.id, wanted, now).series
+        len(one.steps) > 2 for run in there for one in read_curves(services.database, run.id, curve_query, now).series
     )
 
 
 def drawn(services: Services, runs: list[JobResource], key: str, now: datetime) -> Markup:
     """The curves by step, until the page's script has drawn them."""
-    wanted = CurveQuery((key,), max_points=_SKETCHED_POINTS)
-    found = [read_curves(services.database, run.id, wanted, now).series for run in runs if key]
-    curves = [list(zip(series[0].steps, series[0].values, strict=True)) if series else [] for series in found]
-    return sketch.draw_several(curves, title=f"{key} by step")
+    curve_query = CurveQuery((key,), max_points=_SKETCHED_POINTS)
+    series_of_runs = [read_curves(services.database, run.id, curve_query, now).series for run in runs if key]
+    curves = [list(zip(series[0].steps, series[0].values, strict=True)) if series else [] for series in series_of_runs]
+    return svg_preview.draw_several(curves, title=f"{key} by step")
