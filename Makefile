@@ -25,7 +25,7 @@ test: venv
 
 # For the loop of a developer: unit tests, and the tests of the service on SQLite alone.
 test-quick: venv
-	$(BIN)/python -m pytest $(PARALLEL) --databases sqlite -m "not slow and not quick_excluded" tests/unit tests/integration/service
+	$(BIN)/python -m pytest $(PARALLEL) --databases sqlite -m "not slow" tests/unit tests/integration/service
 
 test-slow: venv
 	$(BIN)/python -m pytest -m "slow and not compose and not gpu" --timeout 1000

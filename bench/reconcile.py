@@ -1,7 +1,7 @@
-"""One tick over many jobs: commands to Slurm, CPU seconds, statements to the database and memory.
+"""One tick over many jobs: Slurm commands, CPU seconds, database statements and memory.
 
-Slurm's commands are canned programs that print what squeue, sacct and sinfo print; all else is the service's
-own. `scancel` is not counted: it is one for each job that is to end, at most once a minute.
+Slurm's commands are replaced by programs with fixed output; everything else is the service's own code. `scancel` is
+not counted: it is called for each job that has to end, at most once a minute.
 """
 
 import argparse
@@ -45,16 +45,16 @@ SHARES = {
     "failed": 0.05,
     "cancelled": 0.05,
 }
-"""Of the jobs, in each status that lasts; nothing about them changes between two ticks."""
+"""The fraction of jobs in each lasting status; none of them changes between two ticks."""
 REASONS = ("Priority", "Resources", "JobHeldUser", "QOSMaxGRESPerUser", "ReqNodeNotAvail, UnavailableNodes:node7")
 LIVE_STATES = ("RUNNING", "COMPLETING", "SUSPENDED", "STAGE_OUT", "SIGNALING")
 OTHERS = 5_000
-"""Waiting jobs of other accounts, before ours."""
+"""Pending jobs of other accounts, ahead of ours."""
 NODES = 1_000
 
 
 def main() -> int:
-    """Print the figures as JSON; 0 where the targets are met."""
+    """Print the figures as JSON; the exit status is 0 if the targets are met."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--ticks", type=int, default=5)
@@ -72,7 +72,7 @@ def main() -> int:
 
 
 def measure(folder: Path, jobs: int, ticks: int) -> dict[str, Any]:
-    """The median tick of several, after a first one that is not counted."""
+    """The median of several ticks, after two that are not counted."""
     settings = Settings(state_dir=folder / "state", backend="slurm", accelerator="cpu")
     settings.state.mkdir(parents=True)
     upgrade(settings.url)
@@ -83,7 +83,7 @@ def measure(folder: Path, jobs: int, ticks: int) -> dict[str, Any]:
     statements: Counter[str] = Counter()
     for engine in {database._reader, database._writer}:
         sa.event.listen(engine, "before_cursor_execute", lambda _c, _u, sql, *_: statements.update([sql.split()[0]]))
-    # The first ticks take the cluster's snapshot and write why each job waits.
+    # The first ticks store the cluster snapshot and the status message of each job.
     first = [_tick(reconciler, statements, calls) for _ in range(2)]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     rows = [_tick(reconciler, statements, calls) for _ in range(ticks)]
@@ -113,11 +113,20 @@ def _reconciler(services: Services) -> Reconciler:
     scheduler = SlurmScheduler(poll_seconds=0)
     lease = LeaderLease(services.database, "bench")
     submitter = Submitter(services, scheduler, lease, Preparation(services, slurm=True), HandOvers(threads=4))
-    return Reconciler(services, scheduler, submitter, lease)
+    return Reconciler(
+        database=services.database,
+        clock=services.clock,
+        settings=services.settings,
+        quotas=services.quotas,
+        scheduler=scheduler,
+        submitter=submitter,
+        lease=lease,
+        metrics=services.metrics,
+    )
 
 
 def _fill(database: Database, count: int) -> list[str]:
-    """Jobs and their attempts; what squeue is to say of them."""
+    """Insert jobs and attempts; returns the lines that squeue prints for them."""
     template = parse_spec(fill_template("digits_ddp", {"gpus": 2}))
     now, listed = datetime.now(UTC), []
     spec = dump_spec(resolve(template, Settings(backend="slurm", accelerator="cpu").site))
@@ -132,10 +141,10 @@ def _fill(database: Database, count: int) -> list[str]:
             "labels": {},
             "latest": {"train/loss": 1.0},
         }
-        wish = {"cancelling": "cancelled", "pausing": "paused", "paused": "paused"}.get(status, "run")
+        desired = {"cancelling": "cancelled", "pausing": "paused", "paused": "paused"}.get(status, "run")
         jobs.append(
             {"pk": pk, "id": f"job_{pk:026d}", "name": "bench", "status": status, "status_message": "as before"}
-            | {"desired": wish, "spec": spec, "attempts": 1, "attempt_id": attempt, **common}
+            | {"desired": desired, "spec": spec, "attempts": 1, "attempt_id": attempt, **common}
         )
         attempts.append(
             {"id": attempt, "job_pk": pk, "number": 1, "tag": tag, "scheduler": "slurm", "scheduler_id": str(pk)}
@@ -154,7 +163,7 @@ def _fill(database: Database, count: int) -> list[str]:
 
 
 def _canned(folder: Path, listed: list[str]) -> Path:
-    """Programs in the place of Slurm's, which note each call; the file of calls."""
+    """Install programs that replace Slurm's commands and log each call; returns the log file."""
     folder.mkdir()
     calls, answer, nodes = folder / "calls", folder / "answer", folder / "nodes"
     others = [f"{900_000 + n}|PENDING|N/A|gpu|{10**6 + n}|1||Priority|x" for n in range(OTHERS)]

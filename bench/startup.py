@@ -1,9 +1,9 @@
-"""`python -m bench.startup`: how long until the first optimizer step, beside plain torchrun on the same rank program.
+"""`python -m bench.startup`: the time to the first optimizer step, compared with plain torchrun on the same program.
 
-Both run the preset `mlp_parity` on 2 processes, in turns. The first step's end is the time stamp that rank 0 gave the
-first point of `train/loss`. On this machine the time begins with `submit`, or with torchrun's start. On Slurm, with a
-lab of its own, it begins when the node's prolog runs: for our job, and for a batch script whose one line is `srun
-torchrun`. The floor has a run directory made from the contract, and a service that cannot be reached.
+Both run the preset `mlp_parity` on 2 processes, alternately. The end of the first step is the time stamp of the first
+point of `train/loss`. On the local machine the measurement starts with `submit`, or with torchrun. On Slurm, in a test
+cluster of its own, it starts when the node's prolog runs: for our job, and for a batch script that only calls `srun
+torchrun`. The torchrun baseline has a run directory made from the contract, and an unreachable service.
 """
 
 import argparse
@@ -36,16 +36,16 @@ from trainyard.demo import ServiceProcess
 PRESET = "mlp_parity"
 RANKS = 2
 LOCAL_SECONDS, SLURM_SECONDS = 3.0, 2.0
-"""What ours may take more."""
+"""The allowed difference to torchrun, on the local machine and on Slurm."""
 RUN_SECONDS = 120.0
 ON_SLURM = {"resources": {"partition": "gpu", "gpus_per_node": RANKS}}
 
 Programs = Mapping[str, Callable[[int], float]]
-"""Each measures one run; the number makes its folder its own."""
+"""Functions that each measure one run, in seconds; their argument is the number of the round."""
 
 
 def main() -> int:
-    """Returns the exit status."""
+    """Run the measurements; returns the exit status."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", choices=["local", "slurm"], help="one of the two parts")
     parser.add_argument("--rounds", type=int, default=5)
@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def on_this_machine(rounds: int) -> bool:
-    """From `submit`; returns whether ours meets its target."""
+    """Measure from `submit`; returns whether the target is met."""
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as made, running_service(Path(made)) as client:
         programs: Programs = {
             "trainyard submit": lambda _: since_submit(client),
@@ -70,7 +70,7 @@ def on_this_machine(rounds: int) -> bool:
 
 
 def on_slurm(rounds: int) -> bool:
-    """From Slurm's start; returns whether ours meets its target."""
+    """Measure from Slurm's start of the job; returns whether the target is met."""
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as made, running_lab(Variant(stamps=True)) as lab:
         os.environ.update(lab.environment)
         with running_service(Path(made), backend="slurm", accelerator="cpu") as client:
@@ -83,7 +83,7 @@ def on_slurm(rounds: int) -> bool:
 
 
 def measure(programs: Programs, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each, in turns."""
+    """The seconds of each program, run alternately."""
     seconds: dict[str, list[float]] = {name: [] for name in programs}
     for number in range(rounds):
         for name, program in programs.items():
@@ -93,7 +93,7 @@ def measure(programs: Programs, rounds: int) -> dict[str, list[float]]:
 
 
 def report(since: str, seconds: dict[str, list[float]], allowed: float) -> bool:
-    """Print the table and the verdict; returns whether ours meets its target."""
+    """Print the table and the result; returns whether the target is met."""
     ours, floor = (median(values) for values in seconds.values())
     rounds = len(next(iter(seconds.values())))
     print(f"seconds {since} to the first optimizer step: {PRESET}, {RANKS} processes, {rounds} rounds")
@@ -102,14 +102,14 @@ def report(since: str, seconds: dict[str, list[float]], allowed: float) -> bool:
     for name, values in seconds.items():
         print(f"{name:18}{median(values):8.2f}{min(values):8.2f}{max(values):8.2f}")
     good = ours - floor <= allowed
-    verdict = "within" if good else "MORE THAN"
-    print(f"{'difference':18}{ours - floor:8.2f}   {verdict} the allowed {allowed:g} s\n")
+    result = "within" if good else "MORE THAN"
+    print(f"{'difference':18}{ours - floor:8.2f}   {result} the allowed {allowed:g} s\n")
     return good
 
 
 @contextmanager
 def running_service(folder: Path, **settings: str) -> Iterator[Client]:
-    """A service of our own on SQLite."""
+    """A service on SQLite."""
     service = ServiceProcess(folder / "service", **settings)
     try:
         service.start()
@@ -123,7 +123,7 @@ def running_service(folder: Path, **settings: str) -> Iterator[Client]:
 
 
 def end_jobs(client: Client) -> None:
-    """A job outlives its service by design; after a failure here it must not."""
+    """Cancel all jobs, which would otherwise outlive the service after a failure."""
     for job in client.jobs():
         if job.status not in TERMINAL:
             client.cancel(job.id)
@@ -131,26 +131,26 @@ def end_jobs(client: Client) -> None:
 
 
 def spec() -> TrainingSpec:
-    """The preset, resolved as the service would."""
+    """The preset, resolved as the service does."""
     document = load_template(PRESET).spec | {"gpus": RANKS}
     return resolve(parse_spec(document), Site(accelerator="cpu", scheduler="local"))
 
 
 def since_submit(client: Client) -> float:
-    """Seconds from just before the request to the first step, by way of everything."""
-    begun = time.time()
-    return first_step(client, run_job(client, {})) - begun
+    """Seconds from just before the request to the first step."""
+    started = time.time()
+    return first_step(client, run_job(client, {})) - started
 
 
 def since_slurms_start(lab: SlurmLab, client: Client) -> float:
-    """By way of everything."""
+    """Seconds from Slurm's start of the job to the first step."""
     job = run_job(client, ON_SLURM)
     assert job.attempt is not None
     return first_step(client, job) - lab.started(str(job.attempt.scheduler_id))
 
 
 def run_job(client: Client, where: Mapping[str, Any]) -> JobResource:
-    """One job to its end."""
+    """Run one job to its end."""
     job = client.submit({**load_template(PRESET).spec, "gpus": RANKS, **where})
     ended = client.wait(job.id, timeout=RUN_SECONDS)
     if ended.status != "succeeded":
@@ -159,7 +159,7 @@ def run_job(client: Client, where: Mapping[str, Any]) -> JobResource:
 
 
 def first_step(client: Client, job: JobResource) -> float:
-    """When its first step was done, in seconds since 1970."""
+    """When the first step ended, in seconds since the epoch."""
     (series,) = client.metrics(job.id, ["train/loss"]).series
     assert series.steps[0] == 1
     return series.times[0].timestamp()
@@ -169,7 +169,7 @@ def by_torchrun(folder: Path) -> float:
     """Seconds from just before torchrun is started to the first step."""
     attempt = prepare(RunLayout(folder))
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(RANKS), "-m", "worker"]
-    begun = time.time()
+    started = time.time()
     subprocess.run(
         [*command, str(attempt.root)],
         check=True,
@@ -177,11 +177,11 @@ def by_torchrun(folder: Path) -> float:
         stdin=subprocess.DEVNULL,
         capture_output=True,
     )
-    return first_loss(attempt.spool_file(1)).timestamp() - begun
+    return first_loss(attempt.spool_file(1)).timestamp() - started
 
 
 def by_srun(lab: SlurmLab, folder: Path) -> float:
-    """As somebody would who writes the batch script by hand."""
+    """Seconds from Slurm's start to the first step, with a hand-written batch script."""
     attempt = prepare(RunLayout(folder))
     ranks = f"{sys.executable} -m torch.distributed.run --nproc-per-node {RANKS} -m worker {attempt.root}"
     options = ["--parsable", "-p", "gpu", f"--output={folder}/slurm.log", "-c", str(RANKS)]
@@ -192,7 +192,7 @@ def by_srun(lab: SlurmLab, folder: Path) -> float:
 
 
 def prepare(run: RunLayout) -> AttemptLayout:
-    """A run directory as the service would make it, for an attempt that nobody listens to."""
+    """A run directory as the service makes it, for an attempt whose service is unreachable."""
     attempt = run.attempt(1)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -1,10 +1,10 @@
-"""`python -m bench.submit`: how long a submission takes, and what accepting costs, on a real Slurm of this machine.
+"""`python -m bench.submit`: the latency of submissions and the cost of accepting jobs, with a real Slurm.
 
-First, idle: from the 201 to sbatch's start, one job at a time, beside submitit's own `submit` (from its call to
-sbatch's start) and bare sbatch (the command alone), in turns. Then `POST /v1/jobs` at a fixed rate on SQLite and on
-Postgres, from a process of its own, while the service hands over what it has accepted; in turns with the floor: a
-server whose route does nothing but commit one row. A request that waits for its turn to be sent has waited.
-The nodes are taken from the start, so that no job runs beside the measurement.
+First, on an idle service: the time from the 201 to the start of sbatch, one job at a time, alternating with submitit's
+`submit` (from its call to the start of sbatch) and with bare sbatch. Then `POST /v1/jobs` at a fixed rate on SQLite and
+Postgres, from another process, while the service submits the accepted jobs; alternating with a baseline: a server whose
+route only commits one row. The time that a request waits to be sent counts. All nodes are occupied from the start, so
+that no job runs during the measurement.
 """
 
 import argparse
@@ -128,7 +128,7 @@ def bare_sbatch() -> float:
 
 
 def accepting(folder: Path, name: str, new_database: Callable[[], str], rate: float, seconds: float) -> bool:
-    """Requests at a fixed rate, beside the floor on the same database; returns whether they meet their target."""
+    """Send requests at a fixed rate, alternating with the baseline. Return whether they meet the target."""
     folder.mkdir()
     count = int(rate * seconds)
     print(f"\nPOST on {name}, {rate:g} a second, {count} requests, {ROUNDS} rounds in turns, medians, ms")

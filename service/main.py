@@ -11,7 +11,7 @@ import uvicorn
 from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
-from service.api.connection_limits import protocol
+from service.api.connection_limits import limited_protocol
 from service.api.dependencies import Services
 from service.auth.principals import ensure_admin_token, register_admin_token
 from service.core.clock import utc_now
@@ -24,7 +24,7 @@ from service.db.engine import Database
 from service.db.leader_lease import LeaderLease, lease_owner
 from service.db.migrate import current, head, upgrade
 from service.diagnostics.checks import examine, examine_slurm
-from service.maintenance import task as keeper
+from service.maintenance import task as maintenance
 from service.metrics.retention import cutoff, trim
 from service.reconciler.poll_loop import ChangeWatcher, ReconcileLoop
 from service.reconciler.reconciler import Reconciler
@@ -114,7 +114,7 @@ def serve(settings: Settings) -> int:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            http=protocol(settings.max_connections),
+            http=limited_protocol(settings.max_connections),
             ws="none",
             timeout_graceful_shutdown=3,
             h11_max_incomplete_event_size=64 * 1024,
@@ -154,14 +154,21 @@ def _background_services(services: Services) -> list[BackgroundService]:
     """Build what only the leader does, in the order in which it starts."""
     loop = make_loop(services, make_scheduler(services))
     services.notify_reconciler = loop.hint
-    housekeeper = keeper.MaintenanceTask(services, loop.lease)
-    housekeeping = PeriodicTask("housekeeping", housekeeper.run_once, keeper.SECONDS)
-    services.notify_cleanup = housekeeping.hint
+    maintenance_task = maintenance.MaintenanceTask(
+        services.database,
+        loop.lease,
+        services.settings,
+        services.clock,
+        services.audit_log.flush,
+        services.failpoint,
+    )
+    cleanup = PeriodicTask("maintenance", maintenance_task.run_once, maintenance.SECONDS)
+    services.notify_cleanup = cleanup.notify
     sender = Sender(services.settings.webhook_allowed_hosts, services.resolver)
-    messages = webhooks.WebhookDispatcher(services, loop.lease, sender)
+    messages = webhooks.WebhookDispatcher(services.database, loop.lease, services.clock, sender, services.failpoint)
     post = PeriodicTask("webhooks", lambda: messages.run_once() > 0, webhooks.SECONDS)
-    services.notify_webhooks = post.hint
-    background: list[BackgroundService] = [loop, housekeeping, post]
+    services.notify_webhooks = post.notify
+    background: list[BackgroundService] = [loop, cleanup, post]
     if services.database.dialect == "postgresql":
         watcher = ChangeWatcher(services.database, loop.hint)
         background.append(PeriodicTask("change-watcher", watcher.run_once, ChangeWatcher.SECONDS))
@@ -205,11 +212,21 @@ def make_loop(services: Services, scheduler: Scheduler) -> ReconcileLoop:
     # The local queue answers immediately; sbatch may hang for minutes.
     hand_overs = HandOvers(threads=_CONCURRENT_SUBMISSIONS if slurm else 0)
     submitter = Submitter(services, scheduler, lease, preparation, hand_overs)
-    slowest = settings.slurm_max_poll_seconds if slurm else settings.tick_seconds
-    reconciler = Reconciler(services, scheduler, submitter, lease)
-    loop = ReconcileLoop(reconciler, services.metrics, settings.tick_seconds, slowest)
+    max_tick_seconds = settings.slurm_max_poll_seconds if slurm else settings.tick_seconds
+    reconciler = Reconciler(
+        database=services.database,
+        clock=services.clock,
+        settings=settings,
+        quotas=services.quotas,
+        scheduler=scheduler,
+        submitter=submitter,
+        lease=lease,
+        metrics=services.metrics,
+        failpoint=services.failpoint,
+    )
+    loop = ReconcileLoop(reconciler, services.metrics, settings.tick_seconds, max_tick_seconds)
     hand_overs.done = loop.hint
-    loop.spare = partial(_trim_metrics, services)
+    loop.idle_work = partial(_trim_metrics, services)
     return loop
 
 

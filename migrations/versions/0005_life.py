@@ -31,7 +31,14 @@ def upgrade() -> None:
         op.create_index(op.f(f"ix_jobs_{column}_id"), "jobs", [column, "id"])
     op.create_index(op.f("ix_jobs_created_by_disk_bytes"), "jobs", ["created_by", "disk_bytes"])
     op.create_index(op.f("ix_jobs_measured_at"), "jobs", ["measured_at"])
-    op.create_index(op.f("ix_jobs_deletion_requested_at"), "jobs", ["deletion_requested_at"])
+    requested = sa.text("deletion_requested_at IS NOT NULL")
+    op.create_index(
+        op.f("ix_jobs_deletion_requested_at"),
+        "jobs",
+        ["deletion_requested_at"],
+        sqlite_where=requested,
+        postgresql_where=requested,
+    )
     op.create_index(op.f("ix_checkpoints_removing"), "checkpoints", ["removing"])
     op.create_table(
         "job_labels",

@@ -55,7 +55,7 @@ _ASK = {
     "answered_at": _TIME,
     "accepted": True,
     "estimated_start": _LATER,
-    "message": "Slurm would accept it, and start it on node1, partition gpu at 2026-01-01 12:05:00Z",
+    "message": "Slurm would accept the job and estimates a start at 2026-01-01 12:05:00 UTC on node1 in partition gpu.",
 }
 
 EXAMPLES: Mapping[str, Any] = MappingProxyType(

@@ -38,7 +38,7 @@ class Allowance:
         ]
 
 
-class Buckets:
+class RateLimiter:
     """One bucket for each key; those not used for longest are forgotten, which fills them."""
 
     def __init__(self, rate: Rate):
@@ -46,7 +46,7 @@ class Buckets:
         self._levels: OrderedDict[str, tuple[float, datetime]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def take(self, key: str, now: datetime) -> Allowance:
+    def acquire(self, key: str, now: datetime) -> Allowance:
         """Take one request out of the key's bucket, if there is one."""
         rate = self._rate
         with self._lock:

@@ -9,8 +9,8 @@ from service.core.errors import ConflictError, LogOffsetError, NotFoundError, Se
 from service.core.ids import new_checkpoint_id
 from service.db.engine import Database
 from service.db.models import Attempt, Checkpoint, Event, Job, LogChunk
-from service.jobs.profiles import pending_request
 from service.jobs.repository import JobRepository
+from service.jobs.service import pending_profile
 from service.metrics.ingest.decode import batch_from_model
 from service.metrics.ingest.writer import PointWriter
 from trainyard.contract.wire.reports import (
@@ -74,7 +74,7 @@ class Ingest:
             if job.desired == "cancelled" or replaced:
                 return HeartbeatReply(stop="cancel")
             stop: Literal["pause"] | None = "pause" if job.desired == "paused" or job.status == "pausing" else None
-            return HeartbeatReply(stop=stop, profile=pending_request(jobs, job, attempt))
+            return HeartbeatReply(stop=stop, profile=pending_profile(jobs, job, attempt))
 
     def metrics(self, batch: MetricsBatch) -> int:
         """Store points; a point that is there already stays as it is.

@@ -23,19 +23,21 @@ from service.db.models import AuditEntry
 log = structlog.get_logger("audit")
 
 SERVICE = "service"
-"""The actor of what the service does by itself."""
+"""The actor of changes that the service makes by itself."""
 ANONYMOUS = "anonymous"
 
 _CHANGING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-_NO_CHANGES = frozenset({"make_plan"})
+_READ_ONLY_ACTIONS = frozenset({"make_plan"})
 """Operations that store nothing, whatever their method."""
-_WINDOW = timedelta(seconds=60)
-_ADDRESSES = 20
+_FAILURE_WINDOW = timedelta(seconds=60)
+_MAX_ADDRESSES = 20
+"""Addresses that one entry about failed authentications lists."""
+_MAX_COUNTED_ADDRESSES = 1000
 
 
 @dataclass
 class RequestContext:
-    """One request: what an entry about it would say."""
+    """One request, and what its audit entry would contain."""
 
     request_id: str
     address: str
@@ -45,93 +47,91 @@ class RequestContext:
     role: str | None = None
     action: str = ""
     target: str | None = None
-    joined: bool = False
-    """Whether a transaction of the request has taken the entry along."""
+    recorded: bool = False
+    """Whether a transaction of the request has included the entry."""
     detail: dict[str, Any] = field(default_factory=dict)
-    """What it met that an administrator should know of, though it changes nothing."""
+    """What an administrator should know even if the request changes nothing."""
 
     @property
     def is_change(self) -> bool:
-        return self.actor is not None and self.method in _CHANGING and self.action not in _NO_CHANGES
+        return self.actor is not None and self.method in _CHANGING and self.action not in _READ_ONLY_ACTIONS
 
 
 CURRENT_REQUEST: ContextVar[RequestContext | None] = ContextVar("request", default=None)
 
 
-def about(target: str) -> None:
-    """What the request turns out to be about, where its path does not say: the id of what it made."""
+def set_audit_target(target: str) -> None:
+    """Set the target of the current request's entry where the path does not have it, such as a new id."""
     context = CURRENT_REQUEST.get()
     if context is not None:
         context.target = target
 
 
-def act(action: str) -> None:
-    """The request does more than its route's own name says."""
+def set_audit_action(action: str) -> None:
+    """Set the action of the current request's entry where it is not the route's operation id."""
     context = CURRENT_REQUEST.get()
     if context is not None:
         context.action = action
 
 
-def notice(**detail: Any) -> None:
-    """The request met something that belongs into the audit, whatever it is about."""
+def add_audit_detail(**detail: Any) -> None:
+    """Add details to the current request, which then gets an entry even if it changes nothing."""
     context = CURRENT_REQUEST.get()
     if context is not None:
         context.detail.update(detail)
 
 
 class AuditLog:
-    """Writes entries."""
+    """Writes audit entries."""
 
     def __init__(self, database: Database, clock: Callable[[], datetime]):
         self._database = database
         self._clock = clock
         self._failures: Counter[str] = Counter()
-        self._flushed = datetime.min.replace(tzinfo=clock().tzinfo)
+        self._flushed_at = datetime.min.replace(tzinfo=clock().tzinfo)
         self._lock = threading.Lock()
 
-    def join(self, session: Session) -> None:
-        """Put the current request's entry into the transaction that is about to commit."""
+    def add_entry(self, session: Session) -> None:
+        """Add the current request's entry to the transaction that is about to commit, once for each request."""
         context = CURRENT_REQUEST.get()
-        if context is not None and context.is_change and not context.joined:
+        if context is not None and context.is_change and not context.recorded:
             AuditRepository(session).add(self._entry(context, "done", None))
-            context.joined = True
+            context.recorded = True
 
-    def misses(self, context: RequestContext, status: int) -> bool:
-        """Whether `answered` has something to do."""
-        return status == 401 or _is_unwritten(context, status)
+    def needs_entry(self, context: RequestContext, status: int) -> bool:
+        """Whether `record_response` has something to write for this response status."""
+        return status == 401 or _is_unrecorded(context, status)
 
-    def answered(self, context: RequestContext, status: int) -> None:
-        """Write what no transaction took along. Never fails: the answer is made, and must go out."""
+    def record_response(self, context: RequestContext, status: int) -> None:
+        """Write the entry that no transaction included. Never raises: the response must be sent."""
         if status == 401:
-            self._failed(context.address)
-        if not _is_unwritten(context, status):
+            self._count_failure(context.address)
+        if not _is_unrecorded(context, status):
             return
         outcome: Literal["done", "refused", "failed"] = (
             "done" if status < 400 else "refused" if status < 500 else "failed"
         )
         entry = self._entry(context, outcome, status if status >= 400 else None)
-        context.joined = True
+        context.recorded = True
         self._write(entry)
 
     def flush(self) -> None:
-        """Write down the failed authentications of the last minutes, all in one entry."""
+        """Write one entry for all failed authentications since the last one, at most once a minute."""
         with self._lock:
             now = self._clock()
-            if not self._failures or now - self._flushed < _WINDOW:
+            if not self._failures or now - self._flushed_at < _FAILURE_WINDOW:
                 return
-            failures, self._failures, self._flushed = self._failures, Counter(), now
-        detail = {"count": failures.total(), "addresses": dict(failures.most_common(_ADDRESSES))}
+            failures, self._failures, self._flushed_at = self._failures, Counter(), now
+        detail = {"count": failures.total(), "addresses": dict(failures.most_common(_MAX_ADDRESSES))}
         entry = AuditEntry(
             created_at=now, actor=ANONYMOUS, action="authenticate", outcome="refused", status=401, detail=detail
         )
         self._write(entry)
 
-    def _failed(self, address: str) -> None:
+    def _count_failure(self, address: str) -> None:
         with self._lock:
-            if address in self._failures or len(self._failures) < 1000:
-                self._failures[address] += 1
-            else:
-                self._failures["others"] += 1
+            known = address in self._failures or len(self._failures) < _MAX_COUNTED_ADDRESSES
+            self._failures[address if known else "others"] += 1
         self.flush()
 
     def _entry(self, context: RequestContext, outcome: str, status: int | None) -> AuditEntry:
@@ -154,10 +154,10 @@ class AuditLog:
             with self._database.write() as session:
                 AuditRepository(session).add(entry)
         except UnavailableError as error:
-            log.error("not written", action=entry.action, actor=entry.actor, error=error.message)
+            log.error("audit entry lost", action=entry.action, actor=entry.actor, error=error.message)
 
 
-def _is_unwritten(context: RequestContext, status: int) -> bool:
-    """Whether the request needs an entry that no transaction took along."""
-    noticed = bool(context.detail) and context.actor is not None and not context.joined
-    return noticed or (context.is_change and not (context.joined and status < 400))
+def _is_unrecorded(context: RequestContext, status: int) -> bool:
+    """Whether the request needs an entry that no transaction included."""
+    has_detail = bool(context.detail) and context.actor is not None and not context.recorded
+    return has_detail or (context.is_change and not (context.recorded and status < 400))

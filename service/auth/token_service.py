@@ -2,7 +2,7 @@
 
 from datetime import datetime, timedelta
 
-from service.audit.log import ANONYMOUS, SERVICE, about
+from service.audit.log import ANONYMOUS, SERVICE, set_audit_target
 from service.auth.principals import ADMIN, Principal
 from service.auth.repository import TokenRepository
 from service.auth.tokens import hash_token, new_user_token, parse_token
@@ -38,7 +38,7 @@ def issue(database: Database, principal: Principal, wanted: TokenRequest, now: d
     )
     with database.write() as session:
         TokenRepository(session).add(token)
-        about(token.id)
+        set_audit_target(token.id)
     return token, text
 
 

@@ -1,1 +1,1 @@
-"""Checkpoints and exports of jobs: listed, handed out, deleted; never opened for what is in them."""
+"""Files of checkpoints, exports and artifacts: listing, safe opening and archives. Their content is never parsed."""

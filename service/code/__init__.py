@@ -1,1 +1,1 @@
-"""Users' code: kept by digest where workers reach it, never opened by the service."""
+"""Uploaded code: archives stored by digest on the shared filesystem; the service never opens them."""

@@ -1,4 +1,4 @@
-"""Archives of code as files named by their digest. The service never looks inside."""
+"""Archives of uploaded code: files named by their digest. The service never opens them."""
 
 import hashlib
 import os
@@ -11,36 +11,36 @@ from service.core.errors import BodyTooLargeError, InvalidRequestError
 from trainyard.contract.spec.user_code import MAX_CODE_BYTES, code_archive
 
 
-def find(runs: Path, digest: str) -> Path | None:
-    """The archive, if it is there. Being asked for keeps it for as long as if it had just come in."""
-    place = code_archive(runs, digest)
-    if not place.is_file():
+def find_archive(runs: Path, digest: str) -> Path | None:
+    """Return the archive with this digest, or None. Its age for the clean-up starts again at each request."""
+    path = code_archive(runs, digest)
+    if not path.is_file():
         return None
     with suppress(FileNotFoundError):
-        os.utime(place)
-    return place if place.is_file() else None
+        os.utime(path)
+    return path if path.is_file() else None
 
 
-def old(runs: Path, before: float) -> list[Path]:
-    """What came in, and was last asked for, before this time; uploads that broke off too."""
+def old_archives(runs: Path, before: float) -> list[Path]:
+    """Return the archives and unfinished uploads that were last requested before a time, in seconds since the epoch."""
     folder = code_archive(runs, "").parent
     if not folder.is_dir():
         return []
     with os.scandir(folder) as entries:
-        seen = [(entry.stat(follow_symlinks=False).st_mtime, Path(entry.path)) for entry in entries if entry.is_file()]
-    return sorted(path for changed, path in seen if changed < before)
+        files = [(entry.stat(follow_symlinks=False).st_mtime, Path(entry.path)) for entry in entries if entry.is_file()]
+    return sorted(path for modified, path in files if modified < before)
 
 
 def digest_of(archive: Path) -> str:
-    """Of a file's name; that of an upload which broke off is nobody's."""
+    """Return the digest in an archive's name; for an unfinished upload, one that no job refers to."""
     return f"sha256:{archive.stem}"
 
 
 class Upload:
-    """One archive as it comes in: counted and hashed, and put in its place only when it is what its name says."""
+    """An archive that is being received: hashed as it arrives, and stored only if its digest is the announced one."""
 
     def __init__(self, runs: Path, digest: str, *, limit: int = MAX_CODE_BYTES) -> None:
-        self._place = code_archive(runs, digest)
+        self._path = code_archive(runs, digest)
         self._digest = digest
         self._limit = limit
         self._hash = hashlib.sha256()
@@ -48,37 +48,37 @@ class Upload:
         self._file: IO[bytes] | None = None
 
     def add(self, chunk: bytes) -> None:
-        """Raises BodyTooLargeError beyond the limit."""
+        """Append received bytes. Raises BodyTooLargeError beyond the limit."""
         self._size += len(chunk)
         if self._size > self._limit:
-            raise BodyTooLargeError(f"code is at most {self._limit} bytes; leave data out of it")
+            raise BodyTooLargeError(f"code is limited to {self._limit} bytes; do not include data")
         if self._file is None:
-            self._place.parent.mkdir(parents=True, exist_ok=True)
-            self._file = tempfile.NamedTemporaryFile(dir=self._place.parent, prefix=".upload-", delete=False)  # noqa: SIM115 (closed in keep or drop)
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = tempfile.NamedTemporaryFile(dir=self._path.parent, prefix=".upload-", delete=False)  # noqa: SIM115 (closed in store or discard)
         self._hash.update(chunk)
         self._file.write(chunk)
 
-    def keep(self) -> bool:
-        """Put it in its place; False where the same was there before.
+    def store(self) -> bool:
+        """Move the archive to its final path; return False if it was stored before.
 
         Raises:
-            InvalidRequestError: the bytes are not those of the digest.
+            InvalidRequestError: the body has another digest.
         """
-        found = f"sha256:{self._hash.hexdigest()}"
-        if self._file is None or found != self._digest:
+        digest = f"sha256:{self._hash.hexdigest()}"
+        if self._file is None or digest != self._digest:
             raise InvalidRequestError(
-                f"the body's digest is {found}, not the one in the path", param="digest", code="digest_mismatch"
+                f"the body's digest is {digest}, not the one in the path", param="digest", code="digest_mismatch"
             )
-        new = not self._place.is_file()
+        new = not self._path.is_file()
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        os.replace(self._file.name, self._place)
+        os.replace(self._file.name, self._path)
         self._file = None
         return new
 
-    def drop(self) -> None:
-        """Leave nothing of an upload that was not kept."""
+    def discard(self) -> None:
+        """Remove an upload that was not stored."""
         if self._file is not None:
             self._file.close()
             Path(self._file.name).unlink(missing_ok=True)

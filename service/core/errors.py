@@ -9,7 +9,7 @@ from trainyard.contract.wire.pages import ErrorBody, ErrorEnvelope
 
 
 class ServiceError(Exception):
-    """Something the caller can read and act on."""
+    """Base of all errors that are sent to the caller."""
 
     status: ClassVar[int] = 500
     type: ClassVar[str] = "server_error"
@@ -29,7 +29,7 @@ class ServiceError(Exception):
 
 
 class InvalidRequestError(ServiceError):
-    """The payload is malformed, or asks for what cannot be."""
+    """A value of the payload is invalid."""
 
     status = 422
     type = "invalid_request_error"
@@ -37,7 +37,7 @@ class InvalidRequestError(ServiceError):
 
 
 class InvalidSpecError(InvalidRequestError):
-    """A spec with problems; all of them are told."""
+    """A spec with problems; the response lists all of them."""
 
     code = "invalid_spec"
 
@@ -46,12 +46,12 @@ class InvalidSpecError(InvalidRequestError):
         self.problems = problems
 
     def envelope(self) -> ErrorEnvelope:
-        told = [problem.model_dump() for problem in self.problems]
-        return super().envelope().model_copy(update={"problems": told})
+        problems = [problem.model_dump() for problem in self.problems]
+        return super().envelope().model_copy(update={"problems": problems})
 
 
 class MalformedRequestError(ServiceError):
-    """Not even a payload."""
+    """The request cannot be parsed."""
 
     status = 400
     type = "invalid_request_error"
@@ -59,7 +59,7 @@ class MalformedRequestError(ServiceError):
 
 
 class BodyTooLargeError(ServiceError):
-    """More bytes than the route takes."""
+    """The body is larger than the route accepts."""
 
     status = 413
     type = "invalid_request_error"
@@ -67,19 +67,19 @@ class BodyTooLargeError(ServiceError):
 
 
 class RangeError(ServiceError):
-    """Bytes that the file does not have."""
+    """The requested range lies outside the file."""
 
     status = 416
     type = "invalid_request_error"
     code = "range_not_satisfiable"
 
     def __init__(self, size: int):
-        super().__init__(f"lies outside the file, which has {size} bytes", param="Range")
+        super().__init__(f"is outside the file, which has {size} bytes", param="Range")
         self.headers = {"Content-Range": f"bytes */{size}"}
 
 
 class AuthenticationError(ServiceError):
-    """No token, a wrong one, an expired one: all the same to a stranger."""
+    """The token is missing, unknown, expired or revoked; the response does not tell which."""
 
     status = 401
     type = "authentication_error"
@@ -87,11 +87,11 @@ class AuthenticationError(ServiceError):
     headers: Mapping[str, str] = {"WWW-Authenticate": "Bearer"}
 
     def __init__(self) -> None:
-        super().__init__("a valid token is needed: send the header `Authorization: Bearer <token>`")
+        super().__init__("a valid token is required: send the header `Authorization: Bearer <token>`")
 
 
 class PermissionDeniedError(ServiceError):
-    """A good token, used for what it is not for."""
+    """The token is valid but lacks the permission."""
 
     status = 403
     type = "permission_error"
@@ -99,13 +99,13 @@ class PermissionDeniedError(ServiceError):
 
 
 class QuotaExceededError(PermissionDeniedError):
-    """What this person may hold is held already."""
+    """A quota of the user is exhausted."""
 
     code = "quota_exceeded"
 
 
 class NotFoundError(ServiceError):
-    """There is no such thing."""
+    """The resource does not exist."""
 
     status = 404
     type = "not_found_error"
@@ -113,7 +113,7 @@ class NotFoundError(ServiceError):
 
 
 class ConflictError(ServiceError):
-    """A good request at the wrong time."""
+    """The request does not fit the current state of the resource."""
 
     status = 409
     type = "conflict_error"
@@ -121,17 +121,17 @@ class ConflictError(ServiceError):
 
 
 class LogOffsetError(ConflictError):
-    """A log append that leaves a gap; `next_offset` says where to go on."""
+    """A log append would leave a gap; `next_offset` is the offset to continue at."""
 
     code = "log_offset"
 
     def __init__(self, next_offset: int):
-        super().__init__(f"the next byte expected is {next_offset}", param="offset")
+        super().__init__(f"the expected offset is {next_offset}", param="offset")
         self.next_offset = next_offset
 
 
 class RequestTimeoutError(ServiceError):
-    """The body comes too slowly."""
+    """The body is sent too slowly."""
 
     status = 408
     type = "invalid_request_error"
@@ -139,7 +139,7 @@ class RequestTimeoutError(ServiceError):
 
 
 class TooManyRequestsError(ServiceError):
-    """More than the service takes on at once; the same request may succeed later."""
+    """The service is at a limit; the same request may succeed later."""
 
     status = 429
     type = "rate_limit_error"
@@ -148,17 +148,17 @@ class TooManyRequestsError(ServiceError):
 
 
 class RateLimitedError(TooManyRequestsError):
-    """One token asks more often than it may."""
+    """A token exceeds its request rate."""
 
     code = "rate_limited"
 
     def __init__(self, seconds: int):
-        super().__init__(f"more requests than this token may make; come again in {seconds} s")
+        super().__init__(f"rate limit exceeded; retry after {seconds} s")
         self.headers = {"Retry-After": str(seconds)}
 
 
 class UnavailableError(ServiceError):
-    """Something behind the service does not answer now; the same request may succeed later."""
+    """A dependency of the service is unavailable; the same request may succeed later."""
 
     status = 503
     code = "unavailable"

@@ -1,10 +1,10 @@
-"""Places at which a test may end the process. In production the hook does nothing, and reads nothing."""
+"""Failpoints: named places where a test can end the process. In production the hook does nothing."""
 
 from collections.abc import Callable
 
 Failpoint = Callable[[str], None]
-"""Told the label of each place as it is passed."""
+"""Called with the label of each failpoint that the process passes."""
 
 
 def no_failpoint(label: str) -> None:
-    """Go on."""
+    """Continue."""

@@ -1,4 +1,4 @@
-"""Identifiers: what people see, what schedulers see, what only machines see."""
+"""Identifiers of resources, attempts and scheduler entries."""
 
 import secrets
 from datetime import datetime
@@ -7,18 +7,18 @@ from ulid import ULID
 
 
 def new_job_id(now: datetime) -> str:
-    """Sorts by time of creation."""
+    """Return `job_<ULID>`; ids sort by time of creation."""
     return "job_" + str(ULID.from_datetime(now)).lower()
 
 
-def first_job_id(moment: datetime, *, after: bool = False) -> str:
-    """No job that was created then or later has a smaller one; with `after`, no job created until then a larger one."""
-    milliseconds = min(max(0, int(moment.timestamp() * 1000) + after), 2**48 - 1)
+def first_job_id(created_at: datetime, *, after: bool = False) -> str:
+    """Return the smallest id that a job created at this time can have; with `after`, the smallest id of a later one."""
+    milliseconds = min(max(0, int(created_at.timestamp() * 1000) + after), 2**48 - 1)
     return "job_" + str(ULID(milliseconds.to_bytes(6, "big") + bytes(10))).lower()
 
 
 def new_id(kind: str, now: datetime) -> str:
-    """Sorts by time of creation."""
+    """Return `<kind>_<ULID>`; ids sort by time of creation."""
     return f"{kind}_{ULID.from_datetime(now)}".lower()
 
 
@@ -27,10 +27,10 @@ def new_checkpoint_id(now: datetime) -> str:
 
 
 def new_attempt_id() -> str:
-    """Random: nobody can name an attempt that is not theirs."""
+    """Return 16 random hexadecimal digits, so that nobody can guess the id of another attempt."""
     return secrets.token_hex(8)
 
 
 def scheduler_tag(instance: str, attempt_id: str) -> str:
-    """The scheduler's name of an attempt. Nothing that a user wrote is in it."""
+    """Return the name under which the scheduler knows an attempt; it contains no user input."""
     return f"ty-{instance}-{attempt_id}"

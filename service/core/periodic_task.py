@@ -1,4 +1,4 @@
-"""A thread that does its round again and again, and one sooner when it is told that there is something to do."""
+"""A thread that runs a function periodically, and sooner on request."""
 
 import threading
 from collections.abc import Callable
@@ -11,13 +11,13 @@ _STOP_SECONDS = 5.0
 
 
 class PeriodicTask:
-    """For what only the service that reconciles may do, and what no tick is to wait for."""
+    """Runs work of the leader that no tick should wait for."""
 
     def __init__(self, name: str, once: Callable[[], bool], seconds: float):
         """
         Args:
-            once: one round; whether there is more to do at once. What it leaves undone, a later one finds.
-            seconds: between rounds of which nobody has hinted.
+            once: one iteration; returns whether more work is ready. A later iteration resumes what it leaves undone.
+            seconds: pause between iterations that nobody requested.
         """
         self._once = once
         self._seconds = seconds
@@ -30,29 +30,29 @@ class PeriodicTask:
         self._thread.start()
 
     def stop(self) -> None:
-        """What is under way may be left as it is: the next service goes on with it."""
+        """Wait at most 5 seconds; the next service resumes what is left undone."""
         self._stopping = True
         self._wake.set()
         self._thread.join(timeout=_STOP_SECONDS)
 
-    def hint(self) -> None:
-        """There is something to do. Never blocks."""
+    def notify(self) -> None:
+        """Request an iteration now. Never blocks."""
         self._wake.set()
 
     def _run(self) -> None:
         while not self._stopping:
-            if not self._round():
+            if not self._run_iteration():
                 self._wake.wait(self._seconds)
             self._wake.clear()
 
-    def _round(self) -> bool:
+    def _run_iteration(self) -> bool:
         try:
             return self._once()
         except LeaseLostError:
-            self._log.info("another service does it now")
+            self._log.info("lease lost; another service is the leader")
         except UnavailableError as error:
-            self._log.warning("round failed", error=error.message)
+            self._log.warning("iteration failed", error=error.message)
         except Exception:
-            # The loop must outlive a bug in one part of it.
-            self._log.exception("round failed")
+            # The thread must survive a bug in one iteration.
+            self._log.exception("iteration failed")
         return False

@@ -1,4 +1,4 @@
-"""The service's own files are nobody else's to read: tokens' hashes, webhooks' secrets, everyone's specs."""
+"""Permissions of the service's own files, which hold token hashes, webhook secrets and specs."""
 
 import os
 import stat
@@ -11,56 +11,56 @@ from service.core.errors import ServiceError
 
 log = structlog.get_logger("service")
 
-_OTHERS = 0o077
-_BESIDE = ("", "-wal", "-shm")
+_GROUP_AND_OTHERS = 0o077
+_SQLITE_SUFFIXES = ("", "-wal", "-shm")
 
 
 def restrict_permissions(state: Path, database_url: str) -> None:
-    """Take from others what they may do with the state folder and a SQLite database, or make those for us alone.
+    """Remove the access of other accounts to the state folder and a SQLite database; create the database if missing.
 
     Raises:
-        ServiceError: the database belongs to another account, whose mode we cannot change.
+        ServiceError: the database belongs to another account, so its mode cannot be changed.
     """
     if state.stat().st_uid == os.getuid():
-        _close(state)
+        _restrict(state)
     url = sa.make_url(database_url)
     if url.get_backend_name() != "sqlite" or not url.database:
         return
     file = Path(url.database)
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # SQLite gives its other files the mode of this one.
+    # SQLite gives its journal files the mode of this one.
     os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
-    for ending in _BESIDE:
-        _close(Path(f"{file}{ending}"))
+    for suffix in _SQLITE_SUFFIXES:
+        _restrict(Path(f"{file}{suffix}"))
 
 
 def read_secret(path: Path) -> str:
-    """The one line of a file that holds a secret.
+    """Return the secret in a file, without surrounding blanks.
 
     Raises:
-        ServiceError: it cannot be read, is empty, or others may read it too.
+        ServiceError: the file cannot be read, is empty, or is readable by others.
     """
     try:
-        if stat.S_IMODE(path.stat().st_mode) & _OTHERS:
-            raise ServiceError(f"{path} holds a secret and can be read by others: chmod 600 {path}")
+        if stat.S_IMODE(path.stat().st_mode) & _GROUP_AND_OTHERS:
+            raise ServiceError(f"{path} contains a secret but is readable by others: chmod 600 {path}")
         text = path.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        told = getattr(error, "strerror", None) or "it is not text"
-        raise ServiceError(f"{path} cannot be read: {told}; it must belong to the service's account") from None
+        reason = getattr(error, "strerror", None) or "not a text file"
+        raise ServiceError(f"{path} cannot be read: {reason}; it must belong to the service's account") from None
     if not text:
         raise ServiceError(f"{path} is empty")
     return text
 
 
-def _close(path: Path) -> None:
+def _restrict(path: Path) -> None:
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return
-    mode = stat.S_IMODE(found.st_mode)
-    if not mode & _OTHERS:
+    mode = stat.S_IMODE(status.st_mode)
+    if not mode & _GROUP_AND_OTHERS:
         return
-    if found.st_uid != os.getuid():
-        raise ServiceError(f"{path} can be read by others and belongs to another account: chmod go-rwx {path}")
-    path.chmod(mode & ~_OTHERS)
-    log.warning("others could read it; now they cannot", path=str(path), mode=oct(mode))
+    if status.st_uid != os.getuid():
+        raise ServiceError(f"{path} is readable by others and belongs to another account: chmod go-rwx {path}")
+    path.chmod(mode & ~_GROUP_AND_OTHERS)
+    log.warning("removed the access of other accounts", path=str(path), mode=oct(mode))

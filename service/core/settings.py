@@ -1,4 +1,4 @@
-"""The process's settings, read once in `__main__` from TRAINYARD_* and passed on; never a global."""
+"""Settings of the process: read once in `service.main` from TRAINYARD_* variables and passed on, never a global."""
 
 import os
 import sys
@@ -20,129 +20,129 @@ from trainyard.contract.spec.site import Site
 Accelerator = Literal["cpu", "cuda"]
 
 _PREFIX = "TRAINYARD_"
-_NEAR = 0.9
-"""Alike enough to be meant; `PORTS`, which the compose file has, is not `PORT`."""
+_SIMILARITY = 0.9
+"""Similarity above which a variable counts as misspelled; `PORTS` of the compose file is not a misspelled `PORT`."""
 
 
 class Settings(BaseSettings):
-    """Every setting has a default that suits one person on one machine."""
+    """Every setting has a default that suits one user on one machine."""
 
     model_config = SettingsConfigDict(env_prefix=_PREFIX, use_attribute_docstrings=True)
 
     state_dir: Path = Field(default_factory=default_state_dir)
     """The service's own files: SQLite database, admin token, local queue."""
     runs_dir: Path | None = None
-    """Run directories, on the filesystem shared with the nodes; default `<state_dir>/runs`."""
+    """Run directories, on the filesystem that is shared with the nodes; default `<state_dir>/runs`."""
     database_url: str = ""
-    """`sqlite:///...` or `postgresql://...`; default SQLite in the state folder."""
+    """`sqlite:///...` or `postgresql://...`; default: SQLite in the state directory."""
     database_password_file: Path | None = None
-    """Holds the password for `database_url`, which then names none: a file that this account alone may read."""
+    """File with the password of `database_url`; only the service's account may read it."""
     admin_token_file: Path | None = None
-    """Holds an administrator's token, `ty_<12 hexadecimal digits>_<secret>`, that an operator has made; replicas read
-    the same one. Absent: the first start makes one in the state folder."""
+    """File with an administrator's token, `ty_<12 hexadecimal digits>_<secret>`, for replicas that share one token;
+    default: the first start creates a token in the state directory."""
     reconcile: bool = True
-    """Whether this process also reconciles, and migrates the database when it starts. One that only answers requests
-    is a replica of the API, on Postgres."""
+    """Whether this process also reconciles and migrates the database; false for a replica of the API on Postgres."""
     backend: Literal["local", "slurm"] = "local"
     accelerator: Accelerator | Literal["auto"] = "auto"
-    """What the workers have. `auto`: on Slurm, whether the job's partition has GPUs; on the local backend, whether this
-    machine shows an NVIDIA device."""
+    """Accelerator of the workers. `auto`: on Slurm, whether the job's partition has GPUs; on the local backend, whether
+    this machine has an NVIDIA device."""
     host: str = DEFAULT_HOST
     port: Annotated[int, Field(ge=0, le=65535)] = DEFAULT_PORT
     public_url: str = ""
-    """What workers call; default `http://<host>:<port>`."""
+    """URL of the service for workers; default `http://<host>:<port>`."""
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
-    """More names under which the service may be called, comma-separated; its own and PUBLIC_URL's are known."""
+    """Further host names of the service, comma-separated; its own name and that of PUBLIC_URL are always allowed."""
     allowed_roots: Annotated[tuple[str, ...], NoDecode] = ()
-    """Folders under which the models and data of specs must lie, comma-separated, as the nodes see them; absent: the
-    home folder of the service's account and the runs."""
+    """Folders that may contain the models and data of specs, comma-separated, as the nodes see them; default: the home
+    directory of the service's account and the runs directory."""
     local_slots: Annotated[int, Field(ge=1)] = max(4, os.cpu_count() or 1)
-    """Worker processes at once on the local backend; the rest wait. Four on a small machine too: that is what it takes
-    to try every strategy."""
+    """Maximum number of concurrent worker processes on the local backend; at least four by default, so that every
+    strategy can run."""
     instance: Annotated[str, Field(pattern=r"^[a-z0-9]{1,12}$")] = "main"
-    """Part of every scheduler tag, so that two services on one cluster never mistake each other's jobs."""
+    """Part of every scheduler tag; distinguishes several services on one cluster."""
     tick_seconds: Annotated[float, Field(gt=0)] = 1.0
-    """Pause between two looks at the scheduler while something is under way."""
+    """Pause between two ticks of the reconciler while jobs are active."""
     slurm_poll_seconds: Annotated[float, Field(gt=0)] = 5.0
-    """Least time between two questions to Slurm; each costs it one squeue and at most one sacct."""
+    """Minimum time between two polls of Slurm; a poll is one squeue and at most one sacct."""
     slurm_max_poll_seconds: Annotated[float, Field(gt=0)] = 60.0
-    """While nothing changes the pause between two questions doubles up to this; anything new starts it over."""
+    """While nothing changes, the pause between two polls doubles up to this value; a change resets it."""
     slurm_python: Path | None = None
-    """The interpreter on the nodes that has torch and Trainyard's worker; absent: at the same path as the service's."""
+    """Interpreter on the nodes that has torch and Trainyard's worker;
+    default: the path of the service's interpreter."""
     slurm_submit_timeout_seconds: Annotated[float, Field(ge=1)] = 300.0
-    """How long sbatch may take; longer than the two minutes for which it tries again by itself."""
+    """Timeout of sbatch; more than the two minutes for which sbatch retries by itself."""
     slurm_confirm_absence_seconds: Annotated[float, Field(ge=1)] = 180.0
-    """How long after sbatch was last asked a submission without an answer, which three look-ups have not found, is
-    repeated; longer than sbatch's request may travel."""
+    """How long after the last sbatch call an unconfirmed submission is repeated if three lookups have not found it;
+    more than the time that sbatch's request may be in transit."""
     slurm_signal_lead_seconds: Annotated[int, Field(ge=1, le=3600)] = 180
-    """How long before a job's time limit Slurm is to warn it; longer than a checkpoint takes."""
+    """How long before a job's time limit Slurm sends the warning signal; more than a checkpoint takes."""
     slurm_time_limit_minutes: Annotated[int | None, Field(ge=1)] = None
-    """The time limit of jobs that name none; absent: their partition's."""
+    """Time limit of jobs that set none; default: the limit of their partition."""
     slurm_gpus_per_node: Annotated[int | None, Field(ge=1)] = None
-    """Ranks on a node for jobs that do not say; absent: all ranks on one node."""
+    """Ranks on each node for jobs that do not set it; default: all ranks on one node."""
     slurm_preflight: bool = True
-    """Whether a job that asks for more than the cluster's snapshot has is refused before it is submitted; off where a
-    plugin of the site's changes what is asked."""
+    """Whether a job that requests more than the cluster has is rejected at submission; switch it off if a plugin of the
+    site changes the request."""
     slurm_host_suffix: Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]{0,128}$")] = ""
-    """Appended to a node's name to get its name on the network between the nodes, such as `-ib0`."""
+    """Suffix of a node's name on the network between the nodes, such as `-ib0`."""
     slurm_extra_options: str = ""
-    """sbatch options for every job, such as `--reservation=ai --exclusive`; `service/core/setting_parsers.py` has
-    those that may be set."""
+    """sbatch options of every job, such as `--reservation=ai --exclusive`; `service/core/setting_parsers.py` lists the
+    allowed ones."""
     slurm_network_interface: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.,-]{0,64}$")] = ""
-    """Through which the ranks of several nodes talk, such as `ib0`; absent: gloo and nccl choose."""
+    """Network interface between ranks of several nodes, such as `ib0`; default: gloo and nccl choose."""
     pause_timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
-    """How long a job that is to pause may take to save and leave before the scheduler is asked to end it."""
+    """How long a pausing job may take to save and exit before the scheduler is asked to end it."""
     gpu_memory_gb: str = ""
-    """GPU types and their memory in GiB, where the planner does not know them: `mygpu=48,a100=80`; `=24` for GPUs
-    without a type."""
+    """Memory in GiB of GPU types that the planner does not know: `mygpu=48,a100=80`; `=24` for GPUs without a type."""
     code_roles: Annotated[tuple[Literal["admin", "user"], ...], NoDecode] = ("admin",)
-    """Roles that may run code of their own (`custom` and `script` jobs), comma-separated: it runs as the service's
-    account, so whoever may can do what that account can."""
+    """Roles that may run their own code (`custom` and `script` jobs), comma-separated. The code has all rights of the
+    service's account."""
     trusted_proxies: Annotated[tuple[str, ...], NoDecode] = ()
-    """Addresses or networks of proxies whose `X-Forwarded-For` is believed, comma-separated."""
+    """Addresses or networks of proxies whose `X-Forwarded-For` is trusted, comma-separated."""
     rate_per_second: Annotated[float, Field(gt=0)] = 100.0
-    """Requests that one token may make in the long run, in each process of the API; beyond it, 429."""
+    """Sustained request rate of one token, in each process of the API; more get 429."""
     rate_burst: Annotated[int, Field(ge=1)] = 1000
-    """And at once."""
+    """Maximum burst of one token, in requests."""
     worker_rate_per_second: Annotated[float, Field(gt=0)] = 1000.0
-    """The same for a worker's token."""
+    """Sustained request rate of one attempt token."""
     worker_rate_burst: Annotated[int, Field(ge=1)] = 5000
     max_connections: Annotated[int, Field(ge=1)] = 4000
-    """Open at once; more are closed at once."""
+    """Maximum number of open connections; further ones are closed immediately."""
     max_gpus_per_user: Annotated[int | None, Field(ge=1)] = None
-    """What the jobs of one person may have at the scheduler at once; the others wait in `queued`. Absent: no limit."""
+    """Maximum number of GPUs of one user's submitted jobs; further jobs wait in `queued`. Default: no limit."""
     max_gpus_per_admin: Annotated[int | None, Field(ge=1)] = None
-    """The same for jobs that were submitted with an administrator's token."""
+    """The same limit for jobs that an administrator submitted."""
     max_queued_per_user: Annotated[int | None, Field(ge=1)] = 10_000
-    """Jobs of one person that may be `queued` before another one is refused."""
+    """Maximum number of one user's `queued` jobs; further ones are rejected."""
     max_sweep_members: Annotated[int, Field(ge=1, le=1000)] = 200
-    """Jobs that one sweep may have."""
+    """Maximum number of jobs in one sweep."""
     webhook_allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
-    """Hosts (`name` or `name:port`, comma-separated) to which webhooks may go by http and at private addresses."""
+    """Hosts (`name` or `name:port`, comma-separated) whose webhooks may use http and private addresses."""
     session_hours: Annotated[float, Field(gt=0)] = 168.0
-    """How long a browser stays signed in; shorter where the token that it signed in with ends before."""
+    """Lifetime of a browser session; it also ends with its token."""
     audit_retention_days: Annotated[int, Field(ge=1)] = 365
-    """How long the audit is kept."""
+    """Retention of audit entries."""
     code_retention_days: Annotated[int, Field(ge=1)] = 7
-    """How long uploaded code stays that no job refers to."""
+    """Retention of uploaded code that no job refers to."""
     delivery_retention_days: Annotated[int, Field(ge=1)] = 30
-    """How long messages to webhooks are listed after they were made."""
+    """Retention of webhook deliveries."""
     body_limit: int = 1024 * 1024
-    """Largest request body in bytes; log appends have their own limit."""
+    """Maximum size of a request body in bytes; log appends have their own limit."""
     low_disk_gb: Annotated[float, Field(ge=0)] = 5.0
-    """Free space for runs, in 10^9 bytes, below which running jobs are warned."""
+    """Free space of the runs directory, in 10^9 bytes, below which running jobs get a warning."""
     quota_gb_per_user: Annotated[float | None, Field(gt=0)] = None
-    """What one person's jobs may hold on disk, in 10^9 bytes, before a new one is refused; absent: no limit."""
+    """Maximum disk use of one user's jobs, in 10^9 bytes; beyond it new jobs are rejected. Default: no limit."""
     max_streams: Annotated[int, Field(ge=1)] = 1000
-    """Live streams open at once; beyond it a client is told to come again (429)."""
+    """Maximum number of open live streams; further ones get 429."""
     metrics_retention_days: Annotated[int | None, Field(ge=1)] = None
-    """So long after its end a job keeps every point; then those that its curves are drawn from. Absent: for ever."""
+    """How long after its end a job keeps every metric point;
+    later only the downsampled points remain. Default: forever."""
     ingest_limit: Annotated[int, Field(ge=1024 * 1024)] = 64 * 1024 * 1024
-    """Bytes of reported points that may wait to be written; beyond it workers are told to come again (429)."""
+    """Maximum number of bytes of reported points that wait to be written; beyond it workers get 429."""
     log_limit: int = 64 * 1024 * 1024
-    """Bytes of one rank's log kept in the database, the newest ones."""
+    """Maximum number of bytes of one rank's log in the database; the newest bytes remain."""
     log_disk_limit: Annotated[int, Field(ge=1024 * 1024)] = 1024 * 1024 * 1024
-    """Bytes that one rank's log file may take on disk, where its filesystem can give back the beginning of a file."""
+    """Maximum size in bytes of one rank's log file, on filesystems that can deallocate the beginning of a file."""
     log_format: Literal["console", "json"] = "console"
 
     @model_validator(mode="before")
@@ -201,10 +201,10 @@ class Settings(BaseSettings):
 
     @property
     def url(self) -> str:
-        """The database's URL with a driver that is installed, and its password.
+        """The database URL with an installed driver and the password.
 
         Raises:
-            ServiceError: the password's file cannot be read, or others can read it.
+            ServiceError: the password file cannot be read, or is readable by others.
         """
         if not self.database_url:
             return f"sqlite:///{self.state / 'trainyard.sqlite'}"
@@ -227,7 +227,7 @@ class Settings(BaseSettings):
 
     @property
     def quota_bytes(self) -> int | None:
-        """Per person."""
+        """Disk quota of one user in bytes; None: no limit."""
         return int(self.quota_gb_per_user * 1e9) if self.quota_gb_per_user is not None else None
 
     @property
@@ -239,7 +239,7 @@ class Settings(BaseSettings):
 
     @property
     def known_accelerator(self) -> Accelerator | None:
-        """What the workers have, whatever the job; None: it depends on the partition."""
+        """Accelerator of all workers; None: it depends on the partition."""
         if self.accelerator != "auto":
             return self.accelerator
         if self.backend == "slurm":
@@ -258,9 +258,9 @@ class Settings(BaseSettings):
 
 
 def misspelled_variables(names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Names of variables that are no setting and nearly one, each with the setting."""
+    """Yield each unknown variable that resembles a setting, with that setting."""
     known = {field.upper() for field in Settings.model_fields}
     for name in names:
         bare = name.removeprefix(_PREFIX)
-        if name.startswith(_PREFIX) and bare not in known and (near := get_close_matches(bare, known, 1, _NEAR)):
+        if name.startswith(_PREFIX) and bare not in known and (near := get_close_matches(bare, known, 1, _SIMILARITY)):
             yield name, _PREFIX + near[0]

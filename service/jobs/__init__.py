@@ -1,1 +1,1 @@
-"""Jobs: what was asked, what is so, and the moves between."""
+"""Jobs: desired state, actual status, transitions, submission, quotas and lists."""

@@ -1,7 +1,7 @@
-"""Starting from another job's checkpoint: it is found, and linked into the new run, whose own it then is.
+"""Forks: finding another job's checkpoint and linking it into the new run directory.
 
-A hard link shares the bytes and costs no space. From then on the source may delete its checkpoint, or be deleted
-itself, and nothing has to be held back for the fork.
+Hard links share the bytes and use no space. The source may then delete its checkpoint, or be deleted itself, without
+any effect on the fork.
 """
 
 import os
@@ -25,17 +25,17 @@ _MAX_FILES = 100_000
 
 
 def find_origin(database: Database, spec: TrainingSpec, now: datetime) -> Origin | None:
-    """The checkpoint that the spec's `resume_from` names, and how much of it the new job can take over.
+    """Return the checkpoint that `resume_from` names, and whether the job continues it exactly; None without it.
 
     Raises:
-        InvalidRequestError: there is no such job, or no such step.
-        ConflictError: it has no checkpoint yet.
-        InvalidSpecError: the weights would not fit.
+        InvalidRequestError: the job or the checkpoint does not exist.
+        ConflictError: the job has no checkpoint yet.
+        InvalidSpecError: the checkpoint's weights do not fit the spec.
     """
-    named = parse_origin(spec.resume_from) if spec.resume_from else None
-    if named is None:
+    reference = parse_origin(spec.resume_from) if spec.resume_from else None
+    if reference is None:
         return None
-    job_id, wanted = named
+    job_id, requested_step = reference
     with database.read() as session:
         jobs = JobRepository(session, now)
         try:
@@ -43,58 +43,60 @@ def find_origin(database: Database, spec: TrainingSpec, now: datetime) -> Origin
         except NotFoundError:
             raise InvalidRequestError(f"there is no job {job_id!r}", param=_PARAM, code="job_not_found") from None
         steps = [checkpoint.step for checkpoint in jobs.list_checkpoints(source)]
-    theirs = _spec_of(source)
-    if problems := incompatible_fields(theirs, spec):
+    source_spec = _spec_of(source)
+    if problems := incompatible_fields(source_spec, spec):
         raise InvalidSpecError(problems)
-    step = _chosen(source, steps, wanted)
-    differing = trajectory_differences(theirs, spec)
-    if not differing:
-        _require_rest(source, theirs, spec, step)
-    return Origin(job_id=source.id, step=step, continues=not differing, differs=tuple(differing))
+    step = _select_step(source, steps, requested_step)
+    changed = trajectory_differences(source_spec, spec)
+    if not changed:
+        _require_remaining_steps(source, source_spec, spec, step)
+    return Origin(job_id=source.id, step=step, continues=not changed, differs=tuple(changed))
 
 
 def _spec_of(source: Job) -> TrainingSpec:
     try:
         return parse_spec(source.spec)
     except SpecError as error:
-        raise ConflictError(f"that job's spec cannot be read any more: {error}", param=_PARAM) from None
+        raise ConflictError(
+            f"the spec of job {source.id} is not valid in this release: {error}", param=_PARAM
+        ) from None
 
 
-def _chosen(source: Job, steps: list[int], wanted: int | None) -> int:
+def _select_step(source: Job, steps: list[int], requested: int | None) -> int:
     if not steps:
         raise ConflictError(f"job {source.id} has no checkpoint to start from", param=_PARAM, code="no_checkpoint")
-    if wanted is None:
+    if requested is None:
         return steps[-1]
-    if wanted not in steps:
-        there = ", ".join(map(str, steps))
-        message = f"job {source.id} has no checkpoint of step {wanted}; it has those of {there}"
+    if requested not in steps:
+        available = ", ".join(map(str, steps))
+        message = f"job {source.id} has no checkpoint of step {requested}; available steps: {available}"
         raise InvalidRequestError(message, param=_PARAM, code="checkpoint_not_found")
-    return wanted
+    return requested
 
 
-def _require_rest(source: Job, theirs: TrainingSpec, spec: TrainingSpec, step: int) -> None:
-    """Raises InvalidRequestError: an exact continuation would have no step left to do."""
+def _require_remaining_steps(source: Job, source_spec: TrainingSpec, spec: TrainingSpec, step: int) -> None:
+    """Raises InvalidRequestError: an exact continuation would have no step left to run."""
     total = spec.steps
-    if total is None and spec.epochs == theirs.epochs and source.progress is not None:
+    if total is None and spec.epochs == source_spec.epochs and source.progress is not None:
         total = source.progress["total_steps"]
     if total is not None and step >= total:
         field = "steps" if spec.steps is not None else "epochs"
-        message = f"is for {total} steps, and the checkpoint in `{_PARAM}` is of step {step}: nothing is left to do"
+        message = f"ends at step {total}, and the checkpoint in `{_PARAM}` is of step {step}: no steps remain"
         raise InvalidRequestError(message, param=field)
 
 
 def link_origin(source: CheckpointLayout, target: CheckpointLayout) -> None:
-    """Give the run its own links to every file of the checkpoint; its manifest last. A repeated call starts over.
+    """Link every file of the checkpoint into the new run, the manifest last. A repeated call starts again.
 
     Raises:
-        ConflictError: the checkpoint is gone by now, or the filesystem of the runs has no hard links.
+        ConflictError: the checkpoint was removed, or the filesystem does not support hard links.
     """
     shutil.rmtree(target.root, ignore_errors=True)
     try:
-        for place in _files(source.root):
-            (target.root / place).parent.mkdir(parents=True, exist_ok=True)
-            os.link(source.root / place, target.root / place, follow_symlinks=False)
-        # Its removal begins with the manifest: if that is still there, so was all the rest.
+        for path in _files(source.root):
+            (target.root / path).parent.mkdir(parents=True, exist_ok=True)
+            os.link(source.root / path, target.root / path, follow_symlinks=False)
+        # A removal begins with the manifest: if that still exists, all other files were linked.
         os.link(source.manifest, target.manifest, follow_symlinks=False)
     except FileNotFoundError:
         shutil.rmtree(target.root, ignore_errors=True)
@@ -107,25 +109,25 @@ def link_origin(source: CheckpointLayout, target: CheckpointLayout) -> None:
 
 
 def unlink_origin(run: RunLayout) -> None:
-    """Take back what was linked for a job that was not accepted."""
+    """Remove the links that were made for a job that was not accepted."""
     shutil.rmtree(run.origins, ignore_errors=True)
     if run.root.is_dir() and not any(run.root.iterdir()):
         run.root.rmdir()
 
 
 def _files(root: Path) -> Iterator[Path]:
-    """Every regular file but the manifest, relative to the folder; links are left out."""
+    """Yield every regular file but the manifest, relative to the folder; links are left out."""
     if root.is_symlink():
         raise FileNotFoundError(root)
-    waiting, count = [root], 0
-    while waiting:
-        with os.scandir(waiting.pop()) as entries:
+    folders, count = [root], 0
+    while folders:
+        with os.scandir(folders.pop()) as entries:
             for entry in entries:
-                place = Path(entry.path).relative_to(root)
+                path = Path(entry.path).relative_to(root)
                 if entry.is_dir(follow_symlinks=False):
-                    waiting.append(Path(entry.path))
-                elif entry.is_file(follow_symlinks=False) and place != Path(MANIFEST):
+                    folders.append(Path(entry.path))
+                elif entry.is_file(follow_symlinks=False) and path != Path(MANIFEST):
                     count += 1
                     if count > _MAX_FILES:
                         raise OSError(0, f"it has more than {_MAX_FILES} files")
-                    yield place
+                    yield path

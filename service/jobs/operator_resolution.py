@@ -1,105 +1,93 @@
-"""What only an operator can know: what became of a job that was lost, or whose submission had no clear answer."""
-
-from datetime import datetime
+"""Resolution by an operator of a job that is lost, or whose submission the scheduler never confirmed."""
 
 from service.auth.principals import Principal
 from service.core.errors import ConflictError, InvalidRequestError, PermissionDeniedError
-from service.db.engine import Database
 from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
-from service.jobs.schemas import job_resource
-from trainyard.contract.layout import RunLayout
-from trainyard.contract.wire.jobs import JobResource, JobStatus, ResolveRequest, StatusReason
+from service.jobs.service import JobAction
+from trainyard.contract.wire.jobs import JobStatus, ResolveRequest, StatusReason
 
-_EXIT = {"resubmit": "resubmitted", "give_up": "given_up"}
-"""What an attempt that was resolved so ended as."""
+_EXIT_REASON = {"resubmit": "resubmitted", "give_up": "given_up"}
 
 
-def resolve(
-    database: Database, principal: Principal, job_id: str, wanted: ResolveRequest, *, run_root: RunLayout, now: datetime
-) -> JobResource:
-    """Settle the job as the operator says. The same word again changes nothing.
+def resolve(principal: Principal, request: ResolveRequest) -> JobAction:
+    """Return the action that settles a job as the operator requests. Repeating the request changes nothing.
+
+    The action raises ConflictError if the job is neither lost nor unconfirmed, or if its submission can still be
+    confirmed, and InvalidRequestError if the job's scheduler has no ids to adopt.
 
     Raises:
-        PermissionDeniedError: the caller is no administrator.
-        ConflictError: the job is neither lost nor without a clear answer, or is still being asked about.
-        InvalidRequestError: the scheduler has no ids that could be adopted.
+        PermissionDeniedError: the caller is not an administrator.
     """
     if principal.role != "admin":
-        raise PermissionDeniedError("only an administrator can say what became of a job")
-    with database.write() as session:
-        jobs = JobRepository(session, now)
-        job = jobs.get_for_update(jobs.get(job_id).pk)
+        raise PermissionDeniedError("only an administrator can resolve a job")
+
+    def action(jobs: JobRepository, job: Job, by: str) -> None:
         attempt = jobs.reload_attempt(job.attempt_id) if job.attempt_id else None
-        if attempt is None or not _is_said_already(job, attempt, wanted):
-            attempt = _open_question(job, attempt, now)
-            _settle(jobs, job, attempt, wanted, principal, now)
-        session.flush()
-        return job_resource(job, attempt, RunLayout(run_root.root / job.id), now)
+        if attempt is None or not _is_resolved(job, attempt, request):
+            _resolve(jobs, job, _require_unresolved(jobs, job, attempt), request, by)
+
+    return action
 
 
-def _is_said_already(job: Job, attempt: Attempt, wanted: ResolveRequest) -> bool:
-    if wanted.action == "adopt":
-        return attempt.scheduler_id == wanted.scheduler_id and job.status in ("pending", "running", "cancelling")
-    return attempt.exit_reason == _EXIT[wanted.action]
+def _is_resolved(job: Job, attempt: Attempt, request: ResolveRequest) -> bool:
+    """Whether an earlier request has settled the job in the same way."""
+    if request.action == "adopt":
+        return attempt.scheduler_id == request.scheduler_id and job.status in ("pending", "running", "cancelling")
+    return attempt.exit_reason == _EXIT_REASON[request.action]
 
 
-def _open_question(job: Job, attempt: Attempt | None, now: datetime) -> Attempt:
-    """The attempt about which an operator may know more than the service. Raises ConflictError: there is none."""
-    asked = attempt.last_submit_at if attempt is not None and attempt.scheduler_id is None else None
-    unanswered = asked is not None and job.status in ("submitting", "cancelling")
-    if attempt is None or not (job.status == "lost" or unanswered):
+def _require_unresolved(jobs: JobRepository, job: Job, attempt: Attempt | None) -> Attempt:
+    """Return the attempt to resolve. Raises ConflictError: there is none, or its submission can still be confirmed."""
+    submit_until = attempt.last_submit_at if attempt is not None and attempt.scheduler_id is None else None
+    unconfirmed = submit_until is not None and job.status in ("submitting", "cancelling")
+    if attempt is None or not (job.status == "lost" or unconfirmed):
         raise ConflictError(
-            f"job {job.id} is {job.status}; only a job that is lost, or whose submission had no clear answer, can be "
-            "resolved",
+            f"job {job.id} is {job.status}; only a lost job, or one with an unconfirmed submission, can be resolved",
             code="nothing_to_resolve",
         )
-    if asked is not None and asked > now:
+    if submit_until is not None and submit_until > jobs.now:
         raise ConflictError(
-            f"the scheduler may still be asked until {asked:%H:%M:%S} UTC, and its answer would come after yours; "
-            "resolve it then",
-            code="still_asking",
+            f"the scheduler can still confirm the submission until {submit_until:%H:%M:%S} UTC; resolve the job after "
+            "that",
+            code="submission_in_flight",
         )
     return attempt
 
 
-def _settle(
-    jobs: JobRepository, job: Job, attempt: Attempt, wanted: ResolveRequest, principal: Principal, now: datetime
-) -> None:
-    data = {"action": wanted.action, "by": principal.name, "scheduler_id": wanted.scheduler_id, "status": job.status}
-    jobs.add_event(job, "resolved", f"{principal.name} says: {_said(wanted)}", level="warning", data=data)
-    if wanted.action == "adopt":
-        _adopt(jobs, job, attempt, str(wanted.scheduler_id), now)
+def _resolve(jobs: JobRepository, job: Job, attempt: Attempt, request: ResolveRequest, by: str) -> None:
+    data = {"action": request.action, "by": by, "scheduler_id": request.scheduler_id, "status": job.status}
+    decision = {"resubmit": "nothing is running, resubmit", "give_up": "nothing is running, give up"}.get(
+        request.action, f"it is scheduler job {request.scheduler_id}"
+    )
+    jobs.add_event(job, "resolved", f"resolved by {by}: {decision}", level="warning", data=data)
+    if request.action == "adopt":
+        _adopt(jobs, job, attempt, str(request.scheduler_id))
         return
-    if wanted.action == "resubmit" and job.desired == "cancelled":
-        raise ConflictError(f"job {job.id} is to be {job.desired}; give it up instead", code="not_wanted")
-    attempt.ended_at, attempt.exit_reason = now, _EXIT[wanted.action]
-    if wanted.action == "resubmit":
-        jobs.transition(job, "queued", f"to be submitted again: {principal.name} says that nothing of it runs")
+    if request.action == "resubmit" and job.desired == "cancelled":
+        raise ConflictError(f"job {job.id} is being cancelled; use `give_up` instead", code="job_cancelling")
+    attempt.ended_at, attempt.exit_reason = jobs.now, _EXIT_REASON[request.action]
+    if request.action == "resubmit":
+        jobs.transition(job, "queued", f"queued to be resubmitted, as resolved by {by}")
     else:
-        _give_up(jobs, job, attempt, f"given up by {principal.name}")
+        _give_up(jobs, job, attempt, f"given up by {by}")
 
 
-def _said(wanted: ResolveRequest) -> str:
-    words = {"resubmit": "nothing of it runs; submit it again", "give_up": "nothing of it runs; give it up"}
-    return words.get(wanted.action, f"it is the scheduler's job {wanted.scheduler_id}")
-
-
-def _adopt(jobs: JobRepository, job: Job, attempt: Attempt, scheduler_id: str, now: datetime) -> None:
-    """Watch that job from now on. One of another name is not ours: the next tick finds ours absent."""
+def _adopt(jobs: JobRepository, job: Job, attempt: Attempt, scheduler_id: str) -> None:
+    """Watch this scheduler job from now on. If its name is not the attempt's tag, the next tick reports it absent."""
     if attempt.scheduler != "slurm":
-        raise InvalidRequestError("only jobs of Slurm can be adopted; resubmit it or give it up", param="action")
-    attempt.scheduler_id, attempt.submitted_at = scheduler_id, attempt.submitted_at or now
+        raise InvalidRequestError("only Slurm jobs can be adopted; use `resubmit` or `give_up`", param="action")
+    attempt.scheduler_id, attempt.submitted_at = scheduler_id, attempt.submitted_at or jobs.now
     if job.status != "cancelling":
         target: JobStatus = "running" if job.status == "lost" and attempt.claimed_at else "pending"
-        jobs.transition(job, target, f"watched as the scheduler's job {scheduler_id}")
+        jobs.transition(job, target, f"adopted as scheduler job {scheduler_id}")
 
 
-def _give_up(jobs: JobRepository, job: Job, attempt: Attempt, words: str) -> None:
+def _give_up(jobs: JobRepository, job: Job, attempt: Attempt, message: str) -> None:
     if job.desired == "cancelled":
         if job.status == "submitting":
-            jobs.transition(job, "cancelling", "asked to stop")
-        jobs.finish(job, "user_cancelled", words)
+            jobs.transition(job, "cancelling", "stop requested")
+        jobs.finish(job, "user_cancelled", message)
         return
     reason: StatusReason = "node_failure" if attempt.claimed_at else "rejected"
-    jobs.finish(job, reason, words)
+    jobs.finish(job, reason, message)

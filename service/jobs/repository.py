@@ -1,4 +1,4 @@
-"""All SQL about jobs, attempts and their history. `move` is the only function that changes a status."""
+"""All SQL about jobs, attempts and events. `transition` is the only function that changes a status."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -10,9 +10,9 @@ from sqlalchemy.orm import Session, defer
 from service.core.errors import NotFoundError
 from service.db.engine import Database
 from service.db.models import Attempt, Checkpoint, Event, Execution, IdempotencyKey, Job, JobLabel
-from service.db.paging import PageRequest
+from service.db.paging import PageRequest, fetch_page
+from service.jobs.outbox import enqueue_status_change
 from service.jobs.states import ACTIVE, FINAL_STATUS, check_transition
-from service.webhooks.repository import WebhookRepository
 from trainyard.contract.wire.jobs import TERMINAL, JobStatus, StatusReason
 
 
@@ -25,55 +25,56 @@ class JobRepository:
         """The time of this transaction."""
 
     def add(self, job: Job) -> None:
-        """A new job, with the first lines of its history. Nobody else can write to it yet."""
+        """Insert a new job with its first two events."""
         job.sequence = 2
         self._session.add(job)
         self._session.flush()
         self._session.add_all(JobLabel(key=key, value=value, job_id=job.id) for key, value in job.labels.items())
         self._session.info.setdefault("changed_job_pks", set()).add(job.pk)
-        created = self._event(job, 1, "created", f"accepted from {job.created_by}")
+        created = self._event(job, 1, "created", f"submitted by {job.created_by}")
         status = self._event(job, 2, "status", job.status_message, data={"status": job.status, "reason": None})
         self._session.add_all([created, status])
-        WebhookRepository(self._session).tell(job, self.now)
+        enqueue_status_change(self._session, job, self.now)
 
     def get(self, job_id: str) -> Job:
-        """Raises NotFoundError; one that is being deleted is there no more."""
+        """Raises NotFoundError: the job does not exist, or its deletion was requested."""
         job = self._session.scalar(sa.select(Job).where(Job.id == job_id, Job.deletion_requested_at.is_(None)))
         if job is None:
             raise NotFoundError(f"there is no job {job_id!r}", code="job_not_found", param="job_id")
         return job
 
     def load(self, job_pk: int) -> Job:
+        """Return a job that must exist, whether or not its deletion was requested."""
         return self._session.get_one(Job, job_pk)
 
     def get_for_update(self, job_pk: int) -> Job:
-        """The job, with every other writer of it waiting until this transaction ends."""
+        """Return the current row and lock it: other writers of the job wait until this transaction ends."""
         query = sa.select(Job).where(Job.pk == job_pk).with_for_update()
         return self._session.scalars(query.execution_options(populate_existing=True)).one()
 
-    def list_active(self, waiting: int | None = None) -> list[tuple[Job, Attempt | None]]:
-        """Every job that the reconciler may have to do something about, oldest first, and its current attempt.
+    def list_active(self, max_queued: int | None = None) -> list[tuple[Job, Attempt | None]]:
+        """Return every job that may need the reconciler, oldest first, with its current attempt.
 
-        Only what a tick needs of every job: the wide columns are not loaded, and reading one is an error.
+        The wide columns are not loaded; reading one raises an error.
 
         Args:
-            waiting: of the jobs that only wait to be submitted, the oldest so many; None: all. Members of sweeps that
-                run so many at once come on top: most wait for each other, and must not stand before everybody else.
+            max_queued: The number of queued jobs to return, oldest first; None: all. Members of sweeps with
+                `max_parallel` are returned in addition, because most of them only wait for each other.
         """
-        wanted: sa.ColumnElement[bool] = Job.status.in_([*ACTIVE, "queued", "paused"])
-        if waiting is not None:
-            first = sa.select(Job.pk).where(
+        condition: sa.ColumnElement[bool] = Job.status.in_([*ACTIVE, "queued", "paused"])
+        if max_queued is not None:
+            runnable = sa.select(Job.pk).where(
                 Job.status == "queued", Job.desired == "run", Job.deletion_requested_at.is_(None)
             )
-            alone = first.where(Job.sweep_parallel.is_(None))
-            chosen = list(self._session.scalars(alone.order_by(Job.pk).limit(waiting)))
+            single = runnable.where(Job.sweep_parallel.is_(None))
+            chosen = list(self._session.scalars(single.order_by(Job.pk).limit(max_queued)))
             others = sa.and_(Job.status == "queued", sa.or_(Job.desired != "run", Job.sweep_parallel.is_not(None)))
-            wanted = sa.or_(Job.status.in_([*ACTIVE, "paused"]), others, Job.pk.in_(chosen))
+            condition = sa.or_(Job.status.in_([*ACTIVE, "paused"]), others, Job.pk.in_(chosen))
         wide = (Job.spec, Job.labels, Job.progress, Job.latest, Job.failure)
         query = (
             sa.select(Job, Attempt)
             .outerjoin(Attempt, Attempt.id == Job.attempt_id)
-            .where(wanted, Job.deletion_requested_at.is_(None))
+            .where(condition, Job.deletion_requested_at.is_(None))
             .order_by(Job.pk)
             .options(*(defer(column, raiseload=True) for column in wide), defer(Attempt.script, raiseload=True))
         )
@@ -84,18 +85,23 @@ class JobRepository:
         return {key: value for key, value in rows}
 
     def count_queued(self, user: str) -> int:
-        """Of one person, what waits to be handed to the scheduler."""
+        """Count the user's jobs with the status `queued`."""
         query = sa.select(sa.func.count()).select_from(Job).where(Job.created_by == user, Job.status == "queued")
         return self._session.scalar(query) or 0
 
+    def disk_bytes(self, user: str) -> int:
+        """Return the bytes of disk space that the user's jobs held when they were last measured."""
+        query = sa.select(sa.func.coalesce(sa.func.sum(Job.disk_bytes), 0)).where(Job.created_by == user)
+        return int(self._session.scalar(query) or 0)
+
     def count_unconfirmed(self) -> int:
-        """Attempts that the scheduler was asked to take, without an answer so far."""
+        """Count the attempts that were submitted and not yet confirmed by the scheduler."""
         query = sa.select(sa.func.count()).select_from(Job).join(Attempt, Attempt.id == Job.attempt_id)
-        asked = (Attempt.scheduler_id.is_(None), Attempt.last_submit_at.is_not(None))
-        return self._session.scalar(query.where(Job.status.in_(("submitting", "cancelling")), *asked)) or 0
+        unconfirmed = (Attempt.scheduler_id.is_(None), Attempt.last_submit_at.is_not(None))
+        return self._session.scalar(query.where(Job.status.in_(("submitting", "cancelling")), *unconfirmed)) or 0
 
     def current_attempts(self, jobs: Sequence[Job]) -> dict[str, Attempt]:
-        """The current attempt of each job that has one, by job id; one query."""
+        """Return the current attempt of each job that has one, by job id, with one query."""
         by_attempt = {job.attempt_id: job.id for job in jobs if job.attempt_id}
         rows = self._session.scalars(sa.select(Attempt).where(Attempt.id.in_(by_attempt)))
         return {by_attempt[attempt.id]: attempt for attempt in rows}
@@ -108,7 +114,7 @@ class JobRepository:
         return attempt
 
     def reload_attempt(self, attempt_id: str) -> Attempt:
-        """The attempt as it is now, read again after its job was locked."""
+        """Read the attempt again, after its job was locked."""
         query = sa.select(Attempt).where(Attempt.id == attempt_id)
         return self._session.scalars(query.execution_options(populate_existing=True)).one()
 
@@ -118,38 +124,34 @@ class JobRepository:
         )
 
     def count_restarts(self, attempt: Attempt) -> int:
-        """How often torchrun has started its ranks again, as far as those that came up have told."""
+        """Count the in-place restarts by torchrun, as far as the restarted ranks have reported."""
         query = sa.select(sa.func.max(Execution.number)).where(
             Execution.job_pk == attempt.job_pk, Execution.attempt_id == attempt.id
         )
         return max(0, (self._session.scalar(query) or 0) - attempt.execution)
 
     def find_attempt(self, job: Job, number: int | None) -> Attempt | None:
-        """The attempt of that number, or the newest."""
+        """Return the attempt of that number, or the newest."""
         query = sa.select(Attempt).where(Attempt.job_pk == job.pk).order_by(Attempt.number.desc()).limit(1)
         if number is not None:
             query = query.where(Attempt.number == number)
         return self._session.scalar(query)
 
-    def list_events(self, job: Job, window: PageRequest) -> tuple[list[Event], bool]:
-        """One page by sequence."""
+    def list_events(self, job: Job, page: PageRequest) -> tuple[list[Event], bool]:
+        """Return one page of the job's events by sequence, and whether more follow."""
+        after = None if page.after is None else int(page.after.removeprefix("evt_"))
         query = sa.select(Event).where(Event.job_pk == job.pk)
-        if window.after is not None:
-            mark = int(window.after.removeprefix("evt_"))
-            query = query.where(Event.sequence < mark if window.descending else Event.sequence > mark)
-        order = Event.sequence.desc() if window.descending else Event.sequence.asc()
-        rows = list(self._session.scalars(query.order_by(order).limit(window.limit + 1)))
-        return rows[: window.limit], len(rows) > window.limit
+        return fetch_page(self._session, query, Event.sequence, page, after=after)
 
     def last_event(self, job: Job, type_: str, *, since: datetime | None) -> Event | None:
-        """The newest event of a type, not older than `since`."""
+        """Return the newest event of a type that is not older than `since`."""
         query = sa.select(Event).where(Event.job_pk == job.pk, Event.type == type_)
         if since is not None:
             query = query.where(Event.created_at >= since)
         return self._session.scalar(query.order_by(Event.sequence.desc()).limit(1))
 
     def list_checkpoints(self, job: Job) -> list[Checkpoint]:
-        """Those whose files are kept, oldest first."""
+        """Return the checkpoints that are not deleted, by step."""
         query = sa.select(Checkpoint).where(Checkpoint.job_pk == job.pk, Checkpoint.deleted_at.is_(None))
         return list(self._session.scalars(query.order_by(Checkpoint.step)))
 
@@ -163,12 +165,12 @@ class JobRepository:
         return row
 
     def mark_checkpoints_deleted(self, job: Job) -> None:
-        """None of them is one any more; who next runs the job removes the files."""
-        kept = sa.update(Checkpoint).where(Checkpoint.job_pk == job.pk, Checkpoint.deleted_at.is_(None))
-        self._session.execute(kept.values(deleted_at=self.now).execution_options(synchronize_session=False))
+        """Mark all checkpoints as deleted; the next execution of the job removes the files."""
+        statement = sa.update(Checkpoint).where(Checkpoint.job_pk == job.pk, Checkpoint.deleted_at.is_(None))
+        self._session.execute(statement.values(deleted_at=self.now).execution_options(synchronize_session=False))
 
     def next_sequence(self, job: Job) -> int:
-        """The next place in the job's stream. Other writers of the job wait until this transaction ends."""
+        """Return the next sequence number of the job. Other writers of the job wait until this transaction ends."""
         statement = (
             sa.update(Job)
             .where(Job.pk == job.pk)
@@ -190,7 +192,7 @@ class JobRepository:
         level: str = "info",
         data: dict[str, Any] | None = None,
     ) -> None:
-        """One more line of the job's history."""
+        """Append an event to the job's history."""
         self._session.add(self._event(job, self.next_sequence(job), type_, message, level=level, data=data))
 
     def _event(
@@ -219,26 +221,26 @@ class JobRepository:
         self.add_event(job, "status", job.status_message, level=level, data=data)
 
     def set_status_message(self, job: Job, message: str) -> None:
-        """Change the plain words about an unchanged status; the stream learns of it."""
+        """Change the message of an unchanged status, with an event."""
         if job.status_message != message:
             job.status_message = message
             self._session.flush()
             self._status_event(job)
 
     def transition(self, job: Job, target: JobStatus, message: str, *, reason: StatusReason | None = None) -> bool:
-        """Move a job along the table: a guarded UPDATE and its event in one transaction.
+        """Change the job's status by the table of transitions: a guarded UPDATE and its event in one transaction.
 
         Returns:
-            False when the job's status is no longer the one that the decision was made on; nothing is changed then.
+            False if the status in the database is no longer the job's; nothing is changed then.
 
         Raises:
-            IllegalTransitionError: the table has no such move.
+            IllegalTransitionError: the table has no such transition.
         """
         source = cast(JobStatus, job.status)
         check_transition(source, target, reason)
         values: dict[str, Any] = {"status": target, "status_reason": reason, "status_message": message}
         if target in TERMINAL:
-            # What it left on disk is measured once more.
+            # The run directory is measured once more.
             values |= {"finished_at": self.now, "measured_at": None}
         if target == "running" and job.started_at is None:
             values["started_at"] = self.now
@@ -248,17 +250,17 @@ class JobRepository:
             return False
         self._session.refresh(job)
         self._status_event(job)
-        WebhookRepository(self._session).tell(job, self.now)
+        enqueue_status_change(self._session, job, self.now)
         return True
 
     def finish(self, job: Job, reason: StatusReason, message: str) -> bool:
-        """Move to the final status of a reason."""
+        """Change to the final status of a reason."""
         return self.transition(job, FINAL_STATUS[reason], message, reason=reason)
 
     def claim_idempotency_key(self, database: Database, principal: str, key: str, digest: str) -> IdempotencyKey | None:
-        """Take an idempotency key: None when it is ours now, else the entry of the request that had it first.
+        """Claim an idempotency key: None if it was free, else the entry of the request that claimed it first.
 
-        A concurrent request with the same key waits here until that one's transaction ends.
+        A concurrent request with the same key waits here until that request's transaction ends.
         """
         row = {"principal": principal, "key": key, "digest": digest, "response": {}, "created_at": self.now}
         claim = database.insert(IdempotencyKey).values(row).on_conflict_do_nothing().returning(IdempotencyKey.key)
@@ -267,9 +269,9 @@ class JobRepository:
         return self._session.get_one(IdempotencyKey, (principal, key))
 
     def has_response(self, principal: str, key: str) -> bool:
-        """Whether a request with this key was answered before."""
+        """Whether a request with this key has a stored response."""
         return self._session.get(IdempotencyKey, (principal, key)) is not None
 
     def store_response(self, principal: str, key: str, response: dict[str, Any]) -> None:
-        """Keep the answer to the request that took the key."""
+        """Store the response of the request that claimed the key."""
         self._session.get_one(IdempotencyKey, (principal, key)).response = response

@@ -1,4 +1,4 @@
-"""Rows as the resources that the API answers with. Pure."""
+"""Conversion of rows into the resources of the API. Pure functions."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 def job_resource(job: Job, attempt: Attempt | None, run: RunLayout, now: datetime) -> JobResource:
-    """A job with its current attempt."""
+    """Return a job with its current attempt."""
     return JobResource(
         id=job.id,
         name=job.name,
@@ -50,15 +50,15 @@ def job_resource(job: Job, attempt: Attempt | None, run: RunLayout, now: datetim
 
 
 def progress_resource(job: Job, now: datetime) -> JobProgress | None:
-    """The last reported progress; while running, with the time that the rest will take at the reported pace."""
+    """Return the last reported progress, with an ETA while the job is running and not suspended."""
     if job.progress is None:
         return None
     progress = JobProgress.model_validate(job.progress)
-    pace = progress.seconds_per_step
-    stands_still = job.status != "running" or job.status_message.startswith(SUSPENDED)
-    if stands_still or pace is None or not math.isfinite(pace):
+    step_seconds = progress.seconds_per_step
+    stopped = job.status != "running" or job.status_message.startswith(SUSPENDED)
+    if stopped or step_seconds is None or not math.isfinite(step_seconds):
         return progress
-    left = (progress.total_steps - progress.step) * pace
+    left = (progress.total_steps - progress.step) * step_seconds
     reported = datetime.fromisoformat(job.progress["reported_at"])
     return progress.model_copy(update={"eta_seconds": max(0.0, left - (now - reported).total_seconds())})
 
@@ -108,7 +108,7 @@ def checkpoint_resource(job_id: str, checkpoint: Checkpoint, run: RunLayout) -> 
 
 
 def page_of(rows: Sequence[T], has_more: bool, convert: Callable[[T], R], identify: Callable[[R], Any]) -> Page[R]:
-    """A list envelope; the ids are those that `?after=` takes."""
+    """Return the envelope of one page of a list; `last_id` is the `after` of the next page."""
     data = [convert(row) for row in rows]
     return Page(
         data=data,

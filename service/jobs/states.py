@@ -54,7 +54,7 @@ FINAL_STATUS: Mapping[StatusReason, JobStatus] = {
 }
 
 
-SUSPENDED = "suspended in Slurm"
+SUSPENDED = "Suspended in Slurm"
 """Prefix of the status message while Slurm has suspended the job. Not a status: the job keeps its allocation."""
 
 

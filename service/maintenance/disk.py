@@ -1,4 +1,4 @@
-"""Run directories on disk: measured, and removed by way of a name under which nobody looks for them."""
+"""Run directories on disk: measuring them, and removing them by way of a trash folder."""
 
 import os
 import shutil
@@ -11,7 +11,9 @@ _TRASH = ".trash"
 
 
 def discard(runs: Path, path: Path, name: str) -> None:
-    """Take it out of sight in one step, then remove it. Missing is as good as removed; cut short, `empty` goes on."""
+    """Rename a path into the trash, then remove it there. A missing path counts as removed; after an interruption,
+    `empty_trash` continues.
+    """
     trash = runs / _TRASH
     trash.mkdir(mode=0o700, exist_ok=True)
     target = trash / name
@@ -22,52 +24,52 @@ def discard(runs: Path, path: Path, name: str) -> None:
     shutil.rmtree(target, ignore_errors=True)
 
 
-def empty(runs: Path) -> None:
-    """Remove what an earlier service had begun to."""
+def empty_trash(runs: Path) -> None:
+    """Finish the removals that an earlier service began."""
     trash = runs / _TRASH
     if trash.is_dir() and not trash.is_symlink():
-        for left in trash.iterdir():
-            shutil.rmtree(left, ignore_errors=True)
+        for entry in trash.iterdir():
+            shutil.rmtree(entry, ignore_errors=True)
 
 
-def unaccepted_forks(runs: Path, known: Container[str], before: float) -> list[str]:
-    """Folders of jobs that nobody knows, with nothing in them but links made for a fork, and that not of late."""
-    found = []
+def orphaned_forks(runs: Path, known: Container[str], before: float) -> list[str]:
+    """Return the names of old run directories without a job that hold nothing but the links made for a fork."""
+    names = []
     with os.scandir(runs) as entries:
         for entry in entries:
-            named = entry.name.startswith("job_") and entry.name not in known and entry.is_dir(follow_symlinks=False)
-            if named and entry.stat(follow_symlinks=False).st_mtime < before and os.listdir(entry.path) == ["origin"]:
-                found.append(entry.name)
-    return found
+            unknown = entry.name.startswith("job_") and entry.name not in known and entry.is_dir(follow_symlinks=False)
+            if unknown and entry.stat(follow_symlinks=False).st_mtime < before and os.listdir(entry.path) == ["origin"]:
+                names.append(entry.name)
+    return names
 
 
 def used_bytes(root: Path) -> int:
-    """The sizes of all files below, links not followed. A file that another run shares counts where it is alone."""
-    size, waiting = 0, [root]
-    while waiting:
+    """Return the bytes of all files below a folder. Links are not followed; hard links to a fork's origin are free."""
+    size, folders = 0, [root]
+    while folders:
         try:
-            with os.scandir(waiting.pop()) as entries:
+            with os.scandir(folders.pop()) as entries:
                 for entry in entries:
                     if entry.is_dir(follow_symlinks=False):
-                        waiting.append(Path(entry.path))
+                        folders.append(Path(entry.path))
                         continue
-                    seen = entry.stat(follow_symlinks=False)
-                    shared = seen.st_nlink > 1 and "origin" in Path(entry.path).relative_to(root).parts
-                    size += 0 if shared else seen.st_size
+                    status = entry.stat(follow_symlinks=False)
+                    shared = status.st_nlink > 1 and "origin" in Path(entry.path).relative_to(root).parts
+                    size += 0 if shared else status.st_size
         except OSError:
-            continue  # it went while it was being looked at
+            continue  # removed in the meantime
     return size
 
 
 def missing(run: RunLayout, steps: Sequence[int]) -> list[int]:
-    """Those whose folder is not among the checkpoints; none where the folder cannot be looked into."""
+    """Return the steps whose checkpoint folder does not exist; none if the checkpoints cannot be listed."""
     try:
-        there = {entry.name for entry in os.scandir(run.checkpoints)}
+        names = {entry.name for entry in os.scandir(run.checkpoints)}
     except OSError:
         return []
-    return [step for step in steps if run.checkpoint(step).root.name not in there]
+    return [step for step in steps if run.checkpoint(step).root.name not in names]
 
 
 def free_bytes(runs: Path) -> int:
-    """What is left for runs, as this account sees it."""
+    """Return the bytes that this account can still write below the runs folder."""
     return shutil.disk_usage(runs).free

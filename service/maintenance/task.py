@@ -1,48 +1,61 @@
-"""The housekeeper: a round every half minute, by the service that reconciles and no other."""
+"""The maintenance task, run by the leader only: removes deleted data, measures disk use and warns of low disk space."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 import structlog
 
-from service.api.dependencies import Services
+from service.audit.repository import AuditRepository
 from service.code import store
+from service.core.clock import Clock
+from service.core.failpoints import Failpoint, no_failpoint
+from service.core.settings import Settings
+from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
 from service.jobs.repository import JobRepository
 from service.maintenance import disk
 from service.maintenance.repository import MaintenanceRepository
-from service.maintenance.retention import forget
+from service.webhooks.repository import WebhookRepository
 from trainyard.contract.layout import RunLayout
 
-log = structlog.get_logger("housekeeping")
+log = structlog.get_logger("maintenance")
 
 SECONDS = 30.0
-"""Between two rounds."""
+"""Pause between two runs."""
 _MEASURE_AGAIN = timedelta(seconds=60)
-_MEASURED_AT_ONCE = 200
-_MEASURING_SECONDS = 10.0
+_MEASURE_BATCH = 200
+_MEASURE_SECONDS = 10.0
 _ORPHAN_SECONDS = 3600.0
-"""A request takes less."""
+"""Age at which a run directory without a job is an orphan; a request that makes one takes less."""
 _WARN_AGAIN = timedelta(hours=1)
 _CODE_AGAIN = timedelta(hours=6)
+_PURGE_BATCH = 5000
+"""Audit entries and webhook deliveries deleted in one transaction."""
 
 
 @dataclass
 class MaintenanceTask:
-    """One round is one call of `run_once`. Cut short anywhere, the next one goes on."""
+    """Each `run_once` continues what an interrupted run left undone."""
 
-    services: Services
+    database: Database
     lease: LeaderLease
+    settings: Settings
+    clock: Clock
+    flush_audit: Callable[[], object]
+    """Writes the pending counts of refused requests into the audit log."""
+    failpoint: Failpoint = no_failpoint
+    """The failpoints at which a test can end the process."""
     _tidied: bool = field(default=False)
-    _code_seen: datetime | None = field(default=None)
+    _code_checked_at: datetime | None = field(default=None)
 
     def run_once(self) -> bool:
-        """Finish what was asked, then measure, then warn; nothing is left to be done at once.
+        """Run all parts once. Return False, because nothing is left that should be done at once.
 
         Raises:
-            LeaseLostError: another service does it now.
-            UnavailableError: the database does not answer.
+            LeaseLostError: another service has become the leader.
+            UnavailableError: the database is unavailable.
         """
         if not self.lease.is_leader:
             return False
@@ -51,110 +64,127 @@ class MaintenanceTask:
         if not self._tidied:
             self._tidy()
             self._tidied = True
-        self._forget_code()
+        self._remove_unused_code()
         self._measure()
-        self._warn()
-        self.services.audit_log.flush()
-        forget(self.services)
+        self._warn_of_low_disk()
+        self.flush_audit()
+        self._purge_records()
         return False
 
+    def _run(self, job_id: str) -> RunLayout:
+        return RunLayout(self.settings.runs / job_id)
+
     def _tidy(self) -> None:
-        """What an earlier service had begun: removals, and forks that it had no time to accept."""
-        runs = self.services.settings.runs
-        disk.empty(runs)
-        with self.services.database.read() as session:
-            known = MaintenanceRepository(session).job_ids()
-        for name in disk.unaccepted_forks(runs, known, time.time() - _ORPHAN_SECONDS):
-            log.info("a fork that was never accepted is removed", job=name)
+        """Finish the removals of an earlier service, and remove the links of forks that it never accepted."""
+        runs = self.settings.runs
+        disk.empty_trash(runs)
+        with self.database.read() as session:
+            job_ids = MaintenanceRepository(session).job_ids()
+        for name in disk.orphaned_forks(runs, job_ids, time.time() - _ORPHAN_SECONDS):
+            log.info("removing a fork that was never accepted", job=name)
             disk.discard(runs, runs / name, name)
 
-    def _forget_code(self) -> None:
-        """Uploads that no job refers to, and that nobody has asked for of late."""
-        now, runs = self.services.clock(), self.services.settings.runs
-        if self._code_seen is not None and now - self._code_seen < _CODE_AGAIN:
+    def _remove_unused_code(self) -> None:
+        """Remove uploaded code that no job refers to and that was not requested recently."""
+        now, runs = self.clock(), self.settings.runs
+        if self._code_checked_at is not None and now - self._code_checked_at < _CODE_AGAIN:
             return
-        self._code_seen = now
-        before = (now - timedelta(days=self.services.settings.code_retention_days)).timestamp()
-        if not (old := store.old(runs, before)):
+        self._code_checked_at = now
+        before = (now - timedelta(days=self.settings.code_retention_days)).timestamp()
+        if not (old := store.old_archives(runs, before)):
             return
-        with self.services.database.read() as session:
-            used = MaintenanceRepository(session).codes()
-        # Looked at again: one that was asked for meanwhile is no longer old.
-        gone = [path for path in store.old(runs, before) if path in old and store.digest_of(path) not in used]
-        for path in gone:
+        with self.database.read() as session:
+            used = MaintenanceRepository(session).code_digests()
+        # Listed again: an archive that was requested since then is no longer old.
+        unused = [
+            path for path in store.old_archives(runs, before) if path in old and store.digest_of(path) not in used
+        ]
+        for path in unused:
             path.unlink(missing_ok=True)
-        log.info("uploaded code that no job refers to is removed", archives=len(gone))
+        log.info("removed uploaded code that no job refers to", archives=len(unused))
 
     def _delete_jobs(self) -> None:
-        with self.services.database.read() as session:
-            deleted = [(job.pk, job.id) for job in MaintenanceRepository(session).deleted_jobs()]
+        with self.database.read() as session:
+            deleted = [(job.pk, job.id) for job in MaintenanceRepository(session).jobs_to_delete()]
         for pk, job_id in deleted:
-            self.services.failpoint("delete.before-files")
+            self.failpoint("delete.before-files")
             try:
-                disk.discard(self.services.settings.runs, self.services.run(job_id).root, job_id)
+                disk.discard(self.settings.runs, self._run(job_id).root, job_id)
             except OSError as error:
-                log.warning("a run directory cannot be removed yet", job=job_id, error=str(error))
+                log.warning("cannot remove a run directory yet", job=job_id, error=str(error))
                 continue
-            self.services.failpoint("delete.after-files")
+            self.failpoint("delete.after-files")
             more = True
             while more:
                 with self.lease.write(counts=False) as session:
-                    more = MaintenanceRepository(session).delete_piece(pk)
+                    more = MaintenanceRepository(session).delete_batch(pk)
             with self.lease.write(counts=False) as session:
                 MaintenanceRepository(session).delete_job(pk)
             log.info("deleted", job=job_id)
 
     def _remove_checkpoints(self) -> None:
-        with self.services.database.read() as session:
-            removed = MaintenanceRepository(session).removed_checkpoints()
-        for checkpoint_id, job_id, step in removed:
-            with self.services.database.read() as session:
+        with self.database.read() as session:
+            removals = MaintenanceRepository(session).checkpoints_to_remove()
+        for checkpoint_id, job_id, step in removals:
+            with self.database.read() as session:
                 if not MaintenanceRepository(session).is_to_be_removed(checkpoint_id):
                     continue
             try:
-                path = self.services.run(job_id).checkpoint(step).root
-                disk.discard(self.services.settings.runs, path, checkpoint_id)
+                disk.discard(self.settings.runs, self._run(job_id).checkpoint(step).root, checkpoint_id)
             except OSError as error:
-                log.warning("a checkpoint cannot be removed yet", job=job_id, step=step, error=str(error))
+                log.warning("cannot remove a checkpoint yet", job=job_id, step=step, error=str(error))
                 continue
-            self.services.failpoint("remove.after-files")
+            self.failpoint("remove.after-files")
             with self.lease.write(counts=False) as session:
-                MaintenanceRepository(session).checkpoint_removed(checkpoint_id)
+                MaintenanceRepository(session).record_removal(checkpoint_id)
 
     def _measure(self) -> None:
-        before = self.services.clock() - _MEASURE_AGAIN
-        with self.services.database.read() as session:
-            due = MaintenanceRepository(session).to_measure(before, _MEASURED_AT_ONCE)
-        until = time.monotonic() + _MEASURING_SECONDS
+        before = self.clock() - _MEASURE_AGAIN
+        with self.database.read() as session:
+            due = MaintenanceRepository(session).jobs_to_measure(before, _MEASURE_BATCH)
+        until = time.monotonic() + _MEASURE_SECONDS
         sizes = []
         for pk, job_id in due:
-            self._compare(pk, self.services.run(job_id))
-            sizes.append((pk, disk.used_bytes(self.services.run(job_id).root)))
+            self._record_missing_checkpoints(pk, self._run(job_id))
+            sizes.append((pk, disk.used_bytes(self._run(job_id).root)))
             if time.monotonic() > until:
                 break
         if sizes:
-            now = self.services.clock()
+            now = self.clock()
             with self.lease.write(counts=False) as session:
                 for pk, size in sizes:
-                    MaintenanceRepository(session).measured(pk, size, now)
+                    MaintenanceRepository(session).record_size(pk, size, now)
 
-    def _compare(self, pk: int, run: RunLayout) -> None:
-        """What is told of checkpoints agrees with the disk."""
-        with self.services.database.read() as session:
-            told = MaintenanceRepository(session).kept_steps(pk)
-        if told and (gone := disk.missing(run, told)):
+    def _record_missing_checkpoints(self, pk: int, run: RunLayout) -> None:
+        """Mark checkpoints as deleted whose folders no longer exist."""
+        with self.database.read() as session:
+            steps = MaintenanceRepository(session).checkpoint_steps(pk)
+        if steps and (missing := disk.missing(run, steps)):
             with self.lease.write(counts=False) as session:
-                MaintenanceRepository(session).checkpoints_gone(pk, gone, self.services.clock())
+                MaintenanceRepository(session).record_missing_checkpoints(pk, missing, self.clock())
 
-    def _warn(self) -> None:
-        """In the history of every job that may fail for it, once an hour."""
-        free, least = disk.free_bytes(self.services.settings.runs), self.services.settings.low_disk_bytes
-        if free >= least:
+    def _warn_of_low_disk(self) -> None:
+        """Add an event to every running job, at most once an hour, while disk space is low."""
+        free = disk.free_bytes(self.settings.runs)
+        if free >= self.settings.low_disk_bytes:
             return
-        now = self.services.clock()
-        words = f"only {free / 1e9:.1f} GB are free for runs; below that checkpoints cannot be written for long"
+        now = self.clock()
+        message = f"only {free / 1e9:.1f} GB of disk space are free for runs; writing checkpoints may soon fail"
         with self.lease.write(counts=False) as session:
             jobs = JobRepository(session, now)
-            for job in MaintenanceRepository(session).running():
+            for job in MaintenanceRepository(session).running_jobs():
                 if jobs.last_event(job, "low_disk", since=now - _WARN_AGAIN) is None:
-                    jobs.add_event(job, "low_disk", words, level="warning", data={"free_bytes": free})
+                    jobs.add_event(job, "low_disk", message, level="warning", data={"free_bytes": free})
+
+    def _purge_records(self) -> None:
+        """Delete a batch of audit entries and of webhook deliveries that exceed their retention."""
+        now = self.clock()
+        audit_before = now - timedelta(days=self.settings.audit_retention_days)
+        deliveries_before = now - timedelta(days=self.settings.delivery_retention_days)
+        with self.database.read() as session:
+            entries = AuditRepository(session).older(audit_before, _PURGE_BATCH)
+            deliveries = WebhookRepository(session).older(deliveries_before, _PURGE_BATCH)
+        if entries or deliveries:
+            with self.database.write() as session:
+                AuditRepository(session).forget(entries)
+                WebhookRepository(session).delete_deliveries(deliveries)

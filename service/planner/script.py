@@ -5,7 +5,7 @@ import os
 from service.cluster.placement import Place
 from service.core.settings import Settings
 from service.scheduler.launch_document import launch_document, source_tree
-from service.scheduler.launch_plan import allowed, plan_launch
+from service.scheduler.launch_plan import inherited_environment, plan_launch
 from service.scheduler.slurm.batch_script import batch_script
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.training_spec import TrainingSpec
@@ -24,7 +24,7 @@ def preview(settings: Settings, spec: TrainingSpec, place: Place) -> tuple[str |
             document,
             folder=folder,
             python=settings.python,
-            allowed_environment=allowed(os.environ),
+            inherited=inherited_environment(os.environ),
             search_path=source_tree(),
         )
         if slurm:
@@ -38,7 +38,8 @@ def _document(settings: Settings, spec: TrainingSpec, place: Place, *, slurm: bo
     return launch_document(
         spec,
         settings,
-        place,
+        accelerator=place.accelerator,
+        partition_limit_minutes=place.limit_minutes,
         slurm=slurm,
         job_id=JOB,
         attempt_id=ATTEMPT,

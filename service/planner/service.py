@@ -22,7 +22,7 @@ from service.planner.host import machine_bytes, share_of_machine
 from service.planner.model_reader import Found
 from service.planner.script import preview
 from service.planner.trainable_parameters import mismatch
-from service.scheduler.launch_document import UNKNOWN_ACCELERATOR, ranks_per_node
+from service.scheduler.launch_document import MSG_UNKNOWN_ACCELERATOR, ranks_per_node
 from service.specs.preflight import STALE, refusals
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec, parse_spec
@@ -59,7 +59,7 @@ def accept(services: Services, document: Any, now: datetime) -> Accepted:
     if spec.gpus == 1:
         return Accepted(spec, plain, "`auto` takes single on one rank")
     if site.accelerator is None:
-        return Accepted(spec, plain, f"`auto` is settled later: {UNKNOWN_ACCELERATOR}")
+        return Accepted(spec, plain, f"`auto` is settled later: {MSG_UNKNOWN_ACCELERATOR}")
     if site.accelerator == "cpu":
         return Accepted(spec, plain, "`auto` takes ddp on several ranks")
     question = question_of(services, spec, services.models.find(spec, site.roots), now)

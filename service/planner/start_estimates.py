@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from service.audit.log import about, act
+from service.audit.log import set_audit_action, set_audit_target
 from service.auth.principals import Principal
 from service.core.errors import PermissionDeniedError, TooManyRequestsError
 from service.core.ids import new_id
@@ -29,7 +29,7 @@ def ask(database: Database, principal: Principal, script: str, now: datetime) ->
         TooManyRequestsError: many wait for an answer already.
     """
     row = StartEstimate(id=new_id("ask", now), created_by=principal.name, created_at=now, script=script)
-    act("ask_scheduler")
+    set_audit_action("ask_scheduler")
     if principal.role == "viewer":
         raise PermissionDeniedError("a viewer's token can only read")
     with database.write() as session:
@@ -37,7 +37,7 @@ def ask(database: Database, principal: Principal, script: str, now: datetime) ->
         if len(asks.waiting(_MOST_WAITING)) == _MOST_WAITING:
             raise TooManyRequestsError(f"{_MOST_WAITING} questions wait for the scheduler's answer already")
         asks.add(row)
-        about(row.id)
+        set_audit_target(row.id)
         session.flush()
         return _resource(row)
 

@@ -1,85 +1,95 @@
-"""Writing a verdict: the job's move or words and the end of its attempt, in one transaction under the lease."""
+"""Applying a decision: the job's transition or status message and the end of its attempt, in one fenced transaction."""
 
 from dataclasses import dataclass
 from datetime import datetime
 
 import structlog
 
-from service.api.dependencies import Services
+from service.core.clock import Clock
+from service.core.failpoints import Failpoint, no_failpoint
 from service.db.leader_lease import LeaderLease
 from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
-from service.reconciler.decide import Verdict
+from service.reconciler.decide import Decision
 from service.reconciler.snapshot import continuations_without_progress, restarts
 from trainyard.contract.wire.jobs import TERMINAL
 from trainyard.contract.wire.reports import FinishRecord
 
-log = structlog.get_logger("reconcile")
+log = structlog.get_logger("reconciler")
 
 
 @dataclass(frozen=True)
-class VerdictWriter:
-    """Writes them."""
+class DecisionWriter:
+    """Applies decisions under the leader lease."""
 
-    services: Services
     lease: LeaderLease
+    clock: Clock
+    failpoint: Failpoint = no_failpoint
 
-    def write(
+    def apply(
         self,
         job: Job,
         attempt: Attempt | None,
-        verdict: Verdict,
-        finish: FinishRecord | None = None,
+        decision: Decision,
+        exit_record: FinishRecord | None = None,
         failed_node: str | None = None,
     ) -> None:
-        """Write a verdict, unless the job moved on since it was made or it only says what the rows say."""
-        if attempt is not None and _known_already(job, attempt, verdict):
+        """Apply a decision, unless the job has changed since it was loaded or the rows already say the same.
+
+        Raises:
+            LeaseLostError: another service is the leader; nothing was written.
+        """
+        if attempt is not None and _changes_nothing(job, attempt, decision):
             return
-        now = self.services.clock()
+        now = self.clock()
         with self.lease.write() as session:
             jobs = JobRepository(session, now)
             fresh = jobs.get_for_update(job.pk)
             if fresh.status != job.status or fresh.attempt_id != job.attempt_id:
                 return
-            if verdict.ended and attempt is not None:
+            if decision.ended and attempt is not None:
                 row = jobs.get_attempt(attempt.id)
-                _end(fresh, row, verdict, restarts(jobs, row, finish), now)
+                _end_attempt(fresh, row, decision, restarts(jobs, row, exit_record), now)
                 row.failed_node = failed_node
             elif attempt is not None:
-                jobs.get_attempt(attempt.id).estimated_start = verdict.estimated_start
+                jobs.get_attempt(attempt.id).estimated_start = decision.estimated_start
             session.flush()
-            if verdict.status is not None:
-                log.info("moved", source=fresh.status, target=verdict.status, reason=verdict.reason)
-                jobs.transition(fresh, verdict.status, verdict.message or "", reason=verdict.reason)
+            if decision.status is not None:
+                log.info("transition", source=fresh.status, target=decision.status, reason=decision.reason)
+                jobs.transition(fresh, decision.status, decision.message or "", reason=decision.reason)
                 if fresh.status in TERMINAL:
-                    fresh.finished_at = _finished_at(fresh, finish, now)
-            elif verdict.message is not None:
-                jobs.set_status_message(fresh, verdict.message)
-            self.services.failpoint("apply.before-commit")
+                    fresh.finished_at = _finished_at(fresh, exit_record, now)
+            elif decision.message is not None:
+                jobs.set_status_message(fresh, decision.message)
+            self.failpoint("apply.before-commit")
 
 
-def _finished_at(job: Job, finish: FinishRecord | None, now: datetime) -> datetime:
-    """When it really ended, which may be while the service was away; a node's clock is believed within reason."""
-    if finish is None or job.started_at is None:
-        return now
-    return min(now, max(job.started_at, finish.time))
-
-
-def _end(job: Job, attempt: Attempt, verdict: Verdict, restarted: int, now: datetime) -> None:
-    """Close an attempt's books; torchrun has `restarted` its ranks so often."""
-    barren = continuations_without_progress(job, attempt)
-    # A pause is no failure to get on.
-    job.continuations_without_progress = (
-        min(job.continuations_without_progress, barren) if verdict.status == "paused" else barren
-    )
-    job.retries_used += restarted + (1 if verdict.spends_retry else 0)
-    job.failure = verdict.failure.model_dump(mode="json") if verdict.failure else None
-    attempt.ended_at = now
-    attempt.exit_reason = verdict.exit_reason
-
-
-def _known_already(job: Job, attempt: Attempt, verdict: Verdict) -> bool:
-    """Whether it only says what the rows say."""
-    if verdict.status is not None or verdict.ended or verdict.estimated_start != attempt.estimated_start:
+def _changes_nothing(job: Job, attempt: Attempt, decision: Decision) -> bool:
+    if decision.status is not None or decision.ended or decision.estimated_start != attempt.estimated_start:
         return False
-    return verdict.message in (None, job.status_message)
+    return decision.message in (None, job.status_message)
+
+
+def _end_attempt(job: Job, attempt: Attempt, decision: Decision, restart_count: int, now: datetime) -> None:
+    """Record the end of an attempt and what it used up.
+
+    Args:
+        restart_count: In-place restarts of the ranks; each used one retry.
+    """
+    continuations = continuations_without_progress(job, attempt)
+    # A pause does not count as a continuation without progress.
+    paused = decision.status == "paused"
+    job.continuations_without_progress = (
+        min(job.continuations_without_progress, continuations) if paused else continuations
+    )
+    job.retries_used += restart_count + (1 if decision.uses_retry else 0)
+    job.failure = decision.failure.model_dump(mode="json") if decision.failure else None
+    attempt.ended_at = now
+    attempt.exit_reason = decision.exit_reason
+
+
+def _finished_at(job: Job, exit_record: FinishRecord | None, now: datetime) -> datetime:
+    """The exit record's time, limited to the interval from the start to now, since the node's clock may be wrong."""
+    if exit_record is None or job.started_at is None:
+        return now
+    return min(now, max(job.started_at, exit_record.time))

@@ -1,57 +1,59 @@
-"""Taking the cluster's snapshot: one question to the scheduler a minute at most, whoever reads it and however often."""
+"""Storing the cluster snapshot, with at most one scheduler query per interval."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import structlog
 
-from service.api.dependencies import Services
 from service.cluster.repository import ClusterRepository
+from service.core.clock import Clock
+from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
 from service.scheduler.base import Scheduler, SchedulerUnavailableError
 from trainyard.contract.wire.cluster import ClusterSnapshot
 
-log = structlog.get_logger("survey")
+log = structlog.get_logger("cluster-poll")
 
-APART = {"slurm": timedelta(seconds=60), "local": timedelta(seconds=5)}
-"""Between two questions. The local queue is this service's own."""
+INTERVAL = {"slurm": timedelta(seconds=60), "local": timedelta(seconds=5)}
+"""The least time between two queries. The local queue is cheap to read."""
 
 
 @dataclass
-class Survey:
-    """Asks when it is time to, and stores the answer."""
+class ClusterPoll:
+    """Queries the scheduler for the cluster snapshot when one is due, and stores it."""
 
-    services: Services
+    database: Database
+    clock: Clock
     scheduler: Scheduler
     lease: LeaderLease
-    asked_at: datetime | None = None
-    """By us; the database knows of those who reconciled before us."""
+    polled_at: datetime | None = None
+    """The last query of this process; the database holds those of earlier leaders."""
 
-    def take(self) -> None:
-        """Store a new snapshot if the last one is old enough.
+    def run_once(self) -> None:
+        """Store a new snapshot, or the scheduler's error, if the last one is old enough.
 
         Raises:
             UnavailableError: the database does not answer.
-            LeaseLostError: another service reconciles now.
+            LeaseLostError: another service is the leader.
         """
-        now = self.services.clock()
+        now = self.clock()
         if not self._is_due(now):
             return
-        self.asked_at = now
-        answer: ClusterSnapshot | str
+        self.polled_at = now
+        result: ClusterSnapshot | str
         try:
-            answer = self.scheduler.cluster()
+            result = self.scheduler.cluster()
         except SchedulerUnavailableError as error:
             log.warning("scheduler unavailable", error=str(error))
-            answer = str(error)
+            result = str(error)
         with self.lease.write(counts=False) as session:
-            ClusterRepository(session).keep(self.services.database, self.scheduler.name, now, answer)
+            ClusterRepository(session).keep(self.database, self.scheduler.name, now, result)
 
     def _is_due(self, now: datetime) -> bool:
-        apart = APART[self.scheduler.name]
-        if self.asked_at is not None and timedelta(0) <= now - self.asked_at < apart:
+        interval = INTERVAL[self.scheduler.name]
+        if self.polled_at is not None and timedelta(0) <= now - self.polled_at < interval:
             return False
-        with self.services.database.read() as session:
-            self.asked_at = ClusterRepository(session).asked_at(self.scheduler.name)
-        # One from the future is of a clock that was ahead.
-        return self.asked_at is None or not timedelta(0) <= now - self.asked_at < apart
+        with self.database.read() as session:
+            self.polled_at = ClusterRepository(session).asked_at(self.scheduler.name)
+        # A time in the future was written by a service whose clock was ahead.
+        return self.polled_at is None or not timedelta(0) <= now - self.polled_at < interval

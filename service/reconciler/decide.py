@@ -1,340 +1,338 @@
-"""What follows from what is known about one job. Pure: no clock, no database, no scheduler."""
+"""The decision about one job, from a snapshot of what is known. Pure functions: no clock, database or scheduler."""
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal
 
 from service.jobs.states import SUSPENDED, TRANSITIONS
-from service.reconciler.run_dir import Unclaimed
+from service.reconciler.run_dir import UnclaimedAttempt
 from service.scheduler.base import EndedAs, Observation
 from trainyard.contract.wire.jobs import Desired, JobStatus, StatusReason
 from trainyard.contract.wire.reports import CONTINUE_REASONS, ExitReason, Failure, FinishRecord
 
-MAX_BARREN = 3
-"""Continuations in a row without a newer checkpoint: one more would do the same again."""
+MAX_CONTINUATIONS = 3
+"""Continuations in a row without a newer checkpoint after which the job fails."""
+CONTACT_TIMEOUT_SECONDS = 600.0
+"""A run that should stop, is not in the scheduler's queue and gave no sign of life for this long counts as ended."""
+HEARTBEAT_TIMEOUT_SECONDS = 60.0
+"""Workers send a heartbeat every ten seconds; without one for this long, a pause request cannot reach the worker."""
+_MAX_OBSERVATION_AGE_SECONDS = 30.0
+"""An observation may be this old, and thus precede the claim. Slurm holds a requeued job for two minutes."""
 
-
-SILENCE_SECONDS = 600.0
-"""A run that the scheduler does not know, that was told to stop and that has said nothing for so long is gone."""
-
-_OLDEST_ANSWER_SECONDS = 30.0
-"""An answer of the scheduler may be this old, and from before the claim. What is requeued waits for two minutes."""
-
-REQUEUED = "requeued by an operator or by the site; a next attempt follows when Slurm has started and ended this one"
-CANCEL_WAITS = "cancel asked; waits for the scheduler to answer"
-UNREPORTED = (
-    "it runs, and nothing of it arrives: its node does not reach TRAINYARD_PUBLIC_URL, or distrusts its certificate "
-    "(attempts/<n>/logs/launch.log in its folder says which); what it writes down is read when it is over"
+MSG_REQUEUED = (
+    "Requeued in Slurm by an operator or the site. A new attempt follows when Slurm has started and ended this one."
 )
-
-UNLISTED = "the scheduler no longer knows it, but its worker is heard: it goes on"
-
-UNHEARD_SECONDS = 60.0
-"""A worker beats every ten seconds: one that has not for so long does not hear of a pause by its heartbeat either."""
+MSG_CANCEL_PENDING = "Cancellation requested. Waiting for the scheduler to respond."
+MSG_CANCELLING = "Cancellation requested. Waiting for all processes to end."
+MSG_PAUSING = "Pause requested. The worker saves a checkpoint and stops."
+MSG_WORKER_UNREACHABLE = (
+    "Running, but the worker cannot reach the service. Check that its node can reach TRAINYARD_PUBLIC_URL and trusts "
+    "the certificate; attempts/<n>/logs/launch.log in the run directory shows the error. The service reads the "
+    "worker's reports from disk when the attempt ends."
+)
+MSG_NOT_IN_QUEUE = "Running: heartbeats arrive, although the scheduler no longer lists the job."
+MSG_LOST = (
+    "Contact lost: the worker left no exit record and is not in the scheduler's queue. The job continues when a "
+    "heartbeat arrives; an administrator can resolve it with `trainyard resolve`."
+)
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What is known about a job whose attempt the scheduler has."""
+class JobSnapshot:
+    """What is known about a job whose attempt was submitted to the scheduler."""
 
     status: JobStatus
     desired: Desired
     claimed: bool
     observation: Observation | None
-    """None: the scheduler could not be asked."""
-    finish: FinishRecord | None
+    """None: the scheduler did not answer."""
+    exit_record: FinishRecord | None
     retries_left: int
-    """Errors of the program that are still forgiven, this attempt's in-place restarts taken off."""
-    barren: int
-    """Continuations in a row that began without a newer checkpoint, the one that would follow now counted in."""
+    """Retries left after this attempt's in-place restarts."""
+    continuations_without_progress: int
+    """Continuations in a row without a newer checkpoint, including the one that would follow now."""
     on_time_limit: Literal["continue", "fail"]
-    unclaimed: Unclaimed = field(default_factory=Unclaimed)
-    """Where no worker has claimed it."""
-    said: str = ""
-    """The words about its status, as they are."""
-    former: tuple[str, ...] = ()
-    """How the attempts before this one ended that brought no newer checkpoint either, oldest first."""
-    claimed_seconds: float = 0.0
-    """Since a worker claimed it."""
-    silent_seconds: float = 0.0
-    """Since the last sign of life of its worker, or since this service could hear one."""
-    heard: bool = False
-    """Its worker has beaten a moment ago."""
-    pause_seconds: float = 0.0
-    """Since it was asked to pause."""
-    pause_patience: float = SILENCE_SECONDS
-    """How long a worker that has been asked may take to save and leave."""
+    unclaimed: UnclaimedAttempt = field(default_factory=UnclaimedAttempt)
+    """What the attempt's folder shows if no worker has claimed the attempt from the service."""
+    status_message: str = ""
+    """The job's present status message."""
+    previous_exits: tuple[str, ...] = ()
+    """Exit reasons of the preceding attempts that brought no newer checkpoint either, oldest first."""
+    seconds_since_claim: float = 0.0
+    seconds_since_contact: float = 0.0
+    """Since the worker's last sign of life, or since this service started to listen."""
+    has_recent_heartbeat: bool = False
+    seconds_since_pause: float = 0.0
+    pause_timeout_seconds: float = CONTACT_TIMEOUT_SECONDS
+    """How long a worker may take to save and stop after a pause request."""
 
     @property
     def pausing(self) -> bool:
-        """A pause that was begun is carried out, whatever is wanted after it."""
+        """Whether to pause; a pause that has begun is completed, even if the desired state changes back."""
         return self.status == "pausing" or (self.desired == "paused" and self.status != "cancelling")
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What to do: a move, or new words about the same status, or a request to the scheduler, or nothing."""
+class Decision:
+    """What to do: a transition, a new status message, a cancellation by the scheduler, or nothing."""
 
     status: JobStatus | None = None
     message: str | None = None
     reason: StatusReason | None = None
     failure: Failure | None = None
     cancel: bool = False
-    """Ask the scheduler to end it."""
+    """Whether to cancel the attempt in the scheduler."""
     ended: bool = False
-    """The attempt is over: nothing of it runs any more."""
-    spends_retry: bool = False
+    """Whether the attempt is over and all its processes have ended."""
+    uses_retry: bool = False
     exit_reason: str | None = None
     estimated_start: datetime | None = None
-    """When the scheduler expects to start it, while it waits."""
+    """The scheduler's estimate while the attempt is pending."""
 
 
-NOTHING = Verdict()
+NO_CHANGE = Decision()
 
 
-def decide(facts: Facts) -> Verdict:
-    """The next step toward what is wanted. On missing evidence: nothing."""
-    seen = facts.observation
-    if seen is None:
-        return _unheard(facts)
-    if seen.state == "ended" or (seen.state == "absent" and facts.finish is not None):
-        return _after_end(facts)
-    if seen.state == "absent":
-        return _vanished(facts)
-    if facts.desired == "cancelled":
-        told = facts.status == "cancelling" and facts.said != CANCEL_WAITS
-        message = None if told else "asked to stop; waiting until nothing of it runs any more"
-        return Verdict(status=_unless(facts.status, "cancelling"), message=message, cancel=True)
-    if facts.pausing and facts.status in ("pending", "running", "pausing"):
-        return _to_pause(facts)
-    return _alive(facts, seen)
+def decide(snapshot: JobSnapshot) -> Decision:
+    """The next step toward the desired state; `NO_CHANGE` where evidence is missing."""
+    observation = snapshot.observation
+    if observation is None:
+        return _scheduler_unreachable(snapshot)
+    if observation.state == "ended" or (observation.state == "absent" and snapshot.exit_record is not None):
+        return _after_end(snapshot)
+    if observation.state == "absent":
+        return _absent(snapshot)
+    if snapshot.desired == "cancelled":
+        known = snapshot.status == "cancelling" and snapshot.status_message != MSG_CANCEL_PENDING
+        message = None if known else MSG_CANCELLING
+        return Decision(status=_unless(snapshot.status, "cancelling"), message=message, cancel=True)
+    if snapshot.pausing and snapshot.status in ("pending", "running", "pausing"):
+        return _pause(snapshot)
+    return _pending_or_running(snapshot, observation)
 
 
-def _unheard(facts: Facts) -> Verdict:
-    """The scheduler does not answer: nothing is concluded, and a cancellation is not forgotten."""
-    if facts.desired == "cancelled" and facts.status in ("pending", "running", "pausing"):
-        return Verdict(status="cancelling", message=CANCEL_WAITS)
-    return NOTHING
+def _scheduler_unreachable(snapshot: JobSnapshot) -> Decision:
+    """Conclude nothing, but show that a cancellation was requested."""
+    if snapshot.desired == "cancelled" and snapshot.status in ("pending", "running", "pausing"):
+        return Decision(status="cancelling", message=MSG_CANCEL_PENDING)
+    return NO_CHANGE
 
 
-def _to_pause(facts: Facts) -> Verdict:
-    """A worker hears of it by its heartbeat and saves first; what has not begun, or does not hear, is taken back."""
-    unheard = min(facts.pause_seconds, facts.silent_seconds) >= UNHEARD_SECONDS
-    if not facts.claimed:
-        message, cancel = "its place in the queue is being given back", True
-    elif unheard or facts.pause_seconds >= facts.pause_patience:
-        message, cancel = "it did not stop by itself in time; the scheduler is asked to end it", True
+def _pause(snapshot: JobSnapshot) -> Decision:
+    """Let a worker save and stop by itself; cancel an attempt that has not started or does not respond."""
+    silent = min(snapshot.seconds_since_pause, snapshot.seconds_since_contact) >= HEARTBEAT_TIMEOUT_SECONDS
+    if not snapshot.claimed:
+        message, cancel = "Pause requested. Removing the job from the scheduler's queue.", True
+    elif silent or snapshot.seconds_since_pause >= snapshot.pause_timeout_seconds:
+        message, cancel = "Pause timeout: the worker did not stop in time, so the scheduler ends it.", True
     else:
-        message, cancel = "asked to save a checkpoint and stop", False
-    return Verdict(status=_unless(facts.status, "pausing"), message=message, cancel=cancel)
+        message, cancel = MSG_PAUSING, False
+    return Decision(status=_unless(snapshot.status, "pausing"), message=message, cancel=cancel)
 
 
 def _unless(status: JobStatus, target: JobStatus) -> JobStatus | None:
     return None if status == target else target
 
 
-def _alive(facts: Facts, seen: Observation) -> Verdict:
-    if facts.status == "lost":
-        revived: JobStatus = "running" if facts.claimed else "pending"
-        return Verdict(status=revived, message="contact is back")
-    if facts.status == "pending" and not facts.claimed:
-        started = UNREPORTED if facts.unclaimed.began else "started; the worker is coming up"
-        words = seen.message if seen.state == "pending" else started
-        return Verdict(message=words or None, estimated_start=seen.estimated_start)
-    if facts.status == "running" and seen.state == "pending" and facts.claimed_seconds >= _OLDEST_ANSWER_SECONDS:
-        # Submitted with `--no-requeue`, so that a preemption never puts it back into the queue.
-        return Verdict(message=REQUEUED)
-    if facts.status == "running" and seen.suspended:
-        return Verdict(message=seen.message)
-    if facts.status == "running" and facts.said == UNLISTED:
-        return Verdict(message="the scheduler knows it again")
-    if facts.status == "running" and seen.state == "running" and facts.said.startswith(SUSPENDED):
-        return Verdict(message="running again; it is no longer suspended")
-    return NOTHING
+def _pending_or_running(snapshot: JobSnapshot, observation: Observation) -> Decision:
+    if snapshot.status == "lost":
+        revived: JobStatus = "running" if snapshot.claimed else "pending"
+        return Decision(status=revived, message="Contact restored.")
+    if snapshot.status == "pending" and not snapshot.claimed:
+        started = MSG_WORKER_UNREACHABLE if snapshot.unclaimed.started else "Started: the worker is initializing."
+        message = observation.message if observation.state == "pending" else started
+        return Decision(message=message or None, estimated_start=observation.estimated_start)
+    if snapshot.status != "running":
+        return NO_CHANGE
+    if observation.state == "pending" and snapshot.seconds_since_claim >= _MAX_OBSERVATION_AGE_SECONDS:
+        # Attempts are submitted with `--no-requeue`, so this cannot be a preemption.
+        return Decision(message=MSG_REQUEUED)
+    if observation.suspended:
+        return Decision(message=observation.message)
+    if snapshot.status_message == MSG_NOT_IN_QUEUE:
+        return Decision(message="Running: the scheduler lists the job again.")
+    if observation.state == "running" and snapshot.status_message.startswith(SUSPENDED):
+        return Decision(message="Running: no longer suspended in Slurm.")
+    return NO_CHANGE
 
 
-def _vanished(facts: Facts) -> Verdict:
-    if facts.desired == "cancelled" and (not facts.claimed or facts.silent_seconds >= SILENCE_SECONDS):
-        # A claim after the cancellation is refused: what was never claimed can not begin any more. What is only not
-        # listed yet would still wait and be started for nothing.
-        return replace(_cancelled(facts), cancel=not facts.claimed)
-    if facts.desired == "cancelled":
-        message = "asked to stop; the scheduler no longer knows it: over when ten minutes have passed without a sign"
-        return Verdict(status=_unless(facts.status, "cancelling"), message=message)
-    if facts.status == "lost":
-        return Verdict(status="running", message=UNLISTED) if facts.heard else NOTHING
-    if facts.pausing and (not facts.claimed or facts.silent_seconds >= SILENCE_SECONDS):
-        # As with a cancellation: a claim after the request is refused.
-        return _paused(facts, "node_failure" if facts.claimed else "preempted")
-    if facts.pausing:
-        message = "asked to stop; the scheduler no longer knows it: paused when ten minutes have passed without a sign"
-        return Verdict(status=_unless(facts.status, "pausing"), message=message)
-    if facts.heard:
-        return Verdict(message=UNLISTED)
-    return Verdict(
-        status="lost", message="the scheduler no longer knows it and it left no last word; nothing is assumed"
-    )
+def _absent(snapshot: JobSnapshot) -> Decision:
+    """The scheduler does not list the attempt, and there is no exit record."""
+    # A claim after a cancellation or pause request is refused, so an unclaimed attempt can no longer start.
+    over = not snapshot.claimed or snapshot.seconds_since_contact >= CONTACT_TIMEOUT_SECONDS
+    if snapshot.desired == "cancelled" and over:
+        # An unclaimed attempt may be listed late; it is cancelled so that it does not start in vain.
+        return replace(_cancelled(snapshot), cancel=not snapshot.claimed)
+    if snapshot.desired == "cancelled":
+        message = "Cancellation requested. The scheduler no longer lists the job; it ends after 10 minutes of silence."
+        return Decision(status=_unless(snapshot.status, "cancelling"), message=message)
+    if snapshot.status == "lost":
+        revived = snapshot.has_recent_heartbeat
+        return Decision(status="running", message=MSG_NOT_IN_QUEUE) if revived else NO_CHANGE
+    if snapshot.pausing and over:
+        return _paused(snapshot, "node_failure" if snapshot.claimed else "preempted")
+    if snapshot.pausing:
+        message = "Pause requested. The scheduler no longer lists the job; it is paused after 10 minutes of silence."
+        return Decision(status=_unless(snapshot.status, "pausing"), message=message)
+    if snapshot.has_recent_heartbeat:
+        return Decision(message=MSG_NOT_IN_QUEUE)
+    return Decision(status="lost", message=MSG_LOST)
 
 
-def _after_end(facts: Facts) -> Verdict:
-    why = _why(facts)
-    if why == "completed":
-        return Verdict(
-            status="succeeded", reason="completed", message="all steps are done", ended=True, exit_reason=why
-        )
-    if facts.desired == "cancelled" or facts.status == "cancelling":
-        return _cancelled(facts)
-    if why in ("error", "out_of_memory", "stalled", "rejected"):
-        return _after_error(facts, why, facts.finish.failure if facts.finish else _OUT_OF_MEMORY)
-    if facts.pausing:
-        return _paused(facts, why)
-    if why == "user_cancelled":
-        message = "stopped by somebody else, such as `scancel`; `trainyard retry` runs it on from its last checkpoint"
-        return Verdict(status="cancelled", reason="cancelled_outside", message=message, ended=True, exit_reason=why)
-    if why == "time_limit" and facts.on_time_limit == "fail":
-        message = "reached its time limit; `restart.on_time_limit: continue` would go on from the last checkpoint"
-        return Verdict(status="failed", reason="time_limit", message=message, ended=True, exit_reason=why)
-    return _continued(facts, why)
+def _after_end(snapshot: JobSnapshot) -> Decision:
+    exit_reason = _exit_reason(snapshot)
+    if exit_reason == "completed":
+        return Decision("succeeded", "Completed all steps.", "completed", ended=True, exit_reason=exit_reason)
+    if snapshot.desired == "cancelled" or snapshot.status == "cancelling":
+        return _cancelled(snapshot)
+    if exit_reason in ("error", "out_of_memory", "stalled", "rejected"):
+        failure = snapshot.exit_record.failure if snapshot.exit_record else _OUT_OF_MEMORY
+        return _after_error(snapshot, exit_reason, failure)
+    if snapshot.pausing:
+        return _paused(snapshot, exit_reason)
+    if exit_reason == "user_cancelled":
+        message = "Cancelled outside Trainyard, such as by `scancel`. `trainyard retry` continues from the checkpoint."
+        return Decision("cancelled", message, "cancelled_outside", ended=True, exit_reason=exit_reason)
+    if exit_reason == "time_limit" and snapshot.on_time_limit == "fail":
+        message = "Time limit reached. `restart.on_time_limit: continue` would continue from the last checkpoint."
+        return Decision("failed", message, "time_limit", ended=True, exit_reason=exit_reason)
+    return _continue_or_fail(snapshot, exit_reason)
 
 
-def _why(facts: Facts) -> ExitReason:
-    """The worker's last word, or the scheduler's where there is none or it knows better.
-
-    A worker that is asked to end cannot tell a preemption from somebody's cancel or a dying node; and ranks that only
-    complain of a peer do not know that its node died. The scheduler does.
-    """
-    told = facts.observation.ended_as if facts.observation else None
-    if facts.finish is not None and not _knows_better(told, facts.finish):
-        return facts.finish.reason
-    words: dict[EndedAs | None, ExitReason] = {
+def _exit_reason(snapshot: JobSnapshot) -> ExitReason:
+    """The exit record's reason, or the scheduler's if there is no record or the scheduler knows better."""
+    ended_as = snapshot.observation.ended_as if snapshot.observation else None
+    if snapshot.exit_record is not None and not _scheduler_overrides(ended_as, snapshot.exit_record):
+        return snapshot.exit_record.reason
+    reasons: dict[EndedAs | None, ExitReason] = {
         "cancelled": "user_cancelled",
         "preempted": "preempted",
         "time_limit": "time_limit",
         "out_of_memory": "out_of_memory",
     }
-    return words.get(told, "node_failure")
+    return reasons.get(ended_as, "node_failure")
 
 
-def _knows_better(told: EndedAs | None, finish: FinishRecord) -> bool:
-    if finish.reason == "preempted":
-        return told in ("cancelled", "node_failure", "time_limit")
-    return told == "node_failure" and finish.failure is not None and finish.failure.consequence
+def _scheduler_overrides(ended_as: EndedAs | None, exit_record: FinishRecord) -> bool:
+    """Whether the scheduler knows the reason better than the worker.
+
+    A worker that receives a signal cannot distinguish a preemption from a cancellation or a failing node, and ranks
+    that report only a lost peer do not know that its node failed.
+    """
+    if exit_record.reason == "preempted":
+        return ended_as in ("cancelled", "node_failure", "time_limit")
+    return ended_as == "node_failure" and exit_record.failure is not None and exit_record.failure.consequence
 
 
 _OUT_OF_MEMORY = Failure(
     type="OutOfMemory",
-    message="the scheduler ended it because it used more memory than it had asked for",
-    hint="Ask for more (resources.memory_gb_per_gpu) or lower batch.micro_size.",
+    message="the scheduler ended the attempt because it exceeded its memory allocation",
+    hint="Raise resources.memory_gb_per_gpu or lower batch.micro_size.",
 )
 
 
-def _cancelled(facts: Facts) -> Verdict:
-    if "cancelled" not in TRANSITIONS[facts.status]:
-        return Verdict(status="cancelling", message="asked to stop")
-    return Verdict(
-        status="cancelled",
-        reason="user_cancelled",
-        message="nothing of it runs any more",
-        ended=True,
-        exit_reason="user_cancelled",
-    )
+def _cancelled(snapshot: JobSnapshot) -> Decision:
+    if "cancelled" not in TRANSITIONS[snapshot.status]:
+        return Decision(status="cancelling", message=MSG_CANCELLING)
+    message = "Cancelled: all processes have ended."
+    return Decision("cancelled", message, "user_cancelled", ended=True, exit_reason="user_cancelled")
 
 
-def _paused(facts: Facts, why: ExitReason) -> Verdict:
-    if "paused" not in TRANSITIONS[facts.status]:
-        return Verdict(status="pausing", message="asked to save a checkpoint and stop")
-    if not facts.claimed:
-        message = "paused before it began; its place in the queue is given back"
-    elif facts.finish is not None and facts.finish.reason in CONTINUE_REASONS:
-        message = f"paused after step {facts.finish.step}; its allocation is given back"
+def _paused(snapshot: JobSnapshot, exit_reason: ExitReason) -> Decision:
+    if "paused" not in TRANSITIONS[snapshot.status]:
+        return Decision(status="pausing", message=MSG_PAUSING)
+    if not snapshot.claimed:
+        message = "Paused before the start. The job was removed from the scheduler's queue."
+    elif snapshot.exit_record is not None and snapshot.exit_record.reason in CONTINUE_REASONS:
+        message = f"Paused after step {snapshot.exit_record.step}. The allocation was released."
     else:
-        message = "paused without a last word: it goes on from its last checkpoint; its allocation is given back"
-    exit_reason = "paused" if not facts.claimed or why in ("preempted", "user_cancelled") else why
-    return Verdict(status="paused", message=message, ended=True, exit_reason=exit_reason)
+        message = "Paused without an exit record: it resumes from its last checkpoint. The allocation was released."
+    attempt_exit = "paused" if not snapshot.claimed or exit_reason in ("preempted", "user_cancelled") else exit_reason
+    return Decision(status="paused", message=message, ended=True, exit_reason=attempt_exit)
 
 
-def _after_error(facts: Facts, why: ExitReason, told: Failure | None) -> Verdict:
-    failure = told or Failure(type="UnknownError", message="the worker gave no reason")
-    where = f"rank {failure.rank}: " if failure.rank is not None else ""
-    line = (failure.message.strip().splitlines() or [""])[0]
-    words = f"{where}{failure.type}: {line}"
-    if why == "rejected" or failure.final or facts.retries_left <= 0:
-        reason: StatusReason = why
-        return Verdict(status="failed", reason=reason, message=words, failure=failure, ended=True, exit_reason=why)
-    return Verdict(
-        status="paused" if facts.status == "pausing" else "queued",
-        message=f"to be tried again ({facts.retries_left} left) after {words}",
+def _after_error(
+    snapshot: JobSnapshot,
+    exit_reason: Literal["error", "out_of_memory", "stalled", "rejected"],
+    reported: Failure | None,
+) -> Decision:
+    failure = reported or Failure(type="UnknownError", message="the worker reported no cause")
+    rank = f"rank {failure.rank}: " if failure.rank is not None else ""
+    first_line = (failure.message.strip().splitlines() or [""])[0]
+    message = f"{rank}{failure.type}: {first_line}"
+    if exit_reason == "rejected" or failure.final or snapshot.retries_left <= 0:
+        return Decision("failed", message, exit_reason, failure, ended=True, exit_reason=exit_reason)
+    return Decision(
+        status="paused" if snapshot.status == "pausing" else "queued",
+        message=f"To be retried ({snapshot.retries_left} left) after {message}",
         failure=failure,
         ended=True,
-        spends_retry=True,
-        exit_reason=why,
+        uses_retry=True,
+        exit_reason=exit_reason,
     )
 
 
-_WHY = {
-    "preempted": "it was preempted",
-    "time_limit": "its time limit was reached",
-    "node_failure": "its processes ended without a last word",
-}
+def _continue_or_fail(snapshot: JobSnapshot, exit_reason: ExitReason) -> Decision:
+    """Queue a continuation, unless too many in a row have brought no newer checkpoint."""
+    if snapshot.continuations_without_progress < MAX_CONTINUATIONS:
+        message = f"To be continued from the last checkpoint. Cause: {_cause(snapshot, exit_reason)}"
+        return Decision(status="queued", message=message, ended=True, exit_reason=exit_reason)
+    startup_error = _startup_error(snapshot, exit_reason)
+    failure = Failure(type="NotStarted", message=startup_error, hint=_STARTUP_HINT) if startup_error else None
+    message = _retries_exhausted_message(snapshot, exit_reason)
+    return Decision("failed", message, "retries_exhausted", failure, ended=True, exit_reason=exit_reason)
 
 
-_HELP = {
-    "preempted": "take a partition or qos whose jobs are not preempted",
-    "time_limit": "raise resources.time_limit_minutes, or take a partition that allows more (`trainyard cluster`)",
-    "node_failure": "look at the log of each attempt and at its nodes",
-}
-
-
-def _given_up(facts: Facts, why: ExitReason, words: str) -> str:
-    """What ended each attempt, and what helps against that."""
-    ends = [*facts.former, why]
-    if _not_begun(facts, why) and len(set(ends)) == 1:
-        return f"{words}; so did {facts.barren} attempts in a row"
-    told = f"{words}, {facts.barren} times in a row"
-    if len(set(ends)) > 1:
-        each = ", then ".join(_WHY.get(end, end) for end in ends)
-        told = f"{facts.barren} attempts in a row ended ({each})"
-    helps = "; ".join(_HELP[end] for end in dict.fromkeys(ends) if end in _HELP)
-    return f"{told} without a newer checkpoint; write checkpoints more often (checkpoint.every_steps), or {helps}"
-
-
-def _words(facts: Facts, why: ExitReason) -> str:
-    finish, seen = facts.finish, facts.observation
-    if why == "preempted" and facts.said == REQUEUED:
-        return "it was requeued by an operator or by the site"
-    words = _WHY[why]
-    if finish is not None and finish.reason == "node_failure" and finish.failure is not None:
-        words = finish.failure.message
-    elif seen is not None and seen.ended_as == "node_failure":
-        words = "a node failed"
-    elif reason := _not_begun(facts, why):
-        words = f"it ended before its worker began: {reason}"
-    said = f" ({seen.message})" if seen is not None and seen.message else ""
-    return words if finish is not None and finish.reason == why else words + said
-
-
-def _continued(facts: Facts, why: ExitReason) -> Verdict:
-    words = _words(facts, why)
-    if facts.barren >= MAX_BARREN:
-        message = _given_up(facts, why, words)
-        reason = _not_begun(facts, why)
-        told = Failure(type="NotStarted", message=reason, hint=_INTERPRETER) if reason else None
-        return Verdict(
-            status="failed", reason="retries_exhausted", message=message, failure=told, ended=True, exit_reason=why
-        )
-    return Verdict(
-        status="queued", message=f"to be continued from the last checkpoint: {words}", ended=True, exit_reason=why
-    )
-
-
-_INTERPRETER = (
-    "Mend what it says. On Slurm the nodes run TRAINYARD_SLURM_PYTHON, which has to be there on each, under that "
-    "path and with the worker installed: srun -N1 <that path> -c 'import torch, worker'."
+_STARTUP_HINT = (
+    "Fix the reported error. On Slurm, each node needs the interpreter TRAINYARD_SLURM_PYTHON at the same path, with "
+    "the worker installed. To check: srun -N1 <path> -c 'import torch, worker'."
 )
+_CAUSES = {
+    "preempted": "preempted",
+    "time_limit": "time limit reached",
+    "node_failure": "processes ended without an exit record",
+}
+_REMEDIES = {
+    "preempted": "use a partition or QOS without preemption",
+    "time_limit": "raise resources.time_limit_minutes or use a partition with a longer limit (`trainyard cluster`)",
+    "node_failure": "check the log of each attempt and its nodes",
+}
 
 
-def _not_begun(facts: Facts, why: ExitReason) -> str:
-    """Why no worker began, as far as anybody wrote it down, where nothing else explains the end."""
-    failed_node = facts.observation is not None and facts.observation.ended_as == "node_failure"
-    explained = why != "node_failure" or facts.finish is not None or failed_node
-    return "" if explained else facts.unclaimed.reason
+def _cause(snapshot: JobSnapshot, exit_reason: ExitReason) -> str:
+    """The cause of a continuation, with the scheduler's own words if the worker did not report it."""
+    exit_record, observation = snapshot.exit_record, snapshot.observation
+    if exit_reason == "preempted" and snapshot.status_message == MSG_REQUEUED:
+        return "requeued by an operator or the site"
+    cause = _CAUSES[exit_reason]
+    if exit_record is not None and exit_record.reason == "node_failure" and exit_record.failure is not None:
+        cause = exit_record.failure.message
+    elif observation is not None and observation.ended_as == "node_failure":
+        cause = "node failure"
+    elif startup_error := _startup_error(snapshot, exit_reason):
+        cause = f"the worker did not start: {startup_error}"
+    if exit_record is not None and exit_record.reason == exit_reason:
+        return cause
+    return f"{cause} ({observation.message})" if observation is not None and observation.message else cause
+
+
+def _startup_error(snapshot: JobSnapshot, exit_reason: ExitReason) -> str:
+    """The error that prevented the worker's start, if the folder shows one and nothing else explains the end."""
+    node_failed = snapshot.observation is not None and snapshot.observation.ended_as == "node_failure"
+    explained = exit_reason != "node_failure" or snapshot.exit_record is not None or node_failed
+    return "" if explained else snapshot.unclaimed.startup_error
+
+
+def _retries_exhausted_message(snapshot: JobSnapshot, exit_reason: ExitReason) -> str:
+    """The causes of the last attempts' ends, and the remedies for them."""
+    exits = [*snapshot.previous_exits, exit_reason]
+    cause, count = _cause(snapshot, exit_reason), snapshot.continuations_without_progress
+    if _startup_error(snapshot, exit_reason) and len(set(exits)) == 1:
+        return f"{count} attempts in a row failed: {cause}"
+    if len(set(exits)) > 1:
+        cause = ", then ".join(_CAUSES.get(reason, reason) for reason in exits)
+    remedies = "; ".join(_REMEDIES[reason] for reason in dict.fromkeys(exits) if reason in _REMEDIES)
+    return (
+        f"{count} attempts in a row ended without a newer checkpoint ({cause}). "
+        f"Write checkpoints more often (checkpoint.every_steps), or {remedies}."
+    )

@@ -1,4 +1,4 @@
-"""When to tick: soon after a hint, often while things change, ever more seldom while they do not."""
+"""When to tick: soon after a hint, often while jobs change, and less often while nothing changes."""
 
 import threading
 import time
@@ -14,79 +14,84 @@ from service.db.leader_lease import LeaderLease
 from service.reconciler.reconciler import Reconciler
 from service.reconciler.repository import newest_event
 
-log = structlog.get_logger("reconcile")
+log = structlog.get_logger("reconciler")
 
 _IDLE_SECONDS = 5.0
-"""Between two looks at the database while there is nothing to ask the scheduler about."""
-_ERROR_SECONDS = 60.0
-_BREATH_SECONDS = 0.05
-_LONGEST_BREATH_SECONDS = 2.0
+"""The pause while no job needs the scheduler."""
+_MAX_ERROR_SECONDS = 60.0
+_MIN_HINT_COOLDOWN_SECONDS = 0.05
+_MAX_HINT_COOLDOWN_SECONDS = 2.0
 _RENEW_SECONDS = 5.0
 _HUNG_SECONDS = 300.0
-"""A tick that takes longer hangs: its lease is left to expire, so that another service can go on."""
+"""A tick that takes longer counts as hung: its lease is left to expire, so that another service can take over."""
 
 
-def pause(busy: bool, quiet: int, errors: int, tick_seconds: float, slowest_seconds: float) -> float:
-    """Seconds until the next tick.
+def pause_seconds(busy: bool, quiet: int, errors: int, tick_seconds: float, max_tick_seconds: float) -> float:
+    """Seconds until the next tick without a hint.
 
     Args:
-        quiet: ticks in a row that changed nothing.
-        errors: ticks in a row that failed.
+        busy: Whether any job needs further ticks.
+        quiet: Ticks in a row that changed nothing.
+        errors: Ticks in a row that failed.
     """
     if errors:
-        return min(tick_seconds * 2.0 ** min(errors, 8), _ERROR_SECONDS)
+        return min(tick_seconds * 2.0 ** min(errors, 8), _MAX_ERROR_SECONDS)
     if not busy:
         return _IDLE_SECONDS
-    return max(tick_seconds, min(tick_seconds * 2.0 ** min(quiet, 16), slowest_seconds))
+    return max(tick_seconds, min(tick_seconds * 2.0 ** min(quiet, 16), max_tick_seconds))
 
 
-def breath(cpu_seconds: float) -> float:
-    """Seconds after a tick before a hint is heeded: the process that ticks also answers requests."""
-    return min(max(_BREATH_SECONDS, 3.0 * cpu_seconds), _LONGEST_BREATH_SECONDS)
+def hint_cooldown(cpu_seconds: float) -> float:
+    """Seconds after a tick before a hint can start the next one, since the same process also serves requests.
+
+    Args:
+        cpu_seconds: CPU time of the last tick.
+    """
+    return min(max(_MIN_HINT_COOLDOWN_SECONDS, 3.0 * cpu_seconds), _MAX_HINT_COOLDOWN_SECONDS)
 
 
 class ReconcileLoop:
-    """Ticks in a thread, and keeps the lease in another while a tick waits for the scheduler."""
+    """Runs ticks in one thread, and renews the lease in another while a tick waits for the scheduler."""
 
-    def __init__(self, reconciler: Reconciler, metrics: ServiceMetrics, tick_seconds: float, slowest_seconds: float):
-        self.spare: Callable[[], bool] = lambda: False
-        """Something small to do while nothing else is; returns whether there is more of it."""
+    def __init__(self, reconciler: Reconciler, metrics: ServiceMetrics, tick_seconds: float, max_tick_seconds: float):
+        self.idle_work: Callable[[], bool] = lambda: False
+        """Called while no job needs a tick; returns whether more work remains."""
         self._reconciler = reconciler
         self._metrics = metrics
         self._tick_seconds = tick_seconds
-        self._slowest_seconds = slowest_seconds
+        self._max_tick_seconds = max_tick_seconds
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._tick_started: float | None = None
-        self._thread = threading.Thread(target=self._run, name="reconciler", daemon=True)
-        self._keeper = threading.Thread(target=self._keep, name="lease", daemon=True)
+        self._tick_thread = threading.Thread(target=self._run, name="reconciler", daemon=True)
+        self._lease_thread = threading.Thread(target=self._renew_lease, name="lease", daemon=True)
 
     @property
     def lease(self) -> LeaderLease:
-        """For what else only the one that reconciles may do."""
+        """The lease, for other tasks that only the leader may run."""
         return self._reconciler.lease
 
     def start(self) -> None:
-        self._thread.start()
-        self._keeper.start()
+        self._tick_thread.start()
+        self._lease_thread.start()
 
     def hint(self) -> None:
-        """There is something to do. Never blocks; a lost hint only costs the pause."""
+        """Request a tick soon. Never blocks; a lost hint only delays the work."""
         self._wake.set()
 
     def stop(self) -> None:
-        """End after the tick in progress, and hand the lease over."""
+        """Stop after the tick in progress, and release the lease."""
         self._stopping.set()
         self._wake.set()
-        self._keeper.join(timeout=_IDLE_SECONDS)
-        self._thread.join(timeout=30)
-        if self._thread.is_alive():
+        self._lease_thread.join(timeout=_IDLE_SECONDS)
+        self._tick_thread.join(timeout=30)
+        if self._tick_thread.is_alive():
             log.warning("a tick is still in progress; its lease is left to expire")
             return
         try:
             self._reconciler.close()
         except UnavailableError as error:
-            log.warning("the lease could not be handed over; it expires by itself", error=error.message)
+            log.warning("the lease could not be released and will expire", error=error.message)
 
     def _run(self) -> None:
         errors = quiet = 0
@@ -102,7 +107,7 @@ class ReconcileLoop:
                 errors += 1
                 log.warning("tick failed", error=error.message)
             except Exception:
-                # The loop must outlive a bug in one decision; it is counted, logged and seen in Prometheus.
+                # The loop must outlive a bug in one decision, which is counted and logged.
                 errors += 1
                 log.exception("tick failed")
             self._tick_started = None
@@ -110,21 +115,21 @@ class ReconcileLoop:
             if errors:
                 self._metrics.tick_failed()
             quiet = 0 if self._reconciler.changed else quiet + 1
-            self._use_spare_time(busy, errors)
-            self._stopping.wait(breath(time.thread_time() - cpu))
-            if self._wake.wait(pause(busy, quiet, errors, self._tick_seconds, self._slowest_seconds)):
+            self._run_idle_work(busy, errors)
+            self._stopping.wait(hint_cooldown(time.thread_time() - cpu))
+            if self._wake.wait(pause_seconds(busy, quiet, errors, self._tick_seconds, self._max_tick_seconds)):
                 quiet = 0
 
-    def _use_spare_time(self, busy: bool, errors: int) -> None:
+    def _run_idle_work(self, busy: bool, errors: int) -> None:
         try:
-            while not (busy or errors or self._wake.is_set()) and self.spare():
+            while not (busy or errors or self._wake.is_set()) and self.idle_work():
                 pass
         except UnavailableError as error:
-            log.warning("spare work was left", error=error.message)
+            log.warning("idle work failed", error=error.message)
         except Exception:
-            log.exception("spare work was left")
+            log.exception("idle work failed")
 
-    def _keep(self) -> None:
+    def _renew_lease(self) -> None:
         while not self._stopping.wait(_RENEW_SECONDS):
             started = self._tick_started
             if started is None or time.monotonic() - started > _HUNG_SECONDS:
@@ -134,7 +139,7 @@ class ReconcileLoop:
             except UnavailableError as error:
                 log.warning("lease not renewed", error=error.message)
             except Exception:
-                # Such as of a database that has just become a copy that is only read.
+                # For example, a database that has just become a read-only replica.
                 log.exception("lease not renewed")
 
 

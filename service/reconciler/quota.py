@@ -1,15 +1,15 @@
-"""Whose turn it is: what one person's jobs may have at the scheduler at once. Pure."""
+"""Which queued jobs are not submitted yet, because of a user's GPU quota or a sweep's concurrency. Pure functions."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from service.jobs.quota import UserQuotas
 
 
 @dataclass(frozen=True)
-class Share:
-    """An unfinished job, as far as limits go."""
+class QuotaEntry:
+    """An unfinished job, as far as limits apply to it."""
 
     job_pk: int
     job_id: str
@@ -17,46 +17,74 @@ class Share:
     role: str
     gpus: int
     waiting: bool
-    """To be submitted; else the scheduler has it, or may have."""
+    """True: to be submitted. False: the scheduler has or may have the job."""
     sweep: str | None = None
-    """Of which it is a member, and how many of that may be at the scheduler at once."""
     sweep_parallel: int | None = None
+    """How many members of the sweep may be at the scheduler at once."""
 
 
-def held_back(jobs: Iterable[Share], limits: UserQuotas) -> Mapping[int, str]:
-    """The waiting jobs that are not submitted yet, each with why in plain words.
+def blocked_jobs(jobs: Sequence[QuotaEntry], quotas: UserQuotas) -> Mapping[int, str]:
+    """The waiting jobs that are not submitted yet, with the status message of each.
 
-    A person's jobs go in the order of their creation: a small one does not overtake a large one that waits for room.
+    A job that waits for its sweep does not block its user's other jobs.
 
     Args:
-        jobs: every unfinished one, oldest first.
+        jobs: All unfinished jobs, oldest first.
     """
-    shares = list(jobs)
+    over_sweep = over_sweep_limit(jobs)
+    return {**over_gpu_quota([job for job in jobs if job.job_pk not in over_sweep], quotas), **over_sweep}
+
+
+def over_gpu_quota(jobs: Sequence[QuotaEntry], quotas: UserQuotas) -> Mapping[int, str]:
+    """The waiting jobs beyond their user's GPU quota, with the status message of each.
+
+    A user's jobs start in the order of their creation: a small job does not overtake a large one that waits for quota.
+    """
     used: dict[str, int] = defaultdict(int)
-    for share in shares:
-        used[share.user] += 0 if share.waiting else share.gpus
-    found: dict[int, str] = {}
-    first: dict[str, str] = {}
-    second: set[str] = set()
-    for share in shares:
-        limit = limits.gpu_quota(share.role)
-        if not share.waiting or limit is None:
+    for job in jobs:
+        used[job.user] += 0 if job.waiting else job.gpus
+    blocked: dict[int, str] = {}
+    first_blocked: dict[str, str] = {}
+    several_blocked: set[str] = set()
+    for job in jobs:
+        limit = quotas.gpu_quota(job.role)
+        if not job.waiting or limit is None:
             continue
-        if share.user in second:
-            # Words that stay as they are while the line moves: new ones are a transaction and an event for each job.
-            found[share.job_pk] = f"waits behind older jobs of {share.user}, which wait for GPUs of their share"
-        elif share.user in first:
-            second.add(share.user)
-            found[share.job_pk] = f"waits behind {first[share.user]}, which waits for GPUs of {share.user}'s share"
-        elif used[share.user] + share.gpus > limit:
-            found[share.job_pk] = _words(share, used[share.user], limit)
-            first[share.user] = share.job_id
+        if job.user in several_blocked:
+            # This message does not depend on the position: each new message costs a transaction and an event per job.
+            blocked[job.job_pk] = f"Waiting for GPU quota: older jobs of {job.user} are ahead."
+        elif job.user in first_blocked:
+            several_blocked.add(job.user)
+            blocked[job.job_pk] = f"Waiting for GPU quota: {first_blocked[job.user]} of the same user is ahead."
+        elif used[job.user] + job.gpus > limit:
+            blocked[job.job_pk] = _over_quota_message(job, used[job.user], limit)
+            first_blocked[job.user] = job.job_id
         else:
-            used[share.user] += share.gpus
-    return found
+            used[job.user] += job.gpus
+    return blocked
 
 
-def _words(share: Share, used: int, limit: int) -> str:
-    if share.gpus > limit:
-        return f"needs {share.gpus} GPUs, and the jobs of one person may have {limit}; it cannot start under this limit"
-    return f"waits: jobs of {share.user} have {used} of the {limit} GPUs that one person's may; it needs {share.gpus}"
+def over_sweep_limit(jobs: Sequence[QuotaEntry]) -> Mapping[int, str]:
+    """The waiting members beyond their sweep's concurrency limit, with the status message of each.
+
+    The oldest members start first.
+    """
+    members = [job for job in jobs if job.sweep is not None and job.sweep_parallel is not None]
+    used = Counter(job.sweep for job in members if not job.waiting and job.gpus)
+    blocked: dict[int, str] = {}
+    for job in members:
+        limit = job.sweep_parallel
+        if not job.waiting or limit is None:
+            continue
+        if used[job.sweep] >= limit:
+            count = "1 job" if limit == 1 else f"{limit} jobs"
+            blocked[job.job_pk] = f"Waiting for other members of sweep {job.sweep}, which runs at most {count} at once."
+        else:
+            used[job.sweep] += 1
+    return blocked
+
+
+def _over_quota_message(job: QuotaEntry, used: int, limit: int) -> str:
+    if job.gpus > limit:
+        return f"Exceeds the GPU quota: needs {job.gpus} GPUs, and the limit is {limit} per user. It cannot start."
+    return f"Waiting for GPU quota: {job.user} uses {used} of {limit} GPUs, and this job needs {job.gpus}."

@@ -1,7 +1,7 @@
-"""What an attempt leaves in its folder beside its reports: who claimed it, its last word, and why it never began.
+"""Reading what an attempt leaves in its folder: claim, exit record and the scheduler's error log.
 
-The folder is written by the job, so it is read as a stranger's: regular files only, of bounded size, never followed
-out of the folder, and nothing in it is ever executed or unpickled.
+The job can write to the folder, so its content is untrusted: only regular files of bounded size are read, links are
+not followed, and nothing is executed or unpickled.
 """
 
 import os
@@ -13,62 +13,65 @@ from pathlib import Path
 import structlog
 from pydantic import ValidationError
 
-from service.scheduler.slurm.files import submitit_folder
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.reports import Claim, FinishRecord
 
-MAX_FINISH = 1024 * 1024
-_MAX_ERRORS = 16 * 1024
-_MAX_WORDS = 500
-_ABOUT_OTHERS = re.compile(r"srun: |slurmstepd\S*: error: \*\*\*")
-"""Lines that only say that something ended, not why."""
+_MAX_RECORD_BYTES = 1024 * 1024
+_MAX_LOG_BYTES = 16 * 1024
+_MAX_ERROR_CHARS = 500
+_CONSEQUENCE = re.compile(r"srun: |slurmstepd\S*: error: \*\*\*")
+"""Log lines that report the end of a step, not its cause."""
 
-log = structlog.get_logger("traces")
+log = structlog.get_logger("run-dir")
 
 
 @dataclass(frozen=True)
-class Unclaimed:
-    """What the folder tells of an attempt that no worker has claimed from the service."""
+class UnclaimedAttempt:
+    """What the folder shows of an attempt that no worker has claimed from the service."""
 
-    began: bool = False
-    """A worker has claimed it by a file: it runs, or ran, without reaching the service."""
-    reason: str = ""
-    """Once it is over and never began: what stood last in the scheduler's own log of it."""
+    started: bool = False
+    """A worker wrote a claim file: it runs or ran without reaching the service."""
+    startup_error: str = ""
+    """For an ended attempt without a claim: the last relevant line of the scheduler's error log."""
 
 
-def read_finish(folder: AttemptLayout) -> FinishRecord | None:
-    """The last word of the attempt's highest execution, if there is one that can be read."""
+def read_exit_record(folder: AttemptLayout) -> FinishRecord | None:
+    """The exit record of the attempt's highest execution that can be read."""
     for path in sorted(folder.root.glob("finish-*.json"), reverse=True):
         try:
-            content = read_regular(path, 0, MAX_FINISH)
+            content = read_regular_file(path, 0, _MAX_RECORD_BYTES)
             return FinishRecord.model_validate_json(content)
         except (OSError, ValidationError) as error:
-            log.warning("finish record cannot be read", path=str(path), error=str(error))
+            log.warning("exit record cannot be read", path=str(path), error=str(error))
     return None
 
 
 def read_claimant(folder: AttemptLayout) -> str | None:
-    """The scheduler's id of the job that claimed the attempt, if it wrote one down."""
+    """The scheduler id in the claim file, if there is one."""
     claim = _read_claim(folder)
     return claim.scheduler_id if claim else None
 
 
-def read_unclaimed(folder: AttemptLayout, *, over: bool) -> Unclaimed:
-    """Of an attempt that the service has no claim of."""
+def read_unclaimed(folder: AttemptLayout, *, ended: bool) -> UnclaimedAttempt:
+    """What the folder shows of an attempt whose claim did not reach the service."""
     if _read_claim(folder) is not None:
-        return Unclaimed(began=True)
-    return Unclaimed(reason=_reason(folder) if over else "")
+        return UnclaimedAttempt(started=True)
+    return UnclaimedAttempt(startup_error=_read_startup_error(folder) if ended else "")
 
 
-def reason_in(text: str) -> str:
-    """The line of a log that says why nothing began: the last that is not only about the end of others. Pure."""
+def startup_error_in(text: str) -> str:
+    """The last line of a log that names a cause, at most 500 printable characters."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    why = [line for line in lines if not _ABOUT_OTHERS.match(line)]
-    return "".join(c if c.isprintable() else "?" for c in (why or lines or [""])[-1])[:_MAX_WORDS]
+    causes = [line for line in lines if not _CONSEQUENCE.match(line)]
+    return "".join(c if c.isprintable() else "?" for c in (causes or lines or [""])[-1])[:_MAX_ERROR_CHARS]
 
 
-def read_regular(path: Path, offset: int, size: int) -> bytes:
-    """Bytes of a regular file; a link or a pipe in its place is an error, not a way out."""
+def read_regular_file(path: Path, offset: int, size: int) -> bytes:
+    """Up to `size` bytes of a regular file from `offset`.
+
+    Raises:
+        OSError: the path cannot be read, or is a link, a pipe or anything else but a regular file.
+    """
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -79,18 +82,18 @@ def read_regular(path: Path, offset: int, size: int) -> bytes:
 
 def _read_claim(folder: AttemptLayout) -> Claim | None:
     try:
-        return Claim.model_validate_json(read_regular(folder.claim, 0, MAX_FINISH))
+        return Claim.model_validate_json(read_regular_file(folder.claim, 0, _MAX_RECORD_BYTES))
     except (OSError, ValidationError):
         return None
 
 
-def _reason(folder: AttemptLayout) -> str:
-    for path in sorted(submitit_folder(folder.root).glob("*_log.err")):
+def _read_startup_error(folder: AttemptLayout) -> str:
+    for path in sorted(folder.submitit.glob("*_log.err")):
         try:
             end = path.lstat().st_size
-            text = read_regular(path, max(0, end - _MAX_ERRORS), _MAX_ERRORS).decode(errors="replace")
+            text = read_regular_file(path, max(0, end - _MAX_LOG_BYTES), _MAX_LOG_BYTES).decode(errors="replace")
         except OSError:
             continue
-        if reason := reason_in(text):
-            return reason
+        if error := startup_error_in(text):
+            return error
     return ""

@@ -1,105 +1,120 @@
-"""What is known of an attempt when its fate is decided: gathered here, judged in `decide`."""
+"""Loading all that `decide` needs to know about one attempt."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from service.api.dependencies import Services
+from service.core.clock import Clock
+from service.core.settings import Settings
+from service.db.engine import Database
 from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
-from service.reconciler.decide import Facts
-from service.reconciler.run_dir import Unclaimed, read_unclaimed
+from service.reconciler.decide import JobSnapshot
+from service.reconciler.run_dir import UnclaimedAttempt, read_unclaimed
 from service.reconciler.submission.submitter import newest_step
 from service.scheduler.base import Observation
+from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.wire.reports import FinishRecord
 
-_HEARD = timedelta(seconds=30)
-"""A worker beats every ten seconds."""
+_RECENT_HEARTBEAT = timedelta(seconds=30)
+"""Workers send a heartbeat every ten seconds."""
 
 
 @dataclass(frozen=True)
-class FactFinder:
-    """Gathers them."""
+class SnapshotLoader:
+    """Loads job snapshots from the loaded rows, the database and the attempt's folder."""
 
-    services: Services
+    database: Database
+    clock: Clock
+    settings: Settings
     watching_since: datetime
-    """Since when this process looks on."""
+    """When this process began to reconcile; silence before that means nothing."""
 
-    def of(
-        self, job: Job, attempt: Attempt, seen: Observation | None, finish: FinishRecord | None, *, over: bool
-    ) -> Facts:
-        """Facts for `decide`; `over`: the scheduler has no such job any more."""
-        retries_left, barren, on_time_limit = 0, 0, "continue"
-        former: tuple[str, ...] = ()
-        if over:
-            # Points drained a moment ago may have brought a checkpoint that the loaded row does not know.
-            with self.services.database.read() as session:
-                jobs = JobRepository(session, self.services.clock())
+    def load(
+        self,
+        job: Job,
+        attempt: Attempt,
+        observation: Observation | None,
+        exit_record: FinishRecord | None,
+        *,
+        ended: bool,
+    ) -> JobSnapshot:
+        """The snapshot for `decide`.
+
+        Args:
+            observation: None if the scheduler did not answer.
+            ended: Whether the attempt is over; only then are retries and continuations counted.
+        """
+        retries_left, continuations, on_time_limit = 0, 0, "continue"
+        previous_exits: tuple[str, ...] = ()
+        if ended:
+            # The spool may have brought a checkpoint that the loaded row does not include.
+            with self.database.read() as session:
+                jobs = JobRepository(session, self.clock())
                 fresh = jobs.get(job.id)
-                barren = continuations_without_progress(fresh, attempt)
-                former = _reasons_before(jobs.list_attempts(fresh), attempt, barren - 1)
-                used = fresh.retries_used + restarts(jobs, attempt, finish)
+                continuations = continuations_without_progress(fresh, attempt)
+                previous_exits = _previous_exits(jobs.list_attempts(fresh), attempt, continuations - 1)
+                retries_used = fresh.retries_used + restarts(jobs, attempt, exit_record)
             restart = parse_spec(fresh.spec).restart
-            retries_left = restart.max_retries - used
+            retries_left = restart.max_retries - retries_used
             on_time_limit = restart.on_time_limit
-        return Facts(
+        now = self.clock()
+        return JobSnapshot(
             status=job.status,  # type: ignore[arg-type]
             desired=job.desired,  # type: ignore[arg-type]
             claimed=attempt.claimed_at is not None,
-            unclaimed=self._unclaimed(job, attempt, seen, over=over),
-            observation=seen,
-            finish=finish,
+            unclaimed=self._unclaimed(job, attempt, observation, ended=ended),
+            observation=observation,
+            exit_record=exit_record,
             retries_left=retries_left,
-            barren=barren,
+            continuations_without_progress=continuations,
             on_time_limit=on_time_limit,  # type: ignore[arg-type]
-            said=job.status_message,
-            former=former,
-            claimed_seconds=_since(attempt.claimed_at, self.services.clock()),
-            silent_seconds=_silence(attempt, self.watching_since, self.services.clock()),
-            heard=self.hears(attempt),
-            pause_seconds=self._pause_seconds(job),
-            pause_patience=self.services.settings.pause_timeout_seconds,
+            status_message=job.status_message,
+            previous_exits=previous_exits,
+            seconds_since_claim=0.0 if attempt.claimed_at is None else (now - attempt.claimed_at).total_seconds(),
+            seconds_since_contact=_seconds_since_contact(attempt, self.watching_since, now),
+            has_recent_heartbeat=self.has_recent_heartbeat(attempt),
+            seconds_since_pause=self._seconds_since_pause(job),
+            pause_timeout_seconds=self.settings.pause_timeout_seconds,
         )
 
-    def hears(self, attempt: Attempt) -> bool:
-        """Whether its worker has beaten a moment ago: evidence of life, whatever the scheduler knows."""
-        return attempt.heartbeat_at is not None and self.services.clock() - attempt.heartbeat_at < _HEARD
+    def has_recent_heartbeat(self, attempt: Attempt) -> bool:
+        """Whether the worker sent a heartbeat in the last 30 seconds."""
+        return attempt.heartbeat_at is not None and self.clock() - attempt.heartbeat_at < _RECENT_HEARTBEAT
 
-    def _unclaimed(self, job: Job, attempt: Attempt, seen: Observation | None, *, over: bool) -> Unclaimed:
-        """The folders of thousands that wait are left alone."""
-        if attempt.claimed_at is not None or seen is None or seen.state == "pending":
-            return Unclaimed()
-        return read_unclaimed(self.services.run(job.id).attempt(attempt.number), over=over)
+    def _unclaimed(
+        self, job: Job, attempt: Attempt, observation: Observation | None, *, ended: bool
+    ) -> UnclaimedAttempt:
+        # The folders of pending attempts, of which there may be thousands, are not read.
+        if attempt.claimed_at is not None or observation is None or observation.state == "pending":
+            return UnclaimedAttempt()
+        return read_unclaimed(RunLayout(self.settings.runs / job.id).attempt(attempt.number), ended=ended)
 
-    def _pause_seconds(self, job: Job) -> float:
-        """Since the worker could first hear of the pause: not while this service was away."""
-        now = self.services.clock()
-        asked = max(job.pause_requested_at or now, self.watching_since)
-        return max(0.0, (now - asked).total_seconds())
+    def _seconds_since_pause(self, job: Job) -> float:
+        """Seconds since the worker could first learn of the pause request, not counting downtime of this service."""
+        now = self.clock()
+        requested = max(job.pause_requested_at or now, self.watching_since)
+        return max(0.0, (now - requested).total_seconds())
 
 
-def restarts(jobs: JobRepository, attempt: Attempt, finish: FinishRecord | None) -> int:
-    """In place: errors of the program, whether or not its launcher lived to count them."""
-    return finish.restarts if finish is not None else jobs.count_restarts(attempt)
+def restarts(jobs: JobRepository, attempt: Attempt, exit_record: FinishRecord | None) -> int:
+    """The in-place restarts of an attempt, counted from the reports if the launcher left no exit record."""
+    return exit_record.restarts if exit_record is not None else jobs.count_restarts(attempt)
 
 
 def continuations_without_progress(job: Job, attempt: Attempt) -> int:
-    """Continuations in a row without a newer checkpoint, this attempt included."""
+    """Continuations in a row without a newer checkpoint, including the one that would follow this attempt."""
     return 0 if newest_step(job) != attempt.checkpoint_step else job.continuations_without_progress + 1
 
 
-def _reasons_before(attempts: Sequence[Attempt], current: Attempt, count: int) -> tuple[str, ...]:
-    """How the last attempts before the current one ended."""
-    before = [one.exit_reason or "node_failure" for one in attempts if one.number < current.number]
-    return tuple(before[len(before) - count :]) if count > 0 else ()
+def _previous_exits(attempts: Sequence[Attempt], current: Attempt, count: int) -> tuple[str, ...]:
+    """The exit reasons of the last `count` attempts before the current one, oldest first."""
+    reasons = [attempt.exit_reason or "node_failure" for attempt in attempts if attempt.number < current.number]
+    return tuple(reasons[len(reasons) - count :]) if count > 0 else ()
 
 
-def _since(moment: datetime | None, now: datetime) -> float:
-    return 0.0 if moment is None else (now - moment).total_seconds()
-
-
-def _silence(attempt: Attempt, watching_since: datetime, now: datetime) -> float:
-    """While this service was away nobody could hear anything."""
-    signs = [at for at in (attempt.submitted_at, attempt.claimed_at, attempt.heartbeat_at) if at is not None]
-    return (now - max([*signs, watching_since])).total_seconds()
+def _seconds_since_contact(attempt: Attempt, watching_since: datetime, now: datetime) -> float:
+    """Seconds since the worker's last sign of life, not counting downtime of this service."""
+    times = [at for at in (attempt.submitted_at, attempt.claimed_at, attempt.heartbeat_at) if at is not None]
+    return (now - max([*times, watching_since])).total_seconds()

@@ -1,68 +1,70 @@
-"""Answering what people ask of the scheduler: one question every few seconds, however many wait."""
+"""Answering requests for start estimates, with at most one scheduler query per interval."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import structlog
 
-from service.api.dependencies import Services
+from service.core.clock import Clock
+from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
 from service.planner.repository import AskRepository
 from service.scheduler.base import Forecast, Forecaster, Scheduler, SchedulerUnavailableError
 
-log = structlog.get_logger("asks")
+log = structlog.get_logger("start-estimates")
 
-APART = timedelta(seconds=5)
-"""Between two questions."""
-_KEPT = timedelta(hours=1)
-_AT_ONCE = 100
+INTERVAL = timedelta(seconds=5)
+"""The least time between two queries."""
+_RETENTION = timedelta(hours=1)
+_MAX_OPEN = 100
 
 
 @dataclass
-class Asks:
-    """Asks when something waits and it is time to, and stores the answer."""
+class StartEstimates:
+    """Asks the scheduler for the oldest open start estimate when a query is due, and stores the answer."""
 
-    services: Services
+    database: Database
+    clock: Clock
     scheduler: Scheduler
     lease: LeaderLease
-    asked_at: datetime | None = None
-    """By us; the database knows of those who reconciled before us."""
+    queried_at: datetime | None = None
+    """The last query of this process; the database holds those of earlier leaders."""
 
-    def take(self) -> bool:
-        """Answer the oldest question; all that wait where the scheduler does not answer.
+    def run_once(self) -> bool:
+        """Answer the oldest open request; if the scheduler is unavailable, answer all of them with its error.
 
         Returns:
-            Whether more wait.
+            Whether more requests are open.
 
         Raises:
             UnavailableError: the database does not answer.
-            LeaseLostError: another service reconciles now.
+            LeaseLostError: another service is the leader.
         """
         if not isinstance(self.scheduler, Forecaster):
             return False
-        with self.services.database.read() as session:
-            asks = AskRepository(session)
-            waiting = [(ask.id, ask.script) for ask in asks.waiting(_AT_ONCE)]
-            last = max(filter(None, (self.asked_at, asks.last_answered() if waiting else None)), default=None)
-        now = self.services.clock()
-        if not waiting or (last is not None and timedelta(0) <= now - last < APART):
+        with self.database.read() as session:
+            estimates = AskRepository(session)
+            waiting = [(row.id, row.script) for row in estimates.waiting(_MAX_OPEN)]
+            last = max(filter(None, (self.queried_at, estimates.last_answered() if waiting else None)), default=None)
+        now = self.clock()
+        if not waiting or (last is not None and timedelta(0) <= now - last < INTERVAL):
             return bool(waiting)
-        self.asked_at = now
+        self.queried_at = now
         oldest, script = waiting[0]
         answered = [oldest]
         try:
-            answer = self.scheduler.forecast(script)
+            forecast = self.scheduler.forecast(script)
         except SchedulerUnavailableError as error:
             log.warning("scheduler unavailable", error=str(error))
-            answer, answered = Forecast(None, f"Slurm does not answer: {error}"), [ask_id for ask_id, _ in waiting]
+            forecast, answered = Forecast(None, f"Slurm does not answer: {error}"), [row_id for row_id, _ in waiting]
         with self.lease.write() as session:
-            asks = AskRepository(session)
-            asks.answer(
+            estimates = AskRepository(session)
+            estimates.answer(
                 answered,
-                self.services.clock(),
-                accepted=answer.accepted,
-                message=answer.message,
-                estimated_start=answer.estimated_start,
+                self.clock(),
+                accepted=forecast.accepted,
+                message=forecast.message,
+                estimated_start=forecast.estimated_start,
             )
-            asks.forget(now - _KEPT)
+            estimates.forget(now - _RETENTION)
         return len(answered) < len(waiting)

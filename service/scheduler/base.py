@@ -1,4 +1,4 @@
-"""The scheduler port: the plan of a launch, and the questions the reconciler asks of a scheduler."""
+"""The scheduler port: the launch plan of an attempt, and the calls that the reconciler makes."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,12 +10,12 @@ from typing import Literal, Protocol, runtime_checkable
 from trainyard.contract.wire.cluster import ClusterSnapshot
 
 SUBMITTER_MARGIN_SECONDS = 10.0
-"""What a submitter has beside the command's own limit, before it is killed."""
+"""How long a submitter process may outlast the time limit of its command before it is killed."""
 
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """What is submitted, as a value: people can read it and tests can compare it before anything happens."""
+    """What is submitted, as a value that users can read and tests can compare before anything happens."""
 
     tag: str
     """`ty-<instance>-<attempt id>`, the scheduler's name of the attempt; `[a-z0-9-]`, at most 64 characters."""
@@ -23,25 +23,25 @@ class LaunchPlan:
     """The attempt's folder; the worker's only argument."""
     ranks: int
     environment: Mapping[str, str]
-    """The whole environment of the job: allow-listed, nothing inherited."""
+    """The complete environment of the job; nothing else is inherited."""
     script: str
-    """What `GET /v1/jobs/{id}/script` shows."""
+    """The text that `GET /v1/jobs/{id}/script` returns."""
     time_limit_minutes: int | None = None
     nodes: int = 1
     python: str = sys.executable
-    """The interpreter that runs the job; the same path on every node."""
+    """The interpreter that runs the job, at the same path on every node."""
 
 
 @dataclass(frozen=True)
 class Accepted:
-    """The scheduler has it, under this id."""
+    """The scheduler has queued the attempt under this id."""
 
     scheduler_id: str
 
 
 @dataclass(frozen=True)
 class Rejected:
-    """A clear no: nothing was queued, and trying again would not help."""
+    """The scheduler refused: nothing was queued, and a repeated submission would be refused too."""
 
     message: str
     hint: str = ""
@@ -50,14 +50,14 @@ class Rejected:
 
 @dataclass(frozen=True)
 class Postponed:
-    """A clear no for now: nothing was queued, and the same question may be answered otherwise later."""
+    """The scheduler refused for now: nothing was queued, and a later submission may be accepted."""
 
     message: str
 
 
 @dataclass(frozen=True)
 class Ambiguous:
-    """Perhaps it was queued, perhaps not: look before doing anything else."""
+    """The attempt may or may not be queued; `Scheduler.find` must be called before anything else."""
 
     message: str
 
@@ -66,8 +66,8 @@ SubmitOutcome = Accepted | Rejected | Postponed | Ambiguous
 
 
 @dataclass(frozen=True)
-class Known:
-    """An attempt that the service believes the scheduler has."""
+class SubmittedJob:
+    """An attempt that the service believes to be in the scheduler's queue."""
 
     tag: str
     scheduler_id: str
@@ -79,71 +79,69 @@ EndedAs = Literal["completed", "failed", "out_of_memory", "cancelled", "preempte
 
 @dataclass(frozen=True)
 class Observation:
-    """What the scheduler says of one attempt, now."""
+    """What the scheduler reports about one attempt."""
 
     state: Literal["pending", "running", "ended", "absent"]
-    """`ended`: it had it, and nothing of it runs any more. `absent`: it does not know it."""
+    """`ended`: listed, and all its processes have ended. `absent`: not listed."""
     message: str = ""
-    """While pending: in plain words, what it waits for; once ended, the scheduler's word for it; while suspended, what
-    to do about it."""
+    """Pending: why it waits. Ended: the scheduler's own state. Suspended: how to resume it."""
     nodes: tuple[str, ...] = field(default=())
-    behind: tuple[str, ...] = ()
-    """While pending: the tags before it that `message` holds; a caller that knows better names puts them in their
-    place."""
+    blocked_by: tuple[str, ...] = ()
+    """Pending: the tags of attempts ahead that `message` contains; callers replace them by job names."""
     estimated_start: datetime | None = None
-    """While pending: the scheduler's guess."""
+    """Pending: the scheduler's estimate."""
     suspended: bool = False
-    """While running: its processes are stopped, and it goes on later."""
+    """Running: its processes are stopped and will be resumed."""
     ended_as: EndedAs | None = None
-    """Once ended: how, where the scheduler knows. The worker's own last word says more."""
+    """Ended: how, if the scheduler knows. An exit record is more precise."""
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What would become of a script, were it submitted now."""
+    """What would happen to a batch script if it were submitted now."""
 
     accepted: bool | None
-    """None: the answer was not clear."""
+    """None: the scheduler's answer was unclear."""
     message: str
     estimated_start: datetime | None = None
 
 
 class SchedulerUnavailableError(Exception):
-    """The scheduler could not be asked. Nothing may be concluded from that."""
+    """The scheduler did not respond. Nothing may be concluded about any job."""
 
 
 class Scheduler(Protocol):
-    """Blocking; called by the reconciler alone, never inside a database session."""
+    """Blocking calls, made by the reconciler only and never inside a database session."""
 
     name: Literal["local", "slurm"]
 
     def submit(self, plan: LaunchPlan) -> SubmitOutcome:
-        """Hand the attempt over. Never raises: what is unclear is `Ambiguous`."""
+        """Submit an attempt. Never raises: an unclear outcome is `Ambiguous`."""
         ...
 
-    def observe(self, known: Sequence[Known]) -> Mapping[str, Observation]:
-        """The state of every attempt asked for, by tag; a constant number of scheduler calls.
+    def observe(self, known: Sequence[SubmittedJob]) -> Mapping[str, Observation]:
+        """The observations of the given attempts, by tag, with a constant number of scheduler calls.
 
-        One of which nothing could be learned is left out.
+        Attempts about which nothing was learned are left out.
 
         Raises:
             SchedulerUnavailableError: nothing was learned.
         """
         ...
 
-    def find(self, tag: str, folder: Path, beside: Sequence[str] = ()) -> list[str]:
-        """The scheduler ids of everything queued or running under this tag; empty only after a successful look.
+    def find(self, tag: str, folder: Path, also: Sequence[str] = ()) -> list[str]:
+        """The scheduler ids of all entries with this tag; empty only after a successful search.
 
         Args:
-            beside: tags that will be looked for in the same breath: one question may serve all of them.
+            also: Tags that the caller looks for next, so that one scheduler call can serve all of them.
 
         Raises:
             SchedulerUnavailableError: nothing was learned.
         """
         ...
 
-    def cancel(self, known: Known) -> None:
-        """Ask for its end, politely at first; repeated calls are harmless. `observe` tells when it is over.
+    def cancel(self, known: SubmittedJob) -> None:
+        """Request the end of an attempt, first by SIGTERM; may be repeated. `observe` reports when it has ended.
 
         Raises:
             SchedulerUnavailableError: the request may not have arrived.
@@ -151,7 +149,7 @@ class Scheduler(Protocol):
         ...
 
     def cluster(self) -> ClusterSnapshot:
-        """What there is to run on, and how much of it is free; as many calls whatever its size.
+        """The cluster's resources and how much of them is free, with a constant number of scheduler calls.
 
         Raises:
             SchedulerUnavailableError: nothing was learned.
@@ -161,10 +159,10 @@ class Scheduler(Protocol):
 
 @runtime_checkable
 class Forecaster(Protocol):
-    """A scheduler with a queue, which can say what would become of a batch script."""
+    """A scheduler that can estimate when a batch script would start."""
 
     def forecast(self, script: str) -> Forecast:
-        """Ask, without submitting anything.
+        """The forecast for a script, which is not submitted.
 
         Raises:
             SchedulerUnavailableError: nothing was learned.

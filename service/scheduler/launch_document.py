@@ -1,43 +1,51 @@
-"""From a resolved spec to the document of one attempt: the same for a submission and for a plan of one."""
+"""From a resolved spec to the launch document of one attempt, for a submission or for a plan of one."""
 
 import os
 from pathlib import Path
 from typing import Any
 
-from service.cluster.placement import Place
-from service.core.settings import Settings
+from service.core.settings import Accelerator, Settings
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.launch import LaunchDocument
 
-UNKNOWN_ACCELERATOR = (
-    "Slurm has not told yet whether the partition has GPUs (sinfo); TRAINYARD_ACCELERATOR=cpu or cuda says so for all"
+MSG_UNKNOWN_ACCELERATOR = (
+    "Slurm has not reported yet whether the partition has GPUs (sinfo). Set TRAINYARD_ACCELERATOR to cpu or cuda to "
+    "define it for all partitions."
 )
 
 
 def launch_document(
-    spec: TrainingSpec, settings: Settings, place: Place, *, slurm: bool, **attempt: Any
+    spec: TrainingSpec,
+    settings: Settings,
+    *,
+    accelerator: Accelerator | None,
+    partition_limit_minutes: int | None,
+    slurm: bool,
+    **attempt: Any,
 ) -> LaunchDocument:
-    """What a worker is told.
+    """The launch document of an attempt.
 
     Args:
-        attempt: The fields that say which attempt it is.
+        accelerator: What the ranks compute on; None while it is unknown.
+        partition_limit_minutes: The time limit of the partition on Slurm.
+        attempt: The fields that identify the attempt.
 
     Raises:
-        ValueError: nobody knows yet what the ranks will compute on.
+        ValueError: the accelerator is unknown.
     """
-    if place.accelerator is None:
-        raise ValueError(UNKNOWN_ACCELERATOR)
+    if accelerator is None:
+        raise ValueError(MSG_UNKNOWN_ACCELERATOR)
     ranks = ranks_per_node(spec)
     default_limit = settings.slurm_time_limit_minutes if slurm else None
     return LaunchDocument(
         service_url=settings.service_url,
         nodes=spec.gpus // ranks,
         ranks_per_node=ranks,
-        accelerator=place.accelerator,
+        accelerator=accelerator,
         host_suffix=settings.slurm_host_suffix,
         network_interface=settings.slurm_network_interface,
         time_limit_minutes=spec.resources.time_limit_minutes or default_limit,
-        partition_limit_minutes=place.limit_minutes if slurm else None,
+        partition_limit_minutes=partition_limit_minutes if slurm else None,
         lead_seconds=settings.slurm_signal_lead_seconds,
         spec=spec,
         **attempt,
@@ -45,10 +53,11 @@ def launch_document(
 
 
 def ranks_per_node(spec: TrainingSpec) -> int:
+    """The ranks on each node: `resources.gpus_per_node`, or all of them on one node."""
     return min(spec.gpus, spec.resources.gpus_per_node or spec.gpus)
 
 
 def source_tree() -> tuple[Path, ...]:
-    """Where workers find our packages when they run from a source tree that is not installed."""
+    """The folder to add to the worker's PYTHONPATH if the service runs from a source tree; empty if installed."""
     root = Path(__file__).resolve().parents[2]
     return (root,) if str(root) in os.environ.get("PYTHONPATH", "").split(os.pathsep) else ()

@@ -1,26 +1,30 @@
-"""What people can ask of sweeps: make one, look at it, end it. One transaction each."""
+"""What a user can request of sweeps: submit, read and cancel one. Each is one transaction."""
 
-import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from service.api.dependencies import Services
-from service.audit.log import about
+from service.audit.log import set_audit_target
 from service.auth.principals import Principal
-from service.code.service import admit
 from service.core.errors import InvalidSpecError, PermissionDeniedError, ServiceError
 from service.core.ids import new_id
+from service.db.engine import Database
 from service.db.models import Job, Sweep
 from service.db.paging import PageRequest
-from service.jobs.quota import check_gpu_quota
+from service.jobs.quota import UserQuotas, check_gpu_quota
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import progress_resource
 from service.jobs.service import require_change
-from service.jobs.submission import Accepted, check_user_quotas, new_job, record_override, replay
-from service.planner import service as planning
+from service.jobs.submission import (
+    SubmissionResult,
+    check_user_quotas,
+    claim_key,
+    new_job,
+    record_override,
+    request_digest,
+)
 from service.sweeps.repository import SweepRepository
 from trainyard.contract.problems import Problem, SpecError
 from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
@@ -37,163 +41,175 @@ from trainyard.contract.wire.sweeps import (
 )
 
 
-class Asking(NamedTuple):
-    """How a sweep was asked for."""
+class AcceptedSpec(NamedTuple):
+    """An accepted spec of a member."""
 
-    key: str | None
-    """Its idempotency key."""
-    digest: str
-    """What that stands for."""
-    force: bool
+    spec: TrainingSpec
+    """Resolved for the current cluster."""
+    unresolved: TrainingSpec
+    """Without what was resolved for the cluster; equal for members that are the same job."""
+
+
+AcceptSpec = Callable[[dict[str, Any]], AcceptedSpec]
+"""Validates and resolves a document. Raises ServiceError."""
+
+
+class SubmissionOptions(NamedTuple):
+    """The limits and options of one submission."""
+
+    quotas: UserQuotas
+    max_members: int
+    idempotency_key: str | None = None
+    force: bool = False
+    """Skip the check that the members fit the GPUs' memory."""
 
 
 def submit(
-    services: Services, user: Principal, body: SweepRequest, key: str | None, now: datetime, *, force: bool = False
-) -> Accepted:
+    database: Database,
+    principal: Principal,
+    request: SweepRequest,
+    accept: AcceptSpec,
+    options: SubmissionOptions,
+    now: datetime,
+) -> SubmissionResult:
     """Make the sweep and all of its jobs durable, or nothing, once for each idempotency key.
 
-    Args:
-        force: they are submitted even where they are beyond doubt too large for the GPUs.
-
     Raises:
-        InvalidSpecError: with every problem of every member, each naming the member and the field.
-        ConflictError: the key was used for another sweep.
+        InvalidSpecError: with the problems of all members; each names the member and the field.
+        ConflictError: the key was used for another request, or too many of the user's jobs are queued.
     """
-    require_change(user)
-    limit = services.settings.max_sweep_members
-    if body.size > limit:
-        raise InvalidSpecError([Problem(param="grid", message=f"makes {body.size} members; at most {limit} are taken")])
-    values = variants(body)
-    specs = _accept(services, user, body, values, now)
-    asked = {"sweep": body.model_dump()} | ({"force": True} if force else {})
-    digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+    require_change(principal)
+    if request.size > options.max_members:
+        message = f"results in {request.size} members; the limit is {options.max_members}"
+        raise InvalidSpecError([Problem(param="grid", message=message)])
+    values = variants(request)
+    specs = _accept_members(principal, request, values, accept, options.quotas)
     sweep = Sweep(
         id=new_id("swp", now),
-        name=body.name or specs[0].name,
-        created_by=user.name,
+        name=request.name or specs[0].name,
+        created_by=principal.name,
         created_at=now,
-        max_parallel=body.max_parallel,
+        max_parallel=request.max_parallel,
         members=[],
     )
-    members = list(zip(values, specs, strict=True))
-    return _store(services, user, sweep, members, Asking(key, digest, force), now)
+    digest = request_digest({"sweep": request.model_dump()} | ({"force": True} if options.force else {}))
+    return _store(database, principal, sweep, list(zip(values, specs, strict=True)), options, digest, now)
 
 
-def _accept(
-    services: Services, user: Principal, body: SweepRequest, values: Sequence[Values], now: datetime
+def _accept_members(
+    principal: Principal, request: SweepRequest, values: Sequence[Values], accept: AcceptSpec, quotas: UserQuotas
 ) -> list[TrainingSpec]:
-    """Every member's resolved spec."""
+    """Return the resolved spec of every member."""
     problems: list[Problem] = []
     specs = []
-    seen: dict[str, Values] = {}
-    for number, changed in enumerate(values):
+    first_with: dict[str, Values] = {}
+    for number, changes in enumerate(values):
         try:
-            found = _accept_one(services, user, member_spec(body.spec, changed), now)
-            specs.append(found.spec)
-            same = seen.setdefault(json.dumps(dump_spec(found.plain), sort_keys=True), changed)
-            if same is not changed and body.grid and not problems:
-                words = f"{format_values(changed)} makes the same job as {format_values(same)}; give each value once"
-                problems.append(Problem(param="grid", message=words))
+            accepted = accept(member_spec(request.spec, changes))
+            _check_member(principal, accepted.spec, quotas)
+            specs.append(accepted.spec)
+            same = first_with.setdefault(json.dumps(dump_spec(accepted.unresolved), sort_keys=True), changes)
+            if same is not changes and request.grid and not problems:
+                message = f"{format_values(changes)} is the same job as {format_values(same)}; list each value once"
+                problems.append(Problem(param="grid", message=message))
         except (SpecError, InvalidSpecError) as error:
-            problems += [_of_member(number, changed, problem) for problem in error.problems]
+            problems += [_member_problem(number, changes, problem) for problem in error.problems]
         except PermissionDeniedError:
             raise
         except ServiceError as error:
-            problems.append(_of_member(number, changed, Problem(param=error.param or "", message=error.message)))
+            problem = Problem(param=error.param or "", message=error.message)
+            problems.append(_member_problem(number, changes, problem))
     if problems:
         raise InvalidSpecError(problems)
     return specs
 
 
-def _accept_one(services: Services, user: Principal, document: dict[str, Any], now: datetime) -> planning.Accepted:
-    accepted = planning.accept(services, document, now)
-    found = accepted.spec
-    if found.resume_from is not None:
-        raise SpecError([Problem(param="resume_from", message="does not go with a sweep; submit such jobs one by one")])
-    admit(user, found, roles=services.settings.code_roles, runs=services.settings.runs)
-    check_gpu_quota(services.limits, user.role, found)
-    return accepted
+def _check_member(principal: Principal, spec: TrainingSpec, quotas: UserQuotas) -> None:
+    if spec.resume_from is not None:
+        message = "is not supported in a sweep; submit such jobs one by one"
+        raise SpecError([Problem(param="resume_from", message=message)])
+    check_gpu_quota(quotas, principal.role, spec)
 
 
-def _of_member(number: int, changed: Values, problem: Problem) -> Problem:
-    where = f"members.{number}" + (f".{problem.param}" if problem.param else "")
-    return Problem(param=where, message=f"{problem.message} (in the member with {format_values(changed)})")
+def _member_problem(number: int, changes: Values, problem: Problem) -> Problem:
+    param = f"members.{number}" + (f".{problem.param}" if problem.param else "")
+    return Problem(param=param, message=f"{problem.message} (in the member with {format_values(changes)})")
 
 
 def _store(
-    services: Services,
-    user: Principal,
+    database: Database,
+    principal: Principal,
     sweep: Sweep,
     members: Sequence[tuple[Values, TrainingSpec]],
-    asking: Asking,
+    options: SubmissionOptions,
+    digest: str,
     now: datetime,
-) -> Accepted:
-    key = asking.key
-    with services.database.write() as session:
+) -> SubmissionResult:
+    key = options.idempotency_key
+    with database.write() as session:
         repository = JobRepository(session, now)
-        if key is not None and (before := replay(services.database, repository, user, key, asking.digest)):
-            return before
-        limits, quota = services.limits, services.settings.quota_bytes
-        check_user_quotas(session, user, limits=limits, quota=quota, now=now, count=len(members))
+        if key is not None and (stored := claim_key(database, repository, principal, key, digest)):
+            return stored
+        check_user_quotas(session, principal, options.quotas, now, count=len(members))
         jobs = []
-        for changed, spec in members:
-            job = new_job(spec, user, now)
+        for changes, spec in members:
+            job = new_job(spec, principal, now)
             job.sweep_id, job.sweep_parallel = sweep.id, sweep.max_parallel
-            jobs.append((job, changed))
-        sweep.members = [{"job_id": job.id, "values": dict(changed)} for job, changed in jobs]
+            jobs.append(job)
+            sweep.members.append({"job_id": job.id, "values": dict(changes)})
         SweepRepository(session).add(sweep)
-        for job, _ in jobs:
+        for job in jobs:
             repository.add(job)
-            if asking.force:
+            if options.force:
                 record_override(repository, job)
-        about(sweep.id)
-        answer = _detail(sweep, [job for job, _ in jobs], now).model_dump(mode="json")
+        set_audit_target(sweep.id)
+        response = _detail(sweep, jobs, now).model_dump(mode="json")
         if key is not None:
-            repository.store_response(user.id, key, answer)
-    return Accepted(job=answer, replayed=False)
+            repository.store_response(principal.id, key, response)
+    return SubmissionResult(response, replayed=False)
 
 
-def read(services: Services, sweep_id: str, now: datetime) -> SweepDetail:
-    """Raises NotFoundError."""
-    with services.database.read() as session:
+def read(database: Database, sweep_id: str, now: datetime) -> SweepDetail:
+    """Return a sweep with its members. Raises NotFoundError."""
+    with database.read() as session:
         repository = SweepRepository(session)
-        return _detail(repository.get(sweep_id), repository.jobs(sweep_id), now)
+        return _detail(repository.get(sweep_id), repository.list_jobs(sweep_id), now)
 
 
-def page(services: Services, window: PageRequest) -> tuple[list[SweepResource], bool]:
-    """One page, newest first, without members."""
-    with services.database.read() as session:
+def list_page(database: Database, page: PageRequest) -> tuple[list[SweepResource], bool]:
+    """Return one page of sweeps without their members, and whether more follow."""
+    with database.read() as session:
         repository = SweepRepository(session)
-        rows, more = repository.page(after=window.after, limit=window.limit, descending=window.descending)
-        counts = repository.counts([row.id for row in rows])
-    return [SweepResource(**_facts(row, counts.get(row.id, {}))) for row in rows], more
+        rows, has_more = repository.list_page(page)
+        counts = repository.count_by_status([row.id for row in rows])
+    return [SweepResource(**_fields(row, counts.get(row.id, {}))) for row in rows], has_more
 
 
-def cancel(services: Services, user: Principal, sweep_id: str, now: datetime) -> SweepDetail:
-    """Record that every member that is not over is to end. Asking again changes nothing."""
-    with services.database.write() as session:
+def cancel(database: Database, principal: Principal, sweep_id: str, now: datetime) -> SweepDetail:
+    """Record that every member that has not ended is to end. Repeating the request changes nothing."""
+    with database.write() as session:
         repository, jobs = SweepRepository(session), JobRepository(session, now)
         sweep = repository.get(sweep_id)
-        if user.role == "user" and sweep.created_by != user.name:
+        if principal.role == "user" and sweep.created_by != principal.name:
             raise PermissionDeniedError(f"sweep {sweep_id} belongs to {sweep.created_by}")
-        require_change(user)
-        for one in repository.jobs(sweep_id):
-            job = jobs.get_for_update(one.pk)
+        require_change(principal)
+        for member in repository.list_jobs(sweep_id):
+            job = jobs.get_for_update(member.pk)
             if job.status not in TERMINAL and job.desired != "cancelled":
                 job.desired = "cancelled"
-                jobs.add_event(job, "cancel_requested", f"cancellation of its sweep asked for by {user.name}")
-        return _detail(sweep, repository.jobs(sweep_id), now)
+                jobs.add_event(job, "cancel_requested", f"cancellation of the sweep requested by {principal.name}")
+        return _detail(sweep, repository.list_jobs(sweep_id), now)
 
 
-def _facts(sweep: Sweep, counts: dict[str, int]) -> dict[str, Any]:
-    fields = dict.fromkeys(path for member in sweep.members for path in member["values"])
+def _fields(sweep: Sweep, counts: dict[str, int]) -> dict[str, Any]:
+    changed = dict.fromkeys(path for member in sweep.members for path in member["values"])
     return {
         "id": sweep.id,
         "name": sweep.name,
         "created_by": sweep.created_by,
         "created_at": sweep.created_at,
         "max_parallel": sweep.max_parallel,
-        "fields": list(fields),
+        "fields": list(changed),
         "size": len(sweep.members),
         "counts": counts,
     }
@@ -201,16 +217,16 @@ def _facts(sweep: Sweep, counts: dict[str, int]) -> dict[str, Any]:
 
 def _detail(sweep: Sweep, jobs: Sequence[Job], now: datetime) -> SweepDetail:
     by_id = {job.id: job for job in jobs}
-    members = [_member(one, by_id.get(one["job_id"]), now) for one in sweep.members]
-    return SweepDetail(**_facts(sweep, dict(Counter(job.status for job in jobs))), members=members)
+    members = [_member(member, by_id.get(member["job_id"]), now) for member in sweep.members]
+    return SweepDetail(**_fields(sweep, dict(Counter(job.status for job in jobs))), members=members)
 
 
-def _member(one: dict[str, Any], job: Job | None, now: datetime) -> SweepMember:
+def _member(member: dict[str, Any], job: Job | None, now: datetime) -> SweepMember:
     if job is None:
-        return SweepMember(job_id=one["job_id"], values=one["values"], status_message="was deleted")
+        return SweepMember(job_id=member["job_id"], values=member["values"], status_message="deleted")
     return SweepMember(
         job_id=job.id,
-        values=one["values"],
+        values=member["values"],
         status=job.status,
         status_message=job.status_message,
         progress=progress_resource(job, now),

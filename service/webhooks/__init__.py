@@ -1,1 +1,1 @@
-"""Webhooks: who wants to be told of changes of status, what they are told, and how it gets there."""
+"""Webhooks: subscriptions to status changes, and the delivery of signed notifications."""

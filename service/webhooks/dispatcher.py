@@ -1,4 +1,4 @@
-"""Sends what webhooks are to be told, in the service that reconciles and no other: load, send, record."""
+"""Sends due webhook deliveries: load, send, record. Only the leader runs it."""
 
 import asyncio
 from collections import defaultdict
@@ -7,42 +7,47 @@ from datetime import datetime
 
 import structlog
 
-from service.api.dependencies import Services
 from service.audit.log import SERVICE
 from service.audit.repository import AuditRepository
+from service.core.clock import Clock
+from service.core.failpoints import Failpoint, no_failpoint
+from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
 from service.db.models import AuditEntry, Delivery, Webhook
 from service.webhooks.repository import WebhookRepository
-from service.webhooks.sender import Answer, Sender
-from service.webhooks.signing import is_hopeless, next_delay, signed_headers
+from service.webhooks.sender import Sender, SendResult
+from service.webhooks.signing import next_delay, should_disable, signed_headers
 
 log = structlog.get_logger("webhooks")
 
-_AT_ONCE = 100
 SECONDS = 2.0
-"""Between two rounds, where nothing was due."""
+"""Pause between two runs if nothing was due."""
+_BATCH = 100
 _DISABLED = "the webhook is disabled"
 
 
 @dataclass
 class WebhookDispatcher:
-    """One round is one call of `run_once`. A message whose answer is lost is sent again: at least once."""
+    """Delivers at least once: a delivery whose result was not recorded is sent again."""
 
-    services: Services
+    database: Database
     lease: LeaderLease
+    clock: Clock
     sender: Sender
+    failpoint: Failpoint = no_failpoint
+    """The failpoints at which a test can end the process."""
 
     def run_once(self) -> int:
-        """Send what is due; how many were tried.
+        """Send the due deliveries and return how many were sent.
 
         Raises:
-            LeaseLostError: another service does it now.
-            UnavailableError: the database does not answer.
+            LeaseLostError: another service has become the leader.
+            UnavailableError: the database is unavailable.
         """
         if not self.lease.is_leader:
             return 0
-        with self.services.database.read() as session:
-            due = WebhookRepository(session).due(self.services.clock(), _AT_ONCE)
+        with self.database.read() as session:
+            due = WebhookRepository(session).due(self.clock(), _BATCH)
         by_webhook: dict[str, list[tuple[Delivery, Webhook]]] = defaultdict(list)
         for delivery, webhook in due:
             by_webhook[webhook.id].append((delivery, webhook))
@@ -51,30 +56,30 @@ class WebhookDispatcher:
         return sum(asyncio.run(self._send_all(list(by_webhook.values()))))
 
     async def _send_all(self, groups: list[list[tuple[Delivery, Webhook]]]) -> list[int]:
-        return await asyncio.gather(*(self._send_each(group) for group in groups))
+        return await asyncio.gather(*(self._send_group(group) for group in groups))
 
-    async def _send_each(self, group: list[tuple[Delivery, Webhook]]) -> int:
-        """One receiver's messages one by one; after the first failure the rest waits for the next round."""
+    async def _send_group(self, group: list[tuple[Delivery, Webhook]]) -> int:
+        """Send one webhook's deliveries in order; after a failure the others wait for the next run."""
         for count, (delivery, webhook) in enumerate(group, start=1):
-            now = self.services.clock()
+            now = self.clock()
             headers = signed_headers(webhook.secret, delivery.id, delivery.body, now)
-            answer = await self.sender.send(webhook.url, headers, delivery.body)
-            self.services.failpoint("post.after-sending")
-            await asyncio.to_thread(self._record, delivery.id, answer, now)
-            if answer.error is not None:
+            result = await self.sender.send(webhook.url, headers, delivery.body)
+            self.failpoint("post.after-sending")
+            await asyncio.to_thread(self._record, delivery.id, result, now)
+            if result.error is not None:
                 return count
         return len(group)
 
-    def _record(self, delivery_id: str, answer: Answer, now: datetime) -> None:
+    def _record(self, delivery_id: str, result: SendResult, now: datetime) -> None:
         with self.lease.write(counts=False) as session:
             repository = WebhookRepository(session)
-            pair = repository.pair(delivery_id)
+            pair = repository.get_delivery_for_update(delivery_id)
             if pair is None:
                 return
             delivery, webhook = pair
             delivery.attempts += 1
-            delivery.answer_status, delivery.error = answer.status, answer.error
-            if answer.error is None:
+            delivery.answer_status, delivery.error = result.status, result.error
+            if result.error is None:
                 delivery.delivered_at, delivery.next_at = now, None
                 webhook.failures, webhook.failing_since, webhook.disabled_at = 0, None, None
                 return
@@ -82,15 +87,15 @@ class WebhookDispatcher:
             delivery.next_at = now + delay if delay is not None and webhook.disabled_at is None else None
             webhook.failures += 1
             webhook.failing_since = webhook.failing_since or now
-            if webhook.disabled_at is None and is_hopeless(webhook.failures, webhook.failing_since, now):
+            if webhook.disabled_at is None and should_disable(webhook.failures, webhook.failing_since, now):
                 webhook.disabled_at = now
                 session.flush()
-                repository.give_up(webhook, _DISABLED)
-                AuditRepository(session).add(_disabled(webhook, now))
+                repository.give_up_pending(webhook, _DISABLED)
+                AuditRepository(session).add(_disabled_entry(webhook, now))
                 log.warning("webhook disabled", webhook=webhook.id, failures=webhook.failures)
 
 
-def _disabled(webhook: Webhook, now: datetime) -> AuditEntry:
+def _disabled_entry(webhook: Webhook, now: datetime) -> AuditEntry:
     detail = {"failures": webhook.failures, "created_by": webhook.created_by}
     return AuditEntry(
         created_at=now, actor=SERVICE, action="disable_webhook", target=webhook.id, outcome="done", detail=detail

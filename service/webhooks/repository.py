@@ -1,21 +1,18 @@
-"""All SQL about webhooks and their messages."""
+"""All SQL about webhooks and their deliveries, except writing new deliveries (`service.jobs.outbox`)."""
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from service.core.errors import NotFoundError
-from service.core.ids import new_id
-from service.db.models import Delivery, Job, Webhook
-from service.webhooks.signing import message
-from trainyard.contract.spec.redaction import redact
+from service.db.models import Delivery, Webhook
+from service.db.paging import PageRequest, fetch_page
 
 
 class WebhookRepository:
-    """Webhooks and messages within one session."""
+    """Webhooks and deliveries within one session."""
 
     def __init__(self, session: Session):
         self._session = session
@@ -24,10 +21,10 @@ class WebhookRepository:
         self._session.add(webhook)
 
     def get(self, webhook_id: str, owner: str | None) -> Webhook:
-        """The webhook, if it is the owner's; None sees everyone's.
+        """Return a webhook of the owner, or of anyone (None).
 
         Raises:
-            NotFoundError: there is none that this person sees.
+            NotFoundError: there is none, or it belongs to another user.
         """
         webhook = self._session.get(Webhook, webhook_id)
         if webhook is None or (owner is not None and webhook.created_by != owner):
@@ -35,96 +32,47 @@ class WebhookRepository:
         return webhook
 
     def delete(self, webhook: Webhook) -> None:
-        """With its messages."""
+        """Delete a webhook with its deliveries."""
         self._session.delete(webhook)
 
-    def count_of(self, owner: str) -> int:
+    def count_owned(self, owner: str) -> int:
+        """Count the webhooks of a user."""
         query = sa.select(sa.func.count()).select_from(Webhook).where(Webhook.created_by == owner)
         return self._session.scalar(query) or 0
 
-    def page(
-        self, owner: str | None, *, after: str | None, limit: int, descending: bool
-    ) -> tuple[Sequence[Webhook], bool]:
-        """One page by time of creation, of one person's or of all, and whether there is more."""
+    def list_page(self, owner: str | None, page: PageRequest) -> tuple[list[Webhook], bool]:
+        """Return one page of a user's webhooks, or of all (None), and whether more follow."""
         query = sa.select(Webhook)
         if owner is not None:
             query = query.where(Webhook.created_by == owner)
-        return self._cut(query, Webhook.id, after, limit, descending)
+        return fetch_page(self._session, query, Webhook.id, page)
 
-    def deliveries(
-        self, webhook: Webhook, *, after: str | None, limit: int, descending: bool
-    ) -> tuple[Sequence[Delivery], bool]:
-        """One page by time of creation, and whether there is more."""
+    def list_deliveries(self, webhook: Webhook, page: PageRequest) -> tuple[list[Delivery], bool]:
+        """Return one page of a webhook's deliveries, and whether more follow."""
         query = sa.select(Delivery).where(Delivery.webhook_id == webhook.id)
-        return self._cut(query, Delivery.id, after, limit, descending)
-
-    def _cut(
-        self, query: sa.Select[Any], column: Any, after: str | None, limit: int, descending: bool
-    ) -> tuple[Sequence[Any], bool]:
-        if after is not None:
-            query = query.where(column < after if descending else column > after)
-        rows = self._session.scalars(query.order_by(column.desc() if descending else column.asc()).limit(limit + 1))
-        found = list(rows)
-        return found[:limit], len(found) > limit
-
-    def tell(self, job: Job, now: datetime) -> None:
-        """Write a message about the job's new status for each webhook that wants it."""
-        for webhook in self._session.scalars(sa.select(Webhook).where(Webhook.disabled_at.is_(None))):
-            wanted = not webhook.statuses or job.status in webhook.statuses
-            if wanted and (webhook.jobs == "all" or webhook.created_by == job.created_by):
-                self.enqueue(webhook, "job.status", now, {"job": _about(job)}, job.id)
-
-    def enqueue(
-        self, webhook: Webhook, kind: str, now: datetime, about: dict[str, Any], job_id: str | None = None
-    ) -> Delivery:
-        """Write a message, to be sent at once."""
-        id_ = new_id("dlv", now)
-        delivery = Delivery(
-            id=id_,
-            webhook_id=webhook.id,
-            type=kind,
-            job_id=job_id,
-            body=message(kind, id_, now, about),
-            created_at=now,
-            next_at=now,
-            attempts=0,
-        )
-        self._session.add(delivery)
-        return delivery
+        return fetch_page(self._session, query, Delivery.id, page)
 
     def due(self, now: datetime, limit: int) -> list[tuple[Delivery, Webhook]]:
-        """What is to be sent, longest due first."""
+        """Return the deliveries that are due, oldest first, with their webhooks."""
         query = sa.select(Delivery, Webhook).join(Webhook, Webhook.id == Delivery.webhook_id)
         query = query.where(Delivery.next_at <= now).order_by(Delivery.next_at, Delivery.id).limit(limit)
         return [(delivery, webhook) for delivery, webhook in self._session.execute(query)]
 
-    def pair(self, delivery_id: str) -> tuple[Delivery, Webhook] | None:
-        """A message and its webhook as they are now; None: deleted."""
+    def get_delivery_for_update(self, delivery_id: str) -> tuple[Delivery, Webhook] | None:
+        """Return the current rows of a delivery and its webhook, locked; None if they were deleted."""
         query = sa.select(Delivery, Webhook).join(Webhook, Webhook.id == Delivery.webhook_id)
         row = self._session.execute(query.where(Delivery.id == delivery_id).with_for_update()).first()
         return (row[0], row[1]) if row is not None else None
 
-    def give_up(self, webhook: Webhook, error: str) -> None:
-        """Send nothing of what still waits."""
+    def give_up_pending(self, webhook: Webhook, error: str) -> None:
+        """Give up all deliveries of a webhook that are still waiting."""
         waiting = sa.update(Delivery).where(Delivery.webhook_id == webhook.id, Delivery.next_at.is_not(None))
         self._session.execute(waiting.values(next_at=None, error=error))
 
     def older(self, than: datetime, limit: int) -> Sequence[str]:
-        """Some of the messages that are."""
+        """Return the ids of up to `limit` deliveries that are older than a time."""
         return self._session.scalars(sa.select(Delivery.id).where(Delivery.created_at < than).limit(limit)).all()
 
-    def forget(self, ids: Sequence[str]) -> None:
+    def delete_deliveries(self, ids: Sequence[str]) -> None:
+        """Delete deliveries, sent or not."""
         self._session.execute(sa.delete(Delivery).where(Delivery.id.in_(ids)))
-
-
-def _about(job: Job) -> dict[str, Any]:
-    return {
-        "id": job.id,
-        "name": job.name,
-        "status": job.status,
-        "status_reason": job.status_reason,
-        "status_message": job.status_message,
-        "created_by": job.created_by,
-        "metadata": redact(job.labels),
-        "sequence": job.sequence,
-    }

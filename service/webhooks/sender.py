@@ -1,4 +1,4 @@
-"""One message over the network: to the address that was judged, without redirects, within five seconds."""
+"""Sends one delivery over HTTP: to the checked address, without redirects, within five seconds."""
 
 import asyncio
 import ssl
@@ -11,46 +11,46 @@ from service.webhooks.service import Resolver
 from service.webhooks.url_policy import ForbiddenTargetError, Target, choose_address, parse_target
 
 SECONDS = 5.0
-MAX_ANSWER = 64 * 1024
+MAX_RESPONSE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What came of it."""
+class SendResult:
+    """The result of sending one delivery."""
 
     status: int | None = None
     error: str | None = None
-    """None: it has arrived."""
+    """None: the receiver answered with 2xx."""
 
 
 @dataclass(frozen=True)
 class Sender:
-    """Sends, and never raises for what the other side does."""
+    """Sends deliveries. Failures of the receiver are results, not exceptions."""
 
     allowed: Collection[str]
     resolver: Resolver
     trust: ssl.SSLContext = field(default_factory=httpx.create_ssl_context)
-    """Whose certificates are believed."""
+    """The certificate authorities to trust."""
     seconds: float = SECONDS
 
-    async def send(self, url: str, headers: dict[str, str], body: str) -> Answer:
-        """POST the body, judged again by what the name stands for now."""
+    async def send(self, url: str, headers: dict[str, str], body: str) -> SendResult:
+        """POST the body, after the host's current addresses were checked again."""
         try:
             async with asyncio.timeout(self.seconds):
                 target = parse_target(url, self.allowed)
-                found = await asyncio.to_thread(self.resolver, target.host, target.port)
-                return await self._post(target, choose_address(target, found), headers, body)
+                addresses = await asyncio.to_thread(self.resolver, target.host, target.port)
+                return await self._post(target, choose_address(target, addresses), headers, body)
         except ForbiddenTargetError as error:
-            return Answer(error=f"not sent: the URL {error}")
+            return SendResult(error=f"not sent: the URL {error}")
         except TimeoutError:
-            return Answer(error=f"no answer within {self.seconds:g} s")
+            return SendResult(error=f"no answer within {self.seconds:g} s")
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-            return Answer(error=f"{type(error).__name__}: {error}"[:256])
+            return SendResult(error=f"{type(error).__name__}: {error}"[:256])
 
-    async def _post(self, target: Target, address: str, headers: dict[str, str], body: str) -> Answer:
+    async def _post(self, target: Target, address: str, headers: dict[str, str], body: str) -> SendResult:
         host = f"[{address}]" if ":" in address else address
         url = f"{target.scheme}://{host}:{target.port}{target.path}"
-        # No environment: a proxy would resolve the name once more.
+        # Proxies from the environment are ignored: they would resolve the name again.
         async with httpx.AsyncClient(
             verify=self.trust, trust_env=False, follow_redirects=False, timeout=self.seconds
         ) as client:
@@ -63,13 +63,13 @@ class Sender:
                 await response.aclose()
 
 
-async def _read(response: httpx.Response) -> Answer:
-    """The status alone is kept: an answer of a machine that should not have been asked tells nobody anything."""
-    seen = 0
+async def _read(response: httpx.Response) -> SendResult:
+    """Return only the status: the body of a host that should not have been reached must not leak."""
+    size = 0
     async for chunk in response.aiter_raw():
-        seen += len(chunk)
-        if seen > MAX_ANSWER:
-            return Answer(response.status_code, f"the answer is longer than {MAX_ANSWER} bytes")
+        size += len(chunk)
+        if size > MAX_RESPONSE_BYTES:
+            return SendResult(response.status_code, f"the response is longer than {MAX_RESPONSE_BYTES} bytes")
     if response.is_redirect:
-        return Answer(response.status_code, "redirects are not followed")
-    return Answer(response.status_code, None if response.is_success else f"answered {response.status_code}")
+        return SendResult(response.status_code, "redirects are not followed")
+    return SendResult(response.status_code, None if response.is_success else f"answered {response.status_code}")

@@ -1,101 +1,97 @@
-"""What people can do with webhooks."""
+"""What a user can request of webhooks: create, delete and test."""
 
 import socket
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 
-from service.audit.log import about
+from service.audit.log import set_audit_target
 from service.auth.principals import Principal
-from service.core.errors import ConflictError, InvalidRequestError, PermissionDeniedError
+from service.core.errors import ConflictError, InvalidRequestError
 from service.core.ids import new_id
 from service.db.engine import Database
 from service.db.models import Delivery, Webhook
+from service.jobs.outbox import enqueue_delivery
+from service.jobs.service import require_change
 from service.webhooks.repository import WebhookRepository
 from service.webhooks.signing import new_secret
 from service.webhooks.url_policy import ForbiddenTargetError, choose_address, parse_target
 from trainyard.contract.wire.access import WebhookRequest
 
 MAX_WEBHOOKS = 20
-"""Of one person."""
+"""Webhooks of one user."""
 
 Resolver = Callable[[str, int], Sequence[str]]
-"""The addresses of a host, each once. Raises OSError."""
+"""Returns the addresses of a host and port. Raises OSError."""
 
 
 def resolve_host(host: str, port: int) -> Sequence[str]:
-    """By this machine's own means."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+    """Resolve a host with the resolver of this machine."""
+    results = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in results))
 
 
 def create(
     database: Database,
     principal: Principal,
-    wanted: WebhookRequest,
+    request: WebhookRequest,
     *,
     allowed: Collection[str],
     resolver: Resolver,
     now: datetime,
 ) -> Webhook:
-    """A webhook whose address may be called.
+    """Store a new webhook.
 
     Raises:
-        InvalidRequestError: it may not, and why.
-        ConflictError: the person has as many as one may have.
+        InvalidRequestError: the URL is not allowed, or its host is unknown.
+        ConflictError: the user has as many webhooks as allowed.
     """
-    require_no_viewer(principal)
+    require_change(principal)
     try:
-        target = parse_target(wanted.url, allowed)
+        target = parse_target(request.url, allowed)
         choose_address(target, resolver(target.host, target.port))
     except ForbiddenTargetError as error:
         raise InvalidRequestError(str(error), param="url", code="forbidden_url") from None
     except OSError as error:
-        message = f"names a host that cannot be found: {error.strerror or error}"
+        message = f"names a host that cannot be resolved: {error.strerror or error}"
         raise InvalidRequestError(message, param="url", code="unknown_url") from None
     webhook = Webhook(
         id=new_id("whk", now),
-        url=wanted.url,
+        url=request.url,
         secret=new_secret(),
-        statuses=list(wanted.statuses),
-        jobs=wanted.jobs,
+        statuses=list(request.statuses),
+        jobs=request.jobs,
         created_by=principal.name,
         created_at=now,
         failures=0,
     )
     with database.write() as session:
         repository = WebhookRepository(session)
-        if repository.count_of(principal.name) >= MAX_WEBHOOKS:
+        if repository.count_owned(principal.name) >= MAX_WEBHOOKS:
             raise ConflictError(
-                f"{principal.name} has {MAX_WEBHOOKS} webhooks, as many as one person may", code="too_many_webhooks"
+                f"{principal.name} has {MAX_WEBHOOKS} webhooks, the limit per user", code="too_many_webhooks"
             )
         repository.add(webhook)
-        about(webhook.id)
+        set_audit_target(webhook.id)
     return webhook
 
 
 def delete(database: Database, principal: Principal, webhook_id: str) -> None:
-    """The webhook, with its messages, sent or not."""
-    require_no_viewer(principal)
+    """Delete a webhook with its deliveries, sent or not."""
+    require_change(principal)
     with database.write() as session:
         repository = WebhookRepository(session)
-        repository.delete(repository.get(webhook_id, owner_seen_by(principal)))
+        repository.delete(repository.get(webhook_id, visible_owner(principal)))
 
 
 def test(database: Database, principal: Principal, webhook_id: str, now: datetime) -> Delivery:
-    """A message that tells nothing, to be sent at once, to a disabled webhook too."""
-    require_no_viewer(principal)
+    """Enqueue a test delivery, also for a disabled webhook."""
+    require_change(principal)
     with database.write() as session:
         repository = WebhookRepository(session)
-        webhook = repository.get(webhook_id, owner_seen_by(principal))
-        return repository.enqueue(webhook, "test", now, {"webhook_id": webhook.id})
+        webhook = repository.get(webhook_id, visible_owner(principal))
+        return enqueue_delivery(session, webhook, "test", now, {"webhook_id": webhook.id})
 
 
-def owner_seen_by(principal: Principal) -> str | None:
-    """Administrators see everyone's webhooks, others their own."""
+def visible_owner(principal: Principal) -> str | None:
+    """Return whose webhooks the caller may see: None, everyone's, for administrators, else their own."""
     return None if principal.role == "admin" else principal.name
-
-
-def require_no_viewer(principal: Principal) -> None:
-    """Raises PermissionDeniedError."""
-    if principal.role == "viewer":
-        raise PermissionDeniedError("a viewer's token can only read")

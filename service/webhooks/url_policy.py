@@ -1,7 +1,7 @@
-"""Where a webhook may go: to public addresses by https, and else only where an administrator allows the host. Pure.
+"""The policy for webhook URLs: https to public addresses, or hosts that an administrator allows. Pure functions.
 
-A name is judged by the addresses that it has, when the webhook is made and at every sending; the connection then goes
-to the very address that was judged, so that a name which changes in between gains nothing.
+The addresses of a host are checked when the webhook is created and before every delivery. The connection goes to the
+checked address, so that a DNS answer that changes in between (DNS rebinding) has no effect.
 """
 
 import re
@@ -16,41 +16,41 @@ _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 
 class ForbiddenTargetError(Exception):
-    """A webhook may not go there; the message says why."""
+    """The policy forbids this URL; the message contains the reason."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A URL, taken apart."""
+    """A parsed URL."""
 
     scheme: str
     host: str
     """A name in lower case, or an address without brackets."""
     port: int
     path: str
-    """With the query."""
+    """Includes the query."""
     exempt: bool
-    """Whether an administrator allows plain http and private addresses for it."""
+    """Whether an administrator allows http and private addresses for this host."""
 
     @property
     def authority(self) -> str:
-        """For the header `Host`."""
+        """The value of the header `Host`."""
         name = f"[{self.host}]" if ":" in self.host else self.host
-        usual = 443 if self.scheme == "https" else 80
-        return name if self.port == usual else f"{name}:{self.port}"
+        default = 443 if self.scheme == "https" else 80
+        return name if self.port == default else f"{name}:{self.port}"
 
 
 def parse_target(url: str, allowed: Collection[str]) -> Target:
-    """A webhook's URL.
+    """Parse a webhook's URL and check all but its addresses.
 
     Args:
-        allowed: `name` or `name:port`, as an administrator lists them.
+        allowed: The exempt hosts, each as `name` or `name:port`.
 
     Raises:
-        ForbiddenTargetError: it is none that a message may go to.
+        ForbiddenTargetError: the URL is malformed or not allowed.
     """
     if not url.isascii() or not url.isprintable() or any(sign in url for sign in ' \\"<>^`{|}'):
-        raise ForbiddenTargetError("holds a character that a URL does not")
+        raise ForbiddenTargetError("contains a character that is not allowed in a URL")
     try:
         parts = urlsplit(url)
         host, port = (parts.hostname or "").rstrip("."), parts.port
@@ -59,50 +59,51 @@ def parse_target(url: str, allowed: Collection[str]) -> Target:
     if parts.scheme not in ("http", "https") or not host:
         raise ForbiddenTargetError("must begin with https:// and name a host")
     if parts.username is not None or parts.password is not None or parts.fragment:
-        raise ForbiddenTargetError("may have neither user, password nor fragment")
+        raise ForbiddenTargetError("must not contain a user, password or fragment")
     _check_host(host)
     port = port or (443 if parts.scheme == "https" else 80)
     exempt = host in allowed or f"{host}:{port}" in allowed
     if parts.scheme == "http" and not exempt:
         raise ForbiddenTargetError(
-            "must begin with https://; an administrator allows http for single hosts (TRAINYARD_WEBHOOK_ALLOWED_HOSTS)"
+            "must begin with https://; an administrator can allow http for single hosts "
+            "(TRAINYARD_WEBHOOK_ALLOWED_HOSTS)"
         )
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return Target(parts.scheme, host, port, path, exempt)
 
 
 def _check_host(host: str) -> None:
-    """Raises ForbiddenTargetError: neither a name nor an address in its usual form, as `127.1` is not."""
+    """Raises ForbiddenTargetError: neither a host name nor an address in canonical form (`127.1` is not)."""
     try:
         ip_address(host)
         return
     except ValueError:
         labels = host.split(".")
     if not all(_LABEL.fullmatch(label) for label in labels) or len(host) > 253:
-        raise ForbiddenTargetError("does not name a host")
+        raise ForbiddenTargetError("does not contain a valid host name")
     if _NUMBER.fullmatch(labels[-1]):
-        raise ForbiddenTargetError("names an address in an unusual form")
+        raise ForbiddenTargetError("contains an address that is not in canonical form")
 
 
-def choose_address(target: Target, found: Sequence[str]) -> str:
-    """The address to connect to. One forbidden address among them is enough to refuse all.
+def choose_address(target: Target, addresses: Sequence[str]) -> str:
+    """Return the address to connect to. A single forbidden address makes the whole list forbidden.
 
     Raises:
-        ForbiddenTargetError: the name has no address, or one that is not public.
+        ForbiddenTargetError: there is no address, or one that is not public.
     """
-    if not found:
+    if not addresses:
         raise ForbiddenTargetError(f"names the host {target.host}, which has no address")
-    for text in found:
+    for text in addresses:
         if not target.exempt and not is_public(ip_address(text.partition("%")[0])):
             raise ForbiddenTargetError(
-                f"leads to {text}, which is no public address; an administrator allows single hosts "
+                f"resolves to {text}, which is not a public address; an administrator can allow single hosts "
                 "(TRAINYARD_WEBHOOK_ALLOWED_HOSTS)"
             )
-    return found[0]
+    return addresses[0]
 
 
 def is_public(address: IPv4Address | IPv6Address) -> bool:
-    """Whether it is anybody's on the internet, and nobody's of this network or machine."""
+    """Whether an address is public, after unwrapping IPv4 addresses inside IPv6 ones."""
     if isinstance(address, IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour or (address.teredo or (None, None))[1]
         if inner is None and address in _NAT64:

@@ -13,7 +13,7 @@ STEPS, EVERY = 2000, 5
 """A run lasts for thirteen minutes, unless it is told to hurry: longer than all that is done to one."""
 
 
-def patient(name: str) -> dict[str, Any]:
+def patient_spec(name: str) -> dict[str, Any]:
     """One rank on each node, with a point every five steps and a checkpoint every ten."""
     return {
         "name": name,
@@ -30,7 +30,7 @@ def patient(name: str) -> dict[str, Any]:
     }
 
 
-def count(name: str) -> dict[str, Any]:
+def count_spec(name: str) -> dict[str, Any]:
     """A script that runs at once beside everything else."""
     where = {"partition": "main", "gpus_per_node": 1}
     return {"name": name, "task": "script", "argv": ["count.py", name], "gpus": 1, "resources": where}
@@ -43,7 +43,7 @@ class LongRun:
         self.stack = stack
         stack.execute("reconciler", "rm", "-f", "/shared/hurry")
         with stack.client() as client:
-            self.id = client.submit(patient(name), code=CODE).id
+            self.id = client.submit(patient_spec(name), code=CODE).id
         self.goes_on(steps=1, timeout=420)
 
     def step(self) -> int | None:
@@ -82,9 +82,9 @@ def complete(client: Client, job_id: str) -> None:
     def steps() -> list[int]:
         return [point.step for point in client.points(job_id, ["train/loss"])]
 
-    wanted = [1, *range(EVERY, STEPS + 1, EVERY)]
-    wait_until(lambda: len(steps()) >= len(wanted), 30, "the last points")
-    assert steps() == wanted
+    expected = [1, *range(EVERY, STEPS + 1, EVERY)]
+    wait_until(lambda: len(steps()) >= len(expected), 30, "the last points")
+    assert steps() == expected
     assert STEPS in {checkpoint.step for checkpoint in client.checkpoints(job_id)}
 
 
@@ -101,7 +101,7 @@ def submit_insistently(stack: Stack, name: str) -> str:
     while True:
         try:
             with stack.client() as client:
-                return client.submit(count(name), code=CODE, idempotency_key=name).id
+                return client.submit(count_spec(name), code=CODE, idempotency_key=name).id
         except TrainyardError:
             assert time.monotonic() < deadline, "the service did not come back"
             time.sleep(0.2)

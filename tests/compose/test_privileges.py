@@ -14,17 +14,17 @@ ROOT_BECAUSE_SLURMD_BECOMES_EACH_JOBS_ACCOUNT = {"c1", "c2"}
 def test_only_the_nodes_run_as_root(stack: Stack) -> None:
     as_root = set()
     for container in stack.containers():
-        found = stack.inspect(container)
-        if not found["State"]["Running"]:
+        details = stack.inspect(container)
+        if not details["State"]["Running"]:
             continue
         # As the kernel has it, which knows of no setting.
-        status = Path(f"/proc/{found['State']['Pid']}/status").read_text()
+        status = Path(f"/proc/{details['State']['Pid']}/status").read_text()
         if "\nUid:\t0\t" in status:
-            as_root.add(found["Config"]["Labels"]["com.docker.compose.service"])
-        assert not found["HostConfig"]["Privileged"]
-        assert found["HostConfig"]["Memory"] > 0
-        assert found["HostConfig"]["RestartPolicy"]["Name"] != "no"
-        assert found["HostConfig"]["LogConfig"]["Config"]["max-size"]
+            as_root.add(details["Config"]["Labels"]["com.docker.compose.service"])
+        assert not details["HostConfig"]["Privileged"]
+        assert details["HostConfig"]["Memory"] > 0
+        assert details["HostConfig"]["RestartPolicy"]["Name"] != "no"
+        assert details["HostConfig"]["LogConfig"]["Config"]["max-size"]
     assert as_root == ROOT_BECAUSE_SLURMD_BECOMES_EACH_JOBS_ACCOUNT
 
 

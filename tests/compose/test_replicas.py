@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import httpx
 import pytest
 
-from tests.compose.runs import CODE, STEPS, LongRun, complete, count
+from tests.compose.runs import CODE, STEPS, LongRun, complete, count_spec
 from tests.support.compose_stack import Stack
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(1800)]
@@ -19,7 +19,7 @@ REPLICAS = range(3)
 def test_one_key_at_all_of_them_is_one_job(stack: Stack) -> None:
     def submit(number: int) -> str:
         with stack.client(number % 3) as client:
-            return client.submit(count("once"), code=CODE, idempotency_key="replicas-once").id
+            return client.submit(count_spec("once"), code=CODE, idempotency_key="replicas-once").id
 
     with ThreadPoolExecutor(9) as pool:
         assert len(set(pool.map(submit, range(9)))) == 1
@@ -35,7 +35,7 @@ def first_metrics_by_tls(stack: Stack, run: LongRun) -> None:
         assert "event: metrics" in answer.iter_lines()
 
 
-def test_a_stream_of_one_tells_what_workers_said_to_others(stack: Stack) -> None:
+def test_a_stream_of_one_replica_has_the_reports_sent_to_the_others(stack: Stack) -> None:
     run = LongRun(stack, "streamed")
     token = stack.execute("reconciler", "sh", "-c", f"cat /shared/runs/{run.id}/attempts/1/token").strip()
     with stack.client() as client:
@@ -53,19 +53,19 @@ def test_a_stream_of_one_tells_what_workers_said_to_others(stack: Stack) -> None
 
     def follow(number: int) -> list[tuple[str, int]]:
         with stack.client(number) as client:
-            told = [event for event in client.stream(run.id, logs=False) if event.type == "metrics"]
-        return [(point.key, point.step) for event in told for point in event.data.points]
+            results = [event for event in client.stream(run.id, logs=False) if event.type == "metrics"]
+        return [(point.key, point.step) for event in results for point in event.data.points]
 
     first_metrics_by_tls(stack, run)
     with ThreadPoolExecutor(6) as pool:
         streams = [pool.submit(follow, number) for number in REPLICAS]
         assert list(pool.map(report, REPLICAS)) == [200, 200, 200]
         run.finish()
-        told = [stream.result(60) for stream in streams]
+        results = [stream.result(60) for stream in streams]
     with stack.client() as client:
         complete(client, run.id)
         assert [event.type for event in client.events(run.id)].count("said_thrice") == 1
-    for points in told:
+    for points in results:
         losses = [step for key, step in points if key == "train/loss"]
         assert losses == sorted(set(losses)), "a stream tells each point once"
         assert losses[-1] == STEPS

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.compose.runs import CODE, LongRun, count
+from tests.compose.runs import CODE, LongRun, count_spec
 from tests.support.compose_stack import Stack
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(1800)]
@@ -20,10 +20,10 @@ def commands() -> tuple[list[str], list[str]]:
     return [line.strip() for line in backup.splitlines()], [line.strip() for line in restore.splitlines()]
 
 
-def test_a_lost_database_and_a_lost_run_are_restored_and_a_running_job_misses_nothing(stack: Stack) -> None:
+def test_a_lost_database_and_a_lost_run_directory_are_restored(stack: Stack) -> None:
     backup, restore = commands()
     with stack.client() as client:
-        over = client.submit(count("restored"), code=CODE).id
+        over = client.submit(count_spec("restored"), code=CODE).id
         assert client.wait(over, timeout=240).status == "succeeded"
     run = LongRun(stack, "restored")
     for command in backup:

@@ -24,9 +24,9 @@ def trainyard(service: ServiceProcess, client: Client, tmp_path: Path) -> Callab
     token = admin_token_file(service.state_dir).read_text().strip()
     env = {**os.environ, "TRAINYARD_URL": service.url, "TRAINYARD_TOKEN": token}
 
-    def run(*words: str, status: int = 0) -> str:
+    def run(*arguments: str, status: int = 0) -> str:
         done = subprocess.run(
-            [sys.executable, "-c", "from trainyard.cli import main; main()", *words],
+            [sys.executable, "-c", "from trainyard.cli import main; main()", *arguments],
             env=env,
             cwd=tmp_path,
             capture_output=True,
@@ -65,7 +65,7 @@ def test_the_comm_check_preset_leaves_a_table(trainyard, client: Client, tmp_pat
     assert json.loads((tmp_path / "got" / "comm_check.json").read_text())["world_size"] == 2
 
 
-def test_a_spec_files_own_folder_is_uploaded_and_later_edits_change_nothing(trainyard, client, tmp_path, runs) -> None:
+def test_a_spec_files_folder_is_uploaded_once_at_submission(trainyard, client, tmp_path, runs) -> None:
     (tmp_path / "mine.py").write_text("from trainyard.script import report\nreport(1, {'score': 42})\n")
     # Neither shadows anything of ours or of torch's.
     (tmp_path / "worker.py").write_text("raise SystemExit('the wrong worker')\n")

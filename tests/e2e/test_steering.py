@@ -12,7 +12,7 @@ from trainyard.demo import ServiceProcess
 pytestmark = pytest.mark.e2e
 
 
-def test_a_paused_and_resumed_run_and_a_retried_one_keep_the_losses(client: Client, pace: Pace) -> None:
+def test_pause_resume_and_retry_do_not_change_the_losses(client: Client, pace: Pace) -> None:
     spec = paced_run(steps=150)
     undisturbed = client.submit(spec, code=pace.code)
     wait_for_status(client, undisturbed.id, "succeeded")
@@ -26,7 +26,7 @@ def test_a_paused_and_resumed_run_and_a_retried_one_keep_the_losses(client: Clie
     assert paused.attempt is not None
     assert not processes_of(paused.attempt.id), "its place is given back"
     assert (paused.last_checkpoint_step or 0) >= 7
-    assert paused.status_message == f"paused after step {paused.last_checkpoint_step}; its allocation is given back"
+    assert paused.status_message == f"Paused after step {paused.last_checkpoint_step}. The allocation was released."
     client.resume(job.id)
     wait_for_step(client, job.id, (paused.last_checkpoint_step or 0) + 7)
     client.cancel(job.id)
@@ -52,8 +52,8 @@ def test_a_retry_from_scratch_begins_again(client: Client, service: ServiceProce
     assert done.attempt is not None
     assert done.attempt.resumed_from_step == 0
     assert sorted(losses(client, job.id)) == list(range(1, 151))
-    kept = [checkpoint.step for checkpoint in run_of(service.runs_dir, job.id).complete_checkpoints()]
-    assert kept == [checkpoint.step for checkpoint in client.checkpoints(job.id)]
+    on_disk = [checkpoint.step for checkpoint in run_of(service.runs_dir, job.id).complete_checkpoints()]
+    assert on_disk == [checkpoint.step for checkpoint in client.checkpoints(job.id)]
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +64,7 @@ def source(service: ServiceProcess) -> JobResource:
         return wait_for_status(client, job.id, "succeeded")
 
 
-def test_a_fork_of_the_same_updates_continues_them_and_one_of_others_takes_the_weights(
-    client: Client, source: JobResource
-) -> None:
+def test_a_fork_continues_the_run_or_only_takes_its_weights(client: Client, source: JobResource) -> None:
     expected = losses(client, source.id)
     same = client.submit(long_run(steps=80, checkpoint__keep_last=10, resume_from=f"{source.id}:40"))
     other = client.submit(long_run(steps=20, optimizer__lr=1e-4, resume_from=f"{source.id}:80"))
@@ -75,11 +73,12 @@ def test_a_fork_of_the_same_updates_continues_them_and_one_of_others_takes_the_w
     assert losses(client, same.id) == {step: loss for step, loss in expected.items() if step > 40}
     done = wait_for_status(client, other.id, "succeeded", "failed")
     assert done.status == "succeeded", done.status_message
-    found = losses(client, other.id)
-    assert sorted(found) == list(range(1, 21))
-    assert float(found[1]) < float(expected[1]) / 2, "it begins with trained weights"
+    other_losses = losses(client, other.id)
+    assert sorted(other_losses) == list(range(1, 21))
+    assert float(other_losses[1]) < float(expected[1]) / 2, "it begins with trained weights"
 
 
+@pytest.mark.slow
 def test_a_fork_with_another_strategy_continues_it_too(client: Client, source: JobResource) -> None:
     expected = losses(client, source.id)
     same = client.submit(long_run(steps=80, strategy="fsdp", resume_from=f"{source.id}:40"))

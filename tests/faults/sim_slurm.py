@@ -11,12 +11,12 @@ from service.scheduler.base import (
     Accepted,
     Ambiguous,
     EndedAs,
-    Known,
     LaunchPlan,
     Observation,
     Rejected,
     SchedulerUnavailableError,
     SubmitOutcome,
+    SubmittedJob,
 )
 from trainyard.contract.wire.cluster import ClusterSnapshot
 
@@ -37,7 +37,7 @@ class SimJob:
     """Its claim was granted: it is the one that trains."""
     forgotten: bool = False
     """By the controller; the accounting still has it."""
-    cancel_asked: bool = False
+    cancel_requested: bool = False
 
 
 @dataclass
@@ -66,7 +66,7 @@ class SimSlurm:
         if self.down or self.mode == "drop":
             return Ambiguous("Socket timed out on send/recv operation")
         if self.mode == "reject":
-            return Rejected("Slurm refuses it: invalid partition name specified")
+            return Rejected("Slurm refused the job: invalid partition name specified")
         job = SimJob(str(self.next_id), plan.tag, plan.folder, self._time() + self.lag_seconds)
         self.jobs.append(job)
         self.next_id += 1
@@ -75,20 +75,22 @@ class SimSlurm:
             raise SystemExit("the service dies before it has the answer")
         return Ambiguous("Socket timed out on send/recv operation") if self.mode == "lose-answer" else Accepted(job.id)
 
-    def observe(self, known: Sequence[Known]) -> Mapping[str, Observation]:
+    def observe(self, known: Sequence[SubmittedJob]) -> Mapping[str, Observation]:
         self._check()
         return {one.tag: self._observation(one) for one in known}
 
-    def find(self, tag: str, folder: Path, beside: Sequence[str] = ()) -> list[str]:
+    def find(self, tag: str, folder: Path, also: Sequence[str] = ()) -> list[str]:
         self._check()
-        found = [job for job in self.jobs if job.tag == tag and self._visible(job)]
-        return [job.id for job in sorted(found, key=lambda job: (not job.granted, job.state == "ended", int(job.id)))]
+        matching = [job for job in self.jobs if job.tag == tag and self._visible(job)]
+        return [
+            job.id for job in sorted(matching, key=lambda job: (not job.granted, job.state == "ended", int(job.id)))
+        ]
 
-    def cancel(self, known: Known) -> None:
+    def cancel(self, known: SubmittedJob) -> None:
         self._check()
         for job in self.jobs:
             if (job.id, job.tag) == (known.scheduler_id, known.tag) and job.state != "ended":
-                job.cancel_asked = True
+                job.cancel_requested = True
                 if job.state == "pending":
                     job.state, job.ended_as = "ended", "cancelled"
         self.save()
@@ -107,11 +109,11 @@ class SimSlurm:
         job.state, job.ended_as = "ended", ended_as
         self.save()
 
-    def _observation(self, known: Known) -> Observation:
+    def _observation(self, known: SubmittedJob) -> Observation:
         for job in self.jobs:
             if (job.id, job.tag) == (known.scheduler_id, known.tag) and self._visible(job):
                 if job.state == "pending":
-                    return Observation("pending", "waiting for Slurm")
+                    return Observation("pending", "Waiting in Slurm.")
                 if job.state == "running":
                     return Observation("running", nodes=("n1",))
                 return Observation("ended", f"Slurm: {job.ended_as}", ("n[1-2]",), ended_as=job.ended_as)

@@ -10,7 +10,7 @@ import pytest
 from service.core.errors import UnavailableError
 from service.core.failpoints import no_failpoint
 from service.reconciler.submission.pool import HandOvers
-from service.scheduler.base import Accepted, Ambiguous, Known, LaunchPlan, Postponed, Rejected, SubmitOutcome
+from service.scheduler.base import Accepted, Ambiguous, LaunchPlan, Postponed, Rejected, SubmitOutcome, SubmittedJob
 from tests.support.world import FakeScheduler, World
 
 
@@ -20,11 +20,11 @@ class Crowded(FakeScheduler):
     world: World
     job: str
 
-    def find(self, tag: str, folder: Path, beside: Sequence[str] = ()) -> list[str]:
+    def find(self, tag: str, folder: Path, also: Sequence[str] = ()) -> list[str]:
         assert self.world.worker(self.job).claim("nonce-of-the-second", "18").status_code == 200
         return ["17", "18"]
 
-    def cancel(self, known: Known) -> None:
+    def cancel(self, known: SubmittedJob) -> None:
         self.cancelled.append(known.scheduler_id)
 
 
@@ -37,7 +37,7 @@ def test_of_two_entries_never_the_one_that_claims_meanwhile_is_cancelled(world: 
     assert world.scheduler.cancelled == ["17"]
 
 
-def test_after_a_second_question_without_an_answer_one_look_is_not_enough(world: World) -> None:
+def test_one_empty_search_does_not_resolve_a_second_ambiguous_submission(world: World) -> None:
     world.scheduler.name = "slurm"
     world.submit()
     world.scheduler.outcome = Ambiguous("Socket timed out")
@@ -65,7 +65,7 @@ def test_after_a_second_question_without_an_answer_one_look_is_not_enough(world:
 def test_refusals_are_not_forgotten_while_the_database_is_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.scheduler.name = "slurm"
     jobs = [world.submit() for _ in range(2)]
-    world.scheduler.outcome = Rejected("Slurm refuses it")
+    world.scheduler.outcome = Rejected("Slurm refused the job")
     record = type(world.reconciler._submitter)._record
 
     def away(*_args: object, **_more: object) -> None:
@@ -139,7 +139,7 @@ def test_what_is_not_taken_yet_is_cancelled_at_once(world: World) -> None:
     assert (world.status(job), full.offers) == ("cancelled", 1)
 
 
-def test_a_clock_that_is_set_back_delays_no_look(world: World) -> None:
+def test_a_clock_set_back_delays_no_search_and_no_survey(world: World) -> None:
     """It was a day ahead when the machine came up."""
     world.scheduler.name = "slurm"
     world.submit()
@@ -155,7 +155,7 @@ def test_a_clock_that_is_set_back_delays_no_look(world: World) -> None:
     assert world.scheduler.cluster_calls > surveys
 
 
-def test_nothing_is_waited_for_that_no_thread_asks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_submission_without_a_thread_is_repeated(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_args: object) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -181,11 +181,11 @@ class Slow(FakeScheduler):
         assert self.world.worker(self.job).claim("nonce-of-the-first", "17").status_code == 200
         return Accepted("18")
 
-    def cancel(self, known: Known) -> None:
+    def cancel(self, known: SubmittedJob) -> None:
         self.cancelled.append(known.scheduler_id)
 
 
-def test_what_is_accepted_after_another_has_claimed_is_taken_out_of_the_queue(world: World) -> None:
+def test_an_entry_accepted_after_another_has_claimed_is_cancelled(world: World) -> None:
     world.scheduler = Slow(name="slurm")
     world.reconciler = world.new_reconciler("one", HandOvers(threads=1))
     world.scheduler.world, world.scheduler.job = world, world.submit()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from service.webhooks.sender import Answer
+from service.webhooks.sender import SendResult
 from tests.faults.drive import Stage
 from tests.support.forks import in_a_fork
 from trainyard.contract.wire.jobs import TERMINAL
@@ -73,7 +73,7 @@ def cancelled(stage: Stage) -> None:
         stage.tick(30)
         for sim in stage.in_state("running"):
             stage.world.client.post(f"/v1/jobs/{job}/cancel")
-            if sim.cancel_asked:
+            if sim.cancel_requested:
                 stage.slurm.end(sim, "cancelled")
         for sim in stage.in_state("pending"):
             stage.start(sim)
@@ -166,16 +166,16 @@ class Book:
     def __init__(self, stage: Stage) -> None:
         self._path = stage.world.settings.state / "received"
 
-    async def send(self, _url: str, headers: dict[str, str], _body: str) -> Answer:
+    async def send(self, _url: str, headers: dict[str, str], _body: str) -> SendResult:
         with self._path.open("a") as file:
             file.write(headers["webhook-id"] + "\n")
-        return Answer(status=200)
+        return SendResult(status=200)
 
     def ids(self) -> list[str]:
         return self._path.read_text().split()
 
 
-def told(stage: Stage) -> None:
+def with_webhook(stage: Stage) -> None:
     """Someone hears of each of its statuses."""
     world = stage.world
     world.services.settings = world.settings.model_copy(update={"webhook_allowed_hosts": ("127.0.0.1:9",)})
@@ -206,7 +206,7 @@ def shut_down(stage: Stage) -> None:
     plain(stage)
 
 
-PLACES: list[tuple[str, Script]] = [
+FAILPOINTS: list[tuple[str, Script]] = [
     ("accept.after-commit", plain),
     ("tick.after-lease", plain),
     ("tick.after-load", plain),
@@ -223,9 +223,9 @@ PLACES: list[tuple[str, Script]] = [
     ("collect.after-record", plain),
     ("claim.after-commit", plain),
     ("finish.after-commit", plain),
-    ("tick.before-drain", plain),
-    ("tick.after-drain", plain),
-    ("tick.after-verdict", plain),
+    ("tick.before-spool-ingest", plain),
+    ("tick.after-spool-ingest", plain),
+    ("tick.after-decision", plain),
     ("apply.before-commit", plain),
     ("tick.after-apply", plain),
     ("resolve.after-look", answer_lost),
@@ -246,7 +246,7 @@ PLACES: list[tuple[str, Script]] = [
     ("not-asked.before-commit", disk_full),
     ("close.before-release", shut_down),
     ("steer.after-commit", paused),
-    ("tick.after-verdict", paused),
+    ("tick.after-decision", paused),
     ("apply.before-commit", paused),
     ("tick.after-apply", paused),
     ("submit.after-intent", paused),
@@ -257,14 +257,16 @@ PLACES: list[tuple[str, Script]] = [
     ("delete.before-files", deleted),
     ("delete.after-files", deleted),
     ("remove.after-files", deleted),
-    ("post.after-sending", told),
+    ("post.after-sending", with_webhook),
 ]
-WANTED = [(label, script) for label, script in PLACES if script is not deleted]
+CANCELLABLE = [(label, script) for label, script in FAILPOINTS if script is not deleted]
 """Where there is still a job to cancel."""
 
 
 @pytest.mark.scenario(1, 8, 32)
-@pytest.mark.parametrize(("label", "script"), PLACES, ids=[f"{script.__name__}-{label}" for label, script in PLACES])
+@pytest.mark.parametrize(
+    ("label", "script"), FAILPOINTS, ids=[f"{script.__name__}-{label}" for label, script in FAILPOINTS]
+)
 def test_killed_at(label: str, script: Script, tmp_path: Path, migrated_sqlite: Path) -> None:
     url = f"sqlite:///{tmp_path / 'test.sqlite'}"
     shutil.copy(migrated_sqlite, tmp_path / "test.sqlite")
@@ -277,7 +279,9 @@ def test_killed_at(label: str, script: Script, tmp_path: Path, migrated_sqlite: 
         stage.close()
 
 
-@pytest.mark.parametrize(("label", "script"), WANTED, ids=[f"{script.__name__}-{label}" for label, script in WANTED])
+@pytest.mark.parametrize(
+    ("label", "script"), CANCELLABLE, ids=[f"{script.__name__}-{label}" for label, script in CANCELLABLE]
+)
 def test_cancelled_at(label: str, script: Script, tmp_path: Path, migrated_sqlite: Path) -> None:
     """Killed there, and the next that anybody hears of the job is that it is not wanted: nothing of it is left."""
     url = f"sqlite:///{tmp_path / 'test.sqlite'}"
@@ -306,7 +310,7 @@ def _let_it_end(stage: Stage, job: str) -> None:
     for _ in range(40):
         stage.tick(61)
         for sim in stage.in_state("running"):
-            if sim.cancel_asked:
+            if sim.cancel_requested:
                 stage.slurm.end(sim, "cancelled")
         for sim in stage.in_state("pending"):
             stage.start(sim)
@@ -317,11 +321,11 @@ def _let_it_end(stage: Stage, job: str) -> None:
 _FAILPOINT = re.compile(r"failpoint\(\"([a-z.-]+)\"\)")
 
 
-def test_every_place_is_covered() -> None:
+def test_every_failpoint_is_covered() -> None:
     """A new place in the service without a case here is a gap in the campaign."""
     root = Path(__file__).parents[2] / "service"
     named = {label for file in root.rglob("*.py") for label in _FAILPOINT.findall(file.read_text())}
-    assert named == {label for label, _ in PLACES}
+    assert named == {label for label, _ in FAILPOINTS}
     assert len(named) >= 25
 
 
@@ -343,7 +347,7 @@ def _check(stage: Stage, script: Script) -> None:
         assert [path.name for path in stage.world.settings.runs.iterdir()] == [".trash"]
         assert not any((stage.world.settings.runs / ".trash").iterdir())
         return
-    if script is told:
+    if script is with_webhook:
         (webhook,) = stage.world.client.get("/v1/webhooks").json()["data"]
         written = stage.world.client.get(f"/v1/webhooks/{webhook['id']}/deliveries").json()["data"]
         ids = Book(stage).ids()

@@ -5,16 +5,16 @@ from pathlib import Path
 import pytest
 
 from service.db.models import Job
-from service.reconciler import spool_ingest as drain
-from service.reconciler.run_dir import read_regular
+from service.reconciler import spool_ingest
+from service.reconciler.run_dir import read_regular_file
 from tests.support.world import World
 from trainyard.contract.wire.reports import MAX_LOG_CHUNK, MetricsBatch, Point, Progress
 from trainyard.contract.wire.spool import format_record
 
-BROKEN = "an error in the service (SpecError) holds it up; it is tried again, the log says more"
+BROKEN = "Internal error (SpecError). The service retries; its log has the details."
 
 
-def test_a_job_that_cannot_be_judged_says_so_and_the_others_go_on(world: World) -> None:
+def test_an_error_in_one_job_does_not_stop_the_others(world: World) -> None:
     broken, other = world.submit(), world.submit()
     world.tick()
     with world.database.write() as session:
@@ -57,7 +57,7 @@ def test_more_metrics_than_a_job_may_have_are_left_in_the_spool(world: World, mo
 
 
 @pytest.mark.parametrize("planted", ["-5", "link"])
-def test_a_job_cannot_say_what_the_service_has_read(world: World, planted: str, tmp_path: Path) -> None:
+def test_a_job_cannot_set_the_services_read_position(world: World, planted: str, tmp_path: Path) -> None:
     job = world.submit()
     worker = world.start(job)
     folder = world.folder(job)
@@ -91,37 +91,38 @@ def test_a_log_that_was_closed_to_the_service_is_done_without(world: World, monk
     job = world.submit()
     worker = world.start(job)
     (world.folder(job).logs / "rank-0.log").write_text("said")
-    monkeypatch.setattr(drain, "read_regular", closed)
+    monkeypatch.setattr(spool_ingest, "read_regular_file", closed)
     worker.end("completed")
     world.tick()
     assert world.status(job) == "succeeded"
 
 
-def test_of_a_log_that_nobody_has_sent_only_what_is_kept_is_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_an_unsent_log_only_the_stored_part_is_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tick waits for it, with all other jobs; a file's length costs who wrote it nothing."""
-    kept = 2 * MAX_LOG_CHUNK
-    world.services.settings = world.settings.model_copy(update={"log_limit": kept})
+    limit = 2 * MAX_LOG_CHUNK
+    world.services.settings = world.settings.model_copy(update={"log_limit": limit})
+    world.reconciler = world.new_reconciler("one")
     job = world.submit()
     worker = world.start(job)
     worker.log("0", 0, b"begun\n")
     path = world.folder(job).rank_log(0)
     with path.open("wb") as file:
-        file.truncate(100 * kept)
+        file.truncate(100 * limit)
         file.seek(0, 2)
         file.write(b"the end\n")
     read: list[int] = []
 
     def counting(path: Path, offset: int, size: int) -> bytes:
-        found = read_regular(path, offset, size)
+        data = read_regular_file(path, offset, size)
         if path.suffix == ".log":
-            read.append(len(found))
-        return found
+            read.append(len(data))
+        return data
 
-    monkeypatch.setattr(drain, "read_regular", counting)
+    monkeypatch.setattr(spool_ingest, "read_regular_file", counting)
     worker.end("completed")
     world.tick()
     assert world.status(job) == "succeeded"
-    assert sum(read) == kept
+    assert sum(read) == limit
     shown = world.client.get(f"/v1/jobs/{job}/logs?rank=0&tail=1").content
     assert shown.endswith(b"the end\n")
     first = world.client.get(f"/v1/jobs/{job}/logs?rank=0&offset=0").content

@@ -39,8 +39,8 @@ def test_24_a_database_without_room_takes_nothing_by_halves(world: World) -> Non
     for start in range(1000, 5000, 1000):
         refused = worker.metrics(many[start : start + 1000]) if refused.status_code == 200 else refused
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "database")
-    kept = steps_of(world, job)
-    assert len(kept) % 1000 == 0, "no half batch"
+    steps = steps_of(world, job)
+    assert len(steps) % 1000 == 0, "no half batch"
     assert world.client.get(f"/v1/jobs/{job}").status_code == 200, "what is there can be read"
     pages_of(world.database, 1_000_000)
     for start in range(0, 5000, 1000):
@@ -64,26 +64,26 @@ def steps_of(world: World, job: str) -> list[int]:
 @pytest.mark.scenario(29)
 def test_29_a_migration_that_is_interrupted_goes_on_at_the_next_start(tmp_path: Path) -> None:
     whole = tables(tmp_path / "whole.sqlite", upgrade)
-    place = 0
+    statement = 0
     while True:
-        path = tmp_path / f"{place}.sqlite"
-        if in_a_fork(partial(upgrade_until, f"sqlite:///{path}", place)) != KILLED:
+        path = tmp_path / f"{statement}.sqlite"
+        if in_a_fork(partial(upgrade_until, f"sqlite:///{path}", statement)) != KILLED:
             break
-        assert tables(path, upgrade) == whole, f"after a kill at statement {place}"
-        place += 2
-    assert place > 30, "the kills are to strike everywhere in the migrations"
+        assert tables(path, upgrade) == whole, f"after a kill at statement {statement}"
+        statement += 2
+    assert statement > 30, "the kills are to strike everywhere in the migrations"
 
 
-def upgrade_until(url: str, place: int) -> None:
+def upgrade_until(url: str, statement: int) -> None:
     """Die before the statement of that number."""
-    seen = 0
+    executed = 0
 
     @sa.event.listens_for(sa.Engine, "before_cursor_execute")
     def count(*_: object) -> None:
-        nonlocal seen
-        if seen == place:
+        nonlocal executed
+        if executed == statement:
             os._exit(KILLED)
-        seen += 1
+        executed += 1
 
     upgrade(url)
 
@@ -93,8 +93,8 @@ def tables(path: Path, make: Callable[[str], None]) -> dict[str, list[str]]:
     url = f"sqlite:///{path}"
     make(url)
     engine = sa.create_engine(url)
-    found = sa.inspect(engine)
-    columns = {name: sorted(c["name"] for c in found.get_columns(name)) for name in found.get_table_names()}
+    inspector = sa.inspect(engine)
+    columns = {name: sorted(c["name"] for c in inspector.get_columns(name)) for name in inspector.get_table_names()}
     engine.dispose()
     assert set(Base.metadata.tables) <= set(columns)
     return columns
@@ -116,21 +116,21 @@ def test_30_five_hundred_streams_end_with_the_same_events(world: World) -> None:
         worker.end("completed")
         world.tick(2)
 
-    async def client(number: int) -> Seen:
-        seen, slow = Seen(), number % 10 == 0
-        while not seen.over:
+    async def client(number: int) -> StreamReader:
+        reader, slow = StreamReader(), number % 10 == 0
+        while not reader.over:
             stream = Following(services.hub, source, logs=True)
-            seen.over = not await stream.start((seen.place, 0))
+            reader.over = not await stream.start((reader.position, 0))
             async with aclosing(stream.events()) as texts:
                 async for text in texts:
-                    seen.take(text)
+                    reader.take(text)
                     await asyncio.sleep(0.05 if slow else 0)
-                    if slow and seen.place and not seen.came_back:
-                        seen.came_back = True
+                    if slow and reader.position and not reader.came_back:
+                        reader.came_back = True
                         break
-        return seen
+        return reader
 
-    async def storm() -> list[Seen]:
+    async def storm() -> list[StreamReader]:
         clients = asyncio.gather(*(client(number) for number in range(500)))
         await asyncio.to_thread(rest)
         return await clients
@@ -145,11 +145,11 @@ def test_30_five_hundred_streams_end_with_the_same_events(world: World) -> None:
     assert grown < 300_000, "kilobytes: what is read once is sent to all"
 
 
-class Seen:
-    """What one client was told, in short."""
+class StreamReader:
+    """One client of the stream: its position, the number of points and a digest of all events."""
 
     def __init__(self) -> None:
-        self.place, self.points = 0, 0
+        self.position, self.points = 0, 0
         self.over = self.came_back = False
         self.digest = hashlib.sha256()
 
@@ -157,7 +157,7 @@ class Seen:
         for message in text.split("\n\n"):
             if not message.startswith("id: "):
                 continue
-            self.place = int(message.split("\n", 1)[0].removeprefix("id: "))
+            self.position = int(message.split("\n", 1)[0].removeprefix("id: "))
             self.points += message.count('"step":')
             self.digest.update(message.encode())
             self.over = self.over or '"status":"succeeded"' in message

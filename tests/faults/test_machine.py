@@ -27,12 +27,12 @@ from service.reconciler.reconciler import Reconciler
 from service.scheduler.base import EndedAs
 from tests.faults.drive import Stage
 from tests.faults.sim_slurm import Mode, SimJob
-from tests.faults.test_crashes import PLACES
+from tests.faults.test_crashes import FAILPOINTS
 from tests.support.world import SPEC
 from trainyard.contract.wire.jobs import TERMINAL
 
 ELSEWHERE = ("accept", "claim", "finish", "close", "steer", "delete", "remove")
-LABELS = sorted({label for label, _ in PLACES if not label.startswith(ELSEWHERE)})
+LABELS = sorted({label for label, _ in FAILPOINTS if not label.startswith(ELSEWHERE)})
 MODES: list[Mode] = ["accept", "lose-answer", "drop", "die-after"]
 LAGS = [0.0, 100.0, 500.0]
 ENDS: list[EndedAs] = ["node_failure", "preempted", "cancelled", "failed", "time_limit", "out_of_memory"]
@@ -149,7 +149,7 @@ class Campaign(RuleBasedStateMachine):
     @rule()
     def what_was_cancelled_ends(self) -> None:
         for sim in self._ours("running"):
-            if sim.cancel_asked:
+            if sim.cancel_requested:
                 self.slurm.end(sim, "cancelled")
 
     @rule()
@@ -170,7 +170,7 @@ class Campaign(RuleBasedStateMachine):
             return
         ours = [sim for sim in self.slurm.jobs if sim.tag.startswith("ty-")]
         strangers = [sim for sim in self.slurm.jobs if not sim.tag.startswith("ty-")]
-        assert not [sim for sim in strangers if sim.cancel_asked], "somebody else's job was cancelled"
+        assert not [sim for sim in strangers if sim.cancel_requested], "somebody else's job was cancelled"
         for tag in {sim.tag for sim in ours}:
             assert len([sim for sim in ours if sim.tag == tag and sim.granted]) <= 1, "an attempt ran twice"
         for job in self.jobs:

@@ -76,7 +76,7 @@ def test_09_a_tick_that_was_stopped_in_the_middle_applies_nothing(world: World) 
     worker.end("completed")
 
     def stopped(label: str) -> None:
-        if label == "tick.after-verdict":
+        if label == "tick.after-decision":
             world.clock.advance(60)
             assert LeaderLease(world.database, "two").acquire(world.clock())
 
@@ -132,7 +132,7 @@ def test_16_a_limit_without_a_warning_loses_no_more_than_an_interval(world: Worl
     world.tick()
     shown = world.job(job)
     assert (shown["status"], shown["last_checkpoint_step"]) == ("queued", 10)
-    assert "its time limit was reached (Slurm: TIMEOUT)" in shown["status_message"]
+    assert "time limit reached (Slurm: TIMEOUT)" in shown["status_message"]
 
 
 @pytest.mark.scenario(23)

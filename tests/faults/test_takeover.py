@@ -56,7 +56,7 @@ class TestClocksThatDisagree:
             assert not other.acquire(world.clock())
             world.clock.advance(5)
 
-    def test_a_holder_whose_clock_is_set_back_leads_no_more_when_the_other_has_begun(self, world: World) -> None:
+    def test_a_holder_whose_clock_is_set_back_loses_the_lease_to_the_other(self, world: World) -> None:
         back, other = LeaderLease(world.database, "back"), LeaderLease(world.database, "other")
         assert back.acquire(world.clock())
         assert back.acquire(world.clock() - self.HOUR)
@@ -77,7 +77,7 @@ class TestClocksThatDisagree:
         assert other.acquire(world.clock() - self.HOUR)
 
 
-def test_a_run_of_an_attempt_that_is_over_is_told_to_stop_before_the_next_begins(world: World) -> None:
+def test_the_run_of_an_ended_attempt_is_stopped_before_the_next_starts(world: World) -> None:
     world.scheduler.name = "slurm"
     job = world.submit()
     worker = world.start(job)
@@ -91,7 +91,7 @@ def test_a_run_of_an_attempt_that_is_over_is_told_to_stop_before_the_next_begins
 
 
 @pytest.mark.parametrize("verb", ["cancel", "pause"])
-def test_a_worker_that_could_not_be_heard_was_not_silent(world: World, verb: str) -> None:
+def test_an_outage_of_the_service_does_not_make_a_worker_lost(world: World, verb: str) -> None:
     """The service was away for two hours, and the scheduler does not list the job when it is back."""
     job = world.submit()
     world.start(job)
@@ -106,7 +106,7 @@ def test_a_worker_that_could_not_be_heard_was_not_silent(world: World, verb: str
     assert world.status(job) == {"cancel": "cancelled", "pause": "paused"}[verb]
 
 
-def test_a_cancelled_job_that_is_not_listed_yet_is_taken_out_of_the_queue_all_the_same(world: World) -> None:
+def test_a_cancelled_job_that_is_not_listed_yet_is_removed_from_the_queue(world: World) -> None:
     job = world.submit()
     world.tick()
     world.scheduler.states.clear()

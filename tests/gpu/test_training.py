@@ -44,8 +44,8 @@ def results(tmp_path_factory):
 
 
 def series(results, world, case, key="train/loss"):
-    found = results[world][0][case]["series"][key]
-    return {int(step): float(value) for step, value in found.items()}
+    result = results[world][0][case]["series"][key]
+    return {int(step): float(value) for step, value in result.items()}
 
 
 @pytest.mark.parametrize("case", [*STRATEGIES, "recomputed"])
@@ -64,7 +64,7 @@ def test_low_precision_follows_fp32(results, case):
         assert series(results(), world, case) == pytest.approx(expected, rel=0.03), world
 
 
-def test_tf32_is_close_and_is_what_was_asked_for(results):
+def test_tf32_is_close_to_fp32_and_is_enabled(results):
     exact, rounded = series(results(), 1, "ddp"), series(results(), 1, "tf32")
     assert rounded == pytest.approx(exact, rel=1e-2)
     assert rounded != exact
@@ -101,16 +101,16 @@ def test_a_step_that_does_not_log_reads_no_value(results):
 @pytest.mark.slow
 def test_compiled_blocks_make_the_same_losses(results, tmp_path):
     compiled = {name: {"spec": BASE | STRATEGIES[name] | {"compile": True}} for name in ("ddp", "fsdp")}
-    found = run_layout(1, compiled, tmp_path / "compiled", 900, CUDA)
+    result = run_layout(1, compiled, tmp_path / "compiled", 900, CUDA)
     for name in compiled:
-        got = {int(s): float(v) for s, v in found[0][name]["series"]["train/loss"].items()}
+        got = {int(s): float(v) for s, v in result[0][name]["series"]["train/loss"].items()}
         assert got == pytest.approx(series(results(), 1, name), rel=1e-3)
 
 
 def test_dp_splits_a_batch_over_the_gpus_of_one_process(results, tmp_path):
     count = torch.cuda.device_count()
     program = {"dp": {"spec": {**BASE, "strategy": "dp"}, "gpus": count}}
-    found = run_layout(1, program, tmp_path / "dp", 600, CUDA)
-    losses = {int(s): float(v) for s, v in found[0]["dp"]["series"]["train/loss"].items()}
+    result = run_layout(1, program, tmp_path / "dp", 600, CUDA)
+    losses = {int(s): float(v) for s, v in result[0]["dp"]["series"]["train/loss"].items()}
     assert losses == pytest.approx(series(results(), 1, "ddp"), rel=1e-4)
     assert all(math.isfinite(value) for value in losses.values())

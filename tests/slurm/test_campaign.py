@@ -102,7 +102,7 @@ def test_any_order_of_faults(seed: int, slurm: SlurmLab, tmp_path: Path) -> None
         wait_until(lambda: not processes_below(service.runs_dir), 30, "no process to be left")
     ran = Counter(tuple(line.split()) for line in book.read_text().splitlines())
     assert set(ran.values()) <= {1}, "an attempt ran twice"
-    known = {str(attempt.scheduler_id) for found in attempts.values() for attempt in found}
+    known = {str(attempt.scheduler_id) for of_one_job in attempts.values() for attempt in of_one_job}
     assert {number for _, number in ran} <= known, "something ran of which the service knows nothing"
     names = {jobs[job].name for job in jobs if jobs[job].status == "succeeded"}
     assert names <= {name for name, _ in ran}

@@ -5,7 +5,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from service.reconciler.decide import UNLISTED
+from service.reconciler.decide import MSG_NOT_IN_QUEUE
 from tests.slurm.conftest import slurm_service
 from tests.slurm.specs import long_run
 from tests.support.live import wait_for_status, wait_for_step
@@ -20,14 +20,14 @@ pytestmark = pytest.mark.slurm
 ALIVE = "PENDING,RUNNING,COMPLETING,SUSPENDED"
 
 
-def cancel_and_look(client: Client, job_id: str, service: ServiceProcess, slurm: SlurmLab, others: int = 0) -> None:
+def cancel_and_check(client: Client, job_id: str, service: ServiceProcess, slurm: SlurmLab, others: int = 0) -> None:
     """Cancel twice, and look with squeue and among the processes once it is over."""
     client.cancel(job_id)
     client.cancel(job_id)
-    see_that_it_is_gone(client, job_id, service, slurm, others)
+    require_gone(client, job_id, service, slurm, others)
 
 
-def see_that_it_is_gone(client: Client, job_id: str, service: ServiceProcess, slurm: SlurmLab, others: int) -> None:
+def require_gone(client: Client, job_id: str, service: ServiceProcess, slurm: SlurmLab, others: int) -> None:
     done = wait_for_status(client, job_id, "cancelled", "failed", "succeeded", seconds=90)
     assert (done.status, done.status_reason) == ("cancelled", "user_cancelled")
     wait_until(lambda: not processes_below(service.runs_dir), 30, "its processes to be gone")
@@ -36,12 +36,12 @@ def see_that_it_is_gone(client: Client, job_id: str, service: ServiceProcess, sl
 
 def processes_below(runs: Path) -> list[psutil.Process]:
     """Every process that was started with a path among the runs."""
-    found = []
+    live = []
     for process in psutil.process_iter(["cmdline", "status"]):
-        words = " ".join(process.info["cmdline"] or [])
-        if str(runs) in words and process.info["status"] != psutil.STATUS_ZOMBIE:
-            found.append(process)
-    return found
+        command_line = " ".join(process.info["cmdline"] or [])
+        if str(runs) in command_line and process.info["status"] != psutil.STATUS_ZOMBIE:
+            live.append(process)
+    return live
 
 
 def test_while_slurm_does_not_answer(service: ServiceProcess, slurm: SlurmLab) -> None:
@@ -63,14 +63,14 @@ def test_while_it_waits(service: ServiceProcess, slurm: SlurmLab) -> None:
     with service.client() as client:
         job = client.submit(long_run())
         wait_for_status(client, job.id, "pending")
-        cancel_and_look(client, job.id, service, slurm, others=1)
+        cancel_and_check(client, job.id, service, slurm, others=1)
 
 
 def test_between_its_start_and_its_claim(service: ServiceProcess, slurm: SlurmLab) -> None:
     with service.client() as client:
         job = client.submit(long_run())
         wait_until(lambda: slurm.jobs(states="RUNNING"), 30, "Slurm to start it")
-        cancel_and_look(client, job.id, service, slurm)
+        cancel_and_check(client, job.id, service, slurm)
 
 
 POINTS = {
@@ -91,12 +91,10 @@ def test_while_it_is_handed_over(point: str, slurm: SlurmLab, tmp_path: Path, mo
         job = client.submit(long_run())
         wait_until(began.exists, 30, "sbatch to be called")
         assert client.job(job.id).status == "submitting"
-        cancel_and_look(client, job.id, service, slurm)
+        cancel_and_check(client, job.id, service, slurm)
 
 
-def test_while_nobody_can_tell_whether_slurm_has_it(
-    slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_while_its_submission_is_ambiguous(slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hidden = tmp_path / "hidden"
     hidden.touch()
     refusal = "Socket timed out on send/recv operation"
@@ -105,8 +103,8 @@ def test_while_nobody_can_tell_whether_slurm_has_it(
     with slurm_service(tmp_path) as service:
         with service.client() as client:
             job = client.submit(long_run())
-            words = "without a clear answer"
-            wait_until(lambda: words in client.job(job.id).status_message, 30, "the submission to be in doubt")
+            message = "without a clear answer"
+            wait_until(lambda: message in client.job(job.id).status_message, 30, "the submission to be in doubt")
             wait_until(lambda: len(slurm.jobs(states=ALIVE)) == 1, 30, "Slurm to have it all the same")
             client.cancel(job.id)
             assert client.job(job.id).status in ("submitting", "cancelling"), "nothing is concluded"
@@ -114,7 +112,7 @@ def test_while_nobody_can_tell_whether_slurm_has_it(
         hidden.unlink()
         service.start()
         with service.client() as client:
-            see_that_it_is_gone(client, job.id, service, slurm, others=0)
+            require_gone(client, job.id, service, slurm, others=0)
 
 
 def test_while_slurm_does_not_list_it(slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,6 +123,6 @@ def test_while_slurm_does_not_list_it(slurm: SlurmLab, tmp_path: Path, monkeypat
         job = client.submit(long_run())
         wait_for_step(client, job.id, 3)
         hidden.touch()
-        wait_until(lambda: UNLISTED in client.job(job.id).status_message, 30, "Slurm's ignorance to be noticed")
+        wait_until(lambda: MSG_NOT_IN_QUEUE in client.job(job.id).status_message, 30, "Slurm's ignorance to be noticed")
         assert client.job(job.id).status == "running"
-        cancel_and_look(client, job.id, service, slurm)
+        cancel_and_check(client, job.id, service, slurm)

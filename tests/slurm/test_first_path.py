@@ -67,8 +67,8 @@ def test_somebody_elses_scancel_is_shown_as_such(service: ServiceProcess, slurm:
         waiting = client.submit(parity(name="too big for now", resources__cpus_per_gpu=4))
         pending = wait_for_status(client, waiting.id, "pending")
         number = scheduler_id(client, waiting.id)
-        words = "waits until enough nodes are free (Resources)"
-        wait_until(lambda: words in client.job(waiting.id).status_message, 60, f"Slurm's reason, after {pending}")
+        reason = "when enough nodes are free (Resources)"
+        wait_until(lambda: reason in client.job(waiting.id).status_message, 60, f"Slurm's reason, after {pending}")
         slurm.run("scancel", number)
         slurm.run("scancel", scheduler_id(client, running.id))
         for job in (running, waiting):

@@ -26,7 +26,7 @@ from trainyard.contract.wire.launch import LaunchDocument
 pytestmark = pytest.mark.slurm
 
 
-def test_a_job_is_given_the_gpus_that_it_asks_for(slurm: SlurmLab, tmp_path: Path) -> None:
+def test_a_job_is_given_the_gpus_that_it_requests(slurm: SlurmLab, tmp_path: Path) -> None:
     spec = parse_spec(parity(gpus=2, resources__gpus_per_node=2))
     folder = tmp_path / "attempt"
     folder.mkdir()
@@ -43,7 +43,7 @@ def test_a_job_is_given_the_gpus_that_it_asks_for(slurm: SlurmLab, tmp_path: Pat
         spec=spec,
     )
     root = Path(__file__).parents[2]
-    plan = plan_launch(document, folder=folder, allowed_environment={"PATH": os.environ["PATH"]}, search_path=[root])
+    plan = plan_launch(document, folder=folder, inherited={"PATH": os.environ["PATH"]}, search_path=[root])
     script = batch_script(document, plan)
     outcome = SlurmScheduler(target="tests.support.jobs:environment").submit(replace(plan, script=script))
     assert isinstance(outcome, Accepted)
@@ -55,10 +55,10 @@ def test_a_job_is_given_the_gpus_that_it_asks_for(slurm: SlurmLab, tmp_path: Pat
     assert json.loads((folder / "environment.json").read_text())["SLURM_GPUS_ON_NODE"] == "2"
 
 
-def test_the_partitions_tell_their_gpus_and_the_time_of_jobs_that_name_none(slurm: SlurmLab) -> None:
-    told = {one.name: one for one in SlurmCommands().sinfo().partitions}
-    assert (told["minute"].default_time_minutes, told["minute"].time_limit_minutes) == (1, 1)
-    assert told["gpu"].default_time_minutes is None
-    cluster = ClusterResource(backend="slurm", taken_at=datetime.now(UTC), partitions=list(told.values()))
-    place = place_of(Settings(backend="slurm"), Resources(partition="minute"), cluster)
-    assert place == Place("cuda", 1)
+def test_partitions_report_their_gpus_and_default_time_limit(slurm: SlurmLab) -> None:
+    partitions = {one.name: one for one in SlurmCommands().sinfo().partitions}
+    assert (partitions["minute"].default_time_minutes, partitions["minute"].time_limit_minutes) == (1, 1)
+    assert partitions["gpu"].default_time_minutes is None
+    cluster = ClusterResource(backend="slurm", taken_at=datetime.now(UTC), partitions=list(partitions.values()))
+    placement = place_of(Settings(backend="slurm"), Resources(partition="minute"), cluster)
+    assert placement == Place("cuda", 1)

@@ -50,8 +50,8 @@ def test_never_reaches_a_script_even_past_acceptance(slurm: SlurmLab, tmp_path: 
         resources = spec.resources.model_copy(update={field: hostile(tmp_path / "pwned")})
         document = _document(spec.model_copy(update={"resources": resources}))
         document = document.model_copy(update={"accelerator": "cuda"})
-        plan = plan_launch(document, folder=tmp_path, allowed_environment={})
-        with pytest.raises(ValueError, match="may not stand in a batch script"):
+        plan = plan_launch(document, folder=tmp_path, inherited={})
+        with pytest.raises(ValueError, match="may not appear in a batch script"):
             batch_script(document, plan)
     assert not (tmp_path / "pwned").exists()
 
@@ -59,8 +59,8 @@ def test_never_reaches_a_script_even_past_acceptance(slurm: SlurmLab, tmp_path: 
 def test_a_tag_with_it_runs_nothing(slurm: SlurmLab, tmp_path: Path) -> None:
     spec = parse_spec(parity(gpus=1, strategy="single", resources__gpus_per_node=1))
     document = _document(spec).model_copy(update={"tag": hostile(tmp_path / "pwned")})
-    plan = plan_launch(document, folder=tmp_path, allowed_environment={})
-    with pytest.raises(ValueError, match="may not stand in a batch script"):
+    plan = plan_launch(document, folder=tmp_path, inherited={})
+    with pytest.raises(ValueError, match="may not appear in a batch script"):
         batch_script(document, plan)
 
 
@@ -74,7 +74,9 @@ def test_the_bypass_itself_still_works_on_this_slurm(slurm: SlurmLab, tmp_path: 
     wait_until(file.exists, 30, "the injected line to have run")
 
 
-def test_outcomes_are_told_apart(slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accepted_rejected_and_ambiguous_outcomes_differ(
+    slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The adapter alone: a refusal is one, and what is accepted has the environment of the plan and no more."""
     spec = parse_spec(parity(gpus=1, strategy="single", resources__gpus_per_node=1, resources__partition="nowhere"))
     monkeypatch.setenv("SECRET_OF_THE_SERVICE", "x")
@@ -83,10 +85,10 @@ def test_outcomes_are_told_apart(slurm: SlurmLab, tmp_path: Path, monkeypatch: p
     assert isinstance(refused, Rejected)
     spec = spec.model_copy(update={"resources": spec.resources.model_copy(update={"partition": "gpu"})})
     assert isinstance(_submit(scheduler, _document(spec), tmp_path / "accepted"), Accepted)
-    told = tmp_path / "accepted" / "environment.json"
+    exported = tmp_path / "accepted" / "environment.json"
     wait_until(lambda: (tmp_path / "accepted" / "began").exists(), 60, "the job to run")
-    assert "SECRET_OF_THE_SERVICE" not in told.read_text()
-    assert '"MY_FLAG": "a \\"quoted\\" $(value)"' in told.read_text()
+    assert "SECRET_OF_THE_SERVICE" not in exported.read_text()
+    assert '"MY_FLAG": "a \\"quoted\\" $(value)"' in exported.read_text()
 
 
 def _document(spec: Any) -> LaunchDocument:
@@ -113,5 +115,5 @@ def _submit(scheduler: SlurmScheduler, document: LaunchDocument, folder: Path) -
     folder.mkdir()
     root = Path(__file__).parents[2]
     allowed = {"PATH": os.environ["PATH"], "MY_FLAG": 'a "quoted" $(value)'}
-    plan = plan_launch(document, folder=folder, allowed_environment=allowed, search_path=[root])
+    plan = plan_launch(document, folder=folder, inherited=allowed, search_path=[root])
     return scheduler.submit(replace(plan, script=batch_script(document, plan)))

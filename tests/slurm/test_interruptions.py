@@ -67,9 +67,9 @@ def attempt_trains(client: Client, job_id: str, number: int) -> int:
         attempt = client.job(job_id).attempt
         return attempt if attempt and attempt.number == number and attempt.resumed_from_step else None
 
-    found = wait_until(resumed, 150, f"attempt {number} of {job_id}")
-    assert found is not None
-    return found.resumed_from_step or 0
+    attempt_resource = wait_until(resumed, 150, f"attempt {number} of {job_id}")
+    assert attempt_resource is not None
+    return attempt_resource.resumed_from_step or 0
 
 
 def assert_each_step_once(client: Client, job_id: str) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from service.scheduler.base import Known, SchedulerUnavailableError
+from service.scheduler.base import SchedulerUnavailableError, SubmittedJob
 from service.scheduler.slurm.scheduler import SlurmScheduler
 from tests.support.slurm_lab import SlurmLab
 from tests.support.slurm_wrappers import count_calls, install
@@ -14,31 +14,31 @@ from tests.support.wait import wait_until
 pytestmark = pytest.mark.slurm
 
 
-def submit(slurm: SlurmLab, name: str, *options: str) -> Known:
+def submit(slurm: SlurmLab, name: str, *options: str) -> SubmittedJob:
     answer = slurm.run("sbatch", "--parsable", "--output=/dev/null", "-J", name, *options, "--wrap", "sleep 60")
-    return Known(name, answer.split(";")[0].strip(), Path("/nowhere"))
+    return SubmittedJob(name, answer.split(";")[0].strip(), Path("/nowhere"))
 
 
 @pytest.mark.scenario(19)
 def test_two_calls_a_tick_for_twenty_jobs(slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known = [submit(slurm, f"ty-many-{number}", "--hold") for number in range(20)]
-    unknown = Known("ty-gone", "999999", Path("/nowhere"))
+    unknown = SubmittedJob("ty-gone", "999999", Path("/nowhere"))
     log = tmp_path / "calls"
     count_calls(tmp_path / "bin", log, monkeypatch)
     scheduler = SlurmScheduler()
-    seen = scheduler.observe([*known, unknown])
-    assert scheduler.observe([*known, unknown]) == seen, "asked again too soon, it repeats itself"
-    assert scheduler.observe([Known("ty-new", "999998", Path("/nowhere"))])["ty-new"].state == "pending"
-    assert {seen[one.tag].state for one in known} == {"pending"}
-    assert "held by this service's account" in seen["ty-many-0"].message
-    assert seen["ty-gone"].state == "absent"
+    observed = scheduler.observe([*known, unknown])
+    assert scheduler.observe([*known, unknown]) == observed, "asked again too soon, it repeats itself"
+    assert scheduler.observe([SubmittedJob("ty-new", "999998", Path("/nowhere"))])["ty-new"].state == "pending"
+    assert {observed[one.tag].state for one in known} == {"pending"}
+    assert "held by this service's Slurm account" in observed["ty-many-0"].message
+    assert observed["ty-gone"].state == "absent"
     assert sorted(log.read_text().split()) == ["sacct", "squeue"]
 
 
 @pytest.mark.scenario(20)
 def test_an_id_with_another_name_is_another_job(slurm: SlurmLab) -> None:
     mine = submit(slurm, "ty-mine", "--hold")
-    mistaken = Known("ty-other", mine.scheduler_id, mine.folder)
+    mistaken = SubmittedJob("ty-other", mine.scheduler_id, mine.folder)
     scheduler = SlurmScheduler(poll_seconds=0)
     assert scheduler.observe([mistaken])["ty-other"].state == "absent"
     scheduler.cancel(mistaken)
@@ -49,19 +49,21 @@ def test_an_id_with_another_name_is_another_job(slurm: SlurmLab) -> None:
     wait_until(lambda: scheduler.observe([mine])["ty-mine"].ended_as == "cancelled", 20, "its end")
 
 
-def test_a_controller_that_fails_says_nothing(slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_controller_gives_no_observation(
+    slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     install(tmp_path / "bin", "squeue", "echo it is on fire >&2; exit 1", monkeypatch)
     with pytest.raises(SchedulerUnavailableError, match="on fire"):
-        SlurmScheduler().observe([Known("ty-gone", "999999", Path("/nowhere"))])
+        SlurmScheduler().observe([SubmittedJob("ty-gone", "999999", Path("/nowhere"))])
 
 
-def test_accounting_that_fails_says_nothing_of_what_is_not_in_the_queue(
+def test_failing_accounting_gives_no_observation_of_unlisted_jobs(
     slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine = submit(slurm, "ty-mine", "--hold")
     install(tmp_path / "bin", "sacct", "echo it is on fire >&2; exit 1", monkeypatch)
-    seen = SlurmScheduler().observe([mine, Known("ty-gone", "999999", Path("/nowhere"))])
-    assert {tag: one.state for tag, one in seen.items()} == {"ty-mine": "pending"}
+    observed = SlurmScheduler().observe([mine, SubmittedJob("ty-gone", "999999", Path("/nowhere"))])
+    assert {tag: one.state for tag, one in observed.items()} == {"ty-mine": "pending"}
 
 
 def test_formats_of_the_account_change_nothing(slurm: SlurmLab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,12 +49,12 @@ def test_thirty_jobs_run_once_each(slurm: SlurmLab, tmp_path: Path, database_url
     names = [f"job-{number}" for number in range(JOBS)]
     entries: dict[str, tuple[str, str]] = {}
 
-    def look() -> None:
+    def record_entries() -> None:
         """Again and again: this controller forgets what ended five minutes ago."""
         entries.update({number: (name, state) for number, name, state in slurm.jobs() if number not in before})
 
     def all_over(client: Client) -> bool:
-        look()
+        record_entries()
         return {job.status for job in client.jobs()} <= TERMINAL
 
     chance = random.Random(20)
@@ -65,11 +65,11 @@ def test_thirty_jobs_run_once_each(slurm: SlurmLab, tmp_path: Path, database_url
             time.sleep(chance.uniform(0.5, 6.0))
             service.kill()
             service.start()
-            look()
+            record_entries()
         submitted.result(120)
         with service.client() as client:
             wait_until(lambda: all_over(client), 900, "all jobs to be over")
-            look()
+            record_entries()
             jobs = list(client.jobs())
             assert {job.name: job.status for job in jobs} == dict.fromkeys(names, "succeeded")
             assert len(jobs) == JOBS

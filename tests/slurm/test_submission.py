@@ -70,10 +70,10 @@ def test_a_service_killed_between_sbatch_and_the_record_adopts_its_job(
         service.stop()
 
 
-def test_what_slurm_refuses_is_told_in_its_words_and_ours(slurm: SlurmLab, tmp_path: Path) -> None:
+def test_a_rejection_has_slurms_message_and_a_suggested_fix(slurm: SlurmLab, tmp_path: Path) -> None:
     with slurm_service(tmp_path, slurm_preflight="false") as service, service.client() as client:
         job = client.submit(parity(resources__partition="nowhere"))
         done = wait_for_status(client, job.id, "failed", "succeeded", seconds=30)
         assert (done.status, done.status_reason) == ("failed", "rejected")
         assert "invalid partition specified: nowhere" in done.status_message
-        assert "change resources.partition" in done.status_message
+        assert "Change resources.partition" in done.status_message

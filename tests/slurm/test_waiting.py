@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from service.scheduler.base import Known, Observation
+from service.scheduler.base import Observation, SubmittedJob
 from service.scheduler.slurm.scheduler import SlurmScheduler
 from tests.slurm.conftest import slurm_service
 from tests.slurm.specs import parity
@@ -19,27 +19,29 @@ pytestmark = pytest.mark.slurm
 _FULL = ("-N2", "--exclusive", "--time=30")
 
 
-def sbatch(slurm: SlurmLab, name: str, *options: str) -> Known:
+def sbatch(slurm: SlurmLab, name: str, *options: str) -> SubmittedJob:
     arguments = ["sbatch", "--parsable", "--output=/dev/null", "-p", "gpu", "-J", name, *options, "--wrap", "sleep 300"]
-    return Known(name, slurm.run(*arguments).strip(), Path("/nowhere"))
+    return SubmittedJob(name, slurm.run(*arguments).strip(), Path("/nowhere"))
 
 
-def words_for(known: Known, part: str) -> Observation:
+def wait_for_message(known: SubmittedJob, part: str) -> Observation:
     """Wait until Slurm gives a reason that we tell so."""
     scheduler = SlurmScheduler(poll_seconds=0)
 
-    def seen() -> Observation | None:
-        found = scheduler.observe([known])[known.tag]
-        return found if found.state == "pending" and part in found.message else None
+    def observed() -> Observation | None:
+        reported = scheduler.observe([known])[known.tag]
+        return reported if reported.state == "pending" and part in reported.message else None
 
-    return wait_until(seen, 30, f"{known.tag} to wait with {part!r}")
+    return wait_until(observed, 30, f"{known.tag} to wait with {part!r}")
 
 
 def test_resources_with_an_estimated_start(slurm: SlurmLab) -> None:
     sbatch(slurm, "ty-first", *_FULL)
     second = sbatch(slurm, "ty-second", *_FULL)
-    seen = words_for(second, "waits until enough nodes are free (Resources); Slurm expects it to start by")
-    assert seen.estimated_start is not None
+    observed = wait_for_message(
+        second, "next to start when enough nodes are free (Resources). Slurm estimates the start by"
+    )
+    assert observed.estimated_start is not None
 
 
 def test_priority_with_how_many_are_ahead(slurm: SlurmLab) -> None:
@@ -47,26 +49,26 @@ def test_priority_with_how_many_are_ahead(slurm: SlurmLab) -> None:
         sbatch(slurm, name, *_FULL)
     held = sbatch(slurm, "ty-held", "--hold", *_FULL)
     last = sbatch(slurm, "ty-last", *_FULL)
-    assert "(Priority); 2 jobs are before it in partition gpu" in words_for(last, "2 jobs").message
-    assert "`scontrol release` lets it go (JobHeldUser)" in words_for(held, "JobHeldUser").message
+    assert "(Priority). 2 jobs ahead in partition gpu." in wait_for_message(last, "2 jobs").message
+    assert "(JobHeldUser). `scontrol release` releases it." in wait_for_message(held, "JobHeldUser").message
 
 
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        (("-N3",), "take another partition (PartitionNodeLimit)"),
-        (("-p", "minute", "--time=5"), "lower resources.time_limit_minutes (PartitionTimeLimit)"),
-        (("--begin=now+1hour",), "begin time is still to come"),
+        (("-N3",), "(PartitionNodeLimit). Lower gpus"),
+        (("-p", "minute", "--time=5"), "(PartitionTimeLimit). Lower resources.time_limit_minutes"),
+        (("--begin=now+1hour",), "begin time is in the future"),
     ],
 )
 def test_what_is_not_a_matter_of_room(options: tuple[str, ...], part: str, slurm: SlurmLab) -> None:
-    words_for(sbatch(slurm, "ty-odd", *options), part)
+    wait_for_message(sbatch(slurm, "ty-odd", *options), part)
 
 
 def test_nodes_that_are_drained(slurm: SlurmLab) -> None:
     slurm.run("scontrol", "update", "nodename=node2", "state=drain", "reason=a test")
     try:
-        words_for(sbatch(slurm, "ty-both", "-N2"), "down, drained or kept for jobs of higher priority")
+        wait_for_message(sbatch(slurm, "ty-both", "-N2"), "down, drained or reserved for jobs with higher priority")
     finally:
         slurm.run("scontrol", "update", "nodename=node2", "state=resume")
 
@@ -74,19 +76,21 @@ def test_nodes_that_are_drained(slurm: SlurmLab) -> None:
 def test_partitions_nodes_and_gpus(slurm: SlurmLab) -> None:
     sbatch(slurm, "ty-gpu", "-N1", "--gres=gpu:1", "-w", "node1")
     scheduler = SlurmScheduler()
-    found = wait_until(lambda: (seen := scheduler.cluster()).gpus[0].free == 3 and seen, 30, "a GPU to be taken")
-    assert [(gpu.type, gpu.total) for gpu in found.gpus] == [(None, 4)]
-    assert sum(found.nodes.values()) == 2
-    partitions = {partition.name: partition for partition in found.partitions}
+    reported = wait_until(
+        lambda: (observed := scheduler.cluster()).gpus[0].free == 3 and observed, 30, "a GPU to be taken"
+    )
+    assert [(gpu.type, gpu.total) for gpu in reported.gpus] == [(None, 4)]
+    assert sum(reported.nodes.values()) == 2
+    partitions = {partition.name: partition for partition in reported.partitions}
     assert set(partitions) == {"gpu", "high", "minute"}
     assert [name for name, partition in partitions.items() if partition.default] == ["gpu"]
     assert (partitions["minute"].time_limit_minutes, partitions["gpu"].time_limit_minutes) == (1, None)
 
 
-def test_the_service_tells_it_all(service: ServiceProcess, slurm: SlurmLab) -> None:
+def test_the_service_reports_reasons_and_the_cluster(service: ServiceProcess, slurm: SlurmLab) -> None:
     with service.client() as client:
-        found = wait_until(lambda: (seen := client.cluster()).taken_at and seen, 30, "the first snapshot")
-        assert sorted(partition.name for partition in found.partitions) == ["gpu", "high", "minute"]
+        reported = wait_until(lambda: (observed := client.cluster()).taken_at and observed, 30, "the first snapshot")
+        assert sorted(partition.name for partition in reported.partitions) == ["gpu", "high", "minute"]
         for changes, part in (
             ({"resources__partition": "gqu"}, "there is no partition `gqu` (did you mean `gpu`?)"),
             ({"resources__partition": "minute", "resources__time_limit_minutes": 9}, "9 is more than partition minute"),
@@ -100,20 +104,20 @@ def test_the_service_tells_it_all(service: ServiceProcess, slurm: SlurmLab) -> N
         wait_until(lambda: slurm.jobs(states="RUNNING"), 30, "the nodes to be taken")
         waiting = client.submit(parity())
         shown = wait_until(lambda: (job := client.job(waiting.id)).estimated_start and job, 60, "an estimated start")
-        assert "(Resources); Slurm expects it to start by" in shown.status_message
+        assert "(Resources). Slurm estimates the start by" in shown.status_message
         client.cancel(waiting.id)
         wait_for_status(client, waiting.id, "cancelled", seconds=60)
 
 
-def test_an_account_that_the_service_may_not_use_is_refused_with_those_it_may(
-    accounted: SlurmLab, tmp_path: Path
-) -> None:
+def test_an_account_without_access_is_refused_with_the_allowed_ones(accounted: SlurmLab, tmp_path: Path) -> None:
     accounted.run("sacctmgr", "--immediate", "add", "account", "physics")
     accounted.run("sacctmgr", "--immediate", "add", "user", getpass.getuser(), "account=physics")
     with slurm_service(tmp_path) as service, service.client() as client:
-        found = wait_until(lambda: (seen := client.cluster()).accounts and seen, 30, "the accounts to be told")
-        assert "physics" in {account.name for account in found.accounts or []}
-        assert "account" in found.enforced
+        reported = wait_until(
+            lambda: (observed := client.cluster()).accounts and observed, 30, "the accounts to be told"
+        )
+        assert "physics" in {account.name for account in reported.accounts or []}
+        assert "account" in reported.enforced
         refused = wait_for_status(client, client.submit(parity(resources__account="phisics")).id, "failed", seconds=30)
         assert "resources.account: this service may not use an account `phisics`" in refused.status_message
         assert "did you mean `physics`?" in refused.status_message
@@ -122,16 +126,14 @@ def test_an_account_that_the_service_may_not_use_is_refused_with_those_it_may(
         assert done.status == "succeeded", done.status_message
 
 
-def test_more_jobs_than_the_account_may_queue_are_handed_over_as_others_end(
-    accounted: SlurmLab, tmp_path: Path
-) -> None:
+def test_jobs_beyond_the_accounts_limit_are_submitted_as_others_end(accounted: SlurmLab, tmp_path: Path) -> None:
     accounted.run("sacctmgr", "--immediate", "add", "account", "chemistry")
     who = ("user", getpass.getuser(), "account=chemistry")
     accounted.run("sacctmgr", "--immediate", "add", *who, "maxsubmitjobs=1")
     with slurm_service(tmp_path) as service, service.client() as client:
         jobs = [client.submit(parity(resources__account="chemistry")).id for _ in range(2)]
-        words = "Slurm takes no more jobs of its account or qos until others have ended (AssocMaxSubmitJobLimit)"
-        wait_until(lambda: any(words in client.job(job).status_message for job in jobs), 30, "one to be told to wait")
+        message = "The limit of queued jobs of the Slurm account or QOS is reached (AssocMaxSubmitJobLimit)."
+        wait_until(lambda: any(message in client.job(job).status_message for job in jobs), 30, "one to be told to wait")
         for job in jobs:
             done = wait_for_status(client, job, "succeeded", "failed", seconds=120)
             assert done.status == "succeeded", done.status_message

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from service.scheduler.base import Known
+from service.scheduler.base import SubmittedJob
 from service.scheduler.slurm.scheduler import SlurmScheduler
 from tests.slurm.conftest import slurm_service
 from tests.slurm.specs import long_run, on_two_nodes, parity
@@ -41,7 +41,7 @@ def kill(slurm: SlurmLab, number: str) -> None:
         ("sleep 300", ["--begin=now+1hour"], ("cancelled", "CANCELLED")),
     ],
 )
-def test_the_accounting_says_how_a_forgotten_job_ended(
+def test_the_accounting_reports_how_a_forgotten_job_ended(
     command: str, options: list[str], expected: tuple[str, str], accounted: SlurmLab
 ) -> None:
     name = f"ty-{expected[0]}"
@@ -49,25 +49,25 @@ def test_the_accounting_says_how_a_forgotten_job_ended(
     number = accounted.run(*arguments).strip()
     if options:
         accounted.run("scancel", number)
-    known = Known(name, number, Path("/nowhere"))
+    known = SubmittedJob(name, number, Path("/nowhere"))
     forgotten(accounted, number=number)
     scheduler = SlurmScheduler(poll_seconds=0)
-    seen = wait_until(lambda: _ended(scheduler, known), 30, "the record")
-    assert seen.ended_as == expected[0]
-    assert expected[1] in seen.message
+    observed = wait_until(lambda: _ended(scheduler, known), 30, "the record")
+    assert observed.ended_as == expected[0]
+    assert expected[1] in observed.message
     assert SlurmScheduler().find(name, Path("/nowhere")) == [number], "an ambiguous submission would find it too"
 
 
-def _ended(scheduler: SlurmScheduler, known: Known):  # type: ignore[no-untyped-def]
-    seen = scheduler.observe([known])[known.tag]
-    return seen if seen.state == "ended" else None
+def _ended(scheduler: SlurmScheduler, known: SubmittedJob):  # type: ignore[no-untyped-def]
+    observed = scheduler.observe([known])[known.tag]
+    return observed if observed.state == "ended" else None
 
 
 @pytest.mark.scenario(11)
 def test_without_an_answer_from_the_accounting_nothing_is_concluded(accounted: SlurmLab) -> None:
     accounted.stop_accounting()
     try:
-        assert SlurmScheduler().observe([Known("ty-gone", "999999", Path("/nowhere"))]) == {}
+        assert SlurmScheduler().observe([SubmittedJob("ty-gone", "999999", Path("/nowhere"))]) == {}
     finally:
         accounted.start_accounting()
     wait_until(lambda: _answers(accounted), 30, "slurmdbd")
@@ -142,7 +142,7 @@ class TestWithoutAccounting:
             with service.client() as client:
                 lost = wait_for_status(client, job_id, "lost", "failed", "cancelled", "queued", seconds=60)
                 assert lost.status == "lost"
-                assert "nothing is assumed" in lost.status_message
+                assert "no exit record" in lost.status_message
                 client.cancel(job_id)
                 stopping = wait_for_status(client, job_id, "cancelling", "cancelled", seconds=60)
                 assert stopping.status == "cancelling", "nor is its end, when it is told to stop"

@@ -26,15 +26,15 @@ def chromium() -> str:
     Raises:
         ChromiumMissingError: the message says how to get one.
     """
-    if found := _found():
-        return found
+    if path := _browser_path():
+        return path
     for package in _PACKAGES:
         install("Chromium", package)
-        if found := _found():
-            return found
+        if path := _browser_path():
+            return path
     raise ChromiumMissingError("these tests need Chromium: apt-get install chromium")
 
 
-def _found() -> str | None:
+def _browser_path() -> str | None:
     named = os.environ.get("TRAINYARD_TEST_CHROMIUM")
     return named or next((path for name in _NAMES if (path := shutil.which(name))), None)

@@ -84,13 +84,13 @@ class Stack:
         here = ROOT / "tests" / "compose"
         uid = dict(line.split("=") for line in (self.folder / ".env").read_text().split())["TRAINYARD_UID"]
         arguments = ["--build-arg", f"BASE_IMAGE={base}", "--build-arg", f"TRAINYARD_UID={uid}"]
-        file = ["--file", here / f"{name}.Dockerfile", "--tag", f"trainyard-test-{name}"]
+        file = ["--file", str(here / f"{name}.Dockerfile"), "--tag", f"trainyard-test-{name}"]
         self.engine.run("docker", "build", "--quiet", *arguments, *file, here, timeout=600)
 
     def _certify(self, base: str) -> None:
         """A certificate for 127.0.0.1, signed by itself."""
-        words = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=test -addext subjectAltName=IP:127.0.0.1"
-        made = self.engine.run("docker", "run", "--rm", base, *words.split(), "-keyout", "/dev/stdout")
+        command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=test -addext subjectAltName=IP:127.0.0.1"
+        made = self.engine.run("docker", "run", "--rm", base, *command.split(), "-keyout", "/dev/stdout")
         end = made.index("-----BEGIN CERTIFICATE")
         secrets = self.folder / "docker" / "secrets"
         self.certificate.write_text(made[end:])
@@ -125,9 +125,9 @@ class Stack:
         except RuntimeError:
             return []
 
-    def compose(self, *words: str, timeout: float = 60.0) -> str:
+    def compose(self, *arguments: str, timeout: float = 60.0) -> str:
         """A command of Compose on the whole project, Slurm's profile included."""
-        command = [*self._command, "--profile", "slurm", *words]
+        command = [*self._command, "--profile", "slurm", *arguments]
         return self.engine.run(
             "env", *(f"{name}={value}" for name, value in self._environment.items()), *command,
             timeout=timeout, cwd=self.folder,
@@ -135,9 +135,9 @@ class Stack:
 
     def shell(self, line: str, timeout: float = 180.0) -> str:
         """A line of the documentation, in the tree, for this project."""
-        said = line.replace("docker compose", " ".join(self._command))
+        command = line.replace("docker compose", " ".join(self._command))
         settings = (f"{name}={value}" for name, value in self._environment.items())
-        return self.engine.run("env", *settings, "sh", "-ec", said, timeout=timeout, cwd=self.folder)
+        return self.engine.run("env", *settings, "sh", "-ec", command, timeout=timeout, cwd=self.folder)
 
     def execute(self, service: str, *command: str, number: int = 0, timeout: float = 60.0) -> str:
         """A command in a container of that service."""
@@ -152,8 +152,8 @@ class Stack:
         return [line.split()[1] for line in sorted(lines)]
 
     def inspect(self, container: str) -> dict[str, Any]:
-        found: list[dict[str, Any]] = json.loads(self.engine.run("docker", "inspect", container))
-        return found[0]
+        details: list[dict[str, Any]] = json.loads(self.engine.run("docker", "inspect", container))
+        return details[0]
 
     def kill(self, service: str, number: int = 0) -> None:
         """SIGKILL to its first process, from outside, as the kernel does; returns when another has taken its place.
@@ -195,9 +195,9 @@ def fill_wheelhouse(engine: Engine, folder: Path) -> None:
     house = folder / "docker" / "wheelhouse"
     if any(house.glob("*.whl")):
         return
-    wanted = ["setuptools>=77", f".[service,{EXTRAS}]"]
+    requirements = ["setuptools>=77", f".[service,{EXTRAS}]"]
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(house)]
-    engine.run(*pip, "--constraint", "constraints.txt", *wanted, cwd=folder, timeout=600)
+    engine.run(*pip, "--constraint", "constraints.txt", *requirements, cwd=folder, timeout=600)
 
 
 def _free_ports(count: int) -> int:
@@ -205,8 +205,8 @@ def _free_ports(count: int) -> int:
     for first in range(20470, 30000, count):
         probes = [socket.socket() for _ in range(count)]
         try:
-            for place, probe in enumerate(probes):
-                probe.bind(("127.0.0.1", first + place))
+            for offset, probe in enumerate(probes):
+                probe.bind(("127.0.0.1", first + offset))
             return first
         except OSError:
             continue

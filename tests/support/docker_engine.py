@@ -56,8 +56,8 @@ def execute(command: Sequence[str | Path], environment: Mapping[str, str], timeo
         command, env=environment, capture_output=True, stdin=subprocess.DEVNULL, timeout=timeout, check=False, **options
     )
     if done.returncode != 0:
-        said = (done.stdout + done.stderr).decode(errors="replace")
-        raise RuntimeError(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{said[-3000:]}")
+        output = (done.stdout + done.stderr).decode(errors="replace")
+        raise RuntimeError(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{output[-3000:]}")
     return str(done.stdout.decode(errors="replace"))
 
 
@@ -68,9 +68,9 @@ def running_engine() -> Iterator[Engine]:
     Raises:
         DockerMissingError: says how to get it.
     """
-    found = Engine(None)
-    if shutil.which("docker") and found.answers():
-        yield found
+    engine = Engine(None)
+    if shutil.which("docker") and engine.answers():
+        yield engine
         return
     _require_programs()
     folder = Path(tempfile.mkdtemp(prefix="trainyard-docker-"))

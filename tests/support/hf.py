@@ -1,7 +1,9 @@
 """A small Llama and its tokenizer, made here: nothing is downloaded."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -9,29 +11,37 @@ TEMPLATE = (
     "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{{ eos_token }}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-WORDS = 320
+VOCABULARY_SIZE = 320
 
 
-def tokenizer_of(text):
+def tokenizer_of(text: list[str]) -> Any:
     """Byte-level pairs learned from the text, with an end token and a chat template."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
-    found = Tokenizer(models.BPE())
-    found.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    found.decoder = decoders.ByteLevel()
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     special = ["<|end|>", "<|user|>", "<|assistant|>", "<|system|>"]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    found.train_from_iterator(
-        text, trainers.BpeTrainer(vocab_size=WORDS, special_tokens=special, initial_alphabet=alphabet)
+    tokenizer.train_from_iterator(
+        text, trainers.BpeTrainer(vocab_size=VOCABULARY_SIZE, special_tokens=special, initial_alphabet=alphabet)
     )
-    fast = PreTrainedTokenizerFast(tokenizer_object=found, eos_token="<|end|>", pad_token="<|end|>")
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|end|>", pad_token="<|end|>")
     fast.chat_template = TEMPLATE
     return fast
 
 
-def save_llama(folder, *, tied=False, layers=2, context=64, vocabulary=None, seed=0):
-    """A folder as `from_pretrained` reads it: width 64."""
+def save_llama(
+    folder: Path,
+    *,
+    tied: bool = False,
+    layers: int = 2,
+    context: int = 64,
+    vocabulary: int | None = None,
+    seed: int = 0,
+) -> Path:
+    """Save a Llama of width 64 and its tokenizer where `from_pretrained` reads them, and return the folder."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     tokenizer = tokenizer_of([Path(json.__file__).read_text()[:20000]])
@@ -52,18 +62,18 @@ def save_llama(folder, *, tied=False, layers=2, context=64, vocabulary=None, see
     return folder
 
 
-def write_lines(path, lines):
+def write_lines(path: Path, lines: Iterable[Any]) -> Path:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
 
 
-def texts(count=40):
+def texts(count: int = 40) -> list[dict[str, str]]:
     """Functions of the standard library, short and long."""
     source = Path(json.decoder.__file__).read_text()
     return [{"text": part.strip()} for part in source.split("\n\n") if part.strip()][:count]
 
 
-def chats(count=24):
+def chats(count: int = 24) -> list[dict[str, Any]]:
     return [
         {
             "messages": [
@@ -78,5 +88,5 @@ def chats(count=24):
     ]
 
 
-def completions(count=24):
+def completions(count: int = 24) -> list[dict[str, str]]:
     return [{"prompt": f"The square of {n} is ", "completion": str(n * n)} for n in range(count)]

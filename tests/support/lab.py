@@ -32,20 +32,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="A Slurm to play with.")
     parser.add_argument("--accounting", action="store_true", help="with slurmdbd: it refuses accounts and qos")
     parser.add_argument("--gpus", action="store_true", help="jobs ask for the GPUs that do not exist")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     over = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: over.set())
     try:
-        with running_lab(Variant(accounting=asked.accounting)) as lab:
+        with running_lab(Variant(accounting=arguments.accounting)) as lab:
             os.environ.update(lab.environment)
-            service = ServiceProcess(lab.root, backend="slurm", accelerator="auto" if asked.gpus else "cpu")
+            service = ServiceProcess(lab.root, backend="slurm", accelerator="auto" if arguments.gpus else "cpu")
             try:
                 service.start()
                 with service.client():
                     token = Path(service.state_dir / "admin_token").read_text().strip()
                 places = {"url": service.url, "conf": lab.conf, "token": token, "runs": service.runs_dir}
-                print(_USAGE.format(**places, more=_ON_NOTHING if asked.gpus else ""), flush=True)
+                print(_USAGE.format(**places, more=_ON_NOTHING if arguments.gpus else ""), flush=True)
                 over.wait()
                 print("stopping: the jobs that run are ended, then the daemons; this may take a minute", flush=True)
             finally:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import psutil
 
-from service.scheduler.launch_plan import MARKER
 from tests.support.wait import wait_until
 from trainyard.client import Client
 from trainyard.contract.layout import RunLayout
+from trainyard.contract.spec.environment import ATTEMPT_VARIABLE
 from trainyard.contract.wire.jobs import JobResource
 from trainyard.contract.wire.reports import MetricsBatch
 from trainyard.contract.wire.spool import parse_spool
@@ -24,9 +24,7 @@ def wait_for_status(client: Client, job_id: str, *statuses: str, seconds: float 
         job = client.job(job_id).resource
         return job if job.status in statuses else None
 
-    found = wait_until(reached, seconds, f"{job_id} to be {' or '.join(statuses)}")
-    assert found is not None
-    return found
+    return wait_until(reached, seconds, f"{job_id} to be {' or '.join(statuses)}")
 
 
 def wait_for_step(client: Client, job_id: str, step: int) -> None:
@@ -41,14 +39,14 @@ def wait_for_step(client: Client, job_id: str, step: int) -> None:
 
 def processes_of(attempt_id: str) -> list[psutil.Process]:
     """Every live process that carries the attempt's marker."""
-    found = []
+    matching = []
     for process in psutil.process_iter():
         try:
-            if process.environ().get(MARKER) == attempt_id and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
+            if process.environ().get(ATTEMPT_VARIABLE) == attempt_id and process.status() != psutil.STATUS_ZOMBIE:
+                matching.append(process)
         except psutil.Error:
             continue
-    return found
+    return matching
 
 
 def kill_rank(attempt_id: str, rank: int) -> None:
@@ -66,12 +64,12 @@ def losses(client: Client, job_id: str) -> dict[int, str]:
 
 def spooled_losses(run: RunLayout, attempt: int, execution: int) -> dict[int, str]:
     """`train/loss` by step, as rank 0 wrote it down."""
-    found = {}
+    losses_by_step: dict[int, str] = {}
     for record in parse_spool(run.attempt(attempt).spool_file(execution)):
         body = record.body()
         if isinstance(body, MetricsBatch):
-            found |= {p.step: repr(p.value) for p in body.points if p.key == "train/loss"}
-    return found
+            losses_by_step |= {p.step: repr(p.value) for p in body.points if p.key == "train/loss"}
+    return losses_by_step
 
 
 def run_of(runs: Path, job_id: str) -> RunLayout:

@@ -64,7 +64,7 @@ def problems_of(path: Path, source: str) -> Iterator[str]:
 
 def main(argv: list[str]) -> int:
     """Print every problem, or with --count how many each folder has; the exit status."""
-    problems = []
+    problems: list[str] = []
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):
             problems += problems_of(path.relative_to(ROOT), path.read_text())

@@ -104,11 +104,11 @@ def running_server(*, durable: bool = False) -> Iterator[PostgresServer]:
 
 def _programs() -> Path:
     """The folder of the server programs; installs the Debian package where that is possible."""
-    if found := _find():
-        return found
+    if folder := _find():
+        return folder
     install("PostgreSQL", "postgresql")
-    if found := _find():
-        return found
+    if folder := _find():
+        return folder
     raise PostgresMissingError(HOW_TO_GET_IT)
 
 

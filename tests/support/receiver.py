@@ -43,16 +43,16 @@ def receiver(certificate: tuple[Path, Path] | None = None) -> Iterator[Receiver]
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            told = made[0]
+            receiving = made[0]
             body = self.rfile.read(int(self.headers["content-length"])).decode()
-            told.messages.append(Received(self.path, {k.lower(): v for k, v in self.headers.items()}, body))
-            self.send_response(told.status)
-            if told.location:
-                self.send_header("location", told.location)
+            receiving.messages.append(Received(self.path, {k.lower(): v for k, v in self.headers.items()}, body))
+            self.send_response(receiving.status)
+            if receiving.location:
+                self.send_header("location", receiving.location)
             self.end_headers()
-            until = time.monotonic() + told.seconds
+            until = time.monotonic() + receiving.seconds
             try:
-                self.wfile.write(told.answer)
+                self.wfile.write(receiving.answer)
                 while time.monotonic() < until:
                     self.wfile.write(b".")
                     self.wfile.flush()

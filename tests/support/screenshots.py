@@ -128,7 +128,9 @@ def shoot(browser: Browser, url: str, token: str, jobs: Jobs, folder: Path) -> l
                 visit.sign_in(token)
                 for name, path in pages.items():
                     visit.go(path)
-                    wrong += [f"{name} {told}" for told in picture(page, folder / f"{name}-{scheme}-{form}.png", size)]
+                    wrong += [
+                        f"{name} {problem}" for problem in picture(page, folder / f"{name}-{scheme}-{form}.png", size)
+                    ]
                 wrong += [*visit.errors, *visit.strangers]
     return sorted(set(wrong))
 

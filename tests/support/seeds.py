@@ -135,5 +135,5 @@ def _token(world: World, name: str) -> str:
 
 
 def _page(world: World, path: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = world.client.get(path).json()["data"]
-    return found
+    resources: list[dict[str, Any]] = world.client.get(path).json()["data"]
+    return resources

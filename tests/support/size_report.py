@@ -53,9 +53,9 @@ def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, int]]:
             yield from _functions(child, prefix)
 
 
-def _print_largest(title: str, found: list[Sized]) -> None:
+def _print_largest(title: str, sized: list[Sized]) -> None:
     print(f"\n{title}")
-    for one in sorted(found, key=lambda one: -one.lines)[:SHOWN]:
+    for one in sorted(sized, key=lambda one: -one.lines)[:SHOWN]:
         print(f"{one.lines:6}  {one.name}")
 
 

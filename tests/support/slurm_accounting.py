@@ -120,6 +120,6 @@ class Accounting:
 
 
 def _program(name: str) -> str:
-    found = shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"]))
-    assert found is not None, f"{name} was there a moment ago"
-    return found
+    path = shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"]))
+    assert path is not None, f"{name} was there a moment ago"
+    return path

@@ -14,16 +14,16 @@ import psutil
 def belonging(conf: Path, node: str = "") -> list[psutil.Process]:
     """Every process that was started under this configuration (on one node), and what those started."""
     own = psutil.Process().pid
-    found: dict[int, psutil.Process] = {}
+    processes: dict[int, psutil.Process] = {}
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
             # psutil stops at an empty entry, which slurmstepd leaves where it has written its title.
             environ = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
             here = not node or f"SLURMD_NODENAME={node}".encode() in environ
             if process.pid != own and f"SLURM_CONF={conf}".encode() in environ and here:
-                found[process.pid] = process
-                found.update({child.pid: child for child in process.children(recursive=True)})
-    return list(found.values())
+                processes[process.pid] = process
+                processes.update({child.pid: child for child in process.children(recursive=True)})
+    return list(processes.values())
 
 
 def kill(processes: list[psutil.Process]) -> None:

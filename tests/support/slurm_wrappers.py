@@ -11,9 +11,9 @@ COUNTED = ("squeue", "sacct", "scancel", "sbatch")
 
 def real(name: str) -> str:
     """The real program."""
-    found = shutil.which(name)
-    assert found is not None
-    return found
+    path = shutil.which(name)
+    assert path is not None
+    return path
 
 
 def install(folder: Path, name: str, body: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,17 +1,19 @@
-"""Waiting for a state, with a limit: tests never sleep for one."""
+"""Wait for a condition with a timeout, instead of sleeping for a fixed time."""
 
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 T = TypeVar("T")
 
 
-def wait_until(condition: Callable[[], T], timeout: float = 10.0, what: str = "the condition") -> T:
-    """Ask until the answer is true, and return it.
+def wait_until(
+    condition: Callable[[], T | Literal[False] | None], timeout: float = 10.0, what: str = "the condition"
+) -> T:
+    """Call `condition` until its value is true, and return that value.
 
     Raises:
-        AssertionError: it never was; names what was waited for.
+        AssertionError: the value was false for `timeout` seconds; the message names `what`.
     """
     deadline = time.monotonic() + timeout
     pause = 0.005
@@ -19,6 +21,6 @@ def wait_until(condition: Callable[[], T], timeout: float = 10.0, what: str = "t
         if answer := condition():
             return answer
         if time.monotonic() > deadline:
-            raise AssertionError(f"waited {timeout:g} s in vain for {what}")
+            raise AssertionError(f"timeout of {timeout:g} s while waiting for {what}")
         time.sleep(pause)
         pause = min(pause * 1.5, 0.1)

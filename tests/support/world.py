@@ -26,11 +26,11 @@ from service.reconciler.submission.submitter import Submitter
 from service.scheduler.base import (
     Accepted,
     Forecast,
-    Known,
     LaunchPlan,
     Observation,
     SchedulerUnavailableError,
     SubmitOutcome,
+    SubmittedJob,
 )
 from service.web.app import create_app
 from service.webhooks.dispatcher import WebhookDispatcher
@@ -69,7 +69,7 @@ class FakeScheduler:
     nodes: ClusterSnapshot = field(default_factory=ClusterSnapshot)
     """The cluster that it reports."""
     cluster_calls: int = 0
-    forecast_result: Forecast = field(default_factory=lambda: Forecast(True, "Slurm would accept it"))
+    forecast_result: Forecast = field(default_factory=lambda: Forecast(True, "Slurm would accept the job."))
     forecast_scripts: list[str] = field(default_factory=list)
     """The scripts of the forecasts that were requested."""
 
@@ -82,16 +82,16 @@ class FakeScheduler:
             raise KeyboardInterrupt
         return Accepted(f"id-{plan.tag}")
 
-    def observe(self, known: Sequence[Known]) -> Mapping[str, Observation]:
+    def observe(self, known: Sequence[SubmittedJob]) -> Mapping[str, Observation]:
         self.observe_calls += 1
         self._check()
         return {k.tag: self.states.get(k.tag, Observation("absent")) for k in known}
 
-    def find(self, tag: str, folder: Path, beside: Sequence[str] = ()) -> list[str]:
+    def find(self, tag: str, folder: Path, also: Sequence[str] = ()) -> list[str]:
         self._check()
         return [f"id-{tag}"] if tag in self.states else []
 
-    def cancel(self, known: Known) -> None:
+    def cancel(self, known: SubmittedJob) -> None:
         self._check()
         self.cancelled.append(known.tag)
 
@@ -159,7 +159,17 @@ class World:
         lease = LeaderLease(self.database, owner)
         preparation = Preparation(self.services, slurm=self.scheduler.name == "slurm")
         submitter = Submitter(self.services, self.scheduler, lease, preparation, hand_overs or HandOvers())
-        return Reconciler(self.services, self.scheduler, submitter, lease)
+        return Reconciler(
+            database=self.database,
+            clock=lambda: self.services.clock(),
+            settings=self.services.settings,
+            quotas=self.services.quotas,
+            scheduler=self.scheduler,
+            submitter=submitter,
+            lease=lease,
+            metrics=self.services.metrics,
+            failpoint=lambda label: self.services.failpoint(label),
+        )
 
     def fail_at(self, label: str) -> None:
         """Raise SystemExit, which nothing catches, the next time that the service passes this failpoint."""
@@ -195,14 +205,19 @@ class World:
     def run_maintenance(self) -> None:
         """Run the maintenance task once, as the service that holds the leader lease does."""
         self.reconciler.lease.acquire(self.clock())
-        MaintenanceTask(self.services, self.reconciler.lease).run_once()
+        services = self.services
+        lease = self.reconciler.lease
+        MaintenanceTask(
+            self.database, lease, self.settings, self.clock, services.audit_log.flush, services.failpoint
+        ).run_once()
 
     def deliver_webhooks(self, sender: Sender | None = None) -> int:
         """Run the webhook dispatcher once and return the number of messages that it tried to send."""
         self.reconciler.lease.acquire(self.clock())
         settings = self.services.settings
         made = sender or Sender(settings.webhook_allowed_hosts, self.services.resolver, seconds=1.0)
-        return WebhookDispatcher(self.services, self.reconciler.lease, made).run_once()
+        lease = self.reconciler.lease
+        return WebhookDispatcher(self.database, lease, self.clock, made, self.services.failpoint).run_once()
 
     def status(self, job_id: str) -> str:
         return str(self.job(job_id)["status"])

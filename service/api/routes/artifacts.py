@@ -1,4 +1,4 @@
-"""The routes of a job's artifacts: list and download."""
+"""Routes of artifacts: list and download."""
 
 from typing import Annotated
 
@@ -6,8 +6,7 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from service.api.dependencies import NowDep, ServicesDep, UserDep
-from service.checkpoints.conditions import WantedDep
-from service.checkpoints.downloads import downloads, file_response
+from service.api.file_responses import ConditionsDep, download_route, file_response
 from service.checkpoints.safe_files import list_artifacts
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import page_of
@@ -24,25 +23,26 @@ def list_all(
     now: NowDep,
     job_id: str,
     limit: Annotated[int, Query(ge=1, le=200)] = 100,
-    after: Annotated[str | None, Query(max_length=4096, description="The `last_id` of the page before.")] = None,
+    after: Annotated[str | None, Query(max_length=4096, description="The `last_id` of the previous page.")] = None,
 ) -> Page[ArtifactResource]:
-    """Files that the job left beside its weights, by path."""
+    """List the files that the job wrote beside its checkpoints and export, by path."""
     with services.database.read() as session:
         JobRepository(session, now).get(job_id)
-    rest = [found for found in list_artifacts(services.run(job_id).artifacts) if after is None or found.path > after]
+    files = list_artifacts(services.run(job_id).artifacts)
+    rest = [file for file in files if after is None or file.path > after]
     return page_of(rest[:limit], len(rest) > limit, lambda file: file, lambda file: file.path)
 
 
-@downloads(router, "/{path:path}", "artifact")
+@download_route(router, "/{path:path}", "artifact")
 def download(
     services: ServicesDep,
     _user: UserDep,
     now: NowDep,
     job_id: str,
     path: str,
-    wanted: WantedDep,
+    conditions: ConditionsDep,
 ) -> Response:
-    """One file, or one range of its bytes."""
+    """Download a file, or a range of its bytes."""
     with services.database.read() as session:
         JobRepository(session, now).get(job_id)
-    return file_response(services.run(job_id).artifacts, path, wanted, code="artifact_not_found")
+    return file_response(services.run(job_id).artifacts, path, conditions, code="artifact_not_found")

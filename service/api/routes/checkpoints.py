@@ -1,4 +1,4 @@
-"""The routes of checkpoints and exports: list, one, files, archive, delete."""
+"""Routes of checkpoints and exports: list, get, files, archive and delete."""
 
 from datetime import datetime
 from pathlib import Path
@@ -9,18 +9,19 @@ from fastapi import Path as PathParam
 from starlette.responses import Response
 
 from service.api.dependencies import NowDep, Services, ServicesDep, UserDep
-from service.checkpoints.conditions import HeadDep, WantedDep
-from service.checkpoints.downloads import (
-    TAR_ANSWERS,
+from service.api.file_responses import (
+    TAR_RESPONSES,
+    ConditionsDep,
+    HeadDep,
     archive_response,
-    downloads,
+    download_route,
     file_response,
     require_plain,
 )
 from service.checkpoints.ranking import best_of
 from service.checkpoints.safe_files import list_files
 from service.core.errors import NotFoundError
-from service.jobs import deletion as deleting
+from service.jobs import service as job_service
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import checkpoint_resource, page_of
 from trainyard.contract.wire.files import CheckpointResource, FileResource
@@ -33,26 +34,26 @@ CheckpointId = Annotated[str, PathParam(pattern=r"^ckpt_[0-9a-z]{26}$")]
 
 @router.get("/checkpoints", operation_id="list_checkpoints")
 def list_all(services: ServicesDep, _user: UserDep, now: NowDep, job_id: str) -> Page[CheckpointResource]:
-    """The complete checkpoints that are kept, oldest first, with which is the newest and which the best."""
-    return page_of(_kept(services, now, job_id), False, lambda one: one, lambda one: one.id)
+    """List the complete checkpoints, oldest first; the latest and the best are marked."""
+    return page_of(_checkpoints(services, now, job_id), False, lambda row: row, lambda row: row.id)
 
 
 @router.get("/checkpoints/{checkpoint_id}", operation_id="get_checkpoint")
 def get(
     services: ServicesDep, _user: UserDep, now: NowDep, job_id: str, checkpoint_id: CheckpointId
 ) -> CheckpointResource:
-    """One checkpoint. Its digest is that of `files/manifest.json`, which has those of the other files."""
-    found = next((one for one in _kept(services, now, job_id) if one.id == checkpoint_id), None)
-    if found is None:
-        message = f"job {job_id} has no checkpoint {checkpoint_id!r}"
-        raise NotFoundError(message, code="checkpoint_not_found", param="checkpoint_id")
-    return found
+    """Get a checkpoint. Its digest is that of `files/manifest.json`, which has the digests of the other files."""
+    for checkpoint in _checkpoints(services, now, job_id):
+        if checkpoint.id == checkpoint_id:
+            return checkpoint
+    message = f"job {job_id} has no checkpoint {checkpoint_id!r}"
+    raise NotFoundError(message, code="checkpoint_not_found", param="checkpoint_id")
 
 
 @router.delete("/checkpoints/{checkpoint_id}", status_code=204, operation_id="delete_checkpoint")
 def delete(services: ServicesDep, user: UserDep, now: NowDep, job_id: str, checkpoint_id: CheckpointId) -> None:
-    """Delete one checkpoint; its files go soon after. The one that a job would go on from is refused."""
-    deleting.delete_checkpoint(services.database, user, job_id, checkpoint_id, now)
+    """Delete a checkpoint; its files are removed soon after. An active job's latest checkpoint cannot be deleted."""
+    job_service.delete_checkpoint(services.database, user, job_id, checkpoint_id, now)
     services.notify_cleanup()
 
 
@@ -64,13 +65,13 @@ def list_checkpoint_files(
     job_id: str,
     checkpoint_id: CheckpointId,
     limit: Annotated[int, Query(ge=1, le=200)] = 100,
-    after: Annotated[str | None, Query(max_length=4096, description="The `last_id` of the page before.")] = None,
+    after: Annotated[str | None, Query(max_length=4096, description="The `last_id` of the previous page.")] = None,
 ) -> Page[FileResource]:
-    """The files of a checkpoint, by path."""
+    """List the files of a checkpoint, by path."""
     return _files(_folder(services, now, job_id, checkpoint_id), limit, after)
 
 
-@downloads(router, "/checkpoints/{checkpoint_id}/files/{path:path}", "checkpoint_file")
+@download_route(router, "/checkpoints/{checkpoint_id}/files/{path:path}", "checkpoint_file")
 def download_checkpoint_file(
     services: ServicesDep,
     _user: UserDep,
@@ -78,13 +79,13 @@ def download_checkpoint_file(
     job_id: str,
     checkpoint_id: CheckpointId,
     path: str,
-    wanted: WantedDep,
+    conditions: ConditionsDep,
 ) -> Response:
-    """One file of a checkpoint, or one range of its bytes."""
-    return file_response(_folder(services, now, job_id, checkpoint_id), require_plain(path), wanted)
+    """Download a file of a checkpoint, or a range of its bytes."""
+    return file_response(_folder(services, now, job_id, checkpoint_id), require_plain(path), conditions)
 
 
-@downloads(router, "/checkpoints/{checkpoint_id}/archive", "checkpoint", TAR_ANSWERS)
+@download_route(router, "/checkpoints/{checkpoint_id}/archive", "checkpoint", TAR_RESPONSES)
 def archive(
     services: ServicesDep,
     _user: UserDep,
@@ -93,7 +94,7 @@ def archive(
     checkpoint_id: CheckpointId,
     head: HeadDep,
 ) -> Response:
-    """A whole checkpoint as one tar."""
+    """Download a checkpoint as a tar."""
     folder = _folder(services, now, job_id, checkpoint_id)
     return archive_response(folder, f"{job_id}-{folder.name}", head=head)
 
@@ -105,27 +106,27 @@ def list_export_files(
     now: NowDep,
     job_id: str,
     limit: Annotated[int, Query(ge=1, le=200)] = 100,
-    after: Annotated[str | None, Query(max_length=4096, description="The `last_id` of the page before.")] = None,
+    after: Annotated[str | None, Query(max_length=4096, description="The `last_id` of the previous page.")] = None,
 ) -> Page[FileResource]:
-    """The files of what was trained, by path; none before the job has ended well."""
+    """List the files of the export, by path; it is empty until the job has succeeded."""
     return _files(_export(services, now, job_id), limit, after)
 
 
-@downloads(router, "/export/files/{path:path}", "export_file")
+@download_route(router, "/export/files/{path:path}", "export_file")
 def download_export_file(
-    services: ServicesDep, _user: UserDep, now: NowDep, job_id: str, path: str, wanted: WantedDep
+    services: ServicesDep, _user: UserDep, now: NowDep, job_id: str, path: str, conditions: ConditionsDep
 ) -> Response:
-    """One file of the export, or one range of its bytes."""
-    return file_response(_export(services, now, job_id), require_plain(path), wanted)
+    """Download a file of the export, or a range of its bytes."""
+    return file_response(_export(services, now, job_id), require_plain(path), conditions)
 
 
-@downloads(router, "/export/archive", "export", TAR_ANSWERS)
+@download_route(router, "/export/archive", "export", TAR_RESPONSES)
 def export_archive(services: ServicesDep, _user: UserDep, now: NowDep, job_id: str, head: HeadDep) -> Response:
-    """The whole export as one tar."""
+    """Download the export as a tar."""
     return archive_response(_export(services, now, job_id), f"{job_id}-export", head=head)
 
 
-def _kept(services: Services, now: datetime, job_id: str) -> list[CheckpointResource]:
+def _checkpoints(services: Services, now: datetime, job_id: str) -> list[CheckpointResource]:
     with services.database.read() as session:
         jobs = JobRepository(session, now)
         job = jobs.get(job_id)
@@ -153,5 +154,5 @@ def _export(services: Services, now: datetime, job_id: str) -> Path:
 
 
 def _files(root: Path, limit: int, after: str | None) -> Page[FileResource]:
-    rest = [found for found in list_files(root, hidden=True) if after is None or found.path > after]
+    rest = [file for file in list_files(root, hidden=True) if after is None or file.path > after]
     return page_of(rest[:limit], len(rest) > limit, lambda file: file, lambda file: file.path)

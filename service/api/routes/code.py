@@ -1,4 +1,4 @@
-"""The routes of users' code: upload by digest, ask for it, take it back."""
+"""Routes of uploaded code: upload, check and download by digest."""
 
 from typing import Annotated, Any
 
@@ -8,12 +8,12 @@ from starlette.responses import FileResponse
 
 from service.api.dependencies import ServicesDep, UserDep
 from service.code.service import require_code_role
-from service.code.store import Upload, find
+from service.code.store import Upload, find_archive
 from service.core.errors import NotFoundError
 
 router = APIRouter(prefix="/v1/code", tags=["code"])
 
-Digest = Annotated[str, Path(pattern=r"^sha256:[0-9a-f]{64}$", description="`sha256:` and that of the archive.")]
+Digest = Annotated[str, Path(pattern=r"^sha256:[0-9a-f]{64}$", description="`sha256:` and the SHA-256 of the archive.")]
 _BODY = {
     "requestBody": {
         "required": True,
@@ -21,33 +21,35 @@ _BODY = {
     }
 }
 
-_KEPT: dict[int | str, dict[str, Any]] = {200: {"model": dict[str, str], "description": "It was there before."}}
+_STORED_BEFORE: dict[int | str, dict[str, Any]] = {
+    200: {"model": dict[str, str], "description": "The code was stored before."}
+}
 
 
-@router.put("/{digest}", status_code=201, operation_id="put_code", openapi_extra=_BODY, responses=_KEPT)
+@router.put("/{digest}", status_code=201, operation_id="put_code", openapi_extra=_BODY, responses=_STORED_BEFORE)
 async def put(
     request: Request, response: Response, services: ServicesDep, user: UserDep, digest: Digest
 ) -> dict[str, str]:
-    """Keep an uncompressed tar of code. 201, or 200 where the same was there before."""
+    """Upload an uncompressed tar of code: 201, or 200 if it was stored before."""
     require_code_role(user, services.settings.code_roles, "uploaded code")
     upload = Upload(services.settings.runs, digest)
     try:
         async for chunk in request.stream():
             if chunk:
                 await run_in_threadpool(upload.add, chunk)
-        if not await run_in_threadpool(upload.keep):
+        if not await run_in_threadpool(upload.store):
             response.status_code = 200
     finally:
-        upload.drop()
+        upload.discard()
     return {"object": "code", "digest": digest}
 
 
 @router.head("/{digest}", operation_id="has_code", response_class=FileResponse)
 @router.get("/{digest}", operation_id="get_code", response_class=FileResponse)
 def get(services: ServicesDep, user: UserDep, digest: Digest) -> FileResponse:
-    """The archive, or by HEAD whether it is there."""
+    """Download the archive; HEAD checks that it exists."""
     require_code_role(user, services.settings.code_roles, "uploaded code")
-    place = find(services.settings.runs, digest)
-    if place is None:
-        raise NotFoundError("there is no code of that digest", code="code_not_found", param="digest")
-    return FileResponse(place, media_type="application/x-tar", filename=f"{digest.removeprefix('sha256:')}.tar")
+    path = find_archive(services.settings.runs, digest)
+    if path is None:
+        raise NotFoundError("there is no code with that digest", code="code_not_found", param="digest")
+    return FileResponse(path, media_type="application/x-tar", filename=f"{digest.removeprefix('sha256:')}.tar")

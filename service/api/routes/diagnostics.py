@@ -1,4 +1,4 @@
-"""The route behind `trainyard doctor`: what the service sees of its own installation."""
+"""The route behind `trainyard doctor`."""
 
 from fastapi import APIRouter
 
@@ -11,6 +11,6 @@ router = APIRouter(prefix="/v1/doctor", tags=["health"])
 
 @router.get("", operation_id="get_doctor")
 def get_doctor(services: ServicesDep, _admin: AdminDep) -> DiagnosticsReport:
-    """What can be wrong with the installation, as the service itself sees it; may take seconds. The scheduler is not
-    asked: what the reconciler heard of it is in `/v1/cluster`."""
+    """Check the installation from the machine of the service; may take seconds. Does not call the scheduler, whose
+    state is in `/v1/cluster`."""
     return DiagnosticsReport(findings=list(examine(services.settings, ask_scheduler=False)))

@@ -1,4 +1,4 @@
-"""The routes of jobs: parse, one call, answer."""
+"""Routes of jobs: each parses the request, makes one call and returns a resource."""
 
 import json
 from collections.abc import Mapping
@@ -20,31 +20,16 @@ from service.api.dependencies import (
     UserDep,
 )
 from service.api.openapi import SPEC
+from service.api.query_params import metadata_filter
 from service.auth.principals import Principal
-from service.code.service import admit
+from service.code.service import check_code
 from service.core.errors import MalformedRequestError, NotFoundError
-from service.db.paging import PageRequest
-from service.jobs import (
-    deletion as deleting,
-)
-from service.jobs import (
-    lifecycle as steering,
-)
-from service.jobs import (
-    operator_resolution as resolving,
-)
-from service.jobs import (
-    profiles,
-)
-from service.jobs import (
-    service as actions,
-)
-from service.jobs import (
-    submission as submitting,
-)
-from service.jobs.listing import JobFilter, JobLists
+from service.jobs import operator_resolution
+from service.jobs import service as job_service
+from service.jobs.listing import JobFilter, read_job, read_page
 from service.jobs.repository import JobRepository
-from service.jobs.schemas import attempt_resource, event_resource, job_resource, page_of
+from service.jobs.schemas import attempt_resource, event_resource, page_of
+from service.jobs.submission import SubmissionRequest, SubmissionResult, submit
 from service.planner import service as planning
 from trainyard.contract.problems import SpecError
 from trainyard.contract.spec.yaml_loader import load_yaml
@@ -72,46 +57,45 @@ SPEC_BODY = {
 
 
 @router.post("", status_code=201, response_model=JobResource, operation_id="submit_job", openapi_extra=SPEC_BODY)
-async def submit(
+async def submit_job(
     request: Request,
     services: ServicesDep,
     user: UserDep,
     now: NowDep,
     idempotency_key: Annotated[str | None, Header()] = None,
-    force: Annotated[bool, Query(description="Submit it even where it cannot fit the GPUs' memory.")] = False,
+    force: Annotated[bool, Query(description="Submit the job even if it cannot fit the GPUs' memory.")] = False,
 ) -> Any:
-    """Accept a training spec. It is durable when this answers, and will be run once."""
+    """Accept a training spec. The job is durable when the response arrives, and it runs once."""
     document = read_document(await request.body(), request.headers)
 
-    def accept() -> submitting.Accepted:
+    def accept() -> SubmissionResult:
         settings = services.settings
-        found = planning.accept(services, document, now)
-        admit(user, found.spec, roles=settings.code_roles, runs=settings.runs)
-        asked = submitting.Asked(found.spec, idempotency_key, found.plain, force)
-        house = submitting.House(services.run_root, settings.quota_bytes)
-        return submitting.submit(services.database, user, asked, house, now, services.limits)
+        accepted = planning.accept(services, document, now)
+        check_code(user, accepted.spec, roles=settings.code_roles, runs=settings.runs)
+        request = SubmissionRequest(accepted.spec, idempotency_key, accepted.plain, force)
+        return submit(services.database, user, request, runs=settings.runs, now=now, quotas=services.quotas)
 
-    accepted = await run_in_threadpool(accept)
+    result = await run_in_threadpool(accept)
     services.failpoint("accept.after-commit")
-    if not accepted.replayed:
+    if not result.replayed:
         services.notify_reconciler()
-    headers = {"Idempotent-Replayed": "true"} if accepted.replayed else None
-    # As it is: FastAPI would make the resource again to make the same answer of it.
-    return JSONResponse(accepted.job, status_code=201, headers=headers)
+    headers = {"Idempotent-Replayed": "true"} if result.replayed else None
+    # Returned as stored: FastAPI would validate and serialize the resource a second time.
+    return JSONResponse(result.response, status_code=201, headers=headers)
 
 
 def read_document(body: bytes, headers: Mapping[str, str]) -> Any:
-    """JSON, or YAML by content type.
+    """Parse a request body as JSON, or as YAML if its content type is YAML.
 
     Raises:
-        MalformedRequestError: neither.
+        MalformedRequestError: the body is neither.
     """
     kind = headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     try:
         text = body.decode()
         if kind in _YAML_TYPES:
             return load_yaml(text)
-        return json.loads(text, object_pairs_hook=_no_twins)
+        return json.loads(text, object_pairs_hook=_reject_duplicate_keys)
     except SpecError as error:
         raise MalformedRequestError(str(error), code="invalid_yaml") from None
     except UnicodeDecodeError:
@@ -120,11 +104,11 @@ def read_document(body: bytes, headers: Mapping[str, str]) -> Any:
         raise MalformedRequestError(f"the body is not valid JSON: {error}", code="invalid_json") from None
 
 
-def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key stands twice in one object")
-    return found
+def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
+        raise ValueError("a key occurs twice in one object")
+    return mapping
 
 
 _METADATA = {
@@ -132,20 +116,9 @@ _METADATA = {
     "in": "query",
     "style": "deepObject",
     "explode": True,
-    "description": "`metadata[team]=nlp`: jobs with this label; repeated, with all of them.",
+    "description": "`metadata[team]=nlp` selects jobs with this label; if repeated, jobs with all of the labels.",
     "schema": {"type": "object", "additionalProperties": {"type": "string"}},
 }
-
-
-def get_metadata_filter(request: Request) -> dict[str, str]:
-    """`metadata[team]=nlp` as {"team": "nlp"}."""
-    items = request.query_params.items()
-    return {name[len("metadata[") : -1]: value for name, value in items if is_metadata(name)}
-
-
-def is_metadata(name: str) -> bool:
-    """Whether a query parameter is of the form `metadata[key]`."""
-    return name.startswith("metadata[") and name.endswith("]")
 
 
 @router.get("", operation_id="list_jobs", openapi_extra={"parameters": [_METADATA]})
@@ -158,83 +131,64 @@ def list_jobs(
     status: Annotated[list[JobStatus] | None, Query()] = None,
     name: Annotated[str | None, Query(max_length=120)] = None,
     search: Annotated[
-        str | None, Query(max_length=120, description="Part of the name, in any case; or the id.")
+        str | None, Query(max_length=120, description="A part of the name, ignoring case, or the id.")
     ] = None,
     created_by: Annotated[str | None, Query(max_length=128)] = None,
-    created_after: Annotated[QueryTimestamp | None, Query(description="At this moment or later, RFC 3339.")] = None,
-    created_before: Annotated[QueryTimestamp | None, Query(description="Earlier than this moment.")] = None,
-    sweep: Annotated[str | None, Query(max_length=40, description="Members of this sweep.")] = None,
+    created_after: Annotated[QueryTimestamp | None, Query(description="At this time or later, RFC 3339.")] = None,
+    created_before: Annotated[QueryTimestamp | None, Query(description="Before this time.")] = None,
+    sweep: Annotated[str | None, Query(max_length=40, description="Only members of this sweep.")] = None,
 ) -> Page[JobResource]:
-    """Jobs, newest first; filters by status, name or a part of it, creator, time of creation and `metadata[key]`."""
-    wanted = JobFilter(
+    """List jobs, newest first, filtered by status, name, creator, creation time, sweep, labels or a search text."""
+    job_filter = JobFilter(
         statuses=tuple(status or ()),
         name=name,
         search=search,
         created_by=created_by,
-        metadata=get_metadata_filter(request),
+        metadata=metadata_filter(request),
         created_after=created_after,
         created_before=created_before,
         sweep=sweep,
     )
-    return jobs_page(services, window, wanted, now)
-
-
-def jobs_page(services: Services, window: PageRequest, wanted: JobFilter, now: datetime) -> Page[JobResource]:
-    """One page of the jobs that are wanted."""
-    with services.database.read() as session:
-        jobs, more = JobLists(session).page(window, wanted)
-        attempts = JobRepository(session, now).current_attempts(jobs)
-    return page_of(
-        jobs,
-        more,
-        lambda job: job_resource(job, attempts.get(job.id), services.run(job.id), now),
-        lambda job: job.id,
-    )
+    return read_page(services.database, window, job_filter, services.settings.runs, now)
 
 
 @router.get("/{job_id}", operation_id="get_job")
 def get(services: ServicesDep, _user: UserDep, now: NowDep, job_id: str) -> JobResource:
-    """What was asked, what is so, and how far it is."""
-    with services.database.read() as session:
-        repository = JobRepository(session, now)
-        job = repository.get(job_id)
-        attempt = repository.current_attempts([job]).get(job.id)
-    return job_resource(job, attempt, services.run(job.id), now)
+    """Get a job: its spec, status, progress and current attempt."""
+    return read_job(services.database, job_id, services.settings.runs, now)
 
 
 @router.delete("/{job_id}", status_code=204, operation_id="delete_job")
-def delete(
+def delete_job(
     services: ServicesDep,
     user: UserDep,
     now: NowDep,
     job_id: str,
-    only: Annotated[Literal["checkpoints"] | None, Query(description="Keep the job, and what it reported.")] = None,
+    only: Annotated[Literal["checkpoints"] | None, Query(description="Keep the job and its reports.")] = None,
 ) -> None:
-    """Delete a job that is over, with its run directory; or only its checkpoints."""
-    remove = deleting.delete_checkpoints if only else deleting.delete_job
-    remove(services.database, user, job_id, now)
+    """Delete a job that has ended, with its run directory, or only its checkpoints."""
+    delete = job_service.delete_checkpoints if only else job_service.delete_job
+    delete(services.database, user, job_id, now)
     services.failpoint("delete.after-commit")
     services.notify_cleanup()
 
 
 @router.post("/{job_id}/cancel", status_code=202, operation_id="cancel_job")
 def cancel(services: ServicesDep, user: UserDep, now: NowDep, job_id: str) -> JobResource:
-    """Ask for the job's end; its status says when nothing of it runs any more."""
-    job = actions.cancel(services.database, user, job_id, run_root=services.run_root, now=now)
-    services.notify_reconciler()
-    return job
+    """Request that a job ends; the status becomes `cancelled` once nothing of it is running."""
+    return _apply(services, user, job_id, job_service.cancel, now)
 
 
 @router.post("/{job_id}/pause", status_code=202, operation_id="pause_job")
 def pause(services: ServicesDep, user: UserDep, now: NowDep, job_id: str) -> JobResource:
-    """Have the job save a checkpoint and give its place back; `resume` goes on from there."""
-    return _steer(services, user, job_id, steering.pause, now)
+    """Request that a job writes a checkpoint and releases its allocation; `resume` continues it from there."""
+    return _apply(services, user, job_id, job_service.pause, now)
 
 
 @router.post("/{job_id}/resume", status_code=202, operation_id="resume_job")
 def resume(services: ServicesDep, user: UserDep, now: NowDep, job_id: str) -> JobResource:
-    """Go on with a paused job, from its last checkpoint."""
-    return _steer(services, user, job_id, steering.resume, now)
+    """Continue a paused job from its last checkpoint."""
+    return _apply(services, user, job_id, job_service.resume, now)
 
 
 @router.post("/{job_id}/retry", status_code=202, operation_id="retry_job")
@@ -242,28 +196,30 @@ def retry(
     services: ServicesDep, user: UserDep, now: NowDep, job_id: str, body: RetryRequest | None = None
 ) -> JobResource:
     """Run a failed or cancelled job again with all its retries, from its last checkpoint or from scratch."""
-    return _steer(services, user, job_id, steering.retry((body or RetryRequest()).start, services.limits), now)
-
-
-def _steer(services: Services, user: Principal, job_id: str, change: steering.Change, now: datetime) -> JobResource:
-    job = steering.steer(services.database, user, job_id, change, run_root=services.run_root, now=now)
-    services.failpoint("steer.after-commit")
-    services.notify_reconciler()
-    return job
+    action = job_service.retry((body or RetryRequest()).start, services.quotas)
+    return _apply(services, user, job_id, action, now)
 
 
 @router.post("/{job_id}/profile", status_code=202, operation_id="profile_job")
 def profile(services: ServicesDep, user: UserDep, now: NowDep, job_id: str, body: ProfileRequest) -> JobResource:
-    """Ask a running job for a trace of its next steps; an event tells when it is written, and where."""
-    return profiles.ask(services.database, user, job_id, body, run_root=services.run_root, now=now)
+    """Request a trace of the next steps of a running job; an event reports the path when it is written."""
+    return _apply(services, user, job_id, job_service.request_profile(body), now)
 
 
 @router.post("/{job_id}/resolve", status_code=202, operation_id="resolve_job")
 def resolve(services: ServicesDep, user: UserDep, now: NowDep, job_id: str, body: ResolveRequest) -> JobResource:
-    """Say what became of a job that is lost or whose submission had no clear answer; for administrators."""
-    job = resolving.resolve(services.database, user, job_id, body, run_root=services.run_root, now=now)
+    """Settle a job that is lost or whose submission was not confirmed; for administrators."""
+    job = _apply(services, user, job_id, operator_resolution.resolve(user, body), now)
     if body.action == "adopt":
         services.metrics.adoption("operator")
+    return job
+
+
+def _apply(
+    services: Services, user: Principal, job_id: str, action: job_service.JobAction, now: datetime
+) -> JobResource:
+    job = job_service.apply_action(services.database, user, job_id, action, runs=services.settings.runs, now=now)
+    services.failpoint("steer.after-commit")
     services.notify_reconciler()
     return job
 
@@ -272,17 +228,17 @@ def resolve(services: ServicesDep, user: UserDep, now: NowDep, job_id: str, body
 def events(
     services: ServicesDep, _user: UserDep, now: NowDep, window: EventWindowDep, job_id: str
 ) -> Page[EventResource]:
-    """What happened to the job."""
+    """List the events of a job, newest first."""
     with services.database.read() as session:
         repository = JobRepository(session, now)
         job = repository.get(job_id)
-        rows, more = repository.list_events(job, window)
-    return page_of(rows, more, lambda row: event_resource(job.id, row), lambda event: event.id)
+        rows, has_more = repository.list_events(job, window)
+    return page_of(rows, has_more, lambda row: event_resource(job.id, row), lambda event: event.id)
 
 
 @router.get("/{job_id}/attempts", operation_id="list_attempts")
 def attempts(services: ServicesDep, _user: UserDep, now: NowDep, job_id: str) -> Page[AttemptResource]:
-    """Each entry that the job had in the scheduler's queue, oldest first."""
+    """List the attempts of a job, oldest first."""
     with services.database.read() as session:
         repository = JobRepository(session, now)
         rows = repository.list_attempts(repository.get(job_id))
@@ -297,12 +253,12 @@ def script(
     job_id: str,
     attempt: AttemptNumber = None,
 ) -> ScriptResource:
-    """What was handed to the scheduler, for the newest attempt or the one asked for."""
+    """Get the submitted batch script of the newest attempt, or of the given one."""
     with services.database.read() as session:
         repository = JobRepository(session, now)
         row = repository.find_attempt(repository.get(job_id), attempt)
     if row is None and attempt is not None:
         raise NotFoundError(f"the job has no attempt {attempt}", code="attempt_not_found", param="attempt")
     if row is None or not row.script:
-        raise NotFoundError("nothing was handed to the scheduler yet", code="not_submitted", param="attempt")
+        raise NotFoundError("the job has not been submitted yet", code="not_submitted", param="attempt")
     return ScriptResource(job_id=job_id, attempt=row.number, script=row.script)

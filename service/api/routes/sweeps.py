@@ -1,12 +1,14 @@
-"""The routes of sweeps."""
+"""Routes of sweeps."""
 
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Path, Query, Response
 
 from service.api.dependencies import NowDep, ServicesDep, SweepWindowDep, UserDep
+from service.code.service import check_code
 from service.jobs.schemas import page_of
-from service.sweeps import service as actions
+from service.planner import service as planning
+from service.sweeps import service as sweep_service
 from trainyard.contract.wire.pages import Page
 from trainyard.contract.wire.sweeps import SweepDetail, SweepRequest, SweepResource
 
@@ -23,33 +25,41 @@ def submit(
     now: NowDep,
     body: SweepRequest,
     idempotency_key: Annotated[str | None, Header()] = None,
-    force: Annotated[bool, Query(description="Submit them even where they cannot fit the GPUs' memory.")] = False,
+    force: Annotated[bool, Query(description="Submit the jobs even if they cannot fit the GPUs' memory.")] = False,
 ) -> Any:
-    """Submit a spec in several variants, of which at most `max_parallel` run at once. All are accepted, or none."""
-    accepted = actions.submit(services, user, body, idempotency_key, now, force=force)
-    if accepted.replayed:
+    """Submit several variants of a spec, of which at most `max_parallel` run at once. All are accepted, or none."""
+    settings = services.settings
+
+    def accept(document: dict[str, Any]) -> sweep_service.AcceptedSpec:
+        accepted = planning.accept(services, document, now)
+        check_code(user, accepted.spec, roles=settings.code_roles, runs=settings.runs)
+        return sweep_service.AcceptedSpec(accepted.spec, accepted.plain)
+
+    options = sweep_service.SubmissionOptions(services.quotas, settings.max_sweep_members, idempotency_key, force)
+    result = sweep_service.submit(services.database, user, body, accept, options, now)
+    if result.replayed:
         response.headers["Idempotent-Replayed"] = "true"
     else:
         services.notify_reconciler()
-    return accepted.job
+    return result.response
 
 
 @router.get("", operation_id="list_sweeps")
 def list_all(services: ServicesDep, _user: UserDep, window: SweepWindowDep) -> Page[SweepResource]:
-    """Sweeps, newest first, with how many of their members are in which status."""
-    rows, more = actions.page(services, window)
-    return page_of(rows, more, lambda row: row, lambda sweep: sweep.id)
+    """List sweeps, newest first, with the number of members per status."""
+    rows, has_more = sweep_service.list_page(services.database, window)
+    return page_of(rows, has_more, lambda row: row, lambda sweep: sweep.id)
 
 
 @router.get("/{sweep_id}", operation_id="get_sweep")
 def get(services: ServicesDep, _user: UserDep, now: NowDep, sweep_id: SweepId) -> SweepDetail:
-    """One sweep with its members: what each changes, and how it does. `GET /v1/jobs?sweep=` has the jobs themselves."""
-    return actions.read(services, sweep_id, now)
+    """Get a sweep with its members: their values, status and metrics. `GET /v1/jobs?sweep=` lists the full jobs."""
+    return sweep_service.read(services.database, sweep_id, now)
 
 
 @router.post("/{sweep_id}/cancel", status_code=202, operation_id="cancel_sweep")
 def cancel(services: ServicesDep, user: UserDep, now: NowDep, sweep_id: SweepId) -> SweepDetail:
-    """Ask for the end of every member that is not over."""
-    found = actions.cancel(services, user, sweep_id, now)
+    """Cancel every member that has not ended."""
+    sweep = sweep_service.cancel(services.database, user, sweep_id, now)
     services.notify_reconciler()
-    return found
+    return sweep

@@ -1,4 +1,4 @@
-"""The route of disk use: what the housekeeper has measured."""
+"""Route of disk use, as the maintenance task measured it."""
 
 from fastapi import APIRouter
 
@@ -12,7 +12,7 @@ router = APIRouter(prefix="/v1/usage", tags=["usage"])
 
 @router.get("", operation_id="get_usage")
 def get(services: ServicesDep, _user: UserDep) -> UsageResource:
-    """Disk use of all jobs, by person and in all. Measured about once a minute, never while you wait."""
+    """Get the disk use of all jobs, per user and in total. It is measured about once a minute."""
     with services.database.read() as session:
         rows = MaintenanceRepository(session).usage()
     return UsageResource(

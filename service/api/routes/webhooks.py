@@ -1,14 +1,14 @@
-"""The routes of webhooks."""
+"""Routes of webhooks."""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Path
 
 from service.api.dependencies import DeliveryWindowDep, NowDep, ServicesDep, UserDep, WebhookWindowDep
-from service.api.routes.tokens import Unkept, require_no_key
+from service.api.idempotency import UnsupportedKey, reject_key
 from service.db.models import Delivery, Webhook
 from service.jobs.schemas import page_of
-from service.webhooks import service as actions
+from service.webhooks import service as webhook_service
 from service.webhooks.repository import WebhookRepository
 from trainyard.contract.wire.access import (
     DeliveryResource,
@@ -25,11 +25,11 @@ WebhookId = Annotated[str, Path(pattern=r"^whk_[0-9a-z]{26}$")]
 
 @router.post("", status_code=201, operation_id="create_webhook")
 def create(
-    services: ServicesDep, user: UserDep, now: NowDep, body: WebhookRequest, idempotency_key: Unkept = None
+    services: ServicesDep, user: UserDep, now: NowDep, body: WebhookRequest, idempotency_key: UnsupportedKey = None
 ) -> NewWebhookResource:
-    """Be told of changes of status. `secret` in the answer, shown this once, is what messages are signed with."""
-    require_no_key(idempotency_key)
-    webhook = actions.create(
+    """Subscribe a URL to status changes. The response contains, this one time, the `secret` that signs deliveries."""
+    reject_key(idempotency_key)
+    webhook = webhook_service.create(
         services.database,
         user,
         body,
@@ -42,32 +42,29 @@ def create(
 
 @router.get("", operation_id="list_webhooks")
 def list_all(services: ServicesDep, user: UserDep, window: WebhookWindowDep) -> Page[WebhookResource]:
-    """One's own webhooks; for administrators everyone's."""
+    """List your webhooks; for administrators, the webhooks of all users."""
     with services.database.read() as session:
-        rows, more = WebhookRepository(session).page(
-            actions.owner_seen_by(user), after=window.after, limit=window.limit, descending=window.descending
-        )
-    return page_of(rows, more, _webhook, lambda webhook: webhook.id)
+        rows, has_more = WebhookRepository(session).list_page(webhook_service.visible_owner(user), window)
+    return page_of(rows, has_more, _webhook, lambda webhook: webhook.id)
 
 
 @router.get("/{webhook_id}", operation_id="get_webhook")
 def get(services: ServicesDep, user: UserDep, webhook_id: WebhookId) -> WebhookResource:
-    """One webhook, without its secret."""
+    """Get a webhook, without its secret."""
     with services.database.read() as session:
-        return _webhook(WebhookRepository(session).get(webhook_id, actions.owner_seen_by(user)))
+        return _webhook(WebhookRepository(session).get(webhook_id, webhook_service.visible_owner(user)))
 
 
 @router.delete("/{webhook_id}", status_code=204, operation_id="delete_webhook")
 def delete(services: ServicesDep, user: UserDep, webhook_id: WebhookId) -> None:
-    """Delete a webhook, with the messages that it was not told yet."""
-    actions.delete(services.database, user, webhook_id)
+    """Delete a webhook, with its deliveries."""
+    webhook_service.delete(services.database, user, webhook_id)
 
 
 @router.post("/{webhook_id}/test", status_code=202, operation_id="test_webhook")
 def test(services: ServicesDep, user: UserDep, now: NowDep, webhook_id: WebhookId) -> DeliveryResource:
-    """Send a message that tells nothing; `deliveries` shows what became of it. One that arrives enables a disabled
-    webhook again."""
-    delivery = actions.test(services.database, user, webhook_id, now)
+    """Send a test delivery; `deliveries` shows its result. A successful one enables a disabled webhook again."""
+    delivery = webhook_service.test(services.database, user, webhook_id, now)
     services.notify_webhooks()
     return _delivery(delivery)
 
@@ -76,14 +73,12 @@ def test(services: ServicesDep, user: UserDep, now: NowDep, webhook_id: WebhookI
 def deliveries(
     services: ServicesDep, user: UserDep, window: DeliveryWindowDep, webhook_id: WebhookId
 ) -> Page[DeliveryResource]:
-    """What the webhook was told, or is to be, newest first."""
+    """List the deliveries of a webhook, sent and waiting, newest first."""
     with services.database.read() as session:
         repository = WebhookRepository(session)
-        webhook = repository.get(webhook_id, actions.owner_seen_by(user))
-        rows, more = repository.deliveries(
-            webhook, after=window.after, limit=window.limit, descending=window.descending
-        )
-    return page_of(rows, more, _delivery, lambda delivery: delivery.id)
+        webhook = repository.get(webhook_id, webhook_service.visible_owner(user))
+        rows, has_more = repository.list_deliveries(webhook, window)
+    return page_of(rows, has_more, _delivery, lambda delivery: delivery.id)
 
 
 def _webhook(webhook: Webhook) -> WebhookResource:

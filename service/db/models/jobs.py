@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint, false
+from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint, false, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from service.db.models.base import Base
@@ -14,7 +14,7 @@ class Job(Base):
     """What a person asked for, and what became of it. Keeps its id for life."""
 
     __tablename__ = "jobs"
-    # With the id, by which every list is ordered: a page is a few steps along one index, however many jobs there are.
+    # Filters of job lists have an index that ends with the id, by which pages are ordered.
     __table_args__ = (
         Index(None, "status", "id"),
         Index(None, "name", "id"),
@@ -22,7 +22,13 @@ class Job(Base):
         Index(None, "created_by", "disk_bytes"),
         Index(None, "created_by", "status"),
         Index(None, "measured_at"),
-        Index(None, "deletion_requested_at"),
+        # Partial, so that SQLite cannot choose it for the jobs without a requested deletion, which are nearly all.
+        Index(
+            None,
+            "deletion_requested_at",
+            sqlite_where=text("deletion_requested_at IS NOT NULL"),
+            postgresql_where=text("deletion_requested_at IS NOT NULL"),
+        ),
         Index(None, "sweep_id", "id"),
     )
 

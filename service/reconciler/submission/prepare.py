@@ -22,8 +22,8 @@ from service.jobs.submission import PREFLIGHT_OVERRIDDEN
 from service.planner.service import accept, outsized, ungiven
 from service.reconciler.submission.pool import NotAsked, Superseded
 from service.scheduler.base import LaunchPlan, Rejected
-from service.scheduler.launch_document import UNKNOWN_ACCELERATOR, launch_document
-from service.scheduler.launch_plan import allowed, plan_launch
+from service.scheduler.launch_document import MSG_UNKNOWN_ACCELERATOR, launch_document
+from service.scheduler.launch_plan import inherited_environment, plan_launch
 from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec.training_spec import dump_spec, parse_spec
@@ -110,7 +110,7 @@ class Preparation:
             job = JobRepository(session, now).load(job_pk)
             document, resources = job.spec, parse_spec(job.spec).resources
             if find_place(session, self.services.settings, resources, now).accelerator is None:
-                return Settled(waiting=UNKNOWN_ACCELERATOR)
+                return Settled(waiting=MSG_UNKNOWN_ACCELERATOR)
         if job.attempts or self.services.settings.known_accelerator is not None:
             return Settled()
         try:
@@ -167,7 +167,7 @@ class Preparation:
             document,
             folder=folder,
             python=self.services.settings.python,
-            allowed_environment=allowed(os.environ),
+            inherited=inherited_environment(os.environ),
             search_path=self.search_path,
         )
         return replace(plan, script=self.batch_script(document, plan)) if self.batch_script else plan
@@ -181,7 +181,8 @@ class Preparation:
         return launch_document(
             parse_spec(job.spec),
             self.services.settings,
-            place,
+            accelerator=place.accelerator,
+            partition_limit_minutes=place.limit_minutes,
             slurm=self.slurm,
             job_id=job.id,
             attempt_id=attempt.id,

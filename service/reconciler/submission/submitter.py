@@ -28,12 +28,12 @@ from service.scheduler.base import (
     SUBMITTER_MARGIN_SECONDS,
     Accepted,
     Ambiguous,
-    Known,
     Postponed,
     Rejected,
     Scheduler,
     SchedulerUnavailableError,
     SubmitOutcome,
+    SubmittedJob,
 )
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.problems import Problem
@@ -208,7 +208,7 @@ class Submitter:
         claimant = read_claimant(folder)
         for double in found:
             if double not in (watched, claimant):
-                self.scheduler.cancel(Known(tag, double, folder.root))
+                self.scheduler.cancel(SubmittedJob(tag, double, folder.root))
                 self.services.failpoint("resolve.after-double")
 
     def _never_asked(self, job: Job, attempt: Attempt) -> None:

@@ -1,4 +1,4 @@
-"""The local queue's decisions, pure: who may start, who waits, and behind what."""
+"""Decisions of the local queue: which entries start, and why the others wait. Pure functions."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,11 +11,11 @@ from service.scheduler.local.queue import Entry
 def startable(entries: Sequence[Entry], slots: int) -> list[Entry]:
     """The waiting entries that start now: strictly in order, as long as their ranks fit into the free slots.
 
-    An entry that can never fit (the service came back with fewer slots) holds nobody up.
+    An entry that needs more slots than exist, because the service was restarted with fewer, does not block the others.
     """
-    free = slots - taken(entries)
+    free = slots - slots_in_use(entries)
     chosen = []
-    for entry in _queued(entries):
+    for entry in _waiting(entries):
         if entry.ranks > slots:
             continue
         if entry.ranks > free:
@@ -26,67 +26,69 @@ def startable(entries: Sequence[Entry], slots: int) -> list[Entry]:
 
 
 @dataclass(frozen=True)
-class Line:
-    """The queue, looked at once for the words of all that wait in it."""
+class QueueState:
+    """The state of the queue, computed once for the messages of all waiting entries."""
 
     slots: int
-    taken: int
+    slots_in_use: int
     running: Sequence[str]
-    queued: Sequence[str]
-    before: Mapping[str, int]
-    """How many wait before it, by tag."""
+    waiting: Sequence[str]
+    position: Mapping[str, int]
+    """How many waiting entries are ahead, by tag."""
 
     @classmethod
-    def of(cls, entries: Sequence[Entry], slots: int) -> "Line":
+    def of(cls, entries: Sequence[Entry], slots: int) -> "QueueState":
         running = [entry.tag for entry in entries if not entry.waiting]
-        queued = [entry.tag for entry in _queued(entries)]
-        return cls(slots, taken(entries), running, queued, {tag: place for place, tag in enumerate(queued)})
+        waiting = [entry.tag for entry in _waiting(entries)]
+        position = {tag: index for index, tag in enumerate(waiting)}
+        return cls(slots, slots_in_use(entries), running, waiting, position)
 
 
-def waiting(entry: Entry, line: Line) -> Observation:
-    """Why it waits, in plain words."""
-    if entry.ranks > line.slots:
-        has = f"the service has only {line.slots} now"
+def describe_waiting(entry: Entry, queue: QueueState) -> Observation:
+    """The observation of a waiting entry, with the reason in its message."""
+    if entry.ranks > queue.slots:
         return Observation(
-            "pending", f"needs {entry.ranks} local slots, and {has}: raise TRAINYARD_LOCAL_SLOTS or cancel"
+            "pending",
+            f"Cannot start: needs {entry.ranks} local slots, and the service has {queue.slots}. Raise "
+            "TRAINYARD_LOCAL_SLOTS or cancel the job.",
         )
     if entry.message:
-        return Observation("pending", f"{entry.message}; trying again")
-    message = f"waiting for {entry.ranks} of {line.slots} local slots, {line.taken} taken"
-    running, queued = len(line.running), line.before[entry.tag]
-    if not running + queued:
+        return Observation("pending", f"{entry.message}. The service retries.")
+    message = f"Waiting for {entry.ranks} of {queue.slots} local slots ({queue.slots_in_use} in use)."
+    running, waiting = len(queue.running), queue.position[entry.tag]
+    if not running + waiting:
         return Observation("pending", message)
-    first = line.running[0] if running else line.queued[0]
-    return Observation("pending", f"{message}; behind {_behind(first, running, queued)}", behind=(first,))
+    first = queue.running[0] if running else queue.waiting[0]
+    return Observation("pending", f"{message} Ahead: {_ahead(first, running, waiting)}.", blocked_by=(first,))
 
 
-def taken(entries: Sequence[Entry]) -> int:
-    """The slots that running entries hold."""
+def slots_in_use(entries: Sequence[Entry]) -> int:
+    """The slots of running entries."""
     return sum(entry.ranks for entry in entries if not entry.waiting)
 
 
 def free_gpus(entries: Sequence[Entry], gpus: Sequence[int]) -> list[int]:
-    """The GPUs that no running entry holds."""
-    held = {gpu for entry in entries for gpu in entry.gpus if not entry.waiting}
-    return [gpu for gpu in gpus if gpu not in held]
+    """The GPUs that no running entry uses."""
+    used = {gpu for entry in entries for gpu in entry.gpus if not entry.waiting}
+    return [gpu for gpu in gpus if gpu not in used]
 
 
 def visible_gpus(environ: Mapping[str, str], devices: Sequence[str]) -> tuple[int, ...]:
-    """The GPUs that the service may give away: those of CUDA_VISIBLE_DEVICES, else every `nvidia<n>` in /dev."""
+    """The GPUs that the service may use: those in CUDA_VISIBLE_DEVICES, otherwise every `nvidia<n>` in /dev."""
     listed = environ.get("CUDA_VISIBLE_DEVICES")
     if listed is not None:
         return tuple(int(part) for part in listed.split(",") if part.strip().isdecimal())
-    found = (re.fullmatch(r"nvidia(\d+)", name) for name in devices)
-    return tuple(sorted(int(match[1]) for match in found if match))
+    matches = (re.fullmatch(r"nvidia(\d+)", name) for name in devices)
+    return tuple(sorted(int(match[1]) for match in matches if match))
 
 
-def _queued(entries: Sequence[Entry]) -> list[Entry]:
+def _waiting(entries: Sequence[Entry]) -> list[Entry]:
     return sorted((entry for entry in entries if entry.waiting), key=lambda entry: entry.sequence)
 
 
-def _behind(first: str, running: int, queued: int) -> str:
-    """The first by name, and how many more."""
-    shown, queued = (f"{first} (running)", queued) if running else (f"{first} (queued)", queued - 1)
+def _ahead(first: str, running: int, waiting: int) -> str:
+    """The first entry ahead by its tag, and the number of further ones."""
+    shown, waiting = (f"{first} (running)", waiting) if running else (f"{first} (queued)", waiting - 1)
     more = [f"{running - 1} more running"] if running > 1 else []
-    more += [f"{queued} more in the queue"] if queued else []
-    return " and ".join([shown, ", ".join(more)] if more else [shown])
+    more += [f"{waiting} more queued"] if waiting else []
+    return ", ".join([shown, *more])

@@ -1,4 +1,7 @@
-"""What of an attempt runs here: identity by pid and start time, belonging by the marker in the environment."""
+"""The local processes of an attempt, identified by pid and start time, and by the attempt id in their environment.
+
+The value of `TRAINYARD_ATTEMPT` in a process's environment is called its env tag.
+"""
 
 import os
 import signal
@@ -6,56 +9,56 @@ from collections.abc import Collection, Iterable
 
 import psutil
 
-from service.scheduler.launch_plan import MARKER
+from trainyard.contract.spec.environment import ATTEMPT_VARIABLE
 
 CONTROLLER = "submitit.local._local"
-"""The module that submitit's controller runs; it is on its command line."""
+"""The module that submitit's controller process runs, as it appears on its command line."""
 
 
-def is_alive(pid: int, create_time: float | None, marker: str) -> bool:
-    """Whether this very process runs. A zombie does not, and a process that got the same pid later is another."""
+def is_alive(pid: int, create_time: float | None, env_tag: str) -> bool:
+    """Whether this very process runs; False for a zombie and for another process with a reused pid."""
     try:
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:
             _reap(pid)
             return False
-        # A step of the system clock shifts every create time; the marker is proof as well.
-        return process.create_time() == create_time or marker_of(process) == marker
+        # A step of the system clock shifts every start time, so the env tag identifies the process too.
+        return process.create_time() == create_time or env_tag_of(process) == env_tag
     except psutil.Error:
         return False
 
 
 def create_time(pid: int) -> float | None:
-    """When the process began; None if it is gone already."""
+    """When the process started, in seconds since the epoch; None if it has ended."""
     try:
         return psutil.Process(pid).create_time()
     except psutil.Error:
         return None
 
 
-def marker_of(process: psutil.Process) -> str | None:
-    """The attempt that a process belongs to."""
+def env_tag_of(process: psutil.Process) -> str | None:
+    """The env tag of a process; None if it has none or cannot be read."""
     try:
-        return process.environ().get(MARKER)
+        return process.environ().get(ATTEMPT_VARIABLE)
     except (psutil.Error, OSError):
         return None
 
 
-def marked(marker: str) -> list[psutil.Process]:
-    """Every live process of this user that belongs to the attempt."""
-    found = []
+def tagged_processes(env_tag: str) -> list[psutil.Process]:
+    """Every live process of this user with the env tag."""
+    tagged = []
     for process in psutil.process_iter():
         try:
             mine = process.uids().real == os.getuid() and process.status() != psutil.STATUS_ZOMBIE
         except psutil.Error:
             continue
-        if mine and marker_of(process) == marker:
-            found.append(process)
-    return found
+        if mine and env_tag_of(process) == env_tag:
+            tagged.append(process)
+    return tagged
 
 
 def controller_among(processes: Iterable[psutil.Process]) -> psutil.Process | None:
-    """submitit's controller, known by its command line."""
+    """submitit's controller, identified by its command line."""
     for process in processes:
         try:
             if CONTROLLER in process.cmdline():
@@ -66,18 +69,18 @@ def controller_among(processes: Iterable[psutil.Process]) -> psutil.Process | No
 
 
 def terminate(pid: int) -> None:
-    """Ask submitit's controller to end: it passes SIGTERM on to the one task, which is the worker's launcher."""
+    """Send SIGTERM to submitit's controller, which forwards it to its one task, the launcher."""
     _signal(pid, signal.SIGTERM)
 
 
-def kill_marked(marker: str) -> int:
-    """SIGKILL everything that belongs to the attempt; returns how many processes that were.
+def kill_tagged(env_tag: str) -> int:
+    """SIGKILL all processes of the attempt and their children; returns their number.
 
-    Stopped first, in rounds until no new one turns up, so that nothing can fork its way out; then killed.
+    They are stopped first, repeatedly until no new process appears, so that none can fork and escape.
     """
     stopped: dict[int, psutil.Process] = {}
     for _ in range(16):
-        fresh = [process for process in _with_children(marked(marker)) if process.pid not in stopped]
+        fresh = [process for process in _with_children(tagged_processes(env_tag)) if process.pid not in stopped]
         if not fresh:
             break
         for process in fresh:
@@ -89,14 +92,14 @@ def kill_marked(marker: str) -> int:
 
 
 def _with_children(processes: Collection[psutil.Process]) -> list[psutil.Process]:
-    """A child that cleaned its environment is still a child."""
-    found = {process.pid: process for process in processes}
+    """The processes and their descendants, which may have removed the env tag from their environment."""
+    by_pid = {process.pid: process for process in processes}
     for process in processes:
         try:
-            found.update({child.pid: child for child in process.children(recursive=True)})
+            by_pid.update({child.pid: child for child in process.children(recursive=True)})
         except psutil.Error:
             continue
-    return list(found.values())
+    return list(by_pid.values())
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
@@ -107,7 +110,7 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 
 def _reap(pid: int) -> None:
-    """Collect a dead process that was handed to this one (a service that is a container's first process)."""
+    """Reap a zombie that was reparented to this process (a service that is PID 1 of a container)."""
     try:
         os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:

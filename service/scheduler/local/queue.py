@@ -1,4 +1,4 @@
-"""The local scheduler's durable queue: a folder with one small file an entry, each appearing by rename."""
+"""The durable queue of the local scheduler: a folder with one file per entry, each written atomically."""
 
 import fcntl
 import os
@@ -11,40 +11,40 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from service.scheduler.base import SchedulerUnavailableError
-from trainyard.contract.layout import write_atomic
+from trainyard.contract.layout import AttemptLayout, write_atomic
 
-KEPT_FOR = timedelta(days=1)
-KEPT_AT_MOST = 1000
+RETENTION = timedelta(days=1)
+MAX_ENDED = 1000
 _LOCK_SECONDS = 45.0
-"""Longer than the longest start, which holds the lock."""
+"""Longer than the longest start of an entry, which holds the lock."""
 
 
 class Entry(BaseModel):
-    """One attempt in the queue. Its fields fill in this order, and each step is on disk before the next is taken."""
+    """One attempt in the queue. Its fields are filled in this order, and each step is on disk before the next."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     tag: str
-    marker: str
-    """The attempt's value of the marker variable."""
+    env_tag: str
+    """The value of `TRAINYARD_ATTEMPT` in its processes."""
     folder: Path
     python: str
     target: str
-    """`module:function`, called with the folder."""
+    """`module:function`; called with the folder."""
     ranks: int
     environment: dict[str, str]
     time_limit_minutes: int | None = None
-    """For people; the worker itself keeps it."""
+    """For display; the worker enforces it."""
     sequence: int
     submitted_at: datetime
     begun_at: datetime | None = None
-    """A start was begun; until `pid` is known it may or may not have happened."""
+    """When a start began; until `pid` is recorded, it may or may not have happened."""
     starts: int = 0
     gpus: tuple[int, ...] = ()
     pid: int | None = None
-    """Of submitit's controller."""
+    """The pid of submitit's controller."""
     create_time: float | None = None
-    """Of that process: a pid alone is soon another's."""
+    """The start time of that process, since pids are reused."""
     cancel_requested_at: datetime | None = None
     ended_at: datetime | None = None
     message: str = ""
@@ -54,12 +54,12 @@ class Entry(BaseModel):
         return self.begun_at is None
 
     @property
-    def submitit_folder(self) -> Path:
-        return self.folder / "submitit"
+    def submitit(self) -> Path:
+        return AttemptLayout(self.folder).submitit
 
 
 class Queue:
-    """Storage only. Every method but `locked` needs the lock."""
+    """The storage. Every method except `locked` requires the lock."""
 
     def __init__(self, root: Path) -> None:
         self._live = root / "queue"
@@ -70,12 +70,12 @@ class Queue:
 
     @contextmanager
     def locked(self) -> Iterator[int]:
-        """Be the only one, over threads and processes, to decide.
+        """Hold the queue's lock, exclusive among threads and processes.
 
-        Yields the lock's descriptor: a child that inherits it keeps the lock when this process dies.
+        Yields the lock's file descriptor: a child that inherits it holds the lock after this process has died.
 
         Raises:
-            SchedulerUnavailableError: another process does not let go.
+            SchedulerUnavailableError: another process held the lock for 45 seconds.
         """
         handle = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -88,12 +88,12 @@ class Queue:
         return self._live / f"{tag}.json"
 
     def entries(self) -> list[Entry]:
-        """All that wait or run, first submitted first."""
-        found = [_read(path) for path in self._live.glob("*.json")]
-        return sorted(found, key=lambda entry: entry.sequence)
+        """All waiting and running entries, in the order of submission."""
+        entries = [_read(path) for path in self._live.glob("*.json")]
+        return sorted(entries, key=lambda entry: entry.sequence)
 
     def get(self, tag: str) -> Entry | None:
-        """The entry of a tag, ended ones included until they are pruned."""
+        """The entry with this tag; ended entries are included until they are pruned."""
         for path in (self.file(tag), self._ended / f"{tag}.json"):
             if path.exists():
                 return _read(path)
@@ -108,7 +108,7 @@ class Queue:
         return entry
 
     def end(self, entry: Entry, now: datetime, message: str = "") -> None:
-        """Nothing of it runs any more. A crash half-way leaves it in the queue, to be ended again."""
+        """Move an entry whose processes have ended; after a crash in between, it is still queued and moved again."""
         ended = entry.model_copy(update={"ended_at": now, "message": message})
         path = self._ended / f"{entry.tag}.json"
         write_atomic(path, ended.model_dump_json(indent=1), mode=0o600)
@@ -118,9 +118,9 @@ class Queue:
 
     def _prune(self, now: datetime) -> None:
         aged = sorted(((path.stat().st_mtime, path) for path in self._ended.glob("*.json")), reverse=True)
-        oldest = (now - KEPT_FOR).timestamp()
-        for place, (modified, path) in enumerate(aged):
-            if place >= KEPT_AT_MOST or modified < oldest:
+        oldest = (now - RETENTION).timestamp()
+        for index, (modified, path) in enumerate(aged):
+            if index >= MAX_ENDED or modified < oldest:
                 path.unlink(missing_ok=True)
 
 
@@ -131,7 +131,7 @@ def _acquire(handle: int) -> None:
             return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > deadline:
-                raise SchedulerUnavailableError("another process holds the local queue") from None
+                raise SchedulerUnavailableError("another process holds the lock of the local queue") from None
             time.sleep(0.01)
 
 
@@ -139,5 +139,5 @@ def _read(path: Path) -> Entry:
     try:
         return Entry.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        # What it stands for may be running: without it nothing can be said of slots or order.
-        raise SchedulerUnavailableError(f"{path} is not an entry of the local queue: {error}") from None
+        # Its attempt may be running, so slots and order cannot be known without it.
+        raise SchedulerUnavailableError(f"{path} is not a valid entry of the local queue: {error}") from None

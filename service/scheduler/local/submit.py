@@ -1,7 +1,7 @@
-"""The submitter: a short-lived child in a session of its own that hands one queue entry to submitit's local executor.
+"""The submitter: a short-lived child process that starts one queue entry with submitit's local executor.
 
-A process of its own, because submitit copies its caller's whole environment into the job and starts the job in its
-caller's session, where a Ctrl-C would reach it. It prints `{"pid": <submitit's controller>}`.
+It is a separate process in its own session because submitit copies its caller's environment into the job and starts
+the job in its caller's session, where a Ctrl-C would reach it. It prints `{"pid": <submitit's controller>}`.
 """
 
 import json
@@ -16,11 +16,11 @@ import submitit
 
 LIMIT_SECONDS = 30
 _NEVER_MINUTES = 10 * 365 * 24 * 60
-"""submitit's own time limit (2 minutes unless told) must not bite: the worker keeps the job's."""
+"""Disables submitit's own time limit (2 minutes by default); the worker enforces the job's."""
 
 
-class ByName:
-    """A function that is looked up where it is called, so that the submitter need not import the worker."""
+class ImportedCallable:
+    """A function that is imported where it is called, so that the submitter need not import the worker."""
 
     def __init__(self, target: str) -> None:
         self._target = target
@@ -33,12 +33,12 @@ class ByName:
 
 
 def main(entry_file: Path) -> None:
-    """Start the job of one entry."""
-    # The queue's lock is inherited and held until this process ends: it must end, whatever happens.
+    """Start the entry stored in the file."""
+    # This process inherits the queue's lock and holds it until it ends, so it must end in any case.
     signal.alarm(LIMIT_SECONDS)
     entry = json.loads(entry_file.read_text())
-    # The job must not hold the pipe to the service: stdout is kept for the answer and closed for all others.
-    with os.fdopen(os.dup(1), "w") as answer:
+    # The job must not inherit the pipe to the service: stdout is reserved for the result.
+    with os.fdopen(os.dup(1), "w") as result:
         os.dup2(2, 1)
         folder = Path(entry["folder"])
         executor = submitit.LocalExecutor(folder / "submitit")
@@ -48,8 +48,8 @@ def main(entry_file: Path) -> None:
             visible_gpus=entry["gpus"],
             stderr_to_stdout=True,
         )
-        job = executor.submit(ByName(entry["target"]), str(folder))
-        json.dump({"pid": int(job.job_id)}, answer)
+        job = executor.submit(ImportedCallable(entry["target"]), str(folder))
+        json.dump({"pid": int(job.job_id)}, result)
 
 
 if __name__ == "__main__":

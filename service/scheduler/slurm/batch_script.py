@@ -1,7 +1,7 @@
-"""From an attempt's document to the batch script that sbatch gets: pure, and submitit's own text.
+"""From a launch document to the batch script, whose text is made by submitit. Pure functions.
 
-No text of a person enters it: only numbers, names that an allow-list has passed, and paths that the service made.
-submitit's quoting is for a shell, and sbatch reads its options otherwise.
+The script contains no free text of users: only numbers, names that match an allow-list, and paths made by the service.
+submitit quotes for a shell, but sbatch parses its options differently.
 """
 
 import re
@@ -13,7 +13,7 @@ from submitit.slurm.slurm import _make_sbatch_string
 
 from service.core.setting_parsers import parse_sbatch_options
 from service.scheduler.base import LaunchPlan
-from service.scheduler.slurm.files import call_file, submitit_folder
+from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.spec.sections import Resources
 from trainyard.contract.wire.launch import LaunchDocument
 
@@ -22,30 +22,30 @@ _PATH = re.compile(r"/[A-Za-z0-9_./+@=,-]*")
 
 
 def is_plain_path(path: Path) -> bool:
-    """Whether a path can stand in a batch script as it is."""
+    """Whether a path can appear in a batch script without quoting."""
     return _PATH.fullmatch(str(path)) is not None
 
 
 def batch_script(document: LaunchDocument, plan: LaunchPlan, *, extra: str = "") -> str:
-    """The batch script of one attempt, to the letter as it is submitted.
+    """The batch script of one attempt, exactly as it is submitted.
 
     Args:
-        extra: the administrator's own options.
+        extra: The administrator's sbatch options.
 
     Raises:
-        ValueError: something in it is not what acceptance must have let through.
+        ValueError: a value may not appear in a batch script.
     """
     for path in (plan.folder, Path(plan.python)):
         if not is_plain_path(path):
-            raise ValueError(f"{path} cannot stand in a batch script: letters, digits and _./+@=,- only")
-    folder = submitit_folder(plan.folder)
+            raise ValueError(f"{path} may not appear in a batch script: only letters, digits and _./+@=,- are allowed")
+    folder = AttemptLayout(plan.folder).submitit
     command = f"{plan.python} -u -m submitit.core._submit {folder}"
     text: str = _make_sbatch_string(command=command, folder=folder, **_options(document, plan, extra))
     return text
 
 
 def _options(document: LaunchDocument, plan: LaunchPlan, extra: str) -> dict[str, Any]:
-    """Of submitit's SlurmExecutor, by its own names."""
+    """The options of submitit's SlurmExecutor, by its names."""
     resources, ranks = document.spec.resources, document.ranks_per_node
     options: dict[str, Any] = {
         "job_name": plan.tag,
@@ -62,26 +62,26 @@ def _options(document: LaunchDocument, plan: LaunchPlan, extra: str) -> dict[str
         "exclude": _excluded(resources, document.excluded_nodes),
         "wckey": None,
         "setup": _setup(plan.folder),
-        # A rank's death must not leave its peers waiting. `--export` because srun would take sbatch's for its own.
+        # One rank's exit must end its peers. `--export`, since srun would otherwise use sbatch's value.
         "srun_args": ["--kill-on-bad-exit=1", "--export=ALL"],
-        # ALL of a submitter that holds the plan's environment and nothing else. A list of names, NONE and NIL make
-        # Slurm load the account's login environment on the node beside it.
+        # The submitter's environment is exactly the plan's. With a list of names, NONE or NIL, Slurm would also load
+        # the account's login environment on the node.
         "additional_parameters": {
             **parse_sbatch_options(extra),
             "export": "ALL",
             "no-requeue": True,
-            "signal": _warning(document),
+            "signal": _signal_option(document),
         },
     }
     _check(options)
     return options
 
 
-def _warning(document: LaunchDocument) -> str:
-    """Slurm's warning before the time limit, which it sends up to a minute early, and to the ranks themselves.
+def _signal_option(document: LaunchDocument) -> str:
+    """The signal that Slurm sends before the time limit, up to a minute early and directly to the ranks.
 
-    A limit that the worker knows it keeps by its own finer clock: the warning must come after that, or not at all
-    (SIGCONT does nothing).
+    A limit that the worker knows is enforced by its own, finer clock, so the signal must come later than that, or be
+    harmless (SIGCONT).
     """
     lead = int(document.lead)
     if document.limit_minutes is None:
@@ -99,10 +99,10 @@ def _excluded(resources: Resources, failed: Sequence[str]) -> str | None:
 
 
 def _setup(folder: Path) -> list[str]:
-    """submitit names the pickled call by the job's id after sbatch has answered, which a crash may prevent."""
-    named = f"{submitit_folder(folder)}/${{SLURM_JOB_ID}}_submitted.pkl"
+    """Link the pickled call to the name that submitit gives it after sbatch has returned, which a crash may prevent."""
+    named = f"{AttemptLayout(folder).submitit}/${{SLURM_JOB_ID}}_submitted.pkl"
     return [
-        f'[ -e "{named}" ] || ln -s {call_file(folder)} "{named}" 2>/dev/null || true',
+        f'[ -e "{named}" ] || ln -s {AttemptLayout(folder).pickled_call} "{named}" 2>/dev/null || true',
         'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"',
     ]
 
@@ -110,4 +110,4 @@ def _setup(folder: Path) -> list[str]:
 def _check(options: Mapping[str, Any]) -> None:
     for name, value in options.items():
         if isinstance(value, str) and not _NAME.fullmatch(value):
-            raise ValueError(f"{name}: {value!r} may not stand in a batch script")
+            raise ValueError(f"{name}: {value!r} may not appear in a batch script")

@@ -1,76 +1,105 @@
-"""Slurm's reasons for a job's waiting, in plain words with what to do about it. Pure."""
+"""Slurm's reasons why a job waits, each with its cause and remedy in plain words. Pure functions."""
 
-_ANEW = "cancel it and submit it anew"
-_PLAIN: dict[str, str] = {
-    "None": "Slurm has given no reason yet; it plans in rounds",
-    "SchedDefer": "Slurm has not looked at it yet; it plans in rounds",
-    "Resources": "next in line; waits until enough nodes are free",
-    "Priority": "jobs of higher priority come first",
-    "Dependency": "waits for another job that it was made to depend on",
-    "DependencyNeverSatisfied": f"waits for a job that can no longer end as required; {_ANEW}",
-    "JobHeldUser": "held by this service's account; `scontrol release` lets it go",
-    "JobHeldAdmin": "held by an administrator, who alone can release it",
-    "JobHoldMaxRequeue": "held after too many restarts by Slurm; ask an administrator",
-    "BeginTime": "its begin time is still to come; after a restart Slurm waits about two minutes by itself",
-    "DeadLine": f"can no longer end before its deadline; {_ANEW}",
-    "Reservation": "waits for its reservation to begin",
-    "ReservationDeleted": f"its reservation was deleted; {_ANEW}",
-    "Licenses": "waits for a licence that other jobs use",
-    "PartitionTimeLimit": "asks for more time than the partition allows; lower resources.time_limit_minutes",
-    "PartitionNodeLimit": "asks for more nodes than the partition allows or has up; lower gpus, raise "
-    "resources.gpus_per_node or take another partition",
-    "PartitionConfig": "asks for more than the partition can ever give (nodes, cores, memory or time)",
-    "PartitionDown": "the partition is closed; ask an administrator or take another one",
-    "PartitionInactive": "the partition takes no jobs; ask an administrator or take another one",
-    "BadConstraints": "no node can ever satisfy what it asks for; change resources (constraint, gpu_type, memory)",
-    "ReqNodeNotAvail": "a node that it needs is down or reserved; `sinfo -R` and `scontrol show reservation` say why",
-    "NodeDown": "a node that it needs is down; `sinfo -R` says why",
-    "NodesUnavailable": "the nodes that it needs are down, drained or kept for jobs of higher priority; "
-    "`sinfo -R` says which",
-    "TimeLimit": "used up its time limit",
-    "AccountNotAllowed": "the account may not use this partition; change resources.account or resources.partition",
-    "AccountingPolicy": "a limit of the account is reached; it starts when others of its jobs end, or ask for more",
-    "QOSNotAllowed": "the qos may not be used here; change resources.qos or resources.partition",
-    "InvalidAccount": "the account is not valid; change resources.account",
-    "InvalidQOS": "the qos is not valid; change resources.qos",
-    "QOSTimeLimit": "asks for more time than its qos allows; lower resources.time_limit_minutes or change "
-    "resources.qos",
-    "QOSUsageThreshold": "its qos asks for a larger share than the account has left; wait, or change resources.qos",
-    "QOSJobLimit": "the qos runs as many jobs at once as it may; it starts when one of them ends",
-    "JobArrayTaskLimit": "the limit of jobs that run at once is reached",
-    "MaxMemPerLimit": "asks for more memory than one job may have; lower resources.memory_gb_per_gpu",
-    "InactiveLimit": "its session was idle for too long",
-    "Cleaning": "its former run is still being cleaned up",
-    "Prolog": "its nodes are being prepared",
-    "BurstBufferResources": "waits for burst-buffer space",
-    "BurstBufferStageIn": "its data are being copied to the burst buffer",
-    "BurstBufferOperation": f"a burst-buffer operation failed; ask an administrator, or {_ANEW}",
-    "FrontEndDown": "no front-end node is available",
-    "FedJobLock": "the clusters of the federation settle which one runs it",
-    "JobLaunchFailure": "could not be started, perhaps for a broken file system; ask an administrator",
-    "NonZeroExitCode": "ended with an error and is kept by Slurm",
-    "RaisedSignal": "was ended by a signal and is kept by Slurm",
-    "OutOfMemory": "ran out of memory; ask for more (resources.memory_gb_per_gpu)",
-    "SystemFailure": "Slurm failed; ask an administrator",
+_RESUBMIT = "Cancel the job and submit it again."
+_ADMINISTRATOR = "Ask an administrator of the cluster."
+_LATER = "The job starts when other jobs end."
+_LATER_OR_LESS = "The job starts when other jobs end, or with smaller requests."
+_REDUCE = "It cannot start as it is: reduce the requested resources."
+
+_REASONS: dict[str, tuple[str, str]] = {
+    "None": ("Slurm has not reported a reason yet", ""),
+    "SchedDefer": ("Slurm has not scheduled it yet", ""),
+    "Resources": ("next to start when enough nodes are free", ""),
+    "Priority": ("jobs with higher priority start first", ""),
+    "Dependency": ("depends on another job", ""),
+    "DependencyNeverSatisfied": ("depends on a job that can no longer end as required", _RESUBMIT),
+    "JobHeldUser": ("held by this service's Slurm account", "`scontrol release` releases it."),
+    "JobHeldAdmin": ("held by an administrator", "Only an administrator can release it."),
+    "JobHoldMaxRequeue": ("held after too many requeues", _ADMINISTRATOR),
+    "BeginTime": ("its begin time is in the future; after a requeue Slurm waits about two minutes", ""),
+    "DeadLine": ("cannot end before its deadline", _RESUBMIT),
+    "Reservation": ("its reservation has not started", ""),
+    "ReservationDeleted": ("its reservation was deleted", _RESUBMIT),
+    "Licenses": ("a license is in use by other jobs", ""),
+    "PartitionTimeLimit": (
+        "the time limit exceeds the limit of the partition",
+        "Lower resources.time_limit_minutes.",
+    ),
+    "PartitionNodeLimit": (
+        "the partition does not allow or does not have this many nodes",
+        "Lower gpus, raise resources.gpus_per_node or use another partition.",
+    ),
+    "PartitionConfig": (
+        "the request exceeds what the partition can provide (nodes, cores, memory or time)",
+        "Reduce the requested resources or use another partition.",
+    ),
+    "PartitionDown": ("the partition is down", "Ask an administrator or use another partition."),
+    "PartitionInactive": ("the partition does not start jobs", "Ask an administrator or use another partition."),
+    "BadConstraints": (
+        "no node can satisfy the constraints",
+        "Change resources (constraint, gpu_type, memory).",
+    ),
+    "ReqNodeNotAvail": (
+        "a required node is down or reserved",
+        "`sinfo -R` and `scontrol show reservation` show why.",
+    ),
+    "NodeDown": ("a required node is down", "`sinfo -R` shows why."),
+    "NodesUnavailable": (
+        "the required nodes are down, drained or reserved for jobs with higher priority",
+        "`sinfo -R` lists them.",
+    ),
+    "TimeLimit": ("its time limit is used up", ""),
+    "AccountNotAllowed": (
+        "the account may not use this partition",
+        "Change resources.account or resources.partition.",
+    ),
+    "AccountingPolicy": ("a limit of the account is reached", _LATER_OR_LESS),
+    "QOSNotAllowed": ("the QOS may not be used here", "Change resources.qos or resources.partition."),
+    "InvalidAccount": ("the account is not valid", "Change resources.account."),
+    "InvalidQOS": ("the QOS is not valid", "Change resources.qos."),
+    "QOSTimeLimit": (
+        "the time limit exceeds the limit of the QOS",
+        "Lower resources.time_limit_minutes or change resources.qos.",
+    ),
+    "QOSUsageThreshold": (
+        "the QOS requires a larger remaining share than the account has",
+        "Wait, or change resources.qos.",
+    ),
+    "QOSJobLimit": ("the QOS runs its maximum number of jobs", _LATER),
+    "JobArrayTaskLimit": ("the limit of jobs that run at once is reached", _LATER),
+    "MaxMemPerLimit": ("the request exceeds the memory limit per job", "Lower resources.memory_gb_per_gpu."),
+    "InactiveLimit": ("its session was inactive for too long", ""),
+    "Cleaning": ("Slurm is cleaning up its previous run", ""),
+    "Prolog": ("its nodes are being prepared", ""),
+    "BurstBufferResources": ("not enough burst-buffer space", ""),
+    "BurstBufferStageIn": ("its data is being copied to the burst buffer", ""),
+    "BurstBufferOperation": ("a burst-buffer operation failed", f"{_ADMINISTRATOR} Or: {_RESUBMIT}"),
+    "FrontEndDown": ("no front-end node is available", ""),
+    "FedJobLock": ("the clusters of the federation are choosing one to run it", ""),
+    "JobLaunchFailure": ("the start failed, possibly because of a file system error", _ADMINISTRATOR),
+    "NonZeroExitCode": ("ended with an error and is held by Slurm", ""),
+    "RaisedSignal": ("ended by a signal and is held by Slurm", ""),
+    "OutOfMemory": ("out of memory", "Raise resources.memory_gb_per_gpu."),
+    "SystemFailure": ("Slurm failed", _ADMINISTRATOR),
 }
-_FAMILIES = (
-    ("QOSMin", "asks for less than its qos demands; ask for more or change resources.qos"),
-    ("QOS", "a limit of its qos is reached; it starts when other jobs of that qos end, or take another qos"),
-    ("MaxJobsPer", "a limit of the account or user is reached; it starts when others of its jobs end"),
-    ("Assoc", "a limit of the account or user is reached; it starts when others of its jobs end, or ask for more"),
-    ("Reservation", "its reservation cannot be used as it stands; change it or submit without it"),
-    ("BurstBuffer", "waits for its burst buffer"),
+_PREFIXES = (
+    ("QOSMin", ("the request is below the minimum of the QOS", "Request more or change resources.qos.")),
+    ("QOS", ("a limit of the QOS is reached", f"{_LATER} Or: change resources.qos.")),
+    ("MaxJobsPer", ("a limit of the account or user is reached", _LATER)),
+    ("Assoc", ("a limit of the account or user is reached", _LATER_OR_LESS)),
+    ("Reservation", ("its reservation cannot be used", "Change the reservation or submit without it.")),
+    ("BurstBuffer", ("waiting for its burst buffer", "")),
 )
-_PER_JOB = (
-    ("QOS", "asks for more than its qos allows one job; as it stands it never starts: lower what it asks for"),
-    ("Assoc", "asks for more than the account allows one job; as it stands it never starts: lower what it asks for"),
+_PER_JOB_PREFIXES = (
+    ("QOS", ("the request exceeds what the QOS allows for one job", _REDUCE)),
+    ("Assoc", ("the request exceeds what the account allows for one job", _REDUCE)),
 )
 _SENTENCES = (("Nodes required for job are DOWN", "NodesUnavailable"),)
-"""Reasons that Slurm gives as a sentence, and the name under which we explain them."""
+"""Reasons that Slurm prints as a sentence, and their key in `_REASONS`."""
 
 
 def reason_name(reason: str) -> str:
-    """Slurm's word for it, without what follows (`ReqNodeNotAvail, UnavailableNodes:node1`)."""
+    """Slurm's name of the reason, without details (`ReqNodeNotAvail, UnavailableNodes:node1`)."""
     for start, name in _SENTENCES:
         if reason.lstrip("(").startswith(start):
             return name
@@ -78,15 +107,10 @@ def reason_name(reason: str) -> str:
 
 
 def explain(reason: str) -> str:
-    """The reason in our words, with Slurm's own, which people search for; an unknown one is kept as it is."""
+    """The cause, followed by Slurm's own words in parentheses (for searching), and the remedy if there is one."""
     name = reason_name(reason)
-    told = reason.strip("() ") or "None"
-    plain = _PLAIN.get(name)
-    if plain is None:
-        families = _PER_JOB if _is_per_job(name) else _FAMILIES
-        plain = next((words for prefix, words in families if name.startswith(prefix)), "Slurm gives this reason")
-    return f"{plain} ({told})"
-
-
-def _is_per_job(name: str) -> bool:
-    return name.endswith(("PerJob", "PerJobLimit", "PerNode", "WallDurationPerJobLimit"))
+    per_job = name.endswith(("PerJob", "PerJobLimit", "PerNode", "WallDurationPerJobLimit"))
+    prefixes = _PER_JOB_PREFIXES if per_job else _PREFIXES
+    by_prefix = next((entry for prefix, entry in prefixes if name.startswith(prefix)), ("Slurm's reason", ""))
+    cause, remedy = _REASONS.get(name, by_prefix)
+    return f"{cause} ({reason.strip('() ') or 'None'}). {remedy}".rstrip()

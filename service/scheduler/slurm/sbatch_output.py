@@ -1,4 +1,4 @@
-"""What sbatch's answer means: accepted, clearly refused, or neither. Pure."""
+"""Parsing the output of sbatch: accepted, refused, or unclear. Pure functions."""
 
 import re
 from datetime import UTC, datetime
@@ -8,28 +8,28 @@ from service.scheduler.base import Accepted, Ambiguous, Forecast, Postponed, Rej
 _ID = re.compile(r"\bjob (\d+)\b")
 _START = re.compile(r"\bto start at (\S+) using \d+ processors on (?:nodes )?(\S+)(?: in partition (\S+))?")
 _SUBMIT_LIMIT = re.compile(r"\b(?:Assoc|QOS)(?:Max|Grp)SubmitJobs?\w*Limit\b")
-"""The limits of how many jobs may be queued at once; the line after it says the same of a time limit, which lasts."""
-_ACCOUNT = "change resources.account, or resources.partition to one that it may use"
-_PARTITION = "change resources.partition; `trainyard cluster` shows what there is"
-_TIME = "lower resources.time_limit_minutes; `trainyard cluster` shows the partitions' limits"
-_MEMORY = "lower resources.memory_gb_per_gpu"
-_NODES = "no node or not enough nodes can ever give that: change gpus, gpus_per_node, gpu_type or memory in resources"
+"""Limits of the number of queued jobs. sbatch prints the same second line for other, lasting limits."""
+_ACCOUNT = "Change resources.account, or use a partition that the account may use."
+_PARTITION = "Change resources.partition; `trainyard cluster` lists the partitions."
+_TIME = "Lower resources.time_limit_minutes; `trainyard cluster` shows the limits of partitions."
+_MEMORY = "Lower resources.memory_gb_per_gpu."
+_NODES = "Not enough nodes can satisfy this request: change gpus, gpus_per_node, gpu_type or memory in resources."
 _NO_NODES = "requested node configuration is not available"
 _WOULD_WAIT = (
-    "where nodes are down or drained, which `trainyard cluster` shows, a job would wait for them; else change gpus, "
-    "gpus_per_node, gpu_type or memory in resources"
+    "If nodes are down or drained (`trainyard cluster`), a job waits for them; otherwise change gpus, gpus_per_node, "
+    "gpu_type or memory in resources."
 )
-"""Submitted, it waits for nodes that are down; `sbatch --test-only` takes them for nodes that there are not."""
-_QOS = "change resources.qos; `trainyard cluster` shows what the accounts may use"
-_CONSTRAINT = "change resources.constraint; `sinfo -o %f` shows the features of nodes"
-_EXCLUDE = "change resources.exclude; `sinfo -N` shows the names of nodes"
-_ASK = "ask an administrator of the cluster"
+"""A submitted job waits for nodes that are down; `sbatch --test-only` treats them as if they did not exist."""
+_QOS = "Change resources.qos; `trainyard cluster` shows what the accounts may use."
+_CONSTRAINT = "Change resources.constraint; `sinfo -o %f` lists the features of nodes."
+_EXCLUDE = "Change resources.exclude; `sinfo -N` lists the nodes."
+_ADMINISTRATOR = "Ask an administrator of the cluster."
 _REFUSALS = {
     "invalid account or account/partition combination": _ACCOUNT,
     "invalid partition name specified": _PARTITION,
     "invalid qos specification": _QOS,
     "invalid feature specification": _CONSTRAINT,
-    "invalid generic resource (gres) specification": "change resources.gpu_type",
+    "invalid generic resource (gres) specification": "Change resources.gpu_type.",
     "invalid node name specified": _EXCLUDE,
     "invalid exclude node list": _EXCLUDE,
     "invalid job constraint": _CONSTRAINT,
@@ -38,8 +38,8 @@ _REFUSALS = {
     "qos not permitted to use this partition": _QOS,
     "requested partition is not available": _PARTITION,
     "invalid --time specification": _TIME,
-    "time limit specification required": "set resources.time_limit_minutes",
-    "invalid wckey specification": _ASK,
+    "time limit specification required": "Set resources.time_limit_minutes.",
+    "invalid wckey specification": _ADMINISTRATOR,
     "invalid time specification": _TIME,
     _NO_NODES: _NODES,
     "requested time limit is invalid": _TIME,
@@ -47,66 +47,69 @@ _REFUSALS = {
     "memory required by task is not available": _MEMORY,
     "memory specification can not be satisfied": _MEMORY,
     "node count specification invalid": _NODES,
-    "more processors requested than permitted": "lower resources.cpus_per_gpu or gpus",
-    "job violates accounting/qos policy": "lower what it asks for, or change resources.account or resources.qos",
-    "job submission denied by a plugin": _ASK,
+    "more processors requested than permitted": "Lower resources.cpus_per_gpu or gpus.",
+    "job violates accounting/qos policy": "Reduce the request, or change resources.account or resources.qos.",
+    "job submission denied by a plugin": _ADMINISTRATOR,
     "user's group not permitted to use this partition": _PARTITION,
     "group not permitted to use this partition": _PARTITION,
-    "access/permission denied": _ASK,
-    "unable to open file": _ASK,
+    "access/permission denied": _ADMINISTRATOR,
+    "unable to open file": _ADMINISTRATOR,
 }
-"""sbatch's words, in lower case, after which nothing can have been queued, and what to do about each."""
+"""Errors of sbatch, in lower case, after which nothing can have been queued, with the remedy for each."""
 
 
-def read_answer(returncode: int, stdout: str, stderr: str) -> SubmitOutcome:
-    """An id counts even beside an error: the controller had it."""
-    if found := _ID.search(stdout):
-        return Accepted(found[1])
-    if (full := _full(returncode, stderr)) is not None:
-        return Postponed(full)
+def parse_sbatch_output(returncode: int, stdout: str, stderr: str) -> SubmitOutcome:
+    """The outcome of a submission. A printed job id counts even if sbatch failed: the controller has the job."""
+    if match := _ID.search(stdout):
+        return Accepted(match[1])
+    if (limit := _submit_limit(returncode, stderr)) is not None:
+        return Postponed(limit)
     if (refusal := _refusal(returncode, stderr)) is not None:
         return Rejected(*refusal)
     return Ambiguous(_unclear(returncode, stderr))
 
 
-def read_forecast(returncode: int, stderr: str) -> Forecast:
-    """What `sbatch --test-only` says."""
-    if returncode == 0 and (found := _START.search(stderr)):
-        time, nodes, partition = found.groups()
-        where = f" on {nodes}" + (f", partition {partition}" if partition else "")
+def parse_forecast(returncode: int, stderr: str) -> Forecast:
+    """The forecast in the output of `sbatch --test-only`."""
+    if returncode == 0 and (match := _START.search(stderr)):
+        time, nodes, partition = match.groups()
+        where = f"on {nodes}" + (f" in partition {partition}" if partition else "")
         try:
             start = datetime.fromisoformat(time).replace(tzinfo=UTC)
         except ValueError:
-            return Forecast(True, f"Slurm would accept it{where}; it does not say when it would start")
-        return Forecast(True, f"Slurm would accept it, and start it{where} at {start:%Y-%m-%d %H:%M:%S}Z", start)
-    if (full := _full(returncode, stderr)) is not None:
-        return Forecast(None, full)
+            return Forecast(True, f"Slurm would accept the job and start it {where}. It estimates no start time.")
+        message = f"Slurm would accept the job and estimates a start at {start:%Y-%m-%d %H:%M:%S} UTC {where}."
+        return Forecast(True, message, start)
+    if (limit := _submit_limit(returncode, stderr)) is not None:
+        return Forecast(None, limit)
     if returncode != 0 and _NO_NODES in stderr.lower():
-        return Forecast(None, f"Slurm finds no nodes for it among those that are up: {_words(stderr)} ({_WOULD_WAIT})")
+        return Forecast(
+            None, f"Slurm finds no suitable nodes among those that are up: {_errors(stderr)}. {_WOULD_WAIT}"
+        )
     if (refusal := _refusal(returncode, stderr)) is not None:
         return Forecast(False, refusal[0])
     return Forecast(None, _unclear(returncode, stderr))
 
 
-def _full(returncode: int, stderr: str) -> str | None:
-    """That no more jobs may be queued for now; or None."""
+def _submit_limit(returncode: int, stderr: str) -> str | None:
+    """The message if the limit of queued jobs is reached, otherwise None."""
     limit = _SUBMIT_LIMIT.search(stderr)
     if returncode == 0 or limit is None:
         return None
-    return f"Slurm takes no more jobs of its account or qos until others have ended ({limit[0]})"
+    return f"The limit of queued jobs of the Slurm account or QOS is reached ({limit[0]})."
 
 
 def _refusal(returncode: int, stderr: str) -> tuple[str, str] | None:
-    """A clear no with the way out, and the way out alone; or None."""
-    way_out = next((hint for refusal, hint in _REFUSALS.items() if refusal in stderr.lower()), None)
-    if returncode == 0 or way_out is None:
+    """The message and the remedy if sbatch refused the job, otherwise None."""
+    remedy = next((hint for refusal, hint in _REFUSALS.items() if refusal in stderr.lower()), None)
+    if returncode == 0 or remedy is None:
         return None
-    return f"Slurm refuses it: {_words(stderr)} ({way_out})", way_out[0].upper() + way_out[1:] + "."
+    return f"Slurm refused the job: {_errors(stderr)}. {remedy}", remedy
 
 
 def _unclear(returncode: int, stderr: str) -> str:
-    return f"sbatch ended with {returncode}: {_words(stderr) or 'no word'}"
+    return f"sbatch exited with {returncode}: {_errors(stderr) or 'no output'}"
 
 
-def _words(stderr: str) -> str:
+def _errors(stderr: str) -> str:
     return "; ".join(line.removeprefix("sbatch: ").removeprefix("error: ") for line in stderr.splitlines() if line)

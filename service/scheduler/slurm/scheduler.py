@@ -1,4 +1,4 @@
-"""The scheduler port on Slurm: submission by submitit in a child process, observation by one squeue and one sacct."""
+"""The Slurm scheduler: submission through submitit in a child process, observation with one squeue and one sacct."""
 
 import json
 import os
@@ -23,49 +23,48 @@ from service.scheduler.base import (
     Accepted,
     Ambiguous,
     Forecast,
-    Known,
     LaunchPlan,
     Observation,
     SchedulerUnavailableError,
     SubmitOutcome,
+    SubmittedJob,
 )
-from service.scheduler.slurm.accounts import SlurmAccounts
-from service.scheduler.slurm.commands import CommandCounter, Row, SlurmCommands, clean_environment, ignore
-from service.scheduler.slurm.files import submitit_folder
-from service.scheduler.slurm.pending import count_ahead, waiting, waits_behind_others
-from service.scheduler.slurm.sbatch_output import read_answer, read_forecast
-from service.scheduler.slurm.states import meaning, suspended, word
+from service.scheduler.slurm.accounting import SlurmAccounts
+from service.scheduler.slurm.commands import CommandCounter, Row, SlurmCommands, clean_environment, count_nothing
+from service.scheduler.slurm.pending import count_ahead, describe_pending, needs_other_jobs
+from service.scheduler.slurm.sbatch_output import parse_forecast, parse_sbatch_output
+from service.scheduler.slurm.states import describe_suspended, interpret_state, state_name
 from trainyard.contract.layout import AttemptLayout, write_atomic
 from trainyard.contract.wire.cluster import ClusterSnapshot
 
 log = structlog.get_logger("slurm")
 
 _SUBMITTER = "service.scheduler.slurm.submit"
-_CANCEL_AGAIN_SECONDS = 60.0
-_REMEMBERED_SECONDS = 3600.0
-_NAMES_AT_ONCE = 500
-"""In one question to the accounting, whose length is bounded."""
-_IDS_AT_ONCE = 10_000
-"""As an argument 90 kB long; Linux takes 128 kB in one."""
-_HANDED_OVER = Observation("pending", "handed to Slurm")
+_CANCEL_INTERVAL_SECONDS = 60.0
+_SUBMISSION_MEMORY_SECONDS = 3600.0
+_MAX_NAMES = 500
+"""Names in one accounting query, whose length is limited."""
+_MAX_IDS = 10_000
+"""Ids in one accounting query: 90 kB as an argument, of which Linux allows 128 kB."""
+_SUBMITTED = Observation("pending", "Submitted to Slurm.")
 
 
 @dataclass(frozen=True)
-class _Told:
-    """What Slurm has said of one job of an attempt, which may have another since: the one that has claimed it."""
+class CachedObservation:
+    """The last observation of an attempt, for one scheduler id; another job may claim the attempt later."""
 
     scheduler_id: str
-    """Empty: any."""
-    seen: Observation | None
+    """Empty: valid for every id."""
+    observation: Observation | None
     """None: nothing was learned."""
 
-    def of(self, known: Known) -> Observation | None:
-        """What that says of this job."""
-        return self.seen if self.scheduler_id in ("", known.scheduler_id) else None
+    def for_job(self, job: SubmittedJob) -> Observation | None:
+        """The observation, if it is about this job's scheduler id."""
+        return self.observation if self.scheduler_id in ("", job.scheduler_id) else None
 
 
 class SlurmScheduler:
-    """Remembers nothing that matters: everything is asked of Slurm, or read from the attempt's folder."""
+    """Keeps only caches in memory: all facts come from Slurm or from the attempt's folder."""
 
     name: Literal["local", "slurm"] = "slurm"
 
@@ -76,9 +75,15 @@ class SlurmScheduler:
         submit_seconds: float = 300.0,
         target: str = "worker.launcher.supervisor:run",
         clock: Clock = utc_now,
-        count: CommandCounter = ignore,
+        count: CommandCounter = count_nothing,
     ) -> None:
-        """Slurm is asked once in `poll_seconds`, however often `observe` is called; sbatch has `submit_seconds`."""
+        """Create the scheduler.
+
+        Args:
+            poll_seconds: The least time between two queries of the queue, however often `observe` is called.
+            submit_seconds: The time limit of sbatch.
+            target: The function that the job runs, as `module:function`.
+        """
         self._submit_seconds = submit_seconds
         self._poll_seconds = poll_seconds
         self._target = target
@@ -87,22 +92,22 @@ class SlurmScheduler:
         self._commands = SlurmCommands(count)
         self._accounts = SlurmAccounts(self._commands)
         self._queue: list[Row] = []
-        self._others: list[Row] = []
-        """Jobs of other accounts, asked for only while one of ours waits behind them."""
+        self._other_jobs: list[Row] = []
+        """Jobs of other accounts, queried only while one of ours waits for priority."""
         self._queue_time = float("-inf")
-        """Before the question to which the queue is the answer."""
-        self._past: list[Row] = []
-        self._searched: frozenset[str] = frozenset()
-        """The names to which `_past` is the accounting's answer."""
-        self._searched_at = float("-inf")
-        self._in_turn = (0, "")
-        """The last id of those that the accounting was asked about, where there were too many for one question."""
-        self._asked = float("-inf")
-        self._last: dict[str, _Told] | SchedulerUnavailableError = {}
-        self._handed_over: dict[str, float] = {}
-        self._lock = threading.Lock()
-        """Of `_handed_over`: submissions run beside the tick."""
-        self._cancelled: dict[str, float] = {}
+        """When the query for `_queue` was started."""
+        self._records: list[Row] = []
+        self._record_names: frozenset[str] = frozenset()
+        """The names for which `_records` is the accounting's answer."""
+        self._records_time = float("-inf")
+        self._last_id = (0, "")
+        """The last id of the previous accounting query, if there were too many for one query."""
+        self._poll_time = float("-inf")
+        self._observed: dict[str, CachedObservation] | SchedulerUnavailableError = {}
+        self._submission_times: dict[str, float] = {}
+        self._submission_lock = threading.Lock()
+        """Guards `_submission_times`, since submissions run in other threads."""
+        self._cancel_times: dict[str, float] = {}
 
     def submit(self, plan: LaunchPlan) -> SubmitOutcome:
         try:
@@ -110,8 +115,8 @@ class SlurmScheduler:
             self._count("sbatch", "failed" if isinstance(outcome, Ambiguous) else "ok")
             return outcome
         finally:
-            with self._lock:
-                self._handed_over[plan.tag] = time.monotonic()
+            with self._submission_lock:
+                self._submission_times[plan.tag] = time.monotonic()
 
     def _submit(self, plan: LaunchPlan) -> SubmitOutcome:
         try:
@@ -124,138 +129,140 @@ class SlurmScheduler:
             }
             file = plan.folder / "submit.json"
             write_atomic(file, json.dumps(request), mode=0o600)
-            answer = json.loads(_run_submitter(plan, file, self._submit_seconds + SUBMITTER_MARGIN_SECONDS))
-            return read_answer(answer["returncode"], answer["stdout"], answer["stderr"])
+            result = json.loads(_run_submitter(plan, file, self._submit_seconds + SUBMITTER_MARGIN_SECONDS))
+            return parse_sbatch_output(result["returncode"], result["stdout"], result["stderr"])
         except (OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
-            if found := _submitted(plan.folder):
-                return Accepted(found[0])
-            return Ambiguous(_reason(plan.folder) or str(error))
+            if ids := _recorded_ids(plan.folder):
+                return Accepted(ids[0])
+            return Ambiguous(_last_line(plan.folder) or str(error))
 
-    def observe(self, known: Sequence[Known]) -> Mapping[str, Observation]:
-        # After a failure even about nothing: until it is known that Slurm answers, nothing is handed to it.
-        wanted = known or isinstance(self._last, SchedulerUnavailableError)
-        if wanted and time.monotonic() - self._asked >= self._poll_seconds:
+    def observe(self, known: Sequence[SubmittedJob]) -> Mapping[str, Observation]:
+        # After a failure Slurm is polled even without jobs: nothing is submitted until it responds again.
+        needed = known or isinstance(self._observed, SchedulerUnavailableError)
+        if needed and time.monotonic() - self._poll_time >= self._poll_seconds:
             try:
-                self._last = self._ask(known)
+                self._observed = self._poll(known)
             except SchedulerUnavailableError as error:
-                self._last = error
-            self._asked = time.monotonic()
-        if isinstance(self._last, SchedulerUnavailableError):
-            raise self._last
-        # What was handed over since is not in the last answer, which says nothing of it.
-        new = _Told("", _HANDED_OVER)
-        told = {one.tag: self._last.get(one.tag, new).of(one) for one in known}
-        return {tag: seen for tag, seen in told.items() if seen is not None}
+                self._observed = error
+            self._poll_time = time.monotonic()
+        if isinstance(self._observed, SchedulerUnavailableError):
+            raise self._observed
+        # The last poll does not include what was submitted since.
+        new = CachedObservation("", _SUBMITTED)
+        observations = {job.tag: self._observed.get(job.tag, new).for_job(job) for job in known}
+        return {tag: observation for tag, observation in observations.items() if observation is not None}
 
-    def _ask(self, known: Sequence[Known]) -> dict[str, "_Told"]:
-        """One squeue, and one sacct for what the controller has forgotten."""
-        self._look()
+    def _poll(self, known: Sequence[SubmittedJob]) -> dict[str, CachedObservation]:
+        """One squeue, and one sacct for the jobs that the controller no longer lists."""
+        self._query_queue()
         observed = self._matching(known, self._queue)
-        missing = self._next([one for one in known if one.tag not in observed])
+        missing = self._next_batch([job for job in known if job.tag not in observed])
         try:
-            records = self._commands.sacct(ids=[one.scheduler_id for one in missing]) if missing else None
+            records = self._commands.sacct(ids=[job.scheduler_id for job in missing]) if missing else None
         except SchedulerUnavailableError as error:
-            # Of what is in the queue the controller has told enough, and what is not may wait for the accounting.
+            # The queue's answer is enough for the jobs in it; the others wait for the accounting.
             log.warning("accounting unavailable", error=str(error))
-            return {one.tag: _Told(one.scheduler_id, observed.get(one.tag)) for one in known}
-        past = self._matching(missing, records or [])
-        # The controller alone knows what runs: an unfinished record that it does not list is out of date.
-        observed |= {tag: seen for tag, seen in past.items() if seen.state == "ended"}
-        observed = {one.tag: Observation("absent") for one in missing} | observed
-        return {one.tag: _Told(one.scheduler_id, observed.get(one.tag)) for one in known}
+            return {job.tag: CachedObservation(job.scheduler_id, observed.get(job.tag)) for job in known}
+        recorded = self._matching(missing, records or [])
+        # Only the controller knows what runs: an unfinished record that it does not list is outdated.
+        observed |= {tag: observation for tag, observation in recorded.items() if observation.state == "ended"}
+        observed = {job.tag: Observation("absent") for job in missing} | observed
+        return {job.tag: CachedObservation(job.scheduler_id, observed.get(job.tag)) for job in known}
 
-    def _next(self, missing: Sequence[Known]) -> Sequence[Known]:
-        """As many as one question holds; of more, others the next time."""
-        if len(missing) <= _IDS_AT_ONCE:
+    def _next_batch(self, missing: Sequence[SubmittedJob]) -> Sequence[SubmittedJob]:
+        """As many jobs as one accounting query can hold; further ones in the next queries."""
+        if len(missing) <= _MAX_IDS:
             return missing
         ordered = sorted(missing, key=_by_number)
-        later = [one for one in ordered if _by_number(one) > self._in_turn]
-        chosen = [*later, *ordered][:_IDS_AT_ONCE]
-        self._in_turn = _by_number(chosen[-1])
-        return chosen
+        later = [job for job in ordered if _by_number(job) > self._last_id]
+        batch = [*later, *ordered][:_MAX_IDS]
+        self._last_id = _by_number(batch[-1])
+        return batch
 
-    def _look(self) -> None:
-        before = time.monotonic()
-        self._queue, self._others = self._commands.squeue(everyone=waits_behind_others(self._queue))
-        self._queue_time = before
-        with self._lock:
-            recent = {tag: at for tag, at in self._handed_over.items() if before - at < _REMEMBERED_SECONDS}
-            self._handed_over = recent
+    def _query_queue(self) -> None:
+        started = time.monotonic()
+        self._queue, self._other_jobs = self._commands.squeue(everyone=needs_other_jobs(self._queue))
+        self._queue_time = started
+        with self._submission_lock:
+            self._submission_times = {
+                tag: at for tag, at in self._submission_times.items() if started - at < _SUBMISSION_MEMORY_SECONDS
+            }
 
-    def _matching(self, known: Sequence[Known], rows: Sequence[Row]) -> dict[str, Observation]:
-        """Identity is id and name: an id that Slurm gave to another job says nothing of ours."""
+    def _matching(self, known: Sequence[SubmittedJob], rows: Sequence[Row]) -> dict[str, Observation]:
+        """The observations of jobs that match in id and name, since Slurm may reuse an id for another job."""
         listed = {(row.id, row.name): row for row in rows}
-        found = [(one, listed.get((one.scheduler_id, one.tag))) for one in known]
-        ahead = count_ahead(self._queue, self._others) if waits_behind_others(rows) else {}
+        pairs = [(job, listed.get((job.scheduler_id, job.tag))) for job in known]
+        ahead = count_ahead(self._queue, self._other_jobs) if needs_other_jobs(rows) else {}
         now = self._clock()
-        return {one.tag: _observation(row, ahead, now) for one, row in found if row is not None}
+        return {job.tag: _observation(row, ahead, now) for job, row in pairs if row is not None}
 
-    def find(self, tag: str, folder: Path, beside: Sequence[str] = ()) -> list[str]:
-        # One look serves for all that were handed over before it, and only for this breath: the next must be a new one.
-        since = max(time.monotonic() - self._poll_seconds, self._handed_over.get(tag, float("-inf")))
+    def find(self, tag: str, folder: Path, also: Sequence[str] = ()) -> list[str]:
+        # A query serves all tags that were submitted before it, within one poll interval.
+        since = max(time.monotonic() - self._poll_seconds, self._submission_times.get(tag, float("-inf")))
         if self._queue_time <= since:
-            self._look()
+            self._query_queue()
         rows = [row for row in self._queue if row.name == tag]
         if not rows:
-            rows = [row for row in self._records(tag, beside, since) if row.name == tag]
-        ended = {row.id for row in rows if meaning(row.state)[0] == "ended"}
-        found = {row.id for row in rows} | set(_submitted(folder))
+            rows = [row for row in self._accounting_records(tag, also, since) if row.name == tag]
+        ended = {row.id for row in rows if interpret_state(row.state)[0] == "ended"}
+        ids = {row.id for row in rows} | set(_recorded_ids(folder))
         claimant = _claimant(folder)
-        return sorted(found, key=lambda job: (job != claimant, job in ended, int(job)))
+        return sorted(ids, key=lambda job_id: (job_id != claimant, job_id in ended, int(job_id)))
 
-    def _records(self, tag: str, beside: Sequence[str], since: float) -> list[Row]:
-        """What the accounting knows of a name, asked together with the others'."""
-        answered = self._searched if self._searched_at > since else frozenset()
+    def _accounting_records(self, tag: str, also: Sequence[str], since: float) -> list[Row]:
+        """The accounting's records of a tag, queried together with those of the other tags."""
+        answered = self._record_names if self._records_time > since else frozenset()
         if tag not in answered:
-            others = (other for other in beside if other not in answered)
-            names = list(dict.fromkeys([tag, *others]))[:_NAMES_AT_ONCE]
-            before = time.monotonic()
-            self._past = self._commands.sacct(names=names) or []
-            self._searched, self._searched_at = frozenset(names), before
-        return self._past
+            others = (other for other in also if other not in answered)
+            names = list(dict.fromkeys([tag, *others]))[:_MAX_NAMES]
+            started = time.monotonic()
+            self._records = self._commands.sacct(names=names) or []
+            self._record_names, self._records_time = frozenset(names), started
+        return self._records
 
-    def cancel(self, known: Known) -> None:
-        """Slurm sends SIGTERM and, after its KillWait, SIGKILL; asked again only after a while."""
+    def cancel(self, known: SubmittedJob) -> None:
+        """Slurm sends SIGTERM and, after its KillWait, SIGKILL; the request is repeated once a minute at most."""
         now = time.monotonic()
-        if now - self._cancelled.get(known.scheduler_id, float("-inf")) < _CANCEL_AGAIN_SECONDS:
+        if now - self._cancel_times.get(known.scheduler_id, float("-inf")) < _CANCEL_INTERVAL_SECONDS:
             return
         self._commands.scancel(known.scheduler_id, known.tag)
-        recent = {job: at for job, at in self._cancelled.items() if now - at < _CANCEL_AGAIN_SECONDS}
-        self._cancelled = {**recent, known.scheduler_id: now}
+        recent = {job_id: at for job_id, at in self._cancel_times.items() if now - at < _CANCEL_INTERVAL_SECONDS}
+        self._cancel_times = {**recent, known.scheduler_id: now}
 
     def forecast(self, script: str) -> Forecast:
-        return read_forecast(*self._commands.test_only(script))
+        return parse_forecast(*self._commands.test_only(script))
 
     def cluster(self) -> ClusterSnapshot:
-        return self._accounts.beside(self._commands.sinfo())
+        return self._accounts.add_to(self._commands.sinfo())
 
 
-def _by_number(known: Known) -> tuple[int, str]:
-    return len(known.scheduler_id), known.scheduler_id
+def _by_number(job: SubmittedJob) -> tuple[int, str]:
+    return len(job.scheduler_id), job.scheduler_id
 
 
 def _observation(row: Row, ahead: Mapping[str, int], now: datetime) -> Observation:
-    state, ended_as = meaning(row.state)
+    state, ended_as = interpret_state(row.state)
     nodes = (row.nodes,) if row.nodes else ()
     if state == "pending":
-        return waiting(row, ahead, now)
+        return describe_pending(row, ahead, now)
     if state == "ended":
         code = f", exit code {row.detail}" if re.fullmatch(r"\d+:\d+", row.detail) else ""
-        return Observation("ended", f"Slurm: {word(row.state)}{code}", nodes, ended_as=ended_as)
-    stopped = suspended(row.state, row.id)
-    return Observation("running", stopped, nodes, suspended=bool(stopped))
+        return Observation("ended", f"Slurm: {state_name(row.state)}{code}", nodes, ended_as=ended_as)
+    message = describe_suspended(row.state, row.id)
+    return Observation("running", message, nodes, suspended=bool(message))
 
 
 def _run_submitter(plan: LaunchPlan, request: Path, seconds: float) -> bytes:
-    """Run the submitter to its end, with the job's environment: all of it is copied into the job."""
+    """Run the submitter to its end, with the plan's environment, all of which is copied into the job."""
     slurm = {name: value for name, value in clean_environment().items() if name.startswith("SLURM_")}
-    submitit_folder(plan.folder).mkdir(exist_ok=True)
-    with (submitit_folder(plan.folder) / "submit.log").open("wb") as log:
+    submitit = AttemptLayout(plan.folder).submitit
+    submitit.mkdir(exist_ok=True)
+    with (submitit / "submit.log").open("wb") as log_file:
         child = subprocess.Popen(
             [sys.executable, "-m", _SUBMITTER, str(request)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=log,
+            stderr=log_file,
             env={**plan.environment, **slurm},
             cwd=plan.folder,
             start_new_session=True,
@@ -268,20 +275,20 @@ def _run_submitter(plan: LaunchPlan, request: Path, seconds: float) -> bytes:
 
 
 def _end_session(child: "subprocess.Popen[bytes]") -> None:
-    """The submitter and its sbatch: one that was given up must not be answered minutes later."""
+    """Kill the submitter and its sbatch, so that a submission that timed out cannot succeed minutes later."""
     if child.poll() is None:
         with suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
 
 
-def _submitted(folder: Path) -> list[str]:
-    """The ids under which submitit has filed this attempt's batch script: a second record of sbatch's answer."""
-    names = (path.name.partition("_")[0] for path in submitit_folder(folder).glob("*_submission.sh"))
+def _recorded_ids(folder: Path) -> list[str]:
+    """The ids under which submitit stored this attempt's batch script: a second record of sbatch's output."""
+    names = (path.name.partition("_")[0] for path in AttemptLayout(folder).submitit.glob("*_submission.sh"))
     return sorted((name for name in names if name.isdigit()), key=int)
 
 
 def _claimant(folder: Path) -> str | None:
-    """The job that has claimed the attempt, where one has. A pipe or a link that the job has left there is no claim."""
+    """The scheduler id in the attempt's claim file. A pipe or link in its place is ignored."""
     try:
         handle = os.open(AttemptLayout(folder).claim, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(handle, "rb") as file:
@@ -291,8 +298,8 @@ def _claimant(folder: Path) -> str | None:
     return claim.get("scheduler_id") if isinstance(claim, dict) else None
 
 
-def _reason(folder: Path) -> str:
-    """The submitter's last line, where it wrote one."""
-    log = submitit_folder(folder) / "submit.log"
-    lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+def _last_line(folder: Path) -> str:
+    """The last line of the submitter's log, if it wrote one."""
+    submit_log = AttemptLayout(folder).submitit / "submit.log"
+    lines = submit_log.read_text(errors="replace").strip().splitlines() if submit_log.exists() else []
     return lines[-1] if lines else ""

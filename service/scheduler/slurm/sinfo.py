@@ -1,7 +1,7 @@
-"""What `sinfo` prints, as a snapshot of the cluster. Pure.
+"""Parsing the output of `sinfo` into a cluster snapshot. Pure functions.
 
-One line a node and partition. The wide form has columns of fixed width, which every release understands alike; the
-short one is for releases that do not tell which GPUs are taken.
+`sinfo` prints one line for each node and partition. The wide form has columns of fixed width, which all releases
+format alike; the short form is for releases without the column of used GPUs.
 """
 
 import re
@@ -27,7 +27,7 @@ WIDE = "--Format=" + ",".join(f"{name}:{width}" for name, width in _WIDE.items()
 SHORT = "--format=%P|%a|%l|%N|%T|%s|%g|%G|%L"
 
 _FREE_STATES = frozenset({"idle", "mixed", "allocated", "completing", "planned"})
-"""States in which a node takes jobs, or will as soon as there is room on it."""
+"""States in which a node runs jobs, or will when it has room."""
 _GPU = re.compile(r"gpu(?::([A-Za-z][^:(]*))?:(\d+)(?:\(.*)?")
 
 
@@ -47,33 +47,33 @@ class NodeLine:
     gpus: Mapping[str, int]
     default_time_minutes: int | None = None
     used: Mapping[str, int] | None = field(default=None)
-    """None: not told."""
+    """None: unknown."""
 
 
 def parse_wide(text: str) -> list[NodeLine]:
-    """The output of `sinfo --Node --noheader` with `WIDE`."""
+    """The lines in the output of `sinfo --Node --noheader` with `WIDE`."""
     return [line for row in text.splitlines() if (line := _node_line(_slices(row))) is not None]
 
 
 def parse_short(text: str) -> list[NodeLine]:
-    """The output of `sinfo --Node --noheader` with `SHORT`."""
+    """The lines in the output of `sinfo --Node --noheader` with `SHORT`."""
     rows = (row.split("|", len(_WIDE) - 2) for row in text.splitlines())
     return [line for row in rows if len(row) == len(_WIDE) - 1 and (line := _node_line(row)) is not None]
 
 
 def _slices(row: str) -> list[str]:
-    found, start = [], 0
+    cells, start = [], 0
     for width in _WIDE.values():
-        found.append(row[start : start + width].strip())
+        cells.append(row[start : start + width].strip())
         start += width
-    return found
+    return cells
 
 
 def _node_line(cells: Sequence[str]) -> NodeLine | None:
     name, available, limit, node, state, size, groups, gres, default_time = cells[:9]
     if not name:
         return None
-    word = state.rstrip("*~#!%$@^+-").lower()
+    state_name = state.rstrip("*~#!%$@^+-").lower()
     used = parse_gpus(cells[9]) if len(cells) > 9 else None
     return NodeLine(
         partition=name.removesuffix("*"),
@@ -81,9 +81,9 @@ def _node_line(cells: Sequence[str]) -> NodeLine | None:
         available=available.lower(),
         time_limit_minutes=parse_minutes(limit),
         node=node,
-        state=word,
-        # `*`: the node does not answer; `!`, `%`, `$`, `@`, `^`: it goes down, is reserved or reboots.
-        takes_jobs=word in _FREE_STATES and not set(state) & set("*!%$@^"),
+        state=state_name,
+        # `*`: the node does not respond; `!`, `%`, `$`, `@`, `^`: it goes down, is reserved or reboots.
+        takes_jobs=state_name in _FREE_STATES and not set(state) & set("*!%$@^"),
         max_nodes=_largest(size),
         groups=None if groups.lower() in ("all", "", "(null)") else tuple(groups.split(",")),
         gpus=parse_gpus(gres),
@@ -93,16 +93,16 @@ def _node_line(cells: Sequence[str]) -> NodeLine | None:
 
 
 def parse_gpus(gres: str) -> dict[str, int]:
-    """`gpu:a100:4(S:0-1),gpu:2` as {"a100": 4, "": 2}; other resources and what is not understood are left out."""
-    found: Counter[str] = Counter()
+    """The GPUs by type: {"a100": 4, "": 2} for `gpu:a100:4(S:0-1),gpu:2`. Other resources are ignored."""
+    gpus: Counter[str] = Counter()
     for part in re.split(r",(?![^(]*\))", gres):
         if match := _GPU.fullmatch(part.strip()):
-            found[match[1] or ""] += int(match[2])
-    return dict(found)
+            gpus[match[1] or ""] += int(match[2])
+    return dict(gpus)
 
 
 def parse_minutes(limit: str) -> int | None:
-    """`2-00:00:00`, `1:00:00`, `30:00` (minutes and seconds) as minutes; None for no limit."""
+    """The minutes of a time such as `2-00:00:00`, `1:00:00` or `30:00` (minutes and seconds); None for no limit."""
     days, _, rest = limit.rpartition("-")
     parts = rest.split(":")
     if not all(part.isdigit() for part in [*parts, days or "0"]):
@@ -114,13 +114,13 @@ def parse_minutes(limit: str) -> int | None:
 
 
 def _largest(size: str) -> int | None:
-    """`1-8` and `8` as 8; `1-infinite` as None."""
+    """The upper bound: 8 for `1-8` and `8`, None for `1-infinite`."""
     last = size.rpartition("-")[2]
     return int(last) if last.isdigit() else None
 
 
 def snapshot(lines: Sequence[NodeLine]) -> ClusterSnapshot:
-    """Partitions in the scheduler's order of names; the cluster's own counts take each node once."""
+    """The snapshot, with partitions sorted by name; the cluster's totals count each node once."""
     partitions: dict[str, list[NodeLine]] = {}
     for line in lines:
         partitions.setdefault(line.partition, []).append(line)
@@ -161,7 +161,7 @@ def _gpus(lines: Iterable[NodeLine]) -> list[GpuCount]:
 
 
 def _free(line: NodeLine, type_: str) -> int | None:
-    """On one node; None where it cannot be told which type the taken ones are of."""
+    """The free GPUs of a type on one node; None if the type of the used ones is unknown."""
     if not line.takes_jobs:
         return 0
     if line.used is None:

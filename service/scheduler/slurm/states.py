@@ -1,4 +1,4 @@
-"""What each of Slurm's job states means to us. Pure; a word that Slurm has not documented yet ends nothing."""
+"""The meaning of Slurm's job states. Pure functions; an undocumented state never counts as ended."""
 
 from typing import Literal
 
@@ -27,30 +27,30 @@ _ENDED: dict[str, EndedAs] = {
     "CANCELLED": "cancelled",
     "REVOKED": "cancelled",
 }
-"""Final for us at once: jobs are submitted with `--no-requeue`, so Slurm never brings one back under its id."""
+"""Final states. Jobs are submitted with `--no-requeue`, so Slurm does not restart them under the same id."""
 
 _SUSPENDED = {
-    "SUSPENDED": "suspended in Slurm (by an operator or by gang scheduling); it goes on by `scontrol resume {id}`",
-    "STOPPED": "suspended in Slurm (by a SIGSTOP); it goes on by `scancel --signal=CONT {id}`",
+    "SUSPENDED": "Suspended in Slurm by an operator or by gang scheduling. `scontrol resume {id}` resumes it.",
+    "STOPPED": "Suspended in Slurm by SIGSTOP. `scancel --signal=CONT {id}` resumes it.",
 }
 
-KNOWN = _PENDING | _RUNNING | _ENDED.keys()
+DOCUMENTED = _PENDING | _RUNNING | _ENDED.keys()
 
 
-def word(text: str) -> str:
-    """The state in what a command printed: `CANCELLED by 1000` and `CANCELLED+` are CANCELLED."""
+def state_name(text: str) -> str:
+    """The state in a command's output: CANCELLED for `CANCELLED by 1000` and for `CANCELLED+`."""
     first = text.split(maxsplit=1)
     return first[0].rstrip("+").upper() if first else ""
 
 
-def suspended(text: str, job: str) -> str:
-    """What to say of a job that has its nodes and does not run; empty for all others."""
-    return _SUSPENDED.get(word(text), "").format(id=job)
+def describe_suspended(text: str, job_id: str) -> str:
+    """The message for a job whose processes are stopped while it keeps its nodes; empty for other states."""
+    return _SUSPENDED.get(state_name(text), "").format(id=job_id)
 
 
-def meaning(text: str) -> tuple[State, EndedAs | None]:
-    """What it means; an unknown word means that it still runs, so that nothing is concluded from it."""
-    found = word(text)
-    if found in _ENDED:
-        return "ended", _ENDED[found]
-    return ("pending" if found in _PENDING else "running"), None
+def interpret_state(text: str) -> tuple[State, EndedAs | None]:
+    """The state and, if ended, how; an unknown state counts as running, so that nothing is concluded from it."""
+    name = state_name(text)
+    if name in _ENDED:
+        return "ended", _ENDED[name]
+    return ("pending" if name in _PENDING else "running"), None

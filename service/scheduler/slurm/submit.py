@@ -1,7 +1,7 @@
-"""The submitter: a short-lived child that has submitit hand one attempt to sbatch, and says what sbatch said.
+"""The submitter: a short-lived child process that submits one attempt through submitit and reports sbatch's output.
 
-A process of its own, because sbatch copies its caller's environment into the job, may take minutes, and must be
-killed at its time limit. It prints `{"returncode", "stdout", "stderr"}`; what that means is decided by the caller.
+It is a separate process because sbatch copies its caller's environment into the job, may take minutes, and must be
+killed at its time limit. It prints `{"returncode", "stdout", "stderr"}`; the caller interprets them.
 """
 
 import json
@@ -16,19 +16,19 @@ from typing import Any
 from submitit import SlurmExecutor
 from submitit.core.utils import DelayedSubmission, FailedSubmissionError
 
-from service.scheduler.local.submit import ByName
-from service.scheduler.slurm.files import call_file, submitit_folder
+from service.scheduler.local.submit import ImportedCallable
+from trainyard.contract.layout import AttemptLayout
 
 
 class PlannedExecutor(SlurmExecutor):
-    """submitit's executor with the text that was shown, and an sbatch whose every word is kept."""
+    """submitit's executor with a prepared script, and with sbatch's complete output."""
 
     def __init__(self, folder: Path, script: str, nodes: int, limit_seconds: float) -> None:
         super().__init__(folder)
         self._script = script
         self._nodes = nodes
         self._limit_seconds = limit_seconds
-        self.answer: dict[str, Any] = {}
+        self.result: dict[str, Any] = {}
 
     def _num_tasks(self) -> int:
         return self._nodes
@@ -37,7 +37,7 @@ class PlannedExecutor(SlurmExecutor):
         return self._script
 
     def _submit_command(self, command: str) -> Any:
-        """As submitit's own, but an id counts whatever sbatch's exit status is."""
+        """As submitit's, but a printed job id counts whatever sbatch's exit status."""
         file = Path(self.folder) / "batch.sh"
         file.write_text(self._make_submission_file_text(command, ""))
         done = subprocess.run(
@@ -48,7 +48,7 @@ class PlannedExecutor(SlurmExecutor):
             check=False,
         )
         stdout, stderr = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
-        self.answer = {"returncode": done.returncode, "stdout": stdout, "stderr": stderr}
+        self.result = {"returncode": done.returncode, "stdout": stdout, "stderr": stderr}
         job_id = self._get_job_id_from_submission_command(stdout)
         job = self.job_class(folder=self.folder, job_id=job_id, tasks=list(range(self._num_tasks())))
         job.paths.move_temporary_file(file, "submission_file", keep_as_symlink=True)
@@ -56,7 +56,7 @@ class PlannedExecutor(SlurmExecutor):
 
 
 def main(request_file: Path) -> None:
-    """Submit the one attempt of the request."""
+    """Submit the attempt of the request."""
     request = json.loads(request_file.read_text())
     limit = request["limit_seconds"]
     # Before the caller's own limit.
@@ -64,23 +64,23 @@ def main(request_file: Path) -> None:
     with os.fdopen(os.dup(1), "w") as out:
         os.dup2(2, 1)
         folder = Path(request["folder"])
-        submitit_folder(folder).mkdir(exist_ok=True)
-        call = ByName(request["target"]), str(folder)
+        AttemptLayout(folder).submitit.mkdir(exist_ok=True)
+        call = ImportedCallable(request["target"]), str(folder)
         _write_call(folder, *call)
-        executor = PlannedExecutor(submitit_folder(folder), request["script"], request["nodes"], limit)
+        executor = PlannedExecutor(AttemptLayout(folder).submitit, request["script"], request["nodes"], limit)
         try:
             executor.submit(*call)
         except FailedSubmissionError:
             print("sbatch printed no job id", file=sys.stderr)
         finally:
-            json.dump(executor.answer, out)
+            json.dump(executor.result, out)
 
 
-def _write_call(folder: Path, function: ByName, argument: str) -> None:
-    """The job finds it by this name even if we die before submitit has named it by the job's id."""
+def _write_call(folder: Path, function: ImportedCallable, argument: str) -> None:
+    """Write the call where the job finds it even if this process dies before submitit has renamed it."""
     delayed = DelayedSubmission(function, argument)
     delayed.set_timeout(0, 0)
-    delayed.dump(call_file(folder))
+    delayed.dump(AttemptLayout(folder).pickled_call)
 
 
 if __name__ == "__main__":

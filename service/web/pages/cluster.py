@@ -7,11 +7,10 @@ from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
 from service.api.dependencies import NowDep, Services, ServicesDep
-from service.api.routes import jobs
 from service.api.routes.cluster import get_cluster
 from service.db.paging import PageRequest
-from service.jobs.listing import JobFilter
-from service.web.pages import cluster_view as clustering
+from service.jobs.listing import JobFilter, read_page
+from service.web.pages import cluster_view
 from service.web.pages.jobs import PagesDep, VisitorDep
 from trainyard.contract.wire.jobs import JobResource
 
@@ -38,10 +37,10 @@ def show_cluster(services: ServicesDep, pages: PagesDep, visitor: VisitorDep, no
         now,
         here="/cluster",
         cluster=cluster,
-        sentence=clustering.sentence(cluster),
-        pools=clustering.pools(cluster),
-        owners=clustering.owners(busy(services, now)),
-        partitions=[(one, clustering.partition_cells(one)) for one in cluster.partitions],
+        sentence=cluster_view.sentence(cluster),
+        pools=cluster_view.pools(cluster),
+        owners=cluster_view.owners(busy(services, now)),
+        partitions=[(one, cluster_view.partition_cells(one)) for one in cluster.partitions],
         facts=facts,
     )
 
@@ -51,8 +50,9 @@ def busy(services: Services, now: datetime) -> list[JobResource]:
     jobs_in_use: list[JobResource] = []
     after = None
     for _ in range(_MOST_PAGES):
-        job_filter = JobFilter(statuses=(*clustering.HOLDING, *clustering.WAITING))
-        page = jobs.jobs_page(services, PageRequest(limit=_PAGE, after=after), job_filter, now)
+        job_filter = JobFilter(statuses=(*cluster_view.HOLDING, *cluster_view.WAITING))
+        request = PageRequest(limit=_PAGE, after=after)
+        page = read_page(services.database, request, job_filter, services.settings.runs, now)
         jobs_in_use += page.data
         if not page.has_more:
             break

@@ -8,10 +8,9 @@ from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
 from service.api.dependencies import NowDep, Services, ServicesDep
-from service.api.routes import jobs
 from service.core.errors import NotFoundError
 from service.db.paging import PageRequest
-from service.jobs.listing import JobFilter
+from service.jobs.listing import JobFilter, read_job, read_page
 from service.metrics.queries import CurveQuery, read_curves
 from service.sweeps import service as sweeps
 from service.web import svg_preview
@@ -43,21 +42,21 @@ def show_compare(
     key: Annotated[str | None, Query(max_length=200)] = None,
 ) -> HTMLResponse:
     """Curves of several runs in one frame, and a table of what differs between them."""
-    found, missing = named_jobs(services, visitor, now, list(dict.fromkeys(job or ())))
-    detail = sweeps.read(services, sweep, now) if sweep else None
+    runs, missing = named_jobs(services, visitor, now, list(dict.fromkeys(job or ())))
+    detail = sweeps.read(services.database, sweep, now) if sweep else None
     if detail is not None:
-        found = [*members(services, detail, now), *found]
-    outcome = compare(found, None, sweep=sweep).key
-    curve = next((name for name in FIRST if is_curve(services, found[:_SKETCHED], name, now)), None)
-    compared = compare(found, key or curve, sweep=sweep)
-    recent = [] if found else sweeps.page(services, PageRequest(limit=_RECENT))[0]
+        runs = [*members(services, detail, now), *runs]
+    outcome = compare(runs, None, sweep=sweep).key
+    curve = next((name for name in FIRST if is_curve(services, runs[:_SKETCHED], name, now)), None)
+    compared = compare(runs, key or curve, sweep=sweep)
+    recent = [] if runs else sweeps.list_page(services.database, PageRequest(limit=_RECENT))[0]
     return pages.show(
         "compare.html",
         visitor,
         now,
         here="/compare",
         compared=compared,
-        drawn=drawn(services, found[:_SKETCHED], compared.key, now),
+        drawn=drawn(services, runs[:_SKETCHED], compared.key, now),
         sweep=detail,
         may_change=detail is not None and visitor.may_change(detail.created_by),
         missing=missing,
@@ -65,7 +64,7 @@ def show_compare(
         recent=recent,
         tones=job_view.TONES,
         data={
-            "runs": [{"id": one.id, "name": one.name, "status": one.status} for one in found],
+            "runs": [{"id": one.id, "name": one.name, "status": one.status} for one in runs],
             "sweep": sweep,
             "key": compared.key,
             "outcome": outcome,
@@ -78,18 +77,19 @@ def named_jobs(
     services: Services, visitor: Visitor, now: datetime, ids: list[str]
 ) -> tuple[list[JobResource], list[str]]:
     """Those that there are, and the ids of those that there are not."""
-    found, missing = [], []
+    runs, missing = [], []
     for job_id in ids:
         try:
-            found.append(jobs.get(services, visitor.user, now, job_id))
+            runs.append(read_job(services.database, job_id, services.settings.runs, now))
         except NotFoundError:
             missing.append(job_id)
-    return found, missing
+    return runs, missing
 
 
 def members(services: Services, sweep: SweepDetail, now: datetime) -> list[JobResource]:
     """The jobs of a sweep, in the order of its members."""
-    page = jobs.jobs_page(services, PageRequest(limit=MOST_MEMBERS), JobFilter(sweep=sweep.id), now)
+    request = PageRequest(limit=MOST_MEMBERS)
+    page = read_page(services.database, request, JobFilter(sweep=sweep.id), services.settings.runs, now)
     by_id = {job.id: job for job in page.data}
     return [by_id[member.job_id] for member in sweep.members if member.job_id in by_id]
 

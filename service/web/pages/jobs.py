@@ -8,12 +8,12 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.concurrency import run_in_threadpool
 
-from service.api.dependencies import JobWindowDep, NowDep, ServicesDep, sign
-from service.api.routes import jobs
+from service.api.dependencies import JobWindowDep, NowDep, ServicesDep, set_audit_caller
+from service.api.query_params import metadata_filter
 from service.auth.sessions import authenticate_session, require_csrf, sign_in, sign_out
 from service.core.errors import AuthenticationError
 from service.db.paging import PageRequest
-from service.jobs.listing import JobFilter
+from service.jobs.listing import JobFilter, read_job, read_page
 from service.metrics.queries import CurveQuery, read_curves
 from service.web.charts import charts_of
 from service.web.pages import job_view
@@ -77,7 +77,7 @@ async def do_sign_in(request: Request, services: ServicesDep, pages: PagesDep, n
     except AuthenticationError:
         problem = "Invalid or expired token."
         return pages.show("sign_in.html", None, now, status=401, next=target, problem=problem)
-    sign(request, principal)
+    set_audit_caller(request, principal)
     headers = {"Set-Cookie": services.cookie.header(secret, int(lifetime.total_seconds()))}
     return RedirectResponse(target, status_code=303, headers={**PAGE_HEADERS, **headers})
 
@@ -85,7 +85,7 @@ async def do_sign_in(request: Request, services: ServicesDep, pages: PagesDep, n
 @router.post("/sign-out", operation_id="sign_out")
 async def do_sign_out(request: Request, services: ServicesDep, visitor: VisitorDep) -> Response:
     """End the session, for whoever holds its cookie."""
-    sign(request, visitor.user)
+    set_audit_caller(request, visitor.user)
     form = parse_qs((await request.body()).decode("utf-8", "replace"))
     require_csrf(visitor.secret, form.get("csrf", [""])[0])
     await run_in_threadpool(sign_out, services.database, visitor.secret)
@@ -112,9 +112,7 @@ def show_jobs(
     sweep: Annotated[str | None, Query(max_length=40)] = None,
 ) -> HTMLResponse:
     """The table of jobs; its filters are those of the API, in the address."""
-    labels = {
-        name[len("metadata[") : -1]: value for name, value in request.query_params.items() if jobs.is_metadata(name)
-    }
+    labels = metadata_filter(request)
     job_filter = JobFilter(
         statuses=tuple(status or ()),
         search=search or None,
@@ -122,7 +120,7 @@ def show_jobs(
         sweep=sweep or None,
         metadata=labels,
     )
-    page = jobs.jobs_page(services, window, job_filter, now)
+    page = read_page(services.database, window, job_filter, services.settings.runs, now)
     return pages.show(
         "jobs.html",
         visitor,
@@ -143,7 +141,7 @@ def show_jobs(
 @router.get("/jobs/{job_id}")
 def show_job(services: ServicesDep, pages: PagesDep, visitor: VisitorDep, now: NowDep, job_id: str) -> HTMLResponse:
     """One job: what it does, and its loss so far; scripts bring the rest."""
-    job = jobs.get(services, visitor.user, now, job_id)
+    job = read_job(services.database, job_id, services.settings.runs, now)
     curve = read_curves(services.database, job_id, CurveQuery((job_view.LOSS,), max_points=SKETCHED_POINTS), now)
     drawn = charts_of(job.spec, job.metrics.keys())
     return pages.show(

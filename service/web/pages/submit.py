@@ -7,8 +7,8 @@ from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
 from service.api.dependencies import NowDep, Services, ServicesDep
-from service.api.routes import jobs
-from service.api.routes.templates import presets
+from service.api.routes.templates import templates_by_name
+from service.jobs.listing import read_job
 from service.web.pages.jobs import PagesDep, VisitorDep
 from service.web.pages.spec_text import brief_spec, spec_yaml
 from service.web.rendering import Visitor
@@ -34,7 +34,7 @@ def show_submit(
     preset: Annotated[str | None, Query(max_length=64)] = None,
 ) -> HTMLResponse:
     """`fork` begins with a job's spec, to go on from its newest checkpoint, if any; `from` with a copy of a spec."""
-    ready = presets().values()
+    ready = templates_by_name().values()
     texts = {template.name: preset_text(template) for template in ready}
     origin, text = begin_with(services, visitor, now, fork=fork, copy=source)
     chosen = preset if preset in texts else FIRST
@@ -75,7 +75,7 @@ def begin_with(
     """
     if not (source_id := fork or copy):
         return None, ""
-    job = jobs.get(services, visitor.user, now, source_id)
+    job = read_job(services.database, source_id, services.settings.runs, now)
     document = brief_spec(job.spec)
     document.pop("resume_from", None)
     if fork and job.last_checkpoint_step is not None:

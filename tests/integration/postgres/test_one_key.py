@@ -19,9 +19,9 @@ AT_ONCE = 8
 
 
 def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def _ready(url: str) -> bool:
@@ -80,5 +80,5 @@ def test_two_services_at_once_make_one_job(pair: tuple[str, str, str], path: str
     assert [answer.status_code for answer in answers] == [201] * AT_ONCE
     assert len({answer.json()["id"] for answer in answers}) == 1
     assert sum("idempotent-replayed" not in answer.headers for answer in answers) == 1
-    found = httpx.get(f"{urls[0]}{path}", headers=headers).json()["data"]
-    assert len(found) == 1
+    listed = httpx.get(f"{urls[0]}{path}", headers=headers).json()["data"]
+    assert len(listed) == 1

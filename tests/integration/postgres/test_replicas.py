@@ -30,9 +30,9 @@ def start(migrated_postgres: str, tmp_path: Path) -> Iterator[Start]:
     token.chmod(0o600)
 
     def begin(name: str, **settings: str) -> str:
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            port = found.getsockname()[1]
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
         given = {
             "database_url": migrated_postgres,
             "state_dir": str(tmp_path / name),
@@ -66,7 +66,7 @@ def _ready(url: str) -> bool:
         return False
 
 
-def test_a_replica_shares_the_token_and_is_heard(start: Start, tmp_path: Path) -> None:
+def test_a_replica_shares_the_token_and_notifies_the_reconciler(start: Start, tmp_path: Path) -> None:
     api = start("api", reconcile="false")
     head = {"Authorization": f"Bearer {(tmp_path / 'token').read_text()}"}
     job = httpx.post(f"{api}/v1/jobs", json=SPEC, headers=head).raise_for_status().json()["id"]
@@ -75,9 +75,9 @@ def test_a_replica_shares_the_token_and_is_heard(start: Start, tmp_path: Path) -
     assert httpx.get(f"{both}/v1/jobs", headers=head).status_code == 200
     wait_until(lambda: httpx.get(f"{api}/v1/jobs/{job}", headers=head).json()["status"] != "queued", 30, "a hand-over")
     httpx.post(f"{api}/v1/jobs/{job}/cancel", headers=head).raise_for_status()
-    told = time.monotonic()
+    notified = time.monotonic()
     wait_until(lambda: httpx.get(f"{api}/v1/jobs/{job}", headers=head).json()["status"] == "cancelled", 60, "its end")
-    assert time.monotonic() - told < 30
+    assert time.monotonic() - notified < 30
 
 
 def test_a_replica_refuses_a_schema_that_is_not_its_own(postgres_server: PostgresServer, tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_a_replica_refuses_a_schema_that_is_not_its_own(postgres_server: Postgre
     assert (done.returncode, "run python -m service migrate" in done.stderr) == (1, True)
 
 
-def test_what_others_write_is_a_hint_and_silence_is_none(world: World) -> None:
+def test_writes_of_other_replicas_notify_and_idle_ones_do_not(world: World) -> None:
     hints: list[bool] = []
     watcher = ChangeWatcher(world.database, lambda: hints.append(True))
     watcher.run_once()

@@ -146,7 +146,7 @@ class FakeService:
         stream += body
         return 200, {"next_offset": len(stream)}
 
-    def said(self, type_):
+    def events_of_type(self, type_):
         return [event for event in list(self.events.values()) if event["type"] == type_]
 
     def series(self, key):
@@ -237,11 +237,11 @@ def finish_of(attempt, execution):
 
 def spooled(attempt, execution, key="train/loss"):
     """The rank's own record: step to value, as text."""
-    found = {}
+    points = {}
     for record in parse_spool(attempt.spool_file(execution)):
         if record.kind == "metrics":
-            found.update({p.step: repr(p.value) for p in record.body().points if p.key == key})
-    return found
+            points.update({p.step: repr(p.value) for p in record.body().points if p.key == key})
+    return points
 
 
 def all_spooled_points(attempt, execution):
@@ -255,14 +255,14 @@ def all_spooled_points(attempt, execution):
 
 def processes_of(attempt):
     """Every live process that names the attempt's folder."""
-    found = []
+    pids = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             if str(attempt.root).encode() in (entry / "cmdline").read_bytes():
-                found.append(int(entry.name))
+                pids.append(int(entry.name))
         except OSError:
             continue
-    return found
+    return pids
 
 
 def run_layout(world, cases, folder, seconds=150, environ=None):

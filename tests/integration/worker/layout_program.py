@@ -39,11 +39,11 @@ from worker.tasks.select import select_task
 
 class ListReporter:
     def __init__(self):
-        self.said = {}
+        self.series = {}
 
     def points(self, step, values, progress=None):
         for key, value in values.items():
-            self.said.setdefault(key, {})[step] = repr(value)
+            self.series.setdefault(key, {})[step] = repr(value)
 
     def event(self, *args, **options):
         pass
@@ -133,9 +133,9 @@ class Watched:
                 watched.scales[step] = stepper._precision.scaler.get_scale()
             return result
 
-        def load(stepper, piece, indices):
-            watched.examples.setdefault(watched.step, []).extend(piece.tolist())
-            return watched.load(stepper, piece, indices)
+        def load(stepper, share, indices):
+            watched.examples.setdefault(watched.step, []).extend(share.tolist())
+            return watched.load(stepper, share, indices)
 
         Stepper.run, Stepper._load = run, load
         return self
@@ -154,14 +154,14 @@ class Watched:
         return collective
 
     def watch_gathered(self, model):
-        def look(*_):
+        def check_state(*_):
             gathered = sum(p.numel() for p in model.parameters() if not isinstance(p, DTensor))
             self.most_gathered = max(self.most_gathered, gathered)
 
         for module in model.modules():
             if isinstance(module, nn.Linear):
-                module.register_forward_pre_hook(look)
-                module.register_full_backward_pre_hook(look)
+                module.register_forward_pre_hook(check_state)
+                module.register_full_backward_pre_hook(check_state)
 
     def wrap(self, task, rank):
         original = task.loss_sum
@@ -201,7 +201,7 @@ def train(case, ranks, folder):
         logits = logits_of(module, trainer) if spec.task == "causal_lm" else None
     return {
         "logits": logits,
-        "series": reporter.said,
+        "series": reporter.series,
         "examples": watched.examples,
         "scales": watched.scales,
         "error": error,
@@ -220,8 +220,8 @@ def logits_of(module, trainer):
     module.eval()
     inputs = torch.arange(24).view(2, 12) * 7 % 200
     with trainer._precision.autocast():
-        found = module(inputs).float()
-    return found.flatten().tolist()
+        logits = module(inputs).float()
+    return logits.flatten().tolist()
 
 
 def whole(module):
@@ -241,9 +241,9 @@ def manager(run, spec, ranks):
         heartbeat_seconds=1,
         spec=spec,
     )
-    found = CheckpointManager(run, launch, 1, ranks)
-    found.bind(ListReporter())
-    return found
+    checkpoints = CheckpointManager(run, launch, 1, ranks)
+    checkpoints.bind(ListReporter())
+    return checkpoints
 
 
 def run(rank, cases, folder):
@@ -252,12 +252,12 @@ def run(rank, cases, folder):
     # One group for all cases: on GPUs with gloo beside NCCL, which offloaded parameters need.
     base = next(iter(cases.values()))["spec"] | {"backend": "auto", "fsdp": {"cpu_offload": True}, "strategy": "fsdp"}
     ranks = distributed.join(parse_spec(base | {"backend": "nccl" if SITE.accelerator == "cuda" else "gloo"}))
-    found = {}
+    results = {}
     for name, case in cases.items():
         # Each run begins with a collection, which need not look at all that was imported.
         gc.freeze()
-        found[name] = train(case, ranks, folder)
-    (folder / f"rank-{rank}.json").write_text(json.dumps(found))
+        results[name] = train(case, ranks, folder)
+    (folder / f"rank-{rank}.json").write_text(json.dumps(results))
     ranks.barrier()
     distributed.leave()
 

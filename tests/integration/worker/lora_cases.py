@@ -74,25 +74,25 @@ class Cases:
         return {name: {"spec": spec} for name, spec in self.problems.items()} | rest | self._refused()
 
     def together(self, world):
-        found = {}
+        cases = {}
         for variant in (name for ranks, name in LAYOUTS if ranks == world):
             for name, spec in self.problems.items():
-                found[f"{name}/{variant}"] = {"spec": spec | VARIANTS[variant]}
+                cases[f"{name}/{variant}"] = {"spec": spec | VARIANTS[variant]}
                 if variant in EXPORTED:
-                    found[f"{name}/{variant}"]["export"] = str(self.folder / f"{name}-{variant}")
+                    cases[f"{name}/{variant}"]["export"] = str(self.folder / f"{name}-{variant}")
         if world == 2:
             for variant in EXPORTED:
-                found |= self._resumed(variant)
+                cases |= self._resumed(variant)
                 again = {"activation_checkpointing": "full" if variant == "ddp" else "selective"}
-                found[f"again/{variant}"] = {"spec": self.problems["lora"] | VARIANTS[variant] | again}
-                found[f"merged/{variant}"] = self._exported(
+                cases[f"again/{variant}"] = {"spec": self.problems["lora"] | VARIANTS[variant] | again}
+                cases[f"merged/{variant}"] = self._exported(
                     "merged", LORA | {"lora": {"alpha": 16, "merge": True}}, variant
                 )
-                found[f"bf16/{variant}"] = self._exported("bf16", LORA | {"precision": "bf16"}, variant)
-            found |= {f"builtin-{name}": self._builtin(name) for name in BUILTIN}
-            found["reads/lora"] = self._reads("lora", "layer")
-            found["reads/full"] = self._reads("full", "ddp")
-        return found
+                cases[f"bf16/{variant}"] = self._exported("bf16", LORA | {"precision": "bf16"}, variant)
+            cases |= {f"builtin-{name}": self._builtin(name) for name in BUILTIN}
+            cases["reads/lora"] = self._reads("lora", "layer")
+            cases["reads/full"] = self._reads("full", "ddp")
+        return cases
 
     def _reads(self, name, variant):
         return {"spec": self.problems[name] | VARIANTS[variant] | {"log": {"every_steps": 5}}, "count_reads": True}

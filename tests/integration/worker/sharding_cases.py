@@ -28,7 +28,7 @@ RECOMPUTED = [("full", "zero1"), ("selective", "zero2"), ("full", "layer"), ("se
 COUNTED = [(2, "ddp"), (2, "zero1"), (2, "zero2"), (2, "layer"), (4, "hsdp")]
 """Runs whose collectives are counted; those on two ranks are what is compared with what was computed again."""
 
-_KEPT = gpt(steps=4, batch={"size": 16, "micro_size": 2}, optimizer=SGD | {"clip_norm": 0.5})
+_REFERENCE = gpt(steps=4, batch={"size": 16, "micro_size": 2}, optimizer=SGD | {"clip_norm": 0.5})
 _LOW = gpt(layers=1, steps=50, batch={"size": 8}, optimizer=ADAMW | {"clip_norm": 1.0})
 _INF = mlp(precision="fp16", amp={"init_scale": 1024}, steps=12)
 _PLANT = {"rank": 1, "step": 5, "value": "inf"}
@@ -71,26 +71,26 @@ def _alone(texts):
 
 
 def _together(world):
-    found = {}
+    cases = {}
     for name in (name for ranks, name in LAYOUTS if ranks == world):
-        found[f"inf/{name}"] = {"spec": _INF | VARIANTS[name], "plant": _PLANT}
+        cases[f"inf/{name}"] = {"spec": _INF | VARIANTS[name], "plant": _PLANT}
         run = f"resumed-{world}-{name}"
-        found[f"whole/{name}"] = {"spec": _RESUMED | VARIANTS[name]}
-        found[f"first/{name}"] = {"spec": _RESUMED | VARIANTS[name], "run": run, "until": 7}
-        found[f"rest/{name}"] = {"spec": _RESUMED | VARIANTS[name], "run": run}
+        cases[f"whole/{name}"] = {"spec": _RESUMED | VARIANTS[name]}
+        cases[f"first/{name}"] = {"spec": _RESUMED | VARIANTS[name], "run": run, "until": 7}
+        cases[f"rest/{name}"] = {"spec": _RESUMED | VARIANTS[name], "run": run}
     for name, precision in ((name, precision) for ranks, name, precision in LOW_PRECISION if ranks == world):
-        found[f"{precision}/{name}"] = {"spec": _LOW | VARIANTS[name] | {"precision": precision} | _scaled(precision)}
+        cases[f"{precision}/{name}"] = {"spec": _LOW | VARIANTS[name] | {"precision": precision} | _scaled(precision)}
     for name in (name for ranks, name in COUNTED if ranks == world):
-        found[f"kept/{name}"] = {"spec": _KEPT | VARIANTS[name]}
+        cases[f"kept/{name}"] = {"spec": _REFERENCE | VARIANTS[name]}
     if world == 2:
-        found |= {
-            f"{how}/{name}": {"spec": _KEPT | VARIANTS[name] | {"activation_checkpointing": how}}
+        cases |= {
+            f"{how}/{name}": {"spec": _REFERENCE | VARIANTS[name] | {"activation_checkpointing": how}}
             for how, name in RECOMPUTED
         }
-        found |= {
+        cases |= {
             f"small/{wrap}": {"spec": _small(wrap), "watch_gathered": True} for wrap in ("naive", "layer", "size")
         }
-    return found
+    return cases
 
 
 def _scaled(precision):

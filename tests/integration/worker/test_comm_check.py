@@ -19,18 +19,18 @@ def checked(tmp_path, ranks, faults=()):
 def test_every_operation_is_right_and_timed(tmp_path, ranks):
     run, attempt, service = checked(tmp_path, ranks)
     assert finish_of(attempt, 1).reason == "completed", attempt.rank_log(0).read_text()[-3000:]
-    found = json.loads((run.layout.artifacts / "comm_check.json").read_text())
-    assert (found["world_size"], found["backend"], found["not_in_backend"]) == (ranks, "gloo", {})
+    report = json.loads((run.layout.artifacts / "comm_check.json").read_text())
+    assert (report["world_size"], report["backend"], report["not_in_backend"]) == (ranks, "gloo", {})
     names = ["world"] if ranks == 2 else ["world", "lower half", "upper half", "even ranks", "odd ranks"]
-    assert list(found["groups"]) == names
-    told = {(row["operation"], row["group"], row["size_bytes"]) for row in found["operations"]}
+    assert list(report["groups"]) == names
+    measured = {(row["operation"], row["group"], row["size_bytes"]) for row in report["operations"]}
     sizes = SIZES["cpu"]
     timed = {(o, g, s) for o in OPERATIONS for g in names for s in sizes if o != "barrier"}
-    assert told == timed | {("barrier", name, 0) for name in names}
-    assert all(row["seconds"] > 0 for row in found["operations"] + found["pairs"])
-    assert len(found["pairs"]) == 2 * ranks * (ranks - 1) / 2
+    assert measured == timed | {("barrier", name, 0) for name in names}
+    assert all(row["seconds"] > 0 for row in report["operations"] + report["pairs"])
+    assert len(report["pairs"]) == 2 * ranks * (ranks - 1) / 2
     (event,) = [event for event in service.events.values() if event["type"] == "comm_check"]
-    assert event["data"]["slowest_pair"] == found["slowest_pair"]
+    assert event["data"]["slowest_pair"] == report["slowest_pair"]
     assert {row["group"] for row in event["data"]["operations"]} == {"world"}
 
 
@@ -57,11 +57,11 @@ def test_a_wrong_value_fails_the_job_with_operation_group_and_rank(tmp_path, fau
     assert not (attempt.root.parents[1] / "artifacts").exists()
 
 
-def test_what_the_backend_does_not_have_is_told_and_not_failed(tmp_path):
+def test_an_operation_that_the_backend_lacks_is_reported_not_failed(tmp_path):
     run, attempt, service = checked(tmp_path, 2, [{"kind": "absent", "operation": "reduce_scatter"}])
     assert finish_of(attempt, 1).reason == "completed"
-    found = json.loads((run.layout.artifacts / "comm_check.json").read_text())
-    assert found["not_in_backend"] == {"world": ["reduce_scatter"]}
-    assert "reduce_scatter" not in {row["operation"] for row in found["operations"]}
+    report = json.loads((run.layout.artifacts / "comm_check.json").read_text())
+    assert report["not_in_backend"] == {"world": ["reduce_scatter"]}
+    assert "reduce_scatter" not in {row["operation"] for row in report["operations"]}
     (event,) = [event for event in service.events.values() if event["type"] == "comm_check"]
     assert event["message"].endswith("the backend gloo has no reduce_scatter")

@@ -74,7 +74,7 @@ def test_each_optimizer_follows_the_schedule_from_its_own_rate(layouts):
 
 
 @pytest.mark.parametrize("world", [1, 2])
-def test_an_infinity_of_one_optimizer_skips_it_alone_and_halves_the_scale_once(layouts, world):
+def test_an_infinity_skips_one_optimizer_and_halves_the_scale_once(layouts, world):
     start, plain, burst = (layouts[world][0][case] for case in ("start", "fp16", "burst"))
     for name in ("a.weight", "a.bias"):
         assert burst["parameters"][name] == plain["parameters"][name] != start["parameters"][name]
@@ -104,11 +104,11 @@ def test_a_resume_restores_the_state_of_every_optimizer(layouts, world):
     ],
 )
 def test_a_target_that_is_no_task_is_refused_with_its_name(target, message):
-    found = resolve(parse_spec(spec(target)), Site())
+    parsed = resolve(parse_spec(spec(target)), Site())
 
     def begin():
-        task = select_task(found)
-        task_optimizers(task, found, task.build_model(), sharded=False)
+        task = select_task(parsed)
+        task_optimizers(task, parsed, task.build_model(), sharded=False)
 
     with pytest.raises(RefusedError) as refused:
         begin()
@@ -118,7 +118,7 @@ def test_a_target_that_is_no_task_is_refused_with_its_name(target, message):
         assert 'raise LookupError("the data went away")' in "".join(traceback.format_exception(refused.value))
 
 
-def test_what_a_task_returns_is_looked_at_before_the_first_step(tmp_path):
+def test_what_a_task_returns_is_checked_before_the_first_step(tmp_path):
     overrides = {"task": "custom", "target": f"{HERE}:LossOfEach", "model": None, "data": None, "gpus": 2}
     with FakeService() as service:
         attempt = Run(tmp_path / "job", service.url, overrides).run()

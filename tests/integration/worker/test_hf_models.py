@@ -39,8 +39,8 @@ def task(folder, data, model="plain", **options):
     return hf_on_jsonl(HfModel(path=str(folder / model)), JsonlData(path=str(folder / f"{data}.jsonl"), **options))
 
 
-def everything(found):
-    return found.examples.train_batch(np.arange(found.examples.train), CPU)
+def everything(built):
+    return built.examples.train_batch(np.arange(built.examples.train), CPU)
 
 
 def refusal(path):
@@ -53,12 +53,12 @@ def refusal(path):
 class TestTheLoss:
     @pytest.mark.parametrize("model", ["plain", "tied"])
     def test_is_the_models_own_and_in_pieces_the_same(self, folder, model, monkeypatch):
-        found = task(folder, "completion", model, packing=False)
-        batch = everything(found)
+        built = task(folder, "completion", model, packing=False)
+        batch = everything(built)
 
         def run():
-            module = found.build_model()
-            loss = found.loss_sum(module, batch)
+            module = built.build_model()
+            loss = built.loss_sum(module, batch)
             loss.backward()
             return loss, module
 
@@ -110,9 +110,9 @@ class TestTheLoss:
 
 class TestConversations:
     def test_the_answers_alone_are_learned(self, folder):
-        found = task(folder, "chat", packing=False)
+        built = task(folder, "chat", packing=False)
         tokenizer = HfFolder(str(folder / "plain")).tokenizer
-        inputs, labels = everything(found)
+        inputs, labels = everything(built)
         assert tokenizer.decode(labels[0][labels[0] != IGNORED_LABEL]) == "1<|end|>2<|end|>"
         assert "And one more?" in tokenizer.decode(inputs[0])
 
@@ -122,8 +122,8 @@ class TestConversations:
             "{{ m.content }}", "{{ m.content if loop.last or m.role != 'assistant' else '-' }}"
         )
         tokenizer.save_pretrained(copy)
-        found = hf_on_jsonl(HfModel(path=str(copy)), JsonlData(path=str(folder / "chat.jsonl"), packing=False))
-        _, labels = everything(found)
+        built = hf_on_jsonl(HfModel(path=str(copy)), JsonlData(path=str(folder / "chat.jsonl"), packing=False))
+        _, labels = everything(built)
         assert tokenizer.decode(labels[0][labels[0] != IGNORED_LABEL]) == "2<|end|>"
 
 
@@ -169,7 +169,7 @@ class TestAFolderThatIsRefused:
         message = refusal(tmp_path / "small")
         assert message.startswith("has a tokenizer of 320 tokens, more than the 100 that the model has embeddings for")
 
-    def test_asks_for_code_of_its_own(self, copy):
+    def test_needs_code_of_its_own(self, copy):
         config = json.loads((copy / "config.json").read_text())
         custom = {**config, "model_type": "own", "auto_map": {"AutoConfig": "own.Config"}}
         (copy / "config.json").write_text(json.dumps(custom))

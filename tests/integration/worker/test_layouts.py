@@ -147,7 +147,7 @@ class BareLoop:
             last=document["batch"].get("last", "keep"),
             shuffle=data.get("shuffle", True),
         )
-        found = {}
+        losses_by_step = {}
         total = document["epochs"] * order.steps_per_epoch
         for step in range(1, total + 1):
             optimizer.param_groups[0]["lr"] = rate(step, total)
@@ -158,9 +158,9 @@ class BareLoop:
             if clip := document["optimizer"].get("clip_norm"):
                 nn.utils.clip_grad_norm_(model.parameters(), clip)
             optimizer.step()
-            found[step] = loss.item()
+            losses_by_step[step] = loss.item()
         ordered = [value.detach().flatten() for _, value in sorted(model.state_dict().items())]
-        return found, torch.cat(ordered)
+        return losses_by_step, torch.cat(ordered)
 
     def compare(self, layouts, case, optimizer, rate):
         expected, weights = self.bare(CASES[case]["spec"], optimizer, rate)
@@ -207,8 +207,8 @@ class TestTheClassicExercise(BareLoop):
 
     @pytest.mark.parametrize("case", CLASSIC)
     def test_nothing_was_shuffled(self, layouts, case):
-        seen = layouts(1)[0][case]["examples"]
-        assert [seen[str(step)] for step in (1, 2, 12, 13)] == [
+        examples = layouts(1)[0][case]["examples"]
+        assert [examples[str(step)] for step in (1, 2, 12, 13)] == [
             list(range(10)),
             list(range(10, 20)),
             list(range(110, 120)),

@@ -90,9 +90,9 @@ class TestWhatIsTrained:
 
 @pytest.mark.parametrize("variant", EXPORTED)
 def test_activation_checkpointing_changes_no_digit(layouts, variant):
-    again, kept = (layouts[2][0][f"{case}/{variant}"] for case in ("again", "lora"))
-    assert again["series"]["train/loss"] == kept["series"]["train/loss"]
-    assert again["parameters"] == kept["parameters"]
+    again, reference = (layouts[2][0][f"{case}/{variant}"] for case in ("again", "lora"))
+    assert again["series"]["train/loss"] == reference["series"]["train/loss"]
+    assert again["parameters"] == reference["parameters"]
 
 
 class TestCheckpoints:
@@ -175,8 +175,8 @@ class TestExports:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         folder = cases.folder / f"full-{variant}"
-        found = AutoModelForCausalLM.from_pretrained(folder).eval()
-        assert torch.equal(logits_of(found), logits(layouts, f"full/{variant}"))
+        reloaded = AutoModelForCausalLM.from_pretrained(folder).eval()
+        assert torch.equal(logits_of(reloaded), logits(layouts, f"full/{variant}"))
         assert (
             AutoTokenizer.from_pretrained(folder).decode(AutoTokenizer.from_pretrained(folder)("a b").input_ids)
             == "a b"
@@ -203,9 +203,9 @@ class TestExports:
             for parameter in loaded.parameters():
                 parameter.data = parameter.data.bfloat16()
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=variant == "ddp"):
-            found = logits_of(loaded).float()
+            computed = logits_of(loaded).float()
         expected = logits(layouts, f"bf16/{variant}")
-        assert torch.linalg.norm(found - expected) <= 1e-2 * torch.linalg.norm(expected)
+        assert torch.linalg.norm(computed - expected) <= 1e-2 * torch.linalg.norm(expected)
 
 
 class TestExportsOfBuiltinModels:
@@ -227,8 +227,8 @@ class TestExportsOfBuiltinModels:
 
     def test_a_transformer_computes_what_was_trained(self, cases, layouts):
         with torch.no_grad():
-            found = self.loaded(cases, "gpt")(TOKENS)
-        assert torch.equal(found, logits(layouts, "builtin-gpt"))
+            computed = self.loaded(cases, "gpt")(TOKENS)
+        assert torch.equal(computed, logits(layouts, "builtin-gpt"))
 
 
 class TestARunThatIsRefused:
@@ -248,7 +248,7 @@ class TestARunThatIsRefused:
 
 
 @pytest.mark.parametrize("case", ["reads/lora", "reads/full"])
-def test_a_step_waits_only_where_transformers_looks_at_the_positions(layouts, case):
+def test_a_step_waits_only_where_transformers_reads_the_positions(layouts, case):
     # Once a forward, in find_packed_sequence_indices; a rank's five examples are two forwards.
     for rank in layouts[2]:
         assert len(rank[case]["reads"]) == 6

@@ -8,16 +8,16 @@ SPEC = {"batch.size": 20, "batch.micro_size": "auto", "optimizer.momentum": 0.9,
 
 
 class TestASizeThatDoesNotFit:
-    def test_is_halved_on_all_ranks_recorded_kept_and_changes_no_digit(self, tmp_path):
+    def test_is_halved_on_all_ranks_recorded_and_changes_no_digit(self, tmp_path):
         # One rank alone runs out, above 3 examples: all go down with it.
         faults = [{"kind": "memory_above", "examples": 3, "rank": 1}]
         with FakeService() as service:
             run = Run(tmp_path / "job", service.url, SPEC | {"steps": 6, "epochs": None})
             attempt = run.run(1, faults=faults)
-            (settled,) = service.said("micro_size_settled")
+            (settled,) = service.events_of_type("micro_size_settled")
             again = Run(tmp_path / "job", service.url, SPEC | {"steps": 9, "epochs": None})
             second = again.run(2, faults=faults)
-            assert len(service.said("micro_size_settled")) == 1
+            assert len(service.events_of_type("micro_size_settled")) == 1
             explicit = Run(tmp_path / "other", service.url, SPEC | {"steps": 6, "epochs": None, "batch.micro_size": 3})
             reference = explicit.run(1)
         assert settled["data"]["tried"] == [10, 5, 3]

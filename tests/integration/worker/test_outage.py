@@ -48,7 +48,7 @@ class TestAServiceThatIsAway:
                 assert path.read_bytes().startswith(bytes(service.logs[("a1", stream)]))
             assert bytes(service.logs[("a1", "0")]) == attempt.rank_log(0).read_bytes()
 
-    def test_a_restart_in_place_sends_what_the_execution_before_could_not(self, tmp_path):
+    def test_a_restart_within_the_attempt_sends_the_unsent_reports(self, tmp_path):
         service = FakeService(free_port())
         run = Run(tmp_path / "job", service.url, SINGLE)
         attempt = run.start(

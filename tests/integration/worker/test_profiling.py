@@ -21,19 +21,19 @@ def operations(path):
 
 
 class TestATrace:
-    def test_of_the_steps_and_ranks_in_the_spec_and_of_those_asked_for_later(self, tmp_path):
+    def test_of_the_steps_and_ranks_of_the_spec_and_of_a_later_request(self, tmp_path):
         with FakeService() as service:
             overrides = {"profile": {"start_step": 5, "steps": 2, "ranks": [1]}, "epochs": 300}
             run = Run(tmp_path / "job", service.url, overrides)
             attempt = run.start(faults=[{"kind": "sleep", "seconds": 0.03}])
-            (first,) = wait_for(lambda: service.said("profile_written"), "the trace of the spec")
+            (first,) = wait_for(lambda: service.events_of_type("profile_written"), "the trace of the spec")
             assert (first["data"]["first_step"], first["data"]["ranks"], first["data"]["request"]) == (5, [1], 0)
             service.profile = {"request": 17, "steps": 1, "ranks": [0, 1]}
-            wait_for(lambda: len(service.said("profile_written")) == 2, "the trace asked for")
+            wait_for(lambda: len(service.events_of_type("profile_written")) == 2, "the trace asked for")
             service.stop = "cancel"
             run.wait(30)
         assert finish_of(attempt, 1).reason == "user_cancelled"
-        second = service.said("profile_written")[1]
+        second = service.events_of_type("profile_written")[1]
         assert (second["data"]["request"], second["data"]["ranks"], len(second["data"]["costliest"])) == (
             17,
             [0, 1],
@@ -71,6 +71,6 @@ class TestNsys:
         run = Run(tmp_path / "job", service.url, WRAPPED)
         attempt = run.run(environ=environ)
         assert finish_of(attempt, 1).reason == "completed"
-        seen = (tmp_path / "seen").read_text()
-        assert seen.startswith("profile --trace=cuda,nvtx,osrt")
-        assert f"--output {run.layout.profiles}/nsys-rank-%q{{RANK}}" in seen
+        command_line = (tmp_path / "seen").read_text()
+        assert command_line.startswith("profile --trace=cuda,nvtx,osrt")
+        assert f"--output {run.layout.profiles}/nsys-rank-%q{{RANK}}" in command_line

@@ -46,13 +46,13 @@ def test_the_curve_is_that_of_a_run_that_nobody_killed(tmp_path, kills):
             "series"
         ]["train/loss"].items()
     }
-    told, trained = {}, 0
+    reported, trained = {}, 0
     for attempt in (run.layout.attempt(n) for n in range(1, number + 2)):
-        for execution, losses in sorted(told_by(attempt).items()):
+        for execution, losses in sorted(reported_losses(attempt).items()):
             assert losses == {step: expected[step] for step in losses}, execution
-            told |= losses
+            reported |= losses
             trained += bool(losses)
-    assert told == expected
+    assert reported == expected
     assert trained > kills / 2, "most kills are to strike while it trains"
     assert processes_of(last) == []
 
@@ -87,17 +87,17 @@ def let_it_run(run, attempt, chance):
     if chance.random() < 0.25:
         time.sleep(chance.uniform(0.0, 3.0))
         return
-    goal = steps_told(attempt) + chance.randint(1, 12)
-    wait_for(lambda: steps_told(attempt) >= goal or run.process.poll() is not None, f"{goal} steps", 120)
+    goal = reported_steps(attempt) + chance.randint(1, 12)
+    wait_for(lambda: reported_steps(attempt) >= goal or run.process.poll() is not None, f"{goal} steps", 120)
     time.sleep(chance.uniform(0.0, 0.1))
 
 
-def steps_told(attempt):
+def reported_steps(attempt):
     """Steps that all executions of the attempt wrote down."""
-    return sum(len(losses) for losses in told_by(attempt).values())
+    return sum(len(losses) for losses in reported_losses(attempt).values())
 
 
-def told_by(attempt):
+def reported_losses(attempt):
     """The losses that each execution wrote down."""
     executions = (int(file.stem.split("-")[1]) for file in attempt.spool.glob("execution-*.jsonl"))
     return {execution: spooled(attempt, execution) for execution in executions}
@@ -105,16 +105,16 @@ def told_by(attempt):
 
 def ranks_of(attempt):
     """The processes that train, and torchrun above them, which ends with all of them."""
-    found = []
+    pids = []
     for pid in processes_of(attempt):
         try:
             with open(f"/proc/{pid}/cmdline", "rb") as file:
-                words = file.read().split(b"\0")
+                arguments = file.read().split(b"\0")
         except OSError:
             continue
-        if b"worker" in words and b"-m" in words:
-            found.append(pid)
-    return found
+        if b"worker" in arguments and b"-m" in arguments:
+            pids.append(pid)
+    return pids
 
 
 def kill(pid):

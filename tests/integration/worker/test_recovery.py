@@ -64,11 +64,11 @@ class TestARankThatIsKilled:
             (MOMENTUM, 1),
             (ADAMW, 0),
             (FSDP, 1),
-            *(pytest.param(found, 1, marks=pytest.mark.slow) for found in (HSDP, *EVERY.values())),
+            *(pytest.param(overrides, 1, marks=pytest.mark.slow) for overrides in (HSDP, *EVERY.values())),
         ],
         ids=["momentum-2", "adamw-3", "fsdp-2", "hsdp-4", *EVERY],
     )
-    def test_the_run_resumes_in_place_and_its_losses_are_an_undisturbed_runs(self, tmp_path, overrides, rank):
+    def test_resumes_in_the_attempt_with_the_losses_of_an_undisturbed_run(self, tmp_path, overrides, rank):
         with FakeService() as service:
             run = Run(tmp_path / "job", service.url, overrides)
             attempt = run.run(faults=killed_after_checkpoint(run, rank, checkpoint=10, step=13))
@@ -127,7 +127,7 @@ class TestASignalToLaunch:
 
 
 class TestADamagedCheckpoint:
-    def test_the_one_before_is_used_on_another_number_of_ranks_and_an_event_names_it(self, tmp_path):
+    def test_the_previous_one_is_used_and_an_event_names_the_damaged_one(self, tmp_path):
         with FakeService() as service:
             run = Run(tmp_path / "job", service.url, MOMENTUM | {"gpus": 1, "strategy": "single"})
             run.run(1)
@@ -165,10 +165,10 @@ class TestRetention:
             attempt = run.run()
         evaluated = {step: float(value) for step, value in spooled(attempt, 1, "eval/loss").items()}
         best = max(evaluated, key=evaluated.get)
-        kept = [c.step for c in run.layout.complete_checkpoints()]
+        remaining = [c.step for c in run.layout.complete_checkpoints()]
         last = sorted(service.checkpoints)[-2:]
-        assert kept == sorted({best, *last})
+        assert remaining == sorted({best, *last})
         removed = [step for report in service.checkpoints.values() for step in report["removed_steps"]]
-        assert sorted([*removed, *kept]) == sorted(service.checkpoints)
+        assert sorted([*removed, *remaining]) == sorted(service.checkpoints)
         manifest = Manifest.model_validate_json(run.layout.checkpoint(best).manifest.read_bytes())
         assert manifest.metrics["eval/loss"] == evaluated[best]

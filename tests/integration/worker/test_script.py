@@ -48,9 +48,9 @@ def script(tmp_path):
     # Names that the launcher, the ranks and torch import too: a program's own folder never shadows theirs.
     (folder / "worker.py").write_text("raise SystemExit('the wrong worker')\n")
     archive = pack(folder)
-    place = code_archive(tmp_path, archive.digest)
-    place.parent.mkdir()
-    place.write_bytes(archive.data)
+    archive_path = code_archive(tmp_path, archive.digest)
+    archive_path.parent.mkdir()
+    archive_path.write_bytes(archive.data)
 
     def made(service, mode, **changes):
         document = {"task": "script", "argv": ["train.py", mode], "code": archive.digest, "gpus": 2, **changes}
@@ -91,7 +91,7 @@ def test_a_warned_program_saves_and_the_next_attempt_goes_on_from_there(script):
     assert events["training_resumed"]["data"]["step"] == record.step
 
 
-def test_the_rank_that_raised_is_named_with_its_words(script):
+def test_the_rank_that_raised_is_named_with_its_message(script):
     with FakeService() as service:
         run = script(service, "raise")
         run.max_restarts = 0
@@ -105,7 +105,7 @@ def test_the_rank_that_raised_is_named_with_its_words(script):
     assert not processes_of(attempt)
 
 
-def test_a_program_that_dies_is_started_again_in_place(script):
+def test_a_program_that_dies_is_restarted_within_the_attempt(script):
     with FakeService() as service:
         attempt = script(service, "die once").run()
     record = finish_of(attempt, 2)
@@ -126,7 +126,7 @@ def test_code_that_is_gone_ends_the_job_before_any_rank(script):
     assert not attempt.rank_log(0).exists()
 
 
-def test_a_program_that_stands_still_is_ended_where_the_spec_says_after_how_long(script):
+def test_a_program_without_progress_is_ended_after_the_specs_timeout(script):
     with FakeService() as service:
         attempt = script(service, "stall", **{"health.stall_timeout_minutes": 0.05}).run(seconds=60)
     record = finish_of(attempt, 1)

@@ -38,7 +38,7 @@ class TestTheUpdatesOfOneProcess:
         assert alone.keys() == together.keys()
         for name, expected in alone.items():
             assert torch.linalg.norm(together[name] - expected) <= 1e-5 * torch.linalg.norm(expected), name
-        flat, expected = (torch.cat(list(found.values())) for found in (together, alone))
+        flat, expected = (torch.cat(list(merged.values())) for merged in (together, alone))
         assert torch.linalg.norm(flat - expected) <= 1e-6 * torch.linalg.norm(expected)
 
     def test_the_export_is_all_that_was_trained_in_the_first_ranks_hands(self, layouts, case):
@@ -69,10 +69,10 @@ class TestLowPrecision:
     @pytest.mark.parametrize(("world", "variant", "precision"), LOW_PRECISION)
     def test_losses_stay_near_those_of_fp32(self, layouts, world, variant, precision):
         expected = series(layouts[1], "fp32", "train/loss")
-        found = series(layouts[world], f"{precision}/{variant}", "train/loss")
-        assert len(found) == 50
-        assert found == pytest.approx(expected, rel=0.02)
-        assert found != expected
+        merged = series(layouts[world], f"{precision}/{variant}", "train/loss")
+        assert len(merged) == 50
+        assert merged == pytest.approx(expected, rel=0.02)
+        assert merged != expected
 
     @pytest.mark.parametrize(("world", "variant"), LAYOUTS)
     def test_an_infinity_on_one_rank_makes_all_skip_and_halves_the_scale_once(self, layouts, world, variant):
@@ -109,10 +109,10 @@ class TestTheSmallNetwork:
 class TestActivationCheckpointing:
     @pytest.mark.parametrize(("how", "variant"), RECOMPUTED)
     def test_changes_no_digit(self, layouts, how, variant):
-        again, kept = (layouts[2][0][f"{case}/{variant}"] for case in (how, "kept"))
+        again, reference = (layouts[2][0][f"{case}/{variant}"] for case in (how, "kept"))
         for key in ("train/loss", "train/grad_norm", "eval/loss"):
-            assert again["series"][key] == kept["series"][key]
-        assert again["parameters"] == kept["parameters"]
+            assert again["series"][key] == reference["series"][key]
+        assert again["parameters"] == reference["parameters"]
 
 
 @pytest.mark.parametrize(("world", "variant"), LAYOUTS)
@@ -128,17 +128,17 @@ class TestResume:
 class TestResharding:
     def test_a_run_that_changes_ranks_and_strategy_keeps_its_trajectory(self, layouts):
         expected = series(layouts[1], "chain whole", "train/loss")
-        found = {}
+        merged = {}
         for world, case in [(n, case) for n in STAGES for case in layouts[n][0] if case[:6] == "chain-"]:
             part = series(layouts[world], case, "train/loss")
-            assert not part.keys() & found.keys()
-            found |= part
-        assert list(found) == list(range(1, 25))
-        assert found == pytest.approx(expected, rel=1e-5)
+            assert not part.keys() & merged.keys()
+            merged |= part
+        assert list(merged) == list(range(1, 25))
+        assert merged == pytest.approx(expected, rel=1e-5)
 
     def test_each_step_saw_the_examples_of_the_undisturbed_run(self, layouts):
-        found = {}
+        merged = {}
         for world, case in [(n, case) for n in STAGES for case in layouts[n][0] if case[:6] == "chain-"]:
             ranks = [rank[case]["examples"] for rank in layouts[world]]
-            found |= {step: [example for rank in ranks for example in rank[step]] for step in ranks[0]}
-        assert found == layouts[1][0]["chain whole"]["examples"]
+            merged |= {step: [example for rank in ranks for example in rank[step]] for step in ranks[0]}
+        assert merged == layouts[1][0]["chain whole"]["examples"]

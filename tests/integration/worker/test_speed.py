@@ -36,7 +36,7 @@ COMPILED = {
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("speed")
     return cache(lambda: run_layout(2, CASES, folder / "2"))
 
@@ -56,23 +56,23 @@ class TestOptions:
             ("prefetch", "fsdp"),
         ],
     )
-    def test_change_nothing(self, found, option, plain):
-        expected, got = losses(found(), plain), losses(found(), option)
+    def test_change_nothing(self, results, option, plain):
+        expected, got = losses(results(), plain), losses(results(), option)
         assert len(expected) == 12
         assert {step: float(value) for step, value in got.items()} == pytest.approx(
             {step: float(value) for step, value in expected.items()}, rel=1e-6
         )
 
-    def test_an_infinity_on_one_rank_skips_the_update_on_all(self, found):
-        for rank in found():
+    def test_an_infinity_on_one_rank_skips_the_update_on_all(self, results):
+        for rank in results():
             assert rank["inf_ddp"]["scales"]["5"] == 512.0
             assert rank["inf_ddp"]["scales"]["4"] == 1024.0
-        assert found()[0]["inf_ddp"]["series"]["train/skipped_steps"]["12"] == "1.0"
+        assert results()[0]["inf_ddp"]["series"]["train/skipped_steps"]["12"] == "1.0"
 
 
 class TestMemory:
-    def test_what_the_host_held_at_most_is_told_beside_what_it_holds(self, found):
-        series = found()[0]["ddp"]["series"]
+    def test_the_peak_of_host_memory_is_reported_with_the_current_value(self, results):
+        series = results()[0]["ddp"]["series"]
         held = {step: float(value) for step, value in series["memory/host_rss_bytes"].items()}
         most = {step: float(value) for step, value in series["memory/host_peak_bytes"].items()}
         assert len(held) == 12
@@ -82,19 +82,19 @@ class TestMemory:
 
 class TestAStep:
     @pytest.mark.parametrize("case", ["reads_ddp", "reads_fsdp", "reads_fp16"])
-    def test_never_reads_a_value(self, found, case):
-        for rank in found():
+    def test_never_reads_a_value(self, results, case):
+        for rank in results():
             assert rank[case]["reads"] == {str(step): 0 for step in range(1, 13)}
 
-    def test_that_may_have_to_be_skipped_does(self, found):
-        assert min(found()[0]["reads_skip"]["reads"].values()) >= 1
+    def test_that_may_have_to_be_skipped_does(self, results):
+        assert min(results()[0]["reads_skip"]["reads"].values()) >= 1
 
 
 @pytest.mark.slow
 class TestCompiledBlocks:
-    def test_losses_are_those_of_the_plain_ones(self, found, tmp_path):
+    def test_losses_are_those_of_the_plain_ones(self, results, tmp_path):
         compiled = run_layout(2, COMPILED, tmp_path / "compiled", seconds=600)
         for name in COMPILED:
-            expected, got = losses(found(), name), losses(compiled, name)
+            expected, got = losses(results(), name), losses(compiled, name)
             for step, value in expected.items():
                 assert float(got[step]) == pytest.approx(float(value), rel=1e-4), (name, step)

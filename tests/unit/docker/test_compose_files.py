@@ -9,8 +9,8 @@ ROOT = Path(__file__).parents[3]
 
 
 def services() -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
-    return found
+    services: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
+    return services
 
 
 def before(name: str, all_of_them: dict[str, dict[str, Any]]) -> set[str]:

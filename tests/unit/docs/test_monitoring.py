@@ -40,10 +40,10 @@ def test_operations_names_series_that_there_are() -> None:
 def test_so_does_the_dashboard_and_it_shows_all_of_them() -> None:
     board = json.loads((ROOT / "docker" / "grafana-dashboard.json").read_text())
     queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
-    asked = {name for query in queries for name in NAMES.findall(query)}
-    assert asked <= offered()
+    queried = {name for query in queries for name in NAMES.findall(query)}
+    assert queried <= offered()
     named = set(NAMES.findall((ROOT / "docs" / "operations.md").read_text()))
-    assert {family(name) for name in named} == {family(name) for name in asked}
+    assert {family(name) for name in named} == {family(name) for name in queried}
     assert all(query.count("(") == query.count(")") for query in queries)
 
 

@@ -44,7 +44,7 @@ def test_installs_the_package_as_root(bare_machine: Path, monkeypatch: pytest.Mo
     assert postgres._programs() == made
 
 
-def test_says_how_to_get_it_where_it_may_not_be_installed(bare_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_explains_the_installation(bare_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     program(bare_machine / "apt-get", f"touch {bare_machine}/calls")
     with pytest.raises(postgres.PostgresMissingError, match="install the package `postgresql`"):

@@ -20,7 +20,7 @@ def function(lines: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("package", "text", "status", "said"),
+    ("package", "text", "status", "output"),
     [
         ("service", function(50), 0, "50  service/a.py:A.f"),
         ("service", function(51), 1, "service/a.py:A.f has 51 lines, more than 50"),
@@ -30,11 +30,11 @@ def function(lines: int) -> str:
     ],
 )
 def test_limits(
-    tree: Path, capsys: pytest.CaptureFixture[str], package: str, text: str, status: int, said: str
+    tree: Path, capsys: pytest.CaptureFixture[str], package: str, text: str, status: int, output: str
 ) -> None:
     (tree / package / "a.py").write_text(text)
     assert size_report.main() == status
-    assert said in capsys.readouterr().out
+    assert output in capsys.readouterr().out
 
 
 def test_a_reason_lets_it_pass_and_must_be_needed(

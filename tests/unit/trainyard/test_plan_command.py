@@ -45,7 +45,7 @@ def test_what_it_shows(service, run):
     done = run_plan(service, run)
     assert [" ".join(line.split()) for line in done.stdout.splitlines()] == [
         "1,234,567 parameters, 1,000 of them trained",
-        "GPUs: t4 (4 GiB), odd (memory not known)",
+        "GPUs: t4 (4 GiB), odd (memory unknown)",
         "strategy ddp: the spec says so",
         "does not fit: needs about 6 GiB of 4 GiB per GPU",
         "host memory: roughly 1 GiB for each rank",
@@ -53,7 +53,7 @@ def test_what_it_shows(service, run):
         "STRATEGY FITS PER GPU WEIGHTS GRADS OPTIMIZER ACTIVATIONS OTHER MICRO SIZE",
         "ddp* no 6 GiB 1 GiB 1 GiB 2 GiB 1 GiB 1 GiB 4",
         "fsdp ? > 2 GiB",
-        "?: not known, for want of the memory that there is or of what the model's activations take",
+        "?: unknown, because the available memory or the model's activation memory is unknown",
         "would fit: strategy fsdp: 2 GiB",
     ]
     assert done.stderr == "note: zero1 is zero2\n"
@@ -102,9 +102,9 @@ def ask(service, run, *answers, arguments=()):
 
 def test_slurms_answer_is_waited_for(service, run, monkeypatch):
     monkeypatch.setattr("trainyard.cli.plan.time.sleep", lambda seconds: None)
-    answer = {"state": "answered", "accepted": True, "message": "Slurm would accept it"}
+    answer = {"state": "answered", "accepted": True, "message": "Slurm would accept the job"}
     done = ask(service, run, {}, {**answer, "estimated_start": "2020-01-01T00:00:00Z"})
-    assert "Slurm would accept it (at once)" in done.stdout.splitlines()
+    assert "Slurm would accept the job (at once)" in done.stdout.splitlines()
     assert service.requests[0].url.params["ask_scheduler"] == "true"
     assert len(service.requests) == 3
 
@@ -117,6 +117,6 @@ def test_and_left_when_it_takes_too_long(service, run):
 
 def test_programs_get_the_answer_in_the_plan(service, run, monkeypatch):
     monkeypatch.setattr("trainyard.cli.plan.time.sleep", lambda seconds: None)
-    refused = {"state": "answered", "accepted": False, "message": "Slurm refuses it"}
+    refused = {"state": "answered", "accepted": False, "message": "Slurm refused the job"}
     found = json.loads(ask(service, run, refused, arguments=("--json",)).stdout)
-    assert (found["ask"]["accepted"], found["ask"]["message"]) == (False, "Slurm refuses it")
+    assert (found["ask"]["accepted"], found["ask"]["message"]) == (False, "Slurm refused the job")

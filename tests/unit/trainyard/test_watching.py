@@ -7,8 +7,8 @@ import pytest
 from rich.cells import cell_len
 
 from tests.unit.trainyard.fake_service import TIME, job
-from trainyard.cli import watching
-from trainyard.cli.output import TerminalConsole, clean
+from trainyard.cli import watch as watching
+from trainyard.cli.output import TerminalConsole, sanitize
 from trainyard.client import StreamEvent
 from trainyard.contract.wire.jobs import JobResource
 from trainyard.contract.wire.stream_events import MetricsUpdate, StatusUpdate
@@ -39,7 +39,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, width: int) -> tuple[list[str], list[
         view._bar.refresh()
         before = sent.tell()
     text = sent.getvalue()
-    live, last = (clean(part).splitlines() for part in (text[:before], text[before:]))
+    live, last = (sanitize(part).splitlines() for part in (text[:before], text[before:]))
     return live, [line for line in last if line.strip()]
 
 

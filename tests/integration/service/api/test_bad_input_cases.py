@@ -23,7 +23,7 @@ from service.core.settings import Settings
 from service.web.app import create_app
 from tests.support.receiver import Receiver, receiver
 from tests.support.world import SPEC, World
-from trainyard.cli.output import clean
+from trainyard.cli.output import sanitize
 
 pytestmark = pytest.mark.databases("sqlite")
 
@@ -98,7 +98,7 @@ def test_case_06_every_bad_token_gets_one_answer(world: World, monkeypatch: pyte
     from service.auth import principals as actions
 
     real = actions.constant_time_equal
-    monkeypatch.setattr(actions, "same_hash", lambda one, other: compared.append(one) or real(one, other))
+    monkeypatch.setattr(actions, "constant_time_equal", lambda one, other: compared.append(one) or real(one, other))
     unknown = "ty_000000000000_" + "x" * 43
     wrong = gone["token"][:-1] + ("a" if gone["token"][-1] != "a" else "b")
     seen = set()
@@ -227,7 +227,7 @@ class TestCase19:
             assert world.deliver_webhooks() == 1
             assert told.messages == []
         (delivery,) = world.client.get(f"/v1/webhooks/{webhook}/deliveries").json()["data"]
-        assert delivery["error"].startswith(f"not sent: the URL leads to {later}, which is no public address")
+        assert delivery["error"].startswith(f"not sent: the URL resolves to {later}, which is not a public address")
         assert len(asked) == 2, "resolved once for each sending: the address judged is the address called"
 
     @pytest.fixture
@@ -254,7 +254,7 @@ class TestCase19:
 
     def test_case_19_an_endless_answer_is_cut(self, world: World, told: Receiver) -> None:
         told.answer = b"x" * 200_000
-        assert self.sent(world, told)["error"] == "the answer is longer than 65536 bytes"
+        assert self.sent(world, told)["error"] == "the response is longer than 65536 bytes"
 
     def test_case_19_an_answer_in_drops_is_cut(self, world: World, told: Receiver) -> None:
         told.seconds = 30.0
@@ -293,7 +293,7 @@ def test_case_22_text_is_text(world: World) -> None:
     log = world.client.get(f"/v1/jobs/{job}/logs")
     assert log.headers["content-type"] == "text/plain; charset=utf-8"
     assert {shown.headers["x-content-type-options"], log.headers["x-content-type-options"]} == {"nosniff"}
-    assert clean(log.text) == "red \ufffd31m<b>line\n"
+    assert sanitize(log.text) == "red \ufffd31m<b>line\n"
 
 
 @pytest.mark.databases("sqlite", "postgres")

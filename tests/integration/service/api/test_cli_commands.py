@@ -50,14 +50,14 @@ def saved(world: World, job: str, worker: Any, step: int) -> None:
 
 def test_a_job_is_paused_resumed_cancelled_and_tried_again(world: World, run: Any) -> None:
     job = world.submit()
-    assert "a pause asked for; it is queued" in run("pause", "last")
+    assert "pause requested; status: queued" in run("pause", "last")
     world.tick()
-    assert f"job {job}: paused: paused before it was started" in run("pause", job)
+    assert f"job {job}: paused: Paused before the start." in run("pause", job)
     assert json.loads(run("resume", job, "--json"))["desired"] == "run"
     run("cancel", job)
     world.tick()
-    assert "cancelled already" in run("pause", job, code=7)
-    assert "to be tried again from its beginning" in run("retry", job, "--from-scratch")
+    assert "already been cancelled" in run("pause", job, code=7)
+    assert "queued to run again from the beginning" in run("retry", job, "--from-scratch")
 
 
 def test_checkpoints_are_listed_downloaded_forked_and_deleted(world: World, run: Any, tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_checkpoints_are_listed_downloaded_forked_and_deleted(world: World, run:
     assert "there are those of steps: 5, 10" in run("fork", job, "--step", "7", code=6)
     forked = json.loads(run("fork", job, "--step", "5", "--set", "optimizer.lr=0.5", "--name", "other", "--json"))
     assert (forked["name"], forked["origin"]["step"], forked["origin"]["differs"]) == ("other", 5, ["optimizer"])
-    assert "takes its weights alone, since these differ: seed" in run("fork", job, "--set", "seed=3")
+    assert "uses only its weights, because these fields differ: seed" in run("fork", job, "--set", "seed=3")
     assert "cancel it first" in run("delete", job, "--yes", code=7)
     worker.end("completed", step=20)
     world.tick()

@@ -11,8 +11,8 @@ import pytest
 import uvicorn
 from fastapi.testclient import TestClient
 
-from service.api import middleware
-from service.api.connection_limits import protocol
+from service.api.connection_limits import limited_protocol
+from service.api.middleware import body
 from tests.support.wait import wait_until
 from tests.support.world import SPEC, World
 
@@ -24,7 +24,12 @@ def served(world: World, *, limit: int = 100, seconds: float = 0.4) -> Iterator[
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     config = uvicorn.Config(
-        world.app, http=protocol(limit, seconds), ws="none", log_level="critical", lifespan="off", proxy_headers=False
+        world.app,
+        http=limited_protocol(limit, seconds),
+        ws="none",
+        log_level="critical",
+        lifespan="off",
+        proxy_headers=False,
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
@@ -74,7 +79,7 @@ def test_case_25_no_more_connections_than_so_many(world: World) -> None:
 
 
 def test_case_25_a_body_in_drops_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(middleware, "_BODY_SECONDS", 0.3)
+    monkeypatch.setattr(body, "_BODY_SECONDS", 0.3)
     with served(world) as port:
         connection = socket.create_connection(("127.0.0.1", port))
         head = f"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {world.token}\r\n"

@@ -1,4 +1,4 @@
-"""What a run left beside its weights: listed and handed out, and nothing else of the machine."""
+"""Artifacts: listing and download, and nothing outside their folder."""
 
 import os
 from collections.abc import Callable
@@ -36,12 +36,12 @@ def test_files_are_listed_by_path_in_pages(world: World, job: str, folder: Path)
     assert ([a["path"] for a in rest["data"]], rest["has_more"]) == (["traces/rank 0.json"], False)
 
 
-def test_a_job_without_any_has_an_empty_list_and_an_unknown_job_none(world: World, job: str) -> None:
+def test_list_is_empty_without_artifacts_and_404_for_unknown_jobs(world: World, job: str) -> None:
     assert world.client.get(f"/v1/jobs/{job}/artifacts").json()["data"] == []
     assert world.client.get("/v1/jobs/job_nope/artifacts").status_code == 404
 
 
-def test_a_file_is_handed_out_whole(world: World, job: str, folder: Path) -> None:
+def test_whole_file_is_downloaded(world: World, job: str, folder: Path) -> None:
     answer = world.client.get(f"/v1/jobs/{job}/artifacts/traces/{quote('rank 0.json')}")
     assert (answer.status_code, answer.content) == (200, b"{}")
     assert answer.headers["content-type"] == "application/octet-stream"
@@ -49,7 +49,7 @@ def test_a_file_is_handed_out_whole(world: World, job: str, folder: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("header", "status", "content", "told"),
+    ("header", "status", "content", "content_range"),
     [
         ("bytes=2-4", 206, b"234", "bytes 2-4/10"),
         ("bytes=7-", 206, b"789", "bytes 7-9/10"),
@@ -64,13 +64,13 @@ def test_a_file_is_handed_out_whole(world: World, job: str, folder: Path) -> Non
         ("bytes=" + "9" * 5000 + "-", 200, b"0123456789", None),
     ],
 )
-def test_one_range_of_it(
-    world: World, job: str, folder: Path, header: str, status: int, content: bytes | None, told: str | None
+def test_single_range_is_downloaded(
+    world: World, job: str, folder: Path, header: str, status: int, content: bytes | None, content_range: str | None
 ) -> None:
     answer = world.client.get(f"/v1/jobs/{job}/artifacts/table.json", headers={"Range": header})
     assert answer.status_code == status
     assert content is None or answer.content == content
-    assert answer.headers.get("content-range") == told
+    assert answer.headers.get("content-range") == content_range
 
 
 @pytest.mark.parametrize(
@@ -90,14 +90,14 @@ def test_one_range_of_it(
         "x" * 5000,
     ],
 )
-def test_no_path_leads_out(world: World, job: str, folder: Path, path: str) -> None:
+def test_no_path_leads_out_of_the_folder(world: World, job: str, folder: Path, path: str) -> None:
     (folder.parent / "spec.json").write_text("secret")
     answer = world.client.get(f"/v1/jobs/{job}/artifacts/{path}")
     assert answer.status_code == 404
     assert "secret" not in answer.text
 
 
-def test_a_path_with_a_nul_is_refused_as_such(world: World, job: str) -> None:
+def test_path_with_a_nul_byte_is_rejected(world: World, job: str) -> None:
     answer = world.client.get(f"/v1/jobs/{job}/artifacts/a%00b")
     assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid_path")
 
@@ -115,7 +115,7 @@ def pipe(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("plant", [link_file, link_folder, pipe])
-def test_only_regular_files_count(world: World, job: str, folder: Path, plant: Callable[[Path], None]) -> None:
+def test_only_regular_files_are_served(world: World, job: str, folder: Path, plant: Callable[[Path], None]) -> None:
     plant(folder)
     url = f"/v1/jobs/{job}/artifacts"
     assert "planted" not in world.client.get(url).text
@@ -133,7 +133,7 @@ def test_a_linked_artifacts_folder_is_not_followed(world: World, job: str, tmp_p
     assert world.client.get(f"/v1/jobs/{job}/artifacts/secret").status_code == 404
 
 
-def test_head_says_what_get_would_and_sends_nothing(world: World, job: str, folder: Path) -> None:
+def test_head_has_the_headers_of_get_and_no_body(world: World, job: str, folder: Path) -> None:
     url = f"/v1/jobs/{job}/artifacts/table.json"
     whole, head = world.client.get(url), world.client.head(url, headers={"Range": "bytes=0-1"})
     assert (head.status_code, head.content) == (200, b"")
@@ -142,7 +142,7 @@ def test_head_says_what_get_would_and_sends_nothing(world: World, job: str, fold
     assert world.client.head(url + "x").status_code == 404
 
 
-def test_a_file_that_is_had_is_not_sent_again(world: World, job: str, folder: Path) -> None:
+def test_if_none_match_returns_304(world: World, job: str, folder: Path) -> None:
     url = f"/v1/jobs/{job}/artifacts/table.json"
     etag = world.client.get(url).headers["ETag"]
     for known in (etag, f'"other", W/{etag}', "*"):
@@ -151,17 +151,17 @@ def test_a_file_that_is_had_is_not_sent_again(world: World, job: str, folder: Pa
     assert world.client.get(url, headers={"If-None-Match": '"other"'}).status_code == 200
 
 
-def test_a_part_of_a_file_that_was_written_anew_is_not_sent(world: World, job: str, folder: Path) -> None:
-    url, place = f"/v1/jobs/{job}/artifacts/table.json", folder / "table.json"
-    seen = place.read_bytes()
+def test_if_range_of_a_replaced_file_returns_the_whole_file(world: World, job: str, folder: Path) -> None:
+    url, file = f"/v1/jobs/{job}/artifacts/table.json", folder / "table.json"
+    content = file.read_bytes()
     etag = world.client.get(url).headers["ETag"]
     part = {"Range": "bytes=3-", "If-Range": etag}
-    assert world.client.get(url, headers=part).content == seen[3:]
-    (folder / "new").write_bytes(seen[::-1])
-    os.utime(folder / "new", ns=(place.stat().st_atime_ns, place.stat().st_mtime_ns))
-    (folder / "new").replace(place)
+    assert world.client.get(url, headers=part).content == content[3:]
+    (folder / "new").write_bytes(content[::-1])
+    os.utime(folder / "new", ns=(file.stat().st_atime_ns, file.stat().st_mtime_ns))
+    (folder / "new").replace(file)
     whole = world.client.get(url, headers=part)
-    assert (whole.status_code, whole.content) == (200, seen[::-1])
+    assert (whole.status_code, whole.content) == (200, content[::-1])
     assert whole.headers["ETag"] != etag
     date = world.client.get(url, headers={"Range": "bytes=3-", "If-Range": whole.headers["Last-Modified"]})
     assert date.status_code == 200, "within a second there can be two files"

@@ -1,4 +1,4 @@
-"""Checkpoints and exports: listed with what they are, handed out byte by byte, and nothing else of the machine."""
+"""Checkpoints and exports: listing and download, and nothing outside their folders."""
 
 import io
 import os
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.databases("sqlite")
 
 
 class Bomb:
-    """Whoever unpickles it is found out."""
+    """Whoever unpickles it fails the test."""
 
     def __reduce__(self) -> Any:
         return Path.touch, (Path("/tmp/trainyard-bomb"),)
@@ -44,31 +44,31 @@ def folder(world: World, job: str) -> Path:
 
 
 def url_of(world: World, job: str, step: int = 10) -> str:
-    found = world.client.get(f"/v1/jobs/{job}/checkpoints").json()["data"]
-    (id_,) = [one["id"] for one in found if one["step"] == step]
+    listed = world.client.get(f"/v1/jobs/{job}/checkpoints").json()["data"]
+    (id_,) = [one["id"] for one in listed if one["step"] == step]
     return f"/v1/jobs/{job}/checkpoints/{id_}"
 
 
 @pytest.mark.databases("sqlite", "postgres")
-def test_the_best_and_the_latest_are_marked(world: World, job: str, folder: Path) -> None:
-    found = world.client.get(f"/v1/jobs/{job}/checkpoints").json()["data"]
-    assert [(one["step"], one["best"], one["latest"]) for one in found] == [
+def test_best_and_latest_checkpoints_are_marked(world: World, job: str, folder: Path) -> None:
+    listed = world.client.get(f"/v1/jobs/{job}/checkpoints").json()["data"]
+    assert [(one["step"], one["best"], one["latest"]) for one in listed] == [
         (5, False, False),
         (10, True, False),
         (15, False, True),
     ]
-    assert world.client.get(url_of(world, job)).json() == found[1]
+    assert world.client.get(url_of(world, job)).json() == listed[1]
 
 
-def test_files_are_listed_hidden_ones_too(world: World, job: str, folder: Path) -> None:
+def test_files_are_listed_including_hidden_ones(world: World, job: str, folder: Path) -> None:
     url = url_of(world, job) + "/files"
-    found = world.client.get(url, params={"limit": 2}).json()
-    assert [(one["path"], one["object"]) for one in found["data"]] == [(".metadata", "file"), ("inner/0123", "file")]
-    rest = world.client.get(url, params={"after": found["last_id"]}).json()
+    listed = world.client.get(url, params={"limit": 2}).json()
+    assert [(one["path"], one["object"]) for one in listed["data"]] == [(".metadata", "file"), ("inner/0123", "file")]
+    rest = world.client.get(url, params={"after": listed["last_id"]}).json()
     assert [one["path"] for one in rest["data"]] == ["manifest.json"]
 
 
-def test_case_13_a_pickle_is_bytes_and_is_never_opened(world: World, job: str, folder: Path) -> None:
+def test_case_13_pickle_is_sent_as_bytes_and_never_opened(world: World, job: str, folder: Path) -> None:
     answer = world.client.get(url_of(world, job) + "/files/.metadata")
     assert answer.content == pickle.dumps(Bomb())
     assert answer.headers["content-type"] == "application/octet-stream"
@@ -83,7 +83,7 @@ def test_case_13_a_pickle_is_bytes_and_is_never_opened(world: World, job: str, f
         ("bytes=" + ",".join("0-1" for _ in range(10_000)), 200, b"0123456789"),
     ],
 )
-def test_case_12_one_range_and_a_hostile_header_costs_little(
+def test_case_12_hostile_range_header_costs_little(
     world: World, job: str, folder: Path, header: str, status: int, content: bytes
 ) -> None:
     url = url_of(world, job) + "/files/inner/0123"
@@ -93,7 +93,7 @@ def test_case_12_one_range_and_a_hostile_header_costs_little(
     assert time.process_time() - before < 1.0
 
 
-def test_a_range_outside_is_an_error_in_the_form_of_all_others(world: World, job: str, folder: Path) -> None:
+def test_range_outside_the_file_uses_the_error_envelope(world: World, job: str, folder: Path) -> None:
     answer = world.client.get(url_of(world, job) + "/files/inner/0123", headers={"Range": "bytes=10-"})
     assert (answer.status_code, answer.headers["content-range"]) == (416, "bytes */10")
     error = answer.json()["error"]
@@ -115,7 +115,7 @@ def test_a_range_outside_is_an_error_in_the_form_of_all_others(world: World, job
         "x" * 5000,
     ],
 )
-def test_case_10_a_path_that_no_file_of_ours_has(world: World, job: str, folder: Path, path: str) -> None:
+def test_case_10_malformed_path_is_rejected(world: World, job: str, folder: Path, path: str) -> None:
     answer = world.client.get(f"{url_of(world, job)}/files/{path}")
     assert answer.status_code in (404, 422)
     if path != "../x":  # the client itself resolves that one
@@ -123,7 +123,7 @@ def test_case_10_a_path_that_no_file_of_ours_has(world: World, job: str, folder:
 
 
 @pytest.mark.parametrize("name", ["..%2fx", "%2fetc%2fx", "..%5cx", "%2e%2e%2f", "CON", "x" * 300, "%252e"])
-def test_case_10_a_name_that_no_checkpoint_of_ours_has(world: World, job: str, folder: Path, name: str) -> None:
+def test_case_10_malformed_checkpoint_id_is_rejected(world: World, job: str, folder: Path, name: str) -> None:
     before = sorted(world.settings.runs.rglob("*"))
     for method in ("GET", "DELETE"):
         answer = world.client.request(method, f"/v1/jobs/{job}/checkpoints/{name}")
@@ -131,7 +131,7 @@ def test_case_10_a_name_that_no_checkpoint_of_ours_has(world: World, job: str, f
     assert sorted(world.settings.runs.rglob("*")) == before
 
 
-def test_case_11_a_link_is_not_followed_and_not_listed(world: World, job: str, folder: Path, tmp_path: Path) -> None:
+def test_case_11_link_is_neither_followed_nor_listed(world: World, job: str, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     (folder / "planted").symlink_to(tmp_path / "secret")
     (folder / "away").symlink_to(tmp_path)
@@ -145,13 +145,11 @@ def test_case_11_a_link_is_not_followed_and_not_listed(world: World, job: str, f
 def audited(world: World) -> list[tuple[Any, ...]]:
     """Since the world began, oldest first, without what changed something."""
     entries = world.client.get("/v1/audit?order=asc&limit=200").json()["data"]
-    wanted = ("action", "outcome", "status", "detail")
-    return [tuple(one[key] for key in wanted) for one in entries if one["action"].startswith("download")]
+    fields = ("action", "outcome", "status", "detail")
+    return [tuple(one[key] for key in fields) for one in entries if one["action"].startswith("download")]
 
 
-def test_case_11_what_is_planted_is_in_the_audit_once_it_is_asked_for(
-    world: World, job: str, folder: Path, tmp_path: Path
-) -> None:
+def test_case_11_requested_irregular_file_is_audited(world: World, job: str, folder: Path, tmp_path: Path) -> None:
     (folder / "away").symlink_to(tmp_path)
     os.mkfifo(folder / "pipe")
     url = url_of(world, job)
@@ -171,24 +169,24 @@ def test_case_11_what_is_planted_is_in_the_audit_once_it_is_asked_for(
     ]
 
 
-def test_a_stranger_leaves_no_such_entry(world: World, job: str, folder: Path) -> None:
+def test_unauthenticated_request_is_not_audited_as_such(world: World, job: str, folder: Path) -> None:
     (folder / "away").symlink_to("/etc")
     assert world.new_client(None).get(url_of(world, job) + "/files/away").status_code == 401
     assert audited(world) == []
 
 
-def test_the_archive_is_a_tar_of_known_length(world: World, job: str, folder: Path) -> None:
+def test_archive_is_a_tar_of_known_length(world: World, job: str, folder: Path) -> None:
     (folder / ("long" * 40)).write_bytes(b"x" * 1000)
     answer = world.client.get(url_of(world, job) + "/archive")
     assert int(answer.headers["content-length"]) == len(answer.content)
     with tarfile.open(fileobj=io.BytesIO(answer.content)) as tar:
-        found = {Path(name).name: tar.extractfile(name).read() for name in tar.getnames()}  # type: ignore[union-attr]
-    assert found["0123"] == b"0123456789"
-    assert found["long" * 40] == b"x" * 1000
-    assert len(found) == 4
+        contents = {Path(name).name: tar.extractfile(name).read() for name in tar.getnames()}  # type: ignore[union-attr]
+    assert contents["0123"] == b"0123456789"
+    assert contents["long" * 40] == b"x" * 1000
+    assert len(contents) == 4
 
 
-def test_head_tells_the_length_of_a_file_and_of_the_archive(world: World, job: str, folder: Path) -> None:
+def test_head_returns_the_length_of_file_and_archive(world: World, job: str, folder: Path) -> None:
     for path in ("/archive", "/files/inner/0123"):
         whole, head = world.client.get(url_of(world, job) + path), world.client.head(url_of(world, job) + path)
         assert (head.status_code, head.content) == (200, b"")
@@ -196,7 +194,7 @@ def test_head_tells_the_length_of_a_file_and_of_the_archive(world: World, job: s
         assert head.headers["Content-Type"] == whole.headers["Content-Type"]
 
 
-def test_the_export_is_handed_out_alike(world: World, job: str) -> None:
+def test_export_is_downloaded_like_a_checkpoint(world: World, job: str) -> None:
     url = f"/v1/jobs/{job}/export"
     assert world.client.get(f"{url}/files").json()["data"] == []
     assert world.client.get(f"{url}/archive").status_code == 404
@@ -208,7 +206,7 @@ def test_the_export_is_handed_out_alike(world: World, job: str) -> None:
         assert tar.getnames() == [f"{job}-export/model.safetensors"]
 
 
-def test_what_is_not_there_is_said(world: World, job: str, folder: Path) -> None:
+def test_missing_checkpoints_and_files_are_404(world: World, job: str, folder: Path) -> None:
     unknown = f"/v1/jobs/{job}/checkpoints/ckpt_{'0' * 26}"
     for path in ("", "/files", "/archive", "/files/x"):
         answer = world.client.get(unknown + path)

@@ -1,4 +1,4 @@
-"""Uploading code, and who may run it."""
+"""Upload of code, and permission to run it."""
 
 import hashlib
 import os
@@ -22,7 +22,7 @@ def files(world: World) -> list[str]:
     return sorted(path.name for path in (world.settings.runs / "code").glob("*"))
 
 
-def test_code_is_kept_by_its_digest_once(world: World) -> None:
+def test_code_is_stored_once_by_digest(world: World) -> None:
     assert world.client.head(f"/v1/code/{DIGEST}").status_code == 404
     assert world.client.put(f"/v1/code/{DIGEST}", content=CODE).status_code == 201
     assert world.client.put(f"/v1/code/{DIGEST}", content=CODE).status_code == 200
@@ -31,14 +31,14 @@ def test_code_is_kept_by_its_digest_once(world: World) -> None:
     assert files(world) == [f"{DIGEST.removeprefix('sha256:')}.tar"]
 
 
-def test_other_bytes_than_those_of_the_digest_are_refused_and_leave_nothing(world: World) -> None:
+def test_wrong_digest_is_rejected_and_leaves_no_file(world: World) -> None:
     answer = world.client.put(f"/v1/code/{DIGEST}", content=CODE + b"!")
     assert (answer.status_code, answer.json()["error"]["code"]) == (422, "digest_mismatch")
     assert world.client.put(f"/v1/code/{DIGEST}", content=b"").status_code == 422
     assert files(world) == []
 
 
-def test_more_than_the_limit_is_refused_whether_it_was_announced_or_not(world: World) -> None:
+def test_oversized_upload_is_rejected_with_or_without_length(world: World) -> None:
     chunk = b"x" * (1024 * 1024)
     chunks = MAX_CODE_BYTES // len(chunk) + 1
     announced = world.client.put(
@@ -51,20 +51,20 @@ def test_more_than_the_limit_is_refused_whether_it_was_announced_or_not(world: W
 
 
 @pytest.mark.parametrize("name", ["sha256:xyz", "../../etc/passwd", DIGEST.upper(), "sha1:" + "0" * 40])
-def test_what_is_no_digest_is_no_path(world: World, name: str) -> None:
+def test_malformed_digest_is_rejected(world: World, name: str) -> None:
     assert world.client.put(f"/v1/code/{name}", content=CODE).status_code in (404, 422)
     assert files(world) == []
 
 
-def test_a_spec_whose_code_the_service_does_not_have_is_refused_by_name(world: World) -> None:
+def test_spec_with_unknown_code_is_rejected(world: World) -> None:
     answer = world.client.post("/v1/jobs", json=SCRIPT)
     assert (answer.status_code, answer.json()["error"]["param"]) == (422, "code")
-    assert "has no code of that digest" in answer.json()["error"]["message"]
+    assert "has a digest of which no code was uploaded" in answer.json()["error"]["message"]
     world.client.put(f"/v1/code/{DIGEST}", content=CODE)
     assert world.client.post("/v1/jobs", json=SCRIPT).status_code == 201
 
 
-def test_a_script_from_the_folder_needs_the_folder(world: World) -> None:
+def test_script_file_requires_uploaded_code(world: World) -> None:
     answer = world.client.post("/v1/jobs", json={**SCRIPT, "code": None})
     assert (answer.status_code, answer.json()["error"]["param"]) == (422, "code")
     for argv in (["/opt/train.py"], ["-m", "train"]):
@@ -72,12 +72,12 @@ def test_a_script_from_the_folder_needs_the_folder(world: World) -> None:
 
 
 @pytest.mark.parametrize("spec", [CUSTOM, {**SCRIPT, "code": None, "argv": ["-m", "train"]}])
-def test_running_ones_own_code_takes_a_role_that_was_granted(world: World, spec: dict[str, object]) -> None:
+def test_running_uploaded_code_requires_a_granted_role(world: World, spec: dict[str, object]) -> None:
     user = world.new_user("user", "ada")
     answer = user.post("/v1/jobs", json=spec)
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "code_role_required")
-    assert answer.json()["error"]["message"].startswith(f"the code of task `{spec['task']}` runs as")
-    assert "role admin; yours has user" in answer.json()["error"]["message"]
+    assert answer.json()["error"]["message"].startswith(f"the code of task `{spec['task']}` runs with")
+    assert "role admin; yours has the role user" in answer.json()["error"]["message"]
     assert user.put(f"/v1/code/{DIGEST}", content=CODE).status_code == 403
     assert user.get(f"/v1/code/{DIGEST}").status_code == 403
     assert world.client.post("/v1/jobs", json=spec).status_code == 201
@@ -86,7 +86,7 @@ def test_running_ones_own_code_takes_a_role_that_was_granted(world: World, spec:
     assert world.new_user("viewer", "eve").post("/v1/jobs", json=spec).status_code == 403
 
 
-def test_a_script_that_gets_on_is_continued_for_ever_and_one_that_does_not_is_not(world: World) -> None:
+def test_only_a_script_with_progress_is_continued_forever(world: World) -> None:
     spec = {**SCRIPT, "code": None, "argv": ["-m", "train"]}
     for gets_on in (True, False):
         job_id = str(world.client.post("/v1/jobs", json=spec).json()["id"])
@@ -103,47 +103,47 @@ def test_a_script_that_gets_on_is_continued_for_ever_and_one_that_does_not_is_no
         world.tick()
 
 
-class TestForgetting:
+class TestUnusedCode:
     """Archives grow old by the time of their files: the clock of the world stands in January."""
 
     def aged(self, world: World, days: float, digest: str = DIGEST) -> Path:
         world.client.put(f"/v1/code/{digest}", content=CODE)
-        place = world.settings.runs / "code" / f"{digest.removeprefix('sha256:')}.tar"
+        path = world.settings.runs / "code" / f"{digest.removeprefix('sha256:')}.tar"
         then = (world.clock() - timedelta(days=days)).timestamp()
-        os.utime(place, (then, then))
-        return place
+        os.utime(path, (then, then))
+        return path
 
     @pytest.mark.databases("sqlite", "postgres")
-    def test_what_no_job_refers_to_goes_after_a_week(self, world: World) -> None:
-        place = self.aged(world, 6.9)
+    def test_unreferenced_code_is_removed_after_a_week(self, world: World) -> None:
+        path = self.aged(world, 6.9)
         world.run_maintenance()
-        assert place.is_file()
+        assert path.is_file()
         world.clock.advance(6 * 3600)
         world.run_maintenance()
-        assert not place.is_file()
+        assert not path.is_file()
         assert world.client.put(f"/v1/code/{DIGEST}", content=CODE).status_code == 201
 
     @pytest.mark.databases("sqlite", "postgres")
-    def test_what_a_job_refers_to_stays_until_the_job_is_deleted(self, world: World) -> None:
+    def test_referenced_code_stays_until_the_job_is_deleted(self, world: World) -> None:
         self.aged(world, 0)
         job = world.client.post("/v1/jobs", json=SCRIPT).json()["id"]
-        place = self.aged(world, 30)
+        path = self.aged(world, 30)
         world.run_maintenance()
-        assert place.is_file()
+        assert path.is_file()
         world.client.post(f"/v1/jobs/{job}/cancel")
         world.tick(2)
         assert world.client.delete(f"/v1/jobs/{job}").status_code == 204
         world.run_maintenance()
-        assert not place.is_file()
+        assert not path.is_file()
 
-    def test_who_asks_whether_it_is_there_can_count_on_it(self, world: World) -> None:
-        place = self.aged(world, 30)
+    def test_checking_for_code_renews_its_age(self, world: World) -> None:
+        path = self.aged(world, 30)
         assert world.client.head(f"/v1/code/{DIGEST}").status_code == 200
         world.run_maintenance()
-        assert place.is_file()
+        assert path.is_file()
         assert world.client.post("/v1/jobs", json=SCRIPT).status_code == 201
 
-    def test_an_upload_that_broke_off_goes_too(self, world: World) -> None:
+    def test_unfinished_upload_is_removed(self, world: World) -> None:
         left = self.aged(world, 8).with_name(".upload-x7")
         left.write_bytes(b"half")
         then = (world.clock() - timedelta(days=8)).timestamp()

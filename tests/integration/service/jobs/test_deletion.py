@@ -1,4 +1,4 @@
-"""Jobs and checkpoints deleted: out of sight at once, off the disk soon, whatever dies on the way."""
+"""Deletion of jobs and checkpoints: hidden at once, removed from disk soon, also after a crash."""
 
 import os
 import threading
@@ -48,7 +48,7 @@ def number(world: World, job: str) -> int:
         return JobRepository(session, world.clock()).get(job).pk
 
 
-def test_a_deleted_job_is_gone_at_once_and_its_folder_soon(world: World, over: str) -> None:
+def test_deleted_job_is_hidden_at_once_and_its_run_directory_removed(world: World, over: str) -> None:
     other = world.submit()
     assert world.client.delete(f"/v1/jobs/{over}").status_code == 204
     assert world.client.get(f"/v1/jobs/{over}").status_code == 404
@@ -62,7 +62,7 @@ def test_a_deleted_job_is_gone_at_once_and_its_folder_soon(world: World, over: s
             assert rows == {"jobs": 1, "events": 2}.get(table, 0), table
 
 
-def test_points_that_come_while_their_job_is_deleted_go_with_it(world: World) -> None:
+def test_points_stored_during_the_deletion_are_deleted_too(world: World) -> None:
     """No foreign key removes them."""
     job = world.submit()
     attempt, pk = world.start(job).attempt_id, number(world, job)
@@ -95,7 +95,7 @@ def test_points_that_come_while_their_job_is_deleted_go_with_it(world: World) ->
 
 
 @pytest.mark.parametrize("label", ["delete.before-files", "delete.after-files", "remove.after-files"])
-def test_a_round_cut_short_is_finished_by_the_next(world: World, over: str, label: str) -> None:
+def test_interrupted_maintenance_is_finished_by_the_next_run(world: World, over: str, label: str) -> None:
     only = "?only=checkpoints" if label.startswith("remove") else ""
     world.client.delete(f"/v1/jobs/{over}{only}")
     world.fail_at(label)
@@ -109,7 +109,7 @@ def test_a_round_cut_short_is_finished_by_the_next(world: World, over: str, labe
     assert list((world.settings.runs / ".trash").iterdir()) == []
 
 
-def test_what_an_earlier_service_left_in_the_trash_is_removed(world: World) -> None:
+def test_trash_of_an_earlier_service_is_removed(world: World) -> None:
     left = world.settings.runs / ".trash" / "job_x"
     left.mkdir(parents=True)
     world.submit()
@@ -118,7 +118,7 @@ def test_what_an_earlier_service_left_in_the_trash_is_removed(world: World) -> N
     assert not left.exists()
 
 
-def test_links_of_a_fork_that_was_never_accepted_are_removed_and_nothing_else(world: World) -> None:
+def test_only_links_of_unaccepted_forks_are_removed(world: World) -> None:
     runs = world.settings.runs
     orphan, restored, fresh = (runs / f"job_{letter * 26}" for letter in "abc")
     for folder in (orphan, restored, fresh):
@@ -132,7 +132,7 @@ def test_links_of_a_fork_that_was_never_accepted_are_removed_and_nothing_else(wo
     assert (orphan.exists(), restored.exists(), fresh.exists()) == (False, True, True)
 
 
-def test_a_job_that_is_not_over_is_not_deleted(world: World) -> None:
+def test_active_job_cannot_be_deleted(world: World) -> None:
     job = world.submit()
     for query in ("", "?only=checkpoints"):
         refused = world.client.delete(f"/v1/jobs/{job}{query}")
@@ -140,14 +140,14 @@ def test_a_job_that_is_not_over_is_not_deleted(world: World) -> None:
     assert world.client.delete(f"/v1/jobs/{job}?only=logs").status_code == 422
 
 
-def test_only_its_owner_deletes(world: World, over: str) -> None:
+def test_only_the_owner_can_delete(world: World, over: str) -> None:
     (checkpoint, _) = world.client.get(f"/v1/jobs/{over}/checkpoints").json()["data"]
     stranger = world.new_user("user", "somebody")
     assert stranger.delete(f"/v1/jobs/{over}").status_code == 403
     assert stranger.delete(f"/v1/jobs/{over}/checkpoints/{checkpoint['id']}").status_code == 403
 
 
-def test_only_the_checkpoints(world: World, over: str) -> None:
+def test_delete_only_the_checkpoints(world: World, over: str) -> None:
     assert world.client.delete(f"/v1/jobs/{over}?only=checkpoints").status_code == 204
     assert world.client.get(f"/v1/jobs/{over}/checkpoints").json()["data"] == []
     assert world.job(over)["last_checkpoint_step"] is None
@@ -156,7 +156,7 @@ def test_only_the_checkpoints(world: World, over: str) -> None:
     assert world.services.run(over).attempt(1).root.exists()
 
 
-def test_one_checkpoint_of_a_running_job_but_not_its_newest(world: World) -> None:
+def test_running_job_allows_deleting_any_but_its_latest_checkpoint(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     old, new = save(world, worker, job, 5), save(world, worker, job, 10)
@@ -170,7 +170,7 @@ def test_one_checkpoint_of_a_running_job_but_not_its_newest(world: World) -> Non
     assert world.job(job)["last_checkpoint_step"] == 10
 
 
-def test_a_checkpoint_that_was_written_anew_meanwhile_stays(world: World) -> None:
+def test_checkpoint_rewritten_before_its_removal_survives(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     folder = save(world, worker, job, 5)
@@ -182,14 +182,14 @@ def test_a_checkpoint_that_was_written_anew_meanwhile_stays(world: World) -> Non
     assert folder.exists()
 
 
-def test_a_checkpoint_whose_folder_is_gone_is_not_listed_for_long(world: World, over: str) -> None:
+def test_checkpoint_without_a_folder_is_marked_deleted(world: World, over: str) -> None:
     run = world.services.run(over)
     run.checkpoint(10).root.rename(run.checkpoints / "step-0000000010.damaged")
     world.run_maintenance()
     assert [one["step"] for one in world.client.get(f"/v1/jobs/{over}/checkpoints").json()["data"]] == [20]
 
 
-def test_disk_use_is_measured_by_job_and_by_person_and_told(world: World, over: str) -> None:
+def test_disk_use_is_measured_per_job_and_per_user(world: World, over: str) -> None:
     assert world.job(over)["disk_bytes"] is None
     world.run_maintenance()
     held = world.job(over)["disk_bytes"]
@@ -202,7 +202,7 @@ def test_disk_use_is_measured_by_job_and_by_person_and_told(world: World, over: 
     assert usage["free_bytes"] > 0
 
 
-def test_a_full_quota_refuses_with_the_numbers(world: World, over: str) -> None:
+def test_exceeded_disk_quota_rejects_a_job_with_the_numbers(world: World, over: str) -> None:
     world.settings.quota_gb_per_user = 1e-6
     key = {"Idempotency-Key": "before"}
     spec = world.job(over)["spec"]
@@ -210,13 +210,13 @@ def test_a_full_quota_refuses_with_the_numbers(world: World, over: str) -> None:
     world.run_maintenance()
     refused = world.client.post("/v1/jobs", json=spec)
     assert (refused.status_code, refused.json()["error"]["code"]) == (403, "quota_exceeded")
-    assert "1e-06 GB is what one person's may" in refused.json()["error"]["message"]
+    assert "the quota is 1e-06 GB per user" in refused.json()["error"]["message"]
     assert world.client.post("/v1/jobs", json=spec, headers=key).status_code == 201, "a repeated request is answered"
     client = world.new_user("user", "somebody")
     assert client.post("/v1/jobs", json=spec).status_code == 201
 
 
-def test_a_disk_that_runs_low_is_told_once_an_hour_before_it_is_full(world: World) -> None:
+def test_low_disk_space_adds_one_event_an_hour(world: World) -> None:
     world.settings.low_disk_gb = 1e9
     job = world.submit()
     world.start(job)

@@ -1,4 +1,4 @@
-"""Starting from another job's checkpoint: what is refused, what is kept, and what the worker is told."""
+"""Forks: what is rejected, what is kept, and what the worker receives."""
 
 import os
 import shutil
@@ -41,7 +41,7 @@ def run_of(world: World, job: str) -> RunLayout:
 
 
 @pytest.mark.databases("sqlite", "postgres")
-def test_the_newest_checkpoint_is_taken_and_its_step_is_stored(world: World, source: str) -> None:
+def test_fork_without_a_step_starts_from_the_latest_checkpoint(world: World, source: str) -> None:
     made = fork(world, source).json()
     assert made["spec"]["resume_from"] == f"{source}:10"
     assert made["origin"] == {"job_id": source, "step": 10, "continues": True, "differs": []}
@@ -56,13 +56,13 @@ def test_the_newest_checkpoint_is_taken_and_its_step_is_stored(world: World, sou
     assert "exact continuation" in next(event for event in events if event["type"] == "forked")["message"]
 
 
-def test_the_fork_keeps_it_when_the_source_is_gone(world: World, source: str) -> None:
+def test_fork_keeps_the_checkpoint_after_the_source_is_deleted(world: World, source: str) -> None:
     made = fork(world, f"{source}:5").json()
     shutil.rmtree(run_of(world, source).root)
     assert (run_of(world, made["id"]).origin(5).root / "weights").read_bytes() == b"wwwww"
 
 
-def test_the_worker_is_told(world: World, source: str) -> None:
+def test_launch_document_contains_the_origin(world: World, source: str) -> None:
     made = fork(world, f"{source}:5", optimizer={"lr": 0.5}).json()
     world.tick()
     launch = LaunchDocument.model_validate_json(world.folder(made["id"]).launch.read_bytes())
@@ -80,7 +80,7 @@ def test_the_worker_is_told(world: World, source: str) -> None:
         ({"precision": "bf16"}, ["precision"]),
     ],
 )
-def test_what_makes_the_updates_decides_what_is_taken(
+def test_changed_training_fields_reduce_the_fork_to_the_weights(
     world: World, source: str, changes: dict[str, Any], differs: list[str]
 ) -> None:
     made = fork(world, source, **changes).json()
@@ -89,10 +89,10 @@ def test_what_makes_the_updates_decides_what_is_taken(
 
 
 @pytest.mark.parametrize(
-    ("named", "changes", "status", "param", "words"),
+    ("named", "changes", "status", "param", "message"),
     [
         ("job_" + "0" * 26, {}, 422, "resume_from", "there is no job"),
-        ("{source}:7", {}, 422, "resume_from", "it has those of 5, 10"),
+        ("{source}:7", {}, 422, "resume_from", "available steps: 5, 10"),
         ("../../etc", {}, 422, "resume_from", "must be `<job id>` or"),
         ("{source}:x", {}, 422, "resume_from", "must be `<job id>` or"),
         (
@@ -103,24 +103,24 @@ def test_what_makes_the_updates_decides_what_is_taken(
             "not fit",
         ),
         ("{source}", {"trainable": ["*.weight"]}, 422, "trainable", "not fit"),
-        ("{source}", {"steps": 10}, 422, "steps", "nothing is left to do"),
+        ("{source}", {"steps": 10}, 422, "steps", "no steps remain"),
     ],
 )
-def test_what_cannot_be_is_refused_at_once(
-    world: World, source: str, named: str, changes: dict[str, Any], status: int, param: str, words: str
+def test_impossible_forks_are_rejected_at_submission(
+    world: World, source: str, named: str, changes: dict[str, Any], status: int, param: str, message: str
 ) -> None:
     refused = fork(world, named.format(source=source), **changes)
     assert (refused.status_code, refused.json()["error"]["param"]) == (status, param)
-    assert words in refused.json()["error"]["message"]
+    assert message in refused.json()["error"]["message"]
     assert [path.name for path in world.settings.runs.iterdir()] == [source], "nothing is left behind"
 
 
-def test_a_job_without_a_checkpoint_is_none_to_start_from(world: World) -> None:
+def test_source_without_a_checkpoint_is_rejected(world: World) -> None:
     refused = fork(world, world.submit())
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "no_checkpoint")
 
 
-def test_a_checkpoint_that_is_gone_from_disk_is_a_conflict(world: World, source: str) -> None:
+def test_checkpoint_missing_on_disk_is_a_conflict(world: World, source: str) -> None:
     (run_of(world, source).checkpoint(10).manifest).unlink()
     refused = fork(world, source)
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "checkpoint_gone")
@@ -128,7 +128,7 @@ def test_a_checkpoint_that_is_gone_from_disk_is_a_conflict(world: World, source:
 
 
 @pytest.mark.databases("sqlite", "postgres")
-def test_a_repeated_request_gives_the_same_fork_though_a_newer_checkpoint_is_there(world: World, source: str) -> None:
+def test_replayed_fork_ignores_newer_checkpoints(world: World, source: str) -> None:
     spec, key = {**SPEC, "resume_from": source}, {"Idempotency-Key": "one"}
     first = world.client.post("/v1/jobs", json=spec, headers=key).json()
     folder: Path = run_of(world, source).checkpoint(15).root
@@ -141,7 +141,7 @@ def test_a_repeated_request_gives_the_same_fork_though_a_newer_checkpoint_is_the
     assert world.client.post("/v1/jobs", json=spec, headers=key).json()["id"] == first["id"]
 
 
-def test_a_checkpoint_from_before_a_retry_from_scratch_is_none_any_more(world: World, source: str) -> None:
+def test_checkpoint_from_before_a_retry_from_scratch_is_rejected(world: World, source: str) -> None:
     world.worker(source).end("rejected", failure={"type": "ValueError", "message": "bad"})
     world.tick()
     world.client.post(f"/v1/jobs/{source}/retry", json={"from": "scratch"})

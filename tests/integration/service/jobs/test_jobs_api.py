@@ -1,4 +1,4 @@
-"""What people can ask of jobs over HTTP."""
+"""Requests about jobs over HTTP."""
 
 import threading
 
@@ -7,7 +7,7 @@ import yaml
 from tests.support.world import SPEC, World
 
 
-def test_a_job_is_accepted_durable_and_resolved(world: World) -> None:
+def test_submitted_job_is_stored_with_its_resolved_spec(world: World) -> None:
     answer = world.client.post("/v1/jobs", json=SPEC)
     assert answer.status_code == 201
     job = answer.json()
@@ -18,13 +18,13 @@ def test_a_job_is_accepted_durable_and_resolved(world: World) -> None:
     assert world.scheduler.submitted == []
 
 
-def test_yaml_is_taken_by_content_type(world: World) -> None:
+def test_yaml_is_accepted_by_content_type(world: World) -> None:
     answer = world.client.post("/v1/jobs", content=yaml.safe_dump(SPEC), headers={"Content-Type": "application/yaml"})
     assert answer.status_code == 201
     assert answer.json()["name"] == "parity"
 
 
-def test_the_same_key_and_spec_replay_the_same_answer(world: World) -> None:
+def test_same_key_and_spec_replay_the_response(world: World) -> None:
     headers = {"Idempotency-Key": "k-1"}
     first = world.client.post("/v1/jobs", json=SPEC, headers=headers)
     again = world.client.post("/v1/jobs", json=SPEC, headers=headers)
@@ -33,14 +33,14 @@ def test_the_same_key_and_spec_replay_the_same_answer(world: World) -> None:
     assert len(world.client.get("/v1/jobs").json()["data"]) == 1
 
 
-def test_the_same_key_with_another_spec_is_a_conflict(world: World) -> None:
+def test_same_key_with_another_spec_is_a_conflict(world: World) -> None:
     headers = {"Idempotency-Key": "k-1"}
     world.client.post("/v1/jobs", json=SPEC, headers=headers)
     other = world.client.post("/v1/jobs", json={**SPEC, "seed": 1}, headers=headers)
     assert (other.status_code, other.json()["error"]["code"]) == (409, "idempotency_key_reused")
 
 
-def test_concurrent_twins_make_one_job(world: World) -> None:
+def test_concurrent_requests_with_one_key_create_one_job(world: World) -> None:
     answers: list[tuple[int, str]] = []
 
     def post() -> None:
@@ -57,7 +57,7 @@ def test_concurrent_twins_make_one_job(world: World) -> None:
     assert len({job for _, job in answers}) == 1
 
 
-def test_lists_are_newest_first_and_stable_under_inserts(world: World) -> None:
+def test_list_is_newest_first_and_stable_under_inserts(world: World) -> None:
     ids = []
     for n in range(5):
         world.clock.advance(1)
@@ -74,7 +74,7 @@ def test_lists_are_newest_first_and_stable_under_inserts(world: World) -> None:
     assert upwards["data"][0]["id"] == ids[0]
 
 
-def test_lists_are_filtered(world: World) -> None:
+def test_list_is_filtered(world: World) -> None:
     a = world.submit(name="a", metadata={"team": "nlp", "q'": "%"})
     b = world.submit(name="b", metadata={"team": "vision"})
     for query, expected in [
@@ -86,11 +86,11 @@ def test_lists_are_filtered(world: World) -> None:
         ("status=succeeded", []),
         ("created_by=nobody", []),
     ]:
-        found = world.client.get(f"/v1/jobs?{query}").json()["data"]
-        assert [job["id"] for job in found] == expected, query
+        jobs = world.client.get(f"/v1/jobs?{query}").json()["data"]
+        assert [job["id"] for job in jobs] == expected, query
 
 
-def test_cancel_records_intent_and_is_idempotent(world: World) -> None:
+def test_cancel_sets_the_desired_state_and_is_idempotent(world: World) -> None:
     job = world.submit()
     first = world.client.post(f"/v1/jobs/{job}/cancel")
     assert (first.status_code, first.json()["status"], first.json()["desired"]) == (202, "queued", "cancelled")
@@ -112,7 +112,7 @@ def test_events_page_by_cursor(world: World) -> None:
     assert len(everything) > 3
 
 
-def test_the_script_is_what_was_submitted(world: World) -> None:
+def test_script_is_the_submitted_one(world: World) -> None:
     job = world.submit()
     early = world.client.get(f"/v1/jobs/{job}/script")
     assert (early.status_code, early.json()["error"]["code"]) == (404, "not_submitted")
@@ -135,20 +135,20 @@ def test_templates_are_ready_to_post(world: World) -> None:
             assert answer.status_code == 201
 
 
-def test_probes_need_no_token_and_name_the_parts(world: World) -> None:
+def test_probes_need_no_token_and_name_the_components(world: World) -> None:
     stranger = world.new_client(None)
     assert stranger.get("/livez").json() == {"status": "ok"}
-    checks = {"database": "ok", "runs_dir": "ok", "scheduler": "not asked yet"}
+    checks = {"database": "ok", "runs_dir": "ok", "scheduler": "not polled yet"}
     assert stranger.get("/readyz").json() == {"status": "ok", "checks": checks}
     world.submit()
     assert 'trainyard_jobs{status="queued"} 1.0' in stranger.get("/metrics").text
     world.settings.runs.rmdir()
     broken = stranger.get("/readyz")
     assert broken.status_code == 503
-    assert "not a folder" in broken.json()["checks"]["runs_dir"]
+    assert "not a writable directory" in broken.json()["checks"]["runs_dir"]
 
 
-def test_readiness_names_a_silent_scheduler_and_goes_on_serving(world: World) -> None:
+def test_readiness_reports_an_unreachable_scheduler_and_stays_ready(world: World) -> None:
     stranger = world.new_client(None)
     world.tick()
     assert stranger.get("/readyz").json()["checks"]["scheduler"] == "ok"
@@ -163,10 +163,10 @@ def test_readiness_names_a_silent_scheduler_and_goes_on_serving(world: World) ->
     world.tick()
     assert stranger.get("/readyz").json()["status"] == "ok"
     world.clock.advance(3600)
-    assert "does a reconciler run?" in stranger.get("/readyz").json()["checks"]["scheduler"]
+    assert "is a reconciler running?" in stranger.get("/readyz").json()["checks"]["scheduler"]
 
 
-def test_roles_bound_what_a_token_can_do(world: World) -> None:
+def test_role_limits_what_a_token_can_do(world: World) -> None:
     mine = world.new_user("user", "ann")
     job = mine.post("/v1/jobs", json=SPEC).json()["id"]
     other, viewer = world.new_user("user", "bob"), world.new_user("viewer", "eve")

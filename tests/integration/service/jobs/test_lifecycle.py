@@ -1,4 +1,4 @@
-"""Pause, resume and retry, at each of the states in which they can be asked."""
+"""Pause, resume and retry in each status that allows them."""
 
 from typing import Any
 
@@ -13,27 +13,27 @@ def ask(world: World, job: str, verb: str, body: Any = None) -> Any:
     return world.client.post(f"/v1/jobs/{job}/{verb}", **({"json": body} if body else {}))
 
 
-def asked(world: World, job: str, type_: str) -> int:
+def count_events(world: World, job: str, type_: str) -> int:
     events = world.client.get(f"/v1/jobs/{job}/events?limit=200").json()["data"]
     return sum(event["type"] == type_ for event in events)
 
 
-def test_a_queued_job_is_paused_and_never_handed_over(world: World) -> None:
+def test_queued_job_is_paused_without_being_submitted(world: World) -> None:
     job = world.submit()
     for _ in range(2):
         assert ask(world, job, "pause").status_code == 202
     world.tick(2)
     assert world.status(job) == "paused"
     assert world.scheduler.submitted == []
-    assert asked(world, job, "pause_requested") == 1
+    assert count_events(world, job, "pause_requested") == 1
     for _ in range(2):
         assert ask(world, job, "resume").status_code == 202
     world.tick(2)
     assert world.status(job) == "pending"
-    assert asked(world, job, "resume_requested") == 1
+    assert count_events(world, job, "resume_requested") == 1
 
 
-def test_a_pending_job_gives_its_place_back(world: World) -> None:
+def test_paused_pending_job_releases_its_queue_entry(world: World) -> None:
     job = world.submit()
     world.tick()
     worker = world.worker(job)
@@ -45,7 +45,7 @@ def test_a_pending_job_gives_its_place_back(world: World) -> None:
     world.tick()
     world.scheduler.unavailable = False
     world.tick()
-    assert len(world.scheduler.cancelled) == 2, "asked until it is gone"
+    assert len(world.scheduler.cancelled) == 2, "requested until it is gone"
     world.scheduler.set_states("ended")
     world.tick()
     shown = world.job(job)
@@ -55,7 +55,7 @@ def test_a_pending_job_gives_its_place_back(world: World) -> None:
     assert len(world.scheduler.submitted) == 2
 
 
-def test_a_running_job_hears_of_it_by_its_heartbeat_and_leaves_after_a_checkpoint(world: World) -> None:
+def test_running_job_pauses_by_heartbeat_after_a_checkpoint(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     assert worker.post("heartbeat", {"execution": 1}).json()["stop"] is None
@@ -69,12 +69,12 @@ def test_a_running_job_hears_of_it_by_its_heartbeat_and_leaves_after_a_checkpoin
     world.tick()
     shown = world.job(job)
     assert (shown["status"], shown["status_reason"], shown["desired"]) == ("paused", None, "paused")
-    assert shown["status_message"] == "paused after step 7; its allocation is given back"
+    assert shown["status_message"] == "Paused after step 7. The allocation was released."
     world.tick(5)
     assert len(world.scheduler.submitted) == 1
 
 
-def test_pauses_use_up_neither_retries_nor_continuations(world: World) -> None:
+def test_pause_uses_neither_retries_nor_continuations(world: World) -> None:
     job = world.submit(restart={"max_retries": 1})
     for _ in range(5):
         worker = world.start(job)
@@ -92,7 +92,7 @@ def test_pauses_use_up_neither_retries_nor_continuations(world: World) -> None:
     assert "1 left" in world.job(job)["status_message"]
 
 
-def test_a_hung_worker_is_ended_by_the_scheduler_when_time_is_up(world: World) -> None:
+def test_hung_worker_is_cancelled_in_the_scheduler_after_the_deadline(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     ask(world, job, "pause")
@@ -106,14 +106,14 @@ def test_a_hung_worker_is_ended_by_the_scheduler_when_time_is_up(world: World) -
     worker.post("heartbeat", {"execution": 1})
     world.tick()
     assert len(world.scheduler.cancelled) == 1
-    assert "asked to end it" in world.job(job)["status_message"]
+    assert "the scheduler ends it" in world.job(job)["status_message"]
     world.scheduler.set_states("ended")
     world.tick()
     assert world.status(job) == "paused"
     assert "last checkpoint" in world.job(job)["status_message"]
 
 
-def test_a_worker_that_does_not_hear_is_asked_through_the_scheduler_sooner(world: World) -> None:
+def test_worker_without_heartbeat_is_stopped_through_the_scheduler(world: World) -> None:
     job = world.submit()
     world.start(job)
     ask(world, job, "pause")
@@ -126,7 +126,7 @@ def test_a_worker_that_does_not_hear_is_asked_through_the_scheduler_sooner(world
     assert len(world.scheduler.cancelled) == 1
 
 
-def test_a_service_that_was_away_lets_its_workers_hear_first(world: World) -> None:
+def test_restarted_service_waits_for_heartbeats_before_it_signals(world: World) -> None:
     job = world.submit()
     world.start(job)
     ask(world, job, "pause")
@@ -137,7 +137,7 @@ def test_a_service_that_was_away_lets_its_workers_hear_first(world: World) -> No
     assert world.scheduler.cancelled == []
 
 
-def test_a_pausing_job_that_vanishes_is_paused_after_ten_silent_minutes(world: World) -> None:
+def test_pausing_job_that_vanishes_is_paused_after_ten_minutes(world: World) -> None:
     job = world.submit()
     world.start(job)
     ask(world, job, "pause")
@@ -152,7 +152,7 @@ def test_a_pausing_job_that_vanishes_is_paused_after_ten_silent_minutes(world: W
 @pytest.mark.parametrize(
     ("reason", "status"), [("completed", "succeeded"), ("error", "paused"), ("rejected", "failed")]
 )
-def test_how_it_really_ended_counts_while_pausing(world: World, reason: str, status: str) -> None:
+def test_exit_record_decides_the_end_while_pausing(world: World, reason: str, status: str) -> None:
     job = world.submit()
     worker = world.start(job)
     ask(world, job, "pause")
@@ -162,7 +162,7 @@ def test_how_it_really_ended_counts_while_pausing(world: World, reason: str, sta
     assert world.status(job) == status
 
 
-def test_a_resume_while_pausing_goes_on_as_a_next_attempt(world: World) -> None:
+def test_resume_while_pausing_starts_a_next_attempt(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     ask(world, job, "pause")
@@ -177,7 +177,7 @@ def test_a_resume_while_pausing_goes_on_as_a_next_attempt(world: World) -> None:
     assert world.job(job)["attempt"]["number"] == 2
 
 
-def test_a_resume_before_anybody_heard_of_the_pause_takes_it_back(world: World) -> None:
+def test_resume_before_the_worker_reacts_withdraws_the_pause(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     ask(world, job, "pause")
@@ -187,7 +187,7 @@ def test_a_resume_before_anybody_heard_of_the_pause_takes_it_back(world: World) 
     assert world.status(job) == "running"
 
 
-def test_cancel_wins_while_pausing_and_while_paused(world: World) -> None:
+def test_cancel_overrides_a_pause(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     ask(world, job, "pause")
@@ -205,10 +205,10 @@ def test_cancel_wins_while_pausing_and_while_paused(world: World) -> None:
     ask(world, other, "cancel")
     world.tick()
     shown = world.job(other)
-    assert (shown["status"], shown["status_message"]) == ("cancelled", "cancelled while it was paused")
+    assert (shown["status"], shown["status_message"]) == ("cancelled", "Cancelled while paused.")
 
 
-def test_a_submission_that_was_never_asked_is_taken_back(world: World) -> None:
+def test_submission_that_never_started_is_withdrawn(world: World) -> None:
     job = world.submit()
     blocked = world.settings.runs / job
     blocked.write_text("a file where the folder should be")
@@ -224,7 +224,7 @@ def test_a_submission_that_was_never_asked_is_taken_back(world: World) -> None:
     assert [a["exit_reason"] for a in world.client.get(f"/v1/jobs/{job}/attempts").json()["data"]] == ["paused", None]
 
 
-def test_a_submission_without_an_answer_is_looked_for_before_it_is_paused(world: World) -> None:
+def test_unconfirmed_submission_is_searched_before_the_job_is_paused(world: World) -> None:
     world.scheduler.name = "slurm"
     job = world.submit()
     world.scheduler.outcome = Ambiguous("Socket timed out")
@@ -241,7 +241,7 @@ def test_a_submission_without_an_answer_is_looked_for_before_it_is_paused(world:
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume"])
-def test_what_is_over_is_refused_in_words(world: World, verb: str) -> None:
+def test_ended_job_rejects_actions_with_a_message(world: World, verb: str) -> None:
     job = world.submit()
     ask(world, job, "cancel")
     refused = ask(world, job, verb)
@@ -249,10 +249,10 @@ def test_what_is_over_is_refused_in_words(world: World, verb: str) -> None:
     world.tick()
     refused = ask(world, job, verb)
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "job_finished")
-    assert "cancelled already" in refused.json()["error"]["message"]
+    assert "already been cancelled" in refused.json()["error"]["message"]
 
 
-def test_only_its_owner_steers_a_job(world: World) -> None:
+def test_only_the_owner_can_act_on_a_job(world: World) -> None:
     job = world.submit()
     for role in ("user", "viewer"):
         client = world.new_user(role, "somebody")  # type: ignore[arg-type]
@@ -276,12 +276,12 @@ def curve(world: World, job: str) -> dict[int, float]:
     return dict(zip(series["steps"], series["values"], strict=True))
 
 
-def test_a_retry_goes_on_from_the_last_checkpoint_with_all_its_retries(world: World) -> None:
+def test_retry_resumes_from_the_last_checkpoint_with_all_retries(world: World) -> None:
     job = failed(world)
     for _ in range(2):
         shown = ask(world, job, "retry", {"from": "checkpoint"})
         assert (shown.status_code, shown.json()["status"], shown.json()["error"]) == (202, "queued", None)
-    assert asked(world, job, "retry_requested") == 1
+    assert count_events(world, job, "retry_requested") == 1
     shown = world.job(job)
     assert (shown["last_checkpoint_step"], shown["finished_at"], shown["status_reason"]) == (5, None, None)
     worker = world.start(job)
@@ -292,7 +292,7 @@ def test_a_retry_goes_on_from_the_last_checkpoint_with_all_its_retries(world: Wo
     assert world.status(job) == "succeeded"
 
 
-def test_a_retry_from_scratch_forgets_what_was_saved_and_reported(world: World) -> None:
+def test_retry_from_scratch_discards_checkpoints_and_reports(world: World) -> None:
     job = failed(world)
     assert ask(world, job, "retry", {"from": "scratch"}).status_code == 202
     shown = world.job(job)
@@ -305,7 +305,7 @@ def test_a_retry_from_scratch_forgets_what_was_saved_and_reported(world: World) 
     assert curve(world, job) == {1: 2.0}
 
 
-def test_a_late_word_about_a_checkpoint_from_before_brings_it_not_back(world: World) -> None:
+def test_late_report_does_not_restore_a_discarded_checkpoint(world: World) -> None:
     job = failed(world)
     old = world.worker(job)
     ask(world, job, "retry", {"from": "scratch"})
@@ -313,7 +313,7 @@ def test_a_late_word_about_a_checkpoint_from_before_brings_it_not_back(world: Wo
     assert world.client.get(f"/v1/jobs/{job}/checkpoints").json()["data"] == []
 
 
-def test_a_retry_of_what_is_not_over_is_refused(world: World) -> None:
+def test_retry_of_an_active_job_is_rejected(world: World) -> None:
     job = world.submit()
     refused = ask(world, job, "retry")
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "not_retryable")
@@ -324,15 +324,15 @@ def test_a_retry_of_what_is_not_over_is_refused(world: World) -> None:
     assert ask(world, other, "retry", {"from": "checkpoint"}).status_code == 409
 
 
-def test_a_retry_of_a_job_that_never_began(world: World) -> None:
+def test_retry_of_a_job_that_never_started(world: World) -> None:
     job = world.submit()
     ask(world, job, "cancel")
     world.tick()
-    assert ask(world, job, "retry").json()["status_message"] == "to be tried again from its beginning"
+    assert ask(world, job, "retry").json()["status_message"] == "queued to run again from the beginning"
     world.start(job)
 
 
-def test_a_refused_submission_is_tried_again_by_a_retry(world: World) -> None:
+def test_retry_resubmits_a_rejected_submission(world: World) -> None:
     job = world.submit()
     world.scheduler.outcome = Rejected("invalid partition")
     world.tick()
@@ -343,7 +343,7 @@ def test_a_refused_submission_is_tried_again_by_a_retry(world: World) -> None:
     assert world.status(job) == "pending"
 
 
-def test_a_lost_job_that_is_to_pause_is_paused_when_an_operator_says_that_nothing_runs(world: World) -> None:
+def test_resubmit_of_a_lost_pausing_job_pauses_it(world: World) -> None:
     job = world.submit()
     world.start(job)
     world.clock.advance(60)
@@ -358,7 +358,7 @@ def test_a_lost_job_that_is_to_pause_is_paused_when_an_operator_says_that_nothin
     assert world.status(job) == "paused"
 
 
-def test_a_run_that_ended_between_the_wish_and_the_tick_is_paused_all_the_same(world: World) -> None:
+def test_run_that_ends_between_pause_and_tick_is_paused(world: World) -> None:
     job = world.submit()
     world.start(job)
     ask(world, job, "pause")
@@ -379,7 +379,7 @@ def test_a_run_that_ended_between_the_wish_and_the_tick_is_paused_all_the_same(w
         ("time_limit", ["running", "pausing", "paused"]),
     ],
 )
-def test_how_it_ended_counts_where_nobody_had_heard_of_the_pause_yet(
+def test_exit_record_decides_the_end_before_the_pause_is_noticed(
     world: World, reason: str, statuses: list[str]
 ) -> None:
     job = world.submit(restart={"max_retries": 1, "on_time_limit": "fail"})
@@ -388,6 +388,6 @@ def test_how_it_ended_counts_where_nobody_had_heard_of_the_pause_yet(
     worker.end(reason, step=20)
     world.tick(3)
     events = world.client.get(f"/v1/jobs/{job}/events?limit=200&order=asc").json()["data"]
-    told = [event for event in events if event["type"] == "status"]
-    assert [event["data"]["status"] for event in told][-len(statuses) :] == statuses
-    assert "before it was started" not in told[-1]["message"]
+    changes = [event for event in events if event["type"] == "status"]
+    assert [event["data"]["status"] for event in changes][-len(statuses) :] == statuses
+    assert "before the start" not in changes[-1]["message"]

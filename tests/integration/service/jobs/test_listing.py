@@ -1,4 +1,4 @@
-"""Lists of jobs: filtered, in pages that no new job shifts."""
+"""Job lists: filters, and pages that are stable under inserts."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def listed(world: World, **params: Any) -> list[str]:
     return [job["id"] for job in answer.json()["data"]]
 
 
-def test_each_filter_and_all_together(world: World, jobs: list[str]) -> None:
+def test_filters_alone_and_combined(world: World, jobs: list[str]) -> None:
     world.client.post(f"/v1/jobs/{jobs[4]}/cancel")
     world.reconciler.run_once()
     odd = [jobs[3], jobs[1]]
@@ -40,7 +40,7 @@ def test_each_filter_and_all_together(world: World, jobs: list[str]) -> None:
     assert listed(world, created_by="nobody") == []
 
 
-def test_times_of_creation_are_from_and_until(world: World, jobs: list[str]) -> None:
+def test_creation_times_are_inclusive_from_exclusive_until(world: World, jobs: list[str]) -> None:
     moments = [world.job(job)["created_at"] for job in jobs]
     assert listed(world, created_after=moments[3]) == [jobs[4], jobs[3]]
     assert listed(world, created_before=moments[2]) == [jobs[1], jobs[0]]
@@ -59,14 +59,38 @@ def test_pages_do_not_shift_under_inserts(world: World, jobs: list[str]) -> None
         world.submit(metadata={"team": "vision"})
         world.clock.advance(1)
         rest = world.client.get("/v1/jobs", params={**params, "limit": 2, "after": page["last_id"]}).json()
-        seen = [job["id"] for job in page["data"] + rest["data"]]
+        ids = [job["id"] for job in page["data"] + rest["data"]]
         assert page["has_more"]
-        assert seen == sorted(set(seen), reverse=True)
-        assert len(seen) in (3, 4)
+        assert ids == sorted(set(ids), reverse=True)
+        assert len(ids) in (3, 4)
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+def test_pages_of_several_statuses_are_merged_in_order(world: World, jobs: list[str], order: str) -> None:
+    for job in jobs[::2]:
+        world.client.post(f"/v1/jobs/{job}/cancel")
+    world.tick(3)
+    assert {world.status(job) for job in jobs} == {"cancelled", "pending"}
+    expected = jobs if order == "asc" else jobs[::-1]
+    for labels in ({}, {"metadata[team]": "vision"}):
+        remaining = [job for job in expected if not labels or jobs.index(job) % 2 == 0]
+        params: dict[str, Any] = {"status": ["pending", "cancelled", "lost"], "order": order, "limit": 2, **labels}
+        while True:
+            page = world.client.get("/v1/jobs", params=params).json()
+            assert [job["id"] for job in page["data"]] == remaining[:2]
+            remaining = remaining[2:]
+            assert page["has_more"] == bool(remaining)
+            if not remaining:
+                break
+            params["after"] = page["last_id"]
+
+
+def test_more_labels_than_a_spec_may_have_match_nothing(world: World, jobs: list[str]) -> None:
+    assert listed(world, **{f"metadata[key{number}]": "x" for number in range(100)}) == []
 
 
 @pytest.mark.parametrize("value", ["%", "run_1", "run%", "' OR 1=1 --", "run 1'"])
-def test_no_filter_knows_wildcards(world: World, jobs: list[str], value: str) -> None:
+def test_filters_have_no_wildcards(world: World, jobs: list[str], value: str) -> None:
     assert listed(world, name=value) == []
     assert listed(world, **{"metadata[team]": value}) == []
     assert listed(world, **{f"metadata[{value}]": "nlp"}) == []

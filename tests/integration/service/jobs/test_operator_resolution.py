@@ -1,4 +1,4 @@
-"""An operator's word about a job that is lost or whose submission had no clear answer."""
+"""Resolution of jobs that are lost or whose submission was not confirmed."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ def lost(world: World) -> str:
 
 
 class TestAdopt:
-    def test_an_unanswered_submission_is_watched_under_that_id(self, slurm: World) -> None:
+    def test_unconfirmed_submission_is_adopted_by_id(self, slurm: World) -> None:
         job = ambiguous(slurm)
         answer = resolve(slurm, job, ADOPT)
         assert (answer.status_code, answer.json()["status"]) == (202, "pending")
@@ -55,11 +55,11 @@ class TestAdopt:
         assert slurm.scheduler.submitted == [], "it is not submitted again"
 
     @pytest.mark.databases("sqlite", "postgres")
-    def test_a_lost_run_runs_again(self, slurm: World) -> None:
+    def test_lost_run_becomes_running(self, slurm: World) -> None:
         job = lost(slurm)
         assert resolve(slurm, job, ADOPT).json()["status"] == "running"
 
-    def test_one_that_is_to_be_cancelled_is_cancelled_under_that_id(self, slurm: World) -> None:
+    def test_adopted_job_with_a_pending_cancel_is_cancelled(self, slurm: World) -> None:
         job = ambiguous(slurm)
         slurm.client.post(f"/v1/jobs/{job}/cancel")
         assert resolve(slurm, job, ADOPT).status_code == 202
@@ -67,24 +67,24 @@ class TestAdopt:
         slurm.tick(3)
         assert slurm.status(job) == "cancelled"
 
-    def test_the_local_queue_has_nothing_to_adopt(self, world: World) -> None:
+    def test_local_jobs_cannot_be_adopted(self, world: World) -> None:
         answer = resolve(world, lost(world), ADOPT)
         assert answer.status_code == 422
-        assert answer.json()["error"]["message"] == "only jobs of Slurm can be adopted; resubmit it or give it up"
+        assert answer.json()["error"]["message"] == "only Slurm jobs can be adopted; use `resubmit` or `give_up`"
 
     @pytest.mark.parametrize("body", [{"action": "adopt"}, RESUBMIT | {"scheduler_id": "7"}, {"action": "hope"}, {}])
-    def test_a_word_that_does_not_make_sense(self, body: dict[str, Any], slurm: World) -> None:
+    def test_malformed_requests_are_rejected(self, body: dict[str, Any], slurm: World) -> None:
         assert resolve(slurm, ambiguous(slurm), body).status_code == 422
 
     @pytest.mark.parametrize("number", ["0", "7; rm", "", "123456789012", "7_1"])
-    def test_what_is_no_id(self, number: str, slurm: World) -> None:
+    def test_malformed_scheduler_ids_are_rejected(self, number: str, slurm: World) -> None:
         answer = resolve(slurm, ambiguous(slurm), {"action": "adopt", "scheduler_id": number})
         assert (answer.status_code, answer.json()["error"]["param"]) == (422, "scheduler_id")
 
 
 class TestResubmit:
     @pytest.mark.parametrize("state", [ambiguous, lost])
-    def test_is_a_next_attempt(self, state: Any, slurm: World) -> None:
+    def test_resubmit_starts_a_next_attempt(self, state: Any, slurm: World) -> None:
         job = state(slurm)
         before = slurm.job(job)["attempt"]["id"]
         assert resolve(slurm, job, RESUBMIT).json()["status"] == "queued"
@@ -93,41 +93,41 @@ class TestResubmit:
         assert (after["status"], after["attempt"]["number"]) == ("pending", 2)
         assert after["attempt"]["id"] != before
 
-    def test_the_former_attempt_can_no_longer_claim(self, slurm: World) -> None:
+    def test_resolved_attempt_can_no_longer_claim(self, slurm: World) -> None:
         job = ambiguous(slurm)
         worker = slurm.worker(job)
         resolve(slurm, job, RESUBMIT)
         slurm.tick()
         assert worker.claim().status_code == 409
 
-    def test_a_former_run_that_lives_after_all_is_told_to_stop(self, slurm: World) -> None:
+    def test_resolved_run_that_is_alive_must_stop(self, slurm: World) -> None:
         job = lost(slurm)
         worker = slurm.worker(job)
         resolve(slurm, job, RESUBMIT)
         slurm.tick()
         assert worker.post("heartbeat", {"execution": 1}).json()["stop"] == "cancel"
 
-    def test_one_that_is_to_be_cancelled_is_not_submitted_again(self, slurm: World) -> None:
+    def test_job_with_a_pending_cancel_is_not_resubmitted(self, slurm: World) -> None:
         job = ambiguous(slurm)
         slurm.client.post(f"/v1/jobs/{job}/cancel")
         answer = resolve(slurm, job, RESUBMIT)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "not_wanted")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "job_cancelling")
         assert "resolved" not in types(slurm, job), "what was refused is not recorded"
 
 
 class TestGiveUp:
-    def test_a_lost_run(self, slurm: World) -> None:
+    def test_lost_run_is_given_up(self, slurm: World) -> None:
         job = lost(slurm)
         shown = resolve(slurm, job, GIVE_UP).json()
         assert (shown["status"], shown["status_reason"]) == ("failed", "node_failure")
         assert (shown["status_message"], shown["attempt"]["exit_reason"]) == ("given up by admin", "given_up")
 
-    def test_an_unanswered_submission(self, slurm: World) -> None:
+    def test_unconfirmed_submission_is_given_up(self, slurm: World) -> None:
         shown = resolve(slurm, ambiguous(slurm), GIVE_UP).json()
         assert (shown["status"], shown["status_reason"]) == ("failed", "rejected")
 
     @pytest.mark.parametrize("state", [ambiguous, lost])
-    def test_one_that_is_to_be_cancelled_is_cancelled(self, state: Any, slurm: World) -> None:
+    def test_given_up_job_with_a_pending_cancel_is_cancelled(self, state: Any, slurm: World) -> None:
         job = state(slurm)
         slurm.client.post(f"/v1/jobs/{job}/cancel")
         shown = resolve(slurm, job, GIVE_UP).json()
@@ -135,24 +135,24 @@ class TestGiveUp:
 
 
 @pytest.mark.parametrize("body", [ADOPT, RESUBMIT, GIVE_UP])
-class TestAll:
+class TestEveryAction:
     @pytest.mark.databases("sqlite", "postgres")
-    def test_who_said_what_is_an_event(self, body: dict[str, Any], slurm: World) -> None:
+    def test_resolution_is_recorded_as_an_event(self, body: dict[str, Any], slurm: World) -> None:
         job = ambiguous(slurm)
         resolve(slurm, job, body)
         events = slurm.client.get(f"/v1/jobs/{job}/events?limit=200").json()["data"]
         (event,) = [event for event in events if event["type"] == "resolved"]
         assert (event["data"]["by"], event["data"]["action"]) == ("admin", body["action"])
-        assert event["message"].startswith("admin says: ")
+        assert event["message"].startswith("resolved by admin: ")
 
-    def test_said_twice_is_said_once(self, body: dict[str, Any], slurm: World) -> None:
+    def test_repeated_resolution_changes_nothing(self, body: dict[str, Any], slurm: World) -> None:
         job = ambiguous(slurm)
         first = resolve(slurm, job, body)
         again = resolve(slurm, job, body)
         assert (again.status_code, again.json()["status"]) == (202, first.json()["status"])
         assert types(slurm, job).count("resolved") == 1
 
-    def test_a_job_of_which_all_is_known_is_a_409(self, body: dict[str, Any], slurm: World) -> None:
+    def test_unambiguous_job_is_a_conflict(self, body: dict[str, Any], slurm: World) -> None:
         job = slurm.submit()
         for status in ("queued", "pending"):
             assert slurm.status(job) == status
@@ -160,15 +160,15 @@ class TestAll:
             assert (answer.status_code, answer.json()["error"]["code"]) == (409, "nothing_to_resolve")
             slurm.tick()
 
-    def test_while_sbatch_may_still_be_asked_nobody_knows(self, body: dict[str, Any], slurm: World) -> None:
+    def test_submission_in_flight_is_a_conflict(self, body: dict[str, Any], slurm: World) -> None:
         job = slurm.submit()
         slurm.scheduler.lose_answers = True
         with pytest.raises(KeyboardInterrupt):
             slurm.tick()
         answer = resolve(slurm, job, body)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "still_asking")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "submission_in_flight")
 
-    def test_only_an_administrator_knows(self, body: dict[str, Any], slurm: World) -> None:
+    def test_only_an_administrator_can_resolve(self, body: dict[str, Any], slurm: World) -> None:
         job = ambiguous(slurm)
         user = slurm.new_user("user", "ada")
         assert user.post(f"/v1/jobs/{job}/resolve", json=body).status_code == 403

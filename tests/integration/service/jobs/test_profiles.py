@@ -1,4 +1,4 @@
-"""A trace asked of a running job: recorded, told with the heartbeat, and over when it is written."""
+"""Traces of a running job: recorded, sent with the heartbeat, answered when written."""
 
 from typing import Any
 
@@ -13,30 +13,30 @@ def ask(world: World, job: str, **body: Any) -> Any:
     return world.client.post(f"/v1/jobs/{job}/profile", json=body)
 
 
-def told(worker: FakeWorker) -> Any:
+def requested_profile(worker: FakeWorker) -> Any:
     return worker.post("heartbeat", {"execution": worker.execution}).json()["profile"]
 
 
 @pytest.mark.parametrize("answer_type", ["profile_written", "profile_dropped"])
-def test_the_worker_hears_of_it_until_it_is_answered(world: World, answer_type: str) -> None:
+def test_heartbeat_repeats_the_request_until_it_is_answered(world: World, answer_type: str) -> None:
     job = world.submit()
     worker = world.start(job)
-    assert told(worker) is None
+    assert requested_profile(worker) is None
     answer = ask(world, job, steps=2, ranks=[1])
     assert (answer.status_code, answer.json()["id"]) == (202, job)
-    wanted = told(worker)
-    assert (wanted["steps"], wanted["ranks"]) == (2, [1])
-    assert told(worker) == wanted
-    event = {"sequence": 0, "type": answer_type, "message": "x", "data": {"request": wanted["request"]}}
+    request = requested_profile(worker)
+    assert (request["steps"], request["ranks"]) == (2, [1])
+    assert requested_profile(worker) == request
+    event = {"sequence": 0, "type": answer_type, "message": "x", "data": {"request": request["request"]}}
     body = {"execution": 1, "events": [{**event, "time": world.clock().isoformat()}]}
     assert worker.post("events", body).status_code == 200
-    assert told(worker) is None
+    assert requested_profile(worker) is None
     assert ask(world, job, steps=2, ranks=[1]).status_code == 202
-    assert told(worker)["request"] > wanted["request"]
+    assert requested_profile(worker)["request"] > request["request"]
 
 
 @pytest.mark.databases("sqlite", "postgres")
-def test_the_same_wish_twice_is_one(world: World) -> None:
+def test_repeated_profile_request_changes_nothing(world: World) -> None:
     job = world.submit()
     world.start(job)
     for _ in range(2):
@@ -45,7 +45,7 @@ def test_the_same_wish_twice_is_one(world: World) -> None:
     assert [event["type"] for event in events].count("profile_requested") == 1
 
 
-def test_a_job_that_does_not_run_cannot_be_traced(world: World) -> None:
+def test_only_a_running_job_can_be_traced(world: World) -> None:
     answer = ask(world, world.submit())
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "not_running")
     assert "is queued" in answer.json()["error"]["message"]
@@ -54,15 +54,15 @@ def test_a_job_that_does_not_run_cannot_be_traced(world: World) -> None:
 @pytest.mark.parametrize(
     ("body", "param"), [({"ranks": [2]}, "ranks"), ({"steps": 0}, "steps"), ({"ranks": []}, "ranks"), ({"x": 1}, "x")]
 )
-def test_what_cannot_be_traced_is_refused_by_name(world: World, body: dict[str, Any], param: str) -> None:
+def test_untraceable_task_or_rank_is_rejected_by_name(world: World, body: dict[str, Any], param: str) -> None:
     job = world.submit()
     worker = world.start(job)
     answer = ask(world, job, **body)
     assert (answer.status_code // 100, answer.json()["error"]["param"]) == (4, param)
-    assert told(worker) is None
+    assert requested_profile(worker) is None
 
 
-def test_a_viewer_cannot_ask(world: World) -> None:
+def test_viewer_cannot_request_a_profile(world: World) -> None:
     job = world.submit()
     world.start(job)
     assert world.new_user("viewer", "v").post(f"/v1/jobs/{job}/profile", json={}).status_code == 403

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 import structlog
 
-from service.api.rate_limits import Buckets, Rate
+from service.api.rate_limits import Rate, RateLimiter
 from service.auth.principals import Principal
 from service.core.errors import UnavailableError
 from service.metrics.ingest import writer as writer_module
@@ -69,7 +69,7 @@ def test_full_queue_returns_429(world: World, monkeypatch: pytest.MonkeyPatch) -
 
 def test_exhausted_rate_limit_returns_429_with_retry_after(world: World) -> None:
     worker = world.start(world.submit())
-    world.services.worker_buckets = Buckets(Rate(1.0, 3))
+    world.services.worker_rate_limiter = RateLimiter(Rate(1.0, 3))
     for remaining in ("2", "1", "0"):
         answer = worker.metrics([("a", 1, 1.0)])
         assert (answer.status_code, answer.headers["ratelimit-remaining"]) == (200, remaining)

@@ -50,13 +50,13 @@ def test_the_question_is_answered_by_the_reconciler_and_read_by_its_id(world: Wo
 
 def test_a_quick_answer_comes_with_the_plan(world: World) -> None:
     on_slurm(world)
-    world.scheduler.forecast_result = Forecast(False, "Slurm refuses it: too many nodes")
+    world.scheduler.forecast_result = Forecast(False, "Slurm refused the job: too many nodes")
     world.services.notify_reconciler = lambda: world.tick()
     found = asked(world, wait=5)["ask"]
     assert (found["state"], found["accepted"], found["message"]) == (
         "answered",
         False,
-        "Slurm refuses it: too many nodes",
+        "Slurm refused the job: too many nodes",
     )
 
 

@@ -1,4 +1,4 @@
-"""From intent to what is so, one tick at a time, with a scheduler that misbehaves on command."""
+"""The reconciler, one tick at a time, with a scheduler whose faults the test controls."""
 
 import json
 
@@ -16,7 +16,7 @@ def types(world: World, job: str) -> list[str]:
     return [event["data"]["status"] if event["type"] == "status" else event["type"] for event in events]
 
 
-def test_the_whole_life_of_a_job(world: World) -> None:
+def test_a_job_from_submission_to_success(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     worker.metrics([("train/loss", 1, 2.0)], progress={"step": 1, "total_steps": 20, "seconds_per_step": 0.5})
@@ -33,7 +33,7 @@ def test_the_whole_life_of_a_job(world: World) -> None:
     assert types(world, job) == ["created", "queued", "submitting", "submitted", "pending", "running", "succeeded"]
 
 
-def test_what_a_worker_is_told_is_on_disk_before_it_is_submitted(world: World) -> None:
+def test_launch_files_are_on_disk_before_the_submission(world: World) -> None:
     job = world.submit(environment={"variables": {"GREETING": "x y"}})
     world.tick()
     folder = world.folder(job)
@@ -48,7 +48,7 @@ def test_what_a_worker_is_told_is_on_disk_before_it_is_submitted(world: World) -
     assert folder.token.read_text().strip() not in plan.script
 
 
-def test_a_job_lost_between_sbatch_and_record_is_adopted_not_doubled(world: World) -> None:
+def test_a_submission_without_a_record_is_adopted_not_duplicated(world: World) -> None:
     job = world.submit()
     world.scheduler.lose_answers = True
     with pytest.raises(KeyboardInterrupt):
@@ -61,7 +61,7 @@ def test_a_job_lost_between_sbatch_and_record_is_adopted_not_doubled(world: Worl
     assert world.job(job)["attempt"]["scheduler_id"] == f"id-{world.scheduler.submitted[0].tag}"
 
 
-def test_a_crash_before_the_scheduler_was_asked_submits_once(world: World) -> None:
+def test_a_crash_before_the_submission_submits_once(world: World) -> None:
     job = world.submit()
     world.scheduler.outcome = Ambiguous("killed")
     world.tick()
@@ -73,7 +73,7 @@ def test_a_crash_before_the_scheduler_was_asked_submits_once(world: World) -> No
 
 
 @pytest.mark.scenario(5)
-def test_on_slurm_an_ambiguous_submission_is_repeated_only_after_three_clean_looks_in_180_s(world: World) -> None:
+def test_slurm_resubmits_only_after_three_empty_searches_in_180_s(world: World) -> None:
     world.scheduler.name = "slurm"
     job = world.submit()
     world.scheduler.outcome = Ambiguous("Socket timed out")
@@ -93,7 +93,7 @@ def test_on_slurm_an_ambiguous_submission_is_repeated_only_after_three_clean_loo
     assert world.status(job) == "pending"
 
 
-def test_a_clear_rejection_is_the_end_and_says_why(world: World) -> None:
+def test_a_rejection_fails_the_job_with_its_reason(world: World) -> None:
     job = world.submit()
     world.scheduler.outcome = Rejected("4 ranks are more than the 2 slots", "Ask for two.")
     world.tick()
@@ -106,7 +106,7 @@ def test_a_clear_rejection_is_the_end_and_says_why(world: World) -> None:
     )
 
 
-def test_a_job_that_ended_while_the_service_was_away_ended_then(world: World) -> None:
+def test_finished_at_is_the_real_end_after_downtime(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     world.clock.advance(10)
@@ -117,7 +117,7 @@ def test_a_job_that_ended_while_the_service_was_away_ended_then(world: World) ->
     assert world.job(job)["finished_at"] == ended.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def test_nothing_is_concluded_while_the_scheduler_is_silent(world: World) -> None:
+def test_no_conclusion_while_the_scheduler_is_unavailable(world: World) -> None:
     job = world.submit()
     world.start(job)
     world.scheduler.unavailable = True
@@ -127,16 +127,18 @@ def test_nothing_is_concluded_while_the_scheduler_is_silent(world: World) -> Non
     assert world.status(job) == "running"
 
 
-def test_the_wait_is_explained_with_the_names_that_people_know(world: World) -> None:
+def test_wait_messages_use_job_names(world: World) -> None:
     first, second = world.submit(name="first"), world.submit(name="second")
     world.tick()
     tag = world.scheduler.submitted[0].tag
-    world.scheduler.states[world.scheduler.submitted[1].tag] = Observation("pending", f"behind {tag}", behind=(tag,))
+    world.scheduler.states[world.scheduler.submitted[1].tag] = Observation(
+        "pending", f"behind {tag}", blocked_by=(tag,)
+    )
     world.tick()
     assert world.job(second)["status_message"] == f"behind first ({first})"
 
 
-def test_a_cancelled_job_ends_only_when_nothing_of_it_runs(world: World) -> None:
+def test_a_cancelled_job_ends_when_its_processes_have_ended(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     world.client.post(f"/v1/jobs/{job}/cancel")
@@ -168,7 +170,7 @@ def test_a_cancelled_attempt_can_not_be_claimed(world: World) -> None:
     assert worker.claim().json()["error"]["code"] == "claim_refused"
 
 
-def test_a_preempted_job_goes_on_in_a_next_attempt_with_higher_executions(world: World) -> None:
+def test_a_preempted_job_continues_with_higher_executions(world: World) -> None:
     job = world.submit()
     first = world.start(job)
     first.checkpoint(10)
@@ -184,7 +186,7 @@ def test_a_preempted_job_goes_on_in_a_next_attempt_with_higher_executions(world:
     assert late.json()["stop"] == "cancel", "a zombie of an old attempt is told to go"
 
 
-def test_errors_use_up_one_budget_with_in_place_restarts(world: World) -> None:
+def test_errors_and_rank_restarts_share_the_retries(world: World) -> None:
     job = world.submit(restart={"max_retries": 2})
     failure = {"rank": 1, "type": "ValueError", "message": "boom", "traceback": "..."}
     world.start(job).end("error", failure=failure, restarts=1)
@@ -216,7 +218,7 @@ def test_three_continuations_without_a_newer_checkpoint_end_the_job(world: World
     assert (shown["status"], shown["status_reason"]) == ("failed", "retries_exhausted")
 
 
-def test_a_finish_record_on_disk_counts_when_the_network_was_gone(world: World) -> None:
+def test_an_exit_record_on_disk_counts(world: World) -> None:
     job = world.submit()
     world.start(job)
     record = {"execution": 1, "reason": "completed", "step": 20, "time": "2026-01-01T00:00:00Z"}
@@ -226,7 +228,7 @@ def test_a_finish_record_on_disk_counts_when_the_network_was_gone(world: World) 
     assert world.status(job) == "succeeded"
 
 
-def test_what_stands_in_the_schedulers_log_of_a_job_that_never_began_is_told(world: World) -> None:
+def test_a_startup_error_is_read_from_the_schedulers_log(world: World) -> None:
     job = world.submit()
     world.tick()
     log = world.folder(job).root / "submitit" / "4_0_log.err"
@@ -238,13 +240,13 @@ def test_what_stands_in_the_schedulers_log_of_a_job_that_never_began_is_told(wor
     assert any("execve(): /venv/bin/python: No such file or directory" in event["message"] for event in events)
 
 
-def test_a_worker_that_claimed_by_a_file_is_said_to_run_unheard(world: World) -> None:
+def test_a_claim_file_shows_that_the_worker_is_unreachable(world: World) -> None:
     job = world.submit()
     world.tick()
     world.folder(job).claim.write_text('{"nonce": "nonce-of-the-first", "host": "n1", "pid": 7}')
     world.scheduler.set_states("running")
     world.tick()
-    assert (world.status(job), "does not reach" in world.job(job)["status_message"]) == ("pending", True)
+    assert (world.status(job), "cannot reach the service" in world.job(job)["status_message"]) == ("pending", True)
 
 
 def test_a_hostile_run_directory_changes_nothing(world: World) -> None:
@@ -264,7 +266,7 @@ def test_a_hostile_run_directory_changes_nothing(world: World) -> None:
 
 
 @pytest.mark.scenario(31)
-def test_the_number_of_scheduler_calls_does_not_depend_on_the_number_of_jobs(world: World) -> None:
+def test_scheduler_calls_are_independent_of_the_number_of_jobs(world: World) -> None:
     for _ in range(12):
         world.submit()
     world.tick()
@@ -286,7 +288,7 @@ def test_two_reconcilers_never_act_at_once(world: World) -> None:
     assert len(world.scheduler.submitted) == 1
 
 
-def test_of_those_that_only_wait_a_tick_reads_the_oldest(world: World) -> None:
+def test_a_tick_loads_the_oldest_queued_jobs(world: World) -> None:
     first, second, third, fourth = [world.submit() for _ in range(4)]
     world.client.post(f"/v1/jobs/{fourth}/cancel")
     with world.database.read() as session:
@@ -295,12 +297,12 @@ def test_of_those_that_only_wait_a_tick_reads_the_oldest(world: World) -> None:
         assert [job.id for job, _ in jobs.list_active()] == [first, second, third, fourth]
 
 
-def test_members_that_wait_for_each_other_do_not_stand_before_everybody_else(world: World) -> None:
+def test_waiting_sweep_members_do_not_block_other_jobs(world: World) -> None:
     body = {"spec": SPEC, "grid": {"seed": [1, 2, 3]}, "max_parallel": 1}
     answer = world.client.post("/v1/sweeps", json=body)
     assert answer.status_code == 201, answer.text
     members = {member["job_id"] for member in answer.json()["members"]}
     alone = world.submit()
     with world.database.read() as session:
-        seen = {job.id for job, _ in JobRepository(session, world.clock()).list_active(1)}
-    assert seen == {alone, *members}
+        observed = {job.id for job, _ in JobRepository(session, world.clock()).list_active(1)}
+    assert observed == {alone, *members}

@@ -1,20 +1,20 @@
-"""What jobs say and do when the scheduler does not answer, keeps one from running, or says that a node failed."""
+"""Jobs while the scheduler is unavailable, suspends a job, reports a failed node or has forgotten a job."""
 
 import json
 
 from service.scheduler.base import Observation
 from tests.support.world import World
 
-SUSPENDED = "suspended in Slurm (by an operator or by gang scheduling); it goes on by `scontrol resume 7`"
+SUSPENDED = "Suspended in Slurm by an operator or by gang scheduling. `scontrol resume 7` resumes it."
 
 
-def test_a_waiting_job_says_since_when_and_is_submitted_after(world: World) -> None:
+def test_a_queued_job_waits_for_an_unavailable_scheduler(world: World) -> None:
     world.scheduler.unavailable = True
     job = world.submit()
     world.tick(times=90)
     assert world.status(job) == "queued"
     assert world.job(job)["status_message"] == (
-        "waits for the scheduler, which does not answer since 2026-01-01 00:00 UTC"
+        "Waiting for the scheduler, which has not responded since 2026-01-01 00:00 UTC."
     )
     events = world.client.get(f"/v1/jobs/{job}/events").json()["data"]
     assert len(events) == 3
@@ -23,24 +23,24 @@ def test_a_waiting_job_says_since_when_and_is_submitted_after(world: World) -> N
     assert world.status(job) == "pending"
 
 
-def test_a_cancel_shows_at_once_and_is_carried_out_when_it_answers(world: World) -> None:
+def test_a_cancellation_is_carried_out_when_the_scheduler_responds(world: World) -> None:
     job = world.submit()
     world.start(job)
     world.scheduler.unavailable = True
     world.client.post(f"/v1/jobs/{job}/cancel")
     world.tick()
     assert (world.status(job), world.scheduler.cancelled) == ("cancelling", [])
-    assert world.job(job)["status_message"] == "cancel asked; waits for the scheduler to answer"
+    assert world.job(job)["status_message"] == "Cancellation requested. Waiting for the scheduler to respond."
     world.scheduler.unavailable = False
     world.tick()
     assert len(world.scheduler.cancelled) == 1
-    assert "waits for" not in world.job(job)["status_message"]
+    assert "to respond" not in world.job(job)["status_message"]
     world.scheduler.set_states("ended")
     world.tick()
     assert world.status(job) == "cancelled"
 
 
-def test_a_suspended_job_tells_and_promises_no_end(world: World) -> None:
+def test_a_suspended_job_reports_it_and_has_no_eta(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     progress = {"step": 5, "total_steps": 20, "seconds_per_step": 60.0}
@@ -49,14 +49,14 @@ def test_a_suspended_job_tells_and_promises_no_end(world: World) -> None:
     tag = world.scheduler.submitted[0].tag
     world.scheduler.states[tag] = Observation("running", SUSPENDED, suspended=True)
     world.tick(times=3)
-    told = world.job(job)
-    assert (told["status"], told["status_message"], told["progress"]["eta_seconds"]) == ("running", SUSPENDED, None)
+    shown = world.job(job)
+    assert (shown["status"], shown["status_message"], shown["progress"]["eta_seconds"]) == ("running", SUSPENDED, None)
     world.scheduler.set_states("running")
     world.tick(times=3)
-    assert world.job(job)["status_message"] == "running again; it is no longer suspended"
+    assert world.job(job)["status_message"] == "Running: no longer suspended in Slurm."
     assert world.job(job)["progress"]["eta_seconds"] is not None
     events = [event["message"] for event in world.client.get(f"/v1/jobs/{job}/events").json()["data"]]
-    assert (events.count(SUSPENDED), events.count("running again; it is no longer suspended")) == (1, 1)
+    assert (events.count(SUSPENDED), events.count("Running: no longer suspended in Slurm.")) == (1, 1)
 
 
 def test_a_suspended_job_can_be_cancelled(world: World) -> None:
@@ -70,7 +70,7 @@ def test_a_suspended_job_can_be_cancelled(world: World) -> None:
     assert (world.status(job), world.scheduler.cancelled) == ("cancelling", [tag])
 
 
-def test_a_node_that_slurm_says_has_failed_is_left_out_though_its_worker_had_time_to_say_more(world: World) -> None:
+def test_a_node_failure_reported_by_slurm_excludes_the_node(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     assert worker.finish("preempted").status_code == 200
@@ -83,7 +83,7 @@ def test_a_node_that_slurm_says_has_failed_is_left_out_though_its_worker_had_tim
     assert excluded["data"] == {"node": "node1", "attempt": 1}
 
 
-def test_a_run_that_the_scheduler_forgot_is_not_lost_while_it_is_heard(world: World) -> None:
+def test_a_forgotten_run_is_not_lost_while_heartbeats_arrive(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     world.scheduler.states.clear()
@@ -92,13 +92,13 @@ def test_a_run_that_the_scheduler_forgot_is_not_lost_while_it_is_heard(world: Wo
         world.tick()
         world.clock.advance(9)
         assert world.status(job) == "running"
-    assert "no longer knows it" in world.job(job)["status_message"]
+    assert "no longer lists the job" in world.job(job)["status_message"]
     world.clock.advance(30)
     world.tick()
-    assert world.status(job) == "lost", "nothing is heard of it any more"
+    assert world.status(job) == "lost", "no further heartbeat arrived"
 
 
-def test_a_run_that_is_heard_is_watched_as_the_job_that_has_claimed_it(world: World) -> None:
+def test_a_run_is_observed_as_the_job_that_claimed_it(world: World) -> None:
     world.scheduler.name = "slurm"
     job = world.submit()
     worker = world.start(job)
@@ -107,11 +107,11 @@ def test_a_run_that_is_heard_is_watched_as_the_job_that_has_claimed_it(world: Wo
     world.scheduler.states.clear()
     worker.post("heartbeat", {"execution": 1})
     world.tick()
-    assert world.job(job)["attempt"]["scheduler_id"] == "78", "the one that Slurm has forgotten was a double"
+    assert world.job(job)["attempt"]["scheduler_id"] == "78", "the entry that Slurm has forgotten was a duplicate"
     assert world.status(job) == "running"
 
 
-def test_a_lost_run_that_beats_again_comes_back_by_itself_and_stays(world: World) -> None:
+def test_a_heartbeat_revives_a_lost_run(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     world.scheduler.states.clear()
@@ -121,7 +121,7 @@ def test_a_lost_run_that_beats_again_comes_back_by_itself_and_stays(world: World
     world.clock.advance(3600)
     world.reconciler = world.new_reconciler("one")
     world.tick()
-    assert world.status(job) == "lost", "that a service has come back is no sign of life of the run"
+    assert world.status(job) == "lost", "a restarted service is no sign of life of the run"
     for _ in range(6):
         assert worker.post("heartbeat", {"execution": 1}).json()["stop"] is None
         world.tick()
@@ -129,16 +129,16 @@ def test_a_lost_run_that_beats_again_comes_back_by_itself_and_stays(world: World
         assert world.status(job) == "running"
     world.scheduler.states = {plan.tag: Observation("running") for plan in world.scheduler.submitted}
     world.tick()
-    assert world.job(job)["status_message"] == "the scheduler knows it again"
+    assert world.job(job)["status_message"] == "Running: the scheduler lists the job again."
     worker.end("completed")
     world.tick()
     assert world.status(job) == "succeeded"
     events = world.client.get(f"/v1/jobs/{job}/events?limit=200").json()["data"]
-    said = [event["data"]["status"] for event in events if event["type"] == "status"]
-    assert said.count("lost") == 1, "it does not go back and forth"
+    statuses = [event["data"]["status"] for event in events if event["type"] == "status"]
+    assert statuses.count("lost") == 1, "it does not go back and forth"
 
 
-def test_a_lost_run_that_beats_again_can_be_paused(world: World) -> None:
+def test_a_revived_run_can_be_paused(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     world.scheduler.states.clear()

@@ -1,4 +1,4 @@
-"""The local scheduler with real processes: queue, identity, cancellation, and what a killed service leaves behind."""
+"""The local scheduler with real processes: queue, process identity, cancellation and recovery after a crash."""
 
 import json
 import os
@@ -15,27 +15,27 @@ from typing import Any
 import psutil
 import pytest
 
-from service.scheduler.base import Accepted, Ambiguous, Known, LaunchPlan, Observation, Rejected
-from service.scheduler.launch_plan import MARKER
+from service.scheduler.base import Accepted, Ambiguous, LaunchPlan, Observation, Rejected, SubmittedJob
 from service.scheduler.local import processes as local_processes
 from service.scheduler.local.queue import Entry
 from service.scheduler.local.scheduler import LocalScheduler
 from tests.support import local_service
 from tests.support.wait import wait_until
+from trainyard.contract.spec.environment import ATTEMPT_VARIABLE
 
 
 def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-class Place:
+class Setup:
     """A state folder, attempts in it, and a scheduler on it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.state = root / "state"
         self._unique = f"{os.getpid()}x{time.monotonic_ns()}"
-        self.markers: list[str] = []
+        self.env_tags: list[str] = []
 
     def scheduler(self, job: str = "wait", slots: int = 2, **options: Any) -> LocalScheduler:
         return LocalScheduler(self.state, slots, utc_now, target=f"tests.support.jobs:{job}", **options)
@@ -43,9 +43,9 @@ class Place:
     def plan(self, name: str, ranks: int = 1, **environment: str) -> LaunchPlan:
         folder = self.root / name
         folder.mkdir()
-        marker = f"{name}x{self._unique}"
-        self.markers.append(marker)
-        always = {"PATH": os.environ["PATH"], "PYTHONPATH": str(local_service.ROOT), MARKER: marker}
+        env_tag = f"{name}x{self._unique}"
+        self.env_tags.append(env_tag)
+        always = {"PATH": os.environ["PATH"], "PYTHONPATH": str(local_service.ROOT), ATTEMPT_VARIABLE: env_tag}
         return LaunchPlan(tag=f"ty-{name}", folder=folder, ranks=ranks, environment=always | environment, script="")
 
     def entry(self, plan: LaunchPlan) -> Entry:
@@ -59,31 +59,31 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    made = Place(tmp_path)
+def setup(tmp_path: Path) -> Iterator[Setup]:
+    made = Setup(tmp_path)
     yield made
-    for marker in made.markers:
-        wait_until(lambda marker=marker: local_processes.kill_marked(marker) == 0, what="the test's jobs to be gone")
+    for env_tag in made.env_tags:
+        wait_until(lambda env_tag=env_tag: local_processes.kill_tagged(env_tag) == 0, what="the test's jobs to be gone")
 
 
-def known(plan: LaunchPlan) -> Known:
-    return Known(plan.tag, plan.tag, plan.folder)
+def known(plan: LaunchPlan) -> SubmittedJob:
+    return SubmittedJob(plan.tag, plan.tag, plan.folder)
 
 
-def look(scheduler: LocalScheduler, plan: LaunchPlan) -> Observation:
+def observe(scheduler: LocalScheduler, plan: LaunchPlan) -> Observation:
     return scheduler.observe([known(plan)])[plan.tag]
 
 
 def until(scheduler: LocalScheduler, plan: LaunchPlan, state: str, timeout: float = 10) -> Observation:
-    seen = look(scheduler, plan)
+    observation = observe(scheduler, plan)
 
     def there() -> bool:
-        nonlocal seen
-        seen = look(scheduler, plan)
-        return seen.state == state
+        nonlocal observation
+        observation = observe(scheduler, plan)
+        return observation.state == state
 
-    wait_until(there, timeout, f"{plan.tag} to be {state}, seen {seen}")
-    return seen
+    wait_until(there, timeout, f"{plan.tag} to be {state}, observation {observation}")
+    return observation
 
 
 def began(plan: LaunchPlan) -> None:
@@ -107,88 +107,90 @@ def gone(pid: int) -> bool:
 
 
 class TestOneJob:
-    def test_runs_once_and_ends(self, place: Place) -> None:
-        scheduler, plan = place.scheduler(), place.plan("one")
+    def test_runs_once_and_ends(self, setup: Setup) -> None:
+        scheduler, plan = setup.scheduler(), setup.plan("one")
         assert scheduler.submit(plan) == Accepted(plan.tag)
         began(plan)
-        seen = look(scheduler, plan)
-        assert seen.state == "running"
-        assert len(seen.nodes) == 1
+        observation = observe(scheduler, plan)
+        assert observation.state == "running"
+        assert len(observation.nodes) == 1
         assert scheduler.find(plan.tag, plan.folder) == [plan.tag]
         go(plan)
         until(scheduler, plan, "ended")
         assert scheduler.find(plan.tag, plan.folder) == []
         assert len(lines(plan, "ran")) == 1
 
-    def test_a_tag_is_started_once_however_often_it_is_submitted(self, place: Place) -> None:
-        scheduler, plan = place.scheduler(), place.plan("one")
+    def test_a_tag_is_started_once_however_often_it_is_submitted(self, setup: Setup) -> None:
+        scheduler, plan = setup.scheduler(), setup.plan("one")
         for _ in range(3):
             assert scheduler.submit(plan) == Accepted(plan.tag)
         began(plan)
         go(plan)
         until(scheduler, plan, "ended")
         assert scheduler.submit(plan) == Accepted(plan.tag)
-        assert look(scheduler, plan).state == "ended"
+        assert observe(scheduler, plan).state == "ended"
         assert len(lines(plan, "ran")) == 1
 
-    def test_a_tag_never_heard_of_is_absent(self, place: Place) -> None:
-        plan = place.plan("one")
-        assert look(place.scheduler(), plan) == Observation("absent")
-        assert place.scheduler().find(plan.tag, plan.folder) == []
+    def test_an_unknown_tag_is_absent(self, setup: Setup) -> None:
+        plan = setup.plan("one")
+        assert observe(setup.scheduler(), plan) == Observation("absent")
+        assert setup.scheduler().find(plan.tag, plan.folder) == []
 
-    def test_the_job_sees_only_what_was_allowed(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_job_inherits_only_the_planned_environment(self, setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("TRAINYARD_DATABASE_URL", "postgresql://secret")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-        scheduler, plan = place.scheduler("environment"), place.plan("one", MY_FLAG="$(x) 'y'")
+        scheduler, plan = setup.scheduler("environment"), setup.plan("one", MY_FLAG="$(x) 'y'")
         scheduler.submit(plan)
         began(plan)
-        seen = json.loads((plan.folder / "environment.json").read_text())
-        ours = {name: value for name, value in seen.items() if not name.startswith("SUBMITIT_")}
+        observation = json.loads((plan.folder / "environment.json").read_text())
+        ours = {name: value for name, value in observation.items() if not name.startswith("SUBMITIT_")}
         # The interpreter adds LC_CTYPE by itself; submitit hides GPUs that were not given.
         expected = dict(plan.environment) | {"CUDA_VISIBLE_DEVICES": ""}
         assert {**ours, "LC_CTYPE": ""} == {**expected, "LC_CTYPE": ""}
-        assert "secret" not in json.dumps(seen)
+        assert "secret" not in json.dumps(observation)
         until(scheduler, plan, "ended")
 
-    def test_each_rank_gets_a_gpu_that_no_other_job_has(self, place: Place) -> None:
-        scheduler = place.scheduler("environment", slots=8, gpus=(3, 5, 6))
-        plans = [place.plan("a", 2), place.plan("b", 1)]
+    def test_each_rank_gets_a_gpu_of_its_own(self, setup: Setup) -> None:
+        scheduler = setup.scheduler("environment", slots=8, gpus=(3, 5, 6))
+        plans = [setup.plan("a", 2), setup.plan("b", 1)]
         for plan in plans:
             scheduler.submit(plan)
             began(plan)
-        seen = [json.loads((plan.folder / "environment.json").read_text())["CUDA_VISIBLE_DEVICES"] for plan in plans]
-        assert seen[0] == "3,5"
-        assert seen[1] in {"6", "3"}
-        assert scheduler.submit(place.plan("c", 4)) == Rejected(
-            "needs 4 local slots, but this service has 3 (TRAINYARD_LOCAL_SLOTS)"
+        observation = [
+            json.loads((plan.folder / "environment.json").read_text())["CUDA_VISIBLE_DEVICES"] for plan in plans
+        ]
+        assert observation[0] == "3,5"
+        assert observation[1] in {"6", "3"}
+        assert scheduler.submit(setup.plan("c", 4)) == Rejected(
+            "The job needs 4 local slots, and this service has 3 (TRAINYARD_LOCAL_SLOTS)."
         )
 
     @pytest.mark.parametrize("job", ["fail", "environment"])
-    def test_exit_code_and_result_file_say_nothing(self, place: Place, job: str) -> None:
-        scheduler, plan = place.scheduler(job), place.plan("one")
+    def test_exit_code_and_result_file_are_ignored(self, setup: Setup, job: str) -> None:
+        scheduler, plan = setup.scheduler(job), setup.plan("one")
         scheduler.submit(plan)
         assert until(scheduler, plan, "ended") == Observation("ended")
 
-    def test_case_14_a_result_file_is_never_opened_and_never_ends_a_job(self, place: Place) -> None:
-        scheduler, plan = place.scheduler(), place.plan("one")
+    def test_case_14_a_result_file_is_never_opened_and_never_ends_a_job(self, setup: Setup) -> None:
+        scheduler, plan = setup.scheduler(), setup.plan("one")
         scheduler.submit(plan)
         began(plan)
 
         class Bomb:
             def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
-                return os.mkdir, (str(place.root / "exploded"),)
+                return os.mkdir, (str(setup.root / "exploded"),)
 
-        pid = place.entry(plan).pid
+        pid = setup.entry(plan).pid
         (plan.folder / "submitit" / f"{pid}_0_result.pkl").write_bytes(pickle.dumps(("success", Bomb())))
-        assert look(scheduler, plan).state == "running"
+        assert observe(scheduler, plan).state == "running"
         go(plan)
         until(scheduler, plan, "ended")
-        assert not (place.root / "exploded").exists()
+        assert not (setup.root / "exploded").exists()
 
-    def test_start_up_is_quick(self, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-        scheduler, took = place.scheduler(), []
+    def test_startup_is_fast(self, setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:
+        scheduler, took = setup.scheduler(), []
         for number in range(5):
-            plan, before = place.plan(f"n{number}"), time.time()
+            plan, before = setup.plan(f"n{number}"), time.time()
             scheduler.submit(plan)
             began(plan)
             took.append(float((plan.folder / "began").read_text()) - before)
@@ -200,50 +202,52 @@ class TestOneJob:
 
 
 class TestQueue:
-    def test_first_in_first_out_within_the_slots(self, place: Place) -> None:
-        scheduler = place.scheduler(slots=2)
-        first, second, third = place.plan("a", 1), place.plan("b", 2), place.plan("c", 1)
+    def test_first_in_first_out_within_the_slots(self, setup: Setup) -> None:
+        scheduler = setup.scheduler(slots=2)
+        first, second, third = setup.plan("a", 1), setup.plan("b", 2), setup.plan("c", 1)
         for plan in (first, second, third):
             assert scheduler.submit(plan) == Accepted(plan.tag)
         began(first)
-        waits = look(scheduler, second)
-        assert waits.message == "waiting for 2 of 2 local slots, 1 taken; behind ty-a (running)"
-        last = look(scheduler, third)
-        assert last.message == "waiting for 1 of 2 local slots, 1 taken; behind ty-a (running) and 1 more in the queue"
-        assert (last.state, last.behind) == ("pending", ("ty-a",))
+        waits = observe(scheduler, second)
+        assert waits.message == "Waiting for 2 of 2 local slots (1 in use). Ahead: ty-a (running)."
+        last = observe(scheduler, third)
+        assert last.message == "Waiting for 1 of 2 local slots (1 in use). Ahead: ty-a (running), 1 more queued."
+        assert (last.state, last.blocked_by) == ("pending", ("ty-a",))
         go(first)
         until(scheduler, second, "running")
-        assert look(scheduler, third).state == "pending"
+        assert observe(scheduler, third).state == "pending"
         began(second)
         assert not lines(third, "ran")
         go(second)
         until(scheduler, third, "running")
 
-    def test_more_ranks_than_slots_is_a_clear_no(self, place: Place) -> None:
-        scheduler, plan = place.scheduler(slots=2), place.plan("a", 3)
-        assert scheduler.submit(plan) == Rejected("needs 3 local slots, but this service has 2 (TRAINYARD_LOCAL_SLOTS)")
-        assert look(scheduler, plan).state == "absent"
+    def test_more_ranks_than_slots_is_rejected(self, setup: Setup) -> None:
+        scheduler, plan = setup.scheduler(slots=2), setup.plan("a", 3)
+        assert scheduler.submit(plan) == Rejected(
+            "The job needs 3 local slots, and this service has 2 (TRAINYARD_LOCAL_SLOTS)."
+        )
+        assert observe(scheduler, plan).state == "absent"
 
-    def test_a_waiting_job_is_cancelled_on_the_spot(self, place: Place) -> None:
-        scheduler, running, waits = place.scheduler(slots=1), place.plan("a"), place.plan("b")
+    def test_a_waiting_job_is_cancelled_at_once(self, setup: Setup) -> None:
+        scheduler, running, waits = setup.scheduler(slots=1), setup.plan("a"), setup.plan("b")
         scheduler.submit(running)
         scheduler.submit(waits)
         scheduler.cancel(known(waits))
-        assert look(scheduler, waits) == Observation("ended", "cancelled before it started")
+        assert observe(scheduler, waits) == Observation("ended", "Cancelled before the start.")
         go(running)
         until(scheduler, running, "ended")
         assert not lines(waits, "ran")
 
-    def test_what_cannot_be_started_is_tried_again_and_then_ends(self, place: Place) -> None:
-        scheduler, plan = place.scheduler(), place.plan("a")
+    def test_a_failed_start_is_retried_and_then_ends(self, setup: Setup) -> None:
+        scheduler, plan = setup.scheduler(), setup.plan("a")
         broken = LaunchPlan(**{**plan.__dict__, "python": "/nowhere/python"})
         assert scheduler.submit(broken) == Accepted(plan.tag)
-        seen = until(scheduler, plan, "ended")
-        assert seen.message.startswith("could not be started: ")
-        assert "/nowhere/python" in seen.message
+        observation = until(scheduler, plan, "ended")
+        assert observation.message.startswith("Start failed: ")
+        assert "/nowhere/python" in observation.message
 
-    def test_a_queue_that_cannot_be_written_is_ambiguous(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-        scheduler, plan = place.scheduler(), place.plan("a")
+    def test_a_queue_that_cannot_be_written_is_ambiguous(self, setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+        scheduler, plan = setup.scheduler(), setup.plan("a")
 
         def full(*_: Any, **__: Any) -> None:
             raise OSError(28, "No space left on device")
@@ -254,13 +258,13 @@ class TestQueue:
         assert "No space left on device" in outcome.message
         assert scheduler.find(plan.tag, plan.folder) == []
 
-    def test_two_instances_never_start_one_entry_twice(self, place: Place) -> None:
-        blocker, plan = place.plan("a", 2), place.plan("b", 2)
-        first = place.scheduler(slots=2)
+    def test_two_instances_never_start_one_entry_twice(self, setup: Setup) -> None:
+        blocker, plan = setup.plan("a", 2), setup.plan("b", 2)
+        first = setup.scheduler(slots=2)
         first.submit(blocker)
         first.submit(plan)
-        enough = place.root / "enough"
-        others = [local_service.start("observe", place.state, enough) for _ in range(2)]
+        enough = setup.root / "enough"
+        others = [local_service.start("observe", setup.state, enough) for _ in range(2)]
         began(blocker)
         go(blocker)
         began(plan)
@@ -269,12 +273,12 @@ class TestQueue:
             assert other.wait(timeout=30) == 0
             other.communicate()
         assert len(lines(plan, "ran")) == 1
-        assert place.entry(plan).starts == 1
+        assert setup.entry(plan).starts == 1
 
 
 class TestCancel:
-    def test_the_launcher_gets_one_sigterm(self, place: Place) -> None:
-        scheduler, plan = place.scheduler(), place.plan("a")
+    def test_the_launcher_gets_one_sigterm(self, setup: Setup) -> None:
+        scheduler, plan = setup.scheduler(), setup.plan("a")
         scheduler.submit(plan)
         began(plan)
         for _ in range(3):
@@ -282,49 +286,49 @@ class TestCancel:
         until(scheduler, plan, "ended")
         assert lines(plan, "signals") == ["SIGTERM"]
         scheduler.cancel(known(plan))
-        assert look(scheduler, plan).state == "ended"
+        assert observe(scheduler, plan).state == "ended"
 
-    def test_grandchildren_that_ignore_everything_are_gone_in_time(self, place: Place) -> None:
-        scheduler, plan = place.scheduler("stubborn"), place.plan("a")
+    def test_grandchildren_that_ignore_sigterm_are_killed(self, setup: Setup) -> None:
+        scheduler, plan = setup.scheduler("stubborn"), setup.plan("a")
         scheduler.submit(plan)
         wait_until(lambda: len(lines(plan, "pids")) == 4, what="three grandchildren")
         pids = [int(pid) for pid in lines(plan, "pids")]
-        asked = time.monotonic()
+        requested_at = time.monotonic()
         scheduler.cancel(known(plan))
         until(scheduler, plan, "ended", timeout=8)
-        assert 4 < time.monotonic() - asked < 8
+        assert 4 < time.monotonic() - requested_at < 8
         assert all(gone(pid) for pid in pids)
 
-    def test_a_cancel_of_the_unknown_is_harmless(self, place: Place) -> None:
-        place.scheduler().cancel(known(place.plan("a")))
+    def test_cancelling_an_unknown_job_is_harmless(self, setup: Setup) -> None:
+        setup.scheduler().cancel(known(setup.plan("a")))
 
 
 class TestIdentity:
-    def test_what_a_killed_controller_leaves_is_killed_before_it_is_over(self, place: Place) -> None:
-        scheduler, plan = place.scheduler("stubborn"), place.plan("a")
+    def test_processes_of_a_killed_controller_are_killed(self, setup: Setup) -> None:
+        scheduler, plan = setup.scheduler("stubborn"), setup.plan("a")
         scheduler.submit(plan)
         wait_until(lambda: len(lines(plan, "pids")) == 4, what="three grandchildren")
-        pid = place.entry(plan).pid
+        pid = setup.entry(plan).pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         until(scheduler, plan, "ended")
         assert all(gone(int(pid)) for pid in lines(plan, "pids"))
 
-    def test_what_a_finished_job_leaves_is_killed_too(self, place: Place) -> None:
-        scheduler, plan = place.scheduler("leave_orphans"), place.plan("a")
+    def test_processes_of_a_finished_job_are_killed(self, setup: Setup) -> None:
+        scheduler, plan = setup.scheduler("leave_orphans"), setup.plan("a")
         scheduler.submit(plan)
         until(scheduler, plan, "ended")
         assert len(lines(plan, "pids")) == 2
         assert all(gone(int(pid)) for pid in lines(plan, "pids"))
 
-    def test_a_reused_pid_is_another_process_and_stays_alive(self, place: Place) -> None:
-        scheduler, plan = place.scheduler(), place.plan("a")
+    def test_a_process_with_a_reused_pid_is_not_killed(self, setup: Setup) -> None:
+        scheduler, plan = setup.scheduler(), setup.plan("a")
         scheduler.submit(plan)
         began(plan)
         bystander = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
         try:
-            real = place.entry(plan).pid
-            place.change(plan, pid=bystander.pid, create_time=12345.0)
+            real = setup.entry(plan).pid
+            setup.change(plan, pid=bystander.pid, create_time=12345.0)
             go(plan)
             assert real is not None
             wait_until(lambda: gone(real), what="the real controller to end")
@@ -333,20 +337,20 @@ class TestIdentity:
         finally:
             bystander.communicate(b"\n")
 
-    def test_a_step_of_the_system_clock_kills_nothing(self, place: Place) -> None:
-        scheduler, plan = place.scheduler(), place.plan("a")
+    def test_a_step_of_the_system_clock_kills_nothing(self, setup: Setup) -> None:
+        scheduler, plan = setup.scheduler(), setup.plan("a")
         scheduler.submit(plan)
         began(plan)
-        shifted = place.entry(plan).create_time
+        shifted = setup.entry(plan).create_time
         assert shifted is not None
-        place.change(plan, create_time=shifted - 3600)
-        assert look(scheduler, plan).state == "running"
+        setup.change(plan, create_time=shifted - 3600)
+        assert observe(scheduler, plan).state == "running"
         go(plan)
         until(scheduler, plan, "ended")
         assert (plan.folder / "finished").exists()
 
-    def test_live_controllers_cost_no_scan(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-        scheduler, plan = place.scheduler(), place.plan("a")
+    def test_live_controllers_need_no_process_scan(self, setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+        scheduler, plan = setup.scheduler(), setup.plan("a")
         scheduler.submit(plan)
         began(plan)
 
@@ -354,100 +358,100 @@ class TestIdentity:
             raise AssertionError("scanned")
 
         with monkeypatch.context() as patch:
-            patch.setattr(local_processes, "marked", scan)
-            assert look(scheduler, plan).state == "running"
+            patch.setattr(local_processes, "tagged_processes", scan)
+            assert observe(scheduler, plan).state == "running"
 
 
 class TestCrashes:
-    def test_a_job_outlives_a_killed_service_and_is_found_by_the_next(self, place: Place) -> None:
-        plan = place.plan("a")
-        service = local_service.start("submit", place.state, plan)
+    def test_a_job_outlives_a_killed_service_and_is_adopted(self, setup: Setup) -> None:
+        plan = setup.plan("a")
+        service = local_service.start("submit", setup.state, plan)
         assert service.stdout is not None
         assert service.stdout.readline().startswith(b"Accepted")
         began(plan)
         os.killpg(service.pid, signal.SIGKILL)
         service.communicate()
-        following = place.scheduler()
+        following = setup.scheduler()
         assert following.find(plan.tag, plan.folder) == [plan.tag]
-        assert look(following, plan).state == "running"
+        assert observe(following, plan).state == "running"
         go(plan)
         until(following, plan, "ended")
         assert (plan.folder / "finished").exists()
         assert len(lines(plan, "ran")) == 1
 
-    def test_a_service_killed_while_it_starts_a_job_is_waited_for_by_the_next(self, place: Place) -> None:
-        slow = place.root / "slow"
+    def test_a_start_in_progress_is_awaited_by_the_next_service(self, setup: Setup) -> None:
+        slow = setup.root / "slow"
         slow.mkdir()
         text = "import sys, time\ntime.sleep(0.7 * ('local_submit' in ' '.join(sys.orig_argv)))\n"
         (slow / "sitecustomize.py").write_text(text)
-        plan = place.plan("a", PYTHONPATH=f"{slow}:{local_service.ROOT}")
-        service = local_service.start("submit", place.state, plan)
-        wait_until(lambda: local_processes.marked(plan.environment[MARKER]), what="the submitter")
+        plan = setup.plan("a", PYTHONPATH=f"{slow}:{local_service.ROOT}")
+        service = local_service.start("submit", setup.state, plan)
+        wait_until(lambda: local_processes.tagged_processes(plan.environment[ATTEMPT_VARIABLE]), what="the submitter")
         service.kill()
         service.communicate()
-        following = place.scheduler()
-        assert look(following, plan).state == "running"
+        following = setup.scheduler()
+        assert observe(following, plan).state == "running"
         began(plan)
-        assert place.entry(plan).starts == 1
+        assert setup.entry(plan).starts == 1
         assert len(lines(plan, "ran")) == 1
 
-    def test_started_but_not_recorded_is_adopted(self, place: Place) -> None:
-        scheduler, plan = place.scheduler(), place.plan("a")
+    def test_an_unrecorded_start_is_adopted(self, setup: Setup) -> None:
+        scheduler, plan = setup.scheduler(), setup.plan("a")
         scheduler.submit(plan)
         began(plan)
-        pid = place.entry(plan).pid
-        place.change(plan, pid=None, create_time=None)
-        assert look(place.scheduler(), plan).state == "running"
-        assert place.entry(plan).pid == pid
+        pid = setup.entry(plan).pid
+        setup.change(plan, pid=None, create_time=None)
+        assert observe(setup.scheduler(), plan).state == "running"
+        assert setup.entry(plan).pid == pid
         scheduler.cancel(known(plan))
         until(scheduler, plan, "ended")
         assert len(lines(plan, "ran")) == 1
 
-    def test_started_not_recorded_and_over_is_not_started_again(self, place: Place) -> None:
-        scheduler, plan = place.scheduler(), place.plan("a")
+    def test_an_unrecorded_ended_start_is_not_repeated(self, setup: Setup) -> None:
+        scheduler, plan = setup.scheduler(), setup.plan("a")
         scheduler.submit(plan)
         began(plan)
-        entry = place.entry(plan)
+        entry = setup.entry(plan)
         go(plan)
         assert entry.pid is not None
         wait_until(lambda: gone(entry.pid or 0), what="the controller to end")
-        place.change(plan, pid=None, create_time=None)
-        assert look(place.scheduler(), plan).state == "ended"
+        setup.change(plan, pid=None, create_time=None)
+        assert observe(setup.scheduler(), plan).state == "ended"
         assert len(lines(plan, "ran")) == 1
 
-    def test_begun_but_never_spawned_is_started(self, place: Place) -> None:
-        blocker, plan = place.plan("a", 2), place.plan("b")
-        scheduler = place.scheduler(slots=2)
+    def test_a_start_that_never_spawned_is_repeated(self, setup: Setup) -> None:
+        blocker, plan = setup.plan("a", 2), setup.plan("b")
+        scheduler = setup.scheduler(slots=2)
         scheduler.submit(blocker)
         scheduler.submit(plan)
-        place.change(plan, begun_at=utc_now(), starts=1)
+        setup.change(plan, begun_at=utc_now(), starts=1)
         go(blocker)
-        until(place.scheduler(), blocker, "ended")
-        until(place.scheduler(), plan, "running")
+        until(setup.scheduler(), blocker, "ended")
+        until(setup.scheduler(), plan, "running")
         began(plan)
         go(plan)
         until(scheduler, plan, "ended")
         assert len(lines(plan, "ran")) == 1
 
-    def test_recorded_but_not_begun_is_started_by_the_next_service(self, place: Place) -> None:
-        blocker, plan = place.plan("a", 2), place.plan("b")
-        scheduler = place.scheduler(slots=2)
+    def test_a_queued_entry_is_started_by_the_next_service(self, setup: Setup) -> None:
+        blocker, plan = setup.plan("a", 2), setup.plan("b")
+        scheduler = setup.scheduler(slots=2)
         scheduler.submit(blocker)
         scheduler.submit(plan)
         began(blocker)
         go(blocker)
-        until(place.scheduler(), plan, "running")
+        until(setup.scheduler(), plan, "running")
         began(plan)
 
-    def test_killed_at_any_moment_of_the_start_it_runs_once(self, place: Place) -> None:
+    def test_an_entry_runs_once_whenever_its_start_is_killed(self, setup: Setup) -> None:
         """SIGKILL the service this many milliseconds after it began to submit; the next one finds its way."""
         for number, pause in enumerate((0.004, 0.02, 0.06, 0.1, 0.14)):
-            plan = place.plan(f"n{number}")
-            service = local_service.start("submit", place.state, plan)
+            plan = setup.plan(f"n{number}")
+            service = local_service.start("submit", setup.state, plan)
             time.sleep(pause)
             service.kill()
             service.communicate()
-            following = place.scheduler()
+            following = setup.scheduler()
             following.submit(plan)
             until(following, plan, "running")
             began(plan)

@@ -1,4 +1,4 @@
-"""Sweeps through the API: all members or none, so many at once, and one end for all."""
+"""Sweeps through the API: all members or none, limited concurrency, cancellation."""
 
 from typing import Any
 
@@ -13,16 +13,16 @@ BODY: dict[str, Any] = {"name": "rates", "spec": SPEC, "grid": {"optimizer.lr": 
 def sweep(world: World) -> dict[str, Any]:
     answer = world.client.post("/v1/sweeps", json=BODY)
     assert answer.status_code == 201, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    created: dict[str, Any] = answer.json()
+    return created
 
 
-def looked_at(world: World, sweep: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = world.client.get(f"/v1/sweeps/{sweep['id']}").json()
-    return found
+def read_sweep(world: World, sweep: dict[str, Any]) -> dict[str, Any]:
+    detail: dict[str, Any] = world.client.get(f"/v1/sweeps/{sweep['id']}").json()
+    return detail
 
 
-def test_members_are_jobs_that_can_be_listed_by_it(world: World, sweep: dict[str, Any]) -> None:
+def test_members_are_jobs_that_can_be_listed_by_sweep(world: World, sweep: dict[str, Any]) -> None:
     other = world.submit()
     assert (sweep["size"], sweep["fields"], sweep["counts"]) == (3, ["optimizer.lr"], {"queued": 3})
     jobs = world.client.get("/v1/jobs", params={"sweep": sweep["id"]}).json()["data"]
@@ -35,23 +35,25 @@ def test_members_are_jobs_that_can_be_listed_by_it(world: World, sweep: dict[str
         assert job["sweep_id"] == sweep["id"]
 
 
-def test_so_many_run_at_once_and_the_next_goes_when_one_is_over(world: World, sweep: dict[str, Any]) -> None:
+def test_max_parallel_limits_concurrent_members(world: World, sweep: dict[str, Any]) -> None:
     world.tick(2)
     assert len(world.scheduler.submitted) == 1
-    first, second, third = looked_at(world, sweep)["members"]
+    first, second, third = read_sweep(world, sweep)["members"]
     assert first["status"] == "pending"
     for waiting in (second, third):
         assert waiting["status"] == "queued"
-        assert waiting["status_message"] == f"waits for its turn: sweep {sweep['id']} runs 1 job at once"
+        assert waiting["status_message"] == (
+            f"Waiting for other members of sweep {sweep['id']}, which runs at most 1 job at once."
+        )
     worker = world.worker(first["job_id"])
     worker.execution = worker.claim().json()["execution"]
     worker.end("completed")
     world.tick(3)
     assert len(world.scheduler.submitted) == 2
-    assert looked_at(world, sweep)["counts"] == {"succeeded": 1, "pending": 1, "queued": 1}
+    assert read_sweep(world, sweep)["counts"] == {"succeeded": 1, "pending": 1, "queued": 1}
 
 
-def test_a_waiting_member_can_be_cancelled_alone(world: World, sweep: dict[str, Any]) -> None:
+def test_waiting_member_can_be_cancelled_alone(world: World, sweep: dict[str, Any]) -> None:
     world.tick(2)
     last = sweep["members"][-1]["job_id"]
     world.client.post(f"/v1/jobs/{last}/cancel")
@@ -59,7 +61,7 @@ def test_a_waiting_member_can_be_cancelled_alone(world: World, sweep: dict[str, 
     assert world.status(last) == "cancelled"
 
 
-def test_one_bad_member_and_nothing_is_stored(world: World) -> None:
+def test_invalid_member_rejects_the_whole_sweep(world: World) -> None:
     body = {**BODY, "grid": {"optimizer.lr": [0.1, -1], "gpus": [1, 2]}}
     answer = world.client.post("/v1/sweeps", json=body)
     assert answer.status_code == 422
@@ -70,51 +72,49 @@ def test_one_bad_member_and_nothing_is_stored(world: World) -> None:
     assert world.client.get("/v1/sweeps").json()["data"] == []
 
 
-def test_adapters_that_do_not_fit_are_found_before_anything_is_stored(world: World) -> None:
+def test_incompatible_adapters_reject_the_whole_sweep(world: World) -> None:
     spec = {**SPEC, "model": {"source": "builtin", "name": "mlp", "sizes": [8, 12, 3]}}
     answer = world.client.post("/v1/sweeps", json={**BODY, "spec": spec, "grid": {"lora_rank": [8, 16]}})
     assert [problem["param"] for problem in answer.json()["problems"]] == ["members.1.lora_rank"]
     assert world.client.get("/v1/sweeps").json()["data"] == []
 
 
-def test_a_value_that_stands_twice_is_named(world: World) -> None:
+def test_duplicate_value_is_named(world: World) -> None:
     answer = world.client.post("/v1/sweeps", json={**BODY, "grid": {"optimizer.lr": [0.1, 0.2, 0.1]}})
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (422, "grid.optimizer.lr")
-    assert "has 0.1 twice" in error["message"]
+    assert "contains 0.1 twice" in error["message"]
 
 
-def test_a_field_and_a_part_of_it_do_not_go_together(world: World) -> None:
+def test_field_and_its_subfield_cannot_be_combined(world: World) -> None:
     whole, part = {"optimizer": {"name": "sgd", "lr": 0.2}}, {"optimizer.lr": 0.1}
     grid = {path: [value] for path, value in (part | whole).items()}
     for param, body in (("grid", {"grid": grid}), ("members.0", {"members": [part | whole]})):
         answer = world.client.post("/v1/sweeps", json={"spec": SPEC, **body})
         assert (answer.status_code, answer.json()["error"]["param"]) == (422, param)
-        assert answer.json()["error"]["message"] == (
-            "has `optimizer.lr` and also `optimizer`, of which it is a part: one would undo the other"
-        )
+        assert answer.json()["error"]["message"] == ("contains `optimizer.lr` and `optimizer`, which overlap")
 
 
 @pytest.mark.parametrize(
-    ("grid", "words"),
+    ("grid", "message"),
     [
-        ({"optimizer.lr": ["1e-4", "0.0001"]}, "optimizer.lr=0.0001 makes the same job as optimizer.lr=1e-4"),
-        ({"seed": [1, "1"], "optimizer.lr": [0.1]}, "seed=1 optimizer.lr=0.1 makes the same job as seed=1"),
-        ({"seed": [1, 1.0]}, "seed=1.0 makes the same job as seed=1; give each value once"),
+        ({"optimizer.lr": ["1e-4", "0.0001"]}, "optimizer.lr=0.0001 is the same job as optimizer.lr=1e-4"),
+        ({"seed": [1, "1"], "optimizer.lr": [0.1]}, "seed=1 optimizer.lr=0.1 is the same job as seed=1"),
+        ({"seed": [1, 1.0]}, "seed=1.0 is the same job as seed=1; list each value once"),
     ],
 )
-def test_one_number_in_two_spellings_is_one_job(world: World, grid: dict[str, Any], words: str) -> None:
+def test_two_spellings_of_one_number_are_the_same_job(world: World, grid: dict[str, Any], message: str) -> None:
     error = world.client.post("/v1/sweeps", json={**BODY, "grid": grid}).json()["error"]
     assert error["param"] == "grid"
-    assert error["message"].startswith(words)
+    assert error["message"].startswith(message)
 
 
-def test_a_list_of_members_may_name_one_twice(world: World) -> None:
+def test_list_of_members_may_contain_duplicates(world: World) -> None:
     body = {"spec": SPEC, "members": [{"seed": 1}, {"seed": 1}]}
     assert world.client.post("/v1/sweeps", json=body).json()["size"] == 2
 
 
-def test_force_is_told_of_every_member_and_is_another_request(world: World) -> None:
+def test_force_is_recorded_per_member_and_changes_the_digest(world: World) -> None:
     key = {"Idempotency-Key": "once"}
     made = world.client.post("/v1/sweeps?force=true", json=BODY, headers=key).json()
     for member in made["members"]:
@@ -123,14 +123,14 @@ def test_force_is_told_of_every_member_and_is_another_request(world: World) -> N
     assert world.client.post("/v1/sweeps", json=BODY, headers=key).status_code == 409
 
 
-def test_more_members_than_are_taken_are_refused_without_being_made(world: World) -> None:
+def test_too_many_members_are_rejected_without_expanding_them(world: World) -> None:
     body = {**BODY, "grid": {f"metadata.k{n}": list(range(1000)) for n in range(9)}}
     answer = world.client.post("/v1/sweeps", json=body)
     assert answer.status_code == 422
-    assert "at most 200" in answer.json()["error"]["message"]
+    assert "the limit is 200" in answer.json()["error"]["message"]
 
 
-def test_one_key_is_one_sweep(world: World) -> None:
+def test_one_idempotency_key_creates_one_sweep(world: World) -> None:
     key = {"Idempotency-Key": "once"}
     first = world.client.post("/v1/sweeps", json=BODY, headers=key)
     again = world.client.post("/v1/sweeps", json=BODY, headers=key)
@@ -148,30 +148,30 @@ def test_cancel_ends_every_member(world: World, sweep: dict[str, Any]) -> None:
     world.tick(2)
     world.scheduler.set_states("ended")
     world.tick(2)
-    assert looked_at(world, sweep)["counts"] == {"cancelled": 3}
+    assert read_sweep(world, sweep)["counts"] == {"cancelled": 3}
     assert world.client.post(f"/v1/sweeps/{sweep['id']}/cancel").status_code == 202
 
 
-def test_another_user_can_look_and_not_touch(world: World, sweep: dict[str, Any]) -> None:
+def test_other_users_can_read_but_not_cancel(world: World, sweep: dict[str, Any]) -> None:
     other = world.new_user("user", "other")
     assert other.get(f"/v1/sweeps/{sweep['id']}").status_code == 200
     assert other.post(f"/v1/sweeps/{sweep['id']}/cancel").status_code == 403
     assert world.new_user("viewer", "eve").post("/v1/sweeps", json=BODY).status_code == 403
 
 
-def test_a_deleted_member_stays_in_the_list_as_that(world: World, sweep: dict[str, Any]) -> None:
+def test_deleted_member_stays_listed_as_deleted(world: World, sweep: dict[str, Any]) -> None:
     gone = sweep["members"][0]["job_id"]
     world.client.post(f"/v1/jobs/{gone}/cancel")
     world.tick()
     assert world.client.delete(f"/v1/jobs/{gone}").status_code == 204
-    first = looked_at(world, sweep)["members"][0]
-    assert (first["job_id"], first["status"], first["status_message"]) == (gone, None, "was deleted")
+    first = read_sweep(world, sweep)["members"][0]
+    assert (first["job_id"], first["status"], first["status_message"]) == (gone, None, "deleted")
 
 
 def test_sweeps_are_listed_newest_first(world: World, sweep: dict[str, Any]) -> None:
     world.clock.advance(5)
     newer = world.client.post("/v1/sweeps", json=BODY).json()
-    found = world.client.get("/v1/sweeps", params={"limit": 1}).json()
-    assert [one["id"] for one in found["data"]] == [newer["id"]]
-    rest = world.client.get("/v1/sweeps", params={"after": found["last_id"]}).json()
+    page = world.client.get("/v1/sweeps", params={"limit": 1}).json()
+    assert [one["id"] for one in page["data"]] == [newer["id"]]
+    rest = world.client.get("/v1/sweeps", params={"after": page["last_id"]}).json()
     assert [one["id"] for one in rest["data"]] == [sweep["id"]]

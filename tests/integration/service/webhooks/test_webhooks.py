@@ -1,4 +1,4 @@
-"""Webhooks, to a real receiver on this machine through the administrator's allow-list."""
+"""Webhooks, delivered to a real receiver on this machine by way of the allow-list."""
 
 import base64
 import hashlib
@@ -19,7 +19,7 @@ from tests.support.world import SPEC, World
 
 
 @pytest.fixture
-def told(world: World) -> Iterator[Receiver]:
+def target(world: World) -> Iterator[Receiver]:
     with receiver() as made:
         allow(world, f"127.0.0.1:{made.port}")
         yield made
@@ -29,30 +29,30 @@ def allow(world: World, *hosts: str) -> None:
     world.services.settings = world.settings.model_copy(update={"webhook_allowed_hosts": hosts})
 
 
-def hook(world: World, told: Receiver, **body: Any) -> dict[str, Any]:
-    answer = world.client.post("/v1/webhooks", json={"url": f"http://127.0.0.1:{told.port}/hook?x=1", **body})
+def hook(world: World, target: Receiver, **body: Any) -> dict[str, Any]:
+    answer = world.client.post("/v1/webhooks", json={"url": f"http://127.0.0.1:{target.port}/hook?x=1", **body})
     assert answer.status_code == 201, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    webhook: dict[str, Any] = answer.json()
+    return webhook
 
 
 def deliveries(world: World, webhook: dict[str, Any]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = world.client.get(f"/v1/webhooks/{webhook['id']}/deliveries").json()["data"]
-    return found
+    page = world.client.get(f"/v1/webhooks/{webhook['id']}/deliveries").json()
+    return list(page["data"])
 
 
-def test_each_change_of_status_is_told_signed_and_once(world: World, told: Receiver) -> None:
-    webhook = hook(world, told)
+def test_each_status_change_is_delivered_once_and_signed(world: World, target: Receiver) -> None:
+    webhook = hook(world, target)
     job = world.submit(metadata={"team": "nlp", "api_token": "hush"})
     world.start(job).end("completed")
     world.tick()
     while world.deliver_webhooks():
         pass
-    bodies = sorted((json.loads(m.body) for m in told.messages), key=lambda body: body["job"]["sequence"])
+    bodies = sorted((json.loads(m.body) for m in target.messages), key=lambda body: body["job"]["sequence"])
     assert [body["job"]["status"] for body in bodies] == ["queued", "submitting", "pending", "running", "succeeded"]
     assert bodies[-1]["job"]["id"] == job
     assert bodies[-1]["job"]["metadata"] == {"team": "nlp", "api_token": "[hidden]"}
-    last = next(message for message in told.messages if "succeeded" in message.body)
+    last = next(message for message in target.messages if "succeeded" in message.body)
     assert last.path == "/hook?x=1"
     signed = f"{last.headers['webhook-id']}.{last.headers['webhook-timestamp']}.{last.body}".encode()
     key = base64.b64decode(webhook["secret"].removeprefix("whsec_"))
@@ -63,21 +63,21 @@ def test_each_change_of_status_is_told_signed_and_once(world: World, told: Recei
     assert webhook["secret"] not in world.client.get("/v1/webhooks").text
 
 
-def test_only_the_statuses_and_jobs_that_are_wanted(world: World, told: Receiver) -> None:
+def test_only_subscribed_statuses_and_jobs_are_delivered(world: World, target: Receiver) -> None:
     ada = world.new_user("user", "ada")
-    own = {"url": f"http://127.0.0.1:{told.port}/own", "statuses": ["queued"]}
-    every = {**own, "url": f"http://127.0.0.1:{told.port}/all", "jobs": "all"}
+    own = {"url": f"http://127.0.0.1:{target.port}/own", "statuses": ["queued"]}
+    every = {**own, "url": f"http://127.0.0.1:{target.port}/all", "jobs": "all"}
     for body in (own, every):
         assert ada.post("/v1/webhooks", json=body).status_code == 201
     world.submit()
     assert ada.post("/v1/jobs", json=SPEC).status_code == 201
     world.tick()
     world.deliver_webhooks()
-    assert sorted(message.path for message in told.messages) == ["/all", "/all", "/own"]
+    assert sorted(message.path for message in target.messages) == ["/all", "/all", "/own"]
 
 
-def test_a_message_is_written_with_its_event_or_not_at_all(world: World, told: Receiver) -> None:
-    webhook = hook(world, told)
+def test_delivery_is_written_in_the_transaction_of_its_event(world: World, target: Receiver) -> None:
+    webhook = hook(world, target)
     world.submit()
     before = len(deliveries(world, webhook))
     world.fail_at("submit.before-intent")
@@ -86,28 +86,28 @@ def test_a_message_is_written_with_its_event_or_not_at_all(world: World, told: R
     assert len(deliveries(world, webhook)) == before
 
 
-def test_one_that_fails_is_sent_again_later_under_the_same_id(world: World, told: Receiver) -> None:
-    webhook = hook(world, told, statuses=["queued"])
+def test_failed_delivery_is_retried_with_the_same_id(world: World, target: Receiver) -> None:
+    webhook = hook(world, target, statuses=["queued"])
     world.submit()
-    told.status = 503
+    target.status = 503
     assert world.deliver_webhooks() == 1
     (waiting,) = deliveries(world, webhook)
     assert (waiting["state"], waiting["answer_status"], waiting["error"]) == ("waiting", 503, "answered 503")
     assert world.deliver_webhooks() == 0, "not before its time"
-    told.status = 204
+    target.status = 204
     world.clock.advance(DELAYS[0].total_seconds())
     assert world.deliver_webhooks() == 1
     (done,) = deliveries(world, webhook)
     assert (done["state"], done["attempts"]) == ("delivered", 2)
-    first, second = told.messages
+    first, second = target.messages
     assert first.headers["webhook-id"] == second.headers["webhook-id"] == done["id"]
     assert first.headers["webhook-timestamp"] < second.headers["webhook-timestamp"]
 
 
-def test_it_is_given_up_in_the_end(world: World, told: Receiver) -> None:
-    webhook = hook(world, told, statuses=["queued"])
+def test_failing_delivery_is_given_up_after_the_last_delay(world: World, target: Receiver) -> None:
+    webhook = hook(world, target, statuses=["queued"])
     world.submit()
-    told.status = 500
+    target.status = 500
     for delay in (timedelta(), *DELAYS):
         world.clock.advance(delay.total_seconds())
         assert world.deliver_webhooks() == 1
@@ -117,20 +117,20 @@ def test_it_is_given_up_in_the_end(world: World, told: Receiver) -> None:
     assert world.deliver_webhooks() == 0
 
 
-def test_a_service_that_dies_after_sending_sends_again(world: World, told: Receiver) -> None:
-    hook(world, told, statuses=["queued"])
+def test_crash_after_sending_leads_to_a_second_delivery(world: World, target: Receiver) -> None:
+    hook(world, target, statuses=["queued"])
     world.submit()
     world.fail_at("post.after-sending")
     with pytest.raises(SystemExit):
         world.deliver_webhooks()
     assert world.deliver_webhooks() == 1
-    assert len({message.headers["webhook-id"] for message in told.messages}) == 1
-    assert len(told.messages) == 2
+    assert len({message.headers["webhook-id"] for message in target.messages}) == 1
+    assert len(target.messages) == 2
 
 
-def test_many_failures_over_an_hour_disable_it_and_a_test_that_arrives_enables_it(world: World, told: Receiver) -> None:
-    webhook = hook(world, told, statuses=["queued"])
-    told.status = 500
+def test_failures_disable_and_a_successful_test_enables(world: World, target: Receiver) -> None:
+    webhook = hook(world, target, statuses=["queued"])
+    target.status = 500
     for _ in range(20):
         world.submit()
         world.clock.advance(3 * 60 + 10)
@@ -142,36 +142,36 @@ def test_many_failures_over_an_hour_disable_it_and_a_test_that_arrives_enables_i
     assert {one["state"] for one in deliveries(world, webhook)} == {"given_up"}
     world.submit()
     world.clock.advance(86_400)
-    assert world.deliver_webhooks() == 0, "it is told nothing more"
-    told.status = 200
+    assert world.deliver_webhooks() == 0, "nothing more is sent to it"
+    target.status = 200
     assert world.client.post(f"/v1/webhooks/{webhook['id']}/test").status_code == 202
     assert world.deliver_webhooks() == 1
     shown = world.client.get(f"/v1/webhooks/{webhook['id']}").json()
     assert (shown["disabled_at"], shown["failures"]) == (None, 0)
 
 
-def test_one_slow_receiver_does_not_hold_up_another(world: World, told: Receiver) -> None:
+def test_slow_receiver_does_not_delay_another(world: World, target: Receiver) -> None:
     with receiver() as slow:
-        allow(world, f"127.0.0.1:{told.port}", f"127.0.0.1:{slow.port}")
+        allow(world, f"127.0.0.1:{target.port}", f"127.0.0.1:{slow.port}")
         slow.seconds = 30.0
         late = hook(world, slow, statuses=["queued"])
-        hook(world, told, statuses=["queued"])
+        hook(world, target, statuses=["queued"])
         world.submit()
         world.submit()
         assert world.deliver_webhooks() == 3, "both of one, the first of the other"
-        assert len(told.messages) == 2
+        assert len(target.messages) == 2
         errors = [one["error"] for one in deliveries(world, late)]
     assert errors == [None, "no answer within 1 s"]
 
 
-def test_by_tls_under_the_name_and_not_under_another(world: World, tmp_path: Path) -> None:
+def test_tls_certificate_must_match_the_host_name(world: World, tmp_path: Path) -> None:
     certificate = self_signed(tmp_path, "hooks.example")
     trust = ssl.create_default_context(cafile=str(certificate[0]))
-    with receiver(certificate) as told:
+    with receiver(certificate) as target:
         for name, arrives in (("hooks.example", True), ("other.example", False)):
-            allow(world, f"{name}:{told.port}")
+            allow(world, f"{name}:{target.port}")
             world.services.resolver = lambda _host, _port: ["127.0.0.1"]
-            url = f"https://{name}:{told.port}/"
+            url = f"https://{name}:{target.port}/"
             answer = world.client.post("/v1/webhooks", json={"url": url, "statuses": ["queued"]})
             webhook = answer.json()
             assert answer.status_code == 201, answer.text
@@ -181,12 +181,12 @@ def test_by_tls_under_the_name_and_not_under_another(world: World, tmp_path: Pat
             (done,) = deliveries(world, webhook)
             assert (done["state"] == "delivered") is arrives, done
             assert arrives or "certificate" in done["error"].lower()
-        assert [message.headers["host"] for message in told.messages] == [f"hooks.example:{told.port}"]
+        assert [message.headers["host"] for message in target.messages] == [f"hooks.example:{target.port}"]
 
 
-def test_others_neither_see_nor_touch_it(world: World, told: Receiver) -> None:
+def test_other_users_neither_see_nor_change_a_webhook(world: World, target: Receiver) -> None:
     ada, bob, eve = world.new_user("user", "ada"), world.new_user("user", "bob"), world.new_user("viewer", "eve")
-    body = {"url": f"http://127.0.0.1:{told.port}/"}
+    body = {"url": f"http://127.0.0.1:{target.port}/"}
     webhook = ada.post("/v1/webhooks", json=body).json()["id"]
     assert bob.get(f"/v1/webhooks/{webhook}").status_code == 404
     assert bob.delete(f"/v1/webhooks/{webhook}").status_code == 404
@@ -197,8 +197,8 @@ def test_others_neither_see_nor_touch_it(world: World, told: Receiver) -> None:
     assert ada.get(f"/v1/webhooks/{webhook}").status_code == 404
 
 
-def test_there_is_an_end_to_how_many_one_person_has(world: World, told: Receiver) -> None:
+def test_number_of_webhooks_per_user_is_limited(world: World, target: Receiver) -> None:
     for _ in range(20):
-        hook(world, told)
-    answer = world.client.post("/v1/webhooks", json={"url": f"http://127.0.0.1:{told.port}/"})
+        hook(world, target)
+    answer = world.client.post("/v1/webhooks", json={"url": f"http://127.0.0.1:{target.port}/"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "too_many_webhooks")

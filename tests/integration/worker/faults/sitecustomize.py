@@ -65,17 +65,17 @@ def _patch_comm(module):
     """`corrupt` adds one to an element of what an operation leaves on one rank of one group; `absent` refuses it."""
     original = module.call
 
-    def call(operation, place, data):
+    def call(operation, member, data):
         for fault in FAULTS:
-            if (fault.get("operation"), fault.get("group", place.group.name)) != (operation, place.group.name):
+            if (fault.get("operation"), fault.get("group", member.group.name)) != (operation, member.group.name):
                 continue
             if fault["kind"] == "absent":
                 raise RuntimeError(f"this backend does not support {operation}")
-            original(operation, place, data)
-            if fault["kind"] == "corrupt" and fault["rank"] == place.rank:
+            original(operation, member, data)
+            if fault["kind"] == "corrupt" and fault["rank"] == member.rank:
                 module.outcome(operation, data)[-1][17] += 1
             return
-        original(operation, place, data)
+        original(operation, member, data)
 
     blocking = module._blocking
 

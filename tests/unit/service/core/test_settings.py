@@ -57,7 +57,7 @@ def test_a_file_that_is_no_secret_is_refused(tmp_path: Path) -> None:
 
     shared = private(tmp_path / "shared", "x")
     shared.chmod(0o644)
-    with pytest.raises(ServiceError, match="can be read by others: chmod 600"):
+    with pytest.raises(ServiceError, match="readable by others: chmod 600"):
         url_with(shared)
     with pytest.raises(ServiceError, match="is empty"):
         url_with(private(tmp_path / "empty", "\n"))

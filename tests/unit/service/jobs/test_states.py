@@ -1,4 +1,4 @@
-"""Every legal and every illegal move."""
+"""The transition table: every legal and every illegal transition."""
 
 from itertools import product
 from typing import get_args
@@ -28,7 +28,7 @@ LEGAL = {
 
 
 @pytest.mark.parametrize(("source", "target"), list(product(STATUSES, STATUSES)))
-def test_a_move_is_legal_exactly_where_the_design_says(source: JobStatus, target: JobStatus) -> None:
+def test_transition_is_legal_exactly_where_the_design_table_has_it(source: JobStatus, target: JobStatus) -> None:
     reason = REASON_FOR.get(target)
     if target in LEGAL[source].split():
         check_transition(source, target, reason)  # type: ignore[arg-type]
@@ -37,7 +37,7 @@ def test_a_move_is_legal_exactly_where_the_design_says(source: JobStatus, target
             check_transition(source, target, reason)  # type: ignore[arg-type]
 
 
-def test_every_status_has_its_row() -> None:
+def test_every_status_has_a_row() -> None:
     assert set(TRANSITIONS) == set(STATUSES)
 
 
@@ -47,7 +47,7 @@ def test_every_reason_has_a_final_status() -> None:
 
 
 @pytest.mark.parametrize(("reason", "target"), list(product(get_args(StatusReason), sorted(TERMINAL))))
-def test_a_final_status_comes_only_with_its_own_reasons(reason: StatusReason, target: JobStatus) -> None:
+def test_final_status_requires_one_of_its_reasons(reason: StatusReason, target: JobStatus) -> None:
     if FINAL_STATUS[reason] == target:
         check_transition("running", target, reason)
     else:
@@ -56,10 +56,10 @@ def test_a_final_status_comes_only_with_its_own_reasons(reason: StatusReason, ta
 
 
 @pytest.mark.parametrize("target", sorted(TERMINAL))
-def test_no_final_status_without_a_reason(target: JobStatus) -> None:
+def test_final_status_requires_a_reason(target: JobStatus) -> None:
     with pytest.raises(IllegalTransitionError):
         check_transition("running", target, None)
 
 
-def test_active_is_what_a_scheduler_may_have() -> None:
+def test_active_statuses_are_those_the_scheduler_may_know() -> None:
     assert set(STATUSES) - TERMINAL - {"queued", "paused"} == ACTIVE

@@ -1,4 +1,4 @@
-"""How long to wait between two ticks, and what does not end them."""
+"""The pauses between ticks, and errors that must not stop the loop."""
 
 import time
 from typing import cast
@@ -6,8 +6,8 @@ from typing import cast
 import pytest
 
 from service.core.observability import ServiceMetrics
-from service.reconciler import poll_loop as ticking
-from service.reconciler.poll_loop import ReconcileLoop, breath, pause
+from service.reconciler import poll_loop
+from service.reconciler.poll_loop import ReconcileLoop, hint_cooldown, pause_seconds
 from service.reconciler.reconciler import Reconciler
 
 
@@ -23,23 +23,21 @@ from service.reconciler.reconciler import Reconciler
         (True, 0, 500, 60.0),
     ],
 )
-def test_it_grows_while_nothing_changes_and_while_ticks_fail(
-    busy: bool, quiet: int, errors: int, expected: float
-) -> None:
-    assert pause(busy, quiet, errors, 1.0, 60.0) == expected
+def test_pause_grows_while_quiet_and_after_errors(busy: bool, quiet: int, errors: int, expected: float) -> None:
+    assert pause_seconds(busy, quiet, errors, 1.0, 60.0) == expected
 
 
-def test_a_scheduler_that_is_asked_nothing_over_a_network_is_looked_at_as_often_as_ever() -> None:
-    assert pause(True, 500, 0, 1.0, 1.0) == 1.0
+def test_pause_never_exceeds_the_maximum() -> None:
+    assert pause_seconds(True, 500, 0, 1.0, 1.0) == 1.0
 
 
 @pytest.mark.parametrize(("cpu_seconds", "expected"), [(0.0, 0.05), (0.01, 0.05), (0.2, 0.6), (30.0, 2.0)])
-def test_hints_at_every_request_leave_most_of_the_time_to_requests(cpu_seconds: float, expected: float) -> None:
-    assert breath(cpu_seconds) == pytest.approx(expected)
+def test_hint_cooldown_grows_with_cpu_time_of_a_tick(cpu_seconds: float, expected: float) -> None:
+    assert hint_cooldown(cpu_seconds) == pytest.approx(expected)
 
 
 class Failing:
-    """A reconciler whose database fails in a way that nobody has thought of."""
+    """A reconciler whose database fails with an unexpected error."""
 
     def __init__(self) -> None:
         self.renewals = 0
@@ -52,18 +50,18 @@ class Failing:
         raise RuntimeError("cannot execute UPDATE in a read-only transaction")
 
 
-def test_a_lease_that_was_not_renewed_once_is_renewed_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ticking, "_RENEW_SECONDS", 0.0)
+def test_lease_renewal_is_retried_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(poll_loop, "_RENEW_SECONDS", 0.0)
     failing = Failing()
     failing.loop._tick_started = time.monotonic()
-    failing.loop._keep()
+    failing.loop._renew_lease()
     assert failing.renewals == 2
 
 
-def test_spare_work_that_fails_ends_no_ticks() -> None:
-    def spare() -> bool:
+def test_failing_idle_work_does_not_stop_the_loop() -> None:
+    def idle_work() -> bool:
         raise RuntimeError("a bug")
 
     loop = Failing().loop
-    loop.spare = spare
-    loop._use_spare_time(busy=False, errors=0)
+    loop.idle_work = idle_work
+    loop._run_idle_work(busy=False, errors=0)

@@ -1,47 +1,72 @@
-"""Whose turn it is."""
+"""Jobs that wait for their user's GPU quota or for other members of their sweep."""
 
 from service.jobs.quota import UserQuotas
-from service.reconciler.quota import Share, held_back
+from service.reconciler.quota import QuotaEntry, blocked_jobs, over_gpu_quota, over_sweep_limit
 
 
-def share(pk: int, gpus: int, *, user: str = "ada", role: str = "user", waiting: bool = True) -> Share:
-    return Share(pk, f"job_{pk}", user, role, gpus, waiting)
+def job(no: int, gpus: int, *, user: str = "ada", role: str = "user", waiting: bool = True) -> QuotaEntry:
+    return QuotaEntry(no, f"job_{no}", user, role, gpus, waiting)
 
 
-def test_without_a_limit_nobody_waits() -> None:
-    assert held_back([share(1, 100), share(2, 100, waiting=False)], UserQuotas()) == {}
+def member(
+    no: int, *, waiting: bool = True, gpus: int = 1, sweep: str | None = "swp_a", parallel: int | None = 2
+) -> QuotaEntry:
+    return QuotaEntry(no, f"job_{no}", "ada", "user", gpus, waiting, sweep, parallel)
 
 
-def test_what_the_scheduler_has_counts_even_where_it_was_created_later() -> None:
-    held = held_back([share(1, 4), share(2, 6, waiting=False)], UserQuotas(gpus=8))
-    assert held == {1: "waits: jobs of ada have 6 of the 8 GPUs that one person's may; it needs 4"}
+class TestGpuQuota:
+    def test_without_a_limit_no_job_waits(self) -> None:
+        assert over_gpu_quota([job(1, 100), job(2, 100, waiting=False)], UserQuotas()) == {}
+
+    def test_submitted_jobs_count_even_if_created_later(self) -> None:
+        blocked = over_gpu_quota([job(1, 4), job(2, 6, waiting=False)], UserQuotas(gpus=8))
+        assert blocked == {1: "Waiting for GPU quota: ada uses 6 of 8 GPUs, and this job needs 4."}
+
+    def test_jobs_start_in_order_up_to_the_limit(self) -> None:
+        assert list(over_gpu_quota([job(1, 4), job(2, 4), job(3, 4)], UserQuotas(gpus=8))) == [3]
+
+    def test_a_small_job_does_not_overtake_a_large_one(self) -> None:
+        blocked = over_gpu_quota([job(1, 2, waiting=False), job(2, 8), job(3, 1)], UserQuotas(gpus=8))
+        assert list(blocked) == [2, 3]
+        assert blocked[3] == "Waiting for GPU quota: job_2 of the same user is ahead."
+
+    def test_a_finished_job_changes_few_status_messages(self) -> None:
+        """Each change costs a transaction and an event, and thousands of jobs may wait."""
+        jobs = [job(1, 1, waiting=False), *(job(no, 1) for no in range(2, 100))]
+        before = over_gpu_quota(jobs, UserQuotas(gpus=1))
+        after = over_gpu_quota([job(2, 1, waiting=False), *jobs[2:]], UserQuotas(gpus=1))
+        assert len([no for no in after if after[no] != before[no]]) <= 2
+
+    def test_each_user_and_role_has_its_own_limit(self) -> None:
+        jobs = [job(1, 8, waiting=False), job(2, 8, user="bob"), job(3, 64, user="root", role="admin")]
+        assert over_gpu_quota(jobs, UserQuotas(gpus=8)) == {}
+        assert list(over_gpu_quota(jobs, UserQuotas(gpus=8, admin_gpus=32))) == [3]
+
+    def test_a_job_that_can_never_fit_reports_it(self) -> None:
+        blocked = over_gpu_quota([job(1, 9)], UserQuotas(gpus=8))
+        assert blocked[1] == "Exceeds the GPU quota: needs 9 GPUs, and the limit is 8 per user. It cannot start."
 
 
-def test_jobs_go_in_order_up_to_the_limit() -> None:
-    held = held_back([share(1, 4), share(2, 4), share(3, 4)], UserQuotas(gpus=8))
-    assert list(held) == [3]
+class TestSweepLimit:
+    def test_the_oldest_members_start_first(self) -> None:
+        blocked = over_sweep_limit([member(1), member(2), member(3), member(4)])
+        assert set(blocked) == {3, 4}
+        assert blocked[3] == "Waiting for other members of sweep swp_a, which runs at most 2 jobs at once."
+
+    def test_submitted_members_count_even_if_created_later(self) -> None:
+        assert set(over_sweep_limit([member(1), member(2, waiting=False), member(3)])) == {3}
+
+    def test_a_paused_member_does_not_count(self) -> None:
+        assert over_sweep_limit([member(1, waiting=False, gpus=0), member(2), member(3)]) == {}
+
+    def test_each_sweep_has_its_own_limit(self) -> None:
+        jobs = [member(1, parallel=1), member(2, sweep="swp_b", parallel=1), member(3, sweep=None, parallel=None)]
+        assert over_sweep_limit(jobs) == {}
+
+    def test_without_a_limit_all_members_start(self) -> None:
+        assert over_sweep_limit([member(n, parallel=None) for n in range(9)]) == {}
 
 
-def test_a_small_job_does_not_overtake_a_large_one() -> None:
-    held = held_back([share(1, 2, waiting=False), share(2, 8), share(3, 1)], UserQuotas(gpus=8))
-    assert list(held) == [2, 3]
-    assert held[3] == "waits behind job_2, which waits for GPUs of ada's share"
-
-
-def test_a_line_that_moves_changes_the_words_of_few() -> None:
-    """Each change is written to the job and to its history: thousands may stand in line."""
-    line = [share(1, 1, waiting=False), *(share(pk, 1) for pk in range(2, 100))]
-    before = held_back(line, UserQuotas(gpus=1))
-    after = held_back([share(2, 1, waiting=False), *line[2:]], UserQuotas(gpus=1))
-    assert len([pk for pk in after if after[pk] != before[pk]]) <= 2
-
-
-def test_people_and_roles_have_shares_of_their_own() -> None:
-    jobs = [share(1, 8, waiting=False), share(2, 8, user="bob"), share(3, 64, user="root", role="admin")]
-    assert held_back(jobs, UserQuotas(gpus=8)) == {}
-    assert list(held_back(jobs, UserQuotas(gpus=8, admin_gpus=32))) == [3]
-
-
-def test_one_that_can_never_fit_says_so() -> None:
-    held = held_back([share(1, 9)], UserQuotas(gpus=8))
-    assert held[1] == "needs 9 GPUs, and the jobs of one person may have 8; it cannot start under this limit"
+def test_a_job_that_waits_for_its_sweep_blocks_no_other_job() -> None:
+    jobs = [member(1, gpus=8, waiting=False, parallel=1), member(2, gpus=8, parallel=1), job(3, 8)]
+    assert set(blocked_jobs(jobs, UserQuotas(gpus=16))) == {2}

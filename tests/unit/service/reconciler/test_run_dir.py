@@ -1,8 +1,8 @@
-"""Why an attempt never began, as Slurm's log has it."""
+"""Startup errors and claims read from the folder of an attempt."""
 
 from pathlib import Path
 
-from service.reconciler.run_dir import Unclaimed, read_unclaimed, reason_in
+from service.reconciler.run_dir import UnclaimedAttempt, read_unclaimed, startup_error_in
 from trainyard.contract.layout import AttemptLayout
 
 NO_PYTHON = """\
@@ -17,29 +17,29 @@ srun: error: node1: task 0: Exited with exit code 1
 """
 
 
-def test_the_reason_is_what_does_not_only_tell_of_the_end() -> None:
-    assert reason_in(NO_PYTHON).endswith("/shared/venv/bin/python: No such file or directory")
-    assert reason_in(NO_WORKER).endswith("'submitit.core._submit'")
-    assert reason_in("srun: error: Unable to create step\n") == "srun: error: Unable to create step"
-    assert reason_in("\n") == ""
+def test_the_startup_error_is_the_last_line_that_names_a_cause() -> None:
+    assert startup_error_in(NO_PYTHON).endswith("/shared/venv/bin/python: No such file or directory")
+    assert startup_error_in(NO_WORKER).endswith("'submitit.core._submit'")
+    assert startup_error_in("srun: error: Unable to create step\n") == "srun: error: Unable to create step"
+    assert startup_error_in("\n") == ""
 
 
-def test_it_is_short_and_cannot_steer_a_terminal() -> None:
-    assert reason_in("\x1b[2J" + "x" * 10_000) == "?[2J" + "x" * 496
+def test_a_startup_error_is_short_and_printable() -> None:
+    assert startup_error_in("\x1b[2J" + "x" * 10_000) == "?[2J" + "x" * 496
 
 
-def test_it_is_read_of_what_is_over_and_has_not_begun(tmp_path: Path) -> None:
+def test_startup_errors_are_read_for_ended_unclaimed_attempts(tmp_path: Path) -> None:
     folder = AttemptLayout(tmp_path)
     (tmp_path / "submitit").mkdir()
     (tmp_path / "submitit" / "4_0_log.err").write_text("x\n" * 20_000 + NO_PYTHON)
-    assert read_unclaimed(folder, over=False) == Unclaimed()
-    assert "No such file" in read_unclaimed(folder, over=True).reason
+    assert read_unclaimed(folder, ended=False) == UnclaimedAttempt()
+    assert "No such file" in read_unclaimed(folder, ended=True).startup_error
     folder.claim.write_text('{"nonce": "nonce-of-the-first", "host": "n1", "pid": 7, "scheduler_id": "17"}')
-    assert read_unclaimed(folder, over=True) == Unclaimed(began=True)
+    assert read_unclaimed(folder, ended=True) == UnclaimedAttempt(started=True)
 
 
 def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     (tmp_path / "run" / "submitit").mkdir(parents=True)
     (tmp_path / "run" / "submitit" / "4_0_log.err").symlink_to(tmp_path / "secret")
-    assert read_unclaimed(AttemptLayout(tmp_path / "run"), over=True) == Unclaimed()
+    assert read_unclaimed(AttemptLayout(tmp_path / "run"), ended=True) == UnclaimedAttempt()

@@ -1,4 +1,4 @@
-"""The launch plan is pure: what a job is given is decided here and nowhere else."""
+"""The launch plan: environment, ranks and script of an attempt."""
 
 import shlex
 import subprocess
@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from service.scheduler.launch_plan import allowed, forbidden_variables, plan_launch
+from service.scheduler.launch_plan import inherited_environment, plan_launch
+from trainyard.contract.spec.environment import forbidden_variables
 from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
 from trainyard.contract.wire.launch import LaunchDocument
 
@@ -43,10 +44,10 @@ def document(variables: dict[str, str] | None = None, **changes: Any) -> LaunchD
 
 
 class TestAllowed:
-    def test_takes_over_what_programs_need(self) -> None:
+    def test_inherits_what_programs_need(self) -> None:
         names = "PATH HOME LANG LC_ALL TZ TMPDIR USER LOGNAME VIRTUAL_ENV CUDA_HOME NCCL_DEBUG GLOO_SOCKET_IFNAME"
         needed = dict.fromkeys(names.split(), "x")
-        assert allowed(needed) == needed
+        assert inherited_environment(needed) == needed
 
     @pytest.mark.parametrize(
         "name",
@@ -55,8 +56,8 @@ class TestAllowed:
             *("LD_PRELOAD", "LD_LIBRARY_PATH", "SLURM_JOB_ID", "SBATCH_ACCOUNT", "SUBMITIT_EXECUTOR", "XPATH", "path"),
         ],
     )
-    def test_leaves_the_rest_behind(self, name: str) -> None:
-        assert allowed({name: "x"}) == {}
+    def test_inherits_nothing_else(self, name: str) -> None:
+        assert inherited_environment({name: "x"}) == {}
 
 
 class TestForbiddenVariables:
@@ -68,63 +69,61 @@ class TestForbiddenVariables:
     @pytest.mark.parametrize(
         ("name", "reason"),
         [
-            ("TRAINYARD_ATTEMPT", "belongs to the service"),
-            ("TRAINYARD_DATABASE_URL", "belongs to the service"),
-            ("PATH", "belongs to the service"),
-            ("SLURM_JOB_ID", "belongs to the scheduler"),
-            ("SBATCH_EXPORT", "belongs to the scheduler"),
-            ("SUBMITIT_EXECUTOR", "belongs to the scheduler"),
-            ("CUDA_VISIBLE_DEVICES", "belongs to the scheduler"),
-            ("RANK", "is set by torchrun for each rank"),
-            ("MASTER_ADDR", "is set by torchrun for each rank"),
-            ("TORCHELASTIC_RUN_ID", "is set by torchrun for each rank"),
-            ("LD_PRELOAD", "changes which code is run"),
-            ("PYTHONPATH", "changes which code is run"),
-            ("PYTHONHOME", "changes which code is run"),
-            ("BASH_ENV", "changes which code is run"),
+            ("TRAINYARD_ATTEMPT", "reserved for the service"),
+            ("TRAINYARD_DATABASE_URL", "reserved for the service"),
+            ("PATH", "reserved for the service"),
+            ("SLURM_JOB_ID", "reserved for the scheduler"),
+            ("SBATCH_EXPORT", "reserved for the scheduler"),
+            ("SUBMITIT_EXECUTOR", "reserved for the scheduler"),
+            ("CUDA_VISIBLE_DEVICES", "reserved for the scheduler"),
+            ("RANK", "set by torchrun for each rank"),
+            ("MASTER_ADDR", "set by torchrun for each rank"),
+            ("TORCHELASTIC_RUN_ID", "set by torchrun for each rank"),
+            ("LD_PRELOAD", "changes which code runs"),
+            ("PYTHONPATH", "changes which code runs"),
+            ("PYTHONHOME", "changes which code runs"),
+            ("BASH_ENV", "changes which code runs"),
         ],
     )
-    def test_refuses_a_name_that_is_not_the_users(self, name: str, reason: str) -> None:
+    def test_rejects_reserved_names(self, name: str, reason: str) -> None:
         (problem,) = forbidden_variables(spec_with({name: "x", "FINE": "y"}))
-        assert str(problem) == f"environment.variables.{name}: {reason}; a spec may not set it"
+        assert str(problem) == f"environment.variables.{name}: {reason}; a spec may not set this variable"
 
 
 class TestPlanLaunch:
-    def test_holds_only_what_was_allowed_asked_and_the_marker(self) -> None:
-        plan = plan_launch(
-            document({"MY_FLAG": "1"}), folder=FOLDER, python="/py", allowed_environment={"PATH": "/bin"}
-        )
+    def test_environment_is_inherited_requested_and_tagged_variables_only(self) -> None:
+        plan = plan_launch(document({"MY_FLAG": "1"}), folder=FOLDER, python="/py", inherited={"PATH": "/bin"})
         assert plan.environment == {"PATH": "/bin", "MY_FLAG": "1", "TRAINYARD_ATTEMPT": "a1b2"}
         assert (plan.tag, plan.ranks, plan.python) == ("ty-main-a1b2", 2, "/py")
 
-    def test_the_spec_wins_over_the_services_environment(self) -> None:
-        plan = plan_launch(document({"TZ": "Asia/Tokyo"}), folder=FOLDER, allowed_environment={"TZ": "UTC"})
+    def test_the_spec_overrides_inherited_variables(self) -> None:
+        plan = plan_launch(document({"TZ": "Asia/Tokyo"}), folder=FOLDER, inherited={"TZ": "UTC"})
         assert plan.environment["TZ"] == "Asia/Tokyo"
 
-    def test_a_source_tree_is_named_by_the_caller_alone(self) -> None:
-        plan = plan_launch(document(), folder=FOLDER, allowed_environment={}, search_path=[Path("/src"), Path("/more")])
+    def test_only_the_caller_sets_the_search_path(self) -> None:
+        plan = plan_launch(document(), folder=FOLDER, inherited={}, search_path=[Path("/src"), Path("/more")])
         assert plan.environment["PYTHONPATH"] == "/src:/more"
 
     def test_counts_the_ranks_of_all_nodes(self) -> None:
-        plan = plan_launch(document(nodes=3, time_limit_minutes=5), folder=FOLDER, allowed_environment={})
+        plan = plan_launch(document(nodes=3, time_limit_minutes=5), folder=FOLDER, inherited={})
         assert (plan.ranks, plan.time_limit_minutes) == (6, 5)
 
-    def test_never_plans_what_acceptance_must_have_refused(self) -> None:
-        with pytest.raises(ValueError, match=r"environment\.variables\.LD_PRELOAD: changes which code is run"):
-            plan_launch(document({"LD_PRELOAD": "/x.so"}), folder=FOLDER, allowed_environment={})
+    def test_reserved_variables_are_never_planned(self) -> None:
+        with pytest.raises(ValueError, match=r"environment\.variables\.LD_PRELOAD: changes which code runs"):
+            plan_launch(document({"LD_PRELOAD": "/x.so"}), folder=FOLDER, inherited={})
 
-    def test_the_script_is_what_runs_and_quotes_hostile_values(self, tmp_path: Path) -> None:
+    def test_the_script_quotes_hostile_values(self, tmp_path: Path) -> None:
         hostile = "x'; touch pwned; echo \\'\" $(touch pwned) `touch pwned` #"
         packages = tmp_path / "it's src"
         (packages / "worker").mkdir(parents=True)
-        (packages / "worker" / "launch.py").write_text(
+        (packages / "worker" / "launcher.py").write_text(
             "import os, sys\nprint(sys.argv[1], os.environ['MY_FLAG'], sep='|')\n"
         )
         plan = plan_launch(
             document({"MY_FLAG": hostile}),
             folder=tmp_path,
             python=sys.executable,
-            allowed_environment={"PATH": "/usr/bin:/bin"},
+            inherited={"PATH": "/usr/bin:/bin"},
             search_path=[packages],
         )
         done = subprocess.run(["sh"], input=plan.script, capture_output=True, text=True, check=True, timeout=30)

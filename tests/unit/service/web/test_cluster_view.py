@@ -19,7 +19,7 @@ def test_who_holds_most_comes_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cluster", "words"),
+    ("cluster", "text"),
     [
         (ClusterResource(backend="slurm"), "Waiting for the first scheduler poll"),
         (ClusterResource(backend="slurm", taken_at=NOW, age_seconds=1, nodes={"idle": 2, "down": 1}), "2 idle, 1 down"),

@@ -9,7 +9,7 @@ from service.web import formatting
 
 
 @pytest.mark.parametrize(
-    ("value", "words"),
+    ("value", "text"),
     [
         (None, formatting.NOTHING),
         (0.0, "0"),
@@ -29,7 +29,7 @@ def test_number(value: float | str | None, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"),
+    ("seconds", "text"),
     [
         (0.0123, "12 ms"),
         (2.345, "2.3 s"),

@@ -35,7 +35,7 @@ def test_every_status_has_a_tone_and_a_group() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "text"),
     [
         ({}, "Running on node1; no steps yet."),
         ({"spec": {"task": "script"}}, "Running on node1."),
@@ -66,7 +66,7 @@ def test_a_job_without_steps_is_nowhere_rather_than_an_error() -> None:
 def test_a_failure_names_the_rank_that_failed_first() -> None:
     error = {"rank": 3, "host": "node2", "type": "ValueError", "message": "no", "hint": "Try yes.", "traceback": "T"}
     assert job_view.error_view(job(error=error)) == job_view.ErrorView(
-        "Rank 3 failed first on node2", "ValueError: no", "Try yes.", "T"
+        "First failure: rank 3 on node2", "ValueError: no", "Try yes.", "T"
     )
     assert job_view.error_view(job(error={"type": "E", "message": "m"})).where == "Failed"
     assert job_view.error_view(job()) == job_view.ErrorView()

@@ -1,4 +1,4 @@
-"""Who starts, who waits, and the words for it; no process is started here."""
+"""The decisions of the local queue; no process is started here."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.scheduler.local.policy import Line, free_gpus, startable, visible_gpus, waiting
+from service.scheduler.local.policy import QueueState, describe_waiting, free_gpus, startable, visible_gpus
 from service.scheduler.local.queue import Entry
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -17,7 +17,7 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 def entry(sequence: int, ranks: int = 1, *, running: bool = False, **changes: Any) -> Entry:
     fields: dict[str, Any] = {
         "tag": f"ty-{sequence}",
-        "marker": f"{sequence}",
+        "env_tag": f"{sequence}",
         "folder": Path("/runs"),
         "python": "python",
         "target": "a:b",
@@ -38,79 +38,79 @@ class TestStartable:
     def test_starts_all_that_fit_in_order(self) -> None:
         assert tags(startable([entry(3), entry(1), entry(2)], slots=2)) == ["ty-1", "ty-2"]
 
-    def test_a_running_entry_holds_its_ranks(self) -> None:
+    def test_a_running_entry_uses_its_slots(self) -> None:
         assert startable([entry(1, 2, running=True), entry(2)], slots=2) == []
 
-    def test_a_small_one_never_overtakes_a_large_one(self) -> None:
+    def test_a_small_entry_never_overtakes_a_large_one(self) -> None:
         assert startable([entry(1, running=True), entry(2, 2), entry(3)], slots=2) == []
 
-    def test_an_entry_that_can_never_fit_holds_nobody_up(self) -> None:
+    def test_an_entry_that_can_never_fit_blocks_no_other(self) -> None:
         assert tags(startable([entry(1, 8), entry(2)], slots=2)) == ["ty-2"]
 
     @given(st.lists(st.tuples(st.integers(1, 5), st.booleans()), max_size=12), st.integers(1, 8))
-    def test_never_more_than_the_slots_and_always_a_prefix(self, queue: list[tuple[int, bool]], slots: int) -> None:
-        entries = [entry(place, ranks, running=running) for place, (ranks, running) in enumerate(queue)]
-        taken = sum(one.ranks for one in entries if not one.waiting)
+    def test_chosen_entries_fit_and_are_a_prefix_of_the_queue(self, queue: list[tuple[int, bool]], slots: int) -> None:
+        entries = [entry(number, ranks, running=running) for number, (ranks, running) in enumerate(queue)]
+        in_use = sum(one.ranks for one in entries if not one.waiting)
         chosen = startable(entries, slots)
         fitting = [one for one in entries if one.waiting and one.ranks <= slots]
         assert chosen == fitting[: len(chosen)]
-        assert not chosen or taken + sum(one.ranks for one in chosen) <= slots
+        assert not chosen or in_use + sum(one.ranks for one in chosen) <= slots
 
 
-class TestWaiting:
-    def test_names_what_runs_and_counts_the_queue(self) -> None:
+class TestDescribeWaiting:
+    def test_names_the_first_entry_ahead_and_counts_the_others(self) -> None:
         entries = [entry(1, 2, running=True), entry(2), entry(3, 2)]
-        seen = waiting(entries[2], Line.of(entries, 2))
-        assert seen.state == "pending"
-        assert seen.message == "waiting for 2 of 2 local slots, 2 taken; behind ty-1 (running) and 1 more in the queue"
-        assert seen.behind == ("ty-1",)
+        observation = describe_waiting(entries[2], QueueState.of(entries, 2))
+        assert observation.state == "pending"
+        message = "Waiting for 2 of 2 local slots (2 in use). Ahead: ty-1 (running), 1 more queued."
+        assert observation.message == message
+        assert observation.blocked_by == ("ty-1",)
 
     @pytest.mark.parametrize(
-        ("before", "words"),
+        ("before", "ahead"),
         [
-            ([entry(1, 2, running=True)], "2 taken; behind ty-1 (running)"),
-            (
-                [entry(1, running=True), entry(2, running=True)],
-                "2 taken; behind ty-1 (running) and 1 more running",
-            ),
+            ([entry(1, 2, running=True)], "ty-1 (running)"),
+            ([entry(1, running=True), entry(2, running=True)], "ty-1 (running), 1 more running"),
             (
                 [entry(1, running=True), entry(2, running=True), entry(3)],
-                "2 taken; behind ty-1 (running) and 1 more running, 1 more in the queue",
+                "ty-1 (running), 1 more running, 1 more queued",
             ),
         ],
     )
-    def test_words(self, before: list[Entry], words: str) -> None:
+    def test_messages(self, before: list[Entry], ahead: str) -> None:
         last = entry(9)
-        assert waiting(last, Line.of([*before, last], 2)).message == f"waiting for 1 of 2 local slots, {words}"
+        message = describe_waiting(last, QueueState.of([*before, last], 2)).message
+        assert message == f"Waiting for 1 of 2 local slots (2 in use). Ahead: {ahead}."
 
-    def test_behind_one_that_waits_and_may_never_run_here(self) -> None:
+    def test_names_a_queued_entry_that_can_never_fit(self) -> None:
         entries = [entry(1, 8), entry(2)]
-        seen = waiting(entries[1], Line.of(entries, 2))
-        assert (seen.message, seen.behind) == (
-            "waiting for 1 of 2 local slots, 0 taken; behind ty-1 (queued)",
-            ("ty-1",),
+        observation = describe_waiting(entries[1], QueueState.of(entries, 2))
+        message = "Waiting for 1 of 2 local slots (0 in use). Ahead: ty-1 (queued)."
+        assert (observation.message, observation.blocked_by) == (message, ("ty-1",))
+
+    def test_each_message_names_one_tag_however_long_the_queue(self) -> None:
+        """All tags ahead of each of ten thousand entries would be fifty million tags."""
+        entries = [entry(1, 2, running=True), *(entry(number) for number in range(2, 502))]
+        queue = QueueState.of(entries, 2)
+        observations = [describe_waiting(one, queue) for one in entries[1:]]
+        assert sum(len(one.blocked_by) for one in observations) == 500
+        assert observations[-1].message.endswith("Ahead: ty-1 (running), 499 more queued.")
+
+    def test_an_entry_that_can_never_fit_reports_the_remedy(self) -> None:
+        observation = describe_waiting(entry(1, 4), QueueState.of([entry(1, 4)], 2))
+        expected = (
+            "Cannot start: needs 4 local slots, and the service has 2. Raise TRAINYARD_LOCAL_SLOTS or cancel the job."
         )
+        assert (observation.state, observation.message) == ("pending", expected)
 
-    def test_what_all_say_is_no_longer_than_they_are_many(self) -> None:
-        """What each of ten thousand tags is behind would be fifty million tags."""
-        entries = [entry(1, 2, running=True), *(entry(place) for place in range(2, 502))]
-        line = Line.of(entries, 2)
-        told = [waiting(one, line) for one in entries[1:]]
-        assert sum(len(one.behind) for one in told) == 500
-        assert told[-1].message.endswith("behind ty-1 (running) and 499 more in the queue")
-
-    def test_says_when_it_can_never_run_here(self) -> None:
-        seen = waiting(entry(1, 4), Line.of([entry(1, 4)], 2))
-        expected = "needs 4 local slots, and the service has only 2 now: raise TRAINYARD_LOCAL_SLOTS or cancel"
-        assert (seen.state, seen.message) == ("pending", expected)
-
-    def test_says_why_the_last_start_failed(self) -> None:
-        one = entry(1, message="could not be started: no such file")
-        assert waiting(one, Line.of([one], 2)).message == "could not be started: no such file; trying again"
+    def test_a_failed_start_reports_its_error(self) -> None:
+        one = entry(1, message="Start failed: no such file")
+        message = describe_waiting(one, QueueState.of([one], 2)).message
+        assert message == "Start failed: no such file. The service retries."
 
 
 class TestGpus:
-    def test_running_entries_hold_theirs(self) -> None:
+    def test_gpus_of_running_entries_are_not_free(self) -> None:
         entries = [entry(1, running=True, gpus=(0, 2)), entry(2, gpus=(1,))]
         assert free_gpus(entries, (0, 1, 2, 3)) == [1, 3]
 
@@ -118,6 +118,6 @@ class TestGpus:
         ("environ", "expected"),
         [({}, (0, 1, 10)), ({"CUDA_VISIBLE_DEVICES": "3,1"}, (3, 1)), ({"CUDA_VISIBLE_DEVICES": ""}, ())],
     )
-    def test_the_services_own(self, environ: dict[str, str], expected: tuple[int, ...]) -> None:
+    def test_visible_gpus(self, environ: dict[str, str], expected: tuple[int, ...]) -> None:
         devices = ["nvidia10", "nvidia0", "nvidiactl", "nvidia1", "nvidia-uvm", "null"]
         assert visible_gpus(environ, devices) == expected

@@ -1,4 +1,4 @@
-"""The batch script: what stands in it, and what never does."""
+"""The content of the batch script, and what never appears in it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ def script(*, extra: str = "", resources: dict[str, Any] | None = None, **change
     spec = spec_with({"MY_FLAG": "secret; touch pwned"})
     spec = spec.model_copy(update={"resources": spec.resources.model_copy(update=resources or {})})
     made = document(**({"spec": spec, "nodes": 2} | changes))
-    plan = plan_launch(made, folder=FOLDER, python="/py", allowed_environment={"PATH": "/bin"})
+    plan = plan_launch(made, folder=FOLDER, python="/py", inherited={"PATH": "/bin"})
     return batch_script(made, plan, extra=extra)
 
 
@@ -28,9 +28,9 @@ def options(text: str) -> dict[str, str]:
     return {name: value for name, _, value in (line.partition("=") for line in lines)}
 
 
-def test_asks_for_what_the_job_needs_and_nothing_else() -> None:
-    found = options(script(resources={"partition": "gpu", "cpus_per_gpu": 4, "memory_gb_per_gpu": 8, "qos": "normal"}))
-    assert found == {
+def test_requests_what_the_job_needs_and_nothing_else() -> None:
+    shown = options(script(resources={"partition": "gpu", "cpus_per_gpu": 4, "memory_gb_per_gpu": 8, "qos": "normal"}))
+    assert shown == {
         "cpus-per-task": "8",
         "error": "/runs/job-1/attempts/1/submitit/%j_0_log.err",
         "export": "ALL",
@@ -47,60 +47,60 @@ def test_asks_for_what_the_job_needs_and_nothing_else() -> None:
     }
 
 
-def test_gpus_are_asked_for_by_type_where_there_are_any() -> None:
+def test_gpus_are_requested_by_type() -> None:
     assert "gres" not in options(script())
     assert options(script(accelerator="cuda"))["gres"] == "gpu:2"
     assert options(script(accelerator="cuda", resources={"gpu_type": "a100"}))["gres"] == "gpu:a100:2"
 
 
 @pytest.mark.parametrize(("minutes", "signal"), [(1, "CONT@15"), (10, "CONT@60"), (600, "USR2@105")])
-def test_slurms_warning_never_comes_before_the_workers_own(minutes: int, signal: str) -> None:
-    found = options(script(time_limit_minutes=minutes))
-    assert (found["time"], found["signal"]) == (str(minutes), signal)
+def test_slurms_signal_never_precedes_the_workers_own_limit(minutes: int, signal: str) -> None:
+    shown = options(script(time_limit_minutes=minutes))
+    assert (shown["time"], shown["signal"]) == (str(minutes), signal)
 
 
-def test_the_warning_fits_the_partitions_limit_where_the_job_names_none() -> None:
-    found = options(script(partition_limit_minutes=1))
-    assert found["signal"] == "CONT@15"
-    assert "time" not in found
+def test_the_signal_fits_the_partition_limit_without_a_job_limit() -> None:
+    shown = options(script(partition_limit_minutes=1))
+    assert shown["signal"] == "CONT@15"
+    assert "time" not in shown
 
 
-def test_an_administrators_options_stand_in_every_script() -> None:
-    found = options(script(extra="--reservation=ai --exclusive --licenses=a:2,b"))
-    assert (found["reservation"], found["licenses"], "exclusive" in found) == ("ai", "a:2,b", True)
-    assert found["job-name"] == "ty-main-a1b2"
+def test_administrator_options_are_in_every_script() -> None:
+    shown = options(script(extra="--reservation=ai --exclusive --licenses=a:2,b"))
+    assert (shown["reservation"], shown["licenses"], "exclusive" in shown) == ("ai", "a:2,b", True)
+    assert shown["job-name"] == "ty-main-a1b2"
 
 
 @pytest.mark.parametrize(
     "text", ["--export=NONE", "--job-name=x", "--requeue", "reservation=ai", "--comment='a b'", "--comment=$(x)", "-x"]
 )
-def test_what_is_the_services_or_could_be_more_than_an_option_is_no_setting(text: str) -> None:
+def test_unsafe_administrator_options_are_rejected(text: str) -> None:
     with pytest.raises(ValidationError):
         Settings(slurm_extra_options=text)
 
 
-def test_a_dead_task_takes_the_others_with_it_and_has_its_cpus() -> None:
+def test_srun_ends_all_tasks_and_gets_the_cpus() -> None:
     text = script()
     assert " --kill-on-bad-exit=1 --export=ALL /py -u -m submitit.core._submit /runs/job-1/attempts/1/submitit" in text
     assert 'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"' in text
 
 
-def test_no_word_of_a_user_is_in_it() -> None:
+def test_the_script_contains_no_user_text() -> None:
     assert "secret" not in script()
     assert "MY_FLAG" not in script()
 
 
 @pytest.mark.parametrize("field", ["partition", "account", "qos", "constraint", "exclude"])
 @pytest.mark.parametrize("text", ["x\\'\"\ntouch /tmp/pwned #", "a b", "a;b", "$(x)", "", "a\\"])
-def test_what_acceptance_must_have_refused_stops_here(field: str, text: str) -> None:
-    with pytest.raises(ValueError, match="may not stand in a batch script"):
+def test_unsafe_values_are_rejected(field: str, text: str) -> None:
+    with pytest.raises(ValueError, match="may not appear in a batch script"):
         script(resources={field: text})
 
 
 @pytest.mark.parametrize("path", ["/runs/with blank", "/runs/it's", "/runs/a\nb", "relative", "/runs/%j", "/a\\b"])
-def test_a_path_that_sbatch_could_misread_is_refused(path: str) -> None:
+def test_unsafe_paths_are_rejected(path: str) -> None:
     assert not is_plain_path(Path(path))
     made = document()
-    plan = plan_launch(made, folder=FOLDER, python="/py", allowed_environment={})
-    with pytest.raises(ValueError, match="cannot stand in a batch script"):
+    plan = plan_launch(made, folder=FOLDER, python="/py", inherited={})
+    with pytest.raises(ValueError, match="may not appear in a batch script"):
         batch_script(made, replace(plan, folder=Path(path)))

@@ -1,4 +1,4 @@
-"""Slurm's commands as this process runs them: counted, and asked so that old releases answer."""
+"""Slurm's commands: counting, old releases and untrusted output."""
 
 from pathlib import Path
 
@@ -32,17 +32,17 @@ def test_every_command_is_counted_with_its_outcome(programs: Path) -> None:
     assert counted == [("squeue", "ok"), ("scancel", "failed"), ("sinfo", "failed")]
 
 
-def test_a_release_without_the_column_of_taken_gpus_is_asked_otherwise_the_next_time(programs: Path) -> None:
-    said = "echo 'sinfo: error: Invalid node format specification: GresUsed' >&2; exit 1"
+def test_an_old_release_is_queried_without_used_gpus(programs: Path) -> None:
+    output = "echo 'sinfo: error: Invalid node format specification: GresUsed' >&2; exit 1"
     line = "gpu*|up|1:00|n1|idle|1|all|gpu:2|n/a"
-    program(programs, "sinfo", f'case "$*" in *GresUsed*) {said};; *) echo "{line}";; esac')
+    program(programs, "sinfo", f'case "$*" in *GresUsed*) {output};; *) echo "{line}";; esac')
     commands = SlurmCommands()
     with pytest.raises(SchedulerUnavailableError):
         commands.sinfo()
     assert commands.sinfo().gpus[0].total == 2
 
 
-def test_the_jobs_of_others_are_asked_for_only_on_request(programs: Path) -> None:
+def test_jobs_of_other_accounts_are_queried_on_request(programs: Path) -> None:
     program(programs, "squeue", f'echo "$*" >> {programs}/calls')
     commands = SlurmCommands()
     commands.squeue()
@@ -52,12 +52,12 @@ def test_the_jobs_of_others_are_asked_for_only_on_request(programs: Path) -> Non
     assert "--user=" not in everyone
 
 
-def test_a_name_in_the_queue_is_read_only_from_a_true_line(programs: Path) -> None:
+def test_a_forged_line_in_a_job_name_is_ignored(programs: Path) -> None:
     program(programs, "squeue", "printf 'x|9|RUNNING|N/A|gpu|1|0|n1|None|ty-a\\n'")
     assert SlurmCommands().squeue() == ([], [])
 
 
-def test_case_26_a_reused_id_is_cancelled_only_under_our_name(programs: Path) -> None:
+def test_case_26_a_reused_id_is_cancelled_only_with_our_name(programs: Path) -> None:
     """`scancel --name` leaves a job of another name alone; the program here stands for Slurm's own comparison."""
     program(programs, "scancel", f'echo "$*" >> {programs}/calls')
     SlurmCommands().scancel("4711", "ty-main-00ff")

@@ -1,4 +1,4 @@
-"""Looking for submissions without an answer: few questions, and never an old answer."""
+"""Searching for unconfirmed submissions with few and fresh queries."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def time(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_many_are_looked_for_with_one_question_each(calls: Path, time: list[float]) -> None:
+def test_one_query_each_serves_many_tags(calls: Path, time: list[float]) -> None:
     tags = [f"ty-{number}" for number in range(30)]
     scheduler = SlurmScheduler(poll_seconds=5)
     for tag in tags:
@@ -39,7 +39,7 @@ def test_many_are_looked_for_with_one_question_each(calls: Path, time: list[floa
     assert f"--name={','.join(tags)} " in sacct
 
 
-def test_the_next_look_is_a_new_one(calls: Path, time: list[float]) -> None:
+def test_a_later_search_queries_again(calls: Path, time: list[float]) -> None:
     scheduler = SlurmScheduler(poll_seconds=5)
     for _ in range(3):
         scheduler.find("ty-1", NOWHERE, ["ty-1"])
@@ -47,7 +47,7 @@ def test_the_next_look_is_a_new_one(calls: Path, time: list[float]) -> None:
     assert [line.split()[0] for line in calls.read_text().splitlines()] == ["squeue", "sacct"] * 3
 
 
-def test_what_nobody_mentioned_is_looked_for_all_the_same(calls: Path, time: list[float]) -> None:
+def test_a_tag_outside_also_is_searched_separately(calls: Path, time: list[float]) -> None:
     scheduler = SlurmScheduler(poll_seconds=5)
     scheduler.find("ty-1", NOWHERE, ["ty-1"])
     scheduler.find("ty-2", NOWHERE, ["ty-1"])

@@ -1,4 +1,4 @@
-"""Observing jobs in Slurm: no answer is taken for that to another question."""
+"""Observing jobs in Slurm, with cached and partial answers."""
 
 import os
 from collections.abc import Sequence
@@ -6,27 +6,27 @@ from pathlib import Path
 
 import pytest
 
-from service.scheduler.base import Known, SchedulerUnavailableError
+from service.scheduler.base import SchedulerUnavailableError, SubmittedJob
 from service.scheduler.slurm.commands import Row, SlurmCommands
 from service.scheduler.slurm.scheduler import SlurmScheduler
 
 NOWHERE = Path("/nowhere")
-FIRST, SECOND = Known("ty-1", "1", NOWHERE), Known("ty-2", "2", NOWHERE)
+FIRST, SECOND = SubmittedJob("ty-1", "1", NOWHERE), SubmittedJob("ty-2", "2", NOWHERE)
 
 
 class FakeCommands(SlurmCommands):
-    """A controller and an accounting that say what the test has set."""
+    """A controller and an accounting that return what the test has set."""
 
     def __init__(self) -> None:
         super().__init__()
         self.queue: list[Row] = []
         self.controller = self.accounting = True
-        self.asked = 0
+        self.queue_queries = 0
         self.past: list[Row] = []
         self.ids: list[Sequence[str]] = []
 
     def squeue(self, *, everyone: bool = False) -> tuple[list[Row], list[Row]]:
-        self.asked += 1
+        self.queue_queries += 1
         if not self.controller:
             raise SchedulerUnavailableError("squeue ended with 1")
         return self.queue, []
@@ -38,7 +38,7 @@ class FakeCommands(SlurmCommands):
         return [row for row in self.past if row.id in ids]
 
 
-def row(known: Known, state: str) -> Row:
+def row(known: SubmittedJob, state: str) -> Row:
     return Row(known.scheduler_id, known.tag, state, "None", "node1")
 
 
@@ -62,12 +62,12 @@ def scheduler(commands: FakeCommands, time: list[float]) -> SlurmScheduler:
     return made
 
 
-def test_the_end_of_a_double_says_nothing_of_the_job_that_is_watched_in_its_place(
+def test_the_end_of_a_duplicate_is_not_reported_for_its_claimant(
     scheduler: SlurmScheduler, commands: FakeCommands, time: list[float]
 ) -> None:
     commands.queue = [row(FIRST, "COMPLETED")]
     assert scheduler.observe([FIRST])["ty-1"].state == "ended"
-    claimant = Known("ty-1", "7", NOWHERE)
+    claimant = SubmittedJob("ty-1", "7", NOWHERE)
     commands.queue.append(row(claimant, "RUNNING"))
     time[0] += 1
     assert scheduler.observe([claimant]) == {}, "Slurm has not been asked about it yet"
@@ -75,22 +75,20 @@ def test_the_end_of_a_double_says_nothing_of_the_job_that_is_watched_in_its_plac
     assert scheduler.observe([claimant])["ty-1"].state == "running"
 
 
-def test_what_was_handed_over_since_the_last_answer_waits(scheduler: SlurmScheduler, commands: FakeCommands) -> None:
+def test_a_job_submitted_since_the_last_poll_is_pending(scheduler: SlurmScheduler, commands: FakeCommands) -> None:
     commands.queue = [row(FIRST, "RUNNING")]
     scheduler.observe([FIRST])
     assert scheduler.observe([FIRST, SECOND])["ty-2"].state == "pending"
-    assert commands.asked == 1
+    assert commands.queue_queries == 1
 
 
-def test_without_the_accounting_the_queue_still_tells_of_what_is_in_it(
-    scheduler: SlurmScheduler, commands: FakeCommands
-) -> None:
+def test_without_accounting_queued_jobs_are_observed(scheduler: SlurmScheduler, commands: FakeCommands) -> None:
     commands.queue, commands.accounting = [row(FIRST, "RUNNING")], False
-    seen = scheduler.observe([FIRST, SECOND])
-    assert {tag: one.state for tag, one in seen.items()} == {"ty-1": "running"}, "and of the other nothing is known"
+    observed = scheduler.observe([FIRST, SECOND])
+    assert {tag: one.state for tag, one in observed.items()} == {"ty-1": "running"}, "and of the other nothing is known"
 
 
-def test_a_failure_is_over_when_slurm_answers_though_nothing_is_left_to_ask_about(
+def test_slurm_is_polled_without_jobs_after_a_failure(
     scheduler: SlurmScheduler, commands: FakeCommands, time: list[float]
 ) -> None:
     commands.controller = False
@@ -104,11 +102,11 @@ def test_a_failure_is_over_when_slurm_answers_though_nothing_is_left_to_ask_abou
     assert scheduler.observe([]) == {}
     time[0] += 5
     scheduler.observe([])
-    assert commands.asked == 3, "nothing is asked about nothing"
+    assert commands.queue_queries == 3, "nothing is asked about nothing"
 
 
 @pytest.mark.parametrize("planted", ["pipe", "link"])
-def test_what_a_job_leaves_in_the_place_of_its_claim_does_not_hold_the_service(
+def test_a_pipe_or_link_as_claim_file_does_not_block(
     scheduler: SlurmScheduler, commands: FakeCommands, planted: str, tmp_path: Path
 ) -> None:
     if planted == "pipe":
@@ -119,20 +117,20 @@ def test_what_a_job_leaves_in_the_place_of_its_claim_does_not_hold_the_service(
     assert scheduler.find("ty-1", tmp_path) == ["1"]
 
 
-def test_more_forgotten_jobs_than_fit_a_question_are_asked_about_in_turn(
+def test_many_forgotten_jobs_are_queried_in_batches(
     scheduler: SlurmScheduler, commands: FakeCommands, time: list[float]
 ) -> None:
     """Those that the accounting does not know either stay, and keep the others from no answer."""
-    known = [Known(f"ty-{number}", str(number), NOWHERE) for number in range(67_000_000, 67_025_000)]
+    known = [SubmittedJob(f"ty-{number}", str(number), NOWHERE) for number in range(67_000_000, 67_025_000)]
     commands.past = [row(one, "COMPLETED") for one in known[-100:]]
-    told: dict[str, str] = {}
+    states: dict[str, str] = {}
     for tick in range(3):
-        seen = scheduler.observe(known)
+        observed = scheduler.observe(known)
         assert len(commands.ids) == tick + 1, "one question a tick, whatever their number"
         assert len(",".join(commands.ids[-1])) < 128 * 1024 - len("--jobs="), "the longest argument that Linux takes"
-        told |= {tag: one.state for tag, one in seen.items()}
-        assert len(seen) < len(known), "of those not asked about nothing is known"
+        states |= {tag: one.state for tag, one in observed.items()}
+        assert len(observed) < len(known), "of those not asked about nothing is known"
         time[0] += 5
-    assert len(told) == len(known)
-    assert [told[one.tag] for one in known[-100:]] == ["ended"] * 100
-    assert set(told.values()) == {"absent", "ended"}
+    assert len(states) == len(known)
+    assert [states[one.tag] for one in known[-100:]] == ["ended"] * 100
+    assert set(states.values()) == {"absent", "ended"}

@@ -1,4 +1,4 @@
-"""Slurm's words and what they mean: states, reasons, and sbatch's answers."""
+"""Parsing of Slurm's states, reasons and sbatch output."""
 
 from datetime import UTC, datetime
 
@@ -7,8 +7,9 @@ import pytest
 from service.jobs.states import SUSPENDED
 from service.scheduler.base import Accepted, Ambiguous, Postponed, Rejected
 from service.scheduler.slurm.reasons import explain
-from service.scheduler.slurm.sbatch_output import read_answer, read_forecast
-from service.scheduler.slurm.states import KNOWN, meaning, suspended, word
+from service.scheduler.slurm.sbatch_output import parse_forecast, parse_sbatch_output
+from service.scheduler.slurm.states import DOCUMENTED as KNOWN
+from service.scheduler.slurm.states import describe_suspended, interpret_state, state_name
 
 DOCUMENTED = {
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PENDING"),
@@ -43,17 +44,17 @@ class TestStates:
             ("", ("running", None)),
         ],
     )
-    def test_means(self, text: str, expected: tuple[str, str | None]) -> None:
-        assert meaning(text) == expected
+    def test_interpret_state(self, text: str, expected: tuple[str, str | None]) -> None:
+        assert interpret_state(text) == expected
 
-    def test_a_job_that_has_its_nodes_and_does_not_run_says_what_brings_it_back(self) -> None:
-        assert "`scontrol resume 7`" in suspended("SUSPENDED", "7")
-        assert suspended("SUSPENDED", "7").startswith(SUSPENDED)
-        assert suspended("STOPPED", "7").startswith(SUSPENDED)
-        assert suspended("RUNNING", "7") == ""
+    def test_a_suspended_job_reports_how_to_resume_it(self) -> None:
+        assert "`scontrol resume 7`" in describe_suspended("SUSPENDED", "7")
+        assert describe_suspended("SUSPENDED", "7").startswith(SUSPENDED)
+        assert describe_suspended("STOPPED", "7").startswith(SUSPENDED)
+        assert describe_suspended("RUNNING", "7") == ""
 
-    def test_a_word_is_the_first_one_without_its_mark(self) -> None:
-        assert [word(text) for text in ("cancelled by 0", "RUNNING+", " FAILED ", "")] == [
+    def test_state_name_omits_details_and_marks(self) -> None:
+        assert [state_name(text) for text in ("cancelled by 0", "RUNNING+", " FAILED ", "")] == [
             "CANCELLED",
             "RUNNING",
             "FAILED",
@@ -65,59 +66,59 @@ class TestReasons:
     @pytest.mark.parametrize(
         ("reason", "part"),
         [
-            ("None", "has given no reason yet"),
-            ("", "has given no reason yet"),
-            ("SchedDefer", "plans in rounds"),
-            ("Resources", "until enough nodes are free"),
+            ("None", "has not reported a reason"),
+            ("", "has not reported a reason"),
+            ("SchedDefer", "has not scheduled it yet"),
+            ("Resources", "when enough nodes are free"),
             ("Priority", "higher priority"),
-            ("Dependency", "waits for another job"),
-            ("DependencyNeverSatisfied", "cancel it and submit it anew"),
-            ("(JobHeldAdmin)", "administrator, who alone can release it"),
+            ("Dependency", "depends on another job"),
+            ("DependencyNeverSatisfied", "Cancel the job and submit it again."),
+            ("(JobHeldAdmin)", "Only an administrator can release it."),
             ("JobHeldUser", "`scontrol release`"),
-            ("JobHoldMaxRequeue", "too many restarts"),
-            ("BeginTime", "begin time is still to come"),
+            ("JobHoldMaxRequeue", "too many requeues"),
+            ("BeginTime", "begin time is in the future"),
             ("DeadLine", "before its deadline"),
-            ("Reservation", "waits for its reservation"),
+            ("Reservation", "its reservation has not started"),
             ("ReservationDeleted", "reservation was deleted"),
-            ("ReservationMaxFlex", "cannot be used as it stands"),
-            ("Licenses", "licence"),
-            ("PartitionTimeLimit", "lower resources.time_limit_minutes"),
-            ("PartitionNodeLimit", "lower gpus"),
-            ("PartitionConfig", "more than the partition can ever give"),
-            ("PartitionDown", "the partition is closed"),
-            ("PartitionInactive", "takes no jobs"),
-            ("BadConstraints", "no node can ever satisfy"),
+            ("ReservationMaxFlex", "reservation cannot be used"),
+            ("Licenses", "license"),
+            ("PartitionTimeLimit", "Lower resources.time_limit_minutes"),
+            ("PartitionNodeLimit", "Lower gpus"),
+            ("PartitionConfig", "exceeds what the partition can provide"),
+            ("PartitionDown", "the partition is down"),
+            ("PartitionInactive", "does not start jobs"),
+            ("BadConstraints", "no node can satisfy"),
             ("ReqNodeNotAvail, UnavailableNodes:node1", "down or reserved"),
             ("ReqNodeNotAvail, May be reserved for other job", "`scontrol show reservation`"),
             ("NodeDown", "is down"),
             (
                 "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
-                "are down, drained or kept for jobs of higher priority",
+                "are down, drained or reserved for jobs with higher priority",
             ),
-            ("TimeLimit", "used up its time limit"),
-            ("AccountNotAllowed", "change resources.account"),
+            ("TimeLimit", "time limit is used up"),
+            ("AccountNotAllowed", "Change resources.account"),
             ("AccountingPolicy", "limit of the account"),
-            ("InvalidAccount", "change resources.account"),
+            ("InvalidAccount", "Change resources.account"),
             ("AssocGrpGRES", "limit of the account"),
             ("AssocGrpCpuLimit", "limit of the account"),
             ("AssocMaxJobsLimit", "limit of the account"),
-            ("AssocMaxNodePerJobLimit", "never starts"),
+            ("AssocMaxNodePerJobLimit", "cannot start as it is"),
             ("MaxJobsPerAccount", "limit of the account"),
-            ("InvalidQOS", "change resources.qos"),
-            ("QOSNotAllowed", "change resources.qos"),
-            ("QOSJobLimit", "as many jobs at once as it may"),
-            ("QOSMaxGRESPerUser", "limit of its qos"),
-            ("QOSGrpGRES", "limit of its qos"),
-            ("QOSMaxJobsPerUserLimit", "limit of its qos"),
-            ("QOSMaxCpuPerJobLimit", "never starts"),
-            ("QOSMaxWallDurationPerJobLimit", "never starts"),
-            ("QOSMinGRES", "asks for less than its qos demands"),
-            ("QOSTimeLimit", "more time than its qos allows"),
-            ("QOSUsageThreshold", "larger share"),
+            ("InvalidQOS", "Change resources.qos"),
+            ("QOSNotAllowed", "Change resources.qos"),
+            ("QOSJobLimit", "maximum number of jobs"),
+            ("QOSMaxGRESPerUser", "limit of the QOS"),
+            ("QOSGrpGRES", "limit of the QOS"),
+            ("QOSMaxJobsPerUserLimit", "limit of the QOS"),
+            ("QOSMaxCpuPerJobLimit", "cannot start as it is"),
+            ("QOSMaxWallDurationPerJobLimit", "cannot start as it is"),
+            ("QOSMinGRES", "below the minimum of the QOS"),
+            ("QOSTimeLimit", "limit of the QOS"),
+            ("QOSUsageThreshold", "larger remaining share"),
             ("JobArrayTaskLimit", "run at once"),
-            ("MaxMemPerLimit", "lower resources.memory_gb_per_gpu"),
-            ("InactiveLimit", "idle"),
-            ("Cleaning", "cleaned up"),
+            ("MaxMemPerLimit", "Lower resources.memory_gb_per_gpu"),
+            ("InactiveLimit", "inactive"),
+            ("Cleaning", "cleaning up"),
             ("Prolog", "being prepared"),
             ("BurstBufferResources", "burst-buffer space"),
             ("BurstBufferStageIn", "copied to the burst buffer"),
@@ -125,27 +126,28 @@ class TestReasons:
             ("BurstBufferSomethingNew", "its burst buffer"),
             ("FrontEndDown", "front-end"),
             ("FedJobLock", "federation"),
-            ("JobLaunchFailure", "could not be started"),
+            ("JobLaunchFailure", "the start failed"),
             ("NonZeroExitCode", "ended with an error"),
             ("RaisedSignal", "ended by a signal"),
             ("OutOfMemory", "out of memory"),
-            ("SystemFailure", "ask an administrator"),
-            ("SomethingNew", "Slurm gives this reason (SomethingNew)"),
+            ("SystemFailure", "Ask an administrator"),
+            ("SomethingNew", "Slurm's reason (SomethingNew)"),
         ],
     )
-    def test_is_plain_and_keeps_slurms_words(self, reason: str, part: str) -> None:
+    def test_reasons_are_explained_and_quoted(self, reason: str, part: str) -> None:
         assert part in explain(reason)
-        assert explain(reason).endswith(f"({reason.strip('()') or 'None'})")
+        assert f" ({reason.strip('()') or 'None'})." in explain(reason)
+        assert explain(reason).endswith(".")
 
 
-class TestAnswers:
-    def test_an_id_counts_whatever_else_was_said(self) -> None:
-        assert read_answer(0, "Submitted batch job 7\n", "") == Accepted("7")
-        assert read_answer(1, "Submitted batch job 7\n", "sbatch: error: Socket timed out") == Accepted("7")
-        assert read_answer(0, "Submitted batch job 7 on cluster big\n", "") == Accepted("7")
+class TestSbatchOutput:
+    def test_a_job_id_counts_whatever_the_exit_status(self) -> None:
+        assert parse_sbatch_output(0, "Submitted batch job 7\n", "") == Accepted("7")
+        assert parse_sbatch_output(1, "Submitted batch job 7\n", "sbatch: error: Socket timed out") == Accepted("7")
+        assert parse_sbatch_output(0, "Submitted batch job 7 on cluster big\n", "") == Accepted("7")
 
     @pytest.mark.parametrize(
-        "words",
+        "output",
         [
             "Batch job submission failed: Invalid account or account/partition combination specified",
             "Batch job submission failed: Invalid partition name specified",
@@ -155,19 +157,19 @@ class TestAnswers:
             "Invalid generic resource (gres) specification",
         ],
     )
-    def test_a_clear_refusal_keeps_slurms_words(self, words: str) -> None:
-        outcome = read_answer(1, "", f"sbatch: error: {words}\n")
+    def test_a_refusal_quotes_slurm(self, output: str) -> None:
+        outcome = parse_sbatch_output(1, "", f"sbatch: error: {output}\n")
         assert isinstance(outcome, Rejected)
-        assert outcome.message.startswith(f"Slurm refuses it: {words} (")
+        assert outcome.message.startswith(f"Slurm refused the job: {output}. ")
 
     def test_a_refusal_names_the_field_to_change(self) -> None:
-        outcome = read_answer(1, "", "sbatch: error: Batch job submission failed: Invalid qos specification\n")
+        outcome = parse_sbatch_output(1, "", "sbatch: error: Batch job submission failed: Invalid qos specification\n")
         assert isinstance(outcome, Rejected)
-        assert "(change resources.qos; " in outcome.message
+        assert "Change resources.qos; " in outcome.message
         assert outcome.hint.startswith("Change resources.qos; ")
 
     @pytest.mark.parametrize(
-        ("words", "field"),
+        ("output", "field"),
         [
             ("Batch job submission failed: Invalid node name specified", "exclude"),
             ("Batch job submission failed: Invalid feature specification", "constraint"),
@@ -183,8 +185,8 @@ class TestAnswers:
             ("Batch job submission failed: Job constraint cannot be met: Invalid job constraint", "constraint"),
         ],
     )
-    def test_every_word_about_a_field_of_the_spec_has_a_hint(self, words: str, field: str) -> None:
-        outcome = read_answer(1, "", f"sbatch: error: {words}\n")
+    def test_every_refusal_about_a_spec_field_has_a_hint(self, output: str, field: str) -> None:
+        outcome = parse_sbatch_output(1, "", f"sbatch: error: {output}\n")
         assert isinstance(outcome, Rejected)
         assert f"resources.{field}" in outcome.hint
 
@@ -199,57 +201,63 @@ class TestAnswers:
             (0, "", "sbatch: error: Invalid partition name specified"),
         ],
     )
-    def test_anything_else_is_looked_into(self, code: int, stdout: str, stderr: str) -> None:
-        assert isinstance(read_answer(code, stdout, stderr), Ambiguous)
+    def test_any_other_output_is_ambiguous(self, code: int, stdout: str, stderr: str) -> None:
+        assert isinstance(parse_sbatch_output(code, stdout, stderr), Ambiguous)
 
     @pytest.mark.parametrize(
         "limit", ["AssocMaxSubmitJobLimit", "AssocGrpSubmitJobsLimit", "QOSMaxSubmitJobPerUserLimit"]
     )
-    def test_a_limit_of_queued_jobs_passes(self, limit: str) -> None:
+    def test_a_limit_of_queued_jobs_postpones(self, limit: str) -> None:
         policy = "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"
-        words = f"sbatch: error: {limit}\nsbatch: error: Batch job submission failed: {policy}\n"
-        outcome = read_answer(1, "", words)
+        output = f"sbatch: error: {limit}\nsbatch: error: Batch job submission failed: {policy}\n"
+        outcome = parse_sbatch_output(1, "", output)
         assert isinstance(outcome, Postponed)
         assert limit in outcome.message
-        assert read_forecast(1, words).accepted is None
+        assert parse_forecast(1, output).accepted is None
 
 
 class TestForecasts:
-    """What `sbatch --test-only` says on standard error."""
+    """The error output of `sbatch --test-only`."""
 
-    def test_where_and_when_it_would_start(self) -> None:
-        words = "sbatch: Job 7 to start at 2026-01-01T12:30:00 using 4 processors on nodes node[1-2] in partition gpu\n"
-        found = read_forecast(0, words)
-        assert (found.accepted, found.estimated_start) == (True, datetime(2026, 1, 1, 12, 30, tzinfo=UTC))
-        assert found.message == (
-            "Slurm would accept it, and start it on node[1-2], partition gpu at 2026-01-01 12:30:00Z"
+    def test_estimate_with_nodes_and_partition(self) -> None:
+        output = (
+            "sbatch: Job 7 to start at 2026-01-01T12:30:00 using 4 processors on nodes node[1-2] in partition gpu\n"
+        )
+        forecast = parse_forecast(0, output)
+        assert (forecast.accepted, forecast.estimated_start) == (True, datetime(2026, 1, 1, 12, 30, tzinfo=UTC))
+        assert forecast.message == (
+            "Slurm would accept the job and estimates a start at 2026-01-01 12:30:00 UTC on node[1-2] in partition gpu."
         )
 
-    def test_older_releases_say_less(self) -> None:
-        found = read_forecast(0, "sbatch: Job 7 to start at 2026-01-01T12:30:00 using 1 processors on node1\n")
-        assert found.message == "Slurm would accept it, and start it on node1 at 2026-01-01 12:30:00Z"
+    def test_estimate_of_older_releases(self) -> None:
+        forecast = parse_forecast(0, "sbatch: Job 7 to start at 2026-01-01T12:30:00 using 1 processors on node1\n")
+        assert (
+            forecast.message == "Slurm would accept the job and estimates a start at 2026-01-01 12:30:00 UTC on node1."
+        )
 
-    def test_a_start_that_is_not_known(self) -> None:
-        found = read_forecast(0, "sbatch: Job 7 to start at Unknown using 1 processors on nodes node1\n")
-        assert (found.accepted, found.estimated_start) == (True, None)
+    def test_unknown_start_time(self) -> None:
+        forecast = parse_forecast(0, "sbatch: Job 7 to start at Unknown using 1 processors on nodes node1\n")
+        assert (forecast.accepted, forecast.estimated_start) == (True, None)
 
-    def test_a_refusal_comes_with_the_way_out(self) -> None:
-        found = read_forecast(
+    def test_a_refusal_includes_the_remedy(self) -> None:
+        forecast = parse_forecast(
             1, "sbatch: error: invalid partition specified: x\nallocation failure: Invalid qos for job\n"
         )
-        assert found.accepted is False
-        assert found.message.startswith("Slurm refuses it: invalid partition specified: x; allocation failure: Invalid")
-        assert "change resources.qos" in found.message
+        assert forecast.accepted is False
+        assert forecast.message.startswith(
+            "Slurm refused the job: invalid partition specified: x; allocation failure: Invalid"
+        )
+        assert "Change resources.qos" in forecast.message
 
     def test_nodes_that_are_down_are_no_refusal(self) -> None:
-        """Seen on 22.05: with every node drained a real submission is taken and waits, and this is said of it."""
-        found = read_forecast(1, "allocation failure: Requested node configuration is not available\n")
-        assert (found.accepted, found.estimated_start) == (None, None)
-        assert found.message.startswith("Slurm finds no nodes for it among those that are up: allocation failure")
-        assert "a job would wait for them; else change gpus" in found.message
+        """Slurm 22.05 prints this if every node is drained, although a real submission is accepted and waits."""
+        forecast = parse_forecast(1, "allocation failure: Requested node configuration is not available\n")
+        assert (forecast.accepted, forecast.estimated_start) == (None, None)
+        assert forecast.message.startswith("Slurm finds no suitable nodes among those that are up: allocation failure")
+        assert "a job waits for them; otherwise change gpus" in forecast.message
 
-    def test_other_words_are_told_as_they_are(self) -> None:
-        found = read_forecast(1, "sbatch: error: Batch job submission failed: Zero Bytes were transmitted\n")
-        assert (found.accepted, found.estimated_start) == (None, None)
-        assert found.message == "sbatch ended with 1: Batch job submission failed: Zero Bytes were transmitted"
-        assert read_forecast(0, "").accepted is None
+    def test_other_output_is_quoted(self) -> None:
+        forecast = parse_forecast(1, "sbatch: error: Batch job submission failed: Zero Bytes were transmitted\n")
+        assert (forecast.accepted, forecast.estimated_start) == (None, None)
+        assert forecast.message == "sbatch exited with 1: Batch job submission failed: Zero Bytes were transmitted"
+        assert parse_forecast(0, "").accepted is None

@@ -1,4 +1,4 @@
-"""What sinfo prints, of several releases, as a snapshot."""
+"""Parsing of the output of sinfo, of several releases."""
 
 import pytest
 
@@ -34,9 +34,9 @@ SLURM_24 = "\n".join(
 
 class TestWide:
     def test_a_node_in_two_partitions_counts_once(self) -> None:
-        found = snapshot(parse_wide(SLURM_22))
-        assert found.nodes == {"idle": 1, "mixed": 1}
-        assert [(gpu.type, gpu.total, gpu.free) for gpu in found.gpus] == [(None, 4, 3)]
+        cluster = snapshot(parse_wide(SLURM_22))
+        assert cluster.nodes == {"idle": 1, "mixed": 1}
+        assert [(gpu.type, gpu.total, gpu.free) for gpu in cluster.gpus] == [(None, 4, 3)]
 
     def test_partitions_with_their_limits(self) -> None:
         gpu, minute = snapshot(parse_wide(SLURM_22)).partitions
@@ -50,13 +50,13 @@ class TestWide:
         assert (minute.name, minute.default, minute.time_limit_minutes) == ("minute", False, 1)
         assert [(shape.nodes, shape.gpus) for shape in gpu.shapes] == [(2, {"": 2})]
 
-    def test_the_time_of_jobs_that_name_none(self) -> None:
+    def test_default_time_limits_of_partitions(self) -> None:
         line = wide("gpu*", "up", "1-00:00:00", "n1", "idle", "1", "all", "gpu:2", "gpu:0", default_time="30:00")
         (gpu,) = snapshot(parse_wide(line)).partitions
         assert (gpu.time_limit_minutes, gpu.default_time_minutes) == (1440, 30)
         assert snapshot(parse_wide(SLURM_22)).partitions[0].default_time_minutes is None
 
-    def test_nodes_that_take_no_jobs_have_nothing_free(self) -> None:
+    def test_nodes_that_run_no_jobs_have_no_free_gpus(self) -> None:
         a100, cpu = snapshot(parse_wide(SLURM_24)).partitions
         assert [(gpu.type, gpu.total, gpu.free) for gpu in a100.gpus] == [("a100", 12, 1 + 0 + 4)]
         assert a100.nodes == {"drained": 1, "idle": 1, "mixed": 1}
@@ -64,20 +64,20 @@ class TestWide:
         assert (cpu.state, cpu.time_limit_minutes, cpu.gpus, cpu.nodes) == ("drain", 30, [], {"allocated": 1})
 
     @pytest.mark.parametrize("state", ["idle*", "mixed!", "idle$", "idle@", "down", "draining", "reserved", "maint"])
-    def test_a_node_in_state_gives_nothing(self, state: str) -> None:
+    def test_states_without_free_gpus(self, state: str) -> None:
         line = wide("p", "up", "1:00", "n", state, "1", "all", "gpu:a100:4", "gpu:a100:1")
         assert snapshot(parse_wide(line)).gpus[0].free == 0
 
     @pytest.mark.parametrize("state", ["idle", "idle~", "idle#", "mixed-", "mixed", "allocated", "completing"])
-    def test_a_node_in_state_gives_what_is_left(self, state: str) -> None:
+    def test_states_with_free_gpus(self, state: str) -> None:
         line = wide("p", "up", "1:00", "n", state, "1", "all", "gpu:a100:4", "gpu:a100:1")
         assert snapshot(parse_wide(line)).gpus[0].free == 3
 
-    def test_taken_gpus_of_no_type_are_of_the_only_one(self) -> None:
+    def test_untyped_used_gpus_count_for_the_only_type(self) -> None:
         line = wide("p", "up", "1:00", "n", "mixed", "1", "all", "gpu:a100:4", "gpu:3")
         assert snapshot(parse_wide(line)).gpus[0].free == 1
 
-    def test_where_the_type_of_the_taken_ones_cannot_be_told_nothing_is_guessed(self) -> None:
+    def test_free_gpus_are_unknown_if_used_types_are_unknown(self) -> None:
         line = wide("p", "up", "1:00", "n", "mixed", "1", "all", "gpu:a100:2,gpu:v100:2", "gpu:1")
         assert [gpu.free for gpu in snapshot(parse_wide(line)).gpus] == [None, None]
 
@@ -91,10 +91,10 @@ class TestShort:
         "gpu*|up|infinite|n2|idle|1-infinite|all|(null)|30:00\nx"
     )
 
-    def test_which_gpus_are_free_is_not_told(self) -> None:
-        found = snapshot(parse_short(self.TEXT))
-        assert [(gpu.type, gpu.total, gpu.free) for gpu in found.gpus] == [("a100", 4, None)]
-        assert (found.partitions[0].default, found.nodes) == (True, {"idle": 1, "mixed": 1})
+    def test_free_gpus_are_unknown_without_the_column(self) -> None:
+        cluster = snapshot(parse_short(self.TEXT))
+        assert [(gpu.type, gpu.total, gpu.free) for gpu in cluster.gpus] == [("a100", 4, None)]
+        assert (cluster.partitions[0].default, cluster.nodes) == (True, {"idle": 1, "mixed": 1})
 
 
 @pytest.mark.parametrize(

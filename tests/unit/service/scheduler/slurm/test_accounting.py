@@ -1,13 +1,13 @@
-"""What `scontrol show config` and `sacctmgr` print, as accounts and what is refused."""
+"""Parsing of accounts and enforced fields from `scontrol show config` and `sacctmgr`."""
 
 import pytest
 
-from service.scheduler.slurm.accounting_rules import (
+from service.scheduler.slurm.accounting import (
     AccountingRules,
-    may_do_all,
+    enforced_fields,
+    is_operator,
     parse_accounts,
     parse_rules,
-    refused,
 )
 
 CONFIGURATION = """Configuration data as of 2026-01-01T00:00:00
@@ -37,16 +37,16 @@ None|lab|||physics|normal
         ("safe", True, False),
     ],
 )
-def test_what_is_enforced(enforce: str, accounts: bool, qos: bool) -> None:
+def test_enforced_fields(enforce: str, accounts: bool, qos: bool) -> None:
     rules = parse_rules(CONFIGURATION.format(enforce=enforce, storage="accounting_storage/slurmdbd"))
     assert rules == AccountingRules("lab", present=True, accounts=accounts, qos=qos)
 
 
-def test_without_accounting_there_is_nothing_to_ask() -> None:
+def test_without_accounting_no_query_is_made() -> None:
     assert not parse_rules(CONFIGURATION.format(enforce="none", storage="accounting_storage/none")).present
 
 
-def test_the_accounts_of_this_cluster_with_their_partitions_and_qos() -> None:
+def test_accounts_with_partitions_and_qos() -> None:
     chemistry, physics = parse_accounts(ASSOCIATIONS, "lab")
     assert (physics.name, physics.default, physics.partitions, physics.qos) == (
         "physics",
@@ -57,9 +57,9 @@ def test_the_accounts_of_this_cluster_with_their_partitions_and_qos() -> None:
     assert (chemistry.default, chemistry.partitions, chemistry.qos) == (False, ["gpu", "high"], ["normal", "urgent"])
 
 
-def test_an_operator_is_refused_no_qos() -> None:
+def test_an_operator_may_use_every_qos() -> None:
     rules = AccountingRules("lab", present=True, accounts=True, qos=True)
-    assert may_do_all(ASSOCIATIONS) is False
-    assert may_do_all("Administrator|lab|root||root|normal\n") is True
-    assert refused(rules, operator=False) == ["account", "qos"]
-    assert refused(rules, operator=True) == ["account"]
+    assert is_operator(ASSOCIATIONS) is False
+    assert is_operator("Administrator|lab|root||root|normal\n") is True
+    assert enforced_fields(rules, operator=False) == ["account", "qos"]
+    assert enforced_fields(rules, operator=True) == ["account"]

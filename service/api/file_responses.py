@@ -1,0 +1,207 @@
+"""Responses with files below a run directory: a file, one range of it, or a folder as a tar.
+
+Starlette's `FileResponse` is not used: it opens the path itself, following links that a job may have planted, answers
+several ranges with a multipart body, and supports neither `If-None-Match` nor the API's error format.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import structlog
+from fastapi import APIRouter, Depends, Header, Request
+from starlette.responses import Response, StreamingResponse
+
+from service.audit.log import add_audit_detail
+from service.checkpoints.archive import archive_length, list_members, write_archive
+from service.checkpoints.safe_files import CHUNK, irregular_kind, open_below
+from service.core.errors import InvalidRequestError, NotFoundError, RangeError
+from trainyard.contract.wire.pages import ErrorEnvelope
+
+log = structlog.get_logger("files")
+
+_OCTETS = "application/octet-stream"
+_TAR = "application/x-tar"
+_MAX_PATH = 1024
+_MAX_LOGGED = 20
+"""Paths of irregular files named in one log line or audit entry."""
+
+FILE_RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: {"content": {_OCTETS: {}}, "description": "The file."},
+    206: {"content": {_OCTETS: {}}, "description": "The requested range, given in `Content-Range`."},
+    304: {"description": "The file is the one that `If-None-Match` names."},
+    416: {"model": ErrorEnvelope, "description": "The range is outside the file, whose size is in `Content-Range`."},
+}
+"""OpenAPI responses of a route that returns `file_response`."""
+
+TAR_RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: {"content": {_TAR: {}}, "description": "An uncompressed tar of known length."}
+}
+"""OpenAPI responses of a route that returns `archive_response`."""
+
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Response])
+
+Range = Annotated[
+    str | None, Header(description="One range of bytes. Several ranges are answered with the whole file.")
+]
+IfRange = Annotated[
+    str | None,
+    Header(description="The `ETag` of the partly downloaded file; if it changed, the whole file is sent. No dates."),
+]
+IfNoneMatch = Annotated[
+    str | None, Header(description="One or more `ETag`s of files that the client has; a match is answered with 304.")
+]
+
+
+@dataclass(frozen=True)
+class FileConditions:
+    """The method and headers of a request that select what of a file is sent."""
+
+    head: bool = False
+    range: str | None = None
+    if_range: str | None = None
+    if_none_match: str | None = None
+
+    def is_unchanged(self, etag: str) -> bool:
+        """Whether `If-None-Match` names this file."""
+        etags = [value.strip().removeprefix("W/") for value in (self.if_none_match or "").split(",")]
+        return etag in etags or etags == ["*"]
+
+    def select(self, etag: str, size: int) -> tuple[int, int] | None:
+        """Return the start and end (exclusive) of the bytes to send; None if the range is outside the file."""
+        whole = (0, size)
+        if self.head or self.range is None or self.if_range not in (None, etag) or not size:
+            return whole
+        unit, _, text = self.range.partition("=")
+        first, dash, last = text.strip().partition("-")
+        if unit.strip().lower() != "bytes" or not dash or "," in text or not f"{first}{last}".isascii():
+            return whole
+        if not (first + last).isdigit() or len(first + last) > 40:
+            return whole
+        if not first:
+            start, end = max(0, size - int(last)), size
+        else:
+            start, end = int(first), min(size, int(last) + 1) if last else size
+        return (start, end) if start < end else None
+
+
+def is_head(request: Request) -> bool:
+    """Whether only the headers are requested."""
+    return request.method == "HEAD"
+
+
+HeadDep = Annotated[bool, Depends(is_head)]
+
+
+def get_conditions(
+    head: HeadDep, range: Range = None, if_range: IfRange = None, if_none_match: IfNoneMatch = None
+) -> FileConditions:
+    """The dependency of a route that returns `file_response`."""
+    return FileConditions(head, range, if_range, if_none_match)
+
+
+ConditionsDep = Annotated[FileConditions, Depends(get_conditions)]
+
+
+def require_plain(path: str) -> str:
+    """Return the path. Raises InvalidRequestError: no file of a checkpoint or an export has such a path."""
+    malformed = any(part in ("", ".", "..") for part in path.split("/")) or any(c in path for c in "\\%\0")
+    if malformed or len(path) > _MAX_PATH:
+        raise InvalidRequestError("is not the path of a file below this folder", param="path", code="invalid_path")
+    return path
+
+
+def download_route(
+    router: APIRouter, path: str, name: str, responses: dict[int | str, dict[str, Any]] = FILE_RESPONSES
+) -> Callable[[Endpoint], Endpoint]:
+    """Return a decorator that routes GET and HEAD to an endpoint that returns a file or an archive."""
+
+    def add(endpoint: Endpoint) -> Endpoint:
+        for method, verb in (("GET", "download"), ("HEAD", "check")):
+            route = router.api_route(
+                path, methods=[method], operation_id=f"{verb}_{name}", response_class=Response, responses=responses
+            )
+            route(endpoint)
+        return endpoint
+
+    return add
+
+
+def file_response(root: Path, path: str, conditions: FileConditions, *, code: str = "file_not_found") -> Response:
+    """Return the file, or the requested range of it.
+
+    Raises:
+        NotFoundError: there is no regular file at the path; links are not followed.
+        RangeError: the range is outside the file.
+    """
+    handle = open_below(root, path)
+    if handle is None:
+        if kind := irregular_kind(root, path):
+            log.warning("requested path is not a regular file", folder=str(root), path=path, kind=kind)
+            add_audit_detail(kind=kind, path=path)
+        raise NotFoundError(f"there is no file {path!r}", code=code, param="path")
+    status = os.fstat(handle)
+    headers, size = _validators(status), status.st_size
+    unchanged = conditions.is_unchanged(headers["ETag"])
+    span = conditions.select(headers["ETag"], size)
+    if unchanged or span is None or conditions.head:
+        os.close(handle)
+    if unchanged:
+        return Response(status_code=304, headers=headers)
+    if span is None:
+        raise RangeError(size)
+    start, end = span
+    headers["Content-Length"] = str(end - start)
+    if conditions.head:
+        return Response(headers=headers, media_type=_OCTETS)
+    partial = span != (0, size)
+    if partial:
+        headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
+    body = _read(handle, start, end)
+    return StreamingResponse(body, status_code=206 if partial else 200, headers=headers, media_type=_OCTETS)
+
+
+def _validators(status: os.stat_result) -> dict[str, str]:
+    """Return the headers that identify a file's content: replacing, changing or extending the file changes its ETag."""
+    modified = datetime.fromtimestamp(int(status.st_mtime), UTC)
+    return {
+        "ETag": f'"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"',
+        "Last-Modified": format_datetime(modified, usegmt=True),
+        "Accept-Ranges": "bytes",
+    }
+
+
+def _read(handle: int, start: int, end: int) -> Iterator[bytes]:
+    """Yield the bytes in chunks, then close the descriptor."""
+    with os.fdopen(handle, "rb") as file:
+        file.seek(start)
+        left = end - start
+        while left > 0 and (data := file.read(min(CHUNK, left))):
+            left -= len(data)
+            yield data
+
+
+def archive_response(root: Path, name: str, *, head: bool = False) -> Response:
+    """Return the files of a folder as an uncompressed tar, under `name`/.
+
+    Raises:
+        NotFoundError: the folder contains no regular file.
+    """
+    irregular: list[str] = []
+    members = list_members(root, name, irregular)
+    if irregular:
+        log.warning("irregular files were left out of an archive", folder=str(root), paths=irregular[:_MAX_LOGGED])
+        add_audit_detail(left_out=irregular[:_MAX_LOGGED])
+    if not members:
+        raise NotFoundError("there are no files", code="file_not_found")
+    headers = {
+        "Content-Length": str(archive_length(members)),
+        "Content-Disposition": f'attachment; filename="{name}.tar"',
+    }
+    if head:
+        return Response(headers=headers, media_type=_TAR)
+    return StreamingResponse(write_archive(root, members), headers=headers, media_type=_TAR)

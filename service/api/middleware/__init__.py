@@ -1,0 +1,24 @@
+"""Pure ASGI middleware, one class for each concern: streams stay streams, and bodies are counted on arrival."""
+
+from collections.abc import Iterable
+
+from fastapi import FastAPI
+
+from service.api.dependencies import Services
+from service.api.middleware.audit import AuditMiddleware
+from service.api.middleware.body import BodyLimitMiddleware
+from service.api.middleware.errors import ErrorMiddleware
+from service.api.middleware.origin import OriginMiddleware
+from service.api.middleware.rate_limit import RateLimitMiddleware
+from service.api.middleware.request_id import RequestIdMiddleware
+
+
+def add_middleware(app: FastAPI, services: Services, hosts: Iterable[str]) -> None:
+    """Add all middleware to the application. Starlette runs what is added last first."""
+    settings = services.settings
+    app.add_middleware(ErrorMiddleware)
+    app.add_middleware(BodyLimitMiddleware, limit=settings.body_limit)
+    app.add_middleware(OriginMiddleware, hosts=hosts)
+    app.add_middleware(RateLimitMiddleware, services=services)
+    app.add_middleware(AuditMiddleware, audit_log=services.audit_log)
+    app.add_middleware(RequestIdMiddleware, metrics=services.metrics, trusted_proxies=settings.trusted_proxies)

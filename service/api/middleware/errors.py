@@ -1,0 +1,53 @@
+"""Error responses outside of the framework, and the response to an unexpected exception."""
+
+import structlog
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.core.errors import ServiceError
+
+HeaderMap = dict[bytes, bytes]
+
+
+def header_map(scope: Scope) -> HeaderMap:
+    """The request's headers by lower-case name."""
+    return dict(scope["headers"])
+
+
+async def send_error(error: ServiceError, send: Send) -> None:
+    """Send the error as a whole response."""
+    body = error.envelope().model_dump_json(exclude={"problems"}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    headers += [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+class ErrorMiddleware:
+    """Answers an exception that the application does not handle, unless the response has started."""
+
+    def __init__(self, app: ASGIApp):
+        self._app = app
+        self._log = structlog.get_logger("http")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = False
+
+        async def watched_send(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched_send)
+        except ServiceError as error:
+            if started:
+                raise
+            await send_error(error, send)
+        except Exception:
+            self._log.exception("unexpected", method=scope["method"], path=scope["path"])
+            if started:
+                raise
+            await send_error(ServiceError("internal error; see the log of the service"), send)

@@ -1,0 +1,57 @@
+"""Refuses requests that were not meant for this service."""
+
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from service.api.dependencies import SAFE_METHODS
+from service.api.middleware.errors import HeaderMap, header_map, send_error
+from service.core.errors import InvalidRequestError, MalformedRequestError, PermissionDeniedError, ServiceError
+
+SIGN_IN = "/sign-in"
+"""The page whose response sets a cookie; a page of another site must not sign anybody in either."""
+_ANY_HOST = frozenset({"/livez", "/readyz", "/metrics"})
+"""Routes for probes, which use an address instead of a host name."""
+
+
+class OriginMiddleware:
+    """Refuses unknown host names (DNS rebinding), changes from pages of other sites, and NUL in the URL."""
+
+    def __init__(self, app: ASGIApp, *, hosts: Iterable[str]):
+        self._app = app
+        self._hosts = frozenset(host.lower() for host in hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            try:
+                self._check(scope, header_map(scope))
+            except ServiceError as error:
+                await send_error(error, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _check(self, scope: Scope, headers: HeaderMap) -> None:
+        name = _host_name(headers.get(b"host", b"").decode("latin-1"))
+        if name not in self._hosts and scope["path"] not in _ANY_HOST:
+            raise MalformedRequestError(
+                f"unknown host {name!r}; add it to TRAINYARD_ALLOWED_HOSTS if this service has that name",
+                code="unknown_host",
+            )
+        has_cookie = b"cookie" in headers or scope["path"] == SIGN_IN
+        if scope["method"] not in SAFE_METHODS and has_cookie and not _same_origin(headers):
+            raise PermissionDeniedError("the request comes from a page of another site", code="cross_site")
+        if "\0" in scope["path"] or b"%00" in scope["query_string"] or b"\0" in scope["query_string"]:
+            raise InvalidRequestError("the URL contains a NUL character", code="invalid_path")
+
+
+def _host_name(host: str) -> str:
+    """The host without its port, in lower case."""
+    head, colon, _ = host.rpartition(":")
+    return (head if colon and not host.endswith("]") else host).lower()
+
+
+def _same_origin(headers: HeaderMap) -> bool:
+    """Whether the page that sends the request is the service's own; browsers send `Origin` with every unsafe method."""
+    origin = urlsplit(headers.get(b"origin", b"").decode("latin-1"))
+    return bool(origin.netloc) and origin.netloc.lower() == headers.get(b"host", b"").decode("latin-1").lower()

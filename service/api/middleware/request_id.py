@@ -1,0 +1,65 @@
+"""The outermost middleware: gives each request an id, and logs and measures it."""
+
+import random
+import time
+from collections.abc import Sequence
+from ipaddress import ip_network
+
+import structlog
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from service.api.client_address import client_address
+from service.api.middleware.errors import header_map
+from service.audit.log import CURRENT_REQUEST, RequestContext
+from service.core.observability import ServiceMetrics
+
+
+class RequestIdMiddleware:
+    """Sets the `RequestContext`, adds `X-Request-ID` to the response, and records the request in the metrics."""
+
+    def __init__(self, app: ASGIApp, *, metrics: ServiceMetrics, trusted_proxies: Sequence[str]):
+        self._app = app
+        self._metrics = metrics
+        self._proxies = tuple(ip_network(proxy) for proxy in trusted_proxies)
+        self._log = structlog.get_logger("http")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = header_map(scope)
+        peer = (scope.get("client") or ("unknown", 0))[0]
+        address = client_address(peer, headers.get(b"x-forwarded-for", b"").decode("latin-1"), self._proxies)
+        context = RequestContext(request_id(headers.get(b"x-request-id", b"")), address, scope["method"])
+        CURRENT_REQUEST.set(context)
+        own = [(b"x-request-id", context.request_id.encode()), (b"x-content-type-options", b"nosniff")]
+        status = 500
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message = {**message, "headers": [*message["headers"], *own]}
+            await send(message)
+
+        started = time.monotonic()
+        with structlog.contextvars.bound_contextvars(request_id=context.request_id):
+            try:
+                await self._app(scope, receive, send_with_id)
+            finally:
+                self._record(scope, status, time.monotonic() - started)
+
+    def _record(self, scope: Scope, status: int, seconds: float) -> None:
+        path = getattr(scope.get("route"), "path", "unmatched")
+        self._metrics.request(scope["method"], path, status, seconds)
+        if status >= 500:
+            self._log.error("request", method=scope["method"], path=scope["path"], status=status)
+
+
+def request_id(given: bytes) -> str:
+    """The caller's own id if it is well-formed, else a new one."""
+    text = given.decode("latin-1")
+    if 0 < len(text) <= 64 and text.isascii() and all(c.isalnum() or c in "-_" for c in text):
+        return text
+    # Not a secret: the system's generator would release the GIL and wait for it again.
+    return f"req_{random.getrandbits(128):032x}"

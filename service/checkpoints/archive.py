@@ -1,0 +1,72 @@
+"""A folder as an uncompressed tar whose length is known before the first byte."""
+
+import tarfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from service.checkpoints.safe_files import CHUNK, list_files, open_below
+from service.core.errors import ConflictError
+from trainyard.contract.wire.files import FileResource
+
+_END = 2 * tarfile.BLOCKSIZE
+
+
+@dataclass(frozen=True)
+class Member:
+    """One file of an archive, with its tar header."""
+
+    path: str
+    size: int
+    header: bytes
+
+    @property
+    def padding(self) -> int:
+        return -self.size % tarfile.BLOCKSIZE
+
+    @property
+    def length(self) -> int:
+        """Bytes in the archive."""
+        return len(self.header) + self.size + self.padding
+
+
+def list_members(root: Path, name: str, irregular: list[str]) -> list[Member]:
+    """Return the regular files below a folder, to be archived under `name`/.
+
+    Args:
+        irregular: Receives the paths of links and special files, which are left out.
+    """
+    return [_member(file, name) for file in list_files(root, hidden=True, irregular=irregular)]
+
+
+def _member(file: FileResource, name: str) -> Member:
+    info = tarfile.TarInfo(f"{name}/{file.path}")
+    info.size, info.mtime, info.mode = file.size_bytes, int(file.modified_at.timestamp()), 0o644
+    return Member(file.path, file.size_bytes, info.tobuf(tarfile.PAX_FORMAT))
+
+
+def archive_length(members: Sequence[Member]) -> int:
+    """Return the length of the archive in bytes."""
+    return sum(member.length for member in members) + _END
+
+
+def write_archive(root: Path, members: Sequence[Member]) -> Iterator[bytes]:
+    """Yield the archive in chunks.
+
+    Raises:
+        ConflictError: a file was removed or became shorter since it was listed; the archive ends early.
+    """
+    for member in members:
+        handle = open_below(root, member.path)
+        if handle is None:
+            raise ConflictError(f"{member.path} was removed while it was being sent")
+        yield member.header
+        left = member.size
+        with open(handle, "rb") as file:
+            while left > 0 and (data := file.read(min(CHUNK, left))):
+                left -= len(data)
+                yield data
+        if left:
+            raise ConflictError(f"{member.path} became shorter while it was being sent")
+        yield bytes(member.padding)
+    yield bytes(_END)

@@ -1,0 +1,59 @@
+"""The outbox of webhook deliveries: rows written in the transaction that changes a job, and sent later."""
+
+import json
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from service.core.ids import new_id
+from service.db.models import Delivery, Job, Webhook
+from trainyard.contract.base import wire_time
+from trainyard.contract.spec.redaction import redact
+
+
+def enqueue_status_change(session: Session, job: Job, now: datetime) -> None:
+    """Write a delivery of the job's new status for each enabled webhook that subscribes to it."""
+    for webhook in session.scalars(sa.select(Webhook).where(Webhook.disabled_at.is_(None))):
+        subscribed = not webhook.statuses or job.status in webhook.statuses
+        if subscribed and (webhook.jobs == "all" or webhook.created_by == job.created_by):
+            enqueue_delivery(session, webhook, "job.status", now, {"job": _job_payload(job)}, job.id)
+
+
+def enqueue_delivery(
+    session: Session, webhook: Webhook, type_: str, now: datetime, payload: dict[str, Any], job_id: str | None = None
+) -> Delivery:
+    """Write a delivery that is due at once; its body is stored as it is signed and sent."""
+    id_ = new_id("dlv", now)
+    delivery = Delivery(
+        id=id_,
+        webhook_id=webhook.id,
+        type=type_,
+        job_id=job_id,
+        body=delivery_body(id_, type_, now, payload),
+        created_at=now,
+        next_at=now,
+        attempts=0,
+    )
+    session.add(delivery)
+    return delivery
+
+
+def delivery_body(delivery_id: str, type_: str, now: datetime, payload: dict[str, Any]) -> str:
+    """Return the JSON body of a delivery."""
+    body = {"id": delivery_id, "type": type_, "created_at": wire_time(now), **payload}
+    return json.dumps(body, separators=(",", ":"))
+
+
+def _job_payload(job: Job) -> dict[str, Any]:
+    return {
+        "id": job.id,
+        "name": job.name,
+        "status": job.status,
+        "status_reason": job.status_reason,
+        "status_message": job.status_message,
+        "created_by": job.created_by,
+        "metadata": redact(job.labels),
+        "sequence": job.sequence,
+    }

@@ -1,0 +1,120 @@
+"""The accounts and QOS that the service's Slurm account may use, parsed from `scontrol` and `sacctmgr`."""
+
+import os
+import pwd
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import structlog
+
+from service.scheduler.base import SchedulerUnavailableError
+from service.scheduler.slurm.commands import SlurmCommands
+from trainyard.contract.wire.cluster import AccountResource, ClusterSnapshot
+
+log = structlog.get_logger("slurm")
+
+_RULES_SECONDS = 600.0
+"""How long the controller's configuration is cached."""
+COLUMNS = ("AdminLevel", "Cluster", "Account", "Partition", "DefaultAccount", "QOS")
+_SETTING = re.compile(r"^(\w+)\s*= (.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class AccountingRules:
+    """Whether the cluster has accounting, and what the accounting enforces."""
+
+    cluster: str
+    present: bool
+    accounts: bool
+    """Whether Slurm refuses an account without an association of the user."""
+    qos: bool
+    """Whether Slurm refuses a QOS that the association does not list."""
+
+
+def parse_rules(configuration: str) -> AccountingRules:
+    """The rules in the output of `scontrol show config`."""
+    settings = {name: value.strip() for name, value in _SETTING.findall(configuration)}
+    enforced = set(settings.get("AccountingStorageEnforce", "").lower().split(","))
+    # Each of the other values implies `associations`.
+    stricter = {"limits", "qos", "safe", "wckeys", "all"}
+    return AccountingRules(
+        cluster=settings.get("ClusterName", ""),
+        present=settings.get("AccountingStorageType", "").endswith("slurmdbd"),
+        accounts=bool(enforced & ({"associations"} | stricter)),
+        qos=bool(enforced & {"qos", "all"}),
+    )
+
+
+def parse_accounts(text: str, cluster: str) -> list[AccountResource]:
+    """The user's accounts on this cluster, sorted by name."""
+    rows: dict[str, list[Sequence[str]]] = {}
+    for line in text.splitlines():
+        cells = line.split("|")
+        if len(cells) == len(COLUMNS) and cells[1] == cluster and cells[2]:
+            rows.setdefault(cells[2], []).append(cells)
+    return [_account(name, rows[name]) for name in sorted(rows)]
+
+
+def is_operator(text: str) -> bool:
+    """Whether the user is a Slurm operator, who may use every QOS."""
+    levels = {line.split("|")[0].lower() for line in text.splitlines()}
+    return bool(levels & {"operator", "administrator"})
+
+
+def enforced_fields(rules: AccountingRules, *, operator: bool) -> list[Literal["account", "qos"]]:
+    """The spec fields for which Slurm refuses unlisted values."""
+    fields: list[Literal["account", "qos"]] = []
+    if rules.accounts:
+        fields.append("account")
+    if rules.qos and not operator:
+        fields.append("qos")
+    return fields
+
+
+def _account(name: str, rows: Sequence[Sequence[str]]) -> AccountResource:
+    partitions = sorted({row[3] for row in rows})
+    return AccountResource(
+        name=name,
+        default=any(row[4] == name for row in rows),
+        partitions=None if "" in partitions else partitions,
+        qos=sorted({qos.lstrip("+-") for row in rows for qos in row[5].split(",") if qos}),
+    )
+
+
+class SlurmAccounts:
+    """Adds accounts to a cluster snapshot; if the accounting does not respond, the snapshot stays without them."""
+
+    def __init__(self, commands: SlurmCommands) -> None:
+        self._commands = commands
+        self._rules: AccountingRules | None = None
+        self._rules_at = float("-inf")
+
+    def add_to(self, snapshot: ClusterSnapshot) -> ClusterSnapshot:
+        """The snapshot with the accounts that the service may use."""
+        try:
+            rules = self._current_rules()
+            if not rules.present:
+                return snapshot
+            text = self._commands.associations(_user(), COLUMNS)
+        except SchedulerUnavailableError as error:
+            log.warning("accounts are unavailable", error=str(error))
+            return snapshot
+        enforced = enforced_fields(rules, operator=is_operator(text))
+        return snapshot.model_copy(update={"accounts": parse_accounts(text, rules.cluster), "enforced": enforced})
+
+    def _current_rules(self) -> AccountingRules:
+        now = time.monotonic()
+        if self._rules is None or now - self._rules_at > _RULES_SECONDS:
+            self._rules, self._rules_at = parse_rules(self._commands.configuration()), now
+        return self._rules
+
+
+def _user() -> str:
+    """The user name of this process; a uid without a name has no associations either."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
