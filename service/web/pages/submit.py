@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
-from service.api.dependencies import NowDep, Services, ServicesDep
+from service.api.dependencies import AppState, AppStateDep, NowDep
 from service.api.routes.templates import templates_by_name
 from service.jobs.listing import read_job
 from service.web.pages.jobs import PagesDep, VisitorDep
@@ -25,7 +25,7 @@ JobId = Annotated[str | None, Query(max_length=40)]
 
 @router.get("/submit")
 def show_submit(
-    services: ServicesDep,
+    services: AppStateDep,
     pages: PagesDep,
     visitor: VisitorDep,
     now: NowDep,
@@ -66,7 +66,7 @@ def preset_code() -> dict[str, str]:
 
 
 def begin_with(
-    services: Services, visitor: Visitor, now: Any, *, fork: str | None, copy: str | None
+    services: AppState, visitor: Visitor, now: Any, *, fork: str | None, copy: str | None
 ) -> tuple[dict[str, Any] | None, str]:
     """The job that the spec is from, and the spec; nothing of both where it begins with a preset.
 
