@@ -13,9 +13,9 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from trainyard.cli.metrics import draw
-from trainyard.cli.output import clean, complain, number, say, size
-from trainyard.cli.watching import conclude, follow, view_of
+from trainyard.cli.metrics import print_plots
+from trainyard.cli.output import format_number, format_size, print_error, print_line, sanitize
+from trainyard.cli.watch import follow, make_view, print_outcome
 from trainyard.client import Client, TrainyardError
 from trainyard.contract.local_paths import DEFAULT_HOST, DEFAULT_PORT, admin_token_file
 from trainyard.contract.wire.jobs import JobResource
@@ -27,8 +27,8 @@ LOG_LINES = 40
 _PR_SET_PDEATHSIG = 1
 
 NEXT_STEPS = """
-What to type next
-  make serve                                           the service, kept; in another shell:
+Next steps
+  make serve                                           run the service permanently; in another shell:
   .venv/bin/trainyard templates                        the presets
   .venv/bin/trainyard submit gpt_stdlib --watch        a byte-level GPT on real text
   .venv/bin/trainyard submit digits_ddp --set epochs=3 --set optimizer.lr=1e-3
@@ -36,8 +36,8 @@ What to type next
 """
 
 PAGE = """\
-The page of this job: {root}/jobs/{job}
-  while this serves it: TRAINYARD_STATE_DIR={state} TRAINYARD_RUNS_DIR={runs} make serve
+Web page of this job: {root}/jobs/{job}
+  to serve it: TRAINYARD_STATE_DIR={state} TRAINYARD_RUNS_DIR={runs} make serve
   sign in with the token in {state}/admin_token
 """
 DASHBOARD = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
@@ -113,7 +113,7 @@ class ServiceProcess:
     def log_tail(self) -> str:
         if not self.log.is_file():
             return ""
-        return "\n".join(clean(self.log.read_text(errors="replace")).splitlines()[-LOG_LINES:])
+        return "\n".join(sanitize(self.log.read_text(errors="replace")).splitlines()[-LOG_LINES:])
 
     def _environment(self) -> dict[str, str]:
         """The caller's, without settings of another service, and of a cluster only where it is to be used."""
@@ -142,18 +142,18 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with _stopped_at_the_end(service):
-            say(f"starting the service: {service.url}, SQLite and runs in {folder}")
+            print_line(f"starting the service: {service.url}, SQLite and runs in {folder}")
             service.start()
             with service.client() as client:
                 job = run(client)
                 print(PAGE.format(state=service.state_dir, runs=service.runs_dir, root=DASHBOARD, job=job.id))
                 return 0
     except KeyboardInterrupt:
-        complain("interrupted; the job and the service are stopped")
+        print_error("interrupted; the job and the service are stopped")
         return 130
     except (DemoError, TrainyardError, OSError) as error:
-        complain(f"the demo failed: {error}")
-        complain(f"the service's log ends so ({service.log}):")
+        print_error(f"the demo failed: {error}")
+        print_error(f"end of the service's log ({service.log}):")
         print(service.log_tail(), file=sys.stderr)
         return 1
 
@@ -165,14 +165,14 @@ def run(client: Client) -> JobResource:
         DemoError: the job did not succeed.
     """
     job = client.submit(client.template(PRESET).spec).resource
-    say(f"submitted the preset {PRESET}: job {job.id}")
+    print_line(f"submitted the preset {PRESET}: job {job.id}")
     try:
-        ended = follow(client, job, view_of(job))
+        ended = follow(client, job, make_view(job))
     except BaseException:
         _end(client, job)
         raise
     if ended.status != "succeeded":
-        conclude(ended)
+        print_outcome(ended)
         _show_log(client, ended)
         raise DemoError(f"job {ended.id} ended as {ended.status}")
     show_results(client, ended)
@@ -183,12 +183,12 @@ def run(client: Client) -> JobResource:
 def show_results(client: Client, job: JobResource) -> None:
     """The curves and the checkpoints of a job that is over."""
     print()
-    draw([client.metrics(job.id, ["train/loss", "eval/accuracy"], max_points=400)])
-    latest = ", ".join(f"{key} {number(value)}" for key, value in sorted(job.metrics.items()) if "eval/" in key)
+    print_plots([client.metrics(job.id, ["train/loss", "eval/accuracy"], max_points=400)])
+    latest = ", ".join(f"{key} {format_number(value)}" for key, value in sorted(job.metrics.items()) if "eval/" in key)
     print()
-    say(f"succeeded: {job.progress.step if job.progress else 0} steps, {latest or 'no evaluation'}")
+    print_line(f"succeeded: {job.progress.step if job.progress else 0} steps, {latest or 'no evaluation'}")
     for checkpoint in client.checkpoints(job.id):
-        say(f"checkpoint of step {checkpoint.step}, {size(checkpoint.size_bytes)}: {checkpoint.path}")
+        print_line(f"checkpoint of step {checkpoint.step}, {format_size(checkpoint.size_bytes)}: {checkpoint.path}")
 
 
 def _end(client: Client, job: JobResource) -> None:
@@ -200,7 +200,7 @@ def _end(client: Client, job: JobResource) -> None:
 
 def _show_log(client: Client, job: JobResource) -> None:
     with suppress(TrainyardError):
-        print(clean(client.logs(job.id, rank=0, tail=LOG_LINES).text), file=sys.stderr)
+        print(sanitize(client.logs(job.id, rank=0, tail=LOG_LINES).text), file=sys.stderr)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The FastAPI application, put together from its parts."""
+"""The FastAPI application: routes, error responses and middleware."""
 
 import socket
 from collections.abc import Callable, Iterable
@@ -11,9 +11,9 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
-from service.api.dependencies import Services
+from service.api.dependencies import AppState
 from service.api.middleware import add_middleware
-from service.api.openapi import common_errors, finish, methods_of
+from service.api.openapi import common_errors, customize_openapi, methods_of
 from service.api.routes import artifacts, checkpoints, cluster, code, jobs, plans, sweeps, usage, webhooks
 from service.api.routes import attempts as reports
 from service.api.routes import metrics as curves
@@ -21,8 +21,8 @@ from service.api.routes import streams as live
 from service.api.routes import tokens as access
 from service.api.routes.diagnostics import router as examination
 from service.api.routes.health import router as health
-from service.api.routes.templates import presets
 from service.api.routes.templates import router as templates
+from service.api.routes.templates import templates_by_name
 from service.core.errors import InvalidRequestError, NotFoundError, ServiceError
 from service.core.settings import Settings
 from trainyard import __version__
@@ -44,19 +44,19 @@ ErrorPage = Callable[[Request, int, str], Response | None]
 """Renders an error as a page; None where the client expects JSON."""
 
 
-def create_api(services: Services, error_page: ErrorPage = lambda request, status, message: None) -> FastAPI:
+def create_api(services: AppState, error_page: ErrorPage = lambda request, status, message: None) -> FastAPI:
     """Create the application of the API on the given parts; nothing is started."""
     app = FastAPI(
         title="Trainyard",
         version=__version__,
-        summary="Training specs in, correct and resumable PyTorch runs out.",
+        summary="Turns training specs into correct, resumable PyTorch runs.",
         responses=common_errors(),
         redirect_slashes=False,
     )
     app.state.services = services
     app.state.error_page = error_page
-    presets()
-    # They are tried in this order, and most requests are workers'.
+    templates_by_name()
+    # Routes are matched in this order, and most requests come from workers.
     for router in (
         reports.worker_router,
         jobs.router,
@@ -87,12 +87,12 @@ def create_api(services: Services, error_page: ErrorPage = lambda request, statu
 
 
 def _described(openapi: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
-    """The document of the framework, with what it cannot know; made when it is first asked for."""
-    return cache(lambda: finish(openapi()))
+    """Return a function that completes the framework's OpenAPI document, once."""
+    return cache(lambda: customize_openapi(openapi()))
 
 
 def known_hosts(settings: Settings) -> Iterable[str]:
-    """The names under which the service may be called; a page elsewhere cannot reach it under one of its own."""
+    """Return the host names of the service. Others are refused, so that no other site can rebind its name to it."""
     own = {"localhost", "127.0.0.1", "[::1]", settings.host, socket.gethostname(), socket.getfqdn()}
     public = urlsplit(settings.service_url).hostname
     return {name for name in {*own, *settings.allowed_hosts, public} if name}
@@ -123,41 +123,41 @@ async def _service_error(request: Request, error: Exception) -> Response:
 
 
 async def _validation_error(request: Request, error: Exception) -> Response:
-    """pydantic's findings about a request, as one envelope that names the place."""
+    """Return the first validation error as an envelope that names the field."""
     assert isinstance(error, RequestValidationError)
-    found = error.errors()
-    for detail in found:
+    errors = error.errors()
+    for detail in errors:
         if detail["loc"][0] == "path":
-            # What has not the form of an id is the id of nothing.
-            return await _service_error(request, _no_such(str(detail["loc"][-1]), detail["input"]))
-    first = found[0]
+            # A malformed id belongs to no resource.
+            return await _service_error(request, _not_found(str(detail["loc"][-1]), detail["input"]))
+    first = errors[0]
     loc = first["loc"][:2] if first["loc"][0] == "query" else first["loc"]
-    place = ".".join(str(part) for part in loc if part not in ("body", "query", "path", "header", "[key]"))
-    return await _service_error(request, InvalidRequestError(describe_error(first), param=place or None))
+    field = ".".join(str(part) for part in loc if part not in ("body", "query", "path", "header", "[key]"))
+    return await _service_error(request, InvalidRequestError(describe_error(first), param=field or None))
 
 
-_THINGS = {"aid": "attempt", "digest": "code"}
-"""What the parameters of paths name, where it is not their own first word."""
+_RESOURCES = {"aid": "attempt", "digest": "code"}
+"""Resources by path parameter, where the parameter is not named after its resource."""
 
 
-def _no_such(param: str, value: Any) -> NotFoundError:
-    thing = _THINGS.get(param, param.removesuffix("_id"))
-    return NotFoundError(f"there is no {thing} {value!r}", code=f"{thing}_not_found", param=param)
+def _not_found(param: str, value: Any) -> NotFoundError:
+    resource = _RESOURCES.get(param, param.removesuffix("_id"))
+    return NotFoundError(f"there is no {resource} {value!r}", code=f"{resource}_not_found", param=param)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    message = "There is no such page." if error.status_code == 404 else error.detail
+    message = "Page not found." if error.status_code == 404 else error.detail
     if (page := _page(request, error.status_code, message)) is not None:
         return page
-    words = {404: "there is no such route", 405: "this route does not take that method"}
+    messages = {404: "unknown route", 405: "the route does not support this method"}
     body = ErrorBody(
-        message=words.get(error.status_code, str(error.detail)),
+        message=messages.get(error.status_code, str(error.detail)),
         type=_TYPES.get(error.status_code, "server_error"),
         code={404: "route_not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error"),
     )
     headers = dict(error.headers or {})
     if error.status_code == 405:
-        # The framework names the methods of the first route that fits the path.
+        # The framework lists only the methods of the first route that matches the path.
         headers["Allow"] = ", ".join(methods_of(request.app.openapi(), request.url.path))
     return _answer(error.status_code, ErrorEnvelope(error=body), headers)

@@ -1,4 +1,4 @@
-"""Connections that bring no request are closed, heads are bounded, and no more than so many connections are open."""
+"""Limits of uvicorn's connections: their number, the size of a request head, and the time until it is complete."""
 
 import asyncio
 from typing import Any
@@ -7,16 +7,16 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_SECONDS = 20.0
-"""From the connection, or from the end of the answer before, to the whole head of a request."""
+"""From the connection, or from the end of the previous response, to the complete head of a request."""
 HEAD_BYTES = 64 * 1024
-"""Of a request line and headers, or of trailers, beyond what comes at once."""
+"""Maximum size of a request line and headers, or of trailers, beyond the first read."""
 
 
-class Impatient:
-    """What both of uvicorn's protocols are given."""
+class ConnectionLimitsMixin:
+    """Limits for both of uvicorn's protocols."""
 
     limit: int
-    """Connections of this process."""
+    """Maximum number of connections of this process."""
     seconds: float
     _timer: asyncio.TimerHandle | None = None
 
@@ -25,98 +25,99 @@ class Impatient:
         if len(self.connections) > self.limit:
             transport.abort()
         else:
-            self._watch()
+            self._update_timer()
 
     def data_received(self: Any, data: bytes) -> None:
         super().data_received(data)  # type: ignore[misc]
-        self._watch()
+        self._update_timer()
 
     def on_response_complete(self: Any) -> None:
         super().on_response_complete()  # type: ignore[misc]
-        self._watch()
+        self._update_timer()
 
     def connection_lost(self: Any, exc: Exception | None) -> None:
-        self._stop()
+        self._cancel_timer()
         super().connection_lost(exc)  # type: ignore[misc]
 
-    def _watch(self: Any) -> None:
-        """The clock runs while no request is under way; bytes that make none do not stop it."""
-        if self._is_under_way():
-            self._stop()
+    def _update_timer(self: Any) -> None:
+        """Run the timer while no request is in progress; bytes that do not complete a head do not stop it."""
+        if self._has_request():
+            self._cancel_timer()
         elif self._timer is None:
-            self._timer = self.loop.call_later(self.seconds, self._give_up)
+            self._timer = self.loop.call_later(self.seconds, self._abort)
 
-    def _is_under_way(self: Any) -> bool:
+    def _has_request(self: Any) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _stop(self) -> None:
+    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _give_up(self: Any) -> None:
+    def _abort(self: Any) -> None:
         self._timer = None
         if not self.transport.is_closing():
             self.transport.abort()
 
 
-class Thorough(Impatient, H11Protocol):
-    """Bounds heads and trailers by itself."""
+class LimitedH11Protocol(ConnectionLimitsMixin, H11Protocol):
+    """h11, which limits heads and trailers by itself."""
 
 
-class Quick(Impatient, HttpToolsProtocol):
-    """The one whose parser is quick."""
+class LimitedHttpToolsProtocol(ConnectionLimitsMixin, HttpToolsProtocol):
+    """httptools, the faster parser."""
 
-    thorough: type[Thorough]
-    _fruitless = 0
-    """Bytes since the last that were body, or ended a head: the parser keeps heads and trailers of any size."""
+    h11_protocol: type[LimitedH11Protocol]
+    _head_bytes = 0
+    """Bytes since the last body bytes or the last complete head: the parser stores heads and trailers of any size."""
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
-        self._fruitless = 0
+        self._head_bytes = 0
 
     def on_body(self, body: bytes) -> None:
         super().on_body(body)
-        self._fruitless = 0
+        self._head_bytes = 0
 
     def data_received(self, data: bytes) -> None:
-        if not self._fruitless and not self._is_under_way() and _wishes_another(data):
-            self._hand_over(data)
+        if not self._head_bytes and not self._has_request() and _offers_upgrade(data):
+            self._switch_to_h11(data)
             return
-        self._fruitless += len(data)
+        self._head_bytes += len(data)
         super().data_received(data)
-        if self._fruitless > HEAD_BYTES and not self.transport.is_closing():
+        if self._head_bytes > HEAD_BYTES and not self.transport.is_closing():
             self.send_400_response("The head of the request is too large.")
 
-    def _hand_over(self, data: bytes) -> None:
-        """To the parser that reads the body of such a request; this one would drop it."""
-        self._stop()
+    def _switch_to_h11(self, data: bytes) -> None:
+        """Hand the connection to h11, which reads the body of such a request; httptools would drop it."""
+        self._cancel_timer()
         self._unset_keepalive_if_required()
         self.connections.discard(self)
-        other = self.thorough(config=self.config, server_state=self.server_state, app_state=self.app_state)
+        other = self.h11_protocol(config=self.config, server_state=self.server_state, app_state=self.app_state)
         self.transport.set_protocol(other)
         other.connection_made(self.transport)
         other.data_received(data)
 
 
-def protocol(limit: int, seconds: float = HEAD_SECONDS) -> type[Quick]:
-    """uvicorn's protocols with these bounds: the one whose parser is quick, and what it leaves to the other.
+def limited_protocol(limit: int, seconds: float = HEAD_SECONDS) -> type[LimitedHttpToolsProtocol]:
+    """Return httptools' protocol with these limits; it hands upgrade requests to h11 with the same limits.
 
     Args:
-        limit: connections of this process.
+        limit: maximum number of connections of this process.
+        seconds: time limit for a request head.
     """
 
-    class BoundedThorough(Thorough):
+    class BoundedH11Protocol(LimitedH11Protocol):
         pass
 
-    class BoundedQuick(Quick):
-        thorough = BoundedThorough
+    class BoundedHttpToolsProtocol(LimitedHttpToolsProtocol):
+        h11_protocol = BoundedH11Protocol
 
-    for bounded in (BoundedThorough, BoundedQuick):
+    for bounded in (BoundedH11Protocol, BoundedHttpToolsProtocol):
         bounded.limit, bounded.seconds = limit, seconds
-    return BoundedQuick
+    return BoundedHttpToolsProtocol
 
 
-def _wishes_another(data: bytes) -> bool:
-    """Whether a request's first bytes ask for another protocol, as Java's client does for HTTP/2. Pure."""
+def _offers_upgrade(data: bytes) -> bool:
+    """Whether a request offers an upgrade of the protocol, as Java's client does for HTTP/2."""
     return b"\nupgrade:" in data[: data.find(b"\r\n\r\n")].lower()

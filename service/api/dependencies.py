@@ -1,4 +1,4 @@
-"""What every endpoint may ask for, and nothing else: the parts of the process, and who is calling."""
+"""The application state, and the dependencies of routes: its parts, the caller and common query parameters."""
 
 import re
 from collections.abc import Awaitable, Callable
@@ -40,31 +40,31 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing."""
 
 
-def _ignore() -> None:
-    """Nobody is waiting for a hint."""
+def _no_operation() -> None:
+    """Do nothing: no background service runs in this process."""
 
 
 @dataclass
-class Services:
-    """The parts of one process."""
+class AppState:
+    """The parts of one process that routes use."""
 
     settings: Settings
     database: Database
     clock: Clock
-    notify_reconciler: Callable[[], None] = field(default=_ignore)
-    """Tells the reconciler that there is something to do; losing it only costs time."""
-    notify_cleanup: Callable[[], None] = field(default=_ignore)
-    """Wakes the maintenance task, because there is something to remove."""
-    notify_webhooks: Callable[[], None] = field(default=_ignore)
-    """Tells who sends to webhooks that there is a message."""
+    notify_reconciler: Callable[[], None] = field(default=_no_operation)
+    """Wakes the reconciler; a lost notification only costs time."""
+    notify_cleanup: Callable[[], None] = field(default=_no_operation)
+    """Wakes the maintenance task to delete files."""
+    notify_webhooks: Callable[[], None] = field(default=_no_operation)
+    """Wakes the webhook dispatcher."""
     resolver: Resolver = resolve_host
-    """Of the names of webhooks' hosts."""
+    """Resolves the host names of webhooks."""
     metrics: ServiceMetrics = field(default_factory=ServiceMetrics)
-    """What this process counts."""
+    """Prometheus metrics of this process."""
     models: Models = field(default_factory=Models)
-    """Reads what model folders say of themselves."""
+    """Reads the configuration of model folders."""
     failpoint: Failpoint = no_failpoint
-    """Where tests end the process."""
+    """Called at each failpoint."""
 
     def __post_init__(self) -> None:
         self.downsampler = Downsampler(self.database)
@@ -85,7 +85,7 @@ class Services:
 
     @property
     def cookie(self) -> Cookie:
-        """Of browsers that are signed in."""
+        """The session cookie; secure if users reach the service by https."""
         return Cookie(secure=self.settings.service_url.startswith("https:"))
 
     @property
@@ -110,42 +110,47 @@ class Services:
         return self.settings.state
 
 
-# What only looks something up is `async`: a plain function would go through a thread and back.
-async def get_services(request: Request) -> Services:
-    services: Services = request.app.state.services
+# Lookups are `async`: FastAPI would run a plain function in a thread.
+async def get_app_state(request: Request) -> AppState:
+    services: AppState = request.app.state.services
     return services
 
 
-ServicesDep = Annotated[Services, Depends(get_services)]
+AppStateDep = Annotated[AppState, Depends(get_app_state)]
 
 
-async def get_now(services: ServicesDep) -> datetime:
+async def get_now(services: AppStateDep) -> datetime:
     return services.clock()
 
 
 NowDep = Annotated[datetime, Depends(get_now)]
 
 
-def get_user(request: Request, services: ServicesDep, now: NowDep) -> Principal:
-    """A person or program with an API token, or a browser that is signed in; a worker's token is for worker routes
-    only."""
+def get_user(request: Request, services: AppStateDep, now: NowDep) -> Principal:
+    """Authenticate a user by API token or browser session.
+
+    Raises:
+        AuthenticationError: the token or session is invalid.
+        PermissionDeniedError: it is an attempt token, or a session without the CSRF token.
+        InvalidRequestError: the query has unknown parameters.
+    """
     authorization, secret = request.headers.get("authorization"), services.cookie.read(request.headers.get("cookie"))
     if authorization is None and secret is not None:
         principal = authenticate_session(services.database, secret, now)
     else:
         principal, secret = authenticate(services.database, authorization, now), None
-    sign(request, principal)
+    set_audit_caller(request, principal)
     if secret is not None and request.method not in SAFE_METHODS:
         require_csrf(secret, request.headers.get(CSRF_HEADER))
     if principal.kind != "user":
-        raise PermissionDeniedError("a worker's token opens only the routes of its own attempt")
+        raise PermissionDeniedError("an attempt token is valid only for the routes of its attempt")
     request.state.principal = principal.name
     refuse_unknown(request)
     return principal
 
 
-def sign(request: Request, principal: Principal) -> None:
-    """Say to the audit who asks, and for what."""
+def set_audit_caller(request: Request, principal: Principal) -> None:
+    """Set the caller, action and target of the request's audit entry."""
     context = CURRENT_REQUEST.get()
     if context is not None:
         context.actor, context.token_id, context.role = principal.name, principal.id, principal.role
@@ -157,9 +162,9 @@ UserDep = Annotated[Principal, Depends(get_user)]
 
 
 def get_admin(user: UserDep) -> Principal:
-    """An administrator."""
+    """Authenticate an administrator."""
     if user.role != "admin":
-        raise PermissionDeniedError("only an administrator may do this", code="admin_required")
+        raise PermissionDeniedError("requires the role admin", code="admin_required")
     return user
 
 
@@ -168,11 +173,11 @@ AdminDep = Annotated[Principal, Depends(get_admin)]
 AttemptId = Annotated[str, PathParam(pattern=r"^[0-9a-f]{16}$")]
 
 
-def get_worker(request: Request, services: ServicesDep, now: NowDep, aid: AttemptId) -> Principal:
-    """The worker of the attempt in the path, and no other."""
+def get_worker(request: Request, services: AppStateDep, now: NowDep, aid: AttemptId) -> Principal:
+    """Authenticate the worker of the attempt in the path."""
     principal = authenticate(services.database, request.headers.get("authorization"), now)
     if principal.kind != "worker" or principal.id != aid:
-        raise PermissionDeniedError("this token is not the one of this attempt's worker")
+        raise PermissionDeniedError("the token does not belong to this attempt")
     request.state.principal = principal.name
     refuse_unknown(request)
     return principal
@@ -182,17 +187,19 @@ WorkerDep = Annotated[Principal, Depends(get_worker)]
 
 
 def after_query(pattern: str, *, max_length: int = 64) -> Any:
-    """The place in a list from which a page goes on, with the form that its ids have. The form is only announced:
-    pydantic's words about a pattern help nobody."""
-    told = "The `last_id` of the page before."
-    return Query(max_length=max_length, description=told, json_schema_extra={"pattern": pattern})
+    """Return the query parameter for the id after which a page starts.
+
+    The pattern is only documented: `window_of` reports a mismatch better than pydantic.
+    """
+    description = "`last_id` of the previous page."
+    return Query(max_length=max_length, description=description, json_schema_extra={"pattern": pattern})
 
 
 def window_of(pattern: str) -> Callable[..., Awaitable[PageRequest]]:
-    """The dependency of a list whose ids have this form."""
+    """Return the dependency for the page parameters of a list whose ids match the pattern."""
 
     async def get_window(
-        limit: Annotated[int, Query(ge=1, le=200, description="How many at most.")] = 20,
+        limit: Annotated[int, Query(ge=1, le=200, description="Maximum number of results.")] = 20,
         after: Annotated[str | None, after_query(pattern)] = None,
         order: Annotated[Literal["asc", "desc"], Query(description="By time of creation.")] = "desc",
     ) -> PageRequest:
@@ -215,11 +222,11 @@ _BLANK_ZONE = re.compile(r"(:[0-9.]+) ([0-9]{2}:?[0-9]{2})$")
 
 
 def _with_plus(value: Any) -> Any:
-    """A `+` that stands unescaped in a query means a blank; before the zone of a moment nothing else can."""
+    """Restore a `+` before the time zone: unescaped in a query, it is decoded as a blank."""
     return _BLANK_ZONE.sub(r"\1+\2", value) if isinstance(value, str) else value
 
 
 QueryTimestamp = Annotated[AwareDatetime, BeforeValidator(reject_number), BeforeValidator(_with_plus)]
-"""RFC 3339, with a zone."""
+"""A time in a query: RFC 3339 with a time zone."""
 
-AttemptNumber = Annotated[int | None, Query(ge=1, le=1_000_000, description="The newest if left out.")]
+AttemptNumber = Annotated[int | None, Query(ge=1, le=1_000_000, description="Default: the newest attempt.")]

@@ -1,4 +1,4 @@
-"""What every route can answer besides its own answer, said once for all of them, with an example of each."""
+"""Completes the OpenAPI document: common errors, security, headers, examples and the schema of specs."""
 
 import re
 from collections.abc import Mapping
@@ -11,59 +11,76 @@ from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.pages import ErrorEnvelope
 
 _EXAMPLES: dict[int, tuple[str, str, str, str | None, str]] = {
-    400: ("The body cannot be read.", "invalid_request_error", "invalid_json", None, "the body is not valid JSON"),
-    401: ("No token, or none that is good.", "authentication_error", "invalid_token", None, "a valid token is needed"),
-    403: ("A good token, for other things.", "permission_error", "forbidden", None, "a viewer can only read"),
-    404: ("There is no such thing.", "not_found_error", "job_not_found", "job_id", "there is no job 'job_x'"),
-    408: ("The body comes too slowly.", "invalid_request_error", "request_timeout", None, "the body comes too slowly"),
-    409: ("Not now.", "conflict_error", "job_finished", None, "the job has succeeded already"),
-    413: ("More bytes than the route takes.", "invalid_request_error", "body_too_large", None, "at most 1048576 bytes"),
-    422: ("A value that cannot be.", "invalid_request_error", "invalid_value", "limit", "must be at most 200"),
-    429: ("More than the service takes at once.", "rate_limit_error", "rate_limited", None, "come again in 2 s"),
-    503: ("Something behind the service does not answer.", "server_error", "database", None, "try again"),
+    400: ("The body cannot be parsed.", "invalid_request_error", "invalid_json", None, "the body is not valid JSON"),
+    401: (
+        "The token is missing or invalid.",
+        "authentication_error",
+        "invalid_token",
+        None,
+        "a valid token is required",
+    ),
+    403: ("The token lacks the permission.", "permission_error", "forbidden", None, "a viewer can only read"),
+    404: ("The resource does not exist.", "not_found_error", "job_not_found", "job_id", "there is no job 'job_x'"),
+    408: (
+        "The body is sent too slowly.",
+        "invalid_request_error",
+        "request_timeout",
+        None,
+        "the body is sent too slowly",
+    ),
+    409: (
+        "The request conflicts with the current state.",
+        "conflict_error",
+        "job_finished",
+        None,
+        "the job has already succeeded",
+    ),
+    413: ("The body is too large.", "invalid_request_error", "body_too_large", None, "at most 1048576 bytes"),
+    422: ("A value is invalid.", "invalid_request_error", "invalid_value", "limit", "must be at most 200"),
+    429: ("Too many requests.", "rate_limit_error", "rate_limited", None, "rate limit exceeded; retry after 2 s"),
+    503: ("A dependency of the service is unavailable.", "server_error", "database", None, "database unavailable"),
 }
 
 
 def common_errors() -> dict[int | str, dict[str, Any]]:
-    """For `FastAPI(responses=...)`."""
-    return {status: _response(*words) for status, words in _EXAMPLES.items()}
+    """Return the error responses of all routes, for `FastAPI(responses=...)`."""
+    return {status: _response(*texts) for status, texts in _EXAMPLES.items()}
 
 
 def _response(description: str, type_: str, code: str, param: str | None, message: str) -> dict[str, Any]:
     example = {"error": {"message": message, "type": type_, "param": param, "code": code}}
-    again = " Send it again after `Retry-After` seconds." if type_ in ("server_error", "rate_limit_error") else ""
+    retry = " Retry after `Retry-After` seconds." if type_ in ("server_error", "rate_limit_error") else ""
     return {
         "model": ErrorEnvelope,
-        "description": description + again,
+        "description": description + retry,
         "content": {"application/json": {"example": example}},
     }
 
 
-_OPEN = frozenset({"/livez", "/readyz", "/metrics"})
+_PUBLIC = frozenset({"/livez", "/readyz", "/metrics"})
 """Routes without a token."""
 
 
 SPEC = {"$ref": "#/components/schemas/TrainingSpec"}
-"""The schema of a spec, for the routes that read it themselves: their errors say more than a framework's."""
+"""The schema of a spec, for routes that parse it themselves in order to report better errors."""
 
 
-def finish(document: dict[str, Any]) -> dict[str, Any]:
-    """The framework's document with the schema of a spec, with examples, with how to sign requests, and with
-    parameters as they can be sent."""
+def customize_openapi(document: dict[str, Any]) -> dict[str, Any]:
+    """Add the schema of specs, examples, security schemes and response headers, and correct the parameters."""
     _add_spec(document)
     _add_examples(document)
     schemes = document["components"].setdefault("securitySchemes", {})
-    schemes["token"] = {"type": "http", "scheme": "bearer", "description": "A person's or program's token."}
-    schemes["workerToken"] = {"type": "http", "scheme": "bearer", "description": "The token of one attempt."}
+    schemes["token"] = {"type": "http", "scheme": "bearer", "description": "An API token."}
+    schemes["workerToken"] = {"type": "http", "scheme": "bearer", "description": "An attempt token."}
     for path, operations in document["paths"].items():
         scheme = "workerToken" if path.startswith("/v1/attempts/") else "token"
         for operation in operations.values():
-            operation["security"] = [] if path in _OPEN else [{scheme: []}]
+            operation["security"] = [] if path in _PUBLIC else [{scheme: []}]
             for parameter in operation.get("parameters", ()):
                 parameter["schema"] = _without_null(parameter["schema"])
                 parameter.setdefault("description", PARAMETERS.get(parameter["name"], ""))
             for status, answer in operation["responses"].items():
-                answer["headers"] = headers(operation["operationId"], status, limited=path not in _OPEN)
+                answer["headers"] = headers(operation["operationId"], status, limited=path not in _PUBLIC)
     return document
 
 
@@ -95,7 +112,7 @@ def _add_examples(document: dict[str, Any]) -> None:
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """A query or a header cannot be null: what may be left out is of its other type."""
+    """Remove null from an optional parameter's schema: a query parameter or header cannot be null."""
     kinds = [kind for kind in schema.get("anyOf", ()) if kind != {"type": "null"}]
     if len(kinds) != 1:
         return schema
@@ -104,15 +121,17 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def methods_of(document: Mapping[str, Any], path: str) -> list[str]:
-    """The methods that a path takes."""
+    """Return the methods of all routes that match a path."""
     paths = document["paths"]
-    found = [paths[path]] if path in paths else [verbs for name, verbs in paths.items() if _form(name).fullmatch(path)]
-    return sorted({verb.upper() for verbs in found for verb in verbs})
+    matches = (
+        [paths[path]] if path in paths else [verbs for name, verbs in paths.items() if _pattern(name).fullmatch(path)]
+    )
+    return sorted({verb.upper() for verbs in matches for verb in verbs})
 
 
 @cache
-def _form(template: str) -> re.Pattern[str]:
-    """A path with parameters as an expression. Only `path` holds slashes."""
+def _pattern(template: str) -> re.Pattern[str]:
+    """Return a pattern for a path template. Only the parameter `path` may contain slashes."""
     parts = re.split(r"(\{\w+\})", template)
-    words = {"{path}": ".+"}
-    return re.compile("".join(words.get(p, "[^/]+") if p.startswith("{") else re.escape(p) for p in parts))
+    patterns = {"{path}": ".+"}
+    return re.compile("".join(patterns.get(p, "[^/]+") if p.startswith("{") else re.escape(p) for p in parts))

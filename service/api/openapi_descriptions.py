@@ -1,4 +1,4 @@
-"""What a parameter or a header of an answer means, for those that mean the same on every route that has them."""
+"""Descriptions of parameters and response headers that have the same meaning on all routes."""
 
 from typing import Any
 
@@ -7,31 +7,31 @@ PARAMETERS = {
     "sweep_id": "Id of the sweep: `swp_...`.",
     "checkpoint_id": "Id of the checkpoint: `ckpt_...`.",
     "webhook_id": "Id of the webhook: `whk_...`.",
-    "token_id": "Id of the token, which is no secret.",
+    "token_id": "Id of the token (not a secret).",
     "ask_id": "Id of the question, from the plan's `ask`.",
     "aid": "Id of the attempt.",
-    "path": "The file's path in its folder, with slashes.",
-    "limit": "How many at most.",
-    "after": "The `last_id` of the page before; of a stream, the id of the last event that was seen.",
-    "offset": "The place of the first byte in the log.",
-    "idempotency-key": "The same key with the same body gives what the first request made.",
-    "status": "Jobs in this status, or in any of several.",
-    "name": "Of exactly this name.",
-    "created_by": "Submitted by this person.",
-    "logs": "Whether lines of logs are wanted too.",
-    "actor": "Who asked for it.",
-    "outcome": "What came of it.",
+    "path": "Path of the file in its folder, with slashes.",
+    "limit": "Maximum number of results.",
+    "after": "`last_id` of the previous page; for a stream, the id of the last received event.",
+    "offset": "Offset of the first byte in the log.",
+    "idempotency-key": "Repeating a request with the same key and body returns the first response.",
+    "status": "Jobs in this status, or in any of several statuses.",
+    "name": "Exact name.",
+    "created_by": "Submitted by this user.",
+    "logs": "Whether to include log lines.",
+    "actor": "Who made the request.",
+    "outcome": "Result of the request.",
 }
 
 _LOG = {
-    "X-Trainyard-Offset": "Where this text begins in the log, in bytes.",
-    "X-Trainyard-Next-Offset": "Where to go on.",
+    "X-Trainyard-Offset": "Offset of this text in the log, in bytes.",
+    "X-Trainyard-Next-Offset": "Offset to continue at.",
 }
 
-_RANGE = {"Content-Range": "Which bytes of how many."}
+_RANGE = {"Content-Range": "Returned range and size of the file."}
 _FRESH = {
-    "ETag": "A name of the file as it is now, for `If-Range` and `If-None-Match`.",
-    "Last-Modified": "When it was written.",
+    "ETag": "Version of the file, for `If-Range` and `If-None-Match`.",
+    "Last-Modified": "Time of the last change.",
 }
 
 _OF_STATUS = {
@@ -44,13 +44,13 @@ _OF_STATUS = {
 }
 
 _RATE = {
-    "RateLimit-Limit": "Requests that the token may make at once.",
-    "RateLimit-Remaining": "How many of them are left.",
-    "RateLimit-Reset": "Seconds until all are.",
+    "RateLimit-Limit": "Maximum burst of requests of the token.",
+    "RateLimit-Remaining": "Remaining requests.",
+    "RateLimit-Reset": "Seconds until the limit is fully restored.",
 }
 
-_REPLAYED = {"Idempotent-Replayed": "`true`: the answer that the key has had before."}
-_TAR = {"Content-Disposition": "A name for the file."}
+_REPLAYED = {"Idempotent-Replayed": "`true`: the stored response of an earlier request with this key."}
+_TAR = {"Content-Disposition": "Suggested file name."}
 _OF_ANSWER = {
     "get_log": _LOG,
     "submit_job": _REPLAYED,
@@ -65,7 +65,7 @@ _OF_ANSWER = {
 
 
 def headers(operation: str, status: str, *, limited: bool) -> dict[str, Any]:
-    """OpenAPI's headers of one answer; every one has the request's id, and where tokens are limited what is left."""
-    told = {"X-Request-ID": "The id of this request in the service's log."} | (_RATE if limited else {})
-    told |= _OF_STATUS.get(status, {}) | (_OF_ANSWER.get(operation, {}) if status in ("200", "201") else {})
-    return {name: {"description": words, "schema": {"type": "string"}} for name, words in told.items()}
+    """Return the headers of one response: the request id, rate limits where they apply, and those of the status."""
+    descriptions = {"X-Request-ID": "Id of this request in the service's log."} | (_RATE if limited else {})
+    descriptions |= _OF_STATUS.get(status, {}) | (_OF_ANSWER.get(operation, {}) if status in ("200", "201") else {})
+    return {name: {"description": text, "schema": {"type": "string"}} for name, text in descriptions.items()}

@@ -1,4 +1,4 @@
-"""The query parameters that a route knows, and the refusal of all others: no filter must be ignored."""
+"""Rejects unknown and repeated query parameters, so that no filter is silently ignored."""
 
 from collections.abc import Iterator
 from difflib import get_close_matches
@@ -11,10 +11,10 @@ from service.core.errors import InvalidRequestError
 
 
 def refuse_unknown(request: Request) -> None:
-    """Raises InvalidRequestError: the query holds a parameter that the matched route does not know, or several values
-    of one that can have one: all but the last would be ignored.
+    """Check the query of a request; called by authentication, and so for every route under `/v1`.
 
-    Called where a caller is authenticated, so that it holds for every route under `/v1`.
+    Raises:
+        InvalidRequestError: the matched route does not have a parameter, or a parameter with one value is repeated.
     """
     if not request.url.query:
         return
@@ -23,10 +23,10 @@ def refuse_unknown(request: Request) -> None:
     families = _families(route)
     for name in request.query_params:
         if name not in known and not (name.endswith("]") and name.startswith(families)):
-            told = [*known, *(f"{family}key]" for family in families)]
-            raise InvalidRequestError(_words(name, told), param=name, code="unknown_parameter")
+            names = [*known, *(f"{family}key]" for family in families)]
+            raise InvalidRequestError(_message(name, names), param=name, code="unknown_parameter")
         if not known.get(name) and len(request.query_params.getlist(name)) > 1:
-            raise InvalidRequestError("is given twice; it takes one value", param=name, code="repeated_parameter")
+            raise InvalidRequestError("is repeated; it takes one value", param=name, code="repeated_parameter")
 
 
 def metadata_filter(request: Request) -> dict[str, str]:
@@ -37,16 +37,16 @@ def metadata_filter(request: Request) -> dict[str, str]:
     }
 
 
-def _words(name: str, known: list[str]) -> str:
+def _message(name: str, known: list[str]) -> str:
     if not known:
         return "unknown query parameter; this route takes none"
     near = get_close_matches(name, known, n=1)
-    meant = f"; did you mean `{near[0]}`?" if near else ";"
-    return f"unknown query parameter{meant} this route takes {', '.join(known)}"
+    suggestion = f"; did you mean `{near[0]}`?" if near else ";"
+    return f"unknown query parameter{suggestion} this route takes {', '.join(known)}"
 
 
 def _known(dependant: Dependant) -> Iterator[tuple[str, bool]]:
-    """Each parameter's name, and whether it can have several values."""
+    """Yield each parameter's name, and whether it can have several values."""
     for field in dependant.query_params:
         kind = field.field_info.annotation
         yield field.alias, any(get_origin(one) is list for one in (kind, *get_args(kind)))
@@ -55,6 +55,6 @@ def _known(dependant: Dependant) -> Iterator[tuple[str, bool]]:
 
 
 def _families(route: Any) -> tuple[str, ...]:
-    """How parameters such as `metadata[team]` begin: those that the route announces as `deepObject`."""
-    told = (route.openapi_extra or {}).get("parameters", ())
-    return tuple(f"{one['name']}[" for one in told if one.get("style") == "deepObject")
+    """Return the prefixes of parameters such as `metadata[team]`, which the route declares as `deepObject`."""
+    parameters = (route.openapi_extra or {}).get("parameters", ())
+    return tuple(f"{one['name']}[" for one in parameters if one.get("style") == "deepObject")

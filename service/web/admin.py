@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
-from service.api.dependencies import NowDep, ServicesDep
+from service.api.dependencies import AppStateDep, NowDep
 from service.api.routes import tokens as access
 from service.api.routes import webhooks
 from service.core.errors import InvalidRequestError
@@ -32,7 +32,7 @@ After = Annotated[str | None, Query(max_length=64)]
 
 @router.get("/admin")
 def show_tokens(
-    services: ServicesDep, pages: PagesDep, visitor: VisitorDep, now: NowDep, after: After = None
+    services: AppStateDep, pages: PagesDep, visitor: VisitorDep, now: NowDep, after: After = None
 ) -> HTMLResponse:
     """Tokens: who has one, until when, and a form for another."""
     if visitor.user.role != "admin":
@@ -57,7 +57,7 @@ def state_of(token: TokenResource, now: datetime) -> Literal["active", "expired"
 
 
 @router.get("/admin/webhooks")
-def show_webhooks(services: ServicesDep, pages: PagesDep, visitor: VisitorDep, now: NowDep) -> HTMLResponse:
+def show_webhooks(services: AppStateDep, pages: PagesDep, visitor: VisitorDep, now: NowDep) -> HTMLResponse:
     """Webhooks of everyone; a script brings what each was told last."""
     if visitor.user.role != "admin":
         return _refuse(pages, visitor, now)
@@ -67,7 +67,7 @@ def show_webhooks(services: ServicesDep, pages: PagesDep, visitor: VisitorDep, n
 
 @router.get("/admin/audit")
 def show_audit(
-    services: ServicesDep,
+    services: AppStateDep,
     pages: PagesDep,
     visitor: VisitorDep,
     now: NowDep,

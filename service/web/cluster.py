@@ -6,7 +6,7 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
-from service.api.dependencies import NowDep, Services, ServicesDep
+from service.api.dependencies import AppState, AppStateDep, NowDep
 from service.api.routes.cluster import get_cluster
 from service.db.paging import PageRequest
 from service.jobs.listing import JobFilter, read_page
@@ -22,7 +22,7 @@ _MOST_PAGES = 5
 
 
 @router.get("/cluster")
-def show_cluster(services: ServicesDep, pages: PagesDep, visitor: VisitorDep, now: NowDep) -> HTMLResponse:
+def show_cluster(services: AppStateDep, pages: PagesDep, visitor: VisitorDep, now: NowDep) -> HTMLResponse:
     """Its first view is what the scheduler said last; a script keeps it up."""
     cluster = get_cluster(services, visitor.user, now)
     database = services.settings.url.partition(":")[0].partition("+")[0]
@@ -45,7 +45,7 @@ def show_cluster(services: ServicesDep, pages: PagesDep, visitor: VisitorDep, no
     )
 
 
-def busy(services: Services, now: datetime) -> list[JobResource]:
+def busy(services: AppState, now: datetime) -> list[JobResource]:
     """Jobs that hold something or wait for it, the newest first."""
     found: list[JobResource] = []
     after = None

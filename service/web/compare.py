@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
-from service.api.dependencies import NowDep, Services, ServicesDep
+from service.api.dependencies import AppState, AppStateDep, NowDep
 from service.core.errors import NotFoundError
 from service.db.paging import PageRequest
 from service.jobs.listing import JobFilter, read_job, read_page
@@ -32,7 +32,7 @@ _SKETCHED_POINTS = 200
 
 @router.get("/compare")
 def show_compare(
-    services: ServicesDep,
+    services: AppStateDep,
     pages: PagesDep,
     visitor: VisitorDep,
     now: NowDep,
@@ -73,7 +73,7 @@ def show_compare(
 
 
 def named_jobs(
-    services: Services, visitor: Visitor, now: datetime, ids: list[str]
+    services: AppState, visitor: Visitor, now: datetime, ids: list[str]
 ) -> tuple[list[JobResource], list[str]]:
     """Those that there are, and the ids of those that there are not."""
     found, missing = [], []
@@ -85,7 +85,7 @@ def named_jobs(
     return found, missing
 
 
-def members(services: Services, sweep: SweepDetail, now: datetime) -> list[JobResource]:
+def members(services: AppState, sweep: SweepDetail, now: datetime) -> list[JobResource]:
     """The jobs of a sweep, in the order of its members."""
     request = PageRequest(limit=MOST_MEMBERS)
     page = read_page(services.database, request, JobFilter(sweep=sweep.id), services.settings.runs, now)
@@ -93,7 +93,7 @@ def members(services: Services, sweep: SweepDetail, now: datetime) -> list[JobRe
     return [by_id[member.job_id] for member in sweep.members if member.job_id in by_id]
 
 
-def is_curve(services: Services, runs: list[JobResource], key: str, now: datetime) -> bool:
+def is_curve(services: AppState, runs: list[JobResource], key: str, now: datetime) -> bool:
     """Whether it has more than an end in any run: what is evaluated once makes no line."""
     wanted = CurveQuery((key,), max_points=10)
     there = (run for run in runs if key in run.metrics)
@@ -102,7 +102,7 @@ def is_curve(services: Services, runs: list[JobResource], key: str, now: datetim
     )
 
 
-def drawn(services: Services, runs: list[JobResource], key: str, now: datetime) -> Markup:
+def drawn(services: AppState, runs: list[JobResource], key: str, now: datetime) -> Markup:
     """The curves by step, until the page's script has drawn them."""
     wanted = CurveQuery((key,), max_points=_SKETCHED_POINTS)
     found = [read_curves(services.database, run.id, wanted, now).series for run in runs if key]

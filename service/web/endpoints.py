@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.concurrency import run_in_threadpool
 
-from service.api.dependencies import JobWindowDep, NowDep, ServicesDep, sign
+from service.api.dependencies import AppStateDep, JobWindowDep, NowDep, set_audit_caller
 from service.api.query_params import metadata_filter
 from service.auth.sessions import authenticate_session, require_csrf, sign_in, sign_out
 from service.core.errors import AuthenticationError
@@ -35,7 +35,7 @@ async def get_pages(request: Request) -> Pages:
 PagesDep = Annotated[Pages, Depends(get_pages)]
 
 
-def get_visitor(request: Request, services: ServicesDep, now: NowDep) -> Visitor:
+def get_visitor(request: Request, services: AppStateDep, now: NowDep) -> Visitor:
     """Somebody who is signed in.
 
     Raises:
@@ -67,7 +67,7 @@ def show_sign_in(request: Request, pages: PagesDep, now: NowDep, next: str = "/j
 
 
 @router.post("/sign-in", operation_id="sign_in")
-async def do_sign_in(request: Request, services: ServicesDep, pages: PagesDep, now: NowDep) -> Response:
+async def do_sign_in(request: Request, services: AppStateDep, pages: PagesDep, now: NowDep) -> Response:
     """Make a session of a token. A wrong one is counted in the audit, and limited as elsewhere, by address."""
     form = parse_qs((await request.body()).decode("utf-8", "replace"))
     token, wanted = form.get("token", [""])[0].strip(), way_back(form.get("next", [""])[0])
@@ -77,15 +77,15 @@ async def do_sign_in(request: Request, services: ServicesDep, pages: PagesDep, n
     except AuthenticationError:
         problem = "Invalid or expired token."
         return pages.show("sign_in.html", None, now, status=401, next=wanted, problem=problem)
-    sign(request, principal)
+    set_audit_caller(request, principal)
     headers = {"Set-Cookie": services.cookie.header(secret, int(lifetime.total_seconds()))}
     return RedirectResponse(wanted, status_code=303, headers={**PAGE_HEADERS, **headers})
 
 
 @router.post("/sign-out", operation_id="sign_out")
-async def do_sign_out(request: Request, services: ServicesDep, visitor: VisitorDep) -> Response:
+async def do_sign_out(request: Request, services: AppStateDep, visitor: VisitorDep) -> Response:
     """End the session, for whoever holds its cookie."""
-    sign(request, visitor.user)
+    set_audit_caller(request, visitor.user)
     form = parse_qs((await request.body()).decode("utf-8", "replace"))
     require_csrf(visitor.secret, form.get("csrf", [""])[0])
     await run_in_threadpool(sign_out, services.database, visitor.secret)
@@ -101,7 +101,7 @@ def first_rows(window: JobWindowDep) -> PageRequest:
 @router.get("/jobs")
 def show_jobs(
     request: Request,
-    services: ServicesDep,
+    services: AppStateDep,
     pages: PagesDep,
     visitor: VisitorDep,
     now: NowDep,
@@ -139,7 +139,7 @@ def show_jobs(
 
 
 @router.get("/jobs/{job_id}")
-def show_job(services: ServicesDep, pages: PagesDep, visitor: VisitorDep, now: NowDep, job_id: str) -> HTMLResponse:
+def show_job(services: AppStateDep, pages: PagesDep, visitor: VisitorDep, now: NowDep, job_id: str) -> HTMLResponse:
     """One job: what it does, and its loss so far; scripts bring the rest."""
     job = read_job(services.database, job_id, services.settings.runs, now)
     curve = read_curves(services.database, job_id, CurveQuery((views.LOSS,), max_points=SKETCHED_POINTS), now)

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
-from service.api.dependencies import NowDep, Services, ServicesDep
-from service.api.routes.templates import presets
+from service.api.dependencies import AppState, AppStateDep, NowDep
+from service.api.routes.templates import templates_by_name
 from service.jobs.listing import read_job
 from service.web.endpoints import PagesDep, VisitorDep
 from service.web.pages import Visitor
@@ -25,7 +25,7 @@ JobId = Annotated[str | None, Query(max_length=40)]
 
 @router.get("/submit")
 def show_submit(
-    services: ServicesDep,
+    services: AppStateDep,
     pages: PagesDep,
     visitor: VisitorDep,
     now: NowDep,
@@ -34,7 +34,7 @@ def show_submit(
     preset: Annotated[str | None, Query(max_length=64)] = None,
 ) -> HTMLResponse:
     """`fork` begins with a job's spec, to go on from its newest checkpoint, if any; `from` with a copy of a spec."""
-    ready = presets().values()
+    ready = templates_by_name().values()
     texts = {template.name: preset_text(template) for template in ready}
     origin, text = begin_with(services, visitor, now, fork=fork, copy=source)
     chosen = preset if preset in texts else FIRST
@@ -66,7 +66,7 @@ def preset_code() -> dict[str, str]:
 
 
 def begin_with(
-    services: Services, visitor: Visitor, now: Any, *, fork: str | None, copy: str | None
+    services: AppState, visitor: Visitor, now: Any, *, fork: str | None, copy: str | None
 ) -> tuple[dict[str, Any] | None, str]:
     """The job that the spec is from, and the spec; nothing of both where it begins with a preset.
 

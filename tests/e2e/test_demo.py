@@ -21,7 +21,7 @@ def test_the_demo_trains_shows_the_curve_and_leaves_nothing_running(tmp_path: Pa
         "eval/accuracy",
         "checkpoint of step 276",
         "What to type next",
-        "The page of this job: http",
+        "Web page of this job: http",
     ):
         assert promised in done.stdout
     # The launcher of a job that has just succeeded may still be ending.

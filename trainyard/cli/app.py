@@ -12,27 +12,25 @@ from trainyard.cli import (
     checkpoints,
     cluster,
     compare,
+    control,
     doctor,
     history,
     jobs,
     logs,
     metrics,
     plan,
-    presets,
-    resolve,
     serve,
-    steering,
     submit,
     sweep,
     tensorboard,
     tokens,
     webhooks,
 )
-from trainyard.cli.failures import EXIT_CODES, Commands, help_alone
+from trainyard.cli.errors import EXIT_CODES, CommandGroup, show_help
 
 app = typer.Typer(
     name="trainyard",
-    cls=Commands,
+    cls=CommandGroup,
     invoke_without_command=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -53,10 +51,10 @@ def root(
 ) -> None:
     """Distributed PyTorch training jobs, from a spec to a checkpoint.
 
-    The service is at TRAINYARD_URL (default http://127.0.0.1:8470); TRAINYARD_TOKEN says who you are, and is not
-    needed on the service's own machine.
+    The service is at TRAINYARD_URL (default http://127.0.0.1:8470); TRAINYARD_TOKEN is your API token, which is
+    not needed on the service's own machine.
     """
-    help_alone(ctx)
+    show_help(ctx)
 
 
 _COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
@@ -65,9 +63,9 @@ _COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         "plan": plan.plan,
         "sweep": sweep.sweep,
         "fork": checkpoints.fork,
-        "templates": presets.templates,
+        "templates": submit.templates,
     },
-    "Look": {
+    "Inspect": {
         "list": jobs.list_jobs,
         "show": jobs.show,
         "watch": submit.watch_command,
@@ -81,15 +79,15 @@ _COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         "tensorboard": tensorboard.tensorboard,
         "profile": jobs.profile,
     },
-    "Steer": {
-        "cancel": steering.cancel,
-        "pause": steering.pause,
-        "resume": steering.resume,
-        "retry": steering.retry,
+    "Control": {
+        "cancel": control.cancel,
+        "pause": control.pause,
+        "resume": control.resume,
+        "retry": control.retry,
         "sweep-cancel": sweep.sweep_cancel,
         "delete": checkpoints.delete,
     },
-    "Take home": {
+    "Results": {
         "checkpoints": checkpoints.checkpoints,
         "download": checkpoints.download,
         "artifacts": artifacts.artifacts,
@@ -102,7 +100,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         "tokens": tokens.app,
         "webhooks": webhooks.app,
         "audit": audit.audit,
-        "resolve": resolve.resolve,
+        "resolve": control.resolve,
     },
 }
 for panel, commands in _COMMANDS.items():

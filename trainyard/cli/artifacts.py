@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from trainyard.cli.failures import UsageError
-from trainyard.cli.output import age, emit, say, show_all, size
-from trainyard.cli.session import JobArgument, JsonOption, client_of, find_job
+from trainyard.cli.arguments import JobArgument, JsonOption, client_of, find_job
+from trainyard.cli.errors import UsageError
+from trainyard.cli.output import format_age, format_size, print_json, print_line, print_list
 from trainyard.client import Client
 from trainyard.contract.wire.files import ArtifactResource
 
@@ -16,28 +16,28 @@ def artifacts(
     ctx: typer.Context,
     job_id: JobArgument,
     download: Annotated[
-        list[str] | None, typer.Option("--download", metavar="PATH", help="Fetch this file; can be repeated.")
+        list[str] | None, typer.Option("--download", metavar="PATH", help="Download this artifact; can be repeated.")
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Fetch every file.")] = False,
-    to: Annotated[Path, typer.Option(metavar="FOLDER", help="Where fetched files go.")] = Path(),
+    everything: Annotated[bool, typer.Option("--all", help="Download all artifacts.")] = False,
+    to: Annotated[Path, typer.Option(metavar="FOLDER", help="Target folder.")] = Path(),
     as_json: JsonOption = False,
 ) -> None:
-    """List what a job left beside its weights (tables, traces), or fetch it.
+    """List or download a job's artifacts (tables, traces).
 
     Example: trainyard artifacts last
     """
     with client_of(ctx) as client:
         job = find_job(client, job_id)
         if download or everything:
-            paths = [found.path for found in client.artifacts(job.id)] if everything else download or []
+            paths = [listed.path for listed in client.artifacts(job.id)] if everything else download or []
             _fetch(client, job.id, paths, to, as_json=as_json)
             return
-        found = client.artifacts(job.id)
-    show_all(found, ("PATH", "SIZE", "WRITTEN"), _row, as_json=as_json, none="no artifacts")
+        listed = client.artifacts(job.id)
+    print_list(listed, ("PATH", "SIZE", "WRITTEN"), _row, as_json=as_json, none="no artifacts")
 
 
 def _row(artifact: ArtifactResource) -> tuple[str, ...]:
-    return artifact.path, size(artifact.size_bytes), age(artifact.modified_at)
+    return artifact.path, format_size(artifact.size_bytes), format_age(artifact.modified_at)
 
 
 def _fetch(client: Client, job_id: str, paths: list[str], to: Path, *, as_json: bool) -> None:
@@ -45,8 +45,8 @@ def _fetch(client: Client, job_id: str, paths: list[str], to: Path, *, as_json: 
         parts = PurePosixPath(path).parts
         if not parts or path.startswith("/") or ".." in parts:
             raise UsageError(f"{path!r} is not the path of an artifact")
-        place = client.download_artifact(job_id, path, to.joinpath(*parts))
+        target = client.download_artifact(job_id, path, to.joinpath(*parts))
         if as_json:
-            emit({"object": "download", "path": path, "file": str(place)})
+            print_json({"object": "download", "path": path, "file": str(target)})
         else:
-            say(f"{place}")
+            print_line(f"{target}")

@@ -4,29 +4,28 @@ from typing import Annotated
 
 import typer
 
-from trainyard.cli.moments import SinceOption, UntilOption
-from trainyard.cli.output import show_all
-from trainyard.cli.session import JsonOption, client_of
+from trainyard.cli.arguments import JsonOption, SinceOption, UntilOption, client_of
+from trainyard.cli.output import print_list
 from trainyard.contract.wire.access import AuditResource
 
 
 def audit(
     ctx: typer.Context,
-    actor: Annotated[str | None, typer.Option("--by", help="Only this person's.")] = None,
-    action: Annotated[str | None, typer.Option("--action", help="Such as `cancel_job`.")] = None,
-    target: Annotated[str | None, typer.Option("--target", help="Such as a job's id.")] = None,
+    actor: Annotated[str | None, typer.Option("--by", help="Only changes by this user.")] = None,
+    action: Annotated[str | None, typer.Option("--action", help="Only this action, such as `cancel_job`.")] = None,
+    target: Annotated[str | None, typer.Option("--target", help="Only this target, such as a job's id.")] = None,
     outcome: Annotated[str | None, typer.Option("--outcome", help="`done`, `refused` or `failed`.")] = None,
     since: SinceOption = None,
     until: UntilOption = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of entries.")] = 50,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what people have changed, newest first; for administrators.
+    """Show the audit log, newest first. Requires an administrator's token.
 
     Example: trainyard audit --since 2h --by ada
     """
     with client_of(ctx) as client:
-        found = list(
+        entries = list(
             client.audit(
                 limit=limit,
                 actor=actor,
@@ -37,8 +36,8 @@ def audit(
                 created_before=until,
             )
         )
-    headings = ("TIME", "WHO", "DID", "TO", "OUTCOME", "FROM", "REQUEST")
-    show_all(found, headings, _row, as_json=as_json, none="no such change was asked for", spare=("REQUEST", "FROM"))
+    headings = ("TIME", "ACTOR", "ACTION", "TARGET", "OUTCOME", "ADDRESS", "REQUEST")
+    print_list(entries, headings, _row, as_json=as_json, none="no matching audit entries", spare=("REQUEST", "ADDRESS"))
 
 
 def _row(entry: AuditResource) -> tuple[str, ...]:
@@ -52,5 +51,5 @@ def _addresses(entry: AuditResource) -> str:
 
 
 def _outcome(entry: AuditResource) -> str:
-    times = f", {entry.detail['count']} of them" if "count" in entry.detail else ""
+    times = f", {entry.detail['count']} requests" if "count" in entry.detail else ""
     return entry.outcome + (f" ({entry.status})" if entry.status else "") + times

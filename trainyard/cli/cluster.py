@@ -4,43 +4,43 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import typer
 
-from trainyard.cli.output import complain, duration, emit, say, table
-from trainyard.cli.session import JsonOption, client_of
+from trainyard.cli.arguments import JsonOption, client_of
+from trainyard.cli.output import format_duration, print_error, print_json, print_line, print_table
 from trainyard.contract.wire.cluster import AccountResource, ClusterResource, GpuCount, PartitionResource
 
 
 def cluster(ctx: typer.Context, as_json: JsonOption = False) -> None:
-    """Show partitions, their limits, and which nodes and GPUs are free.
+    """Show partitions, their limits, and free nodes and GPUs.
 
     Example: trainyard cluster
     """
     with client_of(ctx) as client:
-        found = client.cluster()
+        snapshot = client.cluster()
     if as_json:
-        emit(found)
+        print_json(snapshot)
         return
-    for line in _summary(found):
-        say(line)
-    if found.partitions:
-        headings = ("PARTITION", "STATE", "TIME LIMIT", "NODES A JOB", "NODES", "GPUS FREE", "GROUPS")
-        table(headings, [_row(partition) for partition in found.partitions])
-    if found.error is not None:
-        complain(f"the last attempt to ask again failed: {found.error}")
+    for line in _summary(snapshot):
+        print_line(line)
+    if snapshot.partitions:
+        headings = ("PARTITION", "STATE", "TIME LIMIT", "NODES PER JOB", "NODES", "GPUS FREE", "GROUPS")
+        print_table(headings, [_row(partition) for partition in snapshot.partitions])
+    if snapshot.error is not None:
+        print_error(f"the last refresh failed: {snapshot.error}")
 
 
-def _summary(found: ClusterResource) -> Iterator[str]:
-    if found.age_seconds is None:
-        yield f"the service has not heard from its scheduler ({found.backend}) yet; ask again in a minute"
+def _summary(snapshot: ClusterResource) -> Iterator[str]:
+    if snapshot.age_seconds is None:
+        yield f"the scheduler ({snapshot.backend}) has not responded yet; try again in a minute"
         return
-    yield f"backend {found.backend}, as of {duration(found.age_seconds)} ago"
-    if found.slots is not None:
-        yield f"{found.slots.free} of {found.slots.total} worker processes are free"
-    if found.nodes:
-        yield f"nodes: {_nodes(found.nodes)}"
-    if found.gpus:
-        yield f"GPUs free: {_gpus(found.gpus)}"
-    if found.accounts:
-        yield f"accounts: {', '.join(_account(account) for account in found.accounts)}"
+    yield f"backend {snapshot.backend}, as of {format_duration(snapshot.age_seconds)} ago"
+    if snapshot.slots is not None:
+        yield f"{snapshot.slots.free} of {snapshot.slots.total} worker processes are free"
+    if snapshot.nodes:
+        yield f"nodes: {_nodes(snapshot.nodes)}"
+    if snapshot.gpus:
+        yield f"GPUs free: {_gpus(snapshot.gpus)}"
+    if snapshot.accounts:
+        yield f"accounts: {', '.join(_account(account) for account in snapshot.accounts)}"
 
 
 def _row(partition: PartitionResource) -> tuple[str, ...]:
@@ -48,7 +48,7 @@ def _row(partition: PartitionResource) -> tuple[str, ...]:
     return (
         partition.name + ("*" if partition.default else ""),
         partition.state,
-        "none" if limit is None else duration(limit * 60),
+        "none" if limit is None else format_duration(limit * 60),
         "any" if partition.max_nodes is None else f"up to {partition.max_nodes}",
         _nodes(partition.nodes),
         _gpus(partition.gpus) or "-",

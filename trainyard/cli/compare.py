@@ -7,12 +7,20 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from trainyard.cli.completing import complete_job
-from trainyard.cli.curves import bounds, sparkline
-from trainyard.cli.failures import UsageError
-from trainyard.cli.metrics import AxisOption, drawing, far, place
-from trainyard.cli.output import complain, emit, fits, number, say, status_text, table
-from trainyard.cli.session import JsonOption, SweepOption, client_of, find_jobs
+from trainyard.cli.arguments import JsonOption, SweepOption, client_of, find_jobs
+from trainyard.cli.completion import complete_job
+from trainyard.cli.errors import UsageError
+from trainyard.cli.metrics import AxisOption, format_position, format_x, plot_series
+from trainyard.cli.output import (
+    fits_terminal,
+    format_number,
+    print_error,
+    print_json,
+    print_line,
+    print_table,
+    status_text,
+)
+from trainyard.cli.plots import finite_range, sparkline
 from trainyard.cli.sweep import find_sweep
 from trainyard.client import Client, NotFoundError
 from trainyard.contract.spec.spec_diff import differing_paths, flatten
@@ -37,56 +45,54 @@ def compare(
         ),
     ] = None,
     sweep: SweepOption = None,
-    keys: Annotated[
-        list[str] | None, typer.Option("--key", "-k", help="This metric, drawn too. Can be repeated.")
-    ] = None,
+    keys: Annotated[list[str] | None, typer.Option("--key", "-k", help="Plot this metric; can be repeated.")] = None,
     x: AxisOption = "step",
     as_json: JsonOption = False,
 ) -> None:
-    """Compare jobs: the fields in which their specs differ, and how their metrics went.
+    """Compare jobs: the fields in which their specs differ, and their metrics.
 
     Example: trainyard compare --sweep last --key eval/loss
     """
     with client_of(ctx) as client:
         jobs = _jobs(client, job_ids or [], sweep)
-        found = _metrics(client, jobs, keys or (), x)
+        results = _metrics(client, jobs, keys or (), x)
     if keys and all(job.status in TERMINAL for job in jobs):
-        _require_some(jobs, found, keys)
+        _require_some(jobs, results, keys)
     differing = differing_paths([flatten(job.spec) for job in jobs])
     if as_json:
-        for job, metrics in zip(jobs, found, strict=True):
-            emit(_plain(job, differing, metrics))
+        for job, metrics in zip(jobs, results, strict=True):
+            print_json(_plain(job, differing, metrics))
         return
-    chosen = keys or choose(found)
+    chosen = keys or choose(results)
     fields = _fields(jobs, differing)
     result: list[Field] = [
         ("JOB", [job.id for job in jobs]),
         ("STATUS", [str(job.status) for job in jobs]),
         ("LAST", ["1.234e-05"]),
     ]
-    if not fits([*result, *fields]):
+    if not fits_terminal([*result, *fields]):
         _tell_fields(jobs, fields)
         fields = []
     for key in chosen or [""]:
-        _tabulate(jobs, fields, found, key)
+        _tabulate(jobs, fields, results, key)
     if keys:
-        _draw(jobs, found, keys)
+        _draw(jobs, results, keys)
     elif not chosen:
-        complain("no metrics yet")
+        print_error("no metrics yet")
 
 
-def choose(found: Sequence[MetricsResource]) -> list[str]:
+def choose(results: Sequence[MetricsResource]) -> list[str]:
     """The metric to compare where nobody named one: the loss of evaluation, or of training where more jobs have it."""
-    have = Counter(series.key for metrics in found for series in metrics.series if series.steps)
+    have = Counter(series.key for metrics in results for series in metrics.series if series.steps)
     best = max(_PREFERRED, key=have.__getitem__)
     return [best] if have[best] else []
 
 
-def _require_some(jobs: Sequence[JobResource], found: Sequence[MetricsResource], keys: Sequence[str]) -> None:
+def _require_some(jobs: Sequence[JobResource], results: Sequence[MetricsResource], keys: Sequence[str]) -> None:
     """Of jobs that are over, what is not there will not come. Raises NotFoundError."""
-    if not any(series.steps for metrics in found for series in metrics.series):
-        there = ", ".join(sorted({key for job in jobs for key in job.metrics}))
-        raise NotFoundError(f"no metrics named {', '.join(keys)}; there are: {there or 'none'}")
+    if not any(series.steps for metrics in results for series in metrics.series):
+        at_x = ", ".join(sorted({key for job in jobs for key in job.metrics}))
+        raise NotFoundError(f"no metrics named {', '.join(keys)}; there are: {at_x or 'none'}")
 
 
 def _jobs(client: Client, references: list[str], sweep: str | None) -> list[JobResource]:
@@ -94,20 +100,20 @@ def _jobs(client: Client, references: list[str], sweep: str | None) -> list[JobR
         raise UsageError("name the jobs to compare, or one sweep with --sweep")
     if sweep is None:
         return find_jobs(client, references)
-    found = find_sweep(client, sweep)
-    by_id = {job.id: job.resource for job in client.jobs(sweep=found.id)}
-    jobs = [by_id[member.job_id] for member in found.members if member.job_id in by_id]
+    results = find_sweep(client, sweep)
+    by_id = {job.id: job.resource for job in client.jobs(sweep=results.id)}
+    jobs = [by_id[member.job_id] for member in results.members if member.job_id in by_id]
     if not jobs:
-        raise UsageError(f"all jobs of sweep {found.id} were deleted")
+        raise UsageError(f"all jobs of sweep {results.id} were deleted")
     return jobs
 
 
 def _metrics(client: Client, jobs: Sequence[JobResource], keys: Sequence[str], x: CurveAxis) -> list[MetricsResource]:
-    found: list[MetricsResource] = []
+    results: list[MetricsResource] = []
     for start in range(0, len(jobs), _AT_ONCE):
         ids = [job.id for job in jobs[start : start + _AT_ONCE]]
-        found += client.metrics_of(ids, keys, max_points=400, x=x)
-    return found
+        results += client.metrics_of(ids, keys, max_points=400, x=x)
+    return results
 
 
 def _fields(jobs: Sequence[JobResource], differing: Sequence[str]) -> list[Field]:
@@ -118,33 +124,37 @@ def _fields(jobs: Sequence[JobResource], differing: Sequence[str]) -> list[Field
 def _tell_fields(jobs: Sequence[JobResource], fields: Sequence[Field]) -> None:
     """A line for each field and job: more fields differ than the terminal holds beside the results."""
     rows = [(path if at == 0 else "", job.id, values[at]) for path, values in fields for at, job in enumerate(jobs)]
-    table(("FIELD", "JOB", "VALUE"), rows)
+    print_table(("FIELD", "JOB", "VALUE"), rows)
     print()
 
 
-def _tabulate(jobs: Sequence[JobResource], fields: Sequence[Field], found: Sequence[MetricsResource], key: str) -> None:
+def _tabulate(
+    jobs: Sequence[JobResource], fields: Sequence[Field], results: Sequence[MetricsResource], key: str
+) -> None:
     rows: list[tuple[str | Text, ...]] = []
-    axis = AXIS_COLUMNS.get(found[0].axis, "").upper()
-    for at, (job, metrics) in enumerate(zip(jobs, found, strict=True)):
+    axis = AXIS_COLUMNS.get(results[0].axis, "").upper()
+    for at, (job, metrics) in enumerate(zip(jobs, results, strict=True)):
         cells = [values[at] for _, values in fields]
         series = _series(metrics, key)
-        last = number(series.values[-1]) if series else "-"
-        low, high = map(number, bounds(series.values)) if series else ("-", "-")
+        last = format_number(series.values[-1]) if series else "-"
+        low, high = map(format_number, finite_range(series.values)) if series else ("-", "-")
         curve = sparkline(series.values, 16) if series else ""
-        there = (far(series.x[-1], metrics.axis) if series and series.x else "-",) if axis else ()
-        rows.append((job.id, *cells, status_text(job.status), last, low, high, *there, curve))
+        at_x = (format_x(series.x[-1], metrics.axis) if series and series.x else "-",) if axis else ()
+        rows.append((job.id, *cells, status_text(job.status), last, low, high, *at_x, curve))
     if key:
-        say(key)
-    headings = ("JOB", *(path for path, _ in fields), "STATUS", "LAST", "SMALLEST", "LARGEST")
-    table((*headings, *((axis,) if axis else ()), "CURVE"), rows, spare=("LARGEST", "SMALLEST", "CURVE"))
+        print_line(key)
+    headings = ("JOB", *(path for path, _ in fields), "STATUS", "LAST", "MIN", "MAX")
+    print_table((*headings, *((axis,) if axis else ()), "CURVE"), rows, spare=("MAX", "MIN", "CURVE"))
 
 
-def _draw(jobs: Sequence[JobResource], found: Sequence[MetricsResource], keys: Sequence[str]) -> None:
+def _draw(jobs: Sequence[JobResource], results: Sequence[MetricsResource], keys: Sequence[str]) -> None:
     for key in keys:
-        for job, metrics in zip(jobs, found, strict=True):
+        for job, metrics in zip(jobs, results, strict=True):
             if series := _series(metrics, key):
-                say(f"{key} of {job.id}: {number(series.values[-1])} at {place(series, metrics.axis)}")
-                print("\n".join(drawing(series)))
+                print_line(
+                    f"{key} of {job.id}: {format_number(series.values[-1])} at {format_position(series, metrics.axis)}"
+                )
+                print("\n".join(plot_series(series)))
 
 
 def _series(metrics: MetricsResource, key: str) -> Series | None:

@@ -4,23 +4,31 @@ from typing import Annotated
 
 import typer
 
-from trainyard.cli.output import age, duration, emit, emit_all, say, show_all, write
-from trainyard.cli.session import JobArgument, JsonOption, client_of, find_job
+from trainyard.cli.arguments import JobArgument, JsonOption, client_of, find_job
+from trainyard.cli.output import (
+    format_age,
+    format_duration,
+    print_json,
+    print_json_lines,
+    print_line,
+    print_list,
+    print_text,
+)
 from trainyard.contract.wire.jobs import AttemptResource, EventResource
 
 
 def events(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:
-    """Show what happened to a job, oldest first.
+    """List a job's events, oldest first.
 
     Example: trainyard events last
     """
     with client_of(ctx) as client:
-        found = client.events(find_job(client, job_id).id)
+        result = client.events(find_job(client, job_id).id)
         if as_json:
-            emit_all(found)
+            print_json_lines(result)
             return
-        for event in found:
-            say(f"{event.created_at:%Y-%m-%d %H:%M:%S}Z  {event.type:<20}  {_text(event)}")
+        for event in result:
+            print_line(f"{event.created_at:%Y-%m-%d %H:%M:%S}Z  {event.type:<20}  {_text(event)}")
 
 
 def _text(event: EventResource) -> str:
@@ -30,30 +38,28 @@ def _text(event: EventResource) -> str:
 
 
 def attempts(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:
-    """List each time that a job was handed to the scheduler: where it ran, and how it ended.
+    """List a job's attempts: where each ran, and how it ended.
 
     Example: trainyard attempts last
     """
     with client_of(ctx) as client:
-        found = client.attempts(find_job(client, job_id).id)
-    headings = ("ATTEMPT", "SCHEDULER'S", "NODES", "FROM STEP", "STARTED", "TOOK", "ENDED")
-    show_all(found, headings, _tried, as_json=as_json, none="no attempt yet", spare=("FROM STEP", "STARTED"))
+        result = client.attempts(find_job(client, job_id).id)
+    headings = ("ATTEMPT", "SCHEDULER ID", "NODES", "FROM STEP", "STARTED", "RUNTIME", "EXIT REASON")
+    print_list(result, headings, _attempt_row, as_json=as_json, none="no attempt yet", spare=("FROM STEP", "STARTED"))
 
 
-def _tried(attempt: AttemptResource) -> tuple[str, ...]:
+def _attempt_row(attempt: AttemptResource) -> tuple[str, ...]:
     began, ended = attempt.started_at, attempt.ended_at
-    took = duration((ended - began).total_seconds()) if began and ended else "-"
+    took = format_duration((ended - began).total_seconds()) if began and ended else "-"
     step = "-" if attempt.resumed_from_step is None else str(attempt.resumed_from_step)
-    started, how = age(began) if began else "-", attempt.exit_reason or "-"
+    started, how = format_age(began) if began else "-", attempt.exit_reason or "-"
     return str(attempt.number), attempt.scheduler_id or "-", ", ".join(attempt.nodes) or "-", step, started, took, how
 
 
 def script(
     ctx: typer.Context,
     job_id: JobArgument,
-    attempt: Annotated[
-        int | None, typer.Option(min=1, help="Its number, as `trainyard attempts` has it; default: the newest.")
-    ] = None,
+    attempt: Annotated[int | None, typer.Option(min=1, help="Number of the attempt; default: the newest.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show the batch script as it was submitted.
@@ -61,8 +67,8 @@ def script(
     Example: trainyard script last
     """
     with client_of(ctx) as client:
-        found = client.script(find_job(client, job_id).id, attempt=attempt)
+        result = client.script(find_job(client, job_id).id, attempt=attempt)
     if as_json:
-        emit(found)
+        print_json(result)
     else:
-        write(found.script if found.script.endswith("\n") else f"{found.script}\n")
+        print_text(result.script if result.script.endswith("\n") else f"{result.script}\n")

@@ -1,32 +1,31 @@
 """`list`, `show` and `profile`."""
 
-from collections.abc import Iterator
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
-from trainyard.cli.comm_check import comm_check_of, show_comm_check
-from trainyard.cli.completing import complete_status
-from trainyard.cli.failures import UsageError
-from trainyard.cli.moments import SinceOption, UntilOption
+from trainyard.cli.arguments import JobArgument, JsonOption, SinceOption, SweepOption, UntilOption, client_of, find_job
+from trainyard.cli.completion import complete_status
+from trainyard.cli.errors import UsageError
 from trainyard.cli.output import (
-    age,
-    clean,
-    complain,
-    duration,
-    emit,
-    emit_all,
-    measured,
-    number,
-    say,
-    size,
+    format_age,
+    format_duration,
+    format_metric,
+    format_number,
+    format_size,
+    print_error,
+    print_json,
+    print_json_lines,
+    print_line,
+    print_table,
+    sanitize,
     status_text,
-    table,
 )
-from trainyard.cli.session import JobArgument, JsonOption, SweepOption, client_of, find_job
 from trainyard.cli.sweep import find_sweep
-from trainyard.cli.watching import error_lines
+from trainyard.cli.watch import error_lines
+from trainyard.client import Client
 from trainyard.contract.wire.jobs import JobResource
 
 
@@ -36,19 +35,20 @@ def list_jobs(
         list[str] | None,
         typer.Option(autocompletion=complete_status, help="Only jobs with this status; can be repeated."),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Only jobs of this name.")] = None,
-    by: Annotated[str | None, typer.Option(metavar="USER", help="Only jobs that this person submitted.")] = None,
+    name: Annotated[str | None, typer.Option(help="Only jobs with this name.")] = None,
+    by: Annotated[str | None, typer.Option(metavar="USER", help="Only jobs of this user.")] = None,
     search: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Only jobs with this in their name, or of this id.")
+        str | None, typer.Option(metavar="TEXT", help="Only jobs whose name contains this, or with this id.")
     ] = None,
     sweep: SweepOption = None,
     since: SinceOption = None,
     until: UntilOption = None,
     labels: Annotated[
-        list[str] | None, typer.Option("--metadata", metavar="KEY=VALUE", help="Only jobs with it; can be repeated.")
+        list[str] | None,
+        typer.Option("--metadata", metavar="KEY=VALUE", help="Only jobs with this label; can be repeated."),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many, newest first.")] = 20,
-    everything: Annotated[bool, typer.Option("--all", help="However many there are.")] = False,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number, newest first.")] = 20,
+    everything: Annotated[bool, typer.Option("--all", help="List all.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """List jobs, newest first.
@@ -69,16 +69,22 @@ def list_jobs(
         )
         jobs = (handle.resource for handle in handles)
         if as_json:
-            emit_all(jobs)
+            print_json_lines(jobs)
             return
         rows = [_row(job) for job in jobs]
+    filtered = any((name, by, since, until, labels, search, sweep))
+    _print_jobs(rows, status, filtered=filtered)
+
+
+def _print_jobs(rows: list[tuple[str | Text, ...]], status: list[str] | None, *, filtered: bool) -> None:
     if rows:
-        table(("JOB", "NAME", "STATUS", "STEP", "LOSS", "CREATED", "BY"), rows, spare=("BY", "CREATED", "LOSS", "STEP"))
-    elif any((name, by, since, until, labels, search, sweep)):
-        complain("no such jobs")
+        headings = ("JOB", "NAME", "STATUS", "STEP", "LOSS", "CREATED", "BY")
+        print_table(headings, rows, spare=("BY", "CREATED", "LOSS", "STEP"))
+    elif filtered:
+        print_error("no matching jobs")
     else:
-        told = f" with status {' or '.join(status)}" if status else " yet; try: trainyard submit digits_ddp --watch"
-        complain(f"no jobs{told}")
+        suffix = f" with status {' or '.join(status)}" if status else " yet; try: trainyard submit digits_ddp --watch"
+        print_error(f"no jobs{suffix}")
 
 
 def _metadata(labels: list[str]) -> dict[str, str]:
@@ -90,27 +96,27 @@ def _metadata(labels: list[str]) -> dict[str, str]:
 
 def _row(job: JobResource) -> tuple[str | Text, ...]:
     step = f"{job.progress.step}/{job.progress.total_steps}" if job.progress else "-"
-    loss = number(job.metrics.get("train/loss"))
-    return job.id, job.name, status_text(job.status), step, loss, age(job.created_at), job.created_by
+    loss = format_number(job.metrics.get("train/loss"))
+    return job.id, job.name, status_text(job.status), step, loss, format_age(job.created_at), job.created_by
 
 
 def show(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:
-    """Show one job: what it does or waits for, how far it is, and what went wrong.
+    """Show one job: status, progress, metrics and errors.
 
     Example: trainyard show last
     """
     with client_of(ctx) as client:
         job = find_job(client, job_id)
         if as_json:
-            emit(job)
+            print_json(job)
             return
-        found = comm_check_of(client, job)
+        result = comm_check_result(client, job)
     for label, value in _facts(job):
-        say(f"{label:<12}{value}" if label else value)
+        print_line(f"{label:<12}{value}" if label else value)
     if job.error is not None and job.error.traceback:
-        print(clean(job.error.traceback).rstrip())
-    if found is not None:
-        show_comm_check(found)
+        print(sanitize(job.error.traceback).rstrip())
+    if result is not None:
+        print_comm_check(result)
 
 
 def _facts(job: JobResource) -> Iterator[tuple[str, str]]:
@@ -118,23 +124,23 @@ def _facts(job: JobResource) -> Iterator[tuple[str, str]]:
     yield "job", job.id
     yield "name", job.name
     yield "status", f"{job.status}{reason}: {job.status_message}"
-    yield "created", f"{age(job.created_at)} by {job.created_by}"
+    yield "created", f"{format_age(job.created_at)} by {job.created_by}"
     if job.started_at is not None and job.finished_at is not None:
-        yield "took", duration((job.finished_at - job.started_at).total_seconds())
+        yield "runtime", format_duration((job.finished_at - job.started_at).total_seconds())
     if job.progress is not None:
         yield "step", f"{job.progress.step} of {job.progress.total_steps}"
         if job.progress.eta_seconds is not None:
-            yield "left", duration(job.progress.eta_seconds)
+            yield "ETA", format_duration(job.progress.eta_seconds)
     if job.attempt is not None:
         yield "attempt", _attempt(job)
     for key, value in sorted(job.metrics.items()):
-        yield "", f"  {key:<32}{measured(key, value)}"
+        yield "", f"  {key:<32}{format_metric(key, value)}"
     if job.last_checkpoint_step is not None:
         yield "checkpoint", f"step {job.last_checkpoint_step}"
     if job.origin is not None:
         yield "origin", f"step {job.origin.step} of {job.origin.job_id}"
-    held = f" ({size(job.disk_bytes)})" if job.disk_bytes is not None else ""
-    yield "folder", job.run_directory + held
+    disk = f" ({format_size(job.disk_bytes)})" if job.disk_bytes is not None else ""
+    yield "folder", job.run_directory + disk
     for line in error_lines(job):
         yield "", line
 
@@ -144,24 +150,56 @@ def _attempt(job: JobResource) -> str:
     assert attempt is not None
     where = f" on {', '.join(attempt.nodes)}" if attempt.nodes else ""
     if attempt.scheduler_id is None and attempt.ended_at is not None:
-        return f"{attempt.number}, not taken by {attempt.scheduler}"
-    return f"{attempt.number}, {attempt.scheduler} job {attempt.scheduler_id or 'not known yet'}{where}"
+        return f"{attempt.number}, not accepted by {attempt.scheduler}"
+    return f"{attempt.number}, {attempt.scheduler} job {attempt.scheduler_id or 'unknown'}{where}"
 
 
 def profile(
     ctx: typer.Context,
     job_id: JobArgument,
-    steps: Annotated[int, typer.Option(min=1, max=1000, help="How many of the next steps.")] = 3,
-    rank: Annotated[list[int] | None, typer.Option(min=0, help="A rank; may be repeated. Else rank 0.")] = None,
+    steps: Annotated[int, typer.Option(min=1, max=1000, help="Number of steps to trace.")] = 3,
+    rank: Annotated[list[int] | None, typer.Option(min=0, help="Rank to trace; can be repeated. Default: 0.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Ask a running job for a trace of its next steps.
+    """Request a profiler trace of a running job's next steps.
 
     Example: trainyard profile last --steps 5
     """
     with client_of(ctx) as client:
         job = client.profile(find_job(client, job_id).id, steps=steps, ranks=rank or [0])
     if as_json:
-        emit(job)
+        print_json(job)
     else:
-        say(f"job {job.id}: a trace of {steps} step(s) is asked for; trainyard events {job.id} tells when it is there")
+        print_line(f"job {job.id}: trace of {steps} step(s) requested; see: trainyard events {job.id}")
+
+
+def comm_check_result(client: Client, job: JobResource) -> Mapping[str, Any] | None:
+    """What the job's newest execution found; None for other jobs, and before there is something."""
+    if job.spec.get("task") != "comm_check":
+        return None
+    result = [event.data for event in client.events(job.id) if event.type == "comm_check"]
+    return result[-1] if result else None
+
+
+def print_comm_check(result: Mapping[str, Any]) -> None:
+    """The world's operations; the artifact has the groups and all pairs."""
+    rows = [row for row in result.get("operations", ()) if isinstance(row, dict)]
+    print_table(("OPERATION", "MESSAGE", "TIME", "BUS BANDWIDTH"), [_operation_row(row) for row in rows])
+    slow = result.get("slowest_pair")
+    if isinstance(slow, dict):
+        print_line(f"slowest pair: {slow.get('group')}, {_rate(slow)} at {format_size(int(slow.get('size_bytes', 0)))}")
+    for group, operations in result.get("not_in_backend", {}).items():
+        print_line(f"not in backend {result.get('backend')} ({group}): {', '.join(operations)}")
+    print_line("groups and pairs: trainyard artifacts JOB --download comm_check.json")
+
+
+def _operation_row(row: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    bytes_ = int(row.get("size_bytes", 0))
+    seconds = float(row.get("seconds", 0))
+    time = f"{seconds * 1e6:.1f} us" if seconds < 1e-3 else f"{seconds * 1e3:.2f} ms"
+    return str(row.get("operation", "")), format_size(bytes_) if bytes_ else "-", time, _rate(row)
+
+
+def _rate(row: Mapping[str, Any]) -> str:
+    rate = row.get("bus_bytes_per_second")
+    return "-" if rate is None else f"{float(rate) / 1e9:.3g} GB/s"

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from trainyard.cli.failures import UsageError, note
-from trainyard.cli.output import complain, emit, write
-from trainyard.cli.session import JobArgument, JsonOption, client_of, find_job
+from trainyard.cli.arguments import JobArgument, JsonOption, client_of, find_job
+from trainyard.cli.errors import UsageError, print_note
+from trainyard.cli.output import print_error, print_json, print_text
 from trainyard.client import Client, LogChunk, NotFoundError, TrainyardError
 from trainyard.client.retry import backoff, is_transient
 from trainyard.contract.wire.jobs import TERMINAL, JobResource
@@ -22,10 +22,12 @@ PATIENCE_SECONDS = 3600.0
 def logs(
     ctx: typer.Context,
     job_id: JobArgument,
-    rank: Annotated[str, typer.Option(help="A rank's number, or `launch` for the launcher.")] = "0",
-    attempt: Annotated[int | None, typer.Option(min=1, help="Default: the current one, and those after it.")] = None,
-    tail: Annotated[int | None, typer.Option(min=0, help="Begin with so many last lines.")] = None,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until the job is over.")] = False,
+    rank: Annotated[str, typer.Option(help="Rank, or `launch` for the launcher.")] = "0",
+    attempt: Annotated[
+        int | None, typer.Option(min=1, help="Number of the attempt; default: the current one and later ones.")
+    ] = None,
+    tail: Annotated[int | None, typer.Option(min=0, help="Start with this many lines from the end.")] = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Follow the log until the job ends.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show a job's log.
@@ -36,21 +38,23 @@ def logs(
         raise UsageError(f"--rank takes a number or `launch`, not {rank!r}")
     with client_of(ctx) as client:
         job = find_job(client, job_id)
-        place = Place(attempt or (job.attempt.number if job.attempt else None), rank, tail=tail)
+        position = LogPosition(attempt or (job.attempt.number if job.attempt else None), rank, tail=tail)
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         source = (
-            Follower(client, job, place, fixed=attempt is not None).chunks() if follow else read(client, job, place)
+            Follower(client, job, position, fixed=attempt is not None).chunks()
+            if follow
+            else read(client, job, position)
         )
-        for at, chunk in source:
+        for start, chunk in source:
             text = decoder.decode(chunk.data)
             if as_json:
-                emit({"attempt": at.attempt, "rank": rank, "offset": chunk.offset, "text": text})
+                print_json({"attempt": start.attempt, "rank": rank, "offset": chunk.offset, "text": text})
             else:
-                write(text)
+                print_text(text)
 
 
 @dataclass(frozen=True)
-class Place:
+class LogPosition:
     """Where in which log to read next: at an offset, or first of all so many lines before its end."""
 
     attempt: int | None
@@ -58,46 +62,46 @@ class Place:
     offset: int = 0
     tail: int | None = None
 
-    def after(self, chunk: LogChunk) -> "Place":
+    def after(self, chunk: LogChunk) -> "LogPosition":
         return replace(self, offset=chunk.next_offset, tail=None)
 
 
-Piece = tuple[Place, LogChunk]
+PositionedChunk = tuple[LogPosition, LogChunk]
 
 
-def fetch(client: Client, job: JobResource, place: Place) -> LogChunk:
-    offset = place.offset if place.tail is None else None
-    return client.logs(job.id, rank=place.rank, attempt=place.attempt, tail=place.tail, offset=offset)
+def fetch(client: Client, job: JobResource, position: LogPosition) -> LogChunk:
+    offset = position.offset if position.tail is None else None
+    return client.logs(job.id, rank=position.rank, attempt=position.attempt, tail=position.tail, offset=offset)
 
 
-def read(client: Client, job: JobResource, place: Place) -> Iterator[Piece]:
+def read(client: Client, job: JobResource, position: LogPosition) -> Iterator[PositionedChunk]:
     """The log as far as it goes now."""
-    while (chunk := fetch(client, job, place)).data:
-        yield place, chunk
-        place = place.after(chunk)
+    while (chunk := fetch(client, job, position)).data:
+        yield position, chunk
+        position = position.after(chunk)
 
 
 class Follower:
     """Reads on until the job is over, through attempts and restarts of the service."""
 
-    def __init__(self, client: Client, job: JobResource, place: Place, *, fixed: bool) -> None:
+    def __init__(self, client: Client, job: JobResource, position: LogPosition, *, fixed: bool) -> None:
         self._client = client
         self._job = job
-        self._place = place
+        self._position = position
         self._fixed = fixed
         self._missing: NotFoundError | None = None
         self._waited = 0.0
         self._failures = 0
-        self._told = False
+        self._noted = False
 
-    def chunks(self) -> Iterator[Piece]:
+    def chunks(self) -> Iterator[PositionedChunk]:
         ended = False
         while True:
             try:
                 chunk = self._fetch()
                 if chunk is not None and chunk.data:
-                    yield self._place, chunk
-                    self._place = self._place.after(chunk)
+                    yield self._position, chunk
+                    self._position = self._position.after(chunk)
                     continue
                 if ended and not self._next_attempt():
                     break
@@ -113,10 +117,10 @@ class Follower:
             raise self._missing
 
     def _fetch(self) -> LogChunk | None:
-        if self._place.attempt is None:
+        if self._position.attempt is None:
             return None
         try:
-            chunk = fetch(self._client, self._job, self._place)
+            chunk = fetch(self._client, self._job, self._position)
         except NotFoundError as error:
             # A log appears with its first line; whether it ever does is known at the end.
             self._missing = error
@@ -128,29 +132,29 @@ class Follower:
         """Whether nothing more is written to this log; it is read once more after that."""
         self._job = self._client.job(self._job.id).resource
         current = self._job.attempt.number if self._job.attempt else None
-        if self._place.attempt is None:
-            self._place = replace(self._place, attempt=current)
+        if self._position.attempt is None:
+            self._position = replace(self._position, attempt=current)
             return current is None and self._job.status in TERMINAL
-        return self._job.status in TERMINAL or (current is not None and current > self._place.attempt)
+        return self._job.status in TERMINAL or (current is not None and current > self._position.attempt)
 
     def _next_attempt(self) -> bool:
         current = self._job.attempt.number if self._job.attempt else None
-        if self._fixed or current is None or self._place.attempt is None or current <= self._place.attempt:
+        if self._fixed or current is None or self._position.attempt is None or current <= self._position.attempt:
             return False
-        self._place = Place(self._place.attempt + 1, self._place.rank)
+        self._position = LogPosition(self._position.attempt + 1, self._position.rank)
         return True
 
     def _say_why_there_is_none(self) -> None:
         """Once, for a job that may wait for hours before its first line."""
-        if not self._told and (self._place.attempt is None or self._missing is not None):
-            note(f"no such log yet; the job is {self._job.status}: {self._job.status_message}")
-            self._told = True
+        if not self._noted and (self._position.attempt is None or self._missing is not None):
+            print_note(f"the log does not exist yet; the job is {self._job.status}: {self._job.status_message}")
+            self._noted = True
 
     def _wait_out(self, error: TrainyardError) -> None:
         if not is_transient(error) or self._waited > PATIENCE_SECONDS:
             raise error
         if not self._failures:
-            complain(f"connection lost, waiting for the service: {error.message}")
+            print_error(f"connection lost, waiting for the service: {error.message}")
         self._failures += 1
         delay = backoff(self._failures)
         self._waited += delay

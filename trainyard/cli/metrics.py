@@ -5,9 +5,18 @@ from typing import Annotated
 
 import typer
 
-from trainyard.cli.curves import bounds, plot, sparkline
-from trainyard.cli.output import complain, duration, emit, measured, number, say, table, write
-from trainyard.cli.session import JobsArgument, JsonOption, client_of, find_jobs
+from trainyard.cli.arguments import JobsArgument, JsonOption, client_of, find_jobs
+from trainyard.cli.output import (
+    format_duration,
+    format_metric,
+    format_number,
+    print_error,
+    print_json,
+    print_line,
+    print_table,
+    print_text,
+)
+from trainyard.cli.plots import finite_range, plot, sparkline
 from trainyard.client import Client, NotFoundError
 from trainyard.contract.wire.curves import AXIS_COLUMNS, CurveAxis, MetricsResource, Series
 from trainyard.contract.wire.jobs import TERMINAL, JobResource
@@ -15,24 +24,24 @@ from trainyard.contract.wire.jobs import TERMINAL, JobResource
 _DRAWN_POINTS = 400
 _FEWEST_POINTS = 10
 
-AxisOption = Annotated[
-    CurveAxis, typer.Option("--x", help="Read over `step`, `time` (seconds of training) or `tokens` seen.")
-]
+AxisOption = Annotated[CurveAxis, typer.Option("--x", help="X axis: `step`, `time` (seconds of training) or `tokens`.")]
 
 
 def metrics(
     ctx: typer.Context,
     job_ids: JobsArgument,
-    keys: Annotated[list[str] | None, typer.Option("--key", "-k", help="Only this metric, drawn larger.")] = None,
-    from_step: Annotated[int | None, typer.Option(min=0, help="Leave out earlier steps.")] = None,
-    max_points: Annotated[int | None, typer.Option(min=10, help="Thin each curve to so many points.")] = None,
+    keys: Annotated[
+        list[str] | None, typer.Option("--key", "-k", help="Plot only this metric; can be repeated.")
+    ] = None,
+    from_step: Annotated[int | None, typer.Option(min=0, help="Only from this step on.")] = None,
+    max_points: Annotated[int | None, typer.Option(min=10, help="Downsample each curve to this many points.")] = None,
     x: AxisOption = "step",
     as_csv: Annotated[
-        bool, typer.Option("--csv", help="Every point: key,step,value,time; of several jobs, job before them.")
+        bool, typer.Option("--csv", help="CSV with every point: key,step,value,time; with several jobs, job first.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the metrics of one job, or of several beside each other.
+    """Show the metrics of one job or several.
 
     Example: trainyard metrics last --key train/loss
     """
@@ -42,23 +51,23 @@ def metrics(
             texts = [
                 client.metrics_csv(j.id, keys or (), from_step=from_step, max_points=max_points, x=x) for j in jobs
             ]
-            _require_some(client, jobs, keys, there=any(text.count("\n") > 1 for text in texts) or bool(from_step))
-            write(texts[0] if len(jobs) == 1 else "".join(_joined(jobs, texts)))
+            _require_some(client, jobs, keys, has_points=any(text.count("\n") > 1 for text in texts) or bool(from_step))
+            print_text(texts[0] if len(jobs) == 1 else "".join(_joined(jobs, texts)))
             return
         drawn = max_points if as_json else max_points or _DRAWN_POINTS
-        found = [client.metrics(j.id, keys or (), from_step=from_step, max_points=drawn, x=x) for j in jobs]
-        empty = not any(series.steps for one in found for series in one.series)
-        _require_some(client, jobs, keys, there=not empty or bool(from_step))
+        curves = [client.metrics(j.id, keys or (), from_step=from_step, max_points=drawn, x=x) for j in jobs]
+        empty = not any(series.steps for one in curves for series in one.series)
+        _require_some(client, jobs, keys, has_points=not empty or bool(from_step))
     if as_json:
-        for one in found:
-            emit(one)
+        for one in curves:
+            print_json(one)
     elif empty:
         named = f" named {', '.join(keys)}" if keys else ""
-        complain(f"no metrics{named} {f'from step {from_step} on' if from_step else 'yet'}")
+        print_error(f"no metrics{named} {f'from step {from_step} on' if from_step else 'yet'}")
     elif keys:
-        draw(found)
+        print_plots(curves)
     else:
-        tabulate(found)
+        print_metrics(curves)
 
 
 def _joined(jobs: Sequence[JobResource], texts: Sequence[str]) -> Iterator[str]:
@@ -69,61 +78,61 @@ def _joined(jobs: Sequence[JobResource], texts: Sequence[str]) -> Iterator[str]:
             yield f"{job.id},{line}\n"
 
 
-def _require_some(client: Client, jobs: Sequence[JobResource], keys: Sequence[str] | None, *, there: bool) -> None:
+def _require_some(client: Client, jobs: Sequence[JobResource], keys: Sequence[str] | None, *, has_points: bool) -> None:
     """Of jobs that are over, what is not there will not come. Raises NotFoundError."""
-    if not keys or there or not all(job.status in TERMINAL for job in jobs):
+    if not keys or has_points or not all(job.status in TERMINAL for job in jobs):
         return
     everything = client.metrics(jobs[0].id, max_points=_FEWEST_POINTS)
     known = ", ".join(series.key for series in everything.series if series.steps)
     raise NotFoundError(f"job {jobs[0].id} has no metrics named {', '.join(keys)}; it has: {known or 'none'}")
 
 
-def tabulate(found: Sequence[MetricsResource]) -> None:
+def print_metrics(curves: Sequence[MetricsResource]) -> None:
     """One line a metric, and of several jobs one each."""
-    several = len(found) > 1
-    axis = AXIS_COLUMNS.get(found[0].axis, "").upper()
+    several = len(curves) > 1
+    axis = AXIS_COLUMNS.get(curves[0].axis, "").upper()
     rows = []
-    for one, series in _by_metric(found):
+    for one, series in _by_metric(curves):
         row = _row(series, one.axis)
         rows.append((row[0], one.job_id, *row[1:]) if several else row)
-    headings = ("METRIC", *(("JOB",) if several else ()), "LAST", "SMALLEST", "LARGEST", "STEP")
-    table((*headings, *((axis,) if axis else ()), "CURVE"), rows, spare=("LARGEST", "SMALLEST", "CURVE"))
+    headings = ("METRIC", *(("JOB",) if several else ()), "LAST", "MIN", "MAX", "STEP")
+    print_table((*headings, *((axis,) if axis else ()), "CURVE"), rows, spare=("MAX", "MIN", "CURVE"))
 
 
-def draw(found: Sequence[MetricsResource]) -> None:
+def print_plots(curves: Sequence[MetricsResource]) -> None:
     """One drawing a metric and job."""
-    for one, series in _by_metric(found):
-        whose = f" of {one.job_id}" if len(found) > 1 else ""
-        say(f"{series.key}{whose}: {number(series.values[-1])} at {place(series, one.axis)}")
-        print("\n".join(drawing(series)))
+    for one, series in _by_metric(curves):
+        whose = f" of {one.job_id}" if len(curves) > 1 else ""
+        print_line(f"{series.key}{whose}: {format_number(series.values[-1])} at {format_position(series, one.axis)}")
+        print("\n".join(plot_series(series)))
 
 
-def _by_metric(found: Sequence[MetricsResource]) -> list[tuple[MetricsResource, Series]]:
+def _by_metric(curves: Sequence[MetricsResource]) -> list[tuple[MetricsResource, Series]]:
     """Every curve that is not empty, those of one metric beside each other."""
-    names = dict.fromkeys(series.key for one in found for series in one.series if series.steps)
+    names = dict.fromkeys(series.key for one in curves for series in one.series if series.steps)
     return [
-        (one, series) for key in names for one in found for series in one.series if series.key == key and series.steps
+        (one, series) for key in names for one in curves for series in one.series if series.key == key and series.steps
     ]
 
 
-def drawing(series: Series) -> list[str]:
+def plot_series(series: Series) -> list[str]:
     """The curve, with the ends of what it is read over below."""
     return plot(series.values, series.x or series.steps, unit="" if series.x else "step")
 
 
-def place(series: Series, axis: CurveAxis) -> str:
+def format_position(series: Series, axis: CurveAxis) -> str:
     """Where its last point lies."""
     step = f"step {series.steps[-1]}"
     if not series.x:
         return step
-    return f"{step}, {far(series.x[-1], axis)} {'of training' if axis == 'time' else 'tokens'}"
+    return f"{step}, {format_x(series.x[-1], axis)} {'of training' if axis == 'time' else 'tokens'}"
 
 
-def far(x: float, axis: CurveAxis) -> str:
-    return duration(x) if axis == "time" else f"{x:,.0f}"
+def format_x(x: float, axis: CurveAxis) -> str:
+    return format_duration(x) if axis == "time" else f"{x:,.0f}"
 
 
 def _row(series: Series, axis: CurveAxis) -> tuple[str, ...]:
-    last, low, high = (measured(series.key, value) for value in (series.values[-1], *bounds(series.values)))
-    there = (far(series.x[-1], axis),) if series.x else ()
-    return series.key, last, low, high, str(series.steps[-1]), *there, sparkline(series.values)
+    last, low, high = (format_metric(series.key, value) for value in (series.values[-1], *finite_range(series.values)))
+    has_points = (format_x(series.x[-1], axis),) if series.x else ()
+    return series.key, last, low, high, str(series.steps[-1]), *has_points, sparkline(series.values)

@@ -46,53 +46,53 @@ def console(*, stderr: bool = False) -> TerminalConsole:
     return TerminalConsole(stderr=stderr, markup=False, emoji=False, highlight=False, width=width, soft_wrap=False)
 
 
-def clean(text: str) -> str:
+def sanitize(text: str) -> str:
     """Without escape sequences, control characters and direction overrides; lines and tabs stay."""
     return _CONTROLS.sub("", _ESCAPES.sub("", text).replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def one_line(text: str) -> str:
     """Cleaned, with each line break a space."""
-    return _BREAKS.sub(" ", clean(text)).rstrip()
+    return _BREAKS.sub(" ", sanitize(text)).rstrip()
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """One line on stdout."""
     print(one_line(text), flush=True)
 
 
-def complain(text: str) -> None:
+def print_error(text: str) -> None:
     """One line on stderr."""
     print(one_line(text), file=sys.stderr, flush=True)
 
 
-def write(text: str) -> None:
+def print_text(text: str) -> None:
     """Text of the service as it is, cleaned."""
-    sys.stdout.write(clean(text))
+    sys.stdout.write(sanitize(text))
     sys.stdout.flush()
 
 
-def emit(resource: BaseModel | dict[str, Any]) -> None:
+def print_json(resource: BaseModel | dict[str, Any]) -> None:
     """One JSON object on one line."""
     plain = resource.model_dump(mode="json", by_alias=True) if isinstance(resource, BaseModel) else resource
     print(json.dumps(plain), flush=True)
 
 
-def emit_all(resources: Iterable[BaseModel]) -> None:
+def print_json_lines(resources: Iterable[BaseModel]) -> None:
     for resource in resources:
-        emit(resource)
+        print_json(resource)
 
 
-def gone(kind: str, id_: str, how: str, *, as_json: bool) -> None:
+def print_deleted(kind: str, id_: str, how: str, *, as_json: bool) -> None:
     """Say what is no more."""
     if as_json:
-        emit({"object": how, "id": id_})
+        print_json({"object": how, "id": id_})
     else:
-        say(f"{kind} {id_}: {how}")
+        print_line(f"{kind} {id_}: {how}")
 
 
-def show_all(
-    found: Sequence[R],
+def print_list(
+    items: Sequence[R],
     headings: Sequence[str],
     row: Callable[[R], Sequence[str | Text]],
     *,
@@ -106,14 +106,14 @@ def show_all(
         none: what is said, on stderr, of an empty one; without it the headings stand alone.
     """
     if as_json:
-        emit_all(found)
-    elif none and not found:
-        complain(none)
+        print_json_lines(items)
+    elif none and not items:
+        print_error(none)
     else:
-        table(headings, [row(one) for one in found], spare=spare)
+        print_table(headings, [row(one) for one in items], spare=spare)
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]], *, spare: Sequence[str] = ()) -> None:
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]], *, spare: Sequence[str] = ()) -> None:
     """A plain table on stdout. Ids and curves stay whole.
 
     Args:
@@ -123,7 +123,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]], *, spar
     columns = list(zip(headings, zip(*cells, strict=True), strict=True)) if cells else [(h, ()) for h in headings]
     screen = console()
     for heading in spare:
-        if sum(map(_wanted_width, columns)) <= screen.width:
+        if sum(map(_min_column_width, columns)) <= screen.width:
             break
         columns = [column for column in columns if column[0] != heading]
     out = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
@@ -135,13 +135,13 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str | Text]], *, spar
     screen.print(out)
 
 
-def fits(columns: Iterable[tuple[str, Sequence[str]]]) -> bool:
+def fits_terminal(columns: Iterable[tuple[str, Sequence[str]]]) -> bool:
     """Whether all of these, each a heading and its cells, can be read beside each other."""
     texts = [(heading, [Text(one_line(cell)) for cell in cells]) for heading, cells in columns]
-    return sum(map(_wanted_width, texts)) <= console().width
+    return sum(map(_min_column_width, texts)) <= console().width
 
 
-def _wanted_width(column: tuple[str, Sequence[Text]]) -> int:
+def _min_column_width(column: tuple[str, Sequence[Text]]) -> int:
     """Of an id or curve all, of other text enough to be read."""
     heading, cells = column
     widths = [cell.cell_len if _is_whole(cell) else min(cell.cell_len, _READABLE) for cell in cells]
@@ -156,27 +156,27 @@ def status_text(status: str) -> Text:
     return Text(status, style=_STATUS_STYLE.get(status, ""))
 
 
-def age(moment: datetime) -> str:
+def format_age(time: datetime) -> str:
     """`3 min ago`."""
-    return f"{duration((datetime.now(UTC) - moment).total_seconds())} ago"
+    return f"{format_duration((datetime.now(UTC) - time).total_seconds())} ago"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """`42 s`, `3 min 5 s`, `2 h 10 min`, `3 d 4 h`: two units at most."""
     left = max(0, round(seconds))
     if left < 60:
         return f"{left} s"
     units = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
-    first = next(i for i, (size, _) in enumerate(units) if left >= size)
+    first = next(i for i, (unit_seconds, _) in enumerate(units) if left >= unit_seconds)
     parts = []
-    for size, name in units[first : first + 2]:
-        count, left = divmod(left, size)
+    for unit_seconds, name in units[first : first + 2]:
+        count, left = divmod(left, unit_seconds)
         if count:
             parts.append(f"{count} {name}")
     return " ".join(parts)
 
 
-def size(count: int) -> str:
+def format_size(count: int) -> str:
     """`1.5 MB`."""
     value = float(count)
     for unit in ("B", "kB", "MB", "GB"):
@@ -186,18 +186,18 @@ def size(count: int) -> str:
     return f"{value:.3g} TB"
 
 
-def measured(metric: str, value: Any) -> str:
+def format_metric(metric: str, value: Any) -> str:
     """A metric's value: bytes as a size, all else as a number."""
     finite = value is not None and math.isfinite(float(value))
-    return size(int(float(value))) if finite and metric.endswith("_bytes") else number(value)
+    return format_size(int(float(value))) if finite and metric.endswith("_bytes") else format_number(value)
 
 
-def number(value: Any) -> str:
+def format_number(value: Any) -> str:
     """A metric's value, short; `NaN` and infinities stay visible."""
     return "-" if value is None else f"{float(value):.4g}"
 
 
-def silence() -> None:
+def discard_stdout() -> None:
     """Nobody reads stdout any more: keep the interpreter's last flush from complaining."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

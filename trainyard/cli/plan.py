@@ -7,9 +7,17 @@ from typing import Annotated
 
 import typer
 
-from trainyard.cli.failures import FAILED
-from trainyard.cli.output import complain, duration, emit, say, size, table, write
-from trainyard.cli.session import JsonOption, SpecArgument, client_of
+from trainyard.cli.arguments import JsonOption, SpecArgument, client_of
+from trainyard.cli.errors import FAILED
+from trainyard.cli.output import (
+    format_duration,
+    format_size,
+    print_error,
+    print_json,
+    print_line,
+    print_table,
+    print_text,
+)
 from trainyard.cli.specs import read_spec
 from trainyard.client import Client
 from trainyard.contract.wire.plans import AskResource, MemoryParts, PlanResource, StrategyPlan
@@ -25,86 +33,84 @@ def plan(
         list[str] | None,
         typer.Option("--set", metavar="PATH=VALUE", help="Set one field, as in gpus=8; can be repeated."),
     ] = None,
-    ask: Annotated[
-        bool, typer.Option("--ask", help="Have Slurm asked too when it would start; nothing is submitted.")
-    ] = False,
-    patience: Annotated[float, typer.Option("--timeout", min=0, help="Seconds to wait for Slurm's answer.")] = 60.0,
-    with_script: Annotated[bool, typer.Option("--script", help="Show the batch script too.")] = False,
+    ask: Annotated[bool, typer.Option("--ask", help="Also request a start estimate from Slurm.")] = False,
+    patience: Annotated[float, typer.Option("--timeout", min=0, help="Seconds to wait for the start estimate.")] = 60.0,
+    with_script: Annotated[bool, typer.Option("--script", help="Also show the batch script.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the memory that a spec needs by strategy, and whether it fits. Nothing is submitted.
+    """Show the memory that a spec needs by strategy. Nothing is submitted.
 
-    The exit code is 1 where it does not fit.
+    The exit code is 1 if the spec does not fit.
 
     Example: trainyard plan spec.yaml --set gpus=8
     """
     with client_of(ctx) as client:
-        found = client.plan(read_spec(client, source, settings or []), ask_scheduler=ask)
-        if found.ask is not None:
-            found = found.model_copy(update={"ask": _answered(client, found.ask, time.monotonic() + patience)})
+        result = client.plan(read_spec(client, source, settings or []), ask_scheduler=ask)
+        if result.ask is not None:
+            result = result.model_copy(
+                update={"ask": _wait_for_estimate(client, result.ask, time.monotonic() + patience)}
+            )
     if as_json:
-        emit(found)
+        print_json(result)
     else:
-        _show(found, with_script=with_script)
-    raise typer.Exit(FAILED if found.fits is False else 0)
+        _show(result, with_script=with_script)
+    raise typer.Exit(FAILED if result.fits is False else 0)
 
 
-def _show(found: PlanResource, *, with_script: bool) -> None:
-    for line in _summary(found):
-        say(line)
-    if found.strategies:
-        each = "PER RANK" if found.accelerator == "cpu" else "PER GPU"
+def _show(result: PlanResource, *, with_script: bool) -> None:
+    for line in _summary(result):
+        print_line(line)
+    if result.strategies:
+        each = "PER RANK" if result.accelerator == "cpu" else "PER GPU"
         headings = ("STRATEGY", "FITS", each, "WEIGHTS", "GRADS", "OPTIMIZER", "ACTIVATIONS", "OTHER", "MICRO SIZE")
         spare = ("OTHER", "GRADS", "OPTIMIZER", "WEIGHTS", "ACTIVATIONS")
-        table(headings, [_row(one) for one in found.strategies], spare=spare)
-        if any(one.fits is None for one in found.strategies):
-            say("?: not known, for want of the memory that there is or of what the model's activations take")
-    if found.ask is not None:
-        say(_told(found.ask))
-    for change in found.changes:
-        say(f"would fit: {change.message}")
-    for warning in found.warnings:
-        complain(f"note: {warning}")
-    if with_script and found.script:
-        write(found.script if found.script.endswith("\n") else f"{found.script}\n")
+        print_table(headings, [_row(one) for one in result.strategies], spare=spare)
+        if any(one.fits is None for one in result.strategies):
+            print_line("?: unknown, because the available memory or the model's activation memory is unknown")
+    if result.ask is not None:
+        print_line(_estimate_line(result.ask))
+    for change in result.changes:
+        print_line(f"would fit: {change.message}")
+    for warning in result.warnings:
+        print_error(f"note: {warning}")
+    if with_script and result.script:
+        print_text(result.script if result.script.endswith("\n") else f"{result.script}\n")
 
 
-def _answered(client: Client, asked: AskResource, until: float) -> AskResource:
+def _wait_for_estimate(client: Client, estimate: AskResource, until: float) -> AskResource:
     """The scheduler's answer, or the question where there is none in time."""
-    while asked.state == "waiting" and asked.id is not None and time.monotonic() < until:
+    while estimate.state == "waiting" and estimate.id is not None and time.monotonic() < until:
         time.sleep(_ASK_SECONDS)
-        asked = client.ask(asked.id)
-    return asked
+        estimate = client.ask(estimate.id)
+    return estimate
 
 
-def _told(asked: AskResource) -> str:
-    if asked.state == "waiting":
-        return f"the scheduler has not answered yet: GET /v1/asks/{asked.id} will"
-    if asked.estimated_start is None:
-        return asked.message
-    seconds = (asked.estimated_start - datetime.now(UTC)).total_seconds()
-    return f"{asked.message} ({f'in {duration(seconds)}' if seconds > 0 else 'at once'})"
+def _estimate_line(estimate: AskResource) -> str:
+    if estimate.state == "waiting":
+        return f"the scheduler has not answered yet: GET /v1/asks/{estimate.id} will"
+    if estimate.estimated_start is None:
+        return estimate.message
+    seconds = (estimate.estimated_start - datetime.now(UTC)).total_seconds()
+    return f"{estimate.message} ({f'in {format_duration(seconds)}' if seconds > 0 else 'at once'})"
 
 
-def _summary(found: PlanResource) -> Iterator[str]:
-    if found.model is not None:
-        part = f", {found.model.trained:,} of them trained" if found.model.trained < found.model.parameters else ""
-        yield f"{found.model.parameters:,} parameters{part}"
-    if found.gpus:
-        yield ("each rank: " if found.accelerator == "cpu" else "GPUs: ") + ", ".join(
-            f"{gpu.type or 'no type'} ({_memory(gpu.least_bytes) if gpu.least_bytes else 'memory not known'})"
-            for gpu in found.gpus
+def _summary(result: PlanResource) -> Iterator[str]:
+    if result.model is not None:
+        part = f", {result.model.trained:,} of them trained" if result.model.trained < result.model.parameters else ""
+        yield f"{result.model.parameters:,} parameters{part}"
+    if result.gpus:
+        yield ("each rank: " if result.accelerator == "cpu" else "GPUs: ") + ", ".join(
+            f"{gpu.type or 'unknown type'} ({_memory(gpu.least_bytes) if gpu.least_bytes else 'memory unknown'})"
+            for gpu in result.gpus
         )
-    yield f"strategy {found.strategy}: {found.why}"
-    yield found.verdict
-    if host := next((one.host_bytes for one in found.strategies if one.chosen), None):
+    yield f"strategy {result.strategy}: {result.why}"
+    yield result.verdict
+    if host := next((one.host_bytes for one in result.strategies if one.chosen), None):
         yield f"host memory: roughly {_memory(host)} for each rank"
-    if found.disk is not None:
-        disk = found.disk
-        yield (
-            f"disk: {size(disk.total_bytes)} at most ({disk.checkpoints} checkpoints of {size(disk.checkpoint_bytes)}, "
-            f"export {size(disk.export_bytes)})"
-        )
+    if result.disk is not None:
+        disk = result.disk
+        checkpoints = f"{disk.checkpoints} checkpoints of {format_size(disk.checkpoint_bytes)}"
+        yield f"disk: {format_size(disk.total_bytes)} at most ({checkpoints}, export {format_size(disk.export_bytes)})"
 
 
 def _row(one: StrategyPlan) -> tuple[str, ...]:

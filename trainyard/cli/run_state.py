@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainyard.cli.output import duration, number, one_line
+from trainyard.cli.output import format_duration, format_number, one_line
 from trainyard.client.stream import StreamEvent
 from trainyard.contract.wire.files import CheckpointResource
 from trainyard.contract.wire.jobs import EventResource, JobProgress, JobResource
@@ -63,19 +63,24 @@ class RunState:
     def parts(self) -> list[str]:
         """Of the summary; what matters most comes first."""
         total = f"/{self.total}" if self.total else ""
-        left = [f"{duration(self.eta_seconds)} left"] if self.eta_seconds is not None else []
+        left = [f"ETA {format_duration(self.eta_seconds)}"] if self.eta_seconds is not None else []
         return [f"step {self.step}{total}", *left, *self.values()]
 
     def values(self) -> list[str]:
         """The few metrics that everyone looks at."""
-        found = ((label, self.metrics.get(key)) for key, label in SHOWN.items())
-        return [*(f"{label} {number(value)}" for label, value in found if value is not None), *self._throughput()]
+        labelled = ((label, self.metrics.get(key)) for key, label in SHOWN.items())
+        return [
+            *(f"{label} {format_number(value)}" for label, value in labelled if value is not None),
+            *self._throughput(),
+        ]
 
     def _throughput(self) -> list[str]:
         for key, value in sorted(self.metrics.items()):
             if key.startswith("perf/") and key.endswith("_per_second") and value is not None:
                 unit = key.removeprefix("perf/").removesuffix("_per_second")
-                return [f"{value:,.0f} {one_line(unit)}/s" if value >= 100 else f"{number(value)} {one_line(unit)}/s"]
+                return [
+                    f"{value:,.0f} {one_line(unit)}/s" if value >= 100 else f"{format_number(value)} {one_line(unit)}/s"
+                ]
         return []
 
     def _progress(self, progress: Progress | None) -> None:

@@ -8,26 +8,24 @@ from typing import Annotated
 
 import typer
 
-from trainyard.cli.failures import UsageError
+from trainyard.cli.errors import UsageError
 
 
 def serve(
-    host: Annotated[str | None, typer.Option(help="Address to listen on; 0.0.0.0: all of this machine's.")] = None,
-    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port to listen on; 0: any that is free.")] = None,
-    state_dir: Annotated[
-        Path | None, typer.Option(help="Folder of the database and the administrator's token.")
-    ] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on; 0.0.0.0: all interfaces.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free port.")] = None,
+    state_dir: Annotated[Path | None, typer.Option(help="Folder for the database and the admin token.")] = None,
     runs_dir: Annotated[
-        Path | None, typer.Option(help="Folder of the jobs' logs and checkpoints; on Slurm one that the nodes share.")
+        Path | None, typer.Option(help="Folder for logs and checkpoints; on Slurm it must be shared by all nodes.")
     ] = None,
     api_only: Annotated[
         bool,
         typer.Option(
-            "--api-only", help="Answer requests only, beside another `serve` that runs the jobs; needs Postgres."
+            "--api-only", help="Serve the API only, next to another `serve` that runs the jobs; needs Postgres."
         ),
     ] = False,
 ) -> None:
-    """Run the service here. Every TRAINYARD_* setting applies; the options stand for the most usual ones.
+    """Run the service on this machine. All TRAINYARD_* settings apply; the options override the most common ones.
 
     Example: trainyard serve --port 8470
     """

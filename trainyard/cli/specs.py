@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from trainyard.cli.failures import UsageError
+from trainyard.cli.errors import UsageError
 from trainyard.client import Client, NotFoundError
 from trainyard.contract.problems import Problem, SpecError
 from trainyard.contract.spec.field_types import is_text
@@ -45,10 +45,10 @@ def read_spec(client: Client, source: str, settings: Sequence[str]) -> dict[str,
     document = _load(client, source)
     if not isinstance(document, dict):
         raise SpecError([Problem(param="", message=_NO_FIELDS)])
-    return change(document, settings)
+    return apply_settings(document, settings)
 
 
-def change(document: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
+def apply_settings(document: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
     """The document with each `path=value` set in it; to set `steps` alone takes `epochs` back, and the other way round.
 
     Raises:
@@ -76,22 +76,22 @@ def read_value(option: str, given: str, text: str, path: str) -> Any:
     try:
         return load_yaml(text, all_text=textual)
     except SpecError as error:
-        found = _PLACE.sub("", error.problems[0].message)
-        raise UsageError(f"{option} {given}: the value is not valid YAML ({found})") from None
+        problem = _PLACE.sub("", error.problems[0].message)
+        raise UsageError(f"{option} {given}: the value is not valid YAML ({problem})") from None
 
 
 def find_code(document: dict[str, Any], source: str) -> Path | None:
     """The folder to upload where nobody named one: the spec file's own, or the presets', if the program is in it."""
-    wanted = expected_code_files(document.get("task"), document.get("target"), document.get("argv"))
+    expected = expected_code_files(document.get("task"), document.get("target"), document.get("argv"))
     if document.get("code") is not None:
         return None
     spec = Path(source)
     here = source == "-" or _is_readable(spec)
     folder = spec.resolve().parent if spec.is_file() else Path.cwd() if here else code_folder()
-    if any((folder / file).is_file() for file in wanted):
+    if any((folder / file).is_file() for file in expected):
         return folder
-    if document.get("task") == "script" and wanted and document["argv"][0] != "-m":
-        raise UsageError(f"argv: there is no file {wanted[0]!r} in {folder}; name its folder with --code")
+    if document.get("task") == "script" and expected and document["argv"][0] != "-m":
+        raise UsageError(f"argv: there is no file {expected[0]!r} in {folder}; name its folder with --code")
     return None
 
 
@@ -131,7 +131,7 @@ def _preset(client: Client, name: str) -> dict[str, Any]:
         presets = [template.name for template in client.templates()]
         names = ", ".join(presets)
         if Path(name).is_dir():
-            raise UsageError(f"{name!r} is a folder, and no preset; name a file in it, or one of: {names}") from None
+            raise UsageError(f"{name!r} is a folder, not a preset; use a file in it, or one of: {names}") from None
         near = get_close_matches(name, presets, n=1)
         meant = f"did you mean {near[0]!r}? " if near else ""
         raise UsageError(f"there is no file and no preset {name!r}; {meant}presets: {names}") from None

@@ -1,11 +1,11 @@
-"""`submit` and `watch`: a spec becomes a job, and the job is followed to its end."""
+"""`submit`, `watch` and `templates`."""
 
 from typing import Annotated
 
 import typer
+import yaml
 
-from trainyard.cli.output import emit, say
-from trainyard.cli.session import (
+from trainyard.cli.arguments import (
     ForceOption,
     JobArgument,
     JsonOption,
@@ -15,8 +15,11 @@ from trainyard.cli.session import (
     client_of,
     find_job,
 )
+from trainyard.cli.completion import complete_preset
+from trainyard.cli.output import one_line, print_json, print_json_lines, print_line, print_table, print_text
 from trainyard.cli.specs import CodeOption, find_code, read_spec
-from trainyard.cli.watching import watch
+from trainyard.cli.watch import watch
+from trainyard.contract.spec.templates import Template
 
 
 def submit(
@@ -26,8 +29,10 @@ def submit(
         list[str] | None,
         typer.Option("--set", metavar="PATH=VALUE", help="Set one field, as in optimizer.lr=1e-3; can be repeated."),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the job, for people.")] = None,
-    gpus: Annotated[int | None, typer.Option(help="How many GPUs; processes, on a machine without.")] = None,
+    name: Annotated[str | None, typer.Option(help="Display name of the job.")] = None,
+    gpus: Annotated[
+        int | None, typer.Option(help="Number of GPUs, or of CPU processes on a machine without GPUs.")
+    ] = None,
     follow: WatchOption = False,
     code: CodeOption = None,
     idempotency_key: KeyOption = None,
@@ -45,19 +50,51 @@ def submit(
         folder = code or find_code(document, source)
         job = client.submit(document, code=folder, idempotency_key=idempotency_key, force=force).resource
         if as_json:
-            emit(job)
+            print_json(job)
         else:
-            say(f"job {job.id} ({job.name}) accepted")
+            print_line(f"job {job.id} ({job.name}) accepted")
         if follow:
             raise typer.Exit(watch(client, job, as_json=as_json))
         if not as_json:
-            say(f"follow it with: trainyard watch {job.id}")
+            print_line(f"follow it with: trainyard watch {job.id}")
 
 
 def watch_command(ctx: typer.Context, job_id: JobArgument, as_json: JsonOption = False) -> None:
-    """Follow a job to its end: status, progress, loss, throughput. Ctrl-C leaves it running.
+    """Follow a job until it ends: status, progress, loss, throughput. Ctrl-C does not stop the job.
 
     Example: trainyard watch last
     """
     with client_of(ctx) as client:
         raise typer.Exit(watch(client, find_job(client, job_id), as_json=as_json))
+
+
+def templates(
+    ctx: typer.Context,
+    name: Annotated[
+        str | None, typer.Argument(metavar="PRESET", autocompletion=complete_preset, help="Print this preset as YAML.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the presets, or print one as YAML.
+
+    Example: trainyard templates digits_ddp > my.yaml
+    """
+    with client_of(ctx) as client:
+        if name is not None:
+            preset = client.template(name)
+            if as_json:
+                print_json(preset)
+            else:
+                print_text(as_yaml(preset))
+            return
+        presets = client.templates()
+    if as_json:
+        print_json_lines(presets)
+    else:
+        print_table(("NAME", "DESCRIPTION"), [(preset.name, preset.description) for preset in presets])
+
+
+def as_yaml(template: Template) -> str:
+    """A file that `trainyard submit` takes: small sections on one line, as people write them."""
+    spec = yaml.safe_dump(template.spec, sort_keys=False, default_flow_style=None, allow_unicode=True, width=1000)
+    return f"# {one_line(template.description)}\n{spec}"

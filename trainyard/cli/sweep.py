@@ -8,17 +8,34 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from trainyard.cli.completing import complete_sweep
-from trainyard.cli.failures import CANCELLED, FAILED, INTERRUPTED, UsageError
-from trainyard.cli.output import age, complain, emit, emit_all, number, say, status_text, table
-from trainyard.cli.session import LOOKED_AT, ForceOption, JsonOption, KeyOption, SpecArgument, abbreviates, client_of
+from trainyard.cli.arguments import (
+    SEARCH_LIMIT,
+    ForceOption,
+    JsonOption,
+    KeyOption,
+    SpecArgument,
+    client_of,
+    is_abbreviation,
+)
+from trainyard.cli.completion import complete_sweep
+from trainyard.cli.errors import CANCELLED, FAILED, INTERRUPTED, UsageError
+from trainyard.cli.output import (
+    format_age,
+    format_number,
+    print_error,
+    print_json,
+    print_json_lines,
+    print_line,
+    print_table,
+    status_text,
+)
 from trainyard.cli.specs import CodeOption, find_code, read_spec, read_value
 from trainyard.client import Client, ConflictError, NotFoundError
 from trainyard.contract.spec.training_spec import excluded_by
 from trainyard.contract.wire.jobs import TERMINAL
 from trainyard.contract.wire.sweeps import SweepDetail
 
-_WHICH = "Id, unique start or end of one (4 characters), a name (its newest sweep), or `last`."
+_WHICH = "Id, unique prefix or suffix of an id (at least 4 characters), name (its newest sweep), or `last`."
 SweepArgument = Annotated[str, typer.Argument(metavar="SWEEP", autocompletion=complete_sweep, help=_WHICH)]
 
 _LOOK_SECONDS = 2.0
@@ -33,20 +50,24 @@ def sweep(
     source: SpecArgument,
     grid: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATH=VALUE,...", help="A field and its values, with commas; can be repeated."),
+        typer.Option(metavar="PATH=VALUE,...", help="A field and its comma-separated values; can be repeated."),
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Set one field in all of them.")
+        list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Set one field in all jobs.")
     ] = None,
-    max_parallel: Annotated[int | None, typer.Option(min=1, help="How many may run at once; default: all.")] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the sweep, for people.")] = None,
+    max_parallel: Annotated[
+        int | None, typer.Option(min=1, help="Maximum number of jobs in the scheduler at once; default: all.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Display name of the sweep.")] = None,
     code: CodeOption = None,
-    follow: Annotated[bool, typer.Option("--watch", "-w", help="Follow it until all of its jobs are over.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--watch", "-w", help="Follow the sweep until all its jobs have ended.")
+    ] = False,
     idempotency_key: KeyOption = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Submit a spec in several variants, a job for every combination of the values.
+    """Submit one job for every combination of field values.
 
     Example: trainyard sweep digits_ddp --grid optimizer.lr=1e-3,3e-3 --grid seed=0,1 --max-parallel 2 --watch
     """
@@ -62,22 +83,24 @@ def sweep(
             document, grid=axes, max_parallel=max_parallel, name=name, idempotency_key=idempotency_key, force=force
         )
         if as_json:
-            emit(made)
+            print_json(made)
         else:
-            say(f"sweep {made.id} ({made.name}) accepted: {made.size} job{'' if made.size == 1 else 's'}")
+            print_line(f"sweep {made.id} ({made.name}) accepted: {made.size} job{'' if made.size == 1 else 's'}")
         if follow:
             raise typer.Exit(_follow(client, made, as_json=as_json))
     if not as_json:
-        say(f"see it with: trainyard sweeps {made.id}; compare its jobs with: trainyard compare --sweep {made.id}")
+        print_line(
+            f"see it with: trainyard sweeps {made.id}; compare its jobs with: trainyard compare --sweep {made.id}"
+        )
 
 
 def sweeps(
     ctx: typer.Context,
     sweep_id: Annotated[
         str | None,
-        typer.Argument(metavar="SWEEP", autocompletion=complete_sweep, help=f"One of them, with its jobs. {_WHICH}"),
+        typer.Argument(metavar="SWEEP", autocompletion=complete_sweep, help=f"Show this sweep with its jobs. {_WHICH}"),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many, newest first.")] = 20,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number, newest first.")] = 20,
     as_json: JsonOption = False,
 ) -> None:
     """List sweeps, or show one with its jobs.
@@ -86,37 +109,40 @@ def sweeps(
     """
     with client_of(ctx) as client:
         if sweep_id is not None:
-            found = find_sweep(client, sweep_id)
+            detail = find_sweep(client, sweep_id)
             if as_json:
-                emit(found)
+                print_json(detail)
             else:
-                show(found)
+                show(detail)
             return
         listed = list(itertools.islice(client.sweeps(), limit))
     if as_json:
-        emit_all(listed)
+        print_json_lines(listed)
     elif not listed:
-        complain("no sweeps yet; try: trainyard sweep digits_ddp --grid optimizer.lr=1e-3,3e-3")
+        print_error("no sweeps yet; try: trainyard sweep digits_ddp --grid optimizer.lr=1e-3,3e-3")
     else:
-        rows = [(s.id, s.name, _tally(s.counts), ", ".join(s.fields), age(s.created_at), s.created_by) for s in listed]
-        table(("SWEEP", "NAME", "JOBS", "FIELDS", "CREATED", "BY"), rows, spare=("BY", "CREATED", "FIELDS"))
+        rows = [
+            (s.id, s.name, _tally(s.counts), ", ".join(s.fields), format_age(s.created_at), s.created_by)
+            for s in listed
+        ]
+        print_table(("SWEEP", "NAME", "JOBS", "FIELDS", "CREATED", "BY"), rows, spare=("BY", "CREATED", "FIELDS"))
 
 
 def sweep_cancel(ctx: typer.Context, sweep_id: SweepArgument, as_json: JsonOption = False) -> None:
-    """Cancel all jobs of a sweep that are not over.
+    """Cancel all active jobs of a sweep.
 
     Example: trainyard sweep-cancel last
     """
     with client_of(ctx) as client:
-        found = find_sweep(client, sweep_id)
-        if set(found.counts) <= TERMINAL:
-            message = f"sweep {found.id} is over already ({_tally(found.counts)}); there is nothing to cancel"
+        detail = find_sweep(client, sweep_id)
+        if set(detail.counts) <= TERMINAL:
+            message = f"sweep {detail.id} has already ended ({_tally(detail.counts)}); there is nothing to cancel"
             raise ConflictError(message, code="sweep_finished")
-        found = client.cancel_sweep(found.id)
+        detail = client.cancel_sweep(detail.id)
     if as_json:
-        emit(found)
+        print_json(detail)
     else:
-        say(f"sweep {found.id}: cancellation asked for; {_tally(found.counts)}")
+        print_line(f"sweep {detail.id}: cancellation requested; {_tally(detail.counts)}")
 
 
 def find_sweep(client: Client, reference: str) -> SweepDetail:
@@ -135,13 +161,13 @@ def find_sweep(client: Client, reference: str) -> SweepDetail:
     try:
         return client.sweep(reference)
     except NotFoundError:
-        known = list(itertools.islice(client.sweeps(), LOOKED_AT))
-        matches = [one.id for one in known if abbreviates(reference, one.id)]
-        matches = matches or [one.id for one in known if one.name == reference][:1]
+        listed = list(itertools.islice(client.sweeps(), SEARCH_LIMIT))
+        matches = [one.id for one in listed if is_abbreviation(reference, one.id)]
+        matches = matches or [one.id for one in listed if one.name == reference][:1]
         if not matches:
             raise NotFoundError(f"there is no sweep {reference!r}", code="sweep_not_found") from None
     if len(matches) > 1:
-        raise UsageError(f"{len(matches)} sweeps have ids like {reference!r}; give more of it")
+        raise UsageError(f"{len(matches)} sweeps have ids like {reference!r}; use a longer part")
     return client.sweep(matches[0])
 
 
@@ -157,48 +183,48 @@ def parse_grid(grid: list[str]) -> dict[str, list[Any]]:
         if not equals or not text or not all(path.split(".")):
             raise UsageError(f"--grid takes path=value,value, like optimizer.lr=1e-4,3e-4; not {axis!r}")
         if _EMPTY.search(_QUOTED.sub("''", text)):
-            raise UsageError(f"--grid {axis}: a value is empty; leave out the comma, or write '' for an empty text")
+            raise UsageError(f"--grid {axis}: a value is empty; remove the comma, or write '' for an empty string")
         if path in axes:
-            raise UsageError(f"--grid names {path} twice; give all of its values at once")
+            raise UsageError(f"--grid names {path} twice; list all its values in one --grid")
         axes[path] = read_value("--grid", axis, f"[{text}]", path)
     return axes
 
 
-def show(found: SweepDetail) -> None:
-    say(f"sweep       {found.id} ({found.name})")
-    say(f"created     {age(found.created_at)} by {found.created_by}")
-    together = f", {found.max_parallel} at once" if found.max_parallel else ""
-    say(f"jobs        {_tally(found.counts)}{together}")
+def show(detail: SweepDetail) -> None:
+    print_line(f"sweep       {detail.id} ({detail.name})")
+    print_line(f"created     {format_age(detail.created_at)} by {detail.created_by}")
+    together = f", {detail.max_parallel} at once" if detail.max_parallel else ""
+    print_line(f"jobs        {_tally(detail.counts)}{together}")
     rows: list[tuple[str | Text, ...]] = []
-    for member in found.members:
+    for member in detail.members:
         step = f"{member.progress.step}/{member.progress.total_steps}" if member.progress else "-"
-        values = [str(member.values.get(field, "-")) for field in found.fields]
-        loss = number(member.metrics.get("eval/loss", member.metrics.get("train/loss")))
+        values = [str(member.values.get(field, "-")) for field in detail.fields]
+        loss = format_number(member.metrics.get("eval/loss", member.metrics.get("train/loss")))
         rows.append((member.job_id, *values, status_text(member.status or "deleted"), step, loss))
-    table(("JOB", *found.fields, "STATUS", "STEP", "LOSS"), rows)
+    print_table(("JOB", *detail.fields, "STATUS", "STEP", "LOSS"), rows)
 
 
-def _follow(client: Client, found: SweepDetail, *, as_json: bool) -> int:
+def _follow(client: Client, detail: SweepDetail, *, as_json: bool) -> int:
     """A line whenever something changes, until all are over; the exit code of the worst."""
-    said = ""
+    previous = ""
     try:
         while True:
-            tally = _tally(found.counts)
-            if tally != said and not as_json:
-                say(tally)
-            said = tally
-            if set(found.counts) <= TERMINAL:
+            tally = _tally(detail.counts)
+            if tally != previous and not as_json:
+                print_line(tally)
+            previous = tally
+            if set(detail.counts) <= TERMINAL:
                 break
             time.sleep(_LOOK_SECONDS)
-            found = client.sweep(found.id)
+            detail = client.sweep(detail.id)
     except KeyboardInterrupt:
-        complain(f"stopped watching; its jobs go on. To end them: trainyard sweep-cancel {found.id}")
+        print_error(f"stopped watching; the jobs continue. To cancel them: trainyard sweep-cancel {detail.id}")
         return INTERRUPTED
     if as_json:
-        emit(found)
+        print_json(detail)
     else:
-        show(found)
-    return FAILED if found.counts.get("failed") else CANCELLED if found.counts.get("cancelled") else 0
+        show(detail)
+    return FAILED if detail.counts.get("failed") else CANCELLED if detail.counts.get("cancelled") else 0
 
 
 def _tally(counts: Any) -> str:

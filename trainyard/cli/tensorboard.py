@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from trainyard.cli.arguments import JobsArgument, JsonOption, client_of, find_job
+from trainyard.cli.errors import UsageError
 from trainyard.cli.event_files import records
-from trainyard.cli.failures import UsageError
-from trainyard.cli.output import complain, emit, say
-from trainyard.cli.session import JobsArgument, JsonOption, client_of, find_job
+from trainyard.cli.output import print_error, print_json, print_line
 from trainyard.client import Client
 from trainyard.contract.wire.jobs import JobResource
 
@@ -18,7 +18,7 @@ from trainyard.contract.wire.jobs import JobResource
 def tensorboard(
     ctx: typer.Context,
     job_ids: JobsArgument,
-    to: Annotated[Path, typer.Option(help="Where to put the files, a folder for each job.")] = Path("tensorboard"),
+    to: Annotated[Path, typer.Option(help="Target folder; each job gets a subfolder.")] = Path("tensorboard"),
     as_json: JsonOption = False,
 ) -> None:
     """Write jobs' metrics as TensorBoard event files.
@@ -35,11 +35,11 @@ def tensorboard(
             folder = to / _folder(job)
             count = _write(client, job, folder, crc32c)
             if as_json:
-                emit({"object": "event_files", "job_id": job.id, "path": str(folder), "points": count})
+                print_json({"object": "event_files", "job_id": job.id, "path": str(folder), "points": count})
             else:
-                say(f"{job.id}: {count} points") if count else complain(f"{job.id}: no metrics yet")
+                print_line(f"{job.id}: {count} points") if count else print_error(f"{job.id}: no metrics yet")
     if not as_json:
-        say(f"to look at them: tensorboard --logdir {to}")
+        print_line(f"view them with: tensorboard --logdir {to}")
 
 
 def _folder(job: JobResource) -> str:
@@ -49,12 +49,12 @@ def _folder(job: JobResource) -> str:
 
 
 def _write(client: Client, job: JobResource, folder: Path, checksum: Callable[[bytes], int]) -> int:
-    found = client.metrics(job.id).series
+    series_list = client.metrics(job.id).series
     folder.mkdir(parents=True, exist_ok=True)
     # One name, so that writing again replaces what was there instead of showing every point twice.
     path = folder / f"events.out.tfevents.0000000000.{job.id}"
-    aside = path.with_suffix(".partial")
-    with aside.open("wb") as file:
-        file.writelines(records(found, checksum))
-    aside.replace(path)
-    return sum(len(series.steps) for series in found)
+    partial = path.with_suffix(".partial")
+    with partial.open("wb") as file:
+        file.writelines(records(series_list, checksum))
+    partial.replace(path)
+    return sum(len(series.steps) for series in series_list)

@@ -5,43 +5,45 @@ from typing import Annotated
 
 import typer
 
-from trainyard.cli.completing import complete_token
-from trainyard.cli.failures import UsageError, help_alone
-from trainyard.cli.output import age, complain, emit, gone, say, show_all
-from trainyard.cli.session import JsonOption, client_of
+from trainyard.cli.arguments import JsonOption, client_of
+from trainyard.cli.completion import complete_token
+from trainyard.cli.errors import UsageError, show_help
+from trainyard.cli.output import format_age, print_deleted, print_error, print_json, print_line, print_list
 from trainyard.client import NotFoundError
 from trainyard.contract.wire.access import TokenResource
 
 app = typer.Typer(
-    help="Make, list and revoke API tokens.", callback=help_alone, invoke_without_command=True, rich_markup_mode=None
+    help="Create, list and revoke API tokens.", callback=show_help, invoke_without_command=True, rich_markup_mode=None
 )
 
 
 @app.command("create")
 def create(
     ctx: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the person or program; jobs belong to names.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the user or program that owns its jobs.")],
     role: Annotated[
-        str, typer.Option("--role", help="`admin`, `user` (changes their own jobs) or `viewer` (only sees).")
+        str, typer.Option("--role", help="`admin`, `user` (changes own jobs) or `viewer` (read-only).")
     ] = "user",
-    days: Annotated[int | None, typer.Option("--days", min=1, help="Until it expires; default: never.")] = None,
+    days: Annotated[int | None, typer.Option("--days", min=1, help="Days until it expires; default: never.")] = None,
     may_run_code: Annotated[
         bool,
         typer.Option("--may-run-code", help="Allow `custom` and `script` jobs, which run as the service's account."),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a token, and print its secret, which is shown this once.
+    """Create a token and print its secret, which is shown only once.
 
     Example: trainyard tokens create anna --role user
     """
     with client_of(ctx) as client:
         made = client.create_token(name, role=role, expires_in_days=days, may_run_code=may_run_code)
     if as_json:
-        emit(made)
+        print_json(made)
     else:
-        complain(f"token {made.id} for {made.name} ({made.role}){_until(made.expires_at)}; it is not shown again:")
-        say(made.token)
+        print_error(
+            f"token {made.id} for {made.name} ({made.role}){_until(made.expires_at)}; the secret is shown only once:"
+        )
+        print_line(made.token)
 
 
 @app.command("list")
@@ -51,9 +53,9 @@ def list_tokens(ctx: typer.Context, as_json: JsonOption = False) -> None:
     Example: trainyard tokens list
     """
     with client_of(ctx) as client:
-        found = list(client.tokens())
-    show_all(
-        found,
+        listed = list(client.tokens())
+    print_list(
+        listed,
         ("ID", "NAME", "ROLE", "CODE", "CREATED", "LAST USED", "STATE"),
         _row,
         as_json=as_json,
@@ -62,8 +64,11 @@ def list_tokens(ctx: typer.Context, as_json: JsonOption = False) -> None:
 
 
 def _row(token: TokenResource) -> tuple[str, ...]:
-    code, used = "yes" if token.may_run_code else "no", age(token.last_used_at) if token.last_used_at else "never"
-    return token.id, token.name, token.role, code, age(token.created_at), used, _state(token)
+    code, used = (
+        "yes" if token.may_run_code else "no",
+        format_age(token.last_used_at) if token.last_used_at else "never",
+    )
+    return token.id, token.name, token.role, code, format_age(token.created_at), used, _state(token)
 
 
 @app.command("revoke")
@@ -71,11 +76,11 @@ def revoke(
     ctx: typer.Context,
     token_id: Annotated[
         str,
-        typer.Argument(metavar="ID", autocompletion=complete_token, help="As `trainyard tokens list` has it."),
+        typer.Argument(metavar="ID", autocompletion=complete_token, help="Id from `trainyard tokens list`."),
     ],
     as_json: JsonOption = False,
 ) -> None:
-    """Revoke a token; the next request with it is refused.
+    """Revoke a token.
 
     Example: trainyard tokens revoke 0123456789ab
     """
@@ -86,33 +91,33 @@ def revoke(
             theirs = [one.id for one in client.tokens() if one.name == token_id and one.revoked_at is None]
             if not theirs:
                 raise
-            raise UsageError(f"{token_id!r} is a name; say which of its tokens: {', '.join(theirs)}") from None
-    gone("token", token_id, "revoked", as_json=as_json)
+            raise UsageError(f"{token_id!r} is a name; use the id of one of its tokens: {', '.join(theirs)}") from None
+    print_deleted("token", token_id, "revoked", as_json=as_json)
 
 
 @app.command("whoami")
 def whoami(ctx: typer.Context, as_json: JsonOption = False) -> None:
-    """Show which token this command line uses, and what it may do.
+    """Show the token in use and its permissions.
 
     Example: trainyard tokens whoami
     """
     with client_of(ctx) as client:
         own = client.whoami()
     if as_json:
-        emit(own)
+        print_json(own)
     else:
-        code = "may" if own.may_run_code else "may not"
-        say(f"{own.name} ({own.role}), token {own.id}{_until(own.expires_at)}; it {code} run code of its own")
+        code = "permitted" if own.may_run_code else "not permitted"
+        print_line(f"{own.name} ({own.role}), token {own.id}{_until(own.expires_at)}; running code is {code}")
 
 
 def _state(token: TokenResource) -> str:
     if token.revoked_at is not None:
-        return f"revoked {age(token.revoked_at)}"
+        return f"revoked {format_age(token.revoked_at)}"
     if token.expires_at is None:
-        return "good"
+        return "valid"
     passed = token.expires_at <= datetime.now(token.expires_at.tzinfo)
-    return f"expired {age(token.expires_at)}" if passed else f"good until {token.expires_at:%Y-%m-%d}"
+    return f"expired {format_age(token.expires_at)}" if passed else f"valid until {token.expires_at:%Y-%m-%d}"
 
 
-def _until(moment: datetime | None) -> str:
-    return f", good until {moment:%Y-%m-%d %H:%M}Z" if moment else ""
+def _until(time: datetime | None) -> str:
+    return f", valid until {time:%Y-%m-%d %H:%M}Z" if time else ""

@@ -1,4 +1,4 @@
-"""The two kinds of model on the wire, and the field types they share."""
+"""The base classes of wire models, and shared field types."""
 
 import math
 import re
@@ -9,19 +9,19 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 
 
 def reject_bool(value: Any) -> Any:
-    """For numbers: Python takes True for 1, a spec does not."""
+    """Reject booleans, which Python accepts as numbers."""
     if isinstance(value, bool):
         raise ValueError("must be a number, not true or false")
     return value
 
 
 Int = Annotated[int, BeforeValidator(reject_bool)]
-"""A whole number; a string of digits is one (YAML is not lax where people are), a boolean is not."""
+"""An integer. A string of digits is accepted, a boolean is not."""
 
 Float = Annotated[float, BeforeValidator(reject_bool), Field(allow_inf_nan=False)]
-"""A finite number; YAML reads `1e-4` as a string, so strings that are numbers are taken."""
+"""A finite number. Numeric strings are accepted, because YAML parses `1e-4` as a string."""
 
-# The bounds stand before the validator: only there do they reach the JSON schema.
+# The bounds must precede the validator to be included in the JSON schema.
 PositiveInt = Annotated[int, Field(ge=1, le=2**53), BeforeValidator(reject_bool)]
 NonNegativeInt = Annotated[int, Field(ge=0, le=2**53), BeforeValidator(reject_bool)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(reject_bool)]
@@ -31,12 +31,12 @@ Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), BeforeValida
 _CONTROL_FREE = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"
 
 DisplayName = Annotated[str, StringConstraints(min_length=1, max_length=120, pattern=_CONTROL_FREE)]
-"""Text for people, on one line. It never reaches a scheduler."""
+"""Text on one line, for display; it is never passed to the scheduler."""
 
 ShortText = Annotated[str, StringConstraints(max_length=512, pattern=_CONTROL_FREE)]
 
 SchedulerName = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:,=\[\]&*-]+$")]
-"""A partition, account, qos or node list: nothing that a shell or sbatch could read as anything else."""
+"""A partition, account, QOS or node list, without characters that are special to a shell or to sbatch."""
 
 ConstraintName = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:,=\[\]&*|-]+$")]
 
@@ -49,14 +49,14 @@ AnyFloat = Annotated[
         when_used="json",
     ),
 ]
-"""A number that may be NaN or infinite; JSON has no word for those, so they travel as strings."""
+"""A number that may be NaN or infinite; these are strings in JSON, which cannot represent them."""
 
 
 _NUMBER = re.compile(r"\s*[-+]?[0-9.]+([eE][-+]?[0-9]+)?\s*")
 
 
 def sanitize(value: Any) -> Any:
-    """JSON data in which every text can be stored: no database has a place for a NUL or half a character."""
+    """Return JSON data in which NUL characters and lone surrogates, which databases reject, are replaced."""
     if isinstance(value, str):
         return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
     if isinstance(value, dict):
@@ -65,18 +65,18 @@ def sanitize(value: Any) -> Any:
 
 
 SanitizedText = Annotated[str, BeforeValidator(sanitize)]
-"""What a program said, whatever that was: it is kept as far as it can be, and never a reason to refuse a report."""
+"""Text of a program; characters that cannot be stored are replaced, so that a report is never rejected for them."""
 
 SanitizedData = Annotated[dict[str, Any], BeforeValidator(sanitize)]
 
 
 def wire_time(time: datetime) -> str:
-    """RFC 3339 in UTC, with milliseconds."""
+    """Return a time as RFC 3339 in UTC with milliseconds."""
     return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def reject_number(value: Any) -> Any:
-    """For times: seconds since 1970 are none here."""
+    """Reject numbers as times, which pydantic would take as seconds since 1970."""
     if isinstance(value, (int, float)) or (isinstance(value, str) and _NUMBER.fullmatch(value)):
         raise ValueError("must be a time such as 2026-01-01T12:00:00Z, not a number")
     return value
@@ -87,12 +87,12 @@ Timestamp = Annotated[datetime, BeforeValidator(reject_number), PlainSerializer(
 
 
 class Strict(BaseModel):
-    """Frozen and closed: an unknown field is an error. For what people and workers send."""
+    """Base class of request bodies: frozen, and an unknown field is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, populate_by_name=True)
 
 
 class Resource(BaseModel):
-    """Frozen and open: an unknown field is ignored, so that an older client reads a newer service."""
+    """Base class of responses: frozen, and an unknown field is ignored, so that an older client can read them."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True, populate_by_name=True)

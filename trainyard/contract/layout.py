@@ -1,4 +1,4 @@
-"""Every path of a run, and the one way files appear in it: by rename."""
+"""The paths of a run directory, and atomic creation of files."""
 
 import os
 import tempfile
@@ -39,34 +39,34 @@ class AttemptLayout:
 
     @property
     def claim(self) -> Path:
-        """Created O_EXCL by the one claimant when the service cannot be asked."""
+        """Created with O_EXCL by the claimant when the service is not reachable."""
         return self.root / "claim.json"
 
     def rendezvous(self, scheduler_id: str) -> Path:
-        """Several nodes: whether this job of the scheduler runs the attempt, and where its nodes meet."""
+        """With several nodes: whether this scheduler job runs the attempt, and the rendezvous address."""
         return self.root / f"rendezvous-{scheduler_id}.json"
 
     @property
     def stop_request(self) -> Path:
-        """Why the run was asked to stop (an exit reason as text); written by the launcher, read by rank 0."""
+        """The stop request: an exit reason as text; written by the launcher, read by rank 0."""
         return self.root / "stop"
 
     @property
-    def beats(self) -> Path:
+    def progress(self) -> Path:
         """One small file a rank: how far it is, for the watchdog."""
-        return self.root / "beats"
+        return self.root / "progress"
 
-    def beat(self, rank: int) -> Path:
-        return self.beats / f"rank-{rank}.json"
+    def progress_file(self, rank: int) -> Path:
+        return self.progress / f"rank-{rank}.json"
 
     @property
     def profile_request(self) -> Path:
-        """A trace that someone asked of the running job; written by the launcher, read by rank 0."""
+        """A requested profiler trace; written by the launcher, read by rank 0."""
         return self.root / "profile.json"
 
     @property
     def stalled(self) -> Path:
-        """Node 0's verdict that the run stands still, for the other nodes."""
+        """Written by node 0 to notify the other nodes that the run has stalled."""
         return self.root / "stalled"
 
     @property
@@ -75,7 +75,7 @@ class AttemptLayout:
         return self.root / "code"
 
     def yielded(self, execution: int) -> Path:
-        """Left by a script that was told to stop: it ended for that reason, not because it was done."""
+        """Written by a script that ends because of a stop request, and not because it is complete."""
         return self.root / f"yielded-{execution:06d}"
 
     @property
@@ -138,7 +138,7 @@ class RunLayout:
 
     @property
     def current(self) -> Path:
-        """Names the job's current attempt, for a worker that cannot ask the service."""
+        """The job's current attempt, for a worker that cannot reach the service."""
         return self.root / "current.json"
 
     def attempt(self, number: int) -> AttemptLayout:
@@ -153,18 +153,18 @@ class RunLayout:
 
     @property
     def origins(self) -> Path:
-        """Where a run that starts from another job's checkpoint has it."""
+        """The folder with the checkpoint of another job from which a run starts."""
         return self.root / "origin"
 
     def origin(self, step: int) -> CheckpointLayout:
         return CheckpointLayout(self.origins / f"step-{step:010d}")
 
     def complete_checkpoints(self) -> list[CheckpointLayout]:
-        """Those with a manifest, oldest first."""
+        """Return the checkpoints with a manifest, oldest first."""
         if not self.checkpoints.is_dir():
             return []
-        found = (CheckpointLayout(path) for path in sorted(self.checkpoints.glob("step-" + "[0-9]" * 10)))
-        return [checkpoint for checkpoint in found if checkpoint.manifest.is_file()]
+        folders = (CheckpointLayout(path) for path in sorted(self.checkpoints.glob("step-" + "[0-9]" * 10)))
+        return [checkpoint for checkpoint in folders if checkpoint.manifest.is_file()]
 
     @property
     def micro_size(self) -> Path:
@@ -177,17 +177,17 @@ class RunLayout:
 
     @property
     def artifacts(self) -> Path:
-        """What a run leaves beside its weights: traces, tables. Any file below it can be downloaded."""
+        """Traces and tables. Every file below this folder can be downloaded."""
         return self.root / "artifacts"
 
     @property
     def profiles(self) -> Path:
-        """Traces of steps, and beside each a table of its costliest operations."""
+        """Profiler traces, each with a table of the most expensive operations."""
         return self.artifacts / "profile"
 
 
 def write_atomic(path: Path, content: bytes | str, *, mode: int = 0o644) -> None:
-    """Write beside, flush to disk, rename: a reader sees the old file or the whole new one, after a crash too."""
+    """Replace a file atomically, by fsync and rename: readers see the old or the new content."""
     data = content.encode() if isinstance(content, str) else content
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -204,7 +204,7 @@ def write_atomic(path: Path, content: bytes | str, *, mode: int = 0o644) -> None
 
 
 def create_exclusive(path: Path, content: str) -> bool:
-    """Create the file with its whole content unless it exists; True for the one caller that did."""
+    """Create a file with its whole content unless it exists; return whether this call created it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     with os.fdopen(handle, "w") as file:
@@ -214,7 +214,7 @@ def create_exclusive(path: Path, content: str) -> bool:
     try:
         os.link(temporary, path)
     except FileExistsError:
-        # A network filesystem whose answer was lost asks again, and is told of the link that it has made itself.
+        # An NFS client repeats a request whose response was lost, and then gets EEXIST for its own link.
         return os.stat(temporary).st_nlink == 2
     finally:
         Path(temporary).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Where a service and the people on its machine meet: the state folder and the files they both name."""
+"""Default address and state folder of the service, shared with clients on the same machine."""
 
 import os
 from ipaddress import ip_address
@@ -9,7 +9,7 @@ DEFAULT_PORT = 8470
 
 
 def default_state_dir() -> Path:
-    """`$XDG_STATE_HOME/trainyard`, or `~/.local/state/trainyard`. A relative XDG path is ignored, as its rules ask."""
+    """`$XDG_STATE_HOME/trainyard`, or `~/.local/state/trainyard`. A relative XDG path is ignored, as specified."""
     base = Path(os.environ.get("XDG_STATE_HOME", ""))
     if not base.is_absolute():
         base = Path.home() / ".local" / "state"
@@ -17,7 +17,7 @@ def default_state_dir() -> Path:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host of this name or address can only be this machine."""
+    """Return whether a host name or address is this machine."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -25,10 +25,10 @@ def is_loopback(host: str) -> bool:
 
 
 def service_url_file(state_dir: Path) -> Path:
-    """A running service writes there where it listens."""
+    """Return the file in which a running service writes its URL."""
     return state_dir / "url"
 
 
 def admin_token_file(state_dir: Path) -> Path:
-    """The first start of a service writes its administrator's token there, mode 0600."""
+    """Return the file in which the first start of a service writes the admin token, with mode 0600."""
     return state_dir / "admin_token"

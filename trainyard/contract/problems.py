@@ -21,7 +21,7 @@ _FEW_NAMES = 20
 
 
 class Problem(BaseModel):
-    """One thing that is wrong."""
+    """One problem of a document."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -34,7 +34,7 @@ class Problem(BaseModel):
 
 
 class SpecError(ValueError):
-    """A document that cannot be accepted. Carries every problem found, not only the first."""
+    """An invalid document, with all its problems."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
@@ -42,15 +42,15 @@ class SpecError(ValueError):
 
 
 def problems_of(error: ValidationError, *, model: type[BaseModel] | None = None) -> list[Problem]:
-    """pydantic's findings as problems; with the model, an unknown field gets the nearest known one suggested."""
-    found: list[Problem] = []
+    """Convert the errors of pydantic. With the model, the message for an unknown field suggests a similar one."""
+    problems: list[Problem] = []
     for detail in error.errors():
         inner = detail.get("ctx", {}).get("error")
         if isinstance(inner, SpecError):
-            found.extend(inner.problems)
+            problems.extend(inner.problems)
         else:
-            found.append(Problem(param=_path(detail["loc"]), message=_message(detail, model)))
-    return found
+            problems.append(Problem(param=_path(detail["loc"]), message=_message(detail, model)))
+    return problems
 
 
 def _path(loc: tuple[int | str, ...]) -> str:
@@ -70,29 +70,29 @@ def _message(detail: ErrorDetails, model: type[BaseModel] | None) -> str:
 
 
 def _nearest(detail: ErrorDetails, model: type[BaseModel]) -> str | None:
-    """The path of the known field that was meant: at the top level one of this very name in a section, else one that
-    is spelt alike where the unknown one stands."""
-    *place, name = detail["loc"]
-    inside = ((section, _model_at(model, [section])) for section in _names(model) if not place)
-    if found := [f"{section}.{name}" for section, inner in inside if inner is not None and name in _names(inner)]:
-        return "` or `".join(found)
-    where = _model_at(model, place)
-    sections = [part for part in _path(tuple(place)).split(".") if part]
-    if where is not None and (near := get_close_matches(str(name), _names(where), n=1)):
+    """Return the path of a known field for a suggestion: for an unknown top-level field one with the same name in a
+    section, else one with a similar name in the same section."""
+    *parents, name = detail["loc"]
+    inside = ((section, _model_at(model, [section])) for section in _names(model) if not parents)
+    if matches := [f"{section}.{name}" for section, inner in inside if inner is not None and name in _names(inner)]:
+        return "` or `".join(matches)
+    section_model = _model_at(model, parents)
+    sections = [part for part in _path(tuple(parents)).split(".") if part]
+    if section_model and (near := get_close_matches(str(name), _names(section_model), n=1)):
         return ".".join([*sections, near[0]])
     return None
 
 
-def _model_at(model: type[BaseModel], place: Sequence[int | str]) -> type[BaseModel] | None:
-    """The section that stands there. In a union of sections, the tag that pydantic puts into the place says which."""
-    found: list[type[BaseModel]] = [model]
-    for part in place:
-        if len(found) > 1:
-            found = [one for one in found if part in _tags(one)]
+def _model_at(model: type[BaseModel], loc: Sequence[int | str]) -> type[BaseModel] | None:
+    """Return the model of the section at `loc`, where pydantic adds a tag to select the member of a union."""
+    models: list[type[BaseModel]] = [model]
+    for part in loc:
+        if len(models) > 1:
+            models = [one for one in models if part in _tags(one)]
             continue
-        field = _field(found[0], str(part)) if found else None
-        found = _models(field.annotation) if field else []
-    return found[0] if len(found) == 1 else None
+        field = _field(models[0], str(part)) if models else None
+        models = _models(field.annotation) if field else []
+    return models[0] if len(models) == 1 else None
 
 
 def _field(model: type[BaseModel], name: str) -> FieldInfo | None:
@@ -100,14 +100,14 @@ def _field(model: type[BaseModel], name: str) -> FieldInfo | None:
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:
-    """The sections that a field can be."""
+    """Return the models that an annotation permits."""
     if isinstance(annotation, type):
         return [annotation] if issubclass(annotation, BaseModel) else []
     return [model for part in get_args(annotation) for model in _models(part)]
 
 
 def _tags(model: type[BaseModel]) -> set[Any]:
-    """What tells a section from the others of its union: the values that its `source` and `name` can have."""
+    """Return the values of `source` and `name` that identify a model in its union."""
     fields = (field for key, field in model.model_fields.items() if key in ("source", "name"))
     return {value for field in fields for value in get_args(field.annotation)}
 

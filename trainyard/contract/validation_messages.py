@@ -1,4 +1,4 @@
-"""What pydantic finds wrong with a value, in words that name the way out."""
+"""Messages for pydantic's validation errors that state what a value must be, and the patterns of shared fields."""
 
 import re
 from collections.abc import Mapping
@@ -15,19 +15,19 @@ NODE_LIST_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._,\[\]-]{0,999}$"
 EVENT_TYPE_PATTERN = r"^[a-z_]{1,64}$"
 
 PATTERN_MESSAGES = {
-    RANK_PATTERN: "must be the number of a rank, such as 0, or `launch` for the launcher",
-    USER_NAME_PATTERN: "must begin with a letter or a digit, and have only letters, digits and `. _ @ + -`",
+    RANK_PATTERN: "must be a rank, such as 0, or `launch` for the launcher",
+    USER_NAME_PATTERN: "must start with a letter or digit and contain only letters, digits and `. _ @ + -`",
     FIELD_PATH_PATTERN: "must be the path of a field, such as `optimizer.lr`",
     DIGEST_PATTERN: "must be `sha256:` and 64 hexadecimal digits",
-    VARIABLE_PATTERN: "must be a name in capitals, such as `HF_HOME`",
-    SLURM_ID_PATTERN: "must be the number of a Slurm job",
-    SCHEDULER_ID_PATTERN: "must be a number of the scheduler's",
-    NODE_LIST_PATTERN: "must be a list of nodes as Slurm writes it, such as `node[01-04],gpu7`",
-    EVENT_TYPE_PATTERN: "must have only small letters and underscores, 64 at most",
+    VARIABLE_PATTERN: "must be an uppercase name, such as `HF_HOME`",
+    SLURM_ID_PATTERN: "must be a Slurm job id",
+    SCHEDULER_ID_PATTERN: "must be a job id of the scheduler",
+    NODE_LIST_PATTERN: "must be a Slurm node list, such as `node[01-04],gpu7`",
+    EVENT_TYPE_PATTERN: "must contain only lowercase letters and underscores, at most 64",
 }
-"""What a text must be that has not the form of a pattern. A pattern that only bounds the characters needs no line."""
+"""Messages for strings that do not match a pattern. Patterns that only restrict characters need no message."""
 
-_MOMENT = "must be a moment with its time zone, such as 2026-01-01T00:00:00Z"
+_TIME = "must be a time with a time zone, such as 2026-01-01T00:00:00Z"
 _OF_TYPE = {
     "missing": "is required",
     "model_type": "must be a section of fields",
@@ -42,20 +42,20 @@ _OF_TYPE = {
     "float_parsing": "must be a number",
     "float_type": "must be a number",
     "bool_parsing": "must be true or false",
-    "string_type": "must be a text; in YAML, quotes make it one",
-    **dict.fromkeys(("timezone_aware", "datetime_parsing", "datetime_from_date_parsing", "datetime_type"), _MOMENT),
+    "string_type": "must be a string; quote it in YAML",
+    **dict.fromkeys(("timezone_aware", "datetime_parsing", "datetime_from_date_parsing", "datetime_type"), _TIME),
 }
-"""For findings whose own words name no way out."""
+"""Messages by type of error, where pydantic's own message does not state what the value must be."""
 
 _SUBJECT = re.compile(r"^(Value error, |(Input|String|List|Tuple|Dictionary|Value) should )")
 
 
 def describe_error(finding: Mapping[str, Any]) -> str:
-    """One of `ValidationError.errors()` as what the field must be."""
+    """Return the message for one item of `ValidationError.errors()`."""
     kind = finding["type"]
     if kind == "string_pattern_mismatch":
-        return PATTERN_MESSAGES.get(finding["ctx"]["pattern"], "holds a character that is not allowed here")
+        return PATTERN_MESSAGES.get(finding["ctx"]["pattern"], "contains a character that is not allowed")
     if kind in _OF_TYPE:
         return _OF_TYPE[kind]
-    message = _SUBJECT.sub(lambda found: "must " if found[2] else "", finding["msg"])
+    message = _SUBJECT.sub(lambda match: "must " if match[2] else "", finding["msg"])
     return (message[:1].lower() + message[1:]).replace(" after validation", "")

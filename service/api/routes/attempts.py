@@ -7,14 +7,14 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from service.api.dependencies import (
+    AppState,
+    AppStateDep,
     AttemptId,
     AttemptNumber,
     NowDep,
-    Services,
-    ServicesDep,
     UserDep,
     WorkerDep,
-    get_services,
+    get_app_state,
 )
 from service.api.metrics_body_schema import METRICS_BODY
 from service.api.query_params import refuse_unknown
@@ -40,12 +40,12 @@ LOG_ANSWER = 4 * 1024 * 1024
 Rank = Annotated[str, Query(pattern=RANK_PATTERN, description="`0`, `1`, ... or `launch`.")]
 
 
-def _ingest(services: Services, aid: str) -> Ingest:
+def _ingest(services: AppState, aid: str) -> Ingest:
     return Ingest(services.database, aid, services.clock(), services.metrics.ingested)
 
 
 @worker_router.post("/claim", operation_id="claim_attempt")
-def claim(services: ServicesDep, _worker: WorkerDep, aid: AttemptId, body: Claim) -> ClaimGrant:
+def claim(services: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: Claim) -> ClaimGrant:
     """Be the one run of this attempt, or learn that another is."""
     granted = _ingest(services, aid).claim(body)
     services.failpoint("claim.after-commit")
@@ -53,7 +53,7 @@ def claim(services: ServicesDep, _worker: WorkerDep, aid: AttemptId, body: Claim
 
 
 @worker_router.post("/heartbeat", operation_id="send_heartbeat")
-def heartbeat(services: ServicesDep, _worker: WorkerDep, aid: AttemptId, body: Heartbeat) -> HeartbeatReply:
+def heartbeat(services: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: Heartbeat) -> HeartbeatReply:
     """A sign of life; the answer says whether to go on."""
     return _ingest(services, aid).heartbeat()
 
@@ -61,7 +61,7 @@ def heartbeat(services: ServicesDep, _worker: WorkerDep, aid: AttemptId, body: H
 @worker_router.post("/metrics", operation_id="report_metrics", openapi_extra=METRICS_BODY)
 async def metrics(request: Request, aid: AttemptId) -> Response:
     """Points, all or none; a repeated delivery changes nothing. Answered after the commit."""
-    services = await get_services(request)  # a parameter would cost a tenth of the request
+    services = await get_app_state(request)  # a parameter would cost a tenth of the request
     await services.worker_tokens.require(request.headers.get("authorization"), aid, services.clock())
     refuse_unknown(request)
     body = await request.body()
@@ -73,13 +73,13 @@ async def metrics(request: Request, aid: AttemptId) -> Response:
 
 
 @worker_router.post("/events", operation_id="report_events")
-def events(services: ServicesDep, _worker: WorkerDep, aid: AttemptId, body: EventsBatch) -> dict[str, int]:
+def events(services: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: EventsBatch) -> dict[str, int]:
     """Lines for the job's history, each once."""
     return {"accepted": _ingest(services, aid).events(body)}
 
 
 @worker_router.post("/checkpoints", operation_id="report_checkpoint")
-def checkpoints(services: ServicesDep, _worker: WorkerDep, aid: AttemptId, body: CheckpointReport) -> dict[str, int]:
+def checkpoints(services: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: CheckpointReport) -> dict[str, int]:
     """A complete checkpoint."""
     _ingest(services, aid).checkpoint(body)
     return {"accepted": 1}
@@ -88,7 +88,7 @@ def checkpoints(services: ServicesDep, _worker: WorkerDep, aid: AttemptId, body:
 @worker_router.post("/logs", operation_id="append_log")
 async def append_log(
     request: Request,
-    services: ServicesDep,
+    services: AppStateDep,
     _worker: WorkerDep,
     aid: AttemptId,
     rank: Rank,
@@ -103,7 +103,7 @@ async def append_log(
 
 
 @worker_router.post("/finish", operation_id="finish_attempt")
-def finish(services: ServicesDep, _worker: WorkerDep, aid: AttemptId, body: FinishRecord) -> dict[str, int]:
+def finish(services: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: FinishRecord) -> dict[str, int]:
     """The attempt's last word."""
     _ingest(services, aid).finish(body)
     services.failpoint("finish.after-commit")
@@ -113,7 +113,7 @@ def finish(services: ServicesDep, _worker: WorkerDep, aid: AttemptId, body: Fini
 
 @router.get("/logs", operation_id="get_log", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 def get_log(
-    services: ServicesDep,
+    services: AppStateDep,
     _user: UserDep,
     now: NowDep,
     job_id: str,

@@ -8,36 +8,36 @@ from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from service.api.dependencies import Services, ServicesDep
+from service.api.dependencies import AppState, AppStateDep
 from service.cluster.repository import ClusterRepository
 from service.core.errors import ServiceError
 from service.jobs.repository import JobRepository
 from service.specs.preflight import STALE
 
-NOT_ASKED = "not asked yet"
+NOT_POLLED = "not polled yet"
 
 _NOT_READY: dict[int | str, dict[str, Any]] = {
-    503: {"model": dict[str, Any], "description": "A dependency does not answer: the same body says which."}
+    503: {"model": dict[str, Any], "description": "A dependency is unavailable; the body names it."}
 }
 
 
 router = APIRouter(tags=["health"])
-"""Routes without a token: they tell numbers and names of parts, nothing of any job."""
+"""Routes without authentication; they return numbers and names of dependencies, nothing about single jobs."""
 
 
 @router.get("/livez", operation_id="livez")
 def livez() -> dict[str, str]:
-    """The process answers."""
+    """Check that the process responds."""
     return {"status": "ok"}
 
 
 @router.get("/readyz", operation_id="readyz", responses=_NOT_READY)
-def readyz(services: ServicesDep) -> Any:
-    """Every dependency answers; each is named. `degraded`: the API serves, and the scheduler does not answer."""
+def readyz(services: AppStateDep) -> Any:
+    """Check every dependency. `degraded` means that the API works but the scheduler does not answer."""
     checks = {"database": _database(services), "runs_dir": _runs_dir(services)}
     ready = all(state == "ok" for state in checks.values())
-    checks["scheduler"] = _scheduler(services) if checks["database"] == "ok" else "not known without the database"
-    served = "ok" if checks["scheduler"] in ("ok", NOT_ASKED) else "degraded"
+    checks["scheduler"] = _scheduler(services) if checks["database"] == "ok" else "unknown without the database"
+    served = "ok" if checks["scheduler"] in ("ok", NOT_POLLED) else "degraded"
     body: dict[str, Any] = {"status": served if ready else "unavailable", "checks": checks}
     if notes := _notes(services):
         body["notes"] = notes
@@ -45,8 +45,8 @@ def readyz(services: ServicesDep) -> Any:
 
 
 @router.get("/metrics", operation_id="prometheus", response_class=Response)
-def prometheus(services: ServicesDep) -> Response:
-    """Prometheus' text format."""
+def prometheus(services: AppStateDep) -> Response:
+    """Get the metrics in Prometheus' text format."""
     now, backend = services.clock(), services.settings.backend
     with services.database.read() as session:
         jobs = JobRepository(session, now).count_by_status()
@@ -55,7 +55,7 @@ def prometheus(services: ServicesDep) -> Response:
     return Response(services.metrics.render(jobs, unanswered, cluster.age_seconds), media_type=CONTENT_TYPE_LATEST)
 
 
-def _database(services: Services) -> str:
+def _database(services: AppState) -> str:
     try:
         services.database.ping()
     except ServiceError as error:
@@ -63,22 +63,22 @@ def _database(services: Services) -> str:
     return "ok"
 
 
-def _scheduler(services: Services) -> str:
-    """As the reconciler last heard of it, a minute ago at most: a route never asks."""
+def _scheduler(services: AppState) -> str:
+    """Return the state of the scheduler as of the reconciler's last poll; a route never calls the scheduler."""
     backend, now = services.settings.backend, services.clock()
     with services.database.read() as session:
         cluster = ClusterRepository(session).resource(backend, now)
     if cluster.error:
         return f"does not answer: {cluster.error}"
     if cluster.age_seconds is None:
-        return NOT_ASKED
+        return NOT_POLLED
     if cluster.age_seconds > STALE.total_seconds():
-        return f"last asked {cluster.age_seconds:.0f} s ago; does a reconciler run?"
+        return f"last polled {cluster.age_seconds:.0f} s ago; is a reconciler running?"
     return "ok"
 
 
-def _notes(services: Services) -> list[str]:
-    """What works still, but not for long."""
+def _notes(services: AppState) -> list[str]:
+    """Return warnings about resources that are running low."""
     settings = services.settings
     try:
         free = shutil.disk_usage(settings.runs).free
@@ -86,9 +86,9 @@ def _notes(services: Services) -> list[str]:
         return []
     if free >= settings.low_disk_bytes:
         return []
-    return [f"only {free / 1e9:.1f} GB are free for runs (TRAINYARD_LOW_DISK_GB is {settings.low_disk_gb:g})"]
+    return [f"only {free / 1e9:.1f} GB free for runs (TRAINYARD_LOW_DISK_GB is {settings.low_disk_gb:g})"]
 
 
-def _runs_dir(services: Services) -> str:
+def _runs_dir(services: AppState) -> str:
     runs = services.settings.runs
-    return "ok" if os.access(runs, os.W_OK | os.X_OK) else f"{runs} is not a folder that can be written to"
+    return "ok" if os.access(runs, os.W_OK | os.X_OK) else f"{runs} is not a writable directory"

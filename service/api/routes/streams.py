@@ -10,7 +10,7 @@ from fastapi import APIRouter, Header, Query
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
-from service.api.dependencies import Services, ServicesDep, UserDep
+from service.api.dependencies import AppState, AppStateDep, UserDep
 from service.auth.principals import Principal, is_token_valid
 from service.core.errors import InvalidRequestError
 from service.streaming.broadcaster import Place
@@ -52,7 +52,7 @@ LastPlace = Annotated[
     responses={200: {"content": {"text/event-stream": {}}}, 204: {"description": "Nothing more will come."}},
 )
 async def stream_job(
-    services: ServicesDep,
+    services: AppStateDep,
     user: UserDep,
     job_id: str,
     logs: bool = True,
@@ -79,7 +79,7 @@ async def stream_job(
     response_class=StreamingResponse,
     responses={200: {"content": {"text/event-stream": {}}}},
 )
-async def stream_jobs(services: ServicesDep, user: UserDep, last_event_id: LastPlace = None) -> Response:
+async def stream_jobs(services: AppStateDep, user: UserDep, last_event_id: LastPlace = None) -> Response:
     """Status, events, checkpoints and newest metrics of every job, from now on or from `Last-Event-ID` on.
 
     Ids are of the form `12-34`. An event `reset` says that what the client missed is no longer kept.
@@ -91,14 +91,14 @@ async def stream_jobs(services: ServicesDep, user: UserDep, last_event_id: LastP
     return await _answer(services, user, following, place)
 
 
-async def _answer(services: Services, user: Principal, following: Following, after: Place | None) -> Response:
+async def _answer(services: AppState, user: Principal, following: Following, after: Place | None) -> Response:
     if not await following.start(after):
         return Response(status_code=204)
     texts = _while_good(services, user, following.events())
     return StreamingResponse(texts, media_type="text/event-stream", headers=HEADERS)
 
 
-async def _while_good(services: Services, user: Principal, texts: AsyncGenerator[str]) -> AsyncGenerator[str]:
+async def _while_good(services: AppState, user: Principal, texts: AsyncGenerator[str]) -> AsyncGenerator[str]:
     """A stream that ends with its token, which may be revoked or expire while it is open for days."""
     asked = monotonic()
     async with aclosing(texts):

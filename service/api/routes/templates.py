@@ -1,4 +1,4 @@
-"""The routes of the presets."""
+"""Routes of the presets."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -15,21 +15,21 @@ router = APIRouter(prefix="/v1/templates", tags=["templates"])
 
 
 @cache
-def presets() -> Mapping[str, Template]:
-    """All, by name. Read when the application is made: no request reads the installation's files."""
+def templates_by_name() -> Mapping[str, Template]:
+    """Return all presets by name; read once, when the application is built."""
     return {name: load_template(name) for name in template_names()}
 
 
 @router.get("", operation_id="list_templates")
 def list_templates(_user: UserDep) -> Page[Template]:
-    """The ready-made specs."""
-    return page_of(list(presets().values()), False, lambda template: template, lambda template: template.name)
+    """List the presets: ready-made specs."""
+    return page_of(list(templates_by_name().values()), False, lambda template: template, lambda template: template.name)
 
 
 @router.get("/{name}", operation_id="get_template")
 def get_template(_user: UserDep, name: str) -> Template:
-    """One ready-made spec, ready to POST."""
-    if (found := presets().get(name)) is None:
-        words = f"there is no template {name!r}; there are: {', '.join(presets())}"
-        raise NotFoundError(words, code="template_not_found", param="name")
-    return found
+    """Get one preset, whose spec can be submitted as it is."""
+    if (template := templates_by_name().get(name)) is None:
+        message = f"there is no template {name!r}; available: {', '.join(templates_by_name())}"
+        raise NotFoundError(message, code="template_not_found", param="name")
+    return template

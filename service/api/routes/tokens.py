@@ -1,4 +1,4 @@
-"""The routes of tokens and of the audit."""
+"""Routes of API tokens and of the audit log."""
 
 from typing import Annotated, Literal
 
@@ -6,11 +6,11 @@ from fastapi import APIRouter, Path, Query
 
 from service.api.dependencies import (
     AdminDep,
+    AppState,
+    AppStateDep,
     AuditWindowDep,
     NowDep,
     QueryTimestamp,
-    Services,
-    ServicesDep,
     TokenWindowDep,
     UserDep,
 )
@@ -31,49 +31,49 @@ TokenId = Annotated[str, Path(pattern=r"^[0-9a-f]{8,16}$")]
 
 @router.post("", status_code=201, operation_id="create_token")
 def create(
-    services: ServicesDep, admin: AdminDep, now: NowDep, body: TokenRequest, idempotency_key: UnsupportedKey = None
+    services: AppStateDep, admin: AdminDep, now: NowDep, body: TokenRequest, idempotency_key: UnsupportedKey = None
 ) -> NewTokenResource:
-    """Make a token. `token` in the answer is its secret, shown this once."""
+    """Create a token. `token` in the response is its secret, which is shown only once."""
     reject_key(idempotency_key)
     token, secret = issue(services.database, admin, body, now)
     return NewTokenResource(**token_resource(services, token).model_dump(), token=secret)
 
 
 @router.get("", operation_id="list_tokens")
-def list_all(services: ServicesDep, _admin: AdminDep, window: TokenWindowDep) -> Page[TokenResource]:
-    """All tokens without their secrets, the expired and revoked ones too."""
+def list_all(services: AppStateDep, _admin: AdminDep, window: TokenWindowDep) -> Page[TokenResource]:
+    """List all tokens without their secrets, including expired and revoked ones."""
     with services.database.read() as session:
         rows, more = TokenRepository(session).page(after=window.after, limit=window.limit, descending=window.descending)
     return page_of(rows, more, lambda row: token_resource(services, row), lambda token: token.id)
 
 
 @router.get("/self", operation_id="get_own_token")
-def get_own(services: ServicesDep, user: UserDep) -> TokenResource:
-    """The token of this very request: who the service thinks you are."""
+def get_own(services: AppStateDep, user: UserDep) -> TokenResource:
+    """Get the token of this request."""
     with services.database.read() as session:
         row = TokenRepository(session).known(user.id)
     return token_resource(services, row)
 
 
 @router.delete("/{token_id}", status_code=204, operation_id="revoke_token")
-def delete(services: ServicesDep, _admin: AdminDep, now: NowDep, token_id: TokenId) -> None:
-    """Revoke a token; the next request with it is refused."""
+def delete(services: AppStateDep, _admin: AdminDep, now: NowDep, token_id: TokenId) -> None:
+    """Revoke a token, with immediate effect."""
     revoke(services.database, token_id, now)
 
 
 @audit_router.get("", operation_id="list_audit")
 def list_audit(
-    services: ServicesDep,
+    services: AppStateDep,
     _admin: AdminDep,
     window: AuditWindowDep,
     actor: Annotated[str | None, Query(max_length=128)] = None,
-    action: Annotated[str | None, Query(max_length=64, description="An operation's id, such as `cancel_job`.")] = None,
-    target: Annotated[str | None, Query(max_length=256, description="Such as a job's id.")] = None,
+    action: Annotated[str | None, Query(max_length=64, description="Operation id, for example `cancel_job`.")] = None,
+    target: Annotated[str | None, Query(max_length=256, description="For example a job id.")] = None,
     outcome: Literal["done", "refused", "failed"] | None = None,
-    created_after: Annotated[QueryTimestamp | None, Query(description="At this moment or later, RFC 3339.")] = None,
-    created_before: Annotated[QueryTimestamp | None, Query(description="Earlier than this moment.")] = None,
+    created_after: Annotated[QueryTimestamp | None, Query(description="At this time or later, RFC 3339.")] = None,
+    created_before: Annotated[QueryTimestamp | None, Query(description="Before this time.")] = None,
 ) -> Page[AuditResource]:
-    """Every change that somebody asked for, newest first: who, what, when, from where, and what came of it."""
+    """List audit entries, newest first: who changed what, when, from which address, and the outcome."""
     after = int(window.after.removeprefix("aud_")) if window.after else None
     wanted = AuditFilter(actor, action, target, outcome, created_after, created_before)
     with services.database.read() as session:
@@ -86,7 +86,7 @@ def list_audit(
     return page_of(rows, more, _audit_resource, lambda entry: entry.id)
 
 
-def token_resource(services: Services, token: Token) -> TokenResource:
+def token_resource(services: AppState, token: Token) -> TokenResource:
     return TokenResource(
         id=token.id,
         name=token.name,

@@ -14,7 +14,7 @@ def test_targets_are_a_list_or_auto(targets, param):
 
 
 def test_adapters_and_patterns_do_not_stand_together():
-    with pytest.raises(SpecError, match="trainable: cannot stand beside `lora_rank`"):
+    with pytest.raises(SpecError, match="trainable: cannot be combined with `lora_rank`"):
         parse_spec(
             {
                 "task": "regression",

@@ -243,15 +243,15 @@ class TestTasksWithoutTheLoop:
         ],
     )
     def test_training_fields_are_rejected(self, field, value):
-        message = f"{field}: means nothing to task `script`; pass it to your program in `argv`"
+        message = f"{field}: has no effect for task `script`; pass it to your program in `argv`"
         assert self.rejected({**self.SCRIPT, field: value}) == [message]
         assert self.rejected({**self.CHECK, field: value}) == [
-            f"{field}: means nothing to task `comm_check`; leave it out"
+            f"{field}: has no effect for task `comm_check`; remove it"
         ]
 
     def test_script_rejects_a_backend(self):
         assert self.rejected({**self.SCRIPT, "backend": "gloo"}) == [
-            "backend: means nothing to task `script`; pass it to your program in `argv`"
+            "backend: has no effect for task `script`; pass it to your program in `argv`"
         ]
 
     def test_comm_check_needs_two_ranks(self):

@@ -31,7 +31,7 @@ class TestConflicts:
         [
             ({"epochs": 1}, "steps: give either `steps` or `epochs`: not both; set one to null"),
             ({"steps": None}, "steps: give either `steps` or `epochs`: one of them is needed"),
-            ({"gpus": 64}, "batch.size: is 32, smaller than the 64 ranks of `gpus`: some would idle"),
+            ({"gpus": 64}, "batch.size: is 32, smaller than the 64 ranks of `gpus`"),
             ({"model": None}, "model: is required for task `regression`"),
             ({"data": "absent"}, "data: is required for task `regression`"),
             ({"task": "custom"}, "target: is required for task `custom`"),
@@ -51,7 +51,7 @@ class TestConflicts:
             ({"task": "script", "argv": ["-m"]}, "argv: `-m` needs a module after it"),
             (
                 {"strategy": "single", "gpus": 2},
-                "gpus: is 2, but strategy `single` has exactly one rank; take `ddp` or set `gpus: 1`",
+                "gpus: is 2, but strategy `single` has exactly one rank; use `ddp` or set `gpus: 1`",
             ),
             ({"batch": {"size": 8, "micro_size": 9}}, "batch.micro_size: is 9, larger than `batch.size` 8"),
             ({"schedule": {"warmup_steps": 11}}, "schedule.warmup_steps: is 11, more than the run's 10 steps"),
@@ -61,7 +61,7 @@ class TestConflicts:
             ),
             (
                 {"strategy": "hsdp", "gpus": 2, "fsdp": {"replicas": 4}},
-                "gpus: is 2, fewer than the 4 of `fsdp.replicas`; each needs a rank",
+                "gpus: is 2, fewer than `fsdp.replicas` 4; each replica needs a rank",
             ),
         ],
     )
@@ -111,15 +111,15 @@ class TestFields:
             ({"optimizer": {"lr": "nan"}}, "optimizer.lr: must be a finite number"),
             ({"optimizer": {"lr": 0}}, "optimizer.lr: must be greater than 0"),
             ({"optimizer": {"betas": [0.9]}}, "optimizer.betas.1: is required"),
-            ({"name": "two\nlines"}, "name: holds a character that is not allowed here"),
-            ({"name": "tab\tbed"}, "name: holds a character that is not allowed here"),
-            ({"name": "sep\u2028arated"}, "name: holds a character that is not allowed here"),
+            ({"name": "two\nlines"}, "name: contains a character that is not allowed"),
+            ({"name": "tab\tbed"}, "name: contains a character that is not allowed"),
+            ({"name": "sep\u2028arated"}, "name: contains a character that is not allowed"),
             ({"name": ""}, "name: must have at least 1 character"),
             (
                 {"resources": {"partition": "gpu; rm"}},
-                "resources.partition: holds a character that is not allowed here",
+                "resources.partition: contains a character that is not allowed",
             ),
-            ({"resources": {"account": "$(id)"}}, "resources.account: holds a character that is not allowed here"),
+            ({"resources": {"account": "$(id)"}}, "resources.account: contains a character that is not allowed"),
             ({"environment": {"conda": "base"}}, "environment.conda: unknown field"),
             ({"task": "absent"}, "task: is required"),
             ({"model": {"source": "builtin", "name": "resnet"}}, f"model: {NUMBER_MODEL}"),

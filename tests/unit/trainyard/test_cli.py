@@ -93,7 +93,7 @@ class TestSubmit:
         assert done.stdout.splitlines() == [
             "job a1 (digits-ddp) accepted",
             "succeeded: completed",
-            "succeeded; see it with: trainyard metrics a1",
+            "succeeded; see its metrics with: trainyard metrics a1",
         ]
 
 
@@ -129,7 +129,7 @@ class TestWatch:
             "checkpoint of step 92",
             "succeeded: completed",
             "step 10/10  loss 0.5123  2,900 examples/s",
-            "succeeded; see it with: trainyard metrics a1",
+            "succeeded; see its metrics with: trainyard metrics a1",
         ]
 
     def test_a_failed_job_is_exit_1_with_rank_message_and_hint(self, service, run):
@@ -141,13 +141,13 @@ class TestWatch:
             "failed: an error of the program",
             "first error on rank 1 (n2): ValueError: bad value",
             "hint: lower the rate",
-            "more of it: trainyard show a1; run it again: trainyard retry a1",
+            "details: trainyard show a1; run it again: trainyard retry a1",
         ]
 
     def test_a_job_that_was_refused_as_it_is_is_not_to_be_run_again(self, service, run):
         ended = job("a1", status="failed", status_reason="rejected", status_message="strategy: needs 3 TiB")
         done = self.watch(service, run, ended, status(1, "failed", "strategy: needs 3 TiB"))
-        assert done.stderr.splitlines()[-1] == "more of it: trainyard show a1"
+        assert done.stderr.splitlines()[-1] == "details: trainyard show a1"
 
     def test_a_cancelled_job_is_exit_3(self, service, run):
         ended = job("a1", status="cancelled", status_message="asked for by admin")
@@ -175,7 +175,7 @@ class TestWatch:
         )
         assert run("watch", "a1").stdout.splitlines()[1:4] == [
             "connection lost, waiting for the service: the connection to http://trainyard.test failed: cut",
-            "connected again",
+            "reconnected",
             "succeeded: y",
         ]
 
@@ -186,7 +186,7 @@ class TestWatch:
         service.on("GET", "/v1/jobs/a1", job("a1", status="running")).on("GET", STREAM, interrupt)
         done = run("watch", "a1")
         assert done.exit_code == 130
-        assert done.stderr == "stopped watching; the job goes on. To end it: trainyard cancel a1\n"
+        assert done.stderr == "stopped watching; the job continues. To cancel it: trainyard cancel a1\n"
         assert all(request.method == "GET" for request in service.requests)
 
 
@@ -236,7 +236,7 @@ class TestJobs:
         service.on("GET", "/v1/jobs/a1", failed)
         shown = run("show", "a1").stdout.splitlines()
         assert "status      failed (out_of_memory): no memory left" in shown
-        assert "took        2 min 5 s" in shown
+        assert "runtime     2 min 5 s" in shown
         assert "attempt     2, local job 77 on n1, n2" in shown
         assert shown[-3:] == ["first error on rank 0: OutOfMemoryError: 2 GB", "Traceback", "  here"]
 
@@ -272,7 +272,7 @@ class TestJobs:
     def test_a_trace_is_asked_of_a_running_job(self, service, run):
         service.on("GET", "/v1/jobs/a1", job("a1"))
         service.on("POST", "/v1/jobs/a1/profile", httpx.Response(202, json=job("a1")))
-        assert "a trace of 2 step(s) is asked for" in run("profile", "a1", "--steps", "2", "--rank", "1").stdout
+        assert "trace of 2 step(s) requested" in run("profile", "a1", "--steps", "2", "--rank", "1").stdout
         assert json.loads(service.requests[-1].content) == {"steps": 2, "ranks": [1]}
 
 
@@ -315,7 +315,7 @@ class TestLogs:
         assert done.exit_code == 0
         assert done.stdout == "one\nlate\ntwo\nend\n"
         waited, lost = done.stderr.splitlines()
-        assert waited == "note: no such log yet; the job is queued: waits for the reconciler"
+        assert waited == "note: the log does not exist yet; the job is queued: waits for the reconciler"
         assert lost.startswith("connection lost, waiting for the service: cannot connect")
 
     def test_following_a_rank_that_never_was_says_so_at_the_end(self, service, run):
@@ -341,7 +341,7 @@ class TestMetrics:
         self.answer(service, ("train/loss", [8, 4, 2, 1]), ("train/lr", ["NaN", 1, 1]), ("empty", []))
         rows = [row.split() for row in run("metrics", "a1").stdout.splitlines()]
         assert rows == [
-            ["METRIC", "LAST", "SMALLEST", "LARGEST", "STEP", "CURVE"],
+            ["METRIC", "LAST", "MIN", "MAX", "STEP", "CURVE"],
             ["train/loss", "1", "1", "8", "4", "█▄▂▁"],
             ["train/lr", "1", "1", "1", "3", "x▁▁"],
         ]
@@ -374,7 +374,7 @@ class TestMetrics:
             service.on("GET", f"/v1/jobs/{name}/metrics", answer)
         rows = [" ".join(row.split()) for row in run("metrics", "a1", "b2", "--x", "time").stdout.splitlines()]
         assert rows == [
-            "METRIC JOB LAST SMALLEST LARGEST STEP SECONDS CURVE",
+            "METRIC JOB LAST MIN MAX STEP SECONDS CURVE",
             "train/loss a1 4 4 8 2 1 h 1 min █▁",
             "train/loss b2 2 2 8 2 1 h 1 min █▁",
         ]
@@ -453,8 +453,8 @@ class TestHistory:
     @pytest.mark.parametrize(
         ("policy", "said"),
         [
-            ({"keep_last": 2, "keep_best": None}, "the newest 2 stay"),
-            ({"keep_last": 1, "keep_best": {"metric": "eval/loss"}}, "the newest stays, and the best by eval/loss"),
+            ({"keep_last": 2, "keep_best": None}, "keeps the newest 2"),
+            ({"keep_last": 1, "keep_best": {"metric": "eval/loss"}}, "keeps the newest, and the best by eval/loss"),
         ],
     )
     def test_checkpoints_with_which_of_them_stay(self, service, run, policy, said):

@@ -27,7 +27,7 @@ class TestErrors:
 
     def test_wrong_token(self, service, run):
         service.on("GET", "/v1/jobs", error(401, "a valid token is needed", "authentication_error", "invalid_token"))
-        line = "error: a valid token is needed; the command line takes it from TRAINYARD_TOKEN"
+        line = "error: a valid token is needed; set it in TRAINYARD_TOKEN"
         ends(run("list"), 5, line)
 
     def test_a_role_that_does_not_allow_it(self, service, run):
@@ -37,12 +37,12 @@ class TestErrors:
 
     def test_nor_does_the_token_of_another(self, service, run):
         service.on("GET", "/v1/audit", error(403, "only an administrator may do this", code="admin_required"))
-        line = "error: only an administrator may do this; see whose token this is: trainyard tokens whoami"
+        line = "error: only an administrator may do this; show your token with: trainyard tokens whoami"
         ends(run("audit"), 5, line)
 
     def test_an_address_with_something_behind_it(self, service, run):
         service.on("GET", "/v1/jobs", error(404, "there is no such route", code="route_not_found"))
-        line = "error: there is no such route; is TRAINYARD_URL the service's address, with nothing behind it?"
+        line = "error: there is no such route; TRAINYARD_URL must be the service's address without a path"
         ends(run("list"), 6, line)
 
     def test_bad_spec_with_two_problems(self, service, run, tmp_path):
@@ -93,7 +93,7 @@ class TestErrors:
 
     def test_unknown_job(self, service, run):
         service.on("GET", "/v1/jobs/x1", UNKNOWN)
-        ends(run("show", "x1"), 6, "error: there is no job 'x1'; see what there is: trainyard list")
+        ends(run("show", "x1"), 6, "error: there is no job 'x1'; list them with: trainyard list")
 
     def test_last_job_where_there_is_none(self, service, run):
         service.on("GET", "/v1/jobs", page())
@@ -102,7 +102,7 @@ class TestErrors:
     def test_an_abbreviation_of_two_jobs(self, service, run):
         service.on("GET", "/v1/jobs", page(job("job_01aaaa"), job("job_01bbbb")))
         ends(run("show", "01"), 6, "error: there is no /v1/jobs/01")
-        ends(run("show", "job_01"), 2, "error: 2 jobs have ids like 'job_01'; give more of it")
+        ends(run("show", "job_01"), 2, "error: 2 jobs have ids like 'job_01'; use a longer part")
 
     def test_cancel_of_a_finished_job(self, service, run):
         service.on("GET", "/v1/jobs/a1", job("a1", status="succeeded"))
@@ -117,12 +117,12 @@ class TestErrors:
         service.on("POST", "/v1/jobs/a1/cancel", job("a1", status="cancelling", status_message="being stopped"))
         done = run("cancel", "b2", "a1")
         assert (done.exit_code, done.stderr) == (7, f"error: {message}\n")
-        assert done.stdout == "job a1: cancellation asked for; it is cancelling: being stopped\n"
+        assert done.stdout == "job a1: cancellation requested; status: cancelling: being stopped\n"
 
     @pytest.mark.parametrize("command", ["cancel", "pause", "resume", "retry", "delete"])
     def test_where_one_of_several_is_not_there_nothing_is_changed(self, service, run, command):
         service.on("GET", "/v1/jobs/x1", UNKNOWN).on("GET", "/v1/jobs/a1", job("a1")).on("GET", "/v1/jobs", page())
-        ends(run(command, "a1", "x1"), 6, "error: there is no job 'x1'; see what there is: trainyard list")
+        ends(run(command, "a1", "x1"), 6, "error: there is no job 'x1'; list them with: trainyard list")
         assert {request.method for request in service.requests} == {"GET"}
 
     def test_one_that_is_named_twice_is_asked_once(self, service, run):
@@ -147,7 +147,7 @@ class TestErrors:
 
     def test_a_bug_of_ours_is_one_line_too(self, service, run, monkeypatch):
         service.on("GET", "/v1/jobs", RuntimeError("boom"))
-        ends(run("list"), 1, "error: unexpected RuntimeError: boom; TRAINYARD_DEBUG=1 shows where")
+        ends(run("list"), 1, "error: unexpected RuntimeError: boom; set TRAINYARD_DEBUG=1 for a traceback")
         monkeypatch.setenv("TRAINYARD_DEBUG", "1")
         assert isinstance(run("list").exception, RuntimeError)
 
@@ -182,7 +182,7 @@ class TestProcess:
         assert done.stderr.count("\n") == 1
 
     def test_a_pipe_that_closes_early(self):
-        program = "import sys; from trainyard.cli.failures import one_line_errors\n"
+        program = "import sys; from trainyard.cli.errors import one_line_errors\n"
         program += "with one_line_errors():\n  [print('x' * 1000) for _ in range(1000)]"
         with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as done:
             done.stdout.readline()

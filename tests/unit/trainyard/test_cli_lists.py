@@ -7,7 +7,7 @@ import pytest
 import typer
 
 from tests.unit.trainyard.fake_service import TIME, attempt, error, job, page
-from trainyard.cli.moments import moment
+from trainyard.cli.arguments import parse_date
 
 SWEEP = "swp_01kdvdna00az9cxjnszk8v8abh"
 
@@ -23,16 +23,16 @@ class TestMoment:
         ],
     )
     def test_a_date_is_in_utc_unless_it_says_otherwise(self, text, expected):
-        assert moment(text) == expected
+        assert parse_date(text) == expected
 
     @pytest.mark.parametrize(("text", "seconds"), [("30min", 1800), ("2h", 7200), ("3d", 3 * 86400), ("1w", 7 * 86400)])
     def test_a_length_is_so_long_ago(self, text, seconds):
-        assert abs(datetime.now(UTC) - timedelta(seconds=seconds) - moment(text)) < timedelta(seconds=5)
+        assert abs(datetime.now(UTC) - timedelta(seconds=seconds) - parse_date(text)) < timedelta(seconds=5)
 
     @pytest.mark.parametrize("text", ["", "yesterday", "2", "h", "-2h", "2026-13-01", "999999w"])
     def test_anything_else_is_refused_with_what_to_write(self, text):
         with pytest.raises(typer.BadParameter, match="2026-01-31"):
-            moment(text)
+            parse_date(text)
 
 
 class TestJobs:
@@ -80,7 +80,7 @@ class TestTokens:
         service.on("GET", "/v1/tokens", page(*tokens))
         result = run("tokens", "revoke", "anna")
         assert result.exit_code == 2
-        assert result.stderr == "error: 'anna' is a name; say which of its tokens: t1, t4\n"
+        assert result.stderr == "error: 'anna' is a name; use the id of one of its tokens: t1, t4\n"
         assert run("tokens", "revoke", "eve").exit_code == 6
 
 

@@ -16,7 +16,7 @@ def test_it_is_followed_to_its_end(service, run, command):
     assert done.exit_code == 0, done.stderr
     (followed,) = [request for request in service.requests if request.url.path == STREAM]
     assert followed.headers["last-event-id"] == "7", "what came before is not told again"
-    assert done.stdout.splitlines()[-2:] == ["succeeded: z", "succeeded; see it with: trainyard metrics a1"]
+    assert done.stdout.splitlines()[-2:] == ["succeeded: z", "succeeded; see its metrics with: trainyard metrics a1"]
 
 
 def test_one_that_fails_again_is_told_by_the_exit_code(service, run):

@@ -3,17 +3,17 @@
 import asyncio
 import json
 import sys
-from types import SimpleNamespace
 
 import httpx
 import pytest
+import typer
 from rich.text import Text
 
 import trainyard.cli
 from tests.unit.trainyard.fake_service import TIME, FakeService, job, page
 from tests.unit.trainyard.test_cli import CHECKPOINT
 from tests.unit.trainyard.test_cli_errors import UNKNOWN
-from trainyard.cli import asking, output
+from trainyard.cli import output
 from trainyard.client import ConflictError, NotFoundError
 
 OVER = job("a1", status="succeeded")
@@ -27,7 +27,7 @@ def ends(result, code, line):
     assert result.exception is None or isinstance(result.exception, SystemExit)
 
 
-class TestTheQuestionBeforeDeleting:
+class TestConfirmation:
     @pytest.fixture(autouse=True)
     def deletable(self, service):
         service.on("GET", "/v1/jobs/a1", OVER)
@@ -35,17 +35,20 @@ class TestTheQuestionBeforeDeleting:
     def deleted(self, service):
         return [request.method for request in service.requests].count("DELETE")
 
-    def test_nobody_answers(self, service, run):
-        line = "error: nobody answers on standard input; --yes deletes without asking"
+    def test_closed_standard_input_is_an_error(self, service, run):
+        line = "error: no answer on standard input; use --yes to delete without a prompt"
         ends(run("delete", "a1", input=""), 2, line)
         assert not self.deleted(service)
 
-    def test_the_answer_is_an_interruption(self, service, run, monkeypatch):
-        def interrupted():
-            raise KeyboardInterrupt
+    def test_ctrl_c_deletes_nothing(self, service, run, monkeypatch):
+        def interrupted(_):
+            try:
+                raise KeyboardInterrupt
+            except KeyboardInterrupt:
+                raise typer.Abort from None
 
-        monkeypatch.setattr(asking, "sys", SimpleNamespace(stdin=SimpleNamespace(readline=interrupted)))
-        ends(run("delete", "a1"), 130, "interrupted; it is not deleted")
+        monkeypatch.setattr("typer.confirm", interrupted)
+        ends(run("delete", "a1"), 130, "interrupted; not deleted")
         assert not self.deleted(service)
 
     @pytest.mark.parametrize(("answer", "count"), [("y\n", 1), ("\n", 0), ("no\n", 0)])
@@ -79,7 +82,7 @@ class TestDownload:
 
     def test_of_a_checkpoint_that_is_not_there(self, service, run):
         service.on("GET", "/v1/jobs/a1", OVER).on("GET", "/v1/jobs/a1/checkpoints", page(CHECKPOINT))
-        line = "error: there is no checkpoint '3'; there are those of steps: 92"
+        line = "error: there is no checkpoint '3'; available steps: 92"
         ends(run("download", "a1", "--checkpoint", "3"), 6, line)
         ends(run("fork", "a1", "--step", "3"), 6, line)
 
@@ -124,13 +127,13 @@ class TestSweepReferences:
     def test_of_none_and_of_two(self, service, run):
         self.listed(service)
         for command in ("sweeps", "sweep-cancel"):
-            ends(run(command, "nope"), 6, "error: there is no sweep 'nope'; see what there is: trainyard sweeps")
-        ends(run("sweeps", "swp_01"), 2, "error: 2 sweeps have ids like 'swp_01'; give more of it")
+            ends(run(command, "nope"), 6, "error: there is no sweep 'nope'; list them with: trainyard sweeps")
+        ends(run("sweeps", "swp_01"), 2, "error: 2 sweeps have ids like 'swp_01'; use a longer part")
 
     def test_other_ids_that_cannot_be(self, run, service):
         service.on("GET", "/v1/tokens", page())
         for words, kind in ((("tokens", "revoke"), "token"), (("webhooks", "test"), "webhook")):
-            line = f"error: there is no {kind} 'nope'; see what there is: trainyard {kind}s list"
+            line = f"error: there is no {kind} 'nope'; list them with: trainyard {kind}s list"
             ends(run(*words, "nope"), 6, line)
 
 
@@ -174,7 +177,7 @@ def test_a_folder_in_the_place_of_a_spec(service, run, tmp_path):
     (tmp_path / "mine").mkdir()
     service.on("GET", "/v1/templates", page({"name": "digits_ddp", "description": "", "spec": {}}))
     ends(run("submit", str(tmp_path)), 2, f"error: {str(tmp_path)!r} is a folder; name a file")
-    ends(run("submit", "mine"), 2, "error: 'mine' is a folder, and no preset; name a file in it, or one of: digits_ddp")
+    ends(run("submit", "mine"), 2, "error: 'mine' is a folder, not a preset; use a file in it, or one of: digits_ddp")
     words = "error: there is no file and no preset 'digts_ddp'; did you mean 'digits_ddp'? presets: digits_ddp"
     ends(run("submit", "digts_ddp"), 2, words)
 
@@ -187,7 +190,7 @@ class TestANarrowTerminal:
     def shown(self, monkeypatch, capsys):
         def show(width, **options):
             monkeypatch.setattr(output, "console", lambda: output.TerminalConsole(width=width, markup=False))
-            output.table(self.HEADINGS, [self.ROW], **options)
+            output.print_table(self.HEADINGS, [self.ROW], **options)
             return capsys.readouterr().out
 
         return show

@@ -34,7 +34,7 @@ def test_what_there_is_and_what_is_free(service, run):
         "backend slurm, as of 12 s ago",
         "nodes: 1 idle, 1 drained",
         "GPUs free: 3 of 8 a100, ? of 2",
-        "PARTITION STATE TIME LIMIT NODES A JOB NODES GPUS FREE GROUPS",
+        "PARTITION STATE TIME LIMIT NODES PER JOB NODES GPUS FREE GROUPS",
         "gpu* up 2 d up to 4 1 idle, 1 drained 3 of 8 a100 ml",
         "cpu drain none any 1 idle - all",
     ]
@@ -46,12 +46,12 @@ def test_the_local_backend_has_slots(service, run):
 
 
 def test_before_the_first_answer(service, run):
-    assert "has not heard from its scheduler (slurm) yet" in run_with(service, run, {"backend": "slurm"}).stdout
+    assert "the scheduler (slurm) has not responded yet" in run_with(service, run, {"backend": "slurm"}).stdout
 
 
 def test_an_old_answer_comes_with_the_reason(service, run):
     done = run_with(service, run, ANSWER | {"error": "sinfo ended with 1"})
-    assert done.stderr == "the last attempt to ask again failed: sinfo ended with 1\n"
+    assert done.stderr == "the last refresh failed: sinfo ended with 1\n"
 
 
 def test_json(service, run):

@@ -8,8 +8,8 @@ import typer
 
 from tests.unit.trainyard.fake_service import TIME, error, job, page
 from trainyard.cli.app import app
-from trainyard.cli.completing import complete_job, complete_status, complete_sweep
-from trainyard.cli.failures import EXIT_CODES
+from trainyard.cli.completion import complete_job, complete_status, complete_sweep
+from trainyard.cli.errors import EXIT_CODES
 
 ROOT = typer.main.get_command(app)
 
@@ -58,7 +58,7 @@ def test_each_command_that_answers_does_so_to_programs(path):
 
 def test_commands_stand_under_headings(run):
     shown = run("--help").stdout
-    places = [shown.index(f"\n{heading}:") for heading in ("Train", "Look", "Steer", "Take home", "Run the service")]
+    places = [shown.index(f"\n{heading}:") for heading in ("Train", "Inspect", "Control", "Results", "Run the service")]
     assert places == sorted(places)
     assert shown.count("\n  submit ") == 1
 

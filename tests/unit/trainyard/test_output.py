@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard.cli import output
-from trainyard.cli.curves import plot, sparkline
-from trainyard.cli.output import clean, duration, measured, one_line, size
+from trainyard.cli.output import format_duration, format_metric, format_size, one_line, sanitize
+from trainyard.cli.plots import plot, sparkline
 
 FLOATS = st.lists(st.floats(), max_size=200)
 
@@ -28,11 +28,11 @@ class TestClean:
         ],
     )
     def test_leaves_only_text(self, text, expected):
-        assert clean(text) == expected
+        assert sanitize(text) == expected
 
     @given(st.text())
     def test_nothing_that_moves_a_cursor_is_left(self, text):
-        kept = clean(text)
+        kept = sanitize(text)
         assert not any((ord(c) < 32 and c not in "\t\n") or 0x7F <= ord(c) <= 0x9F for c in kept)
         assert "\n" not in one_line(text)
 
@@ -63,7 +63,7 @@ class TestWords:
         [(0.4, "0 s"), (59.6, "1 min"), (125, "2 min 5 s"), (3600, "1 h"), (90061, "1 d 1 h"), (-5, "0 s")],
     )
     def test_duration(self, seconds, expected):
-        assert duration(seconds) == expected
+        assert format_duration(seconds) == expected
 
     @pytest.mark.parametrize(
         ("metric", "value", "expected"),
@@ -75,14 +75,14 @@ class TestWords:
         ],
     )
     def test_bytes_are_told_as_a_size(self, metric, value, expected):
-        assert measured(metric, value) == expected
+        assert format_metric(metric, value) == expected
 
     @pytest.mark.parametrize("whole", ["ty-main-0123456789abcdef", "step-0000000092"])
     def test_names_stay_whole_in_a_narrow_table(self, whole, monkeypatch, capsys):
         monkeypatch.setattr(output, "console", lambda: output.TerminalConsole(width=40))
-        output.table(("A", "B"), [(whole, "words that may be broken over several lines")])
+        output.print_table(("A", "B"), [(whole, "words that may be broken over several lines")])
         assert whole in capsys.readouterr().out
 
     @pytest.mark.parametrize(("count", "expected"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (3e12, "3 TB")])
     def test_size(self, count, expected):
-        assert size(count) == expected
+        assert format_size(count) == expected

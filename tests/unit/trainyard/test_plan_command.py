@@ -45,7 +45,7 @@ def test_what_it_shows(service, run):
     done = run_plan(service, run)
     assert [" ".join(line.split()) for line in done.stdout.splitlines()] == [
         "1,234,567 parameters, 1,000 of them trained",
-        "GPUs: t4 (4 GiB), odd (memory not known)",
+        "GPUs: t4 (4 GiB), odd (memory unknown)",
         "strategy ddp: the spec says so",
         "does not fit: needs about 6 GiB of 4 GiB per GPU",
         "host memory: roughly 1 GiB for each rank",
@@ -53,7 +53,7 @@ def test_what_it_shows(service, run):
         "STRATEGY FITS PER GPU WEIGHTS GRADS OPTIMIZER ACTIVATIONS OTHER MICRO SIZE",
         "ddp* no 6 GiB 1 GiB 1 GiB 2 GiB 1 GiB 1 GiB 4",
         "fsdp ? > 2 GiB",
-        "?: not known, for want of the memory that there is or of what the model's activations take",
+        "?: unknown, because the available memory or the model's activation memory is unknown",
         "would fit: strategy fsdp: 2 GiB",
     ]
     assert done.stderr == "note: zero1 is zero2\n"

@@ -28,7 +28,7 @@ def test_what_is_sent_and_said(options, body, service, run):
 def test_one_word_at_a_time(options, service, run):
     done = run("resolve", "a1", *options)
     assert done.exit_code == 2
-    assert "say one of --adopt ID, --resubmit and --give-up" in done.stderr
+    assert "use exactly one of --adopt ID, --resubmit and --give-up" in done.stderr
     assert service.requests == []
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.trainyard.fake_service import TIME, job, page
 from trainyard.cli import output
-from trainyard.cli.failures import UsageError
+from trainyard.cli.errors import UsageError
 from trainyard.cli.sweep import parse_grid
 from trainyard.contract.spec.spec_diff import differing_paths, flatten
 
@@ -97,7 +97,7 @@ class TestSweep:
         axis = f"optimizer.lr={values}"
         result = run("sweep", spec, "--grid", axis)
         assert (result.exit_code, service.requests) == (2, [])
-        assert result.stderr.endswith("a value is empty; leave out the comma, or write '' for an empty text\n")
+        assert result.stderr.endswith("a value is empty; remove the comma, or write '' for an empty string\n")
         assert "--grid optimizer.lr=" in result.stderr
 
     @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ class TestSweep:
     def test_of_one_that_is_over_nothing_can_be_cancelled(self, run, service, counts, ended):
         service.on("GET", f"/v1/sweeps/{ID}", sweep(counts))
         result = run("sweep-cancel", ID)
-        line = f"error: sweep {ID} is over already ({ended}); there is nothing to cancel\n"
+        line = f"error: sweep {ID} has already ended ({ended}); there is nothing to cancel\n"
         assert (result.stderr, result.exit_code, result.stdout) == (line, 7, "")
         assert json.loads(run("sweep-cancel", ID, "--json").stderr)["error"]["code"] == "sweep_finished"
 

@@ -29,21 +29,21 @@ def parse_origin(text: str) -> tuple[str, int | None] | None:
 
 def trajectory_differences(source: TrainingSpec, fork: TrainingSpec) -> list[str]:
     """The fields in which the fork's updates cannot be a continuation of the source's."""
-    found = [name for name in TRAJECTORY if _value(source, name) != _value(fork, name)]
+    names = [name for name in TRAJECTORY if _value(source, name) != _value(fork, name)]
     if fork.schedule.name != "constant":
         # What the learning rate is at a step depends on how many there are.
-        found += [name for name in ("steps", "epochs") if _value(source, name) != _value(fork, name)]
-    return found
+        names += [name for name in ("steps", "epochs") if _value(source, name) != _value(fork, name)]
+    return names
 
 
 def incompatible_fields(source: TrainingSpec, fork: TrainingSpec) -> list[Problem]:
     """Fields that make the source's weights another model's."""
-    found = [name for name in _FITTING if _value(source, name) != _value(fork, name)]
+    names = [name for name in _FITTING if _value(source, name) != _value(fork, name)]
     ours, theirs = _plain(fork.model), _plain(source.model)
-    found += [f"model.{key}" for key in sorted({*ours, *theirs} - _MODEL_FREE) if ours.get(key) != theirs.get(key)]
+    names += [f"model.{key}" for key in sorted({*ours, *theirs} - _MODEL_FREE) if ours.get(key) != theirs.get(key)]
     return [
         Problem(param=name, message="differs from that of the job in `resume_from`, whose weights would not fit")
-        for name in found
+        for name in names
     ]
 
 
@@ -52,7 +52,7 @@ def _plain(section: Any) -> dict[str, Any]:
 
 
 def _value(spec: TrainingSpec, name: str) -> Any:
-    found: Any = spec
+    names: Any = spec
     for part in name.split("."):
-        found = getattr(found, part)
-    return found
+        names = getattr(names, part)
+    return names

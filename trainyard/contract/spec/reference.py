@@ -32,13 +32,13 @@ def _section(name: str, schema: Schema) -> list[str]:
 
 def _order(schema: Schema, sections: Schema) -> list[str]:
     """The sections in the order in which the top level speaks of them, each once."""
-    found: list[str] = []
+    names: list[str] = []
     for field in schema["properties"].values():
-        found += [name for name in _references(field) if name not in found]
-    for name in list(found):
+        names += [name for name in _references(field) if name not in names]
+    for name in list(names):
         inner = (ref for field in sections[name].get("properties", {}).values() for ref in _references(field))
-        found += [ref for ref in inner if ref not in found]
-    return found
+        names += [ref for ref in inner if ref not in names]
+    return names
 
 
 def _references(schema: Any) -> Iterator[str]:

@@ -27,50 +27,52 @@ class HfModel(Strict):
 
     source: Literal["hf"] = "hf"
     path: Path
-    """The folder; it must lie under one of the service's allowed roots."""
+    """The folder; it must be under one of the service's allowed roots."""
 
 
 class GptModel(Strict):
-    """Our decoder-only transformer: pre-norm blocks, learned positions, tied embeddings."""
+    """The builtin decoder-only transformer: pre-norm blocks, learned positions, tied embeddings."""
 
     source: Literal["builtin"] = "builtin"
     name: Literal["gpt"] = "gpt"
     layers: PositiveInt = 4
-    """Blocks."""
+    """Number of blocks."""
     width: PositiveInt = 128
-    """Of the residual stream; a multiple of `heads`."""
+    """Width of the residual stream; a multiple of `heads`."""
     heads: PositiveInt = 4
-    """Of attention."""
+    """Number of attention heads."""
     context: PositiveInt = 128
     """Tokens per example."""
     vocab: PositiveInt = 256
     """At least 256: tokens are bytes."""
     dropout: Fraction = 0.0
+    """Probability of dropout."""
     tied: bool = True
-    """One weight for embedding and output head."""
+    """Share one weight between the embedding and the output layer."""
 
 
 class ConvnetModel(Strict):
-    """Our small convolutional classifier for square, single-channel images. No batch statistics."""
+    """The builtin convolutional classifier for square, single-channel images, without batch normalization."""
 
     source: Literal["builtin"] = "builtin"
     name: Literal["convnet"] = "convnet"
     channels: PositiveInt = 32
-    """Of the first two layers; the third has twice as many."""
+    """Channels of the first two layers; the third has twice as many."""
     classes: PositiveInt = 10
-    """Outputs."""
+    """Number of outputs."""
     dropout: Fraction = 0.0
+    """Probability of dropout."""
 
 
 class MlpModel(Strict):
-    """A plain multi-layer perceptron with biases. `sizes` from input to output."""
+    """A multi-layer perceptron with biases."""
 
     source: Literal["builtin"] = "builtin"
     name: Literal["mlp"] = "mlp"
     sizes: Annotated[tuple[PositiveInt, ...], Field(min_length=2, max_length=64)] = (2, 2, 2, 3)
-    """Width of each layer, input and output included."""
+    """Width of each layer from input to output, both included."""
     activation: Literal["tanh", "relu", "none"] = "tanh"
-    """Between the layers."""
+    """Activation function between the layers."""
 
 
 def _model_tag(value: Any) -> str | None:
@@ -95,109 +97,111 @@ Model = Annotated[
 
 
 class BuiltinData(Strict):
-    """Real data that needs no download: scikit-learn's digits, Python's own standard library, a small regression."""
+    """Data sets that need no download."""
 
     source: Literal["builtin"] = "builtin"
     name: Literal["digits", "stdlib", "parity"]
-    """`digits`: 1,797 images of 8 x 8. `stdlib`: Python's standard library as bytes. `parity`: made up."""
+    """`digits`: scikit-learn's 1,797 images of 8 x 8 pixels. `stdlib`: Python's standard library as bytes. `parity`: a
+    synthetic regression."""
     eval_fraction: Annotated[Float, Field(ge=0, lt=1)] = 0.2
-    """The share held out for evaluation; 0 turns evaluation off."""
+    """Fraction of the examples held out for evaluation; 0 disables evaluation."""
     examples: PositiveInt = 120
-    """How many examples `parity` has; the others have what they have."""
+    """Number of examples; `parity` only."""
     shuffle: bool = True
-    """Draw each epoch's order from the seed; else the order of the data."""
+    """Shuffle the examples in each epoch, with an order derived from `seed`."""
 
 
 class JsonlData(Strict):
-    """One JSON object a line: text, prompt and completion, or chat messages."""
+    """A JSONL file with one example on each line."""
 
     source: Literal["jsonl"] = "jsonl"
     path: Path
-    """The file; it must lie under one of the service's allowed roots."""
+    """The file; it must be under one of the service's allowed roots."""
     eval_path: Path | None = None
-    """Examples to evaluate on; absent: no evaluation."""
+    """File with the examples for evaluation. Absent: no evaluation."""
     format: Literal["auto", "text", "completion", "chat"] = "auto"
-    """`text`: {text}; `completion`: {prompt, completion}; `chat`: {messages: [{role, content}]}. `auto`: as the first
-    line. Of a completion and a chat only what the model is to answer is learned."""
+    """`text`: {text}; `completion`: {prompt, completion}; `chat`: {messages: [{role, content}]}; `auto`: the format of
+    the first line. With `completion` and `chat`, the loss covers only the completion and the assistant messages."""
     packing: bool = True
-    """Put several examples into one row, where they do not see each other. A row is what `batch` counts."""
+    """Pack several examples into one row, without attention between them. `batch` counts rows."""
     max_length: PositiveInt | None = None
-    """Tokens of a row at most; absent: as many as the model sees, up to 2048."""
+    """Maximum tokens of a row. Absent: the context length of the model, at most 2048."""
     shuffle: bool = True
-    """Draw each epoch's order from the seed; else the order of the file."""
+    """Shuffle the examples in each epoch, with an order derived from `seed`."""
 
 
 Data = Annotated[BuiltinData | JsonlData, Field(discriminator="source")]
 
 
 class Batch(Strict):
-    """How many examples make one update. The global batch is the contract: it never depends on the rank count."""
+    """The batch size. The global batch does not depend on the number of ranks."""
 
     size: PositiveInt = 32
-    """Examples in one update, over all ranks."""
+    """Examples of one step, over all ranks."""
     micro_size: PositiveInt | Literal["auto"] = "auto"
-    """Examples in one forward pass on one rank; accumulation follows."""
+    """Examples of one forward pass on one rank; gradients are accumulated to `size`. `auto`: the largest that fits."""
     last: Literal["keep", "drop", "pad"] = "keep"
-    """What becomes of an epoch's incomplete last batch: trained as is, left out, or filled from the epoch's start."""
+    """Incomplete last batch of an epoch: use it (`keep`), skip it (`drop`), or fill it from its start (`pad`)."""
 
 
 class Optimizer(Strict):
-    """The update rule."""
+    """The optimizer."""
 
     name: Literal["sgd", "adam", "adamw"] = "adamw"
     lr: PositiveFloat = 1e-3
-    """The peak of the schedule. It needs no change when the number of ranks does."""
+    """Peak learning rate. It does not need to be scaled with the number of ranks."""
     weight_decay: NonNegativeFloat = 0.0
     """Decoupled for `adamw`; added to the gradient for `sgd` and `adam`."""
     momentum: Fraction = 0.0
-    """SGD only."""
+    """`sgd` only."""
     betas: tuple[Fraction, Fraction] = (0.9, 0.999)
     """`adam` and `adamw` only."""
     eps: NonNegativeFloat = 1e-8
     """`adam` and `adamw` only."""
     clip_norm: PositiveFloat | None = None
-    """Largest 2-norm of the whole gradient; absent: no clipping."""
+    """Maximum 2-norm of the global gradient. Absent: no clipping."""
 
 
 class Schedule(Strict):
-    """The learning rate over the steps: linear warm-up from zero, then constant, or down to `final` times the rate."""
+    """The learning rate schedule: linear warm-up from zero, then constant or decaying to `final` times `lr`."""
 
     name: Literal["constant", "linear", "cosine"] = "constant"
-    """After the warm-up."""
+    """Shape after the warm-up."""
     warmup_steps: NonNegativeInt = 0
-    """Updates over which the rate rises from zero."""
+    """Steps of the warm-up."""
     final: Fraction = 0.0
-    """What the rate ends at, as a part of its peak."""
+    """Learning rate at the end, as a fraction of `lr`."""
 
 
 class Fsdp(Strict):
-    """Sharded data parallelism."""
+    """Sharded data parallelism; for the strategies `zero1`, `zero2`, `fsdp` and `hsdp`."""
 
     wrap: Literal["naive", "layer", "size"] = "layer"
-    """Which parameters are gathered together: all, those of a layer, or of a module of at least `min_params`."""
+    """Parameters that form one unit and are gathered together: all (`naive`), those of a layer, or those of a module
+    with at least `min_params` parameters (`size`)."""
     min_params: PositiveInt | None = None
-    """For wrap `size`."""
+    """Minimum number of parameters of a unit; required with wrap `size`."""
     cpu_offload: bool = False
-    """Keep parameters, gradients and optimizer state in the host's memory; GPUs only."""
+    """Keep parameters, gradients and optimizer state in host memory; GPUs only."""
     replicas: PositiveInt = 1
-    """For `hsdp`: copies of the model, each sharded over its part of the ranks."""
+    """`hsdp` only: number of replicas of the model, each sharded over an equal part of the ranks."""
     prefetch: NonNegativeInt = 0
-    """How many units ahead are gathered while one computes; 0 leaves it to torch, which gathers one."""
+    """Number of units gathered ahead of the one being computed. 0: the default of PyTorch, which is one."""
 
 
 class Ddp(Strict):
-    """Replicated data parallelism."""
+    """Options of `DistributedDataParallel`; for the strategy `ddp`."""
 
     find_unused_parameters: bool = False
-    """For models whose forward does not use every parameter."""
+    """Required if the forward pass does not use every parameter."""
     static_graph: bool = False
-    """The same parameters are used in every step: torch may plan for it."""
+    """Every step uses the same parameters, which permits optimizations."""
     bucket_cap_mb: PositiveInt = 25
-    """Gradients are summed in buckets of this size, while the backward goes on."""
+    """Size in MiB of the buckets in which gradients are reduced during the backward pass."""
     gradient_as_bucket_view: bool = True
-    """Gradients live in the buckets that are communicated, so they are held once and not twice."""
+    """Store gradients in the communication buckets instead of copying them, which saves memory."""
     sync_batchnorm: bool = False
-    """Batch statistics over all ranks' examples instead of each rank's own; GPUs only."""
+    """Synchronize batch normalization over all ranks; GPUs only."""
 
 
 def _targets_tag(value: Any) -> str:
@@ -214,123 +218,125 @@ class Lora(Strict):
     """Low-rank adapters; used when `lora_rank` is set. A layer computes W0 x + (alpha / lora_rank) B A x."""
 
     alpha: PositiveFloat = 32.0
-    """Divided by `lora_rank`: with alpha equal to the rank a layer computes W0 + B A."""
+    """Scale of the adapters, divided by `lora_rank`."""
     dropout: Fraction = 0.0
-    """In front of the adapters."""
+    """Probability of dropout before the adapters."""
     targets: Targets = "auto"
-    """Layers by name, last part of a name, or glob pattern of either; `auto`: every layer but the output's."""
+    """Layers to adapt: names, last parts of names, or glob patterns of either. `auto`: all except the output layer."""
     merge: bool = False
-    """Export the whole model with the adapters added to its weights, instead of the adapters alone."""
+    """Export the merged model instead of the adapters."""
 
 
 class Evaluation(Strict):
     """Evaluation on held-out data."""
 
     every_steps: PositiveInt | None = None
-    """Absent: once, at the end."""
+    """Steps between evaluations. Absent: once at the end."""
 
 
 class KeepBest(Strict):
     """Keep the checkpoint with the best value of a metric."""
 
     metric: ShortText = "eval/loss"
-    """One of the evaluation's, or `train/loss`."""
+    """A metric of the evaluation, or `train/loss`."""
     mode: Literal["min", "max"] = "min"
-    """Whether less or more is better."""
+    """Whether a smaller or a larger value is better."""
 
 
 class Checkpoint(Strict):
-    """When checkpoints are written and which ones stay. One is always written at the end."""
+    """When checkpoints are written, and which are kept. One is always written at the end."""
 
     every_steps: PositiveInt | None = None
-    """Absent: only at the end, and whenever the run is asked to stop."""
+    """Steps between checkpoints. Absent: only at the end and on a stop request."""
     keep_last: PositiveInt = 2
-    """How many of the newest stay."""
+    """Number of newest checkpoints to keep."""
     keep_best: KeepBest | None = None
-    """One more that stays: the best by a metric."""
+    """Also keep the best checkpoint by a metric."""
     asynchronous: Annotated[bool, Field(alias="async")] = True
-    """Write beside the training, which waits only for a copy."""
+    """Write checkpoints in the background; training waits only while the state is copied."""
     export: bool = True
-    """Write what was trained as safetensors to the run's `export` folder at the end: a model, or adapters."""
+    """At the end, write the trained model or adapters as safetensors to the run's `export` folder."""
 
 
 class Amp(Strict):
-    """Loss scaling; fp16 only."""
+    """Loss scaling; for precision `fp16`."""
 
     init_scale: PositiveFloat = 65536.0
-    """The first loss scale."""
+    """Initial loss scale."""
     growth_interval: PositiveInt = 2000
-    """Updates without an infinity after which the scale doubles."""
+    """Steps without overflow after which the scale doubles."""
 
 
 class Resources(Strict):
-    """What is asked of the scheduler."""
+    """Resources to request from Slurm. The local backend supports only `time_limit_minutes`."""
 
     partition: SchedulerName | None = None
-    """Absent: the cluster's default."""
+    """Partition. Absent: the cluster's default."""
     gpus_per_node: PositiveInt | None = None
-    """Ranks on a node; it divides `gpus`."""
+    """Ranks on each node; must divide `gpus`."""
     gpu_type: SchedulerName | None = None
-    """As Slurm names it."""
+    """GPU type as Slurm names it. Absent: any."""
     cpus_per_gpu: PositiveInt | None = None
-    """Cores for each rank."""
+    """CPU cores for each rank."""
     memory_gb_per_gpu: PositiveInt | None = None
-    """Host memory for each rank, in GiB."""
+    """Host memory in GiB for each rank."""
     time_limit_minutes: PositiveInt | None = None
-    """Of one attempt; see `restart.on_time_limit`."""
+    """Time limit of one attempt in minutes; see `restart.on_time_limit`. Absent: the partition's limit."""
     account: SchedulerName | None = None
-    """Whom it is charged to."""
+    """Account to charge. Absent: the default account."""
     qos: SchedulerName | None = None
+    """Quality of service. Absent: the default of the account."""
     constraint: ConstraintName | None = None
-    """Features that the nodes must have, as sbatch takes them."""
+    """Required features of the nodes, in the syntax of `sbatch --constraint`."""
     exclude: SchedulerName | None = None
-    """Nodes not to use."""
+    """Nodes to exclude, as a Slurm node list."""
 
 
 EnvironmentName = Annotated[str, StringConstraints(max_length=128, pattern=VARIABLE_PATTERN)]
 
 
 class Environment(Strict):
-    """What the worker finds around it on the nodes."""
+    """The environment of the ranks."""
 
     variables: dict[EnvironmentName, ShortText] = Field(default_factory=dict, max_length=64)
-    """Set for the ranks."""
+    """Environment variables to set."""
 
 
 class Restart(Strict):
-    """What happens after a failure that is not the end."""
+    """When a job continues with a next attempt."""
 
     max_retries: Annotated[NonNegativeInt, Field(le=100)] = 2
-    """Errors of the program that are forgiven, in all; preemptions and node failures do not count."""
+    """Maximum number of retries after errors of the program. Preemptions and node failures do not count."""
     on_time_limit: Literal["continue", "fail"] = "continue"
-    """`continue`: save, give the place back and go on as a next attempt. `fail`: end as `time_limit`."""
+    """`continue`: write a checkpoint, release the allocation and continue in a next attempt. `fail`: fail with the
+    reason `time_limit`."""
 
 
 class Health(Strict):
-    """When a run that does not die by itself is ended."""
+    """Detection of stalled and diverging runs."""
 
     stall_timeout_minutes: PositiveFloat | None = None
-    """A run in which no rank makes progress for so long is ended as `stalled`; start-up and export get ten more.
-    Absent: 15, and a `script`, whose pace only its author knows, is not watched."""
+    """Minutes without progress of any rank after which the run fails as `stalled`; start-up and export get 10 minutes
+    more. Absent: 15, but no limit for task `script`."""
     on_nan: Literal["stop", "skip", "ignore"] = "stop"
-    """A loss or gradient that is not finite: `stop` ends the run, `skip` leaves the update out, `ignore` goes on."""
+    """If the loss or gradient is not finite: `stop` the run, `skip` the update, or `ignore` it."""
 
 
 class Profile(Strict):
-    """A torch profiler trace of a few steps, in the run's `artifacts/profile`."""
+    """A PyTorch profiler trace of some steps, written to the run's `artifacts/profile`."""
 
     start_step: PositiveInt
-    """The first update that is traced, counted from 1."""
+    """First step to trace, counted from 1."""
     steps: PositiveInt = 3
-    """How many."""
+    """Number of steps to trace."""
     ranks: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] = (0,)
-    """Which ranks write one."""
+    """Ranks to trace."""
     nsys: bool = False
-    """Have NVIDIA's `nsys` record them instead; the nodes must have it."""
+    """Record with NVIDIA's `nsys` instead, which must be installed on the nodes."""
 
 
 class Log(Strict):
-    """How often points are written."""
+    """How often metrics are logged."""
 
     every_steps: PositiveInt = 10
-    """Updates between two points; the first and the last always have one."""
+    """Steps between two points; the first and the last step are always logged."""

@@ -10,11 +10,11 @@ def flatten(spec: Any, path: str = "") -> dict[str, Any]:
     """A spec's fields by dotted path; lists are values."""
     if not isinstance(spec, dict):
         return {path: spec}
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, value in spec.items():
         if path or name not in _NAMES:
-            found |= flatten(value, f"{path}.{name}" if path else name)
-    return found
+            fields |= flatten(value, f"{path}.{name}" if path else name)
+    return fields
 
 
 def differing_paths(specs: Sequence[dict[str, Any]]) -> list[str]:

@@ -38,8 +38,8 @@ def template_names() -> list[str]:
 def _folder() -> Path:
     """`jobs_templates` holds YAML and no code, so it is a namespace package, which importlib.resources cannot read
     when it is installed editable."""
-    places = (Path(place) for place in import_module("jobs_templates").__path__)
-    return next(place for place in places if place.is_dir())
+    folders = (Path(folder) for folder in import_module("jobs_templates").__path__)
+    return next(folder for folder in folders if folder.is_dir())
 
 
 def load_template(name: str) -> Template:

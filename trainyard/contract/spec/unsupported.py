@@ -33,9 +33,9 @@ def unsupported_fields(spec: TrainingSpec, site: Site) -> list[Problem]:
     rules = [*_general_rules(spec, site), *_sharding_rules(spec, site)]
     if site.scheduler == "slurm":
         rules += _slurm_rules(spec, site)
-    found = [(param, message) for rejected, param, message in rules if rejected]
-    found += [*_mismatched_pairs(spec), *_gpt_sizes(spec), *_disallowed_paths(spec, site.roots)]
-    return [Problem(param=param, message=message) for param, message in found]
+    problems = [(param, message) for rejected, param, message in rules if rejected]
+    problems += [*_mismatched_pairs(spec), *_gpt_sizes(spec), *_disallowed_paths(spec, site.roots)]
+    return [Problem(param=param, message=message) for param, message in problems]
 
 
 def _general_rules(spec: TrainingSpec, site: Site) -> list[Rule]:

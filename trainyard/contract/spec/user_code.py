@@ -56,14 +56,14 @@ def runs_uploaded_file(argv: Sequence[str]) -> bool:
 
 def code_problems(task: str, target: str | None, argv: Sequence[str] | None, code: str | None) -> list[Problem]:
     """What is wrong with the fields about a user's code."""
-    found = []
+    problems = []
     if code is not None and task not in CODE_TASKS:
-        found.append(Problem(param="code", message="is for tasks `custom` and `script` only"))
+        problems.append(Problem(param="code", message="is for tasks `custom` and `script` only"))
     if task == "custom" and target is not None and not _TARGET.fullmatch(target):
-        found.append(Problem(param="target", message="must be `module:function`, like `my_task:build`"))
+        problems.append(Problem(param="target", message="must be `module:function`, like `my_task:build`"))
     if task == "script" and argv is not None:
-        found += _argv_problems(argv)
-    return found
+        problems += _argv_problems(argv)
+    return problems
 
 
 def _argv_problems(argv: Sequence[str]) -> list[Problem]:

@@ -12,10 +12,10 @@ MAX_DEPTH = 32
 _NULL, _DATE = "tag:yaml.org,2002:null", "tag:yaml.org,2002:timestamp"
 
 
-def _reading(wanted: Callable[[str], bool]) -> dict[str, list[Any]]:
+def _reading(accepts: Callable[[str], bool]) -> dict[str, list[Any]]:
     """Which unquoted words a loader takes for something other than text: those with a tag that is wanted."""
     known = yaml.SafeLoader.yaml_implicit_resolvers
-    return {first: [one for one in kinds if wanted(one[0])] for first, kinds in known.items()}
+    return {first: [one for one in kinds if accepts(one[0])] for first, kinds in known.items()}
 
 
 class _DataLoader(yaml.SafeLoader):
@@ -41,12 +41,12 @@ class _DataLoader(yaml.SafeLoader):
             self._depth -= 1
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
+        keys: set[Any] = set()
         for key_node, _ in node.value:
-            if isinstance(key_node, yaml.ScalarNode) and key_node.value in seen:
+            if isinstance(key_node, yaml.ScalarNode) and key_node.value in keys:
                 problem = f"the key {key_node.value!r} stands twice"
                 raise yaml.MarkedYAMLError(problem=problem, problem_mark=key_node.start_mark)
-            seen.add(key_node.value if isinstance(key_node, yaml.ScalarNode) else id(key_node))
+            keys.add(key_node.value if isinstance(key_node, yaml.ScalarNode) else id(key_node))
         return super().construct_mapping(node, deep)
 
 

@@ -1,4 +1,4 @@
-"""Tokens, the audit and webhooks: what people send about them and what the service answers."""
+"""API tokens, the audit log and webhooks: request bodies and resources."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -11,7 +11,7 @@ from trainyard.contract.wire.jobs import JobStatus
 Role = Literal["admin", "user", "viewer"]
 
 UserName = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=USER_NAME_PATTERN)]
-"""Who holds a token. Jobs belong to names: two tokens of one name are one person."""
+"""Name of a user. Jobs belong to names: two tokens with the same name are the same user."""
 
 
 class TokenRequest(Strict):
@@ -19,17 +19,17 @@ class TokenRequest(Strict):
 
     name: UserName
     role: Role = "user"
-    """`admin`: everything; `user`: sees all jobs and changes their own; `viewer`: only sees."""
+    """`admin`: everything. `user`: read all jobs, change own jobs. `viewer`: read only."""
     expires_in_days: Annotated[int, Field(ge=1, le=3650), BeforeValidator(reject_bool)] | None = None
-    """Absent: until it is revoked."""
+    """Days until the token expires. Absent: it does not expire."""
     may_run_code: bool = False
-    """Whether it may submit `custom` and `script` jobs, which run code as the service's account, though its role may
-    not (TRAINYARD_CODE_ROLES)."""
+    """Permit `custom` and `script` jobs, which run code as the service's account, even if the role does not permit
+    them (TRAINYARD_CODE_ROLES)."""
 
     @model_validator(mode="after")
-    def _viewers_run_nothing(self) -> Self:
+    def _viewers_cannot_run_code(self) -> Self:
         if self.role == "viewer" and self.may_run_code:
-            raise ValueError("a viewer submits nothing, and `may_run_code` would have no effect")
+            raise ValueError("`may_run_code` has no effect for the role `viewer`, which cannot submit jobs")
         return self
 
 
@@ -41,41 +41,41 @@ class TokenResource(Resource):
     name: str
     role: Role
     may_run_code: bool = False
-    """By itself or by its role."""
+    """Whether the token or its role permits code."""
     created_by: str | None = None
     created_at: Timestamp
     last_used_at: Timestamp | None = None
-    """To the minute."""
+    """Time of the last request, accurate to a minute."""
     expires_at: Timestamp | None = None
     revoked_at: Timestamp | None = None
 
 
 class NewTokenResource(TokenResource):
-    """A token as it is shown once, to whoever made it."""
+    """A new token with its secret, which is returned only once."""
 
     token: str
-    """The secret; only its hash is kept."""
+    """The secret; only its hash is stored."""
 
 
 class AuditResource(Resource):
-    """One change that somebody asked for, and what came of it."""
+    """One requested change and its outcome."""
 
     object: Literal["audit_entry"] = "audit_entry"
     id: str
     created_at: Timestamp
     actor: str
-    """The name on the token, `service` for what the service did by itself, or `anonymous`."""
+    """The user, `service` for changes by the service itself, or `anonymous`."""
     token_id: str | None = None
     role: str | None = None
     action: str
     """The operation's id in the OpenAPI document, such as `cancel_job`."""
     target: str | None = None
-    """What it was about, such as a job's id."""
+    """The changed resource, such as a job's id."""
     address: str | None = None
     request_id: str | None = None
     outcome: Literal["done", "refused", "failed"]
     status: int | None = None
-    """Of the answer, where it was no success."""
+    """HTTP status of the response, if it was not successful."""
     detail: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -83,11 +83,11 @@ class WebhookRequest(Strict):
     """The body of `POST /v1/webhooks`."""
 
     url: Annotated[str, StringConstraints(min_length=8, max_length=2000)]
-    """`https://...`; other addresses only where an administrator allows the host."""
+    """`https://...`; other addresses only if an administrator has allowed the host."""
     statuses: Annotated[tuple[JobStatus, ...], Field(max_length=11)] = ()
-    """Told when a job takes one of these; empty: any."""
+    """Notify only of these statuses. Empty: all."""
     jobs: Literal["own", "all"] = "own"
-    """Those of the webhook's creator, or everyone's."""
+    """Notify of the creator's jobs, or of all jobs."""
 
 
 class WebhookResource(Resource):
@@ -101,16 +101,16 @@ class WebhookResource(Resource):
     created_by: str
     created_at: Timestamp
     disabled_at: Timestamp | None = None
-    """Since it did not answer for long; a test that arrives enables it again."""
+    """When it was disabled after repeated failures; a successful test enables it again."""
     failures: int = 0
-    """In a row, so far."""
+    """Number of consecutive failed deliveries."""
 
 
 class NewWebhookResource(WebhookResource):
-    """A webhook as it is shown once, to whoever made it."""
+    """A new webhook with its secret, which is returned only once."""
 
     secret: str
-    """What its messages are signed with."""
+    """The key that signs messages."""
 
 
 class DeliveryResource(Resource):
@@ -118,7 +118,7 @@ class DeliveryResource(Resource):
 
     object: Literal["delivery"] = "delivery"
     id: str
-    """The same at every attempt, as the header `webhook-id`: what came twice is known by it."""
+    """Equal for all attempts of a delivery, as in the header `webhook-id`, to detect duplicates."""
     webhook_id: str
     type: str
     """`job.status` or `test`."""

@@ -1,4 +1,4 @@
-"""What there is to run on, as `GET /v1/cluster` answers: partitions, nodes by state, GPUs by type."""
+"""The cluster snapshot of `GET /v1/cluster`: partitions, nodes by state, GPUs by type."""
 
 from typing import Literal
 
@@ -11,18 +11,18 @@ class GpuCount(Resource):
     """GPUs of one type."""
 
     type: str | None = None
-    """As Slurm names it; None where it gives them no type."""
+    """Type as Slurm names it. None: GPUs without a type."""
     total: int
     free: int | None = None
-    """On nodes that take jobs now; None where the scheduler does not tell."""
+    """Free GPUs on nodes that accept jobs. None: unknown."""
 
 
 class NodeShape(Resource):
-    """Nodes of a partition that have the same GPUs."""
+    """Nodes of a partition with the same GPUs."""
 
     nodes: int
     gpus: dict[str, int] = Field(default_factory=dict)
-    """By type, on each node; the empty name is that of GPUs without a type."""
+    """GPUs of each node by type; GPUs without a type have an empty name."""
 
 
 class PartitionResource(Resource):
@@ -31,17 +31,17 @@ class PartitionResource(Resource):
     name: str
     default: bool = False
     state: str = "up"
-    """`up`; `down`: jobs wait; `drain`: what is there runs on, no new ones; `inact`: neither."""
+    """`up`; `down`: jobs wait; `drain`: running jobs continue, no new ones start; `inact`: neither."""
     time_limit_minutes: int | None = None
-    """None: no limit."""
+    """None: unlimited."""
     default_time_minutes: int | None = None
-    """Of jobs that name no limit; None: the limit itself."""
+    """Time limit of jobs that do not set one. None: `time_limit_minutes`."""
     max_nodes: int | None = None
-    """That one job may take; None: no limit."""
+    """Maximum nodes of one job. None: unlimited."""
     groups: list[str] | None = None
-    """Unix groups that may use it; None: all. Which accounts and qos may is another question."""
+    """Unix groups that may use the partition. None: all. Accounts and QOS may restrict it further."""
     nodes: dict[str, int] = Field(default_factory=dict)
-    """By state."""
+    """Number of nodes by state."""
     gpus: list[GpuCount] = Field(default_factory=list)
     shapes: list[NodeShape] = Field(default_factory=list)
 
@@ -52,38 +52,38 @@ class AccountResource(Resource):
     name: str
     default: bool = False
     partitions: list[str] | None = None
-    """Where it may be used; None: everywhere."""
+    """Partitions that it may use. None: all."""
     qos: list[str] = Field(default_factory=list)
 
 
 class SlotCount(Resource):
-    """Worker processes at once, on the local backend."""
+    """Worker processes of the local backend."""
 
     total: int
     free: int
 
 
 class ClusterSnapshot(Resource):
-    """What the scheduler said at one time. A node that is in several partitions counts once in `nodes` and `gpus`."""
+    """The cluster at one time. A node in several partitions counts once in `nodes` and `gpus`."""
 
     partitions: list[PartitionResource] = Field(default_factory=list)
     nodes: dict[str, int] = Field(default_factory=dict)
     gpus: list[GpuCount] = Field(default_factory=list)
     accounts: list[AccountResource] | None = None
-    """None: Slurm has no accounting, or it does not answer."""
+    """None: Slurm has no accounting, or it is not available."""
     enforced: list[Literal["account", "qos"]] = Field(default_factory=list)
-    """Which of the two Slurm refuses where it is not among `accounts`."""
+    """Which of the two Slurm enforces, rejecting values that are not in `accounts`."""
     slots: SlotCount | None = None
-    """On the local backend."""
+    """Local backend only."""
 
 
 class ClusterResource(ClusterSnapshot):
-    """The newest snapshot. Reading it costs the scheduler nothing."""
+    """The newest snapshot; reading it does not query the scheduler."""
 
     object: Literal["cluster"] = "cluster"
     backend: str
     taken_at: Timestamp | None = None
-    """None: the scheduler has not answered yet."""
+    """None: the scheduler has not responded yet."""
     age_seconds: float | None = None
     error: str | None = None
-    """Why the last attempt to take a newer one failed."""
+    """Why the last refresh failed."""

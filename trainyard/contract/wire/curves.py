@@ -1,4 +1,4 @@
-"""Curves as the service answers with them: of one job, of several, and point by point."""
+"""Curves of one or several jobs, and single points."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -7,35 +7,34 @@ from typing import Any, Literal
 from trainyard.contract.base import AnyFloat, Resource, Timestamp
 
 CurveAxis = Literal["step", "time", "tokens"]
-"""What curves are read over: steps, seconds of training, or tokens seen."""
+"""The x axis of curves: steps, seconds of training, or tokens processed."""
 
 AXIS_COLUMNS: Mapping[CurveAxis, str] = MappingProxyType({"time": "seconds", "tokens": "tokens"})
-"""The column that an axis adds to a table. Steps are always there."""
+"""The column that an axis adds to a table, which always contains steps."""
 
 
 class Series(Resource):
-    """One metric over the steps; the lists are of one length."""
+    """The points of one metric; all lists have the same length."""
 
     key: str
     steps: list[int]
     values: list[AnyFloat]
     times: list[Timestamp]
     x: list[float] | None = None
-    """Where `x=time` or `x=tokens` was asked for: seconds of training without the gaps between executions, or tokens
-    seen."""
+    """With `x=time`, seconds of training without the gaps between executions; with `x=tokens`, tokens processed."""
     truncated: bool = False
-    """Thinned to the smallest and largest value of each bucket of steps."""
+    """Whether the curve is downsampled to the smallest and largest value of each bucket of steps."""
 
 
 class ComparisonResource(Resource):
-    """The series of several jobs, in the order in which they were asked for."""
+    """The curves of several jobs, in the order of the request."""
 
     object: Literal["list"] = "list"
     data: list["MetricsResource"]
 
 
 class PointResource(Resource):
-    """One stored point as it is."""
+    """One stored point."""
 
     object: Literal["point"] = "point"
     id: str
@@ -47,17 +46,17 @@ class PointResource(Resource):
 
 
 class MetricsResource(Resource):
-    """The series of one job."""
+    """The curves of one job."""
 
     object: Literal["metrics"] = "metrics"
     job_id: str
     axis: CurveAxis = "step"
-    """What `x` of each series is."""
+    """The meaning of `x` in each series."""
     series: list[Series]
 
     def table(self) -> dict[str, list[Any]]:
-        """Columns `key`, `step`, `value` and `time`, one row a point: what `pandas.DataFrame(...)` takes. Read over
-        another axis, `seconds` or `tokens` besides."""
+        """Return the columns `key`, `step`, `value` and `time`, and for another axis `seconds` or `tokens`, with one
+        row for each point, as `pandas.DataFrame` takes them."""
         columns: dict[str, list[Any]] = {
             "key": [one.key for one in self.series for _ in one.steps],
             "step": [step for one in self.series for step in one.steps],

@@ -42,9 +42,9 @@ class CheckpointResource(Resource):
     path: str
     created_at: Timestamp
     latest: bool = False
-    """The newest: what the job would go on from."""
+    """Whether it is the newest checkpoint, from which the job would continue."""
     best: bool = False
-    """By the spec's `checkpoint.keep_best`, else by `eval/loss`."""
+    """Whether it is the best by `checkpoint.keep_best`, else by `eval/loss`."""
 
 
 class FileResource(Resource):
@@ -63,23 +63,23 @@ class FileResource(Resource):
 
     object: Literal["file"] = "file"
     path: str
-    """Below its folder; what `.../files/{path}` takes."""
+    """Path relative to the folder, as used in `.../files/{path}`."""
     size_bytes: int
     modified_at: Timestamp
 
 
 class ArtifactResource(Resource):
-    """A file that a run left beside its weights."""
+    """A file that a run wrote to its `artifacts` folder."""
 
     object: Literal["artifact"] = "artifact"
     path: str
-    """Below the run's `artifacts` folder; what `/v1/jobs/{id}/artifacts/{path}` takes."""
+    """Path relative to the `artifacts` folder, as used in `/v1/jobs/{id}/artifacts/{path}`."""
     size_bytes: int
     modified_at: Timestamp
 
 
 class UserUsage(Resource):
-    """What one person's jobs hold on disk."""
+    """Disk use of one user's jobs."""
 
     name: str
     jobs: int
@@ -87,7 +87,7 @@ class UserUsage(Resource):
 
 
 class UsageResource(Resource):
-    """Disk use, measured in the background: by person and in all."""
+    """Disk use by user and in total, measured in the background."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -105,6 +105,6 @@ class UsageResource(Resource):
     users: list[UserUsage]
     disk_bytes: int
     free_bytes: int
-    """Left on the filesystem of the runs."""
+    """Free bytes on the filesystem of the run directories."""
     quota_bytes_per_user: int | None = None
-    """A person whose jobs hold as much can submit no more."""
+    """Quota of each user; a user at the quota cannot submit jobs. None: no quota."""

@@ -62,15 +62,16 @@ JOB: JsonDict = {
 
 
 class JobProgress(Progress):
-    """Progress as the service tells it; open like every resource, unlike the worker's report that it extends."""
+    """The progress of a job."""
 
     model_config = ConfigDict(extra="ignore")
 
     eta_seconds: float | None = None
+    """Estimated seconds to the end of the run."""
 
 
 class AttemptResource(Resource):
-    """One entry in the scheduler's queue."""
+    """One entry in the scheduler's queue for a job."""
 
     object: Literal["attempt"] = "attempt"
     id: str
@@ -83,13 +84,13 @@ class AttemptResource(Resource):
     started_at: Timestamp | None = None
     ended_at: Timestamp | None = None
     execution: int | None = None
-    """The highest execution that has reported."""
+    """The newest execution that has sent a report."""
     resumed_from_step: int | None = None
     exit_reason: str | None = None
 
 
 class JobResource(Resource):
-    """A job: what was asked, what is so, and how far it is."""
+    """A job: its spec, desired state, status and progress."""
 
     model_config = ConfigDict(json_schema_extra={"example": JOB})
 
@@ -99,41 +100,41 @@ class JobResource(Resource):
     status: JobStatus
     status_reason: StatusReason | None = None
     status_message: str
-    """In plain words: what it is doing, or why it waits."""
+    """One sentence that explains the status."""
     desired: Desired
     created_by: str
     created_at: Timestamp
     updated_at: Timestamp
     sequence: int = 0
-    """Its place in its stream: `?after=` it follows what happens from now on."""
+    """Position in the job's stream: `?after=<sequence>` streams only later events."""
     estimated_start: Timestamp | None = None
-    """While pending: when the scheduler expects to start it, where it says so."""
+    """While pending: the start time that the scheduler expects, if it reports one."""
     started_at: Timestamp | None = None
     finished_at: Timestamp | None = None
     progress: JobProgress | None = None
     attempt: AttemptResource | None = None
-    """The current one."""
+    """The current attempt."""
     metrics: dict[str, AnyFloat | None] = Field(default_factory=dict)
     """The latest value of each metric."""
     last_checkpoint_step: int | None = None
     origin: Origin | None = None
-    """The checkpoint of another job from which it starts."""
+    """The checkpoint of another job from which this job starts."""
     error: Failure | None = None
     metadata: dict[str, str] = Field(default_factory=dict)
     spec: dict[str, Any]
-    """Resolved: what is run."""
+    """The resolved spec."""
     run_directory: str
     disk_bytes: int | None = None
-    """Of the run directory, when it was last measured."""
+    """Size of the run directory, as last measured."""
     sweep_id: str | None = None
-    """The sweep of which it is a member."""
+    """The sweep that the job belongs to."""
 
 
 class ProfileRequest(Strict):
     """The body of `POST /v1/jobs/{id}/profile`."""
 
     steps: Annotated[int, Field(ge=1, le=1000), BeforeValidator(reject_bool)] = 3
-    """How many updates are traced, beginning with the next one that all ranks agree on."""
+    """Number of steps to trace, starting at the next step on which all ranks agree."""
     ranks: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1, max_length=64)] = (0,)
 
 
@@ -143,26 +144,26 @@ class RetryRequest(Strict):
     model_config = ConfigDict(json_schema_extra={"example": {"from": "checkpoint"}})
 
     start: Literal["checkpoint", "scratch"] = Field(default="checkpoint", alias="from")
-    """`checkpoint`: the job's last one, or its beginning where it has none; `scratch`: its beginning, and everything
-    that it has saved and reported is dropped."""
+    """`checkpoint`: start from the last checkpoint, or from the beginning if there is none. `scratch`: start from the
+    beginning and discard all checkpoints and metrics."""
 
 
 class ResolveRequest(Strict):
-    """The body of `POST /v1/jobs/{id}/resolve`: what an operator has found out about the job."""
+    """The body of `POST /v1/jobs/{id}/resolve`: an operator's decision about a lost or ambiguous job."""
 
     action: Literal["adopt", "resubmit", "give_up"]
-    """`adopt`: the scheduler has it under `scheduler_id`; `resubmit` and `give_up`: nothing of it runs any more."""
+    """`adopt`: the job runs under `scheduler_id`. `resubmit` or `give_up`: the job no longer runs."""
     scheduler_id: Annotated[str, Field(pattern=SLURM_ID_PATTERN)] | None = None
 
     @model_validator(mode="after")
     def _id_goes_with_adopt(self) -> Self:
         if (self.action == "adopt") != (self.scheduler_id is not None):
-            raise ValueError("`scheduler_id` goes with the action `adopt`, and with no other")
+            raise ValueError("`scheduler_id` is required for the action `adopt`, and not allowed otherwise")
         return self
 
 
 class EventResource(Resource):
-    """Something that happened to a job."""
+    """An entry in the history of a job."""
 
     object: Literal["event"] = "event"
     id: str
@@ -175,7 +176,7 @@ class EventResource(Resource):
 
 
 class ScriptResource(Resource):
-    """What was handed to the scheduler."""
+    """The batch script that was submitted for an attempt."""
 
     object: Literal["script"] = "script"
     job_id: str

@@ -1,4 +1,4 @@
-"""launch.json: everything a worker is told about its attempt besides its token."""
+"""The launch document, `launch.json`: all that a worker needs about its attempt, except its token."""
 
 from typing import Literal
 
@@ -12,21 +12,21 @@ class Origin(Strict):
     job_id: str
     step: NonNegativeInt
     continues: bool
-    """The specs make the same updates, so the run goes on after that step: optimizer, schedule and data too. Else it
-    takes the weights alone and begins at its own first step."""
+    """Whether the run continues exactly after that step, with optimizer, schedule and data, because both specs make the
+    same updates. Else it loads only the weights and starts at its first step."""
     differs: tuple[str, ...] = ()
-    """Why it does not continue: the fields that differ."""
+    """The fields that differ, if it does not continue."""
 
 
 class LaunchDocument(Strict):
-    """Written by the service into the attempt's folder before it submits; read by every node's launcher and rank."""
+    """Written by the service to the attempt's folder before submission; read by every launcher and rank."""
 
     job_id: str
     attempt_id: str
     attempt: PositiveInt
-    """Number within the job."""
+    """Number of the attempt within the job."""
     tag: str
-    """The scheduler's name of the attempt."""
+    """The name of the attempt in the scheduler."""
     service_url: str
     execution: PositiveInt
     """The first execution of this attempt. torchrun's n-th in-place restart is `execution + n`; the service leaves
@@ -34,44 +34,44 @@ class LaunchDocument(Strict):
     max_restarts: NonNegativeInt
     origin: Origin | None = None
     first_execution: PositiveInt = 1
-    """Checkpoints of lower executions are from before a retry from scratch: they are removed, not gone on from."""
+    """Checkpoints of lower executions precede a retry from scratch and are removed."""
     nodes: PositiveInt = 1
     ranks_per_node: PositiveInt
     accelerator: Literal["cpu", "cuda"] = "cpu"
-    """`cuda`: on Slurm, each rank is given a GPU."""
+    """`cuda`: each rank has a GPU."""
     host_suffix: str = ""
-    """Several nodes: appended to a node's name to get the one under which the other nodes reach it."""
+    """With several nodes: suffix of a node's name under which the other nodes reach it."""
     network_interface: str = ""
-    """Several nodes: through which gloo and nccl talk; they choose where it is empty."""
+    """With several nodes: the interface for gloo and nccl. Empty: they choose it."""
     heartbeat_seconds: PositiveInt = 10
     log_bytes: PositiveInt = 1024**3
-    """What the file of one rank's log may take on disk; its beginning is dropped for it."""
+    """Maximum disk use of one rank's log; older output is dropped."""
     time_limit_minutes: PositiveInt | None = None
-    """What the scheduler is asked for."""
+    """The requested time limit."""
     partition_limit_minutes: PositiveInt | None = None
-    """What the partition gives where nothing is asked for, as far as is known."""
+    """The partition's default time limit, if known."""
     lead_seconds: PositiveInt = 180
-    """How long before the time limit the ranks are asked to save, where the limit leaves room for it."""
+    """Seconds before the time limit at which the ranks are requested to save, if the limit is long enough."""
     excluded_nodes: tuple[str, ...] = ()
-    """Nodes that failed earlier attempts, by the scheduler's names; the scheduler is asked for others."""
+    """Nodes on which earlier attempts failed; they are excluded from this attempt."""
     spec: TrainingSpec
-    """Resolved; the attempt's own copy."""
+    """The resolved spec."""
 
     @property
     def processes_per_node(self) -> int:
-        """How many torchrun starts on each node: one a rank, but `dp` drives all its GPUs from one process."""
+        """Number of processes that torchrun starts on each node: one for each rank, but one in total for `dp`."""
         return 1 if self.spec.strategy == "dp" else self.ranks_per_node
 
     @property
     def limit_minutes(self) -> int | None:
-        """The time limit that holds; None: none, or not known."""
+        """The effective time limit. None: no limit, or unknown."""
         return self.time_limit_minutes or self.partition_limit_minutes
 
     @property
     def lead(self) -> float:
-        """Seconds before the time limit at which the ranks are asked to save."""
+        """Seconds before the time limit at which the ranks are requested to save."""
         return self.lead_of((self.limit_minutes or 1e9) * 60.0)
 
     def lead_of(self, limit_seconds: float) -> float:
-        """The same for another limit."""
+        """Return the lead for another time limit in seconds."""
         return min(float(self.lead_seconds), max(15.0, limit_seconds / 10.0))

@@ -10,9 +10,9 @@ T = TypeVar("T")
 
 
 class Page(Resource, Generic[T]):
-    """One page of a list; the next starts with `?after=<last_id>`."""
+    """One page of a list; `?after=<last_id>` requests the next page."""
 
-    # Nothing below is documented, and looking for it in the source, once for each kind of item, took half a second.
+    # Searching the source for docstrings of each parametrized class would add half a second to the import.
     model_config = ConfigDict(use_attribute_docstrings=False)
 
     object: Literal["list"] = "list"
@@ -23,20 +23,20 @@ class Page(Resource, Generic[T]):
 
 
 class ErrorBody(Resource):
-    """What went wrong."""
+    """One error."""
 
     message: str
     type: str
     """`invalid_request_error`, `authentication_error`, `permission_error`, `not_found_error`, `conflict_error`,
     `rate_limit_error` or `server_error`."""
     param: str | None = None
-    """The field or parameter at fault."""
+    """The invalid field or parameter."""
     code: str
 
 
 class ErrorEnvelope(Resource):
-    """The one form of every error, on every route."""
+    """The body of every error response."""
 
     error: ErrorBody
     problems: list[dict[str, str]] | None = None
-    """Every problem found in a spec, each with `param` and `message`; the first is the one in `error`."""
+    """All problems of a spec, each with `param` and `message`; the first one is also in `error`."""

@@ -1,4 +1,4 @@
-"""What `POST /v1/plans` answers: what a spec will need, whether it fits, and what would be submitted."""
+"""The response of `POST /v1/plans`: the resources that a spec will need, and the script that would be submitted."""
 
 from typing import Any, Literal
 
@@ -8,67 +8,67 @@ from trainyard.contract.base import Resource, Timestamp
 
 
 class ModelSize(Resource):
-    """Elements of all of its parameters; tied ones count once."""
+    """Number of parameters; tied parameters count once."""
 
     parameters: int
     trained: int
-    """Those that are trained: with `lora_rank` the adapters, which `parameters` counts too."""
+    """Trained parameters; with `lora_rank` the adapters, which `parameters` includes."""
 
 
 class MemoryParts(Resource):
     """Bytes on one rank at the fullest moment of an update. They add up to the peak."""
 
     parameters: int = 0
-    """In fp32; sharded or whole."""
+    """In fp32; the rank's shard if the model is sharded."""
     gradients: int = 0
     optimizer: int = 0
-    """Its moments."""
+    """State of the optimizer."""
     buckets: int = 0
-    """Where `ddp` sums gradients; with `gradient_as_bucket_view` they are the gradients."""
+    """Communication buckets of `ddp`; with `gradient_as_bucket_view` they also hold the gradients."""
     gathered: int = 0
-    """Whole parameters of a sharded model, in the type that is computed in."""
+    """Gathered parameters of a sharded model, in the compute dtype."""
     activations: int = 0
-    """Kept from forward to backward, with cast copies of weights."""
+    """Tensors saved for the backward pass, and casts of weights."""
     logits: int = 0
     transient: int = 0
-    """What an operation makes on the way: gradients of values, buffers that are reduced."""
+    """Temporary tensors: gradients of activations and reduction buffers."""
 
 
 class StrategyPlan(Resource):
-    """One strategy at the asked number of ranks."""
+    """The needs of one strategy with the spec's number of ranks."""
 
     strategy: str
     micro_size: int | None = None
-    """Examples at once for which this is; where the spec says `auto`, the largest halving that should fit."""
+    """The micro-batch size of this estimate; for `auto` the largest halving of the batch that should fit."""
     peak_bytes: int | None = None
-    """On each rank; None: the model's activations are not known."""
+    """Peak memory of each rank. None: the activation memory is unknown."""
     state_bytes: int
-    """Parameters, gradients and optimizer alone: the least that it takes."""
+    """Memory for parameters, gradients and optimizer state: a lower bound."""
     parts: MemoryParts | None = None
     moment: str | None = None
     """When the peak is."""
     fits: bool | None = None
-    """None: not known."""
+    """None: unknown."""
     chosen: bool = False
     host_bytes: int
-    """Of the host's memory, for each rank; a rough figure."""
+    """Approximate host memory for each rank."""
 
 
 class GpuMemory(Resource):
-    """Of one GPU that the job could get."""
+    """Memory of a GPU type that the job could use."""
 
     type: str | None = None
-    """As the scheduler names it."""
+    """Name of the type in the scheduler."""
     least_bytes: int | None = None
-    """Where a type is sold with several sizes, of the smallest; None: not known."""
+    """Memory of the smallest variant of the type. None: unknown."""
     most_bytes: int | None = None
 
 
 class Change(Resource):
-    """One way to make it fit."""
+    """A change of the spec that makes it fit."""
 
     set: dict[str, Any]
-    """Fields by path, as `--set` takes them."""
+    """Fields by path, as for `--set`."""
     message: str
     peak_bytes: int
 
@@ -77,11 +77,11 @@ class DiskNeed(Resource):
     """Bytes in the run directory."""
 
     checkpoint_bytes: int
-    """Of one, at most: what is trained, the optimizer's moments, and what is around them."""
+    """Maximum size of one checkpoint: trained parameters, optimizer state and metadata."""
     checkpoints: int
-    """Kept at most at once, the one being written included."""
+    """Maximum number at any time, including the one being written."""
     export_bytes: int
-    """Its tokenizer's files, copied from the model's folder, come on top."""
+    """Size of the export without the tokenizer's files."""
     total_bytes: int
 
 
@@ -101,31 +101,32 @@ class AskResource(Resource):
 
 
 class PlanResource(Resource):
-    """What a spec will need. Nothing is submitted, and the scheduler is asked only on request."""
+    """The resources that a spec will need. Nothing is submitted."""
 
     object: Literal["plan"] = "plan"
     spec: dict[str, Any]
-    """Resolved: as it would be run."""
+    """The resolved spec."""
     model: ModelSize | None = None
-    """None: not known before it is built; `unknown` says why."""
+    """None: unknown before the model is built; see `unknown`."""
     unknown: str | None = None
+    """Why the size of the model is unknown."""
     strategies: list[StrategyPlan] = Field(default_factory=list)
     strategy: str
-    """The spec's, or what `auto` takes."""
+    """The strategy of the spec, or the one that `auto` selects."""
     why: str
     """Of the strategy."""
     fits: bool | None = None
     verdict: str
-    """The same in words, with the numbers."""
+    """The result as a sentence."""
     accelerator: Literal["cpu", "cuda"] = "cuda"
     """What the ranks compute on."""
     gpus: list[GpuMemory] = Field(default_factory=list)
-    """Without GPUs, on the local backend: each rank's share of the machine's memory, as one of that name."""
+    """The possible GPU types. On a local backend without GPUs: each rank's share of the machine's memory."""
     changes: list[Change] = Field(default_factory=list)
-    """Where it does not fit: what would, the cheapest first."""
+    """If the spec does not fit: changes that make it fit, the cheapest first."""
     disk: DiskNeed | None = None
     script: str | None = None
-    """What would be submitted, with made-up ids; None: what is submitted cannot be said, `warnings` has why."""
+    """The batch script with placeholder ids. None: it cannot be determined; see `warnings`."""
     warnings: list[str] = Field(default_factory=list)
     ask: AskResource | None = None
     """What the scheduler says, where it was to be asked."""

@@ -1,4 +1,4 @@
-"""What a worker says to the service, and how a run can end."""
+"""The reports of a worker to the service, and the reasons for the end of an execution."""
 
 from typing import Annotated, Literal
 
@@ -38,64 +38,64 @@ ExitReason = Literal[
     "user_cancelled",
     "node_failure",
 ]
-"""How an execution ended, as the worker knows it. `preempted`, and `time_limit` where the spec says continue, mean:
-a checkpoint is there, continue me. `node_failure`: no rank is to blame, a node vanished."""
+"""How an execution ended, as reported by the worker. After `preempted`, and `time_limit` if the spec permits, the job
+continues from a checkpoint. `node_failure`: a node was lost; no rank caused the failure."""
 
 CONTINUE_REASONS: frozenset[str] = frozenset({"preempted", "time_limit"})
 
 
 class Claim(Strict):
-    """Node 0's first act: to be the one run of its attempt."""
+    """The claim of node 0 to be the only run of its attempt."""
 
     nonce: Annotated[SanitizedText, StringConstraints(min_length=8, max_length=64)]
-    """Chosen once by the claimant, so that its repeated request is granted again and another's is not."""
+    """Random value of the claimant, so that its repeated request is granted again and another's is rejected."""
     host: SanitizedText
     pid: PositiveInt
     scheduler_id: Annotated[str, StringConstraints(pattern=SCHEDULER_ID_PATTERN)] | None = None
-    """The job of the scheduler in which the claimant runs, where it has a number."""
+    """The scheduler's id of the job in which the claimant runs, if it has one."""
     nodes: Annotated[str, StringConstraints(pattern=NODE_LIST_PATTERN)] | None = None
-    """All nodes of that job, as the scheduler writes them: `node[1-2]`. Hosts may have other names."""
+    """All nodes of that job, as a Slurm node list: `node[1-2]`. Host names may differ."""
 
     @property
     def where(self) -> str:
-        """For people: the scheduler's names, and the host's where it is none of them."""
+        """The nodes for display, with the host name if it differs."""
         if self.nodes is None or self.nodes == self.host or self.host.startswith(f"{self.nodes}."):
             return self.host
         return f"{self.nodes} ({self.host})"
 
 
 class ClaimGrant(Strict):
-    """The claim holds. A refused claim is a 409."""
+    """The claim is granted. A rejected claim is a 409."""
 
     execution: PositiveInt
 
 
 class Heartbeat(Strict):
-    """A sign of life; its absence alone proves nothing."""
+    """A periodic sign of life of a node."""
 
     execution: PositiveInt
     node: NonNegativeInt = 0
 
 
 class TraceRequest(Strict):
-    """A trace of the next steps that someone asked for."""
+    """A requested profiler trace of the next steps."""
 
     request: PositiveInt
-    """Its number within the job; a later one is higher."""
+    """Number of the request within the job; it increases."""
     steps: PositiveInt
     ranks: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)]
 
 
 class HeartbeatReply(Strict):
-    """What the person wants by now."""
+    """The current desired state."""
 
     stop: Literal["cancel", "pause"] | None = None
     profile: TraceRequest | None = None
-    """The last trace asked for since the attempt began."""
+    """The last trace requested since the attempt started."""
 
 
 class Point(Strict):
-    """One value of one metric after one optimizer step."""
+    """The value of one metric at one step."""
 
     key: MetricKey
     step: Annotated[NonNegativeInt, Field(le=2**62)]
@@ -104,31 +104,32 @@ class Point(Strict):
 
 
 class Progress(Strict):
-    """How far the run is."""
+    """The progress of a run."""
 
     step: NonNegativeInt
-    """Optimizer steps done."""
+    """Completed steps."""
     total_steps: NonNegativeInt
     epoch: NonNegativeInt = 0
     seconds_per_step: AnyFloat | None = None
-    """Over about the last minute."""
+    """Average over about the last minute."""
 
 
 class MetricsBatch(Strict):
-    """Points of one execution; all are stored or none."""
+    """Points of one execution; either all are stored or none."""
 
     execution: PositiveInt
     resumed_from_step: NonNegativeInt
-    """The step whose checkpoint this execution started from, 0 for a fresh start; hides earlier ones' later points."""
+    """The step of the checkpoint from which this execution started; 0: none. It hides
+    later points of earlier executions."""
     points: Annotated[tuple[Point, ...], Field(max_length=MAX_POINTS)] = ()
     progress: Progress | None = None
 
 
 class WorkerEvent(Strict):
-    """Something worth a line in the job's history."""
+    """An event for the job's history."""
 
     sequence: NonNegativeInt
-    """Place in the execution's spool; the pair (execution, sequence) makes a repeated delivery harmless."""
+    """Position in the execution's spool; (execution, sequence) identifies repeated deliveries."""
     type: Annotated[str, StringConstraints(pattern=EVENT_TYPE_PATTERN)]
     level: Literal["info", "warning", "error"] = "info"
     message: Annotated[SanitizedText, StringConstraints(max_length=4096)]
@@ -144,22 +145,22 @@ class EventsBatch(Strict):
 
 
 class CheckpointReport(Strict):
-    """A complete checkpoint: its manifest is on disk."""
+    """A complete checkpoint, whose manifest is on disk."""
 
     execution: PositiveInt
     step: NonNegativeInt
     size_bytes: NonNegativeInt
     digest: Annotated[str, StringConstraints(pattern=DIGEST_PATTERN)]
-    """Of the manifest, which holds those of the files."""
+    """Digest of the manifest, which contains the digests of the files."""
     world_size: PositiveInt
     metrics: dict[MetricKey, AnyFloat] = Field(default_factory=dict, json_schema_extra={"additionalProperties": False})
     time: Timestamp
     removed_steps: tuple[NonNegativeInt, ...] = ()
-    """Checkpoints that retention has deleted since."""
+    """Steps of the checkpoints that retention has deleted."""
 
 
 class Failure(Strict):
-    """The first thing that went wrong, on the rank where it went wrong first."""
+    """The first error of an execution."""
 
     rank: NonNegativeInt | None = None
     host: SanitizedText | None = None
@@ -167,25 +168,25 @@ class Failure(Strict):
     message: Annotated[SanitizedText, StringConstraints(max_length=8192)]
     traceback: Annotated[SanitizedText, StringConstraints(max_length=65536)] = ""
     hint: SanitizedText | None = None
-    """What to try."""
+    """A suggested fix."""
     final: StrictBool = False
-    """Trying again would end the same way."""
+    """Whether a retry would fail in the same way."""
     node: SanitizedText | None = None
-    """The node to blame, by the scheduler's name: the next attempt is kept away from it."""
+    """The node that caused the error, by its name in the scheduler; the next attempt excludes it."""
     consequence: StrictBool = False
-    """Its cause lies with a peer that left no word of its own."""
+    """Whether another rank, which left no error, caused this one."""
 
 
 class FinishRecord(Strict):
-    """The last word of an execution: the file `finish-<execution>.json`, and the body of the finish request."""
+    """The exit record: the file `finish-<execution>.json`, and the body of the finish request."""
 
     execution: PositiveInt
     reason: ExitReason
     step: NonNegativeInt = 0
-    """Optimizer steps done."""
+    """Completed steps."""
     failure: Failure | None = None
     restarts: NonNegativeInt = 0
-    """In-place restarts of torchrun within the attempt so far: errors of the program that used up retries."""
+    """In-place restarts of torchrun within the attempt; each used one retry."""
     time: Timestamp
 
 

@@ -11,7 +11,7 @@ StreamType = Literal["status", "event", "metrics", "checkpoint", "log"]
 
 
 class StatusUpdate(Resource):
-    """Data of a `status` event: the job without what does not change."""
+    """Data of a `status` event: the fields of the job that change with its status."""
 
     status: JobStatus
     status_reason: StatusReason | None = None
@@ -26,7 +26,7 @@ class MetricsUpdate(Resource):
     resumed_from_step: int
     points: list[Point]
     progress: JobProgress | None = None
-    """The job's, as of now."""
+    """The current progress of the job."""
 
 
 class JobStatusUpdate(StatusUpdate):
@@ -37,7 +37,7 @@ class JobStatusUpdate(StatusUpdate):
 
 
 class JobMetricsUpdate(Resource):
-    """Data of a `metrics` event of the stream of all jobs: a job's newest values, as of now."""
+    """Data of a `metrics` event of the stream of all jobs: the job's current values."""
 
     job_id: str
     name: str
@@ -46,11 +46,11 @@ class JobMetricsUpdate(Resource):
 
 
 class Reset(Resource):
-    """Data of a `reset` event of the stream of all jobs: more was missed than can be told; read the list anew."""
+    """Data of a `reset` event of the stream of all jobs: events were missed; reload the list of jobs."""
 
 
 class LogUpdate(Resource):
-    """Data of a `log` event: the next bytes of one stream, decoded with replacement."""
+    """Data of a `log` event: the next bytes of one log, decoded as UTF-8 with replacement."""
 
     attempt: int
     rank: str

@@ -1,4 +1,4 @@
-"""Sweeps: one spec in several variants. What people send, what the service answers, and the variants. Pure."""
+"""Sweeps: the request, the resources, and the specs of the members. Pure functions."""
 
 import copy
 import itertools
@@ -18,33 +18,35 @@ from trainyard.contract.wire.jobs import JobProgress, JobStatus
 MAX_AXES = 10
 
 FieldPath = Annotated[str, StringConstraints(max_length=200, pattern=FIELD_PATH_PATTERN)]
-"""Of a field of a spec, such as `optimizer.lr`."""
+"""The path of a field of a spec, such as `optimizer.lr`."""
 
 Values = Mapping[str, Any]
 
 _CLOSED: JsonDict = {"additionalProperties": False}
 
 
-def _each_once(values: list[Any]) -> list[Any]:
-    told = Counter(json.dumps(value, sort_keys=True, default=str) for value in values)
-    if again := next((value for value, count in told.items() if count > 1), None):
-        raise ValueError(f"has {again} twice, which would make the same job twice")
+def _reject_duplicate_values(values: list[Any]) -> list[Any]:
+    counts = Counter(json.dumps(value, sort_keys=True, default=str) for value in values)
+    if duplicate := next((value for value, count in counts.items() if count > 1), None):
+        raise ValueError(f"contains {duplicate} twice, which would create the same job twice")
     return values
 
 
-def _apart(changed: dict[str, Any]) -> dict[str, Any]:
+def _reject_nested_paths(changed: dict[str, Any]) -> dict[str, Any]:
     for path in changed:
         if outer := next((other for other in changed if path.startswith(f"{other}.")), None):
-            raise ValueError(f"has `{path}` and also `{outer}`, of which it is a part: one would undo the other")
+            raise ValueError(f"contains `{path}` and `{outer}`, which overlap")
     return changed
 
 
-Axis = Annotated[list[Any], Field(min_length=1, max_length=1000), AfterValidator(_each_once)]
-Member = Annotated[dict[FieldPath, Any], Field(min_length=1, json_schema_extra=_CLOSED), AfterValidator(_apart)]
+Axis = Annotated[list[Any], Field(min_length=1, max_length=1000), AfterValidator(_reject_duplicate_values)]
+Member = Annotated[
+    dict[FieldPath, Any], Field(min_length=1, json_schema_extra=_CLOSED), AfterValidator(_reject_nested_paths)
+]
 
 
 class SweepRequest(Strict):
-    """The body of `POST /v1/sweeps`: a spec, and what its members change in it."""
+    """The body of `POST /v1/sweeps`: a spec, and the changes of each member."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -63,17 +65,17 @@ class SweepRequest(Strict):
     )
 
     name: DisplayName | None = None
-    """For people; absent: the spec's name."""
+    """Display name. Absent: the name of the spec."""
     spec: dict[str, Any]
-    """As for `POST /v1/jobs`."""
-    grid: Annotated[dict[FieldPath, Axis], AfterValidator(_apart)] = Field(
+    """The spec, as for `POST /v1/jobs`."""
+    grid: Annotated[dict[FieldPath, Axis], AfterValidator(_reject_nested_paths)] = Field(
         default_factory=dict, max_length=MAX_AXES, json_schema_extra=_CLOSED
     )
-    """Fields and the values that each takes, each once: every combination is a member."""
+    """The values of each field; every combination is a member."""
     members: list[Member] = Field(default_factory=list, max_length=1000)
-    """Instead of a grid: for each member the fields that it changes."""
+    """Instead of a grid: the changed fields of each member."""
     max_parallel: Annotated[int, Field(ge=1, le=10_000), BeforeValidator(reject_bool)] | None = None
-    """How many of the members the scheduler may have at once; the others wait in `queued`. Absent: all."""
+    """Maximum number of members in the scheduler at once; the others stay `queued`. Absent: all."""
 
     @model_validator(mode="after")
     def _one_of_two(self) -> Self:
@@ -83,7 +85,7 @@ class SweepRequest(Strict):
 
     @property
     def size(self) -> int:
-        """How many members it has."""
+        """The number of members."""
         count = 1
         for values in self.grid.values():
             count *= len(values)
@@ -119,15 +121,15 @@ class SweepResource(Resource):
     created_at: Timestamp
     max_parallel: int | None = None
     fields: list[str]
-    """Those that its members change."""
+    """The fields that members change."""
     size: int
-    """How many members were submitted; one that was deleted since is in no count."""
+    """Number of submitted members; deleted members are not in `counts`."""
     counts: dict[JobStatus, int] = Field(default_factory=dict)
-    """Members by status."""
+    """Number of members by status."""
 
 
 class SweepMember(Resource):
-    """One member: what it changes and how it does."""
+    """One member with its changes and status."""
 
     job_id: str
     values: dict[str, Any]
@@ -145,14 +147,14 @@ class SweepDetail(SweepResource):
 
 
 def variants(request: SweepRequest) -> list[dict[str, Any]]:
-    """What each member changes; of a grid, the last field changes first."""
+    """Return the changes of each member; in a grid, the last field varies fastest."""
     if request.members:
         return [dict(values) for values in request.members]
     return [dict(zip(request.grid, values, strict=True)) for values in itertools.product(*request.grid.values())]
 
 
 def member_spec(spec: Values, values: Values) -> dict[str, Any]:
-    """The spec of a member."""
+    """Return the spec of a member."""
     document: dict[str, Any] = copy.deepcopy(dict(spec))
     for path, value in values.items():
         set_path(document, path, copy.deepcopy(value))
@@ -160,5 +162,5 @@ def member_spec(spec: Values, values: Values) -> dict[str, Any]:
 
 
 def format_values(values: Values) -> str:
-    """`optimizer.lr=0.001 seed=1`."""
+    """Return changes as text: `optimizer.lr=0.001 seed=1`."""
     return " ".join(f"{path}={value}" for path, value in values.items())

@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 
-from service.api.dependencies import Services
+from service.api.dependencies import AppState
 from service.auth.principals import ensure_admin_token
 from service.core.errors import ServiceError
 from service.core.settings import Settings
 from service.web.app import create_app
 from tests.support.receiver import Receiver, receiver
 from tests.support.world import SPEC, World
-from trainyard.cli.output import clean
+from trainyard.cli.output import sanitize
 
 pytestmark = pytest.mark.databases("sqlite")
 
@@ -293,7 +293,7 @@ def test_case_22_text_is_text(world: World) -> None:
     log = world.client.get(f"/v1/jobs/{job}/logs")
     assert log.headers["content-type"] == "text/plain; charset=utf-8"
     assert {shown.headers["x-content-type-options"], log.headers["x-content-type-options"]} == {"nosniff"}
-    assert clean(log.text) == "red \ufffd31m<b>line\n"
+    assert sanitize(log.text) == "red \ufffd31m<b>line\n"
 
 
 @pytest.mark.databases("sqlite", "postgres")
@@ -364,7 +364,7 @@ class TestCase27:
         world = World(database_url, tmp_path / "state", host="0.0.0.0")
         stranger = world.new_client(None)
         for path, methods in (
-            create_app(Services(world.settings, world.database, world.clock)).openapi()["paths"].items()
+            create_app(AppState(world.settings, world.database, world.clock)).openapi()["paths"].items()
         ):
             for method in methods:
                 if path.startswith("/v1/"):

@@ -50,7 +50,7 @@ def saved(world: World, job: str, worker: Any, step: int) -> None:
 
 def test_a_job_is_paused_resumed_cancelled_and_tried_again(world: World, run: Any) -> None:
     job = world.submit()
-    assert "a pause asked for; it is queued" in run("pause", "last")
+    assert "pause requested; status: queued" in run("pause", "last")
     world.tick()
     assert f"job {job}: paused: Paused before the start." in run("pause", job)
     assert json.loads(run("resume", job, "--json"))["desired"] == "run"
@@ -68,12 +68,12 @@ def test_checkpoints_are_listed_downloaded_forked_and_deleted(world: World, run:
     assert "best latest" in run("checkpoints", job)
     assert run("download", job, "--checkpoint", "5").strip() == f"{job}-step-5"
     assert (tmp_path / f"{job}-step-5" / "weights").read_bytes() == b"wwwww"
-    assert "there are those of steps: 5, 10" in run("download", job, "--checkpoint", "7", code=6)
+    assert "available steps: 5, 10" in run("download", job, "--checkpoint", "7", code=6)
     assert "has no export" in run("download", job, "--export", code=7)
-    assert "there are those of steps: 5, 10" in run("fork", job, "--step", "7", code=6)
+    assert "available steps: 5, 10" in run("fork", job, "--step", "7", code=6)
     forked = json.loads(run("fork", job, "--step", "5", "--set", "optimizer.lr=0.5", "--name", "other", "--json"))
     assert (forked["name"], forked["origin"]["step"], forked["origin"]["differs"]) == ("other", 5, ["optimizer"])
-    assert "takes its weights alone, since these differ: seed" in run("fork", job, "--set", "seed=3")
+    assert "uses only its weights, because these fields differ: seed" in run("fork", job, "--set", "seed=3")
     assert "cancel it first" in run("delete", job, "--yes", code=7)
     worker.end("completed", step=20)
     world.tick()

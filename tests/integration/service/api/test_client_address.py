@@ -65,7 +65,7 @@ def test_what_is_given_twice_and_can_hold_once_is_refused(world: World) -> None:
             "repeated_parameter",
             address.partition("=")[0],
         )
-        assert error["message"] == "is given twice; it takes one value"
+        assert error["message"] == "is repeated; it takes one value"
     several = "status=failed&status=lost&metadata[team]=a&metadata[kind]=b"
     assert world.client.get(f"/v1/jobs?{several}").status_code == 200
     assert world.client.get("/v1/metrics?job=job_x&job=job_y&keys=a&keys=b").json()["error"]["code"] == "job_not_found"

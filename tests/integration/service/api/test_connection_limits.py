@@ -11,7 +11,7 @@ import pytest
 import uvicorn
 from fastapi.testclient import TestClient
 
-from service.api.connection_limits import protocol
+from service.api.connection_limits import limited_protocol
 from service.api.middleware import body
 from tests.support.wait import wait_until
 from tests.support.world import SPEC, World
@@ -24,7 +24,12 @@ def served(world: World, *, limit: int = 100, seconds: float = 0.4) -> Iterator[
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     config = uvicorn.Config(
-        world.app, http=protocol(limit, seconds), ws="none", log_level="critical", lifespan="off", proxy_headers=False
+        world.app,
+        http=limited_protocol(limit, seconds),
+        ws="none",
+        log_level="critical",
+        lifespan="off",
+        proxy_headers=False,
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)

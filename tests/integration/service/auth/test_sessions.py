@@ -188,7 +188,7 @@ def test_pages_send_the_signed_out_to_the_sign_in_and_the_lost_to_a_page(world: 
     assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in?next=/jobs%3Fsearch%3Da%2526b")
     lost = signed_in(world).get("/no-such-page", headers=PAGE)
     assert lost.status_code == 404
-    assert "There is no such page" in lost.text
+    assert "Page not found" in lost.text
     assert code(world.client.get("/no-such-page")) == (404, "route_not_found")
     assert code(world.client.get("/v1/no-such-route", headers=PAGE)) == (404, "route_not_found")
 

@@ -138,14 +138,14 @@ def test_templates_are_ready_to_post(world: World) -> None:
 def test_probes_need_no_token_and_name_the_components(world: World) -> None:
     stranger = world.new_client(None)
     assert stranger.get("/livez").json() == {"status": "ok"}
-    checks = {"database": "ok", "runs_dir": "ok", "scheduler": "not asked yet"}
+    checks = {"database": "ok", "runs_dir": "ok", "scheduler": "not polled yet"}
     assert stranger.get("/readyz").json() == {"status": "ok", "checks": checks}
     world.submit()
     assert 'trainyard_jobs{status="queued"} 1.0' in stranger.get("/metrics").text
     world.settings.runs.rmdir()
     broken = stranger.get("/readyz")
     assert broken.status_code == 503
-    assert "not a folder" in broken.json()["checks"]["runs_dir"]
+    assert "not a writable directory" in broken.json()["checks"]["runs_dir"]
 
 
 def test_readiness_reports_an_unreachable_scheduler_and_stays_ready(world: World) -> None:
@@ -163,7 +163,7 @@ def test_readiness_reports_an_unreachable_scheduler_and_stays_ready(world: World
     world.tick()
     assert stranger.get("/readyz").json()["status"] == "ok"
     world.clock.advance(3600)
-    assert "does a reconciler run?" in stranger.get("/readyz").json()["checks"]["scheduler"]
+    assert "is a reconciler running?" in stranger.get("/readyz").json()["checks"]["scheduler"]
 
 
 def test_role_limits_what_a_token_can_do(world: World) -> None:

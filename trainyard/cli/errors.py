@@ -12,7 +12,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from trainyard.cli.output import complain, silence
+from trainyard.cli.output import discard_stdout, print_error
 from trainyard.client.errors import (
     AuthenticationError,
     ConflictError,
@@ -26,18 +26,18 @@ from trainyard.client.errors import (
 )
 from trainyard.contract.problems import SpecError
 
-FAILED, USAGE, CANCELLED, UNREACHABLE, UNAUTHORISED, NOT_FOUND, CONFLICT = 1, 2, 3, 4, 5, 6, 7
+FAILED, USAGE, CANCELLED, UNREACHABLE, UNAUTHORIZED, NOT_FOUND, CONFLICT = 1, 2, 3, 4, 5, 6, 7
 INTERRUPTED, BROKEN_PIPE = 130, 141
 
 EXIT_CODES = (
-    "Exit codes: 0 fine; 1 the job failed, or the service did; 2 wrong usage or an invalid spec; 3 the job was "
-    "cancelled; 4 cannot connect; 5 not authorised; 6 not found; 7 the job's state forbids it; 130 interrupted."
+    "Exit codes: 0 success; 1 the job or the service failed; 2 invalid usage or spec; 3 the job was "
+    "cancelled; 4 cannot connect; 5 not authorized; 6 not found; 7 conflict with the job's status; 130 interrupted."
 )
 
 _CODES: tuple[tuple[type[TrainyardError], int], ...] = (
     (ConnectionFailedError, UNREACHABLE),
-    (AuthenticationError, UNAUTHORISED),
-    (PermissionDeniedError, UNAUTHORISED),
+    (AuthenticationError, UNAUTHORIZED),
+    (PermissionDeniedError, UNAUTHORIZED),
     (NotFoundError, NOT_FOUND),
     (ConflictError, CONFLICT),
     (InvalidRequestError, USAGE),
@@ -58,15 +58,15 @@ _KINDS: tuple[tuple[type[TrainyardError], str], ...] = (
 """As the service names them, and those that it cannot have."""
 
 _NEXT: dict[str | None, str] = {
-    "job_not_found": "see what there is: trainyard list",
-    "sweep_not_found": "see what there is: trainyard sweeps",
-    "token_not_found": "see what there is: trainyard tokens list",
-    "webhook_not_found": "see what there is: trainyard webhooks list",
-    "route_not_found": "is TRAINYARD_URL the service's address, with nothing behind it?",
-    "artifact_not_found": "see what there is: trainyard artifacts JOB",
-    "attempt_not_found": "see what there is: trainyard attempts JOB",
-    "admin_required": "see whose token this is: trainyard tokens whoami",
-    "forbidden": "see whose token this is: trainyard tokens whoami",
+    "job_not_found": "list them with: trainyard list",
+    "sweep_not_found": "list them with: trainyard sweeps",
+    "token_not_found": "list them with: trainyard tokens list",
+    "webhook_not_found": "list them with: trainyard webhooks list",
+    "route_not_found": "TRAINYARD_URL must be the service's address without a path",
+    "artifact_not_found": "list them with: trainyard artifacts JOB",
+    "attempt_not_found": "list them with: trainyard attempts JOB",
+    "admin_required": "show your token with: trainyard tokens whoami",
+    "forbidden": "show your token with: trainyard tokens whoami",
 }
 """For people: what to do about an error of this code."""
 
@@ -78,7 +78,7 @@ class UsageError(Exception):
     """The command was called with something that it cannot use."""
 
 
-class Commands(TyperGroup):
+class CommandGroup(TyperGroup):
     """The group of all commands: where errors become lines and exit codes."""
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
@@ -90,7 +90,7 @@ class Commands(TyperGroup):
             # Typer's own usage errors, of whichever library it parses with.
             if not hasattr(error, "format_message"):
                 raise
-            code = report(UsageError(error.format_message()))
+            code = report_error(UsageError(error.format_message()))
         sys.exit(code if isinstance(code, int) else 0)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -105,19 +105,19 @@ class Commands(TyperGroup):
                 formatter.write_dl(rows)
 
     def invoke(self, ctx: Any) -> Any:
-        with one_line_errors():
+        with exit_on_error():
             result = super().invoke(ctx)
             sys.stdout.flush()
             return result
 
 
 @contextmanager
-def one_line_errors() -> Iterator[None]:
+def exit_on_error() -> Iterator[None]:
     """Report what goes wrong inside and leave with the exit code for it; `TRAINYARD_DEBUG=1` shows tracebacks."""
     try:
         yield
     except BrokenPipeError:
-        silence()
+        discard_stdout()
         raise typer.Exit(BROKEN_PIPE) from None
     except (KeyboardInterrupt, typer.Abort):
         raise typer.Exit(INTERRUPTED) from None
@@ -126,33 +126,33 @@ def one_line_errors() -> Iterator[None]:
             raise
         if os.environ.get("TRAINYARD_DEBUG") == "1":
             raise
-        raise typer.Exit(report(error)) from None
+        raise typer.Exit(report_error(error)) from None
 
 
-def help_alone(ctx: typer.Context) -> None:
+def show_help(ctx: typer.Context) -> None:
     """For a group that was called without a command: its help, as for `trainyard` alone."""
     if ctx.invoked_subcommand is None:
         print(ctx.get_help())
         raise typer.Exit(USAGE)
 
 
-def note(text: str) -> None:
+def print_note(text: str) -> None:
     """One line on stderr for people; programs have it in what they asked for, and read errors there."""
     if not _FOR_PROGRAMS.get():
-        complain(f"note: {text}")
+        print_error(f"note: {text}")
 
 
-def report(error: Exception) -> int:
+def report_error(error: Exception) -> int:
     """Say what went wrong, on stderr; the exit code for it."""
     if _FOR_PROGRAMS.get():
         print(json.dumps(_plain(error)), file=sys.stderr, flush=True)
         return _code(error)
     if isinstance(error, SpecError | InvalidRequestError):
         for problem in error.problems:
-            complain(str(problem) if problem.param else f"error: {problem.message}")
+            print_error(str(problem) if problem.param else f"error: {problem.message}")
     else:
         following = _NEXT.get(getattr(error, "code", None))
-        complain(f"error: {_message(error)}" + (f"; {following}" if following else ""))
+        print_error(f"error: {_message(error)}" + (f"; {following}" if following else ""))
     return _code(error)
 
 
@@ -164,25 +164,25 @@ def _code(error: Exception) -> int:
 
 def _message(error: Exception) -> str:
     if isinstance(error, TrainyardError):
-        hint = "; the command line takes it from TRAINYARD_TOKEN" if isinstance(error, AuthenticationError) else ""
+        hint = "; set it in TRAINYARD_TOKEN" if isinstance(error, AuthenticationError) else ""
         return error.message + hint
     if isinstance(error, UsageError):
         return str(error)
-    return f"unexpected {type(error).__name__}: {error}; TRAINYARD_DEBUG=1 shows where"
+    return f"unexpected {type(error).__name__}: {error}; set TRAINYARD_DEBUG=1 for a traceback"
 
 
 def _plain(error: Exception) -> dict[str, Any]:
     """In the form that the service's errors have."""
     if isinstance(error, TrainyardError):
         kind = next((name for one, name in _KINDS if isinstance(error, one)), "server_error")
-        found = {"message": _message(error), "type": kind, "param": error.param, "code": error.code or kind}
+        body = {"message": _message(error), "type": kind, "param": error.param, "code": error.code or kind}
     else:
         kind = "usage_error" if isinstance(error, UsageError) else "client_error"
-        found = {"message": _message(error), "type": kind, "param": None, "code": kind}
+        body = {"message": _message(error), "type": kind, "param": None, "code": kind}
     if not isinstance(error, SpecError | InvalidRequestError):
-        return {"error": found}
+        return {"error": body}
     problems = [problem.model_dump() for problem in error.problems]
     if isinstance(error, SpecError):
-        found = {"message": problems[0]["message"], "type": "invalid_request_error", "code": "invalid_spec"}
-        found["param"] = problems[0]["param"] or None
-    return {"error": found, "problems": problems}
+        body = {"message": problems[0]["message"], "type": "invalid_request_error", "code": "invalid_spec"}
+        body["param"] = problems[0]["param"] or None
+    return {"error": body, "problems": problems}

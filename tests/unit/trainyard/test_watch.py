@@ -7,8 +7,8 @@ import pytest
 from rich.cells import cell_len
 
 from tests.unit.trainyard.fake_service import TIME, job
-from trainyard.cli import watching
-from trainyard.cli.output import TerminalConsole, clean
+from trainyard.cli import watch as watching
+from trainyard.cli.output import TerminalConsole, sanitize
 from trainyard.client import StreamEvent
 from trainyard.contract.wire.jobs import JobResource
 from trainyard.contract.wire.stream_events import MetricsUpdate, StatusUpdate
@@ -39,7 +39,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, width: int) -> tuple[list[str], list[
         view._bar.refresh()
         before = sent.tell()
     text = sent.getvalue()
-    live, last = (clean(part).splitlines() for part in (text[:before], text[before:]))
+    live, last = (sanitize(part).splitlines() for part in (text[:before], text[before:]))
     return live, [line for line in last if line.strip()]
 
 
@@ -62,7 +62,7 @@ def test_what_does_not_fit_is_left_out_whole_and_is_there_at_the_end(monkeypatch
     ("room", "line"), [(40, "step 1/2  loss 0.5  7 x/s"), (24, "step 1/2  loss 0.5"), (8, "step 1/2"), (7, ""), (0, "")]
 )
 def test_a_line_holds_whole_parts(room, line):
-    assert watching.fitted(["step 1/2", "loss 0.5", "7 x/s"], room) == line
+    assert watching.fit_line(["step 1/2", "loss 0.5", "7 x/s"], room) == line
 
 
 @pytest.mark.parametrize(
@@ -75,4 +75,4 @@ def test_a_line_holds_whole_parts(room, line):
     ],
 )
 def test_lines_break_between_parts(room, lines):
-    assert watching.wrapped(["step 1/2", "loss 0.5", "7 x/s"], room) == lines
+    assert watching.wrap_lines(["step 1/2", "loss 0.5", "7 x/s"], room) == lines

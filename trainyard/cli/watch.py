@@ -10,8 +10,8 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.table import Column
 from rich.text import Text
 
-from trainyard.cli.failures import CANCELLED, FAILED, INTERRUPTED
-from trainyard.cli.output import complain, console, emit, one_line, say
+from trainyard.cli.errors import CANCELLED, FAILED, INTERRUPTED
+from trainyard.cli.output import console, one_line, print_error, print_json, print_line
 from trainyard.cli.run_state import JOINT, RunState
 from trainyard.client import Client, StreamEvent, TrainyardError
 from trainyard.contract.wire.jobs import JobResource
@@ -37,12 +37,12 @@ _WIDE = 100
 """Columns of a terminal that holds the whole bar beside the words."""
 
 
-def fitted(parts: Sequence[str], room: int) -> str:
+def fit_line(parts: Sequence[str], room: int) -> str:
     """As many of the first parts as one line holds: half a number would read as another one."""
     return next((line for n in range(len(parts), 0, -1) if cell_len(line := JOINT.join(parts[:n])) <= room), "")
 
 
-def wrapped(parts: Sequence[str], room: int) -> list[str]:
+def wrap_lines(parts: Sequence[str], room: int) -> list[str]:
     """All parts, on as many lines as they need."""
     lines: list[str] = []
     for part in parts:
@@ -61,8 +61,8 @@ class _Values(ProgressColumn):
     def render(self, task: Task) -> Text:
         room = self._room(task.fields["status"])
         if task.fields["over"]:
-            return Text("\n".join(wrapped(task.fields["parts"], room)))
-        return Text(fitted(task.fields["parts"], room), no_wrap=True)
+            return Text("\n".join(wrap_lines(task.fields["parts"], room)))
+        return Text(fit_line(task.fields["parts"], room), no_wrap=True)
 
 
 class LiveView:
@@ -127,19 +127,19 @@ class PlainView:
     def show(self, event: StreamEvent) -> None:
         line = self._state.fold(event)
         if line is not None:
-            say(line)
+            print_line(line)
         if self._state.step and self._clock() - self._shown_at >= PLAIN_INTERVAL:
             self._progress()
 
     def notice(self, text: str) -> None:
-        say(text)
+        print_line(text)
 
     def _progress(self) -> None:
         self._shown_at = self._clock()
         summary = self._state.summary()
         if summary != self._shown:
             self._shown = summary
-            say(summary)
+            print_line(summary)
 
 
 class JsonView:
@@ -151,13 +151,13 @@ class JsonView:
     def __exit__(self, *failure: object) -> None: ...
 
     def show(self, event: StreamEvent) -> None:
-        emit({"id": event.id, "type": event.type, "data": event.data.model_dump(mode="json")})
+        print_json({"id": event.id, "type": event.type, "data": event.data.model_dump(mode="json")})
 
     def notice(self, text: str) -> None:
-        complain(text)
+        print_error(text)
 
 
-def view_of(job: JobResource, *, as_json: bool = False) -> View:
+def make_view(job: JobResource, *, as_json: bool = False) -> View:
     if as_json:
         return JsonView()
     return LiveView(job) if sys.stdout.isatty() else PlainView(job)
@@ -175,7 +175,7 @@ def follow(client: Client, job: JobResource, view: View, after: int | None = Non
     with view:
         for event in client.stream(job.id, last_event_id=after, logs=False, on_retry=waiting):
             if lost:
-                view.notice("connected again")
+                view.notice("reconnected")
                 lost.clear()
             view.show(event)
     return client.job(job.id).resource
@@ -184,31 +184,31 @@ def follow(client: Client, job: JobResource, view: View, after: int | None = Non
 def watch(client: Client, job: JobResource, *, as_json: bool, after: int | None = None) -> int:
     """Follow the job, from its beginning or from `after` on, and say how it ended; the exit code of the command."""
     try:
-        ended = follow(client, job, view_of(job, as_json=as_json), after)
+        ended = follow(client, job, make_view(job, as_json=as_json), after)
     except KeyboardInterrupt:
-        complain(f"stopped watching; the job goes on. To end it: trainyard cancel {job.id}")
+        print_error(f"stopped watching; the job continues. To cancel it: trainyard cancel {job.id}")
         return INTERRUPTED
-    code = conclude(ended, as_json=as_json)
+    code = print_outcome(ended, as_json=as_json)
     if ended.status == "failed" and not as_json:
         # What was refused as it is would be again.
         again = "" if ended.status_reason == "rejected" else f"; run it again: trainyard retry {job.id}"
-        complain(f"more of it: trainyard show {job.id}{again}")
+        print_error(f"details: trainyard show {job.id}{again}")
     return code
 
 
-def conclude(job: JobResource, *, as_json: bool = False) -> int:
+def print_outcome(job: JobResource, *, as_json: bool = False) -> int:
     """The last line about a job that is over, and the exit code for it."""
     match job.status:
         case "succeeded":
             if not as_json:
-                say(f"succeeded; see it with: trainyard metrics {job.id}")
+                print_line(f"succeeded; see its metrics with: trainyard metrics {job.id}")
             return 0
         case "cancelled":
-            complain(f"cancelled: {job.status_message}")
+            print_error(f"cancelled: {job.status_message}")
             return CANCELLED
-    complain(f"{job.status}: {job.status_message}")
+    print_error(f"{job.status}: {job.status_message}")
     for line in error_lines(job):
-        complain(line)
+        print_error(line)
     return FAILED
 
 

@@ -9,21 +9,21 @@ import typer
 from trainyard.client import Client
 from trainyard.contract.wire.jobs import JobStatus
 
-_OFFERED = 50
+_LIMIT = 50
 
-Words = Iterable[tuple[str, str]]
+Items = Iterable[tuple[str, str]]
 """Each with what it stands for."""
 
 Completion = Callable[[typer.Context, str], list[tuple[str, str]]]
 
 
-def asking(listed: Callable[[Client], Words]) -> Completion:
+def complete_from(listed: Callable[[Client], Items]) -> Completion:
     """Of what the service lists, the words that begin as the typed one."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
         try:
             with (ctx.obj or Client)() as client:
-                return [found for found in listed(client) if found[0].startswith(incomplete)]
+                return [item for item in listed(client) if item[0].startswith(incomplete)]
         except Exception:
             return []
 
@@ -32,13 +32,13 @@ def asking(listed: Callable[[Client], Words]) -> Completion:
 
 def _jobs(client: Client) -> Iterator[tuple[str, str]]:
     """By id, then by name, of which each stands for its newest job."""
-    newest = list(client.jobs(limit=_OFFERED))
+    newest = list(client.jobs(limit=_LIMIT))
     yield from ((job.id, f"{job.name}, {job.status}") for job in newest)
     yield from _names((job.name for job in newest), "the newest job of this name")
 
 
 def _sweeps(client: Client) -> Iterator[tuple[str, str]]:
-    newest = [sweep for sweep, _ in zip(client.sweeps(), range(_OFFERED), strict=False)]
+    newest = [sweep for sweep, _ in zip(client.sweeps(), range(_LIMIT), strict=False)]
     yield from ((sweep.id, f"{sweep.name}, {sweep.size} jobs") for sweep in newest)
     yield from _names((sweep.name for sweep in newest), "the newest sweep of this name")
 
@@ -47,11 +47,11 @@ def _names(names: Iterable[str], meaning: str) -> Iterator[tuple[str, str]]:
     return ((name, meaning) for name in dict.fromkeys(names) if " " not in name)
 
 
-complete_job = asking(_jobs)
-complete_sweep = asking(_sweeps)
-complete_preset = asking(lambda client: ((one.name, one.description) for one in client.templates()))
-complete_token = asking(lambda client: ((one.id, one.name) for one in client.tokens() if one.revoked_at is None))
-complete_webhook = asking(lambda client: ((one.id, one.url) for one in client.webhooks()))
+complete_job = complete_from(_jobs)
+complete_sweep = complete_from(_sweeps)
+complete_preset = complete_from(lambda client: ((one.name, one.description) for one in client.templates()))
+complete_token = complete_from(lambda client: ((one.id, one.name) for one in client.tokens() if one.revoked_at is None))
+complete_webhook = complete_from(lambda client: ((one.id, one.url) for one in client.webhooks()))
 
 
 def complete_spec(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:

@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from trainyard.cli.output import number
+from trainyard.cli.output import format_number
 
 _LEVELS = "▁▂▃▄▅▆▇█"
 _NOT_FINITE = "x"
@@ -12,8 +12,8 @@ _NOT_FINITE = "x"
 
 def sparkline(values: Sequence[float], width: int = 32) -> str:
     """One line: eight levels from the smallest to the largest value; what is not finite is an x."""
-    points = thinned(values, width)
-    low, high = bounds(points)
+    points = downsample(values, width)
+    low, high = finite_range(points)
     return "".join(_LEVELS[round(_share(v, low, high) * 7)] if math.isfinite(v) else _NOT_FINITE for v in points)
 
 
@@ -21,10 +21,10 @@ def plot(
     values: Sequence[float], places: Sequence[float], *, unit: str = "step", width: int = 64, height: int = 8
 ) -> list[str]:
     """A curve `height` lines tall with its range on the left and its first and last place below."""
-    points = stretched(thinned(values, width), width)
-    low, high = bounds(points)
+    points = widen(downsample(values, width), width)
+    low, high = finite_range(points)
     eighths = [round(_share(v, low, high) * (height * 8 - 1)) + 1 if math.isfinite(v) else None for v in points]
-    labels = {height - 1: number(high), 0: number(low)}
+    labels = {height - 1: format_number(high), 0: format_number(low)}
     lines = []
     for row in reversed(range(height)):
         lines.append(f"{labels.get(row, ''):>10} ┤{''.join(_cell(level, row) for level in eighths)}")
@@ -34,7 +34,7 @@ def plot(
     return [*lines, " " * 12 + first + last.rjust(max(len(last) + 1, len(points) - len(first)))]
 
 
-def thinned(values: Sequence[float], width: int) -> list[float]:
+def downsample(values: Sequence[float], width: int) -> list[float]:
     """At most `width` values: the mean of each bucket, or the first of it that is not finite."""
     if len(values) <= width:
         return list(values)
@@ -42,12 +42,12 @@ def thinned(values: Sequence[float], width: int) -> list[float]:
     return [_mean(values[a:b]) for a, b in itertools.pairwise(edges)]
 
 
-def stretched(values: Sequence[float], width: int) -> list[float]:
+def widen(values: Sequence[float], width: int) -> list[float]:
     """A few values made wide, each repeated."""
     return [value for value in values for _ in range(max(1, width // max(1, len(values))))]
 
 
-def bounds(values: Sequence[float]) -> tuple[float, float]:
+def finite_range(values: Sequence[float]) -> tuple[float, float]:
     """Smallest and largest of the finite values; NaN where there is none."""
     finite = [v for v in values if math.isfinite(v)] or [math.nan]
     return min(finite), max(finite)
