@@ -24,7 +24,7 @@ from worker.engine.precision import Precision
 from worker.engine.state import TrainingState
 from worker.engine.strategies.select import SHARDED, parallelise
 from worker.export.weights import whole_weights
-from worker.reporting.reporter import SilentReporter
+from worker.reporting.reporter import NullReporter
 
 WIDTH, LAYERS = 2048, 10
 
@@ -44,7 +44,7 @@ class Setup:
         precision = Precision("fp32", spec.amp, ranks.device)
         self.state = TrainingState(self.model.module, [self.optimizer], precision, ranks, 0)
         self.manager = CheckpointManager(RunLayout(folder / strategy), _launch(spec), 1, ranks)
-        self.manager.bind(SilentReporter())
+        self.manager.bind(NullReporter())
         self.batch = torch.randn(4, WIDTH)
 
     def steps(self, count: int) -> float:

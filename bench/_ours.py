@@ -7,9 +7,9 @@ from bench._bench import Bench, Tick
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from worker.core.distributed import Ranks
 from worker.core.stop_signal import StopSignal
-from worker.engine.step_sync import Boundary
+from worker.engine.step_sync import StepSync
 from worker.engine.trainer import Trainer
-from worker.reporting.reporter import SilentReporter, SpoolReporter
+from worker.reporting.reporter import NullReporter, SpoolReporter
 from worker.reporting.service_client import ServiceClient
 from worker.reporting.spool_sender import SpoolSender
 
@@ -25,22 +25,22 @@ def trainyard(bench: Bench, tick: Tick) -> None:
             bench.task,
             bench.ranks,
             reporter=reporter,
-            boundary=_Ticking(tick, bench.ranks, StopSignal(attempt.stop_request)),
+            step_sync=_Ticking(tick, bench.ranks, StopSignal(attempt.stop_request)),
             checkpoints=_NoCheckpoints(),  # type: ignore[arg-type]
         ).run()
         reporter.close(0.5)
 
 
-class _Ticking(Boundary):
+class _Ticking(StepSync):
     """What the ranks agree on between steps, as in a real run, and the clock."""
 
     def __init__(self, tick: Tick, ranks: Ranks, stop: StopSignal) -> None:
         super().__init__(ranks, stop)
         self._tick = tick
 
-    def agreed(self) -> bool:
+    def should_stop(self) -> bool:
         self._tick()
-        return super().agreed()
+        return super().should_stop()
 
 
 class _NoCheckpoints:
@@ -56,8 +56,8 @@ class _NoCheckpoints:
         return
 
 
-def _reporter(bench: Bench, attempt: AttemptLayout) -> SilentReporter | SpoolReporter:
+def _reporter(bench: Bench, attempt: AttemptLayout) -> NullReporter | SpoolReporter:
     if not bench.ranks.first:
-        return SilentReporter()
+        return NullReporter()
     sender = SpoolSender(attempt, 1, lambda: ServiceClient(bench.service_url, "a1", "token"))
     return SpoolReporter(attempt, 1, 0, sender)

@@ -18,18 +18,18 @@ from bench._counted import Counted
 from trainyard.contract.spec.resolve import resolve
 from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import TrainingSpec, parse_spec
-from trainyard.progress_file import Pulse
+from trainyard.progress_file import ProgressCounter
 from worker.core import distributed
 from worker.core.distributed import Ranks
 from worker.core.random_state import seed_generators
 from worker.data.sampler import GlobalBatches
-from worker.engine.callbacks.non_finite import NonFinite
-from worker.engine.micro_batch_size import forget
-from worker.engine.optim import task_optimizers
+from worker.engine.callbacks.non_finite import NonFiniteGuard
+from worker.engine.micro_batch_size import release_memory
+from worker.engine.optim import LearningRates, build_optimizers
 from worker.engine.precision import Precision
-from worker.engine.strategies.select import OWN_TYPES, SHARDED, parallelise
-from worker.engine.train_step import Stepper
-from worker.engine.trainable import choose_trainable
+from worker.engine.strategies.select import MANAGES_DTYPE, SHARDED, parallelise
+from worker.engine.train_step import TrainStep
+from worker.engine.trainable import freeze_parameters
 from worker.tasks.base import Task
 from worker.tasks.select import select_task
 
@@ -46,7 +46,7 @@ def main(plan_path: str, result_path: str) -> None:
     ranks = distributed.join(specs[0])
     found = []
     for spec in specs:
-        forget(ranks.device)
+        release_memory(ranks.device)
         ranks.barrier()
         found.append(measured(spec, select_task(spec), ranks))
     if ranks.first:
@@ -66,7 +66,7 @@ def measured(spec: TrainingSpec, task: Task, ranks: Ranks) -> dict[str, int]:
             if step == STEPS - 1:
                 gc.collect()
                 meter.reset_peak()
-            stepper.run(step + 1, batches.at(step), norm_wanted=True)
+            stepper.run(step + 1, batches.at(step), need_norm=True)
         peak, rest = meter.peak, meter.live
         return {
             "peak": peak,
@@ -76,24 +76,24 @@ def measured(spec: TrainingSpec, task: Task, ranks: Ranks) -> dict[str, int]:
         }
 
 
-def engine(spec: TrainingSpec, task: Task, ranks: Ranks) -> tuple[Stepper, torch.nn.Module, GlobalBatches]:
+def engine(spec: TrainingSpec, task: Task, ranks: Ranks) -> tuple[TrainStep, torch.nn.Module, GlobalBatches]:
     """What `worker.engine.trainer.Trainer` is made of, warmed up as it does."""
     seed_generators(spec.seed)
     module = task.build_model()
-    choose_trainable(spec, module)
+    freeze_parameters(spec, module)
     model = parallelise(spec, module, ranks)
-    optimizers = task_optimizers(task, spec, model.module, sharded=spec.strategy in SHARDED)
-    precision = Precision(spec.precision, spec.amp, ranks.device, autocast=spec.strategy not in OWN_TYPES)
-    stepper = Stepper(
+    optimizers = build_optimizers(task, spec, model.module, sharded=spec.strategy in SHARDED)
+    precision = Precision(spec.precision, spec.amp, ranks.device, autocast=spec.strategy not in MANAGES_DTYPE)
+    stepper = TrainStep(
         task,
         model,
-        optimizers,
+        LearningRates(spec.schedule, optimizers, STEPS),
         precision,
-        NonFinite(spec.health.on_nan, precision, ranks),
+        NonFiniteGuard(spec.health.on_nan, precision, ranks),
         ranks,
-        micro_size=spec.batch.micro_size if isinstance(spec.batch.micro_size, int) else None,
+        micro_batch_size=spec.batch.micro_size if isinstance(spec.batch.micro_size, int) else None,
         clip_norm=spec.optimizer.clip_norm,
-        pulse=Pulse(),
+        progress=ProgressCounter(),
     )
     batches = GlobalBatches(task.examples.train, spec.batch.size, seed=spec.seed, last=spec.batch.last, shuffle=True)
     stepper.warm_up(batches.at(0))

@@ -35,16 +35,16 @@ def _rank(rank: int) -> None:
 
     from trainyard.contract.spec.templates import load_template
     from trainyard.contract.spec.training_spec import parse_spec
-    from trainyard.progress_file import Pulse
+    from trainyard.progress_file import ProgressCounter
     from worker.core import distributed
     from worker.core.stop_signal import StopSignal
-    from worker.engine.step_sync import Boundary
+    from worker.engine.step_sync import StepSync
 
     torch.set_num_threads(1)
     ranks = distributed.join(parse_spec({**load_template("mlp_parity").spec, "backend": "gloo"}))
     model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 8))
     x = torch.randn(16, 64)
-    boundary = Boundary(ranks, StopSignal(Path(tempfile.gettempdir()) / "no-such-stop"))
+    boundary = StepSync(ranks, StopSignal(Path(tempfile.gettempdir()) / "no-such-stop"))
 
     def step() -> None:
         model(x).sum().backward()
@@ -55,7 +55,7 @@ def _rank(rank: int) -> None:
     variants: dict[str, Callable[[], object]] = {
         "no agreement": lambda: None,
         "at every step": lambda: ranks.any(False),
-        "as it is done": boundary.agreed,
+        "as it is done": boundary.should_stop,
     }
     found: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(ROUNDS):
@@ -72,18 +72,18 @@ def _rank(rank: int) -> None:
         for name, values in found.items():
             beyond = median(value - other for value, other in zip(values, alone, strict=True))
             print(f"{name:16} {min(values):8.0f} {min(values) - min(alone):+8.0f} {beyond:+22.0f}  us a step")
-        print(f"{'a mark':16} {_mark(Pulse()):8.2f} us")
+        print(f"{'a mark':16} {_mark(ProgressCounter()):8.2f} us")
     ranks.barrier()
     distributed.leave()
     sys.stdout.flush()
     os._exit(0)
 
 
-def _mark(pulse: object) -> float:
+def _mark(progress: object) -> float:
     count = 200_000
     started = time.perf_counter()
     for _ in range(count):
-        pulse.mark("forward")  # type: ignore[attr-defined]
+        progress.mark("forward")  # type: ignore[attr-defined]
     return (time.perf_counter() - started) / count * 1e6
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from service.api.dependencies import Services
+from service.api.dependencies import AppState
 from service.core.settings import Settings
 from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
@@ -79,7 +79,7 @@ def measure(folder: Path, jobs: int, ticks: int) -> dict[str, Any]:
     database = Database(settings.url)
     listed = _fill(database, jobs)
     calls = _canned(folder / "bin", listed)
-    reconciler = _reconciler(Services(settings, database, lambda: datetime.now(UTC)))
+    reconciler = _reconciler(AppState(settings, database, lambda: datetime.now(UTC)))
     statements: Counter[str] = Counter()
     for engine in {database._reader, database._writer}:
         sa.event.listen(engine, "before_cursor_execute", lambda _c, _u, sql, *_: statements.update([sql.split()[0]]))
@@ -109,7 +109,7 @@ def _tick(reconciler: Reconciler, statements: Counter[str], calls: Path) -> dict
     }
 
 
-def _reconciler(services: Services) -> Reconciler:
+def _reconciler(services: AppState) -> Reconciler:
     scheduler = SlurmScheduler(poll_seconds=0)
     lease = LeaderLease(services.database, "bench")
     submitter = Submitter(services, scheduler, lease, Preparation(services, slurm=True), HandOvers(threads=4))

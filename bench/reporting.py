@@ -31,8 +31,8 @@ import torch
 
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.reports import Progress
-from worker.engine.callbacks.garbage_collector import Garbage
-from worker.reporting.reporter import SilentReporter, SpoolReporter
+from worker.engine.callbacks.garbage_collector import GarbageCollector
+from worker.reporting.reporter import NullReporter, SpoolReporter
 from worker.reporting.service_client import ServiceClient
 from worker.reporting.spool_sender import SpoolSender
 
@@ -46,7 +46,7 @@ DRAIN_SECONDS = 1.0
 """After a block: what it left to the threads is not to fall on the next one."""
 CONNECT_SECONDS = 3.0
 """For what is done once a run: to connect, and to read the certificates."""
-_SILENT = SilentReporter()
+_SILENT = NullReporter()
 
 
 @dataclass
@@ -91,7 +91,7 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=12, help="of blocks with and without reports")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    products, garbage = _products(), Garbage()
+    products, garbage = _products(), GarbageCollector()
     with _reporting(0.0) as reporter:
         _compare(Cost(), reporter, options.reports, products, garbage)  # what is done once a process
     print(f"{os.cpu_count()} cores, load average before: {os.getloadavg()[0]:.1f}; a report every {EVERY} steps")
@@ -118,7 +118,7 @@ def p99(values: Sequence[float]) -> float:
     return sorted(values)[int(len(values) * 0.99)]
 
 
-def _compare(cost: Cost, reporter: SpoolReporter, reports: int, products: int, garbage: Garbage) -> None:
+def _compare(cost: Cost, reporter: SpoolReporter, reports: int, products: int, garbage: GarbageCollector) -> None:
     order = random.sample((True, False), 2)
     blocks = {speaks: _block(reports, products, reporter, cost, speaks, garbage) for speaks in order}
     cost.changes.append(blocks[True] / blocks[False] - 1)
@@ -138,7 +138,9 @@ def _reporting(delay: float | None) -> Iterator[SpoolReporter]:
             reporter.close(0.0)
 
 
-def _block(reports: int, products: int, reporter: SpoolReporter, cost: Cost, speaks: bool, garbage: Garbage) -> float:
+def _block(
+    reports: int, products: int, reporter: SpoolReporter, cost: Cost, speaks: bool, garbage: GarbageCollector
+) -> float:
     """Seconds of so many times ten steps."""
     work = torch.randn(400, 400)
     everything, own = time.process_time(), time.thread_time()
@@ -146,7 +148,7 @@ def _block(reports: int, products: int, reporter: SpoolReporter, cost: Cost, spe
     for number in range(reports):
         for _ in range(products * EVERY):
             work @ work
-        garbage.after_step(number * EVERY)
+        garbage.collect_if_due(number * EVERY)
         values = {key: number * value for key, value in VALUES.items()}
         progress = Progress(step=number * EVERY, total_steps=reports * EVERY) if speaks else None
         speaker = reporter if speaks else _SILENT

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
 from service.api.connection_limits import limited_protocol
-from service.api.dependencies import Services
+from service.api.dependencies import AppState
 from service.auth.principals import ensure_admin_token, register_admin_token
 from service.core.clock import utc_now
 from service.core.errors import ServiceError
@@ -103,7 +103,7 @@ def serve(settings: Settings) -> int:
     with exclusive_lock(settings.state / "lock"):
         _prepare_schema(settings)
         database = Database(settings.url)
-        services = Services(settings=settings, database=database, clock=utc_now)
+        services = AppState(settings=settings, database=database, clock=utc_now)
         _admin_token(services)
         background = _background_services(services) if settings.reconcile else []
         config = uvicorn.Config(
@@ -142,7 +142,7 @@ def _prepare_schema(settings: Settings) -> None:
         )
 
 
-def _admin_token(services: Services) -> None:
+def _admin_token(services: AppState) -> None:
     given = services.settings.admin_token_file
     if given is not None:
         register_admin_token(services.database, given, services.clock())
@@ -150,7 +150,7 @@ def _admin_token(services: Services) -> None:
         ensure_admin_token(services.database, admin_token_file(services.state), services.clock())
 
 
-def _background_services(services: Services) -> list[BackgroundService]:
+def _background_services(services: AppState) -> list[BackgroundService]:
     """Build what only the leader does, in the order in which it starts."""
     loop = make_loop(services, make_scheduler(services))
     services.notify_reconciler = loop.hint
@@ -175,7 +175,7 @@ def _background_services(services: Services) -> list[BackgroundService]:
     return background
 
 
-def make_scheduler(services: Services) -> Scheduler:
+def make_scheduler(services: AppState) -> Scheduler:
     """Build the adapter of the configured backend.
 
     Raises:
@@ -203,7 +203,7 @@ def make_scheduler(services: Services) -> Scheduler:
     return LocalScheduler(settings.state, settings.local_slots, utc_now, gpus=gpus)
 
 
-def make_loop(services: Services, scheduler: Scheduler) -> ReconcileLoop:
+def make_loop(services: AppState, scheduler: Scheduler) -> ReconcileLoop:
     """Build the reconciler and the loop that runs it."""
     slurm, settings = scheduler.name == "slurm", services.settings
     batch = partial(batch_script, extra=settings.slurm_extra_options) if slurm else None
@@ -230,7 +230,7 @@ def make_loop(services: Services, scheduler: Scheduler) -> ReconcileLoop:
     return loop
 
 
-def _trim_metrics(services: Services) -> bool:
+def _trim_metrics(services: AppState) -> bool:
     """Delete some raw points that are past their retention; return whether more remain."""
     before = cutoff(services.clock(), services.settings.metrics_retention_days)
     return before is not None and trim(services.database, before)

@@ -1,6 +1,6 @@
-"""A rank's sign of progress: counted in memory by the training thread, written to a file by a thread of its own.
+"""A rank's progress: counted in memory by the training thread, written to a file by another thread.
 
-No torch: the launcher reads the files. Marks cost the training thread three assignments.
+Imports no torch, since the launcher reads the files. A mark costs the training thread three assignments.
 """
 
 import contextlib
@@ -17,56 +17,56 @@ from pydantic import BaseModel, ConfigDict
 
 Phase = Literal["starting", "forward", "backward", "update", "between", "evaluating", "saving", "exporting", "ending"]
 
-BEATS_PER_TIMEOUT = 20
-"""Beats are written so often within a stall timeout, but never more than once in `MOST_OFTEN` seconds."""
-MOST_OFTEN, LEAST_OFTEN = 0.1, 5.0
+WRITES_PER_TIMEOUT = 20
+"""Writes within a stall timeout, at intervals between the two limits below."""
+MIN_INTERVAL_SECONDS, MAX_INTERVAL_SECONDS = 0.1, 5.0
 
 _MACHINERY = ("/torch/", "/importlib/", "<frozen", "/threading.py", "/contextlib.py")
 
 
-class Beat(BaseModel):
-    """`beats/rank-<r>.json`."""
+class ProgressRecord(BaseModel):
+    """`progress/rank-<r>.json`."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     rank: int
     execution: int
     marks: int
-    """Places passed since the start of the execution; every rank passes the same ones in the same order."""
+    """Marks since the start of the execution; every rank makes the same ones in the same order."""
     step: int
-    """The update that it works on."""
+    """The step that the rank works on."""
     phase: Phase
     where: str = ""
-    """The innermost line of a program that the training thread is in, torch's own left out."""
+    """The innermost line of code outside torch that the training thread executes."""
     in_torch: bool = False
-    """Whether torch was called from there: then it may be waiting for the others."""
+    """Whether that line called torch, and so may wait for other ranks."""
     host: str = ""
     pid: int = 0
 
 
-class Pulse:
-    """What the training thread says of its progress. Without a writer it costs as little and nobody hears it."""
+class ProgressCounter:
+    """The progress of the training thread, in memory."""
 
     def __init__(self) -> None:
         self.marks = 0
         self.step = 0
         self.phase: Phase = "starting"
         self.underway = False
-        """The first update is done: what is compiled or set up lazily comes with it, so until then it is starting."""
+        """Whether the first step is done. Until then the phase is `starting`, as it compiles and initialises."""
 
     def mark(self, phase: Phase, step: int | None = None) -> None:
-        """Another place was passed."""
+        """Count a mark and set the phase."""
         if step is not None:
             self.step = step
         self.phase = phase if self.underway else "starting"
         self.marks += 1
 
 
-class PulseWriter:
-    """A thread that writes the pulse whenever it has moved, and where the training thread is when it has not."""
+class ProgressWriter:
+    """A thread that writes the progress and the current line of the training thread whenever they change."""
 
-    def __init__(self, pulse: Pulse, path: Path, *, rank: int, execution: int, interval: float) -> None:
-        self._pulse = pulse
+    def __init__(self, counter: ProgressCounter, path: Path, *, rank: int, execution: int, interval: float) -> None:
+        self._counter = counter
         self._path = path
         self._rank = rank
         self._execution = execution
@@ -75,35 +75,35 @@ class PulseWriter:
         self._written: str | None = None
 
     def start(self) -> None:
-        """To be called by the training thread."""
+        """Start the thread; called by the training thread."""
         self._write()
-        threading.Thread(target=self._run, name="beats", daemon=True).start()
+        threading.Thread(target=self._run, name="progress-writer", daemon=True).start()
 
     def _run(self) -> None:
         while True:
             time.sleep(self._interval)
-            # A full disk must not end the run, nor a watcher's thread for good.
+            # A full disk must end neither the run nor this thread.
             with contextlib.suppress(OSError):
                 self._write()
 
     def _write(self) -> None:
         where, in_torch = location(sys._current_frames().get(self._training))
-        beat = Beat(
+        record = ProgressRecord(
             rank=self._rank,
             execution=self._execution,
-            marks=self._pulse.marks,
-            step=self._pulse.step,
-            phase=self._pulse.phase,
+            marks=self._counter.marks,
+            step=self._counter.step,
+            phase=self._counter.phase,
             where=where,
             in_torch=in_torch,
             host=socket.gethostname(),
             pid=os.getpid(),
         )
-        text = beat.model_dump_json()
+        text = record.model_dump_json()
         if text == self._written:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        # By rename, but not flushed to disk: after a crash of the machine nobody asks for it.
+        # Renamed but not flushed to disk: after a crash of the machine it is not needed.
         fresh = self._path.with_suffix(".new")
         fresh.write_text(text)
         os.replace(fresh, self._path)
@@ -111,12 +111,12 @@ class PulseWriter:
 
 
 def interval(timeout_seconds: float) -> float:
-    """Seconds between two beats under this stall timeout."""
-    return min(LEAST_OFTEN, max(MOST_OFTEN, timeout_seconds / BEATS_PER_TIMEOUT))
+    """Return the seconds between two writes for a stall timeout."""
+    return min(MAX_INTERVAL_SECONDS, max(MIN_INTERVAL_SECONDS, timeout_seconds / WRITES_PER_TIMEOUT))
 
 
 def location(frame: FrameType | None) -> tuple[str, bool]:
-    """The innermost line outside torch and Python's machinery, and whether torch was called from it."""
+    """Return the innermost line outside torch and Python's internals, and whether it called torch."""
     inside = False
     while frame is not None:
         code = frame.f_code
@@ -127,12 +127,12 @@ def location(frame: FrameType | None) -> tuple[str, bool]:
     return "", inside
 
 
-def read_beats(folder: Path, execution: int) -> dict[int, Beat]:
-    """The readable beats of an execution, by rank. Those of an earlier start are of processes that are gone."""
-    found = {}
+def read_progress(folder: Path, execution: int) -> dict[int, ProgressRecord]:
+    """Return the readable records of an execution, by rank. Those of earlier executions are ignored."""
+    records = {}
     for path in folder.glob("rank-*.json"):
         with contextlib.suppress(OSError, ValueError):
-            beat = Beat.model_validate_json(path.read_bytes())
-            if beat.execution == execution:
-                found[beat.rank] = beat
-    return found
+            record = ProgressRecord.model_validate_json(path.read_bytes())
+            if record.execution == execution:
+                records[record.rank] = record
+    return records

@@ -18,7 +18,7 @@ from typing import IO, Any, SupportsFloat
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.reports import EventsBatch, MetricsBatch, Point, Progress, SpoolKind, WorkerEvent
 from trainyard.contract.wire.spool import SpoolBody, format_record
-from trainyard.progress_file import Pulse, PulseWriter
+from trainyard.progress_file import ProgressCounter, ProgressWriter
 
 FOLDER = "TRAINYARD_ATTEMPT_FOLDER"
 """The variable that says where the attempt's folder is; set in a job only."""
@@ -91,7 +91,7 @@ class _Job:
         self._last: tuple[int, float] | None = None
         self._done = False
         self._boundaries = 0
-        self._pulse = Pulse()
+        self._pulse = ProgressCounter()
         if BEATS in os.environ:
             self._show_progress(float(os.environ[BEATS]))
 
@@ -99,8 +99,8 @@ class _Job:
         """To the launcher, which ends a run that stands still; asked by a signal, every thread's stack is written."""
         if signal.getsignal(signal.SIGUSR1) == signal.SIG_IGN:
             faulthandler.register(signal.SIGUSR1)
-        path = self._layout.beat(_rank())
-        PulseWriter(self._pulse, path, rank=_rank(), execution=self._execution, interval=interval).start()
+        path = self._layout.progress_file(_rank())
+        ProgressWriter(self._pulse, path, rank=_rank(), execution=self._execution, interval=interval).start()
 
     def progressed(self, step: int) -> None:
         self._pulse.step = step

@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
-from service.api.dependencies import Services
+from service.api.dependencies import AppState
 from service.api.middleware import add_middleware
 from service.api.openapi import common_errors, customize_openapi, methods_of
 from service.api.routes import (
@@ -55,7 +55,7 @@ ErrorPage = Callable[[Request, int, str], Response | None]
 """Renders an error as a page; None where the client expects JSON."""
 
 
-def create_api(services: Services, error_page: ErrorPage = lambda request, status, message: None) -> FastAPI:
+def create_api(services: AppState, error_page: ErrorPage = lambda request, status, message: None) -> FastAPI:
     """Create the application of the API on the given parts; nothing is started."""
     app = FastAPI(
         title="Trainyard",

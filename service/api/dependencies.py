@@ -45,7 +45,7 @@ def _no_operation() -> None:
 
 
 @dataclass
-class Services:
+class AppState:
     """The parts of one process that routes use."""
 
     settings: Settings
@@ -111,22 +111,22 @@ class Services:
 
 
 # Lookups are `async`: FastAPI would run a plain function in a thread.
-async def get_services(request: Request) -> Services:
-    services: Services = request.app.state.services
+async def get_app_state(request: Request) -> AppState:
+    services: AppState = request.app.state.services
     return services
 
 
-ServicesDep = Annotated[Services, Depends(get_services)]
+AppStateDep = Annotated[AppState, Depends(get_app_state)]
 
 
-async def get_now(services: ServicesDep) -> datetime:
+async def get_now(services: AppStateDep) -> datetime:
     return services.clock()
 
 
 NowDep = Annotated[datetime, Depends(get_now)]
 
 
-def get_user(request: Request, services: ServicesDep, now: NowDep) -> Principal:
+def get_user(request: Request, services: AppStateDep, now: NowDep) -> Principal:
     """Authenticate a user by API token or browser session.
 
     Raises:
@@ -173,7 +173,7 @@ AdminDep = Annotated[Principal, Depends(get_admin)]
 AttemptId = Annotated[str, PathParam(pattern=r"^[0-9a-f]{16}$")]
 
 
-def get_worker(request: Request, services: ServicesDep, now: NowDep, aid: AttemptId) -> Principal:
+def get_worker(request: Request, services: AppStateDep, now: NowDep, aid: AttemptId) -> Principal:
     """Authenticate the worker of the attempt in the path."""
     principal = authenticate(services.database, request.headers.get("authorization"), now)
     if principal.kind != "worker" or principal.id != aid:

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from service.api.dependencies import Services
+from service.api.dependencies import AppState
 from service.cluster.repository import ClusterRepository
 from service.core.settings import Accelerator, Settings
 from trainyard.contract.spec.sections import Resources
@@ -34,7 +34,7 @@ def find_place(session: Session, settings: Settings, resources: Resources, now: 
     return place_of(settings, resources, ClusterRepository(session).resource(settings.backend, now))
 
 
-def site_of(services: Services, spec: TrainingSpec, now: datetime) -> Site:
+def site_of(services: AppState, spec: TrainingSpec, now: datetime) -> Site:
     """What an `auto` of this spec depends on."""
     site = services.settings.site
     if site.accelerator is not None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from service.api.dependencies import Services
+from service.api.dependencies import AppState
 from service.cluster.placement import find_place, place_of, site_of
 from service.cluster.repository import ClusterRepository
 from service.core.errors import InvalidSpecError
@@ -40,7 +40,7 @@ class Accepted:
     """Of the strategy."""
 
 
-def accept(services: Services, document: Any, now: datetime) -> Accepted:
+def accept(services: AppState, document: Any, now: datetime) -> Accepted:
     """A document as a resolved spec; `strategy: auto` is settled by what fits, where that is known.
 
     Raises:
@@ -74,7 +74,7 @@ def accept(services: Services, document: Any, now: datetime) -> Accepted:
         return Accepted(spec, plain, f"`auto` takes ddp: {strategy} does not go with this spec ({error.problems[0]})")
 
 
-def plan(services: Services, document: Any, now: datetime) -> PlanResource:
+def plan(services: AppState, document: Any, now: datetime) -> PlanResource:
     """What a spec will need. Blocks while its model's folder is read.
 
     Raises:
@@ -108,7 +108,7 @@ def ungiven(session: Session, settings: Settings, spec: TrainingSpec, now: datet
     return refusals(spec.resources, spec.gpus // ranks, ranks if place.accelerator == "cuda" else 0, limit, cluster)
 
 
-def outsized(services: Services, document: Mapping[str, Any], now: datetime) -> list[Problem]:
+def outsized(services: AppState, document: Mapping[str, Any], now: datetime) -> list[Problem]:
     """Why a job's resolved spec can never run on the GPUs that it asks for, or on this machine without any; nothing
     where that is not beyond doubt.
 
@@ -121,7 +121,7 @@ def outsized(services: Services, document: Mapping[str, Any], now: datetime) -> 
     return too_large(question, spec) if question else []
 
 
-def question_of(services: Services, spec: TrainingSpec, found: Found, now: datetime) -> Question | None:
+def question_of(services: AppState, spec: TrainingSpec, found: Found, now: datetime) -> Question | None:
     """None where the model is not known."""
     if found.outline is None:
         return None
@@ -129,17 +129,17 @@ def question_of(services: Services, spec: TrainingSpec, found: Found, now: datet
     return Question(found.outline, _devices(services, spec, now), found.context, cpu)
 
 
-def _on_other_hosts(services: Services, spec: TrainingSpec, now: datetime) -> bool:
+def _on_other_hosts(services: AppState, spec: TrainingSpec, now: datetime) -> bool:
     """Whether it runs in the memory of machines of which nothing is known."""
     return not _here(services) and site_of(services, spec, now).accelerator == "cpu"
 
 
-def _here(services: Services) -> bool:
+def _here(services: AppState) -> bool:
     """Whether the ranks run on this machine."""
     return services.settings.backend == "local"
 
 
-def _devices(services: Services, spec: TrainingSpec, now: datetime) -> list[Device]:
+def _devices(services: AppState, spec: TrainingSpec, now: datetime) -> list[Device]:
     """By the cluster's newest snapshot, unless it is out of date; without GPUs, of this machine's memory."""
     settings = services.settings
     if site_of(services, spec, now).accelerator == "cpu":

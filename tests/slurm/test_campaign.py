@@ -1,4 +1,4 @@
-"""The rules of tests/faults/test_machine.py on a real Slurm: any order of faults, and the promises at the end."""
+"""The rules of tests/faults/test_random_faults.py on a real Slurm: any order of faults, and the promises at the end."""
 
 import random
 from collections import Counter

@@ -10,7 +10,7 @@ from unittest.mock import patch
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from service.api.dependencies import Services
+from service.api.dependencies import AppState
 from service.auth.principals import ensure_admin_token
 from service.auth.tokens import Role, new_user_token, parse_token
 from service.core.failpoints import no_failpoint
@@ -117,7 +117,7 @@ class FakeScheduler:
 _first_app: list[FastAPI] = []
 
 
-def app_with_shared_routes(services: Services) -> FastAPI:
+def app_with_shared_routes(services: AppState) -> FastAPI:
     """The application on the given services, with the routes and the OpenAPI document of the session's first one.
 
     FastAPI builds its route tables at the first request to an application, which takes 0.1 s or more of CPU time.
@@ -143,7 +143,7 @@ class World:
         self.clock = FakeClock()
         self.database = Database(self.settings.url)
         self.scheduler = FakeScheduler()
-        self.services = Services(settings=self.settings, database=self.database, clock=self.clock)
+        self.services = AppState(settings=self.settings, database=self.database, clock=self.clock)
         self.reconciler = self.new_reconciler("one")
         ensure_admin_token(self.database, self.settings.state / "admin_token", self.clock())
         self.token = (self.settings.state / "admin_token").read_text().strip()

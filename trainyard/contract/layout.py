@@ -52,12 +52,12 @@ class AttemptLayout:
         return self.root / "stop"
 
     @property
-    def beats(self) -> Path:
+    def progress(self) -> Path:
         """One small file a rank: how far it is, for the watchdog."""
-        return self.root / "beats"
+        return self.root / "progress"
 
-    def beat(self, rank: int) -> Path:
-        return self.beats / f"rank-{rank}.json"
+    def progress_file(self, rank: int) -> Path:
+        return self.progress / f"rank-{rank}.json"
 
     @property
     def profile_request(self) -> Path:

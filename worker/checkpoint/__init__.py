@@ -1,1 +1,1 @@
-"""When a checkpoint is written, how, and which one is good to start from."""
+"""Writing, validating, loading and removing checkpoints."""

@@ -1,4 +1,4 @@
-"""Whether a checkpoint is of the model that is to go on from it."""
+"""Whether a checkpoint fits the model that resumes from it."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,37 +11,37 @@ Shapes = Mapping[str, tuple[int, ...]]
 _MODEL = "model."
 _SHOWN = 5
 _HINT = (
-    "The model and what is trained (model, lora_rank, lora.targets, trainable) must stay what they were. "
-    "To change them, start a new job."
+    "A run cannot change model, lora_rank, lora.targets or trainable between attempts. "
+    "To change them, submit a new job."
 )
 
 
 def check_same_model(checkpoint: CheckpointLayout, state: Mapping[str, Any]) -> None:
-    """Compare names and shapes before anything is loaded.
+    """Compare names and shapes of the model's tensors before anything is loaded.
 
     Raises:
-        RefusedError: naming what differs.
+        RefusedError: They differ; the message lists how.
     """
     from torch.distributed.checkpoint.filesystem import FileSystemReader
 
     metadata = FileSystemReader(checkpoint.root).read_metadata().state_dict_metadata
     saved = {name: tuple(getattr(entry, "size", ())) for name, entry in metadata.items()}
-    found = {name.removeprefix(_MODEL): shape for name, shape in saved.items() if name.startswith(_MODEL)}
-    wanted = {name: tuple(getattr(tensor, "shape", ())) for name, tensor in state["model"].items()}
-    if problem := difference(found, wanted):
-        raise RefusedError(f"the checkpoint of step {checkpoint.step} is of another model: {problem}", _HINT)
+    saved_shapes = {name.removeprefix(_MODEL): shape for name, shape in saved.items() if name.startswith(_MODEL)}
+    model_shapes = {name: tuple(getattr(tensor, "shape", ())) for name, tensor in state["model"].items()}
+    if problem := difference(saved_shapes, model_shapes):
+        raise RefusedError(f"the checkpoint of step {checkpoint.step} does not fit the model: {problem}", _HINT)
 
 
-def difference(saved: Shapes, wanted: Shapes) -> str | None:
-    """What differs, in words; None where nothing does."""
-    shared = saved.keys() & wanted.keys()
-    shapes = [f"{name} ({saved[name]} and not {wanted[name]})" for name in shared if saved[name] != wanted[name]]
+def difference(saved: Shapes, model: Shapes) -> str | None:
+    """Return a description of the differences, or None if there are none."""
+    shared = saved.keys() & model.keys()
+    shapes = [f"{name} ({saved[name]} instead of {model[name]})" for name in shared if saved[name] != model[name]]
     parts = (
-        ("it lacks", wanted.keys() - saved.keys()),
-        ("it has", saved.keys() - wanted.keys()),
-        ("of other shapes are", shapes),
+        ("missing", model.keys() - saved.keys()),
+        ("unexpected", saved.keys() - model.keys()),
+        ("different shapes", shapes),
     )
-    return "; ".join(f"{what} {_some(names)}" for what, names in parts if names) or None
+    return "; ".join(f"{kind}: {_some(names)}" for kind, names in parts if names) or None
 
 
 def _some(names: Iterable[str]) -> str:

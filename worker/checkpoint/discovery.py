@@ -1,4 +1,4 @@
-"""Which checkpoint a run starts from: the latest whose every byte is what its manifest says."""
+"""Finds the checkpoint that a run starts from: the latest whose files match its manifest."""
 
 import hashlib
 import logging
@@ -18,44 +18,44 @@ _BLOCK = 4 * 2**20
 
 @dataclass
 class Discovery:
-    """What was found, by the one rank that looked."""
+    """The checkpoints of a run, as rank 0 found them."""
 
     latest: Manifest | None = None
     manifests: list[Manifest] = field(default_factory=list)
     """Of all complete checkpoints, oldest first."""
     skipped: dict[int, str] = field(default_factory=dict)
-    """Steps of damaged checkpoints, and what is wrong with each."""
+    """The damaged checkpoints by step, with the problem of each."""
 
 
 def discover(run: RunLayout, first_execution: int = 1) -> Discovery:
-    """Find the latest valid checkpoint; set damaged newer ones aside and remove what a killed run left half-written.
+    """Find the latest valid checkpoint. Set damaged newer ones aside, and remove incomplete ones of a killed run.
 
     Args:
-        first_execution: checkpoints of lower ones are from before a retry from scratch, and removed too.
+        first_execution: Checkpoints of earlier executions are removed: a retry started from scratch after them.
     """
     remove_incomplete(run)
-    found = Discovery()
+    result = Discovery()
     for checkpoint in reversed(run.complete_checkpoints()):
         try:
             manifest = Manifest.model_validate_json(checkpoint.manifest.read_bytes())
             if manifest.execution < first_execution:
                 remove(checkpoint)
                 continue
-            if found.latest is None:
+            if result.latest is None:
                 verify(checkpoint, manifest)
-                found.latest = manifest
-            found.manifests.insert(0, manifest)
+                result.latest = manifest
+            result.manifests.insert(0, manifest)
         except (ValueError, OSError) as error:
-            found.skipped[checkpoint.step] = str(error)
+            result.skipped[checkpoint.step] = str(error)
             _set_aside(checkpoint.root)
-    return found
+    return result
 
 
 def verify(checkpoint: CheckpointLayout, manifest: Manifest) -> None:
     """Compare every file with the manifest.
 
     Raises:
-        ValueError: naming the first file that differs.
+        ValueError: A file differs; the message names the first.
     """
     for name, expected in manifest.files.items():
         path = checkpoint.root / name
@@ -64,14 +64,14 @@ def verify(checkpoint: CheckpointLayout, manifest: Manifest) -> None:
         if path.stat().st_size != expected.size:
             raise ValueError(f"{name} has {path.stat().st_size} bytes instead of {expected.size}")
         if file_sha256(path) != expected.sha256:
-            raise ValueError(f"{name} does not have its digest")
+            raise ValueError(f"{name} has another digest")
 
 
-def require_whole(checkpoint: CheckpointLayout, ranks: Ranks) -> Manifest | None:
-    """The manifest of a checkpoint that the run cannot do without, on the first rank, which looks at every byte.
+def require_valid_checkpoint(checkpoint: CheckpointLayout, ranks: Ranks) -> Manifest | None:
+    """Validate the checkpoint that a fork starts from on rank 0, and return its manifest there.
 
     Raises:
-        RefusedError: on all ranks; it is not whole.
+        RefusedError: On all ranks; the checkpoint is damaged.
     """
     manifest, problem = None, None
     if ranks.first:
@@ -82,7 +82,7 @@ def require_whole(checkpoint: CheckpointLayout, ranks: Ranks) -> Manifest | None
             problem = str(error)
     if ranks.from_first(int(problem is not None)):
         message = f"the checkpoint that the run starts from ({checkpoint.root}) is damaged: {problem or 'see rank 0'}"
-        raise RefusedError(message, "Start from another one: resume_from: <job id>:<step>.")
+        raise RefusedError(message, "Start from another checkpoint: resume_from: <job id>:<step>.")
     return manifest
 
 
@@ -95,7 +95,7 @@ def file_sha256(path: Path) -> str:
 
 
 def remove_incomplete(run: RunLayout) -> None:
-    """Folders without a manifest. Only the one execution of a job may call this."""
+    """Remove checkpoint folders without a manifest. Only the current execution of a job may call this."""
     complete = {checkpoint.root for checkpoint in run.complete_checkpoints()}
     for folder in run.checkpoints.glob("step-" + "[0-9]" * 10):
         if folder not in complete:
@@ -104,13 +104,13 @@ def remove_incomplete(run: RunLayout) -> None:
 
 
 def remove(checkpoint: CheckpointLayout) -> None:
-    """The manifest first: a removal cut short leaves no checkpoint, rather than a damaged one."""
+    """Remove a checkpoint, its manifest first: an interrupted removal leaves no damaged checkpoint."""
     checkpoint.manifest.unlink(missing_ok=True)
     shutil.rmtree(checkpoint.root, ignore_errors=True)
 
 
 def _set_aside(folder: Path) -> None:
-    """Out of the way of a new checkpoint of that step, but there for whoever wants to know what happened."""
+    """Rename a damaged checkpoint, so that a new one of that step can be written and an operator can inspect it."""
     aside = folder.with_name(f"{folder.name}.damaged")
     shutil.rmtree(aside, ignore_errors=True)
     folder.rename(aside)

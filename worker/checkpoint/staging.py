@@ -1,4 +1,4 @@
-"""What a save copies before training goes on: this rank's share of the state, into buffers that are used again."""
+"""Staging: a save copies this rank's share of the state into reused buffers before training goes on."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,9 +11,9 @@ StateDict = dict[str, Any]
 
 
 def build_stager(device: torch.device) -> DefaultStager:
-    """Copies before it returns, and keeps its buffers: only the first save pays for fresh memory.
+    """Return a stager that copies before it returns and reuses its buffers, so only the first save allocates.
 
-    Copying beside the next step is not safe: on CPU it saved values of the step that had begun.
+    Copying concurrently with the next step is not safe: on CPU it saved values of that step.
     """
     accelerated = device.type == "cuda"
     return DefaultStager(
@@ -26,11 +26,11 @@ def build_stager(device: torch.device) -> DefaultStager:
     )
 
 
-def share_of(state: StateDict, rank: int, world: int) -> StateDict:
-    """The state without the whole tensors that another rank writes; shards stay where they are.
+def writer_share(state: StateDict, rank: int, world: int) -> StateDict:
+    """Return the state without the replicated tensors that another rank writes; shards stay.
 
-    Every rank holds the same whole tensors under the same names, and so comes to the same division: the largest first,
-    each to the rank that has least.
+    Every rank has the same replicated tensors and computes the same assignment: the largest first, each to the rank
+    with the fewest bytes so far.
     """
     if world == 1:
         return state
@@ -54,8 +54,8 @@ def _whole(tensors: Mapping[str, Any], part: str) -> dict[tuple[str, str], int]:
 
 def _writers(sizes: Mapping[tuple[str, str], int], world: int) -> dict[tuple[str, str], int]:
     loads = [0] * world
-    found = {}
+    writers = {}
     for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
-        found[name] = loads.index(min(loads))
-        loads[found[name]] += sizes[name]
-    return found
+        writers[name] = loads.index(min(loads))
+        loads[writers[name]] += sizes[name]
+    return writers

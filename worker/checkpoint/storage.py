@@ -1,7 +1,6 @@
-"""How a checkpoint gets to disk and back: torch.distributed.checkpoint in a process group of its own."""
+"""Saves and loads checkpoints with torch.distributed.checkpoint in a process group of its own."""
 
 import os
-import shutil
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -11,7 +10,7 @@ import torch.distributed as dist
 
 from trainyard.contract.layout import CheckpointLayout
 from worker.checkpoint.compatibility import check_same_model
-from worker.checkpoint.staging import build_stager, share_of
+from worker.checkpoint.staging import build_stager, writer_share
 
 StateDict = dict[str, Any]
 
@@ -26,14 +25,14 @@ class CheckpointStorage:
         self._completer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
 
     def save(self, checkpoint: CheckpointLayout, state: StateDict, complete: Callable[[], None]) -> None:
-        """Write the files; `complete` is called on every rank once all ranks have written theirs.
+        """Write the files, and call `complete` on every rank once all ranks have written theirs.
 
-        An asynchronous save returns when the state has been copied. The caller has waited for the save before.
+        An asynchronous save returns when the state is copied. The caller must have waited for the previous save.
         """
         from torch.distributed.checkpoint import state_dict_saver as dcp
 
         checkpoint.root.mkdir(parents=True, exist_ok=True)
-        state = share_of(state, self._group.rank(), self._group.size())
+        state = writer_share(state, self._group.rank(), self._group.size())
         if self._stager:
             saving = dcp.async_save(
                 state, checkpoint_id=checkpoint.root, process_group=self._group, async_stager=self._stager
@@ -52,10 +51,10 @@ class CheckpointStorage:
             done.set_result(None)
 
     def wait(self) -> None:
-        """Until the last save is complete.
+        """Wait until the last save is complete.
 
         Raises:
-            Exception: what made it fail.
+            Exception: The save failed.
         """
         pending, self._pending = self._pending, None
         if pending:
@@ -65,16 +64,12 @@ class CheckpointStorage:
         """Fill the tensors of `state` in place.
 
         Raises:
-            RefusedError: the checkpoint is of another model.
+            RefusedError: The checkpoint does not fit the model.
         """
         from torch.distributed.checkpoint import state_dict_loader as dcp
 
         check_same_model(checkpoint, state)
         dcp.load(state, checkpoint_id=checkpoint.root, process_group=self._group)
-
-    @staticmethod
-    def discard(checkpoint: CheckpointLayout) -> None:
-        shutil.rmtree(checkpoint.root, ignore_errors=True)
 
 
 def _after(saving: "Future[Any]", complete: Callable[[], None]) -> None:
@@ -83,7 +78,7 @@ def _after(saving: "Future[Any]", complete: Callable[[], None]) -> None:
 
 
 def sync_folder(checkpoint: CheckpointLayout) -> None:
-    """The names of the files too survive a power cut."""
+    """Flush the folder, so that the names of its files survive a power failure."""
     handle = os.open(checkpoint.root, os.O_RDONLY)
     try:
         os.fsync(handle)

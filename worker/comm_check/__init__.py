@@ -1,1 +1,1 @@
-"""The check of communication between ranks: what is done is data, and each operation is right before it is timed."""
+"""The task `comm_check`: correctness and speed of collective communication."""

@@ -1,49 +1,49 @@
-"""Whether the values are right: every operation in every group, and messages between every pair."""
+"""Checks values: every operation in every group, and messages between every pair of ranks."""
 
 from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
 
-from worker.comm_check.operations import Place, buffers, call, expected, outcome, values
+from worker.comm_check.operations import GroupMember, buffers, call, expected, outcome, values
 from worker.comm_check.plan import OPERATIONS, Operation, Pair, partner
 from worker.core.distributed import Ranks
 from worker.core.errors import TrainingError
 
 _COUNT = 1021
-"""Elements of a checked message: a prime, so that nothing divides it by accident."""
+"""Elements of a checked message: a prime, so that it is never a multiple of a chunk size."""
 
 _RIGHT, _WRONG, _ABSENT = 0.0, 1.0, 2.0
 _FINE = [_RIGHT, 0.0, 0.0, 0.0]
-"""A verdict, and of a wrong value its place, the value, and the one that was wanted."""
+"""A result: its kind, and for a wrong value the element, the value, and the expected value."""
 
 
-def check_operations(ranks: Ranks, place: Place | None, name: str) -> set[Operation]:
-    """Check every operation in one group; the others wait. Returns those that the backend does not have.
+def check_operations(ranks: Ranks, member: GroupMember | None, name: str) -> set[Operation]:
+    """Check every operation in one group while the other ranks wait; return those that the backend lacks. A collective.
 
     Raises:
-        TrainingError: on all ranks alike, naming operation, group and rank.
+        TrainingError: On all ranks, naming operation, group and rank.
     """
     absent: set[Operation] = set()
     for operation in OPERATIONS:
-        rows = ranks.gather(_check(operation, place) if place else _FINE)
+        rows = ranks.gather(_check(operation, member) if member else _FINE)
         if any(row[0] == _ABSENT for row in rows):
             absent.add(operation)
-        _complain(rows, operation, name)
+        _raise_if_wrong(rows, operation, name)
     return absent
 
 
-def _check(operation: Operation, place: Place) -> list[float]:
-    data = buffers(operation, place, _COUNT)
+def _check(operation: Operation, member: GroupMember) -> list[float]:
+    data = buffers(operation, member, _COUNT)
     try:
-        call(operation, place, data)
+        call(operation, member, data)
     except (RuntimeError, NotImplementedError) as error:
         if not _is_absent(error):
             raise
         return [_ABSENT, 0.0, 0.0, 0.0]
-    # Where there is nothing to compare, there is nothing in `expected` either.
-    for got, wanted in zip(outcome(operation, data), expected(operation, place, _COUNT), strict=False):
-        row = _compare(got, wanted)
+    # `expected` is empty on ranks that get no result.
+    for got, expected_value in zip(outcome(operation, data), expected(operation, member, _COUNT), strict=False):
+        row = _compare(got, expected_value)
         if row != _FINE:
             return row
     return _FINE
@@ -57,10 +57,10 @@ def _is_absent(error: Exception) -> bool:
 
 
 def check_pairs(ranks: Ranks, rounds: Sequence[Sequence[Pair]]) -> None:
-    """Blocking and non-blocking messages, there and back, between every pair; those of a round at once.
+    """Exchange blocking and non-blocking messages between every pair; the pairs of a round at once. A collective.
 
     Raises:
-        TrainingError: on all ranks alike, naming the operation and the ranks.
+        TrainingError: On all ranks, naming the operation and the ranks.
     """
     for pairs in rounds:
         other = partner(ranks.rank, pairs)
@@ -73,7 +73,7 @@ def check_pairs(ranks: Ranks, rounds: Sequence[Sequence[Pair]]) -> None:
                 row = _compare(received, values(other, _COUNT, ranks.device))
             rows = ranks.gather(row)
             wrong = next((pair for pair in pairs if _WRONG in (rows[pair[0]][0], rows[pair[1]][0])), (0, 0))
-            _complain(rows, operation, f"pair {wrong[0]}-{wrong[1]}")
+            _raise_if_wrong(rows, operation, f"pair {wrong[0]}-{wrong[1]}")
 
 
 def _blocking(own: torch.Tensor, received: torch.Tensor, other: int, *, first: bool) -> None:
@@ -88,22 +88,22 @@ def _non_blocking(own: torch.Tensor, received: torch.Tensor, other: int, *, firs
         work.wait()
 
 
-def _compare(got: torch.Tensor, wanted: torch.Tensor) -> list[float]:
-    wrong = (got != wanted).nonzero()
+def _compare(got: torch.Tensor, expected_value: torch.Tensor) -> list[float]:
+    wrong = (got != expected_value).nonzero()
     if not len(wrong):
         return _FINE
     at = int(wrong[0].item())
-    return [_WRONG, float(at), float(got[at].item()), float(wanted[at].item())]
+    return [_WRONG, float(at), float(got[at].item()), float(expected_value[at].item())]
 
 
-def _complain(rows: list[list[float]], operation: str, group: str) -> None:
+def _raise_if_wrong(rows: list[list[float]], operation: str, group: str) -> None:
     wrong = [(rank, row) for rank, row in enumerate(rows) if row[0] == _WRONG]
     if not wrong:
         return
-    rank, (_, at, got, wanted) = wrong[0]
+    rank, (_, at, got, expected_value) = wrong[0]
     more = f" (and {len(wrong) - 1} more ranks)" if len(wrong) > 1 else ""
     raise TrainingError(
-        f"{operation} in {group}: rank {rank} got {got:g} instead of {wanted:g} at element {at:.0f}{more}",
-        "The network, its driver or the communication library of that rank's node corrupts data: take the node out "
-        "(resources.exclude) and try again.",
+        f"{operation} in {group}: rank {rank} got {got:g} instead of {expected_value:g} at element {at:.0f}{more}",
+        "The network, its driver or the communication library of that rank's node corrupts data: exclude the node "
+        "(resources.exclude) and submit again.",
     )

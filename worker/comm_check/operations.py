@@ -1,4 +1,4 @@
-"""How each operation is called, on which values, and what must come of it."""
+"""The operations: their calls, their inputs, and their expected results."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ import torch.distributed as dist
 from worker.comm_check.plan import Operation, RankGroup
 
 _FACTORS = 16
-"""Ranks that take part in a product with a factor of two: exact in fp32 however many there are."""
+"""Ranks with factors of two in a product, so that it is exact in fp32 for any number of ranks."""
 
 _REDUCTIONS = {
     "reduce": dist.ReduceOp.SUM,
@@ -20,12 +20,12 @@ _REDUCTIONS = {
 
 
 @dataclass(frozen=True)
-class Place:
-    """A rank in a group, and what the group is to torch."""
+class GroupMember:
+    """A rank as a member of a group, and torch's handle of the group."""
 
     group: RankGroup
     rank: int
-    """In the world."""
+    """The rank in the world."""
     device: torch.device
     handle: dist.ProcessGroup | None
 
@@ -39,87 +39,87 @@ class Place:
 
     @property
     def root(self) -> int:
-        """The last one: rank 0 is right by accident more often."""
+        """The last rank: rank 0 is more often correct by accident."""
         return self.group.ranks[-1]
 
 
 @dataclass
 class Buffers:
-    """What an operation reads and writes: one piece of a rank's own, and one a rank of the group."""
+    """The buffers of an operation: one of the rank's own, and one for each rank of the group."""
 
     own: torch.Tensor
-    pieces: list[torch.Tensor]
+    chunks: list[torch.Tensor]
 
 
 def values(rank: int, count: int, device: torch.device) -> torch.Tensor:
-    """Small whole numbers that tell rank and place: `1 + rank % 7 + place % 5`, exact in every sum."""
+    """Return `1 + rank % 7 + element % 5`, which is exact in sums: fp32, shape (count,)."""
     return 1.0 + rank % 7 + torch.arange(count, device=device, dtype=torch.float32) % 5
 
 
 def factors(index: int, count: int, device: torch.device) -> torch.Tensor:
-    """Ones and twos, for products."""
+    """Return ones and twos for products: fp32, shape (count,)."""
     twos = (torch.arange(count, device=device) + index) % 2 if index < _FACTORS else torch.zeros(count, device=device)
     return 1.0 + twos.float()
 
 
-def buffers(operation: Operation, place: Place, count: int) -> Buffers:
-    """Filled for a call. Operations on pieces split the `count` elements over the ranks of the group."""
-    pieces = max(1, count // place.size)
+def buffers(operation: Operation, member: GroupMember, count: int) -> Buffers:
+    """Return filled buffers for a call. Operations on chunks split the `count` elements over the ranks of the group."""
+    chunks = max(1, count // member.size)
     if operation == "all_reduce_product":
-        return Buffers(factors(place.index, count, place.device), [])
+        return Buffers(factors(member.index, count, member.device), [])
     if operation in ("scatter", "reduce_scatter"):
-        full = [values(place.rank + other, pieces, place.device) for other in range(place.size)]
-        return Buffers(torch.zeros(pieces, device=place.device), full)
+        full = [values(member.rank + other, chunks, member.device) for other in range(member.size)]
+        return Buffers(torch.zeros(chunks, device=member.device), full)
     if operation in ("gather", "all_gather"):
-        own = values(place.rank, pieces, place.device)
-        return Buffers(own, [torch.zeros_like(own) for _ in range(place.size)])
-    return Buffers(values(place.rank, count, place.device), [])
+        own = values(member.rank, chunks, member.device)
+        return Buffers(own, [torch.zeros_like(own) for _ in range(member.size)])
+    return Buffers(values(member.rank, count, member.device), [])
 
 
-def call(operation: Operation, place: Place, data: Buffers) -> None:
-    """The operation, once. A collective of the group."""
-    group, root = place.handle, place.root
-    at_root = place.rank == root
+def call(operation: Operation, member: GroupMember, data: Buffers) -> None:
+    """Run the operation once. A collective of the group."""
+    group, root = member.handle, member.root
+    at_root = member.rank == root
     match operation:
         case "broadcast":
             dist.broadcast(data.own, root, group=group)
         case "reduce":
             dist.reduce(data.own, root, group=group)
         case "scatter":
-            dist.scatter(data.own, data.pieces if at_root else None, src=root, group=group)
+            dist.scatter(data.own, data.chunks if at_root else None, src=root, group=group)
         case "gather":
-            dist.gather(data.own, data.pieces if at_root else None, dst=root, group=group)
+            dist.gather(data.own, data.chunks if at_root else None, dst=root, group=group)
         case "all_gather":
-            dist.all_gather(data.pieces, data.own, group=group)
+            dist.all_gather(data.chunks, data.own, group=group)
         case "reduce_scatter":
-            dist.reduce_scatter(data.own, data.pieces, group=group)
+            dist.reduce_scatter(data.own, data.chunks, group=group)
         case "barrier":
             dist.barrier(group=group)
         case _:
             dist.all_reduce(data.own, _REDUCTIONS[operation], group=group)
 
 
-def expected(operation: Operation, place: Place, count: int) -> list[torch.Tensor]:
-    """What must be in the buffers afterwards on this rank, made without communication; nothing where nothing must."""
-    ranks, device = place.group.ranks, place.device
-    pieces = max(1, count // place.size)
+def expected(operation: Operation, member: GroupMember, count: int) -> list[torch.Tensor]:
+    """Return the expected results on this rank, computed without communication; empty if the rank gets none."""
+    ranks, device = member.group.ranks, member.device
+    chunks = max(1, count // member.size)
     match operation:
         case "broadcast":
-            return [values(place.root, count, device)]
+            return [values(member.root, count, device)]
         case "scatter":
-            return [values(place.root + place.index, pieces, device)]
-        case "gather" if place.rank != place.root:
+            return [values(member.root + member.index, chunks, device)]
+        case "gather" if member.rank != member.root:
             return []
         case "gather" | "all_gather":
-            return [values(rank, pieces, device) for rank in ranks]
+            return [values(rank, chunks, device) for rank in ranks]
         case "reduce_scatter":
-            return [torch.stack([values(rank + place.index, pieces, device) for rank in ranks]).sum(0)]
-        case "reduce" if place.rank != place.root:
+            return [torch.stack([values(rank + member.index, chunks, device) for rank in ranks]).sum(0)]
+        case "reduce" if member.rank != member.root:
             return []
         case "barrier":
             return []
         case "all_reduce_product":
-            return [torch.stack([factors(index, count, device) for index in range(place.size)]).prod(0)]
+            return [torch.stack([factors(index, count, device) for index in range(member.size)]).prod(0)]
         case "all_reduce_min":
             return [torch.stack([values(rank, count, device) for rank in ranks]).amin(0)]
         case "all_reduce_max":
@@ -129,5 +129,5 @@ def expected(operation: Operation, place: Place, count: int) -> list[torch.Tenso
 
 
 def outcome(operation: Operation, data: Buffers) -> list[torch.Tensor]:
-    """What the operation has left in the buffers."""
-    return data.pieces if operation in ("gather", "all_gather") else [data.own]
+    """Return the results of the operation."""
+    return data.chunks if operation in ("gather", "all_gather") else [data.own]

@@ -1,4 +1,4 @@
-"""What is checked, as data: the groups of ranks, the operations, the message sizes. Pure."""
+"""The groups of ranks, the operations and the message sizes of a check. Pure functions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,25 +28,25 @@ SIZES = {
     "cpu": (KB, 64 * KB, MB, 16 * MB),
     "cuda": (KB, 64 * KB, MB, 16 * MB, 64 * MB, 256 * MB),
 }
-"""Bytes of a message, by the device's kind."""
+"""Message sizes in bytes, by device type."""
 
 
 ALONE_UP_TO = 16
-"""Ranks up to which each pair is timed alone."""
+"""The largest number of ranks for which each pair is timed alone."""
 
 Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class RankGroup:
-    """Ranks that talk among themselves."""
+    """A named group of ranks."""
 
     name: str
     ranks: tuple[int, ...]
 
 
 def groups_of(world: int) -> list[RankGroup]:
-    """The world, its halves, and its even and odd ranks; none of one rank alone, and none twice."""
+    """Return the world, its halves, and its even and odd ranks, without groups of one rank and duplicates."""
     half = world // 2
     candidates = [
         RankGroup("world", tuple(range(world))),
@@ -55,15 +55,15 @@ def groups_of(world: int) -> list[RankGroup]:
         RankGroup("even ranks", tuple(range(0, world, 2))),
         RankGroup("odd ranks", tuple(range(1, world, 2))),
     ]
-    found: dict[tuple[int, ...], RankGroup] = {}
+    groups: dict[tuple[int, ...], RankGroup] = {}
     for group in candidates:
         if len(group.ranks) > 1:
-            found.setdefault(group.ranks, group)
-    return list(found.values())
+            groups.setdefault(group.ranks, group)
+    return list(groups.values())
 
 
 def rounds_of(world: int) -> list[list[Pair]]:
-    """Every pair of ranks once, the lower first, in rounds in which nobody is in two pairs: a tournament's schedule."""
+    """Return every pair of ranks once, the lower first, in rounds of disjoint pairs (round-robin tournament)."""
     players = [*range(world), *([-1] if world % 2 else [])]
     rounds = []
     for _ in range(len(players) - 1):
@@ -75,15 +75,15 @@ def rounds_of(world: int) -> list[list[Pair]]:
 
 
 def timed_rounds_of(world: int) -> list[list[Pair]]:
-    """Each pair alone on the network where there are few; rounds, whose pairs share it, where that would take hours."""
+    """Return rounds of one pair each for few ranks; for many, where that takes hours, those of `rounds_of`."""
     rounds = rounds_of(world)
-    return rounds if world > ALONE_UP_TO else [[pair] for pair in sorted(pair for found in rounds for pair in found)]
+    return rounds if world > ALONE_UP_TO else [[pair] for pair in sorted(pair for pairs in rounds for pair in pairs)]
 
 
 def bus_factor(operation: str, ranks: int) -> float:
-    """What the bytes over the time are multiplied by to get the bus bandwidth, which does not depend on the number of
-    ranks and can be held against the hardware's. From nccl-tests, doc/PERFORMANCE.md. The bytes are those of the whole
-    message: for all_gather and gather of all that is received, for reduce_scatter and scatter of all that is sent."""
+    """Return the factor from bytes per second to bus bandwidth, which does not depend on the number of ranks and can be
+    compared with the hardware's (nccl-tests, doc/PERFORMANCE.md). Bytes are those of the whole message: for all_gather
+    and gather all that is received, for reduce_scatter and scatter all that is sent."""
     if operation.startswith("all_reduce"):
         return 2.0 * (ranks - 1) / ranks
     if operation in ("all_gather", "reduce_scatter", "gather", "scatter"):
@@ -92,5 +92,5 @@ def bus_factor(operation: str, ranks: int) -> float:
 
 
 def partner(rank: int, pairs: Sequence[Pair]) -> int | None:
-    """With whom this rank is paired, where it is."""
+    """Return the other rank of this rank's pair, or None if it is in none."""
     return next((pair[1] if rank == pair[0] else pair[0] for pair in pairs if rank in pair), None)

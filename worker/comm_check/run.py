@@ -1,4 +1,4 @@
-"""The check of communication from start to end: first right, then fast."""
+"""The communication check: correctness first, then timing."""
 
 import json
 import logging
@@ -11,7 +11,7 @@ from trainyard.contract.layout import RunLayout, write_atomic
 from trainyard.contract.wire.reports import Progress
 from worker.comm_check import report
 from worker.comm_check.correctness import check_operations, check_pairs
-from worker.comm_check.operations import Place
+from worker.comm_check.operations import GroupMember
 from worker.comm_check.plan import (
     OPERATIONS,
     SIZES,
@@ -22,7 +22,7 @@ from worker.comm_check.plan import (
     rounds_of,
     timed_rounds_of,
 )
-from worker.comm_check.timing import Row, time_operation, time_pairs
+from worker.comm_check.timing import Measurement, time_operation, time_pairs
 from worker.core.distributed import Ranks
 from worker.core.stop_signal import StopSignal
 from worker.reporting.reporter import Reporter
@@ -33,7 +33,7 @@ ARTIFACT = "comm_check.json"
 
 
 class CommCheck:
-    """One rank's part of it."""
+    """One rank's part of the check."""
 
     def __init__(self, ranks: Ranks, backend: str, reporter: Reporter, stop: StopSignal) -> None:
         self._ranks = ranks
@@ -43,26 +43,26 @@ class CommCheck:
         self._groups = groups_of(ranks.world)
         self._rounds = timed_rounds_of(ranks.world)
         self._sizes = SIZES[ranks.device.type]
-        self._places = {group.name: self._join(group) for group in self._groups}
+        self._members = {group.name: self._join(group) for group in self._groups}
         self._absent: dict[str, set[Operation]] = {}
-        self._rows: list[Row] = []
-        self._pair_rows: list[Row] = []
+        self._rows: list[Measurement] = []
+        self._pair_rows: list[Measurement] = []
         self.step = 0
         self.total_steps = 1 + 2 * len(self._groups) + len(self._rounds)
 
     def run(self, run: RunLayout) -> bool:
-        """Whether it came to its end; False where all agreed to stop before. The findings are in the run's artifacts.
+        """Run the check and write the artifact; return False if the ranks agreed to stop first.
 
         Raises:
-            TrainingError: on all ranks alike, at the first wrong value.
+            TrainingError: On all ranks, at the first wrong value.
         """
         for part in self._parts():
-            if self._ranks.any(self._stop.wanted):
+            if self._ranks.any(self._stop.requested):
                 return False
             part()
             self.step += 1
             self._reporter.points(self.step, {}, Progress(step=self.step, total_steps=self.total_steps))
-        self._tell(run)
+        self._write_report(run)
         return True
 
     def _parts(self) -> list[Callable[[], None]]:
@@ -73,39 +73,39 @@ class CommCheck:
             *(partial(self._time, group) for group in self._groups),
         ]
 
-    def _join(self, group: RankGroup) -> Place | None:
-        """Every rank takes part in making a group, whether it is in it or not."""
+    def _join(self, group: RankGroup) -> GroupMember | None:
+        """Create the group; return this rank's membership. Every rank must call it, member or not."""
         whole = len(group.ranks) == self._ranks.world
         handle = None if whole else dist.new_group(list(group.ranks))
         if self._ranks.rank not in group.ranks:
             return None
-        return Place(group, self._ranks.rank, self._ranks.device, handle)
+        return GroupMember(group, self._ranks.rank, self._ranks.device, handle)
 
     def _check(self, group: RankGroup) -> None:
-        self._absent[group.name] = check_operations(self._ranks, self._places[group.name], group.name)
-        self._say(f"{group.name}: every value is right")
+        self._absent[group.name] = check_operations(self._ranks, self._members[group.name], group.name)
+        self._log(f"{group.name}: all values are correct")
 
     def _time_pairs(self, pairs: list[Pair]) -> None:
         for size in (self._sizes[0], self._sizes[-1]):
             self._pair_rows += time_pairs(self._ranks, pairs, size)
 
     def _time(self, group: RankGroup) -> None:
-        place = self._places[group.name]
+        member = self._members[group.name]
         for operation in OPERATIONS:
             if operation in self._absent[group.name]:
                 continue
             for size in self._sizes[:1] if operation == "barrier" else self._sizes:
-                row = time_operation(self._ranks, operation, group.name, len(group.ranks), place, size)
+                row = time_operation(self._ranks, operation, group.name, len(group.ranks), member, size)
                 self._rows.append(row)
                 rate = f"{row.bus_bytes_per_second / 1e9:8.3f} GB/s" if row.bus_bytes_per_second else ""
-                self._say(f"{group.name:<12}{operation:<20}{row.size_bytes:>10} B{row.seconds * 1e6:>12.1f} us {rate}")
+                self._log(f"{group.name:<12}{operation:<20}{row.size_bytes:>10} B{row.seconds * 1e6:>12.1f} us {rate}")
 
-    def _say(self, text: str) -> None:
+    def _log(self, text: str) -> None:
         if self._ranks.first:
             log.info("%s", text)
 
-    def _tell(self, run: RunLayout) -> None:
-        found = report.document(
+    def _write_report(self, run: RunLayout) -> None:
+        artifact = report.document(
             backend=self._backend,
             device=self._ranks.device.type,
             groups=self._groups,
@@ -114,5 +114,5 @@ class CommCheck:
             absent={name: sorted(operations) for name, operations in self._absent.items()},
         )
         if self._ranks.first:
-            write_atomic(run.artifacts / ARTIFACT, json.dumps(found, indent=1) + "\n")
-            self._reporter.event("comm_check", report.sentence(found), data=report.event_data(found))
+            write_atomic(run.artifacts / ARTIFACT, json.dumps(artifact, indent=1) + "\n")
+            self._reporter.event("comm_check", report.summary(artifact), data=report.event_data(artifact))

@@ -1,4 +1,4 @@
-"""How fast it is: seconds of each operation and pair by message size, as the slowest rank saw them."""
+"""Times each operation and pair by message size, on the slowest rank."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -8,18 +8,18 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from worker.comm_check.operations import Place, buffers, call
+from worker.comm_check.operations import GroupMember, buffers, call
 from worker.comm_check.plan import Operation, Pair, bus_factor, partner
 from worker.core.distributed import Ranks
 
 _FLOAT_BYTES = 4
 _BUDGET_SECONDS = 0.06
-"""Of repeated calls, after the first one has shown how long one takes."""
-_MOST = 50
+"""Time for repeated calls, once a first call has shown how long one takes."""
+_MAX_CALLS = 50
 
 
 @dataclass(frozen=True)
-class Row:
+class Measurement:
     """One measurement."""
 
     operation: str
@@ -27,29 +27,31 @@ class Row:
     ranks: int
     size_bytes: int
     seconds: float
-    """Of one call, on the slowest rank, on average."""
+    """Mean seconds of one call on the slowest rank."""
     bus_bytes_per_second: float | None
-    """None for a barrier, which moves nothing."""
+    """None for a barrier, which transfers no data."""
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def time_operation(ranks: Ranks, operation: Operation, name: str, members: int, place: Place | None, size: int) -> Row:
-    """One operation at one message size in one group; the other ranks wait. A collective of the world."""
-    data = buffers(operation, place, size // _FLOAT_BYTES) if place else None
+def time_operation(
+    ranks: Ranks, operation: Operation, name: str, members: int, member: GroupMember | None, size: int
+) -> Measurement:
+    """Time one operation for one message size in one group while the other ranks wait. A collective of the world."""
+    data = buffers(operation, member, size // _FLOAT_BYTES) if member else None
 
     def once() -> None:
-        if place and data:
-            call(operation, place, data)
+        if member and data:
+            call(operation, member, data)
 
     seconds = max(_seconds(ranks, once))
     moved = None if operation == "barrier" else size / seconds * bus_factor(operation, members)
-    return Row(operation, name, members, 0 if operation == "barrier" else size, seconds, moved)
+    return Measurement(operation, name, members, 0 if operation == "barrier" else size, seconds, moved)
 
 
-def time_pairs(ranks: Ranks, pairs: Sequence[Pair], size: int) -> list[Row]:
-    """A message from one to the other of each pair, as half of a round trip, all at once. A collective of the world."""
+def time_pairs(ranks: Ranks, pairs: Sequence[Pair], size: int) -> list[Measurement]:
+    """Time a message within each pair as half a round trip, all pairs at once. A collective of the world."""
     other = partner(ranks.rank, pairs)
     message = torch.ones(size // _FLOAT_BYTES, device=ranks.device) if other is not None else None
 
@@ -63,20 +65,20 @@ def time_pairs(ranks: Ranks, pairs: Sequence[Pair], size: int) -> list[Row]:
             dist.recv(message, other)
             dist.send(message, other)
 
-    found = _seconds(ranks, round_trip)
+    by_rank = _seconds(ranks, round_trip)
     rows = []
     for one, two in pairs:
-        seconds = max(found[one], found[two]) / 2
-        rows.append(Row("send_recv", f"{one}-{two}", 2, size, seconds, size / seconds))
+        seconds = max(by_rank[one], by_rank[two]) / 2
+        rows.append(Measurement("send_recv", f"{one}-{two}", 2, size, seconds, size / seconds))
     return rows
 
 
 def _seconds(ranks: Ranks, once: Callable[[], None]) -> list[float]:
-    """Seconds of one call on each rank: the mean of as many as the budget allows, after two that warm up."""
+    """Return the seconds of one call on each rank: the mean over the budget, after two warm-up calls."""
     once()
     ranks.barrier()
     first = max(row[0] for row in ranks.gather([_timed(ranks, once, 1)]))
-    times = max(1, min(_MOST, int(_BUDGET_SECONDS / max(first, 1e-6))))
+    times = max(1, min(_MAX_CALLS, int(_BUDGET_SECONDS / max(first, 1e-6))))
     ranks.barrier()
     return [row[0] / times for row in ranks.gather([_timed(ranks, once, times)])]
 

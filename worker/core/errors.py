@@ -1,4 +1,4 @@
-"""What a rank leaves behind when it fails, and how an exception is read: out of memory, or a peer's death."""
+"""Errors of the worker, and the error file that a failed rank writes."""
 
 import contextlib
 import os
@@ -28,8 +28,8 @@ _PEER_TEXTS = (
 
 
 class TrainingError(Exception):
-    """The run cannot go on, for a reason that a person can act on; `hint` says how. Raised on all ranks alike, and
-    again by whoever tries again: it ends the execution without a restart in place."""
+    """The run cannot go on, for a reason that a user can fix; `hint` suggests how. Raised on all ranks alike. It would
+    occur again, so it ends the execution without an in-place restart."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
@@ -37,7 +37,8 @@ class TrainingError(Exception):
 
 
 class RefusedError(TrainingError):
-    """The spec or what it points to cannot be trained: found before the first step, and ends the job as `rejected`."""
+    """The spec, or a file or code that it names, cannot be trained. Raised before the first step; ends the job as
+    `rejected`."""
 
 
 class RankError(BaseModel):
@@ -49,27 +50,27 @@ class RankError(BaseModel):
     execution: int
     reason: Literal["error", "out_of_memory", "rejected"]
     consequence: bool
-    """It failed only because another rank had."""
+    """Whether it failed only because another rank had failed."""
     type: str
     message: str
     traceback: str
     hint: str | None
     final: bool = False
-    """It would happen again."""
+    """Whether the error would occur again in another attempt."""
     time: float
     host: str
     pid: int
 
 
 def describe(error: BaseException, *, rank: int, execution: int, spec: TrainingSpec | None = None) -> RankError:
-    """The record of an exception, as it stands now; with the spec, memory that ran out comes with what to change."""
+    """Return the record of an exception; with the spec, an out-of-memory error gets a hint."""
     text = str(error)
     memory = is_out_of_memory(error)
     return RankError(
         rank=rank,
         execution=execution,
         reason=_reason(error, memory),
-        consequence=_from_a_peer(text),
+        consequence=_is_from_peer(text),
         type=type(error).__name__,
         message=text[:8000],
         traceback="".join(traceback.format_exception(error))[-60000:],
@@ -81,16 +82,16 @@ def describe(error: BaseException, *, rank: int, execution: int, spec: TrainingS
     )
 
 
-def describe_text(
+def describe_foreign_error(
     type_: str, message: str, *, traceback: str, rank: int, execution: int, time: float, host: str, pid: int
 ) -> RankError:
-    """The record of an error of which only the words are known: a program's that is not ours."""
-    memory = type_ == "MemoryError" or type_.endswith("OutOfMemoryError") or _speaks_of_memory(message)
+    """Return the record of an error of the user's program, of which only type and message are known."""
+    memory = type_ == "MemoryError" or type_.endswith("OutOfMemoryError") or _mentions_memory(message)
     return RankError(
         rank=rank,
         execution=execution,
         reason="out_of_memory" if memory else "error",
-        consequence=_from_a_peer(message),
+        consequence=_is_from_peer(message),
         type=type_,
         message=message[:8000],
         traceback=traceback[-60000:],
@@ -107,8 +108,8 @@ def _reason(error: BaseException, memory: bool) -> Literal["error", "out_of_memo
     return "out_of_memory" if memory else "error"
 
 
-def failure_of(error: RankError) -> Failure:
-    """The record as the finish record tells it."""
+def to_failure(error: RankError) -> Failure:
+    """Return the error as a failure for the exit record."""
     return Failure(
         rank=error.rank,
         host=error.host,
@@ -126,22 +127,22 @@ def write_error(path: Path, record: RankError) -> None:
 
 
 def read_errors(folder: Path, execution: int | None = None) -> list[RankError]:
-    """The readable records, of one execution or of all; the earliest first."""
-    found = []
+    """Return the readable records of one execution or of all, the earliest first."""
+    errors = []
     for path in folder.glob("rank-*.json"):
         with contextlib.suppress(OSError, ValueError):
-            found.append(RankError.model_validate_json(path.read_bytes()))
-    return sorted((e for e in found if execution in (None, e.execution)), key=lambda error: error.time)
+            errors.append(RankError.model_validate_json(path.read_bytes()))
+    return sorted((e for e in errors if execution in (None, e.execution)), key=lambda error: error.time)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Device or host memory ran out. Known by name, so that reading an error loads no torch."""
+    """Return whether device or host memory ran out. Compares names, so that it need not import torch."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    return isinstance(error, RuntimeError | OSError) and _speaks_of_memory(str(error))
+    return isinstance(error, RuntimeError | OSError) and _mentions_memory(str(error))
 
 
-def _speaks_of_memory(message: str) -> bool:
+def _mentions_memory(message: str) -> bool:
     return any(text in message.lower() for text in _OOM_TEXTS)
 
 
@@ -149,5 +150,5 @@ def _on_device(error: BaseException) -> bool:
     return type(error).__name__ == "OutOfMemoryError" or "cuda" in str(error).lower()
 
 
-def _from_a_peer(message: str) -> bool:
+def _is_from_peer(message: str) -> bool:
     return any(text in message.lower() for text in _PEER_TEXTS)

@@ -1,4 +1,5 @@
-"""Processes by number: children, signals, and death with the parent. Linux's /proc; elsewhere nothing is found."""
+"""Processes: children, signals, death with the parent, out-of-memory kills. Uses Linux's /proc; elsewhere nothing is
+returned."""
 
 import contextlib
 import ctypes
@@ -8,14 +9,16 @@ from collections.abc import Iterable
 from pathlib import Path
 
 PARENT = "TRAINYARD_PARENT"
-"""The variable in which torchrun leaves its pid: a rank that starts after its death would not miss it otherwise."""
+"""The variable with torchrun's pid, so that a rank notices if torchrun died before the rank started."""
+WRAPPED = "TRAINYARD_WRAPPED"
+"""The variable that is set where another program runs between torchrun and the ranks."""
 
 _PR_SET_PDEATHSIG = 1
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent is gone, however that went; at once if it is already."""
+    """Make the kernel kill this process when its parent ends; exit at once if the parent has ended."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -23,28 +26,28 @@ def die_with_parent(parent: int) -> None:
 
 
 def descendants(pid: int) -> list[tuple[int, int]]:
-    """All processes below `pid` as (pid, start time): a number that was given to another process is not mistaken."""
+    """Return all processes below `pid` as (pid, start time); the start time reveals a reused pid."""
     children: dict[int, list[tuple[int, int]]] = {}
     for entry in Path("/proc").glob("[0-9]*"):
         fields = _stat(entry)
         if fields:
             children.setdefault(int(fields[1]), []).append((int(entry.name), int(fields[19])))
-    found: list[tuple[int, int]] = []
+    result: list[tuple[int, int]] = []
     waiting = [pid]
     while waiting:
         below = children.get(waiting.pop(), [])
-        found += below
+        result += below
         waiting += [child for child, _ in below]
-    return found
+    return result
 
 
 def children(pid: int) -> list[int]:
-    """The direct children of `pid`."""
+    """Return the direct children of `pid`."""
     return [int(entry.name) for entry in Path("/proc").glob("[0-9]*") if (f := _stat(entry)) and int(f[1]) == pid]
 
 
 def variable(pid: int, name: str) -> str | None:
-    """What a process of ours found in its environment when it started."""
+    """Return a variable of the environment that the process started with, if it is readable."""
     try:
         content = (Path("/proc") / str(pid) / "environ").read_bytes()
     except OSError:
@@ -60,7 +63,7 @@ def send(pids: Iterable[int], number: signal.Signals) -> None:
 
 
 def kill_remaining(known: Iterable[tuple[int, int]]) -> None:
-    """SIGKILL those of the known processes that are still the same ones."""
+    """Kill those processes, given as (pid, start time), that still exist."""
     for pid, started in known:
         fields = _stat(Path("/proc") / str(pid))
         if fields and int(fields[19]) == started:
@@ -68,15 +71,15 @@ def kill_remaining(known: Iterable[tuple[int, int]]) -> None:
 
 
 def _stat(entry: Path) -> list[str]:
-    """The fields of /proc/<pid>/stat after the name, which may hold blanks and parentheses itself."""
+    """Return the fields of /proc/<pid>/stat after the name, which may contain blanks and parentheses."""
     try:
         return (entry / "stat").read_text().rpartition(")")[2].split()
     except OSError:
         return []
 
 
-def oom_kills(membership: Path = Path("/proc/self/cgroup"), root: Path = _CGROUPS) -> int:
-    """Processes killed in this cgroup so far because it was out of memory; 0 where the kernel does not tell."""
+def count_oom_kills(membership: Path = Path("/proc/self/cgroup"), root: Path = _CGROUPS) -> int:
+    """Return the number of out-of-memory kills in this process's cgroup so far; 0 where the kernel has no counter."""
     for path in _counters(membership, root):
         with contextlib.suppress(OSError, ValueError):
             for line in path.read_text().splitlines():
@@ -91,13 +94,13 @@ def _counters(membership: Path, root: Path) -> list[Path]:
         lines = membership.read_text().splitlines()
     except OSError:
         return []
-    found = []
+    counters = []
     for line in lines:
         _, controllers, group = line.split(":", 2)
         if not controllers:
-            found.append(root / group.lstrip("/") / "memory.events")
+            counters.append(root / group.lstrip("/") / "memory.events")
         elif "memory" in controllers.split(","):
-            found.append(root / "memory" / group.lstrip("/") / "memory.oom_control")
+            counters.append(root / "memory" / group.lstrip("/") / "memory.oom_control")
             # Inside a container the group's own folder may be mounted as the root.
-            found.append(root / "memory" / "memory.oom_control")
-    return found
+            counters.append(root / "memory" / "memory.oom_control")
+    return counters

@@ -1,15 +1,58 @@
-"""Where torchrun's word on how a start of the ranks ended lies. Imports next to nothing: torchrun waits for it."""
+"""The files in which torchrun records how the ranks of a node ended. Imports next to nothing, since torchrun waits for
+it."""
 
+import json
+from dataclasses import dataclass
 from pathlib import Path
 
 from trainyard.contract.layout import AttemptLayout
 
 
-def ended_file(layout: AttemptLayout, node: int, execution: int) -> Path:
-    """How the node's ranks of an execution ended, as torchrun saw it."""
+@dataclass(frozen=True)
+class RankExit:
+    """The end of a rank's process, as torchrun saw it."""
+
+    rank: int
+    exitcode: int
+    """Negative: the number of the signal that ended it."""
+    pid: int
+    time: float
+    """When torchrun noticed, in whole seconds since 1970."""
+    out_of_memory: bool = False
+    """Whether the kernel counted an out-of-memory kill in the job's cgroup."""
+    message: str = ""
+    """The error that the program left in torchrun's error file (`@record`)."""
+    traceback: str = ""
+
+
+def rank_exits_file(layout: AttemptLayout, node: int, execution: int) -> Path:
+    """Return the file of one node and execution."""
     return layout.errors / f"torchrun-{execution}-{node}.json"
 
 
-def ended_files(layout: AttemptLayout, execution: int) -> list[Path]:
-    """Those of all nodes."""
-    return sorted(layout.errors.glob(f"torchrun-{execution}-*.json"))
+def read_rank_exits(layout: AttemptLayout, execution: int) -> list[RankExit]:
+    """Return the ranks of all nodes that failed in an execution, by rank. Unreadable files are skipped."""
+    exits = [
+        rank_exit
+        for path in sorted(layout.errors.glob(f"torchrun-{execution}-*.json"))
+        for rank_exit in _read_file(path)
+    ]
+    return sorted(exits, key=lambda rank_exit: rank_exit.rank)
+
+
+def _read_file(path: Path) -> list[RankExit]:
+    try:
+        return [
+            RankExit(
+                int(item["rank"]),
+                int(item["exitcode"]),
+                int(item["pid"]),
+                float(item["time"]),
+                bool(item.get("out_of_memory")),
+                str(item.get("message", "")),
+                str(item.get("traceback", "")),
+            )
+            for item in json.loads(path.read_text())
+        ]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []

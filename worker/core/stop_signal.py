@@ -1,4 +1,4 @@
-"""A wish to stop: a flag set by a signal or a file; `worker.engine.step_sync` is where all ranks agree on it."""
+"""A rank's stop request, set by a signal or a file. `worker.engine.step_sync` is where all ranks agree on it."""
 
 import signal
 from pathlib import Path
@@ -6,29 +6,30 @@ from types import FrameType
 
 
 class StopSignal:
-    """Set by a handler in the middle of anything; read at step boundaries."""
+    """A flag that a signal handler sets at any time and the ranks read between steps."""
 
     def __init__(self, request: Path) -> None:
+        """`request` is the file in which the launcher writes the exit reason."""
         self._request = request
-        self._wanted = False
+        self._requested = False
 
     def install(self) -> None:
-        """Handle the signals. A request made before the handlers were there is found as a file."""
+        """Install the handlers. A request from before that is read from the file."""
         for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT):
             signal.signal(number, self._on_signal)
-        self._wanted = self._wanted or self._request.exists()
+        self._requested = self._requested or self._request.exists()
 
     @property
-    def wanted(self) -> bool:
-        """Whether this rank has been asked."""
-        return self._wanted
+    def requested(self) -> bool:
+        """Whether this rank was requested to stop."""
+        return self._requested
 
     def reason(self) -> str:
-        """The exit reason that the launcher left; a signal without one is a preemption."""
+        """Return the exit reason that the launcher wrote; a signal without one is a preemption."""
         try:
             return self._request.read_text().strip()
         except FileNotFoundError:
             return "preempted"
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._wanted = True
+        self._requested = True

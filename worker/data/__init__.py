@@ -1,1 +1,1 @@
-"""Which examples each step sees, and where they come from."""
+"""Data sets, tokenizers, and the examples of each step."""

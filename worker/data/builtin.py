@@ -17,10 +17,14 @@ _SKIPPED_FOLDERS = frozenset({"site-packages", "dist-packages", "test", "tests",
 
 
 def load_digits(eval_fraction: float) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Images (n, 1, 8, 8) in 0..1, labels, and how many of them, from the front, are for training.
+    """Return scikit-learn's handwritten digits in a fixed order.
+
+    Returns:
+        Images (fp32 in 0..1, shape (n, 1, 8, 8)), labels (int64, shape (n,)), and how many from the front are for
+        training.
 
     Raises:
-        RefusedError: scikit-learn, whose file it is, is not installed.
+        RefusedError: scikit-learn is not installed.
     """
     table = _table()
     order = np.random.RandomState(_SPLIT_SEED).permutation(len(table))
@@ -31,12 +35,12 @@ def load_digits(eval_fraction: float) -> tuple[torch.Tensor, torch.Tensor, int]:
 
 
 def _table() -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
-    # Importing scikit-learn takes longer than training a digits model to 90 %; its data file is all we want.
+    # Importing scikit-learn takes longer than training a digits model to 90 %, so only its data file is read.
     spec = importlib.util.find_spec("sklearn")
     if spec is None:
         raise RefusedError(
-            "data.name: `digits` comes with scikit-learn, which is not installed where this job runs",
-            "install it into the worker's environment: the extra `examples`, or scikit-learn itself",
+            "data.name: `digits` needs scikit-learn, which is not installed where this job runs",
+            "Install scikit-learn, or the extra `examples`, into the worker's environment.",
         )
     if spec.origin is not None:
         path = Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
@@ -50,7 +54,11 @@ def _table() -> "np.ndarray[tuple[int, int], np.dtype[np.float64]]":
 
 
 def make_parity(examples: int, inputs: int, outputs: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and targets of a noisy smooth function."""
+    """Return a regression data set that depends on the seed alone: y = tanh(x M) + 0.1 noise.
+
+    Returns:
+        Inputs (fp32, shape (examples, inputs)) and targets (fp32, shape (examples, outputs)).
+    """
     generator = np.random.RandomState([seed % 2**32, seed // 2**32 % 2**32, 7])
     x = generator.standard_normal((examples, inputs))
     mixing = generator.standard_normal((inputs, outputs))
@@ -59,7 +67,7 @@ def make_parity(examples: int, inputs: int, outputs: int, seed: int) -> tuple[to
 
 
 def load_stdlib(limit: int = MAX_STDLIB_BYTES) -> torch.Tensor:
-    """The first `limit` bytes of all modules in order of their paths, as uint8."""
+    """Return the source of Python's standard library, in the order of paths: uint8, shape (limit,) or shorter."""
     parts = bytearray()
     for path in _sources(Path(sysconfig.get_path("stdlib"))):
         parts += path.read_bytes()
@@ -69,14 +77,14 @@ def load_stdlib(limit: int = MAX_STDLIB_BYTES) -> torch.Tensor:
 
 
 def windows(stream: torch.Tensor, length: int) -> torch.Tensor:
-    """The stream cut into rows of `length` that do not overlap; a rest is left out."""
+    """Cut a stream of shape (n,) into rows without overlap, shape (n // length, length); the rest is dropped."""
     rows = len(stream) // length
     return stream[: rows * length].view(rows, length)
 
 
 def _sources(root: Path) -> list[Path]:
-    found: list[Path] = []
+    paths: list[Path] = []
     for folder, subfolders, names in os.walk(root):
         subfolders[:] = [name for name in subfolders if name not in _SKIPPED_FOLDERS]
-        found.extend(Path(folder, name) for name in names if name.endswith(".py"))
-    return sorted(found, key=lambda path: path.relative_to(root).as_posix())
+        paths.extend(Path(folder, name) for name in names if name.endswith(".py"))
+    return sorted(paths, key=lambda path: path.relative_to(root).as_posix())

@@ -9,12 +9,12 @@ from typing import Any
 
 from trainyard.contract.spec.sections import JsonlData
 from worker.core.errors import RefusedError
-from worker.data.token_rows import Piece, TokenRows, lay_out, pack
+from worker.data.token_rows import Segment, TokenRows, build_token_rows, pack
 from worker.data.tokenizers import Tokenizer
 
 log = logging.getLogger(__name__)
 
-_AT_ONCE = 1000
+_LINES_AT_ONCE = 1000
 _FORMATS = {
     "text": "`text`, a string",
     "completion": "`prompt` and `completion`, two strings",
@@ -26,31 +26,34 @@ Line = tuple[int, Any]
 
 
 def load_rows(field: str, path: str, data: JsonlData, tokenizer: Tokenizer, length: int) -> TokenRows:
-    """The rows of a file, each of `length` tokens at most: the same ones in the same order wherever it is read.
+    """Return the rows of a file, each of at most `length` tokens; they depend on the file and the spec alone.
+
+    Args:
+        field: The spec's field that names the file, for messages.
 
     Raises:
-        RefusedError: naming the file, the line and what was expected. It never quotes the file.
+        RefusedError: The file or a line is invalid. The message names the line, and never quotes it.
     """
     reader = _Reader(field, path, data.format, tokenizer)
-    pieces = (part for piece in reader.pieces() for part in _cut(piece, length, split=reader.format == "text"))
-    useful = (piece for piece in pieces if piece.targets[1:].any())
-    rows = list(pack(useful, length) if data.packing else ([piece] for piece in useful))
+    segments = (part for segment in reader.segments() for part in _cut(segment, length, split=reader.format == "text"))
+    useful = (segment for segment in segments if segment.targets[1:].any())
+    rows = list(pack(useful, length) if data.packing else ([segment] for segment in useful))
     if not rows:
-        raise RefusedError(f"{field}: {path} holds no example with anything to learn")
-    found = lay_out(rows)
-    log.info("%s: %d rows of %d tokens, %d of them targets", path, len(rows), len(found.tokens), found.targets.sum())
+        raise RefusedError(f"{field}: {path} holds no example with a target token")
+    result = build_token_rows(rows)
+    log.info("%s: %d rows of %d tokens, %d of them targets", path, len(rows), len(result.tokens), result.targets.sum())
     if reader.format != "text" and (long := reader.longer_than(length)):
-        log.warning("%s: %d examples are longer than %d tokens; what is beyond was left out", path, long, length)
-    return found
+        log.warning("%s: %d examples are longer than %d tokens and were truncated", path, long, length)
+    return result
 
 
-def _cut(piece: Piece, length: int, *, split: bool) -> Iterator[Piece]:
-    """Pieces of at most `length` tokens. A text's go on with the last token of the one before, so that each token is
-    a target once; of an answer only the front remains, since its rest would lack the question."""
+def _cut(segment: Segment, length: int, *, split: bool) -> Iterator[Segment]:
+    """Yield segments of at most `length` tokens. With `split`, each starts with the previous one's last token, so every
+    token is a target once; otherwise the rest is dropped, since an answer's rest would lack the question."""
     step = length - 1
-    stop = max(1, len(piece.tokens) - 1) if split else 1
+    stop = max(1, len(segment.tokens) - 1) if split else 1
     for start in range(0, stop, step):
-        yield Piece(piece.tokens[start : start + length], piece.targets[start : start + length])
+        yield Segment(segment.tokens[start : start + length], segment.targets[start : start + length])
 
 
 class _Reader:
@@ -64,13 +67,13 @@ class _Reader:
     def longer_than(self, length: int) -> int:
         return sum(count for size, count in self._lengths.items() if size > length)
 
-    def pieces(self) -> Iterator[Piece]:
+    def segments(self) -> Iterator[Segment]:
         lines = self._lines()
-        while some := list(islice(lines, _AT_ONCE)):
-            for piece in self._encoded(some):
-                size = len(piece.tokens)
+        while some := list(islice(lines, _LINES_AT_ONCE)):
+            for segment in self._encoded(some):
+                size = len(segment.tokens)
                 self._lengths[size] = self._lengths.get(size, 0) + 1
-                yield piece
+                yield segment
 
     def _lines(self) -> Iterator[Line]:
         try:
@@ -81,7 +84,7 @@ class _Reader:
         except OSError as error:
             raise RefusedError(
                 f"{self._field}: {self._path} cannot be read: {error.strerror}",
-                "The path must be that of a file which the workers' nodes can read.",
+                "Give the path of a file that the workers' nodes can read.",
             ) from None
 
     def _checked(self, number: int, raw: bytes) -> Any:
@@ -90,16 +93,16 @@ class _Reader:
         except ValueError:
             raise self._broken(number, "is not JSON") from None
         if self.format == "auto":
-            found = next((name for name in _FORMATS if _as(name, line) is not None), None)
-            if found is None:
-                raise self._broken(number, "is of none of the known formats")
-            self.format = found
+            detected = next((name for name in _FORMATS if _as(name, line) is not None), None)
+            if detected is None:
+                raise self._broken(number, "has none of the known formats")
+            self.format = detected
         example = _as(self.format, line)
         if example is None:
-            raise self._broken(number, f"is not of format `{self.format}`")
+            raise self._broken(number, f"does not have format `{self.format}`")
         return example
 
-    def _encoded(self, lines: list[Line]) -> list[Piece]:
+    def _encoded(self, lines: list[Line]) -> list[Segment]:
         examples = [example for _, example in lines]
         if self.format == "text":
             return self._tokenizer.texts(examples)
@@ -107,22 +110,22 @@ class _Reader:
             return self._tokenizer.completions(examples)
         return [self._chat(number, example) for number, example in lines]
 
-    def _chat(self, number: int, example: Any) -> Piece:
+    def _chat(self, number: int, example: Any) -> Segment:
         try:
             return self._tokenizer.chat(example)
         except ValueError as error:
             raise RefusedError(f"{self._field}: {self._path}, line {number}: {error}") from None
 
-    def _broken(self, number: int, what: str) -> RefusedError:
-        wanted = _FORMATS.get(self.format) or "; or ".join(_FORMATS.values())
+    def _broken(self, number: int, problem: str) -> RefusedError:
+        expected = _FORMATS.get(self.format) or "; or ".join(_FORMATS.values())
         return RefusedError(
-            f"{self._field}: {self._path}, line {number} {what}: expected one JSON object with {wanted}",
-            "Mend that line, or say data.format.",
+            f"{self._field}: {self._path}, line {number} {problem}: expected one JSON object with {expected}",
+            "Correct that line, or set data.format.",
         )
 
 
 def _as(name: str, line: Any) -> Any:
-    """The example that a line holds, or None where it is not of that format."""
+    """Return the example of a line, or None if it does not have that format."""
     if not isinstance(line, dict):
         return None
     if name == "text":

@@ -1,4 +1,4 @@
-"""The next step's batches, gathered while the device is busy with this one's."""
+"""Loads the batches of the next step while the device computes the current one."""
 
 from dataclasses import dataclass
 
@@ -9,38 +9,38 @@ from worker.data.sampler import Indices
 
 
 @dataclass(frozen=True)
-class _Ready:
+class _Prefetched:
     key: bytes
     batch: Tensors
 
 
-class Loader:
-    """Batches on the device. `ahead` is called once a step's kernels are launched: the host has nothing to do then,
-    and copies from pinned memory do not make it wait. On a CPU the host is the device, so nothing is loaded ahead.
+class BatchLoader:
+    """Loads batches onto the device. `prefetch` is called once the kernels of a step are launched: the host is idle
+    then, and copies from pinned memory do not block it. On a CPU the host is the device, so prefetching is off.
 
-    Which examples are loaded, and in which order they are used, does not depend on it.
+    Prefetching changes neither which examples are loaded nor the order in which they are used.
     """
 
     def __init__(self, examples: Examples, device: torch.device, *, enabled: bool | None = None) -> None:
         self._examples = examples
         self._device = device
         self.enabled = device.type == "cuda" if enabled is None else enabled
-        self._ready: list[_Ready] = []
+        self._prefetched: list[_Prefetched] = []
 
     def load(self, indices: Indices) -> Tensors:
-        """The batch of these examples."""
-        if self._ready:
-            ready = self._ready.pop(0)
-            if ready.key == indices.tobytes():
-                return ready.batch
-            # Something else is trained than was foreseen: what was loaded ahead is of no use.
-            self._ready.clear()
+        """Return the batch of these examples on the device, each tensor of shape (len(indices), ...)."""
+        if self._prefetched:
+            first = self._prefetched.pop(0)
+            if first.key == indices.tobytes():
+                return first.batch
+            # Other examples are requested than were prefetched.
+            self._prefetched.clear()
         return self._fetch(indices)
 
-    def ahead(self, pieces: list[Indices]) -> None:
-        """Load what the next step will ask for, in that order."""
+    def prefetch(self, batches: list[Indices]) -> None:
+        """Load the batches that the next step will request, in that order."""
         if self.enabled:
-            self._ready = [_Ready(piece.tobytes(), self._fetch(piece)) for piece in pieces]
+            self._prefetched = [_Prefetched(indices.tobytes(), self._fetch(indices)) for indices in batches]
 
     def _fetch(self, indices: Indices) -> Tensors:
         if self._device.type != "cuda":

@@ -1,4 +1,4 @@
-"""The global batches: a fixed set of examples for each step, a function of (seed, epoch, step) alone."""
+"""The global batches: a fixed set of examples for each step, from the seed, the epoch and the step alone."""
 
 import hashlib
 from typing import Literal
@@ -7,12 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 Indices = NDArray[np.int64]
+"""Numbers of examples, shape (n,)."""
 
 _WORD = 2**32
 
 
 class GlobalBatches:
-    """The batches of a whole run. The number of ranks plays no part; the only state is the step."""
+    """The batches of a whole run. They do not depend on the number of ranks, and the step is the only state."""
 
     def __init__(
         self,
@@ -23,6 +24,11 @@ class GlobalBatches:
         last: Literal["keep", "drop", "pad"] = "keep",
         shuffle: bool = True,
     ) -> None:
+        """`last` decides what happens to an epoch's last, incomplete batch.
+
+        Raises:
+            ValueError: There is not one batch.
+        """
         if examples < 1 or (last == "drop" and examples < size):
             raise ValueError(f"{examples} training examples do not make one batch of {size}")
         self.examples = examples
@@ -37,10 +43,11 @@ class GlobalBatches:
         return step // self.steps_per_epoch
 
     def at(self, step: int) -> Indices:
-        """The examples of the update that follows `step` completed ones."""
-        epoch, place = divmod(step, self.steps_per_epoch)
+        """Return the examples of the step that follows `step` completed ones: shape (size,), or fewer for a kept last
+        batch."""
+        epoch, index = divmod(step, self.steps_per_epoch)
         order = self._order(epoch)
-        batch = order[place * self.size : (place + 1) * self.size]
+        batch = order[index * self.size : (index + 1) * self.size]
         if self._last == "pad" and len(batch) < self.size:
             batch = np.concatenate([batch, np.resize(order, self.size - len(batch))])
         return batch
@@ -53,20 +60,21 @@ class GlobalBatches:
     def _shuffled(self, epoch: int) -> Indices:
         if not self._shuffle:
             return np.arange(self.examples, dtype=np.int64)
-        # RandomState, since numpy promises never to change its stream: a resumed run may meet another numpy.
+        # numpy guarantees that RandomState's stream never changes: a resumed run may use another numpy.
         generator = np.random.RandomState([self._seed % _WORD, self._seed // _WORD % _WORD, epoch % _WORD])
         return generator.permutation(self.examples).astype(np.int64)
 
 
 def share(batch: Indices, rank: int, world: int) -> Indices:
-    """A rank's contiguous part; parts differ in length by at most one, and the earlier ranks have the longer ones."""
+    """Return a rank's contiguous share. Lengths differ by at most one; lower ranks have the longer shares."""
     short, longer = divmod(len(batch), world)
     start = rank * short + min(rank, longer)
     return batch[start : start + short + (rank < longer)]
 
 
 def micro_batches(batch: Indices, rank: int, world: int, micro_size: int | None) -> list[Indices]:
-    """A rank's part in pieces of at most `micro_size`. Every rank gets the same number; missing ones are empty."""
+    """Split a rank's share into micro-batches of at most `micro_size` examples (None: one micro-batch). Every rank gets
+    the same number of micro-batches; surplus ones are empty."""
     longest = -(-len(batch) // world)
     size = min(micro_size or longest, longest)
     mine = share(batch, rank, world)
@@ -74,5 +82,5 @@ def micro_batches(batch: Indices, rank: int, world: int, micro_size: int | None)
 
 
 def digest(batch: Indices) -> str:
-    """A short name of a batch's examples, in order: equal where two runs saw the same ones."""
+    """Return 16 hex digits that identify the examples of a batch and their order."""
     return hashlib.sha256(np.ascontiguousarray(batch, dtype="<i8").tobytes()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Rows of tokens in memory: what an example of a language model is, and the batches made of them."""
+"""Rows of tokens in memory, packing of segments into rows, and batches of rows."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from worker.data.examples import IGNORED_LABEL, Examples, Tensors
 from worker.data.sampler import Indices
 
 OPEN_ROWS = 64
-"""Rows that are tried for a piece: first fit over all of them would take time that grows as the square of the data."""
+"""Rows that packing tries for a segment. First fit over all rows would take time quadratic in the data."""
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Tokens that belong together, and which of them are to be predicted."""
+class Segment:
+    """The tokens of one example, or of a part of it, and which of them are targets; both of shape (length,)."""
 
     tokens: NDArray[np.int32]
     targets: NDArray[np.bool_]
@@ -24,36 +24,39 @@ class Piece:
 
 @dataclass(frozen=True)
 class TokenRows:
-    """Rows one after the other in flat arrays: nine bytes a token."""
+    """Rows of segments, concatenated in flat arrays: nine bytes a token."""
 
     tokens: NDArray[np.int32]
+    """Shape (tokens,)."""
     targets: NDArray[np.bool_]
+    """Shape (tokens,): whether the token is predicted from those before it."""
     positions: NDArray[np.int32]
-    """Each token's place in its own piece, from 0."""
+    """Shape (tokens,): the index of each token in its own segment."""
     ends: NDArray[np.int64]
-    """Where each row ends."""
+    """Shape (rows,): the index after each row's last token."""
 
     @property
     def weights(self) -> NDArray[np.int64]:
-        """Targets in each row."""
+        """The number of targets in each row, shape (rows,)."""
         sums = np.concatenate([[0], np.cumsum(self.targets, dtype=np.int64)])
         return np.diff(sums[self.ends], prepend=0)
 
     @property
     def lengths(self) -> NDArray[np.int64]:
+        """The number of tokens in each row, shape (rows,)."""
         return np.diff(self.ends, prepend=0)
 
 
-def lay_out(rows: Iterable[list[Piece]]) -> TokenRows:
-    """The rows' pieces end to end. A piece's first token is no target: nothing stands before it."""
+def build_token_rows(rows: Iterable[list[Segment]]) -> TokenRows:
+    """Concatenate the rows' segments. The first token of a segment is no target, since no token precedes it."""
     tokens, targets, positions, ends = [], [], [], []
     length = 0
     for row in rows:
-        for piece in row:
-            tokens.append(piece.tokens)
-            targets.append(np.concatenate([[False], piece.targets[1:]]))
-            positions.append(np.arange(len(piece.tokens), dtype=np.int32))
-            length += len(piece.tokens)
+        for segment in row:
+            tokens.append(segment.tokens)
+            targets.append(np.concatenate([[False], segment.targets[1:]]))
+            positions.append(np.arange(len(segment.tokens), dtype=np.int32))
+            length += len(segment.tokens)
         ends.append(length)
     return TokenRows(
         np.concatenate(tokens, dtype=np.int32),
@@ -63,8 +66,8 @@ def lay_out(rows: Iterable[list[Piece]]) -> TokenRows:
     )
 
 
-def joined(first: TokenRows, second: TokenRows) -> TokenRows:
-    """The rows of both, in order."""
+def concatenate_rows(first: TokenRows, second: TokenRows) -> TokenRows:
+    """Return the rows of `first`, then those of `second`."""
     return TokenRows(
         np.concatenate([first.tokens, second.tokens]),
         np.concatenate([first.targets, second.targets]),
@@ -75,12 +78,16 @@ def joined(first: TokenRows, second: TokenRows) -> TokenRows:
 
 @dataclass(frozen=True)
 class RowExamples(Examples):
-    """Batches as long as their longest row: inputs, labels, and with `packed` the positions, each (rows, length)."""
+    """Examples that are rows of tokens; a batch is padded to its longest row."""
 
     rows: TokenRows
     packed: bool
 
     def train_batch(self, indices: Indices, device: torch.device) -> Tensors:
+        """Return inputs, labels and, with `packed`, positions: int64, each of shape (len(indices), longest row - 1).
+
+        Padding has token 0 and label `IGNORED_LABEL`.
+        """
         starts = np.concatenate([[0], self.rows.ends])[indices]
         ends = self.rows.ends[indices]
         longest = int((ends - starts).max()) - 1
@@ -97,20 +104,23 @@ class RowExamples(Examples):
         return tuple(torch.from_numpy(array).to(device, non_blocking=True) for array in arrays)
 
 
-def pack(pieces: Iterable[Piece], length: int) -> Iterator[list[Piece]]:
-    """Rows of whole pieces, `length` tokens at most: each piece goes to the first of the open rows with room for it."""
-    rows: list[list[Piece]] = []
+def pack(segments: Iterable[Segment], length: int) -> Iterator[list[Segment]]:
+    """Yield rows of whole segments with at most `length` tokens: each segment goes to the first open row with room.
+
+    Depends only on the lengths and the order of the segments, so that the examples of a data set are fixed.
+    """
+    rows: list[list[Segment]] = []
     room: list[int] = []
-    for piece in pieces:
-        size = len(piece.tokens)
-        place = next((place for place, left in enumerate(room) if left >= size), None)
-        if place is None:
+    for segment in segments:
+        size = len(segment.tokens)
+        index = next((index for index, left in enumerate(room) if left >= size), None)
+        if index is None:
             if len(rows) == OPEN_ROWS:
                 room.pop(0)
                 yield rows.pop(0)
             rows.append([])
             room.append(length)
-            place = len(rows) - 1
-        rows[place].append(piece)
-        room[place] -= size
+            index = len(rows) - 1
+        rows[index].append(segment)
+        room[index] -= size
     yield from rows

@@ -1,4 +1,4 @@
-"""From text to pieces of tokens: bytes for our own models, a folder's tokenizer for Hugging Face ones."""
+"""Tokenizers: bytes for built-in models, the tokenizer of a folder for Hugging Face models."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -6,93 +6,93 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from worker.data.token_rows import Piece
+from worker.data.token_rows import Segment
 
 Message = Mapping[str, str]
 
 
 class Tokenizer(Protocol):
-    """Each method takes many examples at once. Raises ValueError, saying what is wrong, for what cannot be one."""
+    """Turns examples into segments of tokens. The methods raise ValueError for an invalid example."""
 
-    def texts(self, texts: Sequence[str]) -> list[Piece]:
-        """Whole texts, every token a target."""
+    def texts(self, texts: Sequence[str]) -> list[Segment]:
+        """Encode whole texts; every token is a target."""
         ...
 
-    def completions(self, pairs: Sequence[tuple[str, str]]) -> list[Piece]:
-        """Prompts and their completions; the completion is the target."""
+    def completions(self, pairs: Sequence[tuple[str, str]]) -> list[Segment]:
+        """Encode prompts with completions; the tokens of the completion are the targets."""
         ...
 
-    def chat(self, messages: Sequence[Message]) -> Piece:
-        """One conversation; the assistant's answers are the targets."""
+    def chat(self, messages: Sequence[Message]) -> Segment:
+        """Encode a conversation; the tokens of the assistant's messages are the targets."""
         ...
 
 
 class ByteTokenizer:
-    """UTF-8 bytes; byte 0 ends an example."""
+    """UTF-8 bytes as tokens 0 to 255; byte 0 ends an example."""
 
-    def texts(self, texts: Sequence[str]) -> list[Piece]:
-        return [_piece([], [*text.encode(), 0]) for text in texts]
+    def texts(self, texts: Sequence[str]) -> list[Segment]:
+        return [_segment([], [*text.encode(), 0]) for text in texts]
 
-    def completions(self, pairs: Sequence[tuple[str, str]]) -> list[Piece]:
-        return [_piece(list(prompt.encode()), [*completion.encode(), 0]) for prompt, completion in pairs]
+    def completions(self, pairs: Sequence[tuple[str, str]]) -> list[Segment]:
+        return [_segment(list(prompt.encode()), [*completion.encode(), 0]) for prompt, completion in pairs]
 
-    def chat(self, messages: Sequence[Message]) -> Piece:
-        raise ValueError("a builtin model has no chat template; take `completion` or an `hf` model")
+    def chat(self, messages: Sequence[Message]) -> Segment:
+        raise ValueError("a built-in model has no chat template; use format `completion` or an `hf` model")
 
 
 class HfTokenizer:
-    """A tokenizer of transformers: its special tokens, its end token, its chat template."""
+    """A tokenizer of transformers with its special tokens, end token and chat template."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._end: list[int] = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
 
-    def texts(self, texts: Sequence[str]) -> list[Piece]:
-        return [_piece([], self._begun(ids) + self._end) for ids in self._ids(texts, special=True)]
+    def texts(self, texts: Sequence[str]) -> list[Segment]:
+        return [_segment([], self._without_end(ids) + self._end) for ids in self._ids(texts, special=True)]
 
-    def completions(self, pairs: Sequence[tuple[str, str]]) -> list[Piece]:
+    def completions(self, pairs: Sequence[tuple[str, str]]) -> list[Segment]:
         prompts = self._ids([prompt for prompt, _ in pairs], special=True)
         answers = self._ids([completion for _, completion in pairs], special=False)
-        return [_piece(self._begun(p), a + self._end) for p, a in zip(prompts, answers, strict=True)]
+        return [_segment(self._without_end(p), a + self._end) for p, a in zip(prompts, answers, strict=True)]
 
-    def chat(self, messages: Sequence[Message]) -> Piece:
+    def chat(self, messages: Sequence[Message]) -> Segment:
         text = self._rendered(messages)
         spans = [span for turn in range(len(messages)) if (span := self._answer(messages, turn, text))]
         if not spans:
-            raise ValueError("the chat template writes no message of `assistant` as an answer to what is before it")
+            raise ValueError("the chat template renders no `assistant` message as an answer to the messages before it")
         encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         targets = [any(start <= at < end for start, end in spans) for at, _ in encoded["offset_mapping"]]
-        return Piece(np.array(encoded["input_ids"], dtype=np.int32), np.array(targets, dtype=np.bool_))
+        return Segment(np.array(encoded["input_ids"], dtype=np.int32), np.array(targets, dtype=np.bool_))
 
     def _answer(self, messages: Sequence[Message], turn: int, text: str) -> tuple[int, int] | None:
-        """Where the text holds what the model is to say at this turn. None where it is not its turn, or where the
-        template writes an earlier answer otherwise than it was said (some leave out its reasoning)."""
+        """Return the span (start, end) in `text` of the assistant's answer at this turn. None if another role speaks,
+        or if the template renders earlier answers differently, as some do to omit reasoning."""
         if messages[turn]["role"] != "assistant":
             return None
-        question = self._rendered(messages[:turn], asking=True) if turn else ""
-        said = self._rendered(messages[: turn + 1])
-        return (len(question), len(said)) if said.startswith(question) and text.startswith(said) else None
+        question = self._rendered(messages[:turn], prompt=True) if turn else ""
+        rendered = self._rendered(messages[: turn + 1])
+        return (len(question), len(rendered)) if rendered.startswith(question) and text.startswith(rendered) else None
 
-    def _rendered(self, messages: Sequence[Message], *, asking: bool = False) -> str:
+    def _rendered(self, messages: Sequence[Message], *, prompt: bool = False) -> str:
         if not self._tokenizer.chat_template:
             raise ValueError("the model's tokenizer has no chat template")
         try:
             return str(
-                self._tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=asking)
+                self._tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=prompt)
             )
-        except Exception as error:  # templates raise what they like, jinja's own classes too
+        except Exception as error:  # templates raise any class, jinja's own too
             raise ValueError(f"the chat template refuses these messages: {error}") from None
 
     def _ids(self, texts: Sequence[str], *, special: bool) -> list[list[int]]:
         ids: list[list[int]] = self._tokenizer(list(texts), add_special_tokens=special)["input_ids"]
         return ids
 
-    def _begun(self, ids: list[int]) -> list[int]:
-        """Without the end token that some tokenizers add."""
+    def _without_end(self, ids: list[int]) -> list[int]:
+        """Remove the end token that some tokenizers add."""
         return ids[:-1] if self._end and ids[-1:] == self._end else ids
 
 
-def _piece(given: list[int], predicted: list[int]) -> Piece:
-    targets: NDArray[np.bool_] = np.zeros(len(given) + len(predicted), dtype=np.bool_)
-    targets[len(given) :] = True
-    return Piece(np.array(given + predicted, dtype=np.int32), targets)
+def _segment(context: list[int], predicted: list[int]) -> Segment:
+    targets: NDArray[np.bool_] = np.zeros(len(context) + len(predicted), dtype=np.bool_)
+    targets[len(context) :] = True
+    return Segment(np.array(context + predicted, dtype=np.int32), targets)

@@ -1,1 +1,1 @@
-"""The training loop. It knows neither HTTP nor the scheduler."""
+"""The training loop, the step, parallel strategies and the state of a run. Independent of HTTP and the scheduler."""

@@ -1,4 +1,4 @@
-"""Activation checkpointing: what a layer's backward needs is computed again instead of kept."""
+"""Activation checkpointing (arXiv:1604.06174): the backward recomputes activations instead of storing them."""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 from worker.engine.strategies.units import layers
 
 _aten = torch.ops.aten
-_COSTLY = [
+_STORED_OPERATIONS = [
     _aten.mm.default,
     _aten.addmm.default,
     _aten.bmm.default,
@@ -21,24 +21,24 @@ _COSTLY = [
     _aten._scaled_dot_product_efficient_attention.default,
     _aten._scaled_dot_product_cudnn_attention.default,
 ]
-"""Products and attention: nearly all of the arithmetic, and a small part of what is kept."""
+"""Matrix products and attention: nearly all FLOPs, and a small part of the activation memory."""
 
 
 def checkpoint_activations(model: nn.Module, how: Literal["selective", "full"]) -> None:
-    """Make every layer keep only its input (full), or that and the results of its costly operations (selective).
+    """Make every layer store only its input (full), or also the results of products and attention (selective).
 
-    The layer's `forward` is replaced rather than the layer, so that names in checkpoints stay as they are.
+    The layer's `forward` is replaced instead of the layer, so that the names in checkpoints do not change.
     """
     options: dict[str, Any] = {"use_reentrant": False}
     if how == "selective":
-        options["context_fn"] = partial(create_selective_checkpoint_contexts, _COSTLY)
+        options["context_fn"] = partial(create_selective_checkpoint_contexts, _STORED_OPERATIONS)
     for name in layers(model):
         layer = model.get_submodule(name)
         layer.forward = _checkpointed(layer.forward, options)
 
 
 def _checkpointed(inner: Callable[..., Any], options: dict[str, Any]) -> Callable[..., Any]:
-    # A function, and not a `partial`: torch.compile passes over one of those and compiles nothing, without a word.
+    # A function, since torch.compile silently skips a `partial`.
     def forward(*args: Any, **named: Any) -> Any:
         return checkpoint(inner, *args, **options, **named)
 

@@ -1,4 +1,4 @@
-"""Low-rank adapters, made by peft inside the model: names of layers stay, and each target gets two small matrices."""
+"""Low-rank adapters (LoRA, arXiv:2106.09685), added by peft inside the model: W x becomes W x + (alpha / r) B A x."""
 
 import re
 from collections.abc import Collection
@@ -19,10 +19,10 @@ _PACKAGES = "Install what `pip install 'trainyard[hf]'` does where the workers r
 
 
 def add_adapters(model: nn.Module, spec: TrainingSpec) -> None:
-    """Freeze the model and adapt its target layers in place. The same on every rank: the seed alone decides.
+    """Freeze the model and add adapters to its target layers in place. They depend on the seed alone.
 
     Raises:
-        RefusedError: targets that match nothing, a rank that a target is too small for, or peft is not there.
+        RefusedError: A target matches nothing, the rank exceeds a target's size, or peft is not installed.
     """
     try:
         from peft import inject_adapter_in_model
@@ -34,11 +34,11 @@ def add_adapters(model: nn.Module, spec: TrainingSpec) -> None:
 
 
 def adapter_config(model: nn.Module, spec: TrainingSpec) -> Any:
-    """peft's configuration for a model that has no adapters yet; what the adapter's export says of itself."""
+    """Return peft's configuration for a model without adapters; it is part of the adapter's export."""
     from peft import LoraConfig
 
     assert spec.lora_rank is not None
-    targets = adapted_layers(model, spec.lora.targets)
+    targets = adapter_targets(model, spec.lora.targets)
     _check_rank(model, targets, spec.lora_rank)
     return LoraConfig(
         task_type="CAUSAL_LM" if isinstance(spec.model, HfModel) else None,
@@ -46,43 +46,43 @@ def adapter_config(model: nn.Module, spec: TrainingSpec) -> Any:
         r=spec.lora_rank,
         lora_alpha=spec.lora.alpha,
         lora_dropout=spec.lora.dropout,
-        target_modules=shortest(targets, [name for name, _ in model.named_modules()]),
+        target_modules=shortest_target_names(targets, [name for name, _ in model.named_modules()]),
     )
 
 
-def adapted_layers(model: nn.Module, targets: str | Collection[str]) -> list[str]:
-    """Names of the layers to adapt, in the order of the model. A target is a layer's whole name, its last part, or a
-    glob pattern of either; `auto` is every layer but the one that makes the output."""
+def adapter_targets(model: nn.Module, targets: str | Collection[str]) -> list[str]:
+    """Return the names of the layers to adapt, in the order of the model. A target is a layer's full name, its last
+    component, or a glob pattern for either; `auto` is every layer except the output layer."""
     layers = {name: module for name, module in model.named_modules() if _adaptable(module)}
     tied = {name for name, module in layers.items() if _is_tied(model, module)}
     if targets == "auto":
         output = _output_layer(model, layers)
-        found = {name for name in layers if name not in tied and layers[name] is not output}
-        if not found:
+        chosen = {name for name in layers if name not in tied and layers[name] is not output}
+        if not chosen:
             raise RefusedError("lora.targets: `auto` finds no layer to adapt in this model")
     else:
-        found = {name for target in targets for name in _matching(target, layers)}
-    if shared := sorted(found & tied):
+        chosen = {name for target in targets for name in _matching(target, layers)}
+    if shared := sorted(chosen & tied):
         raise RefusedError(
-            f"lora.targets: `{shared[0]}` shares its weight with another layer, which an adapter would not reach",
+            f"lora.targets: `{shared[0]}` shares its weight with another layer, which has no adapter",
             "Leave it out of lora.targets.",
         )
-    return [name for name in layers if name in found]
+    return [name for name in layers if name in chosen]
 
 
 def _matching(target: str, layers: dict[str, nn.Module]) -> list[str]:
-    found = [name for name in layers if any(fnmatchcase(part, target) for part in (name, name.rpartition(".")[2]))]
-    if not found:
-        there = dict.fromkeys(name.rpartition(".")[2] for name in layers)
+    matching = [name for name in layers if any(fnmatchcase(part, target) for part in (name, name.rpartition(".")[2]))]
+    if not matching:
+        existing = dict.fromkeys(name.rpartition(".")[2] for name in layers)
         raise RefusedError(
             f"lora.targets: `{target}` matches no layer that can be adapted",
-            f"This model has: {nearest_names(target, there, count=20)}.",
+            f"This model has: {nearest_names(target, existing, count=20)}.",
         )
-    return found
+    return matching
 
 
 def _adaptable(module: nn.Module) -> bool:
-    # Conv1D is GPT-2's linear layer, known by name so that transformers need not be there.
+    # Conv1D is GPT-2's linear layer, compared by name so that transformers need not be installed.
     return isinstance(module, nn.Linear | nn.Conv2d) or type(module).__name__ == "Conv1D"
 
 
@@ -90,8 +90,8 @@ def _output_layer(model: nn.Module, layers: dict[str, nn.Module]) -> nn.Module |
     output = getattr(model, "get_output_embeddings", None)
     if output is None:
         return list(layers.values())[-1] if layers else None
-    found = output()
-    return found if isinstance(found, nn.Module) else None
+    layer = output()
+    return layer if isinstance(layer, nn.Module) else None
 
 
 def _is_tied(model: nn.Module, layer: nn.Module) -> bool:
@@ -112,9 +112,9 @@ def _check_rank(model: nn.Module, targets: list[str], rank: int) -> None:
         )
 
 
-def shortest(targets: Collection[str], modules: Collection[str]) -> list[str] | str:
-    """How peft is told of these modules and no others: by the last parts of their names where that says it, by their
-    whole names, or by an expression that matches those."""
+def shortest_target_names(targets: Collection[str], modules: Collection[str]) -> list[str] | str:
+    """Return how to name these modules, and no others, to peft: by the last components of their names if that is
+    unambiguous, else by their full names, else by a regular expression."""
 
     def matched(names: Collection[str]) -> set[str]:
         return {module for module in modules if any(module == n or module.endswith(f".{n}") for n in names)}

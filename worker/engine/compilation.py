@@ -1,4 +1,4 @@
-"""torch.compile, block by block: equal blocks share one compilation, and what surrounds them stays as it is."""
+"""torch.compile for each layer: equal layers share one compilation, and the code around them is not compiled."""
 
 import os
 import shutil
@@ -12,16 +12,17 @@ _COMPILERS = ("g++", "clang++", "c++")
 
 
 def compile_blocks(model: nn.Module) -> None:
-    """Compile each of the model's layers in place, or the model where it has none. Names stay as they are.
+    """Compile each layer in place, or the model if it has none. Parameter names do not change.
 
     Raises:
-        RefusedError: this node has no C++ compiler, which torch's code generation needs.
+        RefusedError: This node has no C++ compiler, which torch's code generation needs.
     """
-    wanted = os.environ.get("CXX")
-    if not any(shutil.which(name) for name in ((wanted,) if wanted else _COMPILERS)):
+    configured = os.environ.get("CXX")
+    compilers = (configured,) if configured else _COMPILERS
+    if not any(shutil.which(name) for name in compilers):
         raise RefusedError(
-            f"compile needs a C++ compiler, and this node has none of {', '.join((wanted,) if wanted else _COMPILERS)}",
-            "Install one on the nodes, or take `compile: false`.",
+            f"compile needs a C++ compiler, and this node has none of {', '.join(compilers)}",
+            "Install one on the nodes, or set `compile: false`.",
         )
     for block in [model.get_submodule(name) for name in layers(model)] or [model]:
         block.compile()

@@ -3,32 +3,35 @@
 import numpy as np
 import torch
 
-from trainyard.progress_file import Pulse
+from trainyard.progress_file import ProgressCounter
 from worker.core.distributed import Ranks
 from worker.data.sampler import micro_batches
 from worker.engine.precision import Precision
 from worker.engine.strategies.base import ParallelModel
 from worker.tasks.base import Task
 
-_BATCH = 256
-_TOKENS = 16384
+_MAX_EXAMPLES = 256
+_MAX_TOKENS = 16384
 
 
 @torch.no_grad()
-def evaluate(task: Task, model: ParallelModel, precision: Precision, ranks: Ranks, pulse: Pulse) -> dict[str, float]:
-    """Means over all held-out examples, each counted once whatever the number of ranks. A collective."""
+def evaluate(
+    task: Task, model: ParallelModel, precision: Precision, ranks: Ranks, progress: ProgressCounter
+) -> dict[str, float]:
+    """Return the means of the task's evaluation sums over all held-out examples, by metric name. Each example counts
+    once, for any number of ranks. A collective."""
     held_out = np.arange(task.examples.held_out, dtype=np.int64)
-    size = max(1, min(_BATCH, _TOKENS // max(1, task.tokens_per_example)))
-    sums: dict[str, torch.Tensor] = {}
+    size = max(1, min(_MAX_EXAMPLES, _MAX_TOKENS // max(1, task.tokens_per_example)))
+    sums: dict[str, torch.Tensor] = {}  # by metric, fp64, shape ()
     model.module.eval()
-    for piece in micro_batches(held_out, ranks.rank, ranks.world, size):
-        pulse.mark("evaluating")
-        # Every rank makes as many passes: a sharded model's forward is a collective.
-        batch = task.examples.held_out_batch(piece if len(piece) else held_out[:1], ranks.device)
+    for share in micro_batches(held_out, ranks.rank, ranks.world, size):
+        progress.mark("evaluating")
+        # Every rank makes as many forwards, because the forward of a sharded model is a collective.
+        batch = task.examples.held_out_batch(share if len(share) else held_out[:1], ranks.device)
         with precision.autocast():
-            found = task.evaluation_sums(model.evaluated, batch)
-        for key, value in found.items():
-            value = value.double() * float(len(piece) > 0)
+            batch_sums = task.evaluation_sums(model.evaluation_module, batch)
+        for key, value in batch_sums.items():
+            value = value.double() * float(len(share) > 0)
             sums[key] = sums[key] + value if key in sums else value
     model.release()
     model.module.train()

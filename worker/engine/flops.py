@@ -1,6 +1,6 @@
-"""How much arithmetic an example takes, and how much a device can do: together, the share of it that is used.
+"""The FLOPs of an example and the peak FLOP/s of a device, from which MFU is computed.
 
-Peaks are the dense ones (no sparsity) of NVIDIA's data sheets, in FLOP/s. fp32 products run in TF32 where asked for.
+Peaks are dense (no sparsity), from NVIDIA's data sheets.
 """
 
 import torch
@@ -12,7 +12,7 @@ from worker.tasks.base import Task
 
 _TERA = 1e12
 
-# name in the device's, {precision: TFLOP/s}; the first that matches counts.
+# (part of the device's name, {precision: TFLOP/s}); the first match counts.
 _PEAKS: tuple[tuple[str, dict[str, float]], ...] = (
     ("B200", {"bf16": 2250, "fp16": 2250, "tf32": 1125, "fp32": 75}),
     ("H200", {"bf16": 989.4, "fp16": 989.4, "tf32": 494.7, "fp32": 66.9}),
@@ -32,17 +32,17 @@ _PEAKS: tuple[tuple[str, dict[str, float]], ...] = (
 
 
 def peak_flops(device_name: str, precision: str, *, tf32: bool = False) -> float | None:
-    """FLOP/s of one device at most; None where the device or the precision on it is not known."""
-    words = device_name.replace("-", " ").split()
+    """Return the peak FLOP/s of one device; None for an unknown device or precision. `tf32` affects fp32 only."""
+    parts = device_name.replace("-", " ").split()
     for name, peaks in _PEAKS:
-        if all(part in words for part in name.split()):
-            found = peaks.get("tf32" if precision == "fp32" and tf32 else precision)
-            return found * _TERA if found else None
+        if all(part in parts for part in name.split()):
+            peak = peaks.get("tf32" if precision == "fp32" and tf32 else precision)
+            return peak * _TERA if peak else None
     return None
 
 
 def run_peak_flops(spec: TrainingSpec, device: torch.device) -> float | None:
-    """FLOP/s of all devices of a run together; None where they are not known, and on CPUs."""
+    """Return the peak FLOP/s of all devices of a run; None if unknown, and on CPUs."""
     if device.type != "cuda":
         return None
     peak = peak_flops(torch.cuda.get_device_name(device), spec.precision, tf32=spec.tf32)
@@ -50,11 +50,11 @@ def run_peak_flops(spec: TrainingSpec, device: torch.device) -> float | None:
 
 
 def flops_per_example(task: Task, model: nn.Module, described: Model | None) -> float | None:
-    """FLOPs of one example in forward and backward; recomputed activations are not counted. None: not known.
+    """Return the FLOPs of one example in forward and backward, without recomputation; None if unknown.
 
-    A task that knows better says it in `flops_per_example(model)`. For text it is 6 N T: each of the N parameters that
-    multiplies is used twice a token forward and four times backward (a frozen one twice there), and 12 L W T^2 for the
-    products of tokens with tokens in L layers of width W.
+    A task may define `flops_per_example(model)`. For text: 6 N T + 12 L W T^2 (PaLM, arXiv:2204.02311, appendix B) with
+    N parameters in matrix products, T tokens, L layers of width W. A frozen parameter counts 4 instead of 6: it has no
+    gradient.
     """
     own = getattr(task, "flops_per_example", None)
     if own is not None:
@@ -62,26 +62,26 @@ def flops_per_example(task: Task, model: nn.Module, described: Model | None) -> 
     tokens = task.tokens_per_example
     if not tokens:
         return None
-    looked_up = _looked_up(model)
-    uses = sum(p.numel() * (6 if p.requires_grad else 4) for p in model.parameters() if id(p) not in looked_up)
+    lookups = _lookup_tables(model)
+    uses = sum(p.numel() * (6 if p.requires_grad else 4) for p in model.parameters() if id(p) not in lookups)
     layers, width = _attention(model, described)
     return float(uses) * tokens + 12.0 * layers * width * tokens**2
 
 
-def _looked_up(model: nn.Module) -> set[int]:
-    """Embeddings that only select rows. The largest multiplies too where no head of its own stands beside it."""
+def _lookup_tables(model: nn.Module) -> set[int]:
+    """Return the ids of embedding weights that only select rows. The largest may also be the head."""
     embeddings = [module for module in model.modules() if isinstance(module, nn.Embedding)]
-    found = {id(module.weight) for module in embeddings}
+    tables = {id(module.weight) for module in embeddings}
     if embeddings:
         largest = max(embeddings, key=lambda module: module.num_embeddings)
         heads = [m for m in model.modules() if isinstance(m, nn.Linear) and m.out_features == largest.num_embeddings]
         if all(head.weight is largest.weight for head in heads):
-            found.discard(id(largest.weight))
-    return found
+            tables.discard(id(largest.weight))
+    return tables
 
 
 def _attention(model: nn.Module, described: Model | None) -> tuple[int, int]:
-    """Layers and width; 0 where unknown."""
+    """Return layers and width; 0 where unknown."""
     if isinstance(described, GptModel):
         return described.layers, described.width
     config = getattr(model, "config", None)

@@ -1,8 +1,8 @@
-"""`batch.micro_size: auto`: how many examples a rank computes at once, tried out before the first step, and kept.
+"""Finds `batch.micro_size: auto`: how many examples a rank computes at once, before the first step.
 
-Where a forward and backward talk to no other rank, the whole share is tried and halved until it fits. Where they do
-(sharded models), one rank that runs out of memory would leave the others waiting in a collective for good: there the
-peaks of two small tries say what a larger one would need, and nothing runs out.
+Where a forward and backward need no other rank, the rank's whole share is tried, then its half, until it fits. Where
+they do (sharded models), one rank that runs out of memory would leave the others in a collective forever: there the
+peaks of two small dry runs give an estimate, and nothing runs out of memory.
 """
 
 import contextlib
@@ -24,13 +24,13 @@ from worker.reporting.reporter import Reporter
 
 log = logging.getLogger(__name__)
 
-SPARE = 0.9
-"""The part of the device's memory that an estimate may fill: fragments and other kernels take the rest."""
+USABLE_MEMORY = 0.9
+"""The fraction of free device memory that an estimate may fill; fragmentation and other kernels need the rest."""
 
 
 @dataclass(frozen=True)
-class Settled:
-    """What was chosen, and what was tried for it."""
+class MicroBatchChoice:
+    """The chosen size, and the sizes that were tried."""
 
     micro_size: int
     tried: tuple[int, ...] = ()
@@ -38,32 +38,33 @@ class Settled:
 
 
 def halvings(share: int) -> list[int]:
-    """The share of a rank, its half, and so on down to 1."""
+    """Return the share of a rank, its half, and so on down to 1."""
     sizes = [share]
     while sizes[-1] > 1:
         sizes.append(-(-sizes[-1] // 2))
     return sizes
 
 
-def try_down(share: int, fits: Callable[[int], bool]) -> Settled:
-    """The largest halving that fits on all ranks; 1 where none does, which then fails as any step would."""
+def search_down(share: int, fits: Callable[[int], bool]) -> MicroBatchChoice:
+    """Return the largest halving that fits; 1 if none does, which then fails in the first step."""
     tried = []
     for size in halvings(share):
         tried.append(size)
         if size == 1 or fits(size):
             break
-    return Settled(tried[-1], tuple(tried))
+    return MicroBatchChoice(tried[-1], tuple(tried))
 
 
-def estimate(share: int, peaks: tuple[int, int], room: float) -> Settled:
-    """The largest halving whose peak, on the line through those of 1 and 2 examples, stays within `room` bytes."""
-    each = max(0, peaks[1] - peaks[0])
-    fitting = (size for size in halvings(share) if peaks[0] + each * (size - 1) <= room)
-    return Settled(next(fitting, 1), (1, 2), "estimated")
+def estimate(share: int, peaks: tuple[int, int], available: float) -> MicroBatchChoice:
+    """Return the largest halving whose peak is at most `available` bytes, by linear extrapolation from the peaks of
+    1 and 2 examples."""
+    per_example = max(0, peaks[1] - peaks[0])
+    fitting = (size for size in halvings(share) if peaks[0] + per_example * (size - 1) <= available)
+    return MicroBatchChoice(next(fitting, 1), (1, 2), "estimated")
 
 
-class Prober:
-    """Finds the micro size of a fresh run; a later execution on the same layout takes what is recorded."""
+class MicroBatchFinder:
+    """Finds the size for a fresh run, and records it for later executions with the same layout."""
 
     def __init__(self, spec: TrainingSpec, ranks: Ranks, path: Path | None, reporter: Reporter) -> None:
         self._spec = spec
@@ -71,41 +72,42 @@ class Prober:
         self._path = path
         self._reporter = reporter
 
-    def settle(self, share: int, compute: Callable[[int], None], module: nn.Module) -> int:
-        """The micro size, the same on every rank. A collective.
+    def find(self, share: int, dry_run: Callable[[int], None], module: nn.Module) -> int:
+        """Return the micro-batch size, the same on every rank. A collective.
 
         Args:
-            share: Examples of the longest share of a rank.
-            compute: Forward and backward of so many examples, the gradients dropped. Local but for sharded models.
-            module: Whose buffers a forward may change.
+            share: Examples in the largest share of a rank.
+            dry_run: Does a forward and backward of so many examples and drops the gradients. Only for sharded models
+                a collective.
+            module: The model, whose buffers a forward may change.
         """
-        known = self._ranks.from_first(self._recorded() if self._ranks.first else 0)
-        if known:
-            return known
-        settled = self._search(share, compute, module)
+        recorded = self._ranks.from_first(self._recorded() if self._ranks.first else 0)
+        if recorded:
+            return recorded
+        choice = self._search(share, dry_run, module)
         if self._ranks.first:
-            self._record(settled, share)
-        return settled.micro_size
+            self._record(choice, share)
+        return choice.micro_size
 
-    def _search(self, share: int, compute: Callable[[int], None], module: nn.Module) -> Settled:
-        with unchanged(module), self._moments_to_come(module):
-            if not self._talks:
-                return try_down(share, lambda size: not self._ranks.any(self._runs_out(size, compute)))
+    def _search(self, share: int, dry_run: Callable[[int], None], module: nn.Module) -> MicroBatchChoice:
+        with preserve_buffers(module), self._reserve_optimizer_state(module):
+            if not self._communicates:
+                return search_down(share, lambda size: not self._ranks.any(self._runs_out(size, dry_run)))
             if self._ranks.device.type != "cuda" or share <= 2:
-                return Settled(share, how="not tried")
-            peaks = tuple(self._peak(size, compute) for size in (1, 2))
-            found = self._ranks.gather([estimate(share, (peaks[0], peaks[1]), self._room()).micro_size])
-            return Settled(int(min(row[0] for row in found)), (1, 2), "estimated")
+                return MicroBatchChoice(share, how="not tried")
+            peaks = tuple(self._peak(size, dry_run) for size in (1, 2))
+            rows = self._ranks.gather([estimate(share, (peaks[0], peaks[1]), self._available()).micro_size])
+            return MicroBatchChoice(int(min(row[0] for row in rows)), (1, 2), "estimated")
 
     @property
-    def _talks(self) -> bool:
+    def _communicates(self) -> bool:
         """Whether a forward has collectives."""
         spec = self._spec
         return spec.strategy not in ("single", "ddp", "dp") or (spec.strategy == "ddp" and spec.ddp.sync_batchnorm)
 
-    def _runs_out(self, size: int, compute: Callable[[int], None]) -> bool:
+    def _runs_out(self, size: int, dry_run: Callable[[int], None]) -> bool:
         try:
-            compute(size)
+            dry_run(size)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -113,24 +115,24 @@ class Prober:
         else:
             return False
         finally:
-            forget(self._ranks.device)
+            release_memory(self._ranks.device)
         return True
 
-    def _peak(self, size: int, compute: Callable[[int], None]) -> int:
+    def _peak(self, size: int, dry_run: Callable[[int], None]) -> int:
         torch.cuda.reset_peak_memory_stats(self._ranks.device)
-        compute(size)
+        dry_run(size)
         peak = torch.cuda.max_memory_allocated(self._ranks.device)
-        forget(self._ranks.device)
+        release_memory(self._ranks.device)
         return peak
 
-    def _room(self) -> float:
+    def _available(self) -> float:
         free, _ = torch.cuda.mem_get_info(self._ranks.device)
-        return SPARE * (free + torch.cuda.memory_reserved(self._ranks.device))
+        return USABLE_MEMORY * (free + torch.cuda.memory_reserved(self._ranks.device))
 
     @contextlib.contextmanager
-    def _moments_to_come(self, module: nn.Module) -> Iterator[None]:
-        """Hold what the optimizer will: it has no state before its first step. On a host nothing is taken that is not
-        written to, so there it would prove nothing."""
+    def _reserve_optimizer_state(self, module: nn.Module) -> Iterator[None]:
+        """Hold as much device memory as the optimizer will, which has no state before its first step. A host maps only
+        memory that is written to, so there it would show nothing."""
         held: list[torch.Tensor] = []
         if self._ranks.device.type == "cuda" and not self._spec.fsdp.cpu_offload:
             copies = 1 if self._spec.optimizer.name == "sgd" else 2
@@ -154,24 +156,24 @@ class Prober:
         if self._path is None:
             return 0
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            found = json.loads(self._path.read_text())
-            if {key: found[key] for key in self._layout} == self._layout:
-                return int(found["micro_size"])
+            record = json.loads(self._path.read_text())
+            if {key: record[key] for key in self._layout} == self._layout:
+                return int(record["micro_size"])
         return 0
 
-    def _record(self, settled: Settled, share: int) -> None:
-        data = {**self._layout, "micro_size": settled.micro_size, "tried": list(settled.tried), "how": settled.how}
+    def _record(self, choice: MicroBatchChoice, share: int) -> None:
+        data = {**self._layout, "micro_size": choice.micro_size, "tried": list(choice.tried), "how": choice.how}
         if self._path is not None:
             write_atomic(self._path, json.dumps(data))
-        pieces = -(-share // settled.micro_size)
-        told = f"{settled.how}: {', '.join(map(str, settled.tried))}" if settled.tried else settled.how
-        message = f"batch.micro_size is {settled.micro_size} ({told}); an update takes {pieces} micro-batch(es) a rank"
-        self._reporter.event("micro_size_settled", message, data=data)
+        number = -(-share // choice.micro_size)
+        how = f"{choice.how}: {', '.join(map(str, choice.tried))}" if choice.tried else choice.how
+        message = f"batch.micro_size is {choice.micro_size} ({how}): {number} micro-batch(es) per rank and step"
+        self._reporter.event("micro_size_chosen", message, data=data)
 
 
 @contextlib.contextmanager
-def unchanged(module: nn.Module) -> Iterator[None]:
-    """Put the buffers back as they were: batch statistics are not to remember examples of a try."""
+def preserve_buffers(module: nn.Module) -> Iterator[None]:
+    """Restore the buffers on exit, so that batch statistics do not include the examples of a dry run."""
     before = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
     yield
     with torch.no_grad():
@@ -179,8 +181,8 @@ def unchanged(module: nn.Module) -> Iterator[None]:
             buffer.copy_(value)
 
 
-def forget(device: torch.device) -> None:
-    """Give back what a try held, so that the next one starts from the same."""
+def release_memory(device: torch.device) -> None:
+    """Return the memory of a dry run to the device, so that the next one starts from the same state."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

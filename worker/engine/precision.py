@@ -1,4 +1,4 @@
-"""In what numbers the forward pass computes, and loss scaling where they need it."""
+"""Mixed precision (arXiv:1710.03740): the dtype of the forward pass, loss scaling, and TF32."""
 
 import contextlib
 from contextlib import AbstractContextManager
@@ -8,18 +8,18 @@ import torch
 from trainyard.contract.spec.sections import Amp
 from trainyard.contract.spec.training_spec import TrainingSpec
 
-COMPUTED_IN = {"bf16": torch.bfloat16, "fp16": torch.float16}
-"""The types of the forward pass where it is not fp32."""
+COMPUTE_DTYPE = {"bf16": torch.bfloat16, "fp16": torch.float16}
+"""The dtype of the forward pass for precisions other than fp32."""
 
 
 class Precision:
-    """Parameters, gradients and optimizer state stay in fp32; autocast chooses the types of the forward pass.
+    """Keeps parameters, gradients and optimizer state in fp32; autocast chooses the dtypes of the forward pass.
 
-    Without `autocast` the model itself does: a sharded one casts its parameters as it gathers them.
+    Without `autocast` the model chooses them itself: a sharded model casts its parameters when it gathers them.
     """
 
     def __init__(self, name: str, amp: Amp, device: torch.device, *, autocast: bool = True) -> None:
-        self._dtype = COMPUTED_IN.get(name) if autocast else None
+        self._dtype = COMPUTE_DTYPE.get(name) if autocast else None
         self._device = device
         self.scaler: torch.amp.GradScaler | None = None
         if name == "fp16":
@@ -40,21 +40,21 @@ class Precision:
             self.scaler.unscale_(optimizer)
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Update, unless the scaler found an infinity in this optimizer's gradients. They are summed over the ranks
-        before: all find it."""
+        """Update the parameters, unless the scaler has an infinity in this optimizer's gradients. Those are already
+        summed over the ranks, so all ranks decide alike."""
         if self.scaler is None:
             optimizer.step()
         else:
             self.scaler.step(optimizer)
 
     def update(self) -> None:
-        """Once a step, after all optimizers: halve the scale where any of them found an infinity."""
+        """Update the loss scale, once per step after all optimizers: halve it if any gradient was infinite."""
         if self.scaler is not None:
             self.scaler.update()
 
 
 def set_tf32(spec: TrainingSpec, device: torch.device) -> None:
-    """TF32 for fp32 products and convolutions exactly where the spec asks for it: torch's own defaults differ."""
+    """Allow TF32 for fp32 products and convolutions exactly if the spec does: torch's defaults differ for the two."""
     if device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = spec.tf32
         torch.backends.cudnn.allow_tf32 = spec.tf32

@@ -1,4 +1,5 @@
-"""What a checkpoint holds, as tensors only: model, optimizer moments, loss scale, progress, every rank's generators."""
+"""The state of a run in a checkpoint, as tensors only: model, optimizer, loss scale, progress, random state of each
+rank."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ StateDict = dict[str, Any]
 
 @dataclass
 class TrainingState:
-    """The things whose state is the run's."""
+    """Captures and restores the state of model, optimizers, loss scaler and random number generators."""
 
     module: nn.Module
     optimizers: Sequence[torch.optim.Optimizer]
@@ -26,7 +27,8 @@ class TrainingState:
     seed: int
 
     def capture(self, step: int, skipped: int) -> StateDict:
-        """The state after `step` updates. Never before the first: torch makes up moments for an optimizer without."""
+        """Return the state after `step` steps: tensors by name, sharded ones as DTensors. A collective. Before step 1
+        it serves only as a template, since torch then initialises the optimizer's state."""
         moments, _ = self._optimizer_state()
         return {
             "model": trained_state(self.module),
@@ -36,32 +38,32 @@ class TrainingState:
         }
 
     def template(self, saved_ranks: int) -> StateDict:
-        """Tensors of the right shapes to load into. Generators are asked for only where this rank has some."""
+        """Return tensors to load a checkpoint into; without random state on a rank that the checkpoint has none for."""
         state = self.capture(0, 0)
         if self.ranks.rank >= saved_ranks:
             del state["rng"]
         return state
 
     def weights(self) -> StateDict:
-        """What of a template is the model."""
+        """Return the model part of a template."""
         return {"model": trained_state(self.module)}
 
     def restore_weights(self, state: StateDict) -> None:
-        """Put loaded weights in place, and nothing else."""
+        """Restore loaded weights only."""
         from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 
         partly = StateDictOptions(strict=not frozen_names(self.module))
         set_model_state_dict(self.module, state["model"], options=partly)
 
     def restore(self, state: StateDict) -> int:
-        """Put a loaded template in place; returns the steps that were skipped."""
+        """Restore a loaded template; return the number of skipped steps."""
         from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimizer_state_dict
 
-        # Rates, decay and fused are the spec's, not the checkpoint's: the optimizer's own groups are put back.
+        # Hyperparameters such as learning rate and weight decay come from the spec, not from the checkpoint.
         _, groups = self._optimizer_state()
         flat = StateDictOptions(flatten_optimizer_state_dict=True)
         set_optimizer_state_dict(self.module, self.optimizers, {**state["optimizer"], **groups}, options=flat)
-        # After the optimizer: asking a fresh one for its state makes it take a step.
+        # After the optimizer: reading the state of a new optimizer makes it take a step.
         self.restore_weights(state)
         progress = state["progress"]
         if self.precision.scaler:
@@ -79,8 +81,10 @@ class TrainingState:
 
         flat = StateDictOptions(flatten_optimizer_state_dict=True)
         state = get_optimizer_state_dict(self.module, self.optimizers, options=flat)
-        moments = {key: value for key, value in state.items() if isinstance(value, torch.Tensor) and _moment(key)}
-        return moments, {key: value for key, value in state.items() if not _moment(key)}
+        moments = {
+            key: value for key, value in state.items() if isinstance(value, torch.Tensor) and _is_optimizer_tensor(key)
+        }
+        return moments, {key: value for key, value in state.items() if not _is_optimizer_tensor(key)}
 
     def _scaler(self) -> torch.Tensor:
         if self.precision.scaler is None:
@@ -90,16 +94,19 @@ class TrainingState:
 
 
 def trained_state(module: nn.Module, *, whole: bool = False) -> StateDict:
-    """Everything but the frozen parameters, by name; each rank's shards, or with `whole` all of it in the first rank's
-    memory and nothing on the others. A collective."""
+    """Return all tensors of the model but the frozen parameters, by name. A collective.
+
+    With `whole` they are gathered in rank 0's host memory, and the other ranks get nothing; else each rank gets its
+    shards.
+    """
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
-    # torch leaves a frozen parameter out by one of its names only; the others would bring a tied one back.
+    # torch omits a frozen parameter under one of its names only; a tied one has several.
     frozen = frozen_names(module)
     options = StateDictOptions(full_state_dict=whole, cpu_offload=whole, ignore_frozen_params=bool(frozen))
     state = get_model_state_dict(module, options=options)
     return {name: tensor for name, tensor in state.items() if name not in frozen}
 
 
-def _moment(key: str) -> bool:
+def _is_optimizer_tensor(key: str) -> bool:
     return key.startswith("state.")

@@ -1,4 +1,4 @@
-"""Trained adapters on disk: as peft reads them, or added to the weights of their base."""
+"""Writes trained adapters in peft's format, or merged into the weights of their base model."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,14 +13,14 @@ from worker.export.model import save_model, save_tensors, save_tokenizer
 
 
 def save_adapter(folder: Path, weights: dict[str, Any], base: nn.Module, spec: TrainingSpec) -> None:
-    """A folder that `peft.PeftModel.from_pretrained` loads onto the base."""
+    """Write a folder that `peft.PeftModel.from_pretrained` loads onto the base model."""
     _write(folder, weights, base, spec)
     if isinstance(spec.model, HfModel):
         save_tokenizer(folder, spec.model.path)
 
 
 def save_merged(folder: Path, weights: dict[str, Any], base: nn.Module, spec: TrainingSpec) -> None:
-    """The whole model, its adapted weights W0 + (alpha / rank) B A."""
+    """Write the whole model with merged weights W0 + (alpha / r) B A (arXiv:2106.09685)."""
     from peft import PeftModel
 
     with TemporaryDirectory(dir=folder) as adapter:
@@ -39,5 +39,5 @@ def _write(folder: Path, weights: dict[str, Any], base: nn.Module, spec: Trainin
 
 
 def _peft_name(name: str) -> str:
-    """peft wraps the base in two modules, and leaves the adapter's own name to whoever loads it."""
+    """Return the name in peft's file: peft wraps the base in two modules, and the loader chooses the adapter's name."""
     return "base_model.model." + name.replace(f".{ADAPTER}.", ".")

@@ -1,4 +1,4 @@
-"""A whole model on disk: a Hugging Face folder, or one file of tensors for a builtin one."""
+"""Writes a whole model: a Hugging Face folder, or one safetensors file for a built-in model."""
 
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,11 @@ def save_tensors(path: Path, weights: dict[str, Any]) -> None:
 
 
 def save_hf(folder: Path, weights: dict[str, Any], base: str) -> None:
-    """A folder that `from_pretrained` loads, tokenizer included; large models in several files."""
+    """Write a folder that `from_pretrained` loads, with the tokenizer; large models are split into several files."""
     from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
     config = AutoConfig.from_pretrained(base, local_files_only=True)
-    # A shell without weights: the trained model is in pieces, has another class, and may hold adapters.
+    # A model without weights to save with: the trained model may be sharded, wrapped, or have adapters.
     with torch.device("meta"):
         shell = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     if (Path(base) / "generation_config.json").is_file():

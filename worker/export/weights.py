@@ -1,7 +1,7 @@
-"""The trained weights for others to load: what is written at the end of a run, and as what.
+"""Writes the export at the end of a run.
 
-A whole model where all of it was trained or adapters are merged into it; the adapters or the trained tensors where the
-rest is the base as it was.
+It is a whole model if all of it was trained or adapters are merged into it; else only the adapters or the trained
+tensors, since the rest is the unchanged base model.
 """
 
 import contextlib
@@ -26,11 +26,11 @@ from worker.tasks.base import Task
 
 
 def export_weights(folder: Path, module: nn.Module, spec: TrainingSpec, task: Task, step: int, ranks: Ranks) -> None:
-    """Write the export, each file whole or not at all. A collective; the first rank writes."""
+    """Write the export, each file atomically. A collective; rank 0 writes."""
     weights = whole_weights(module)
     if not ranks.first:
         return
-    with publishing(folder) as aside:
+    with publish_folder(folder) as aside:
         kind = _save(aside, weights, module, spec, task)
         _describe(aside, kind, spec, step)
 
@@ -51,13 +51,13 @@ def _save(folder: Path, weights: dict[str, Any], module: nn.Module, spec: Traini
 
 
 def _base(spec: TrainingSpec, task: Task) -> nn.Module:
-    """The model as it was before the adapters: read again, or made again from the seed."""
+    """Return the model without adapters: loaded or initialised again."""
     seed_generators(spec.seed)
     return task.build_model()
 
 
 def _describe(folder: Path, kind: str, spec: TrainingSpec, step: int) -> None:
-    """What the weights are the weights of. A Hugging Face folder has a config.json of its own."""
+    """Write the description of the weights. A Hugging Face folder has its own config.json."""
     model = spec.model.model_dump(mode="json") if spec.model else None
     note: dict[str, Any] = {"kind": kind, "task": spec.task, "model": model, "seed": spec.seed, "step": step}
     if spec.trainable:
@@ -67,9 +67,9 @@ def _describe(folder: Path, kind: str, spec: TrainingSpec, step: int) -> None:
 
 
 def whole_weights(module: nn.Module) -> dict[str, Any]:
-    """What is trained, under one name each, gathered in the first rank's memory; the others get none. A collective.
+    """Return the trained tensors on rank 0, in host memory, each under one name; other ranks get none. A collective.
 
-    safetensors refuses two names of one storage; the first name stands for both.
+    safetensors rejects two names of one storage, so a tied parameter has its first name only.
     """
     state = trained_state(module, whole=True)
     named = {name for name, _ in module.named_parameters()}
@@ -78,8 +78,8 @@ def whole_weights(module: nn.Module) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def publishing(folder: Path) -> Iterator[Path]:
-    """An empty folder to write to; its files move to `folder` at the end, and go if there was an error."""
+def publish_folder(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder to write to. Its files are renamed into `folder` on exit, or removed after an error."""
     folder.mkdir(parents=True, exist_ok=True)
     aside = folder / f".writing-{os.getpid()}"
     shutil.rmtree(aside, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""To be the one run of an attempt: asked of the service, or decided by files where it cannot be asked."""
+"""Claims the attempt: with the service, or by an exclusive file where the service cannot be reached."""
 
 import json
 import logging
@@ -18,12 +18,12 @@ from worker.reporting.service_client import RefusedError, RejectedError, Service
 
 log = logging.getLogger(__name__)
 
-_PATIENCE_SECONDS = 5.0
+_WAIT_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class Claimed:
-    """The attempt is ours."""
+    """A successful claim."""
 
     execution: int
     claim: Claim
@@ -37,7 +37,7 @@ def claim_attempt(
     *,
     now: Callable[[], float] = time.monotonic,
 ) -> Claimed | None:
-    """Claim the attempt; None where another run has it, and then nothing of it may be touched."""
+    """Claim the attempt; return None if another run has claimed it, and then change nothing."""
     claim = Claim(
         nonce=secrets.token_hex(16),
         host=socket.gethostname(),
@@ -46,36 +46,36 @@ def claim_attempt(
         nodes=_nodes(os.environ),
     )
     try:
-        answer = client.post_until(now() + _PATIENCE_SECONDS, "claim", claim.model_dump_json())
+        answer = client.post_until(now() + _WAIT_SECONDS, "claim", claim.model_dump_json())
     except UnavailableError as error:
-        log.warning("the service cannot be reached, so the claim is decided by files: %s", error)
+        log.warning("service unreachable, claiming the attempt by file: %s", error)
         return _by_file(layout, launch, claim)
     except (RefusedError, RejectedError) as error:
-        log.warning("attempt %s was refused: %s", launch.attempt_id, error)
+        log.warning("the claim of attempt %s was refused: %s", launch.attempt_id, error)
         return None
-    if not _take(layout, claim):
-        log.warning("attempt %s was claimed by another run while the service was away", launch.attempt_id)
+    if not _create_claim_file(layout, claim):
+        log.warning("attempt %s was claimed by another run while the service was unreachable", launch.attempt_id)
         return None
     return Claimed(int(answer.get("execution", launch.execution)), claim, known_to_service=True)
 
 
 def _nodes(environ: Mapping[str, str]) -> str | None:
-    """The job's nodes as Slurm calls them; a list too long to show is left out."""
-    told = (environ.get("SLURM_JOB_NODELIST", ""), environ.get("SLURMD_NODENAME", ""))
-    return next((names for names in told if re.match(NODE_LIST_PATTERN, names)), None)
+    """Return the job's node list from Slurm, or this node's name if the list is too long to show."""
+    names = (environ.get("SLURM_JOB_NODELIST", ""), environ.get("SLURMD_NODENAME", ""))
+    return next((name for name in names if re.match(NODE_LIST_PATTERN, name)), None)
 
 
 def _by_file(layout: AttemptLayout, launch: LaunchDocument, claim: Claim) -> Claimed | None:
     if not _is_current(RunLayout(layout.root.parent.parent), launch):
         log.warning("attempt %s is not the job's current one", launch.attempt_id)
         return None
-    if not _take(layout, claim):
+    if not _create_claim_file(layout, claim):
         log.warning("attempt %s has been claimed by another run", launch.attempt_id)
         return None
     return Claimed(launch.execution, claim, known_to_service=False)
 
 
-def _take(layout: AttemptLayout, claim: Claim) -> bool:
+def _create_claim_file(layout: AttemptLayout, claim: Claim) -> bool:
     return create_exclusive(layout.claim, claim.model_dump_json())
 
 

@@ -13,26 +13,26 @@ from pathlib import Path
 from typing import Any
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
-from worker.core.processes import PARENT, oom_kills
-from worker.core.rank_exits import ended_file
+from worker.core.processes import PARENT, count_oom_kills
+from worker.core.rank_exits import rank_exits_file
 
 _NO_FILE = "<N/A>"
-"""torchrun's word for the error file of a rank that left none."""
+"""torchrun's value where a rank wrote no error file."""
 
 
 def main(layout: AttemptLayout, node: int, arguments: list[str]) -> int:
-    """torchrun's exit code."""
+    """Run torchrun and return its exit code."""
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main as torchrun
 
     os.environ[PARENT] = str(os.getpid())
     first = int(os.environ["TRAINYARD_EXECUTION"])
-    watched: Any = LocalElasticAgent
-    # The places that every start and every end of the ranks passes, restarted or not. There are no public ones.
-    watched._start_workers = counting(watched._start_workers)
-    watched._monitor_workers = watching(
-        watched._monitor_workers, lambda restart: ended_file(layout, node, first + restart)
+    agent: Any = LocalElasticAgent
+    # Every start and every end of the ranks goes through these two methods. torchrun has no public hooks for them.
+    agent._start_workers = count_restarts(agent._start_workers)
+    agent._monitor_workers = record_failures(
+        agent._monitor_workers, lambda restart: rank_exits_file(layout, node, first + restart)
     )
     try:
         torchrun(arguments)
@@ -41,10 +41,10 @@ def main(layout: AttemptLayout, node: int, arguments: list[str]) -> int:
     return 0
 
 
-def counting(start: Callable[..., Any]) -> Callable[..., Any]:
-    """`start`, with every start after the first taken off the budget of restarts.
+def count_restarts(start: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap `_start_workers`: subtract every start after the first from the restarts that are left.
 
-    torchrun takes it off on the node whose rank failed alone, so the nodes would number the same start differently.
+    torchrun subtracts it only on the node whose rank failed, so the nodes would number the same start differently.
     """
     starts = 0
 
@@ -57,41 +57,40 @@ def counting(start: Callable[..., Any]) -> Callable[..., Any]:
     return start_and_count
 
 
-def watching(monitor: Callable[..., Any], report: Callable[[int], Path]) -> Callable[..., Any]:
-    """`monitor`, with a file written for each start whose ranks it finds failed; `report` names it by the number of
-    starts before."""
-    killed_before = oom_kills()
+def record_failures(monitor: Callable[..., Any], path_of: Callable[[int], Path]) -> Callable[..., Any]:
+    """Wrap `_monitor_workers`: write a file for each start with failed ranks. `path_of` gets the number of restarts."""
+    killed_before = count_oom_kills()
 
-    def monitor_and_tell(agent: Any, group: Any) -> Any:
+    def monitor_and_record(agent: Any, group: Any) -> Any:
         result = monitor(agent, group)
         if result.failures:
             restart = group.spec.max_restarts - agent._remaining_restarts
-            ended = [
+            exits = [
                 {
                     "rank": rank,
                     "exitcode": failure.exitcode,
                     "pid": failure.pid,
                     "time": failure.timestamp,
-                    "out_of_memory": failure.exitcode == -9 and oom_kills() > killed_before,
-                    **_word(failure.error_file_data if failure.error_file != _NO_FILE else None),
+                    "out_of_memory": failure.exitcode == -9 and count_oom_kills() > killed_before,
+                    **_recorded_error(failure.error_file_data if failure.error_file != _NO_FILE else None),
                 }
                 for rank, failure in result.failures.items()
             ]
-            write_atomic(report(restart), json.dumps(ended))
+            write_atomic(path_of(restart), json.dumps(exits))
         return result
 
-    return monitor_and_tell
+    return monitor_and_record
 
 
-def _word(document: Any) -> dict[str, str]:
-    """What a program left in torchrun's error file (`@record`); ours leave theirs elsewhere."""
-    word = document.get("message") if isinstance(document, dict) else None
-    if isinstance(word, str):
-        return {"message": word}
-    if not isinstance(word, dict):
+def _recorded_error(document: Any) -> dict[str, str]:
+    """Return message and traceback from torchrun's error file (`@record`). Ranks of built-in tasks write none."""
+    error = document.get("message") if isinstance(document, dict) else None
+    if isinstance(error, str):
+        return {"message": error}
+    if not isinstance(error, dict):
         return {}
-    trace = word.get("extraInfo", {}).get("py_callstack", "")
-    return {"message": str(word.get("message", "")), "traceback": str(trace)}
+    trace = error.get("extraInfo", {}).get("py_callstack", "")
+    return {"message": str(error.get("message", "")), "traceback": str(trace)}
 
 
 if __name__ == "__main__":

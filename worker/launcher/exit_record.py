@@ -1,56 +1,25 @@
-"""How it ended: the finish record, which a rank wrote if it could, or what the traces say went wrong first."""
+"""The exit record of an execution: read if a rank wrote it, else written from the first failure."""
 
-import json
 import re
-import signal
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.reports import ExitReason, Failure, FinishRecord, MetricsBatch
 from trainyard.contract.wire.spool import SpoolCorruptError, parse_spool
-from worker.core.errors import failure_of, read_errors
-from worker.core.memory_hints import memory_hint
-from worker.core.rank_exits import ended_files
-
-_NOTICED_WITHIN = 5.0
-"""Seconds. A rank that died before its peers complained is noticed as soon as they are; one that dies later was killed
-by torchrun itself, which had waited in vain for it to end."""
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A rank's process, as torchrun saw it end."""
-
-    rank: int
-    exitcode: int
-    pid: int
-    time: float
-    """When torchrun noticed, in whole seconds since 1970."""
-    out_of_memory: bool = False
-    """The kernel counted a kill for want of memory."""
-
-
-@dataclass(frozen=True)
-class Wrong:
-    """What went wrong first in an execution."""
-
-    reason: ExitReason
-    failure: Failure
+from worker.core.errors import read_errors
+from worker.core.first_failure import find_first_failure
 
 
 def last_execution(layout: AttemptLayout, first: int) -> int:
-    """The highest execution of this attempt that began: rank 0's spool file is its first act."""
+    """Return the highest execution of this attempt that began; rank 0 creates its spool file first of all."""
     numbers = [int(match[1]) for path in layout.spool.glob("*.jsonl") if (match := re.search(r"(\d{6})\.", path.name))]
     return max([first, *numbers, *(error.execution for error in read_errors(layout.errors))])
 
 
-def settle(
+def finalize(
     layout: AttemptLayout,
     first: int,
     returncode: int,
@@ -58,17 +27,18 @@ def settle(
     killed_for: ExitReason | None,
     failure: Failure | None = None,
     spec: TrainingSpec | None = None,
-    vanished: Callable[[], list[str]] = list,
+    lost_nodes: Callable[[], list[str]] = list,
 ) -> FinishRecord:
-    """Read the last execution's finish record, or write it.
+    """Return the exit record of the last execution; write it if no rank did.
 
     Args:
-        returncode: torchrun's.
-        killed_for: why the launcher itself killed the ranks, where it did.
-        failure: what went wrong then, where that is known.
-        spec: the run's, from which the hints come.
-        vanished: waits for the other nodes and names those that ended without a word; asked only where no rank here
-            is to blame.
+        first: The first execution of this attempt.
+        returncode: The exit code of torchrun.
+        killed_for: Why the launcher itself killed the ranks, if it did.
+        failure: The failure in that case, if it is known.
+        spec: The run's, for hints.
+        lost_nodes: Waits for the other nodes and names those without an exit mark; called only where no rank's own
+            error explains the end.
     """
     execution = last_execution(layout, first)
     path = layout.finish(execution)
@@ -76,8 +46,8 @@ def settle(
         return FinishRecord.model_validate_json(path.read_bytes())
     reason = killed_for
     if reason is None:
-        wrong = what_went_wrong(layout, execution, spec, returncode, vanished)
-        reason, failure = wrong.reason, wrong.failure
+        cause = find_first_failure(layout, execution, spec, returncode, lost_nodes)
+        reason, failure = cause.reason, cause.failure
     record = FinishRecord(
         execution=execution,
         reason=reason,
@@ -86,126 +56,37 @@ def settle(
         restarts=execution - first,
         time=datetime.now(UTC),
     )
-    return _written(layout, record)
+    return write_record(layout, record)
 
 
-def not_started(layout: AttemptLayout, execution: int, error: OSError) -> FinishRecord:
-    """Write the record of an execution whose torchrun never ran."""
+def torchrun_not_started(layout: AttemptLayout, execution: int, error: OSError) -> FinishRecord:
+    """Write the record of an execution whose torchrun did not start."""
     failure = Failure(host=socket.gethostname(), type=type(error).__name__, message=f"torchrun cannot start: {error}")
-    return _written(layout, FinishRecord(execution=execution, reason="error", failure=failure, time=datetime.now(UTC)))
+    record = FinishRecord(execution=execution, reason="error", failure=failure, time=datetime.now(UTC))
+    return write_record(layout, record)
 
 
-def refused(layout: AttemptLayout, execution: int, why: str) -> FinishRecord:
-    """Write the record of an execution that this node cannot run."""
-    failure = Failure(host=socket.gethostname(), type="Refused", message=why, final=True)
-    return _written(
-        layout, FinishRecord(execution=execution, reason="rejected", failure=failure, time=datetime.now(UTC))
-    )
+def rejected(layout: AttemptLayout, execution: int, message: str, *, type_: str = "Refused") -> FinishRecord:
+    """Write the record of an execution that cannot run here, and would not in another attempt either."""
+    failure = Failure(host=socket.gethostname(), type=type_, message=message, final=True)
+    record = FinishRecord(execution=execution, reason="rejected", failure=failure, time=datetime.now(UTC))
+    return write_record(layout, record)
 
 
-def _written(layout: AttemptLayout, record: FinishRecord) -> FinishRecord:
+def write_record(layout: AttemptLayout, record: FinishRecord) -> FinishRecord:
+    """Write the record atomically and return it."""
     write_atomic(layout.finish(record.execution), record.model_dump_json())
     return record
 
 
-def what_went_wrong(
-    layout: AttemptLayout,
-    execution: int,
-    spec: TrainingSpec | None = None,
-    returncode: int = 1,
-    vanished: Callable[[], list[str]] = list,
-) -> Wrong:
-    """The first thing that did, from what the ranks and torchrun left behind."""
-    gone: list[str] = []
-    if all(error.consequence for error in read_errors(layout.errors, execution)):
-        gone = vanished()
-    # The other nodes may have left their traces only by now.
-    errors = read_errors(layout.errors, execution)
-    own = next((error for error in errors if not error.consequence), None)
-    if own:
-        return Wrong(own.reason, failure_of(own))
-    if gone:
-        message = f"{', '.join(gone)} vanished: the node's processes ended without a word, and its peers with them"
-        failure = Failure(type="NodeVanished", message=message, node=gone[0], consequence=True)
-        return Wrong("node_failure", failure)
-    told = {error.rank for error in errors}
-    first = min((error.time for error in errors), default=float("inf"))
-    ended = [end for end in _ended(layout, execution) if end.rank not in told and end.time <= first + _NOTICED_WITHIN]
-    killed = next((end for end in ended if end.exitcode < 0), None) or next(iter(ended), None)
-    if killed:
-        return _from_exit(killed, spec)
-    if errors:
-        return Wrong(errors[0].reason, failure_of(errors[0]))
-    what = _signal_name(-returncode) if returncode < 0 else f"exit code {returncode}"
-    message = f"torchrun ended with {what}, and no rank left a word; launch.log has its output"
-    return Wrong("error", Failure(host=socket.gethostname(), type="LaunchFailed", message=message))
-
-
-def restart_after(layout: AttemptLayout, execution: int, spec: TrainingSpec) -> tuple[str, dict[str, Any]]:
-    """Why torchrun made this execution out of the one before: a line and its data, for the job's history."""
-    lost = what_went_wrong(layout, execution - 1, spec)
-    who = f"rank {lost.failure.rank}: " if lost.failure.rank is not None else ""
-    data = {"rank": lost.failure.rank, "type": lost.failure.type, "reason": lost.reason}
-    return f"torchrun started the ranks again, after {who}{lost.failure.message}", data
-
-
-def _from_exit(end: Ended, spec: TrainingSpec | None) -> Wrong:
-    who, host = f"rank {end.rank} (pid {end.pid})", socket.gethostname()
-    if end.exitcode >= 0:
-        message = f"{who} ended with exit code {end.exitcode} and left no word"
-        return Wrong("error", Failure(rank=end.rank, host=host, type="RankFailed", message=message))
-    name = _signal_name(-end.exitcode)
-    advice = memory_hint(spec, on_device=False) if spec and end.exitcode == -signal.SIGKILL else None
-    if end.out_of_memory:
-        message = f"{who} was ended by {name}: the kernel's out-of-memory killer counted a kill in this job's group"
-        return Wrong("out_of_memory", Failure(rank=end.rank, host=host, type=name, message=message, hint=advice))
-    hint = f"A SIGKILL that nobody sent is usually the host's out-of-memory killer. {advice}" if advice else None
-    failure = Failure(rank=end.rank, host=host, type=name, message=f"{who} was ended by {name}", hint=hint)
-    return Wrong("error", failure)
-
-
-def _ended(layout: AttemptLayout, execution: int) -> list[Ended]:
-    return sorted(
-        (end for path in ended_files(layout, execution) for end in _read_ended(path)), key=lambda end: end.rank
-    )
-
-
-def _read_ended(path: Path) -> list[Ended]:
-    try:
-        listed = json.loads(path.read_text())
-        return [
-            Ended(
-                int(item["rank"]),
-                int(item["exitcode"]),
-                int(item["pid"]),
-                float(item["time"]),
-                bool(item.get("out_of_memory")),
-            )
-            for item in listed
-        ]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
-
-
 def last_step(layout: AttemptLayout, execution: int) -> int:
-    """The last step that the execution told of."""
-    return _step_in(layout.spool_file(execution))
-
-
-def _step_in(path: Path) -> int:
+    """Return the last step in the execution's spool; 0 if there is none."""
     step = 0
     try:
-        for record in parse_spool(path):
+        for record in parse_spool(layout.spool_file(execution)):
             body = record.body() if record.kind == "metrics" else None
             if isinstance(body, MetricsBatch) and body.progress:
                 step = body.progress.step
     except (OSError, SpoolCorruptError, ValueError):
         pass
     return step
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -1,4 +1,4 @@
-"""A sign of life to the service, and its answer: what the person wants by now."""
+"""The worker's periodic heartbeat, whose answer carries the desired state."""
 
 import logging
 import threading
@@ -10,8 +10,8 @@ from worker.reporting.service_client import RefusedError, ServiceClient, Service
 log = logging.getLogger(__name__)
 
 
-class Heart:
-    """A thread that beats every `interval` seconds, and at once when woken."""
+class HeartbeatThread:
+    """Sends a heartbeat every `interval` seconds, and at once after `send_now`."""
 
     def __init__(
         self,
@@ -23,6 +23,7 @@ class Heart:
         late_claim: Claim | None = None,
         node: int = 0,
     ) -> None:
+        """`late_claim` is a claim that was decided by files and that the service has yet to learn."""
         self._interval = interval
         self._connect = connect
         self._execution = execution
@@ -36,7 +37,7 @@ class Heart:
     def start(self) -> None:
         self._thread.start()
 
-    def beat_now(self) -> None:
+    def send_now(self) -> None:
         self._wake.set()
 
     def close(self) -> None:
@@ -48,15 +49,15 @@ class Heart:
         client = self._connect()
         try:
             while not self._closing:
-                self._beat(client)
+                self._send(client)
                 self._wake.wait(self._interval)
                 self._wake.clear()
         except RefusedError as error:
-            log.warning("the service wants no more heartbeats: %s", error)
+            log.warning("the service refuses heartbeats, and none are sent any more: %s", error)
         finally:
             client.close()
 
-    def _beat(self, client: ServiceClient) -> None:
+    def _send(self, client: ServiceClient) -> None:
         try:
             self._claim_late(client)
             body = Heartbeat(execution=self._execution(), node=self._node).model_dump_json()
@@ -64,22 +65,22 @@ class Heart:
         except RefusedError:
             raise
         except ServiceError as error:
-            log.info("no heartbeat: %s", error)
+            log.info("heartbeat failed: %s", error)
             return
-        # A newer service may say more than this worker knows, and that must not hide what it does know.
+        # A newer service may send fields that this worker does not know.
         known = {name: value for name, value in reply.items() if name in HeartbeatReply.model_fields}
         try:
             self._on_reply(HeartbeatReply.model_validate(known))
         except ValueError as error:
-            log.info("a heartbeat's answer was not understood: %s", error)
+            log.info("invalid answer to a heartbeat: %s", error)
 
     def _claim_late(self, client: ServiceClient) -> None:
-        """A claim that files decided is told to the service as soon as it can be reached."""
+        """Send the late claim as soon as the service can be reached."""
         if self._late_claim is None:
             return
         try:
             client.post("claim", self._late_claim.model_dump_json())
         except RefusedError as error:
-            # The file made this run the one; the service's other claimant found it and has gone.
+            # The claim file made this run the only one; the run that the service knows read the file and exited.
             log.warning("the late claim was refused: %s", error)
         self._late_claim = None

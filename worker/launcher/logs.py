@@ -1,4 +1,4 @@
-"""The ranks' logs on their way to the service: raw bytes, from wherever the service has got to."""
+"""Ships the ranks' logs to the service as raw bytes, and limits the size of the files."""
 
 import ctypes
 import logging
@@ -26,7 +26,7 @@ _BLOCK = 4096
 
 @dataclass
 class LogStream:
-    """One file that grows."""
+    """A growing log file, and the offset up to which it was sent."""
 
     name: str
     """`launch`, or the number of a rank."""
@@ -35,7 +35,7 @@ class LogStream:
 
 
 class LogShipper:
-    """A thread that tails the streams and posts what is new."""
+    """A thread that tails the streams and posts new bytes."""
 
     def __init__(
         self,
@@ -60,12 +60,12 @@ class LogShipper:
         self._thread.start()
 
     def add(self, stream: LogStream) -> None:
-        """One more, unless it is there already."""
+        """Add a stream unless it is shipped already."""
         if all(stream.name != known.name for known in self._streams):
             self._streams.append(stream)
 
     def close(self, timeout: float) -> None:
-        """Send what is left for at most about `timeout` seconds."""
+        """Send the rest for about `timeout` seconds at most, and stop."""
         self._deadline = self._now() + timeout
         self._closing.set()
         self._thread.join(timeout + 1.0)
@@ -77,15 +77,15 @@ class LogShipper:
                 last = self._closing.is_set()
                 for stream in list(self._streams):
                     if self._caps:
-                        self._caps.keep(stream.path)
+                        self._caps.apply(stream.path)
                     self._ship(client, stream)
                 if last:
                     return
                 self._closing.wait(self._interval)
         except (RefusedError, RejectedError) as error:
-            log.warning("the service takes no more logs: %s", error)
+            log.warning("the service refuses logs, and none are sent any more: %s", error)
         except Exception:
-            log.exception("logs are no longer sent; they stay in the attempt's folder")
+            log.exception("sending logs failed; they stay in the attempt's folder")
         finally:
             client.close()
 
@@ -116,16 +116,17 @@ def _read(stream: LogStream) -> bytes:
 
 
 class LogCaps:
-    """Applied again and again to files that grow."""
+    """Limits log files by giving the blocks of their beginning back to the filesystem. A file keeps its length and its
+    offsets, since ranks append to it and the service counts by them. Some filesystems cannot do so, and keep all."""
 
     def __init__(self, limit: int) -> None:
-        """`limit` is what one file may take, in bytes."""
+        """`limit` is in bytes per file."""
         self._limit = limit
         self._dropped: dict[Path, int] = {}
         self._able = hasattr(ctypes.CDLL(None), "fallocate")
 
-    def keep(self, path: Path) -> None:
-        """Drop the beginning of a file that has outgrown the limit, down to half of it."""
+    def apply(self, path: Path) -> None:
+        """Drop the beginning of a file above the limit, so that half the limit remains."""
         try:
             size = path.stat().st_size
             dropped = self._dropped.get(path, 0)
@@ -136,10 +137,10 @@ class LogCaps:
             self._dropped[path] = end
             log.info("%s: its first %d bytes were dropped", path.name, end)
         except FileNotFoundError:
-            return  # its rank has not begun
+            return  # its rank has not started
         except OSError as error:
             self._able = False
-            log.warning("log files are not kept small: %s", error)
+            log.warning("log files cannot be limited: %s", error)
 
 
 def _punch(path: Path, end: int) -> None:
@@ -150,7 +151,7 @@ def _punch(path: Path, end: int) -> None:
         if libc.fallocate(handle, _PUNCH_HOLE_KEEP_SIZE, ctypes.c_long(0), ctypes.c_long(end)):
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))
-        # The last of the dropped bytes make room for it.
+        # The note replaces the last of the dropped bytes.
         os.pwrite(handle, mark, end - len(mark))
     finally:
         os.close(handle)

@@ -1,4 +1,4 @@
-"""Several nodes, one attempt: node 0 decides for all and says so in a file, which the others wait for."""
+"""On several nodes, node 0 decides whether the attempt runs and where the ranks meet; the others read its file."""
 
 import json
 import logging
@@ -13,23 +13,23 @@ from trainyard.contract.wire.launch import LaunchDocument
 
 log = logging.getLogger(__name__)
 
-_PATIENCE_SECONDS = 180.0
+_WAIT_SECONDS = 180.0
 """Node 0 may start later, its claim takes seconds, and a shared filesystem may show the file late."""
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
 class Node:
-    """This node's place among those of its job."""
+    """This node among those of its job."""
 
     index: int
     count: int
     address: str
-    """Under which the other nodes reach it."""
+    """The host name or address at which the other nodes reach it."""
     job: str
-    """The scheduler's id: two jobs of one attempt never read each other's files."""
+    """The scheduler id, so that two scheduler jobs of one attempt never read each other's files."""
     name: str = ""
-    """As the scheduler calls it."""
+    """Its name in the scheduler."""
 
     @property
     def first(self) -> bool:
@@ -38,7 +38,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """Node 0's verdict, where the attempt is to be run: which execution, and where the nodes meet."""
+    """Node 0's decision to run the attempt: which execution, and at which endpoint the nodes meet."""
 
     execution: int
     host: str
@@ -51,7 +51,7 @@ class Rendezvous:
 
 
 def this_node(launch: LaunchDocument, environ: Mapping[str, str]) -> Node:
-    """Where we are, as Slurm tells its tasks; alone, nothing has to be told."""
+    """Return this node from Slurm's variables; a job of one node needs none."""
     job = environ.get("SLURM_JOB_ID", "local")
     if launch.nodes == 1:
         return Node(0, 1, "127.0.0.1", job)
@@ -60,10 +60,10 @@ def this_node(launch: LaunchDocument, environ: Mapping[str, str]) -> Node:
 
 
 def publish(layout: AttemptLayout, node: Node, execution: int | None) -> Rendezvous | None:
-    """Node 0: say that this job runs the attempt, or (None) that it does not."""
+    """On node 0, publish that this job runs `execution`, or with None that it does not run the attempt."""
     rendezvous = None
     if execution is not None:
-        # Alone, torchrun takes a free port by itself.
+        # On one node torchrun chooses a free port.
         port = _free_port() if node.count > 1 else 0
         rendezvous = Rendezvous(execution, node.address, port)
     if node.count > 1:
@@ -71,25 +71,27 @@ def publish(layout: AttemptLayout, node: Node, execution: int | None) -> Rendezv
     return rendezvous
 
 
-def await_verdict(layout: AttemptLayout, node: Node, *, now: Callable[[], float] = time.monotonic) -> Rendezvous | None:
-    """The other nodes: what node 0 says; None where the attempt is not to be run, or node 0 says nothing."""
+def await_rendezvous(
+    layout: AttemptLayout, node: Node, *, now: Callable[[], float] = time.monotonic
+) -> Rendezvous | None:
+    """On the other nodes, return node 0's decision; None if the attempt does not run, or node 0 published nothing."""
     path = layout.rendezvous(node.job)
-    deadline = now() + _PATIENCE_SECONDS
+    deadline = now() + _WAIT_SECONDS
     while now() < deadline:
         try:
-            found = json.loads(path.read_text())
+            document = json.loads(path.read_text())
         except OSError:
-            # Listing the folder makes a network filesystem look again.
+            # Listing the folder makes a network filesystem refresh its cache.
             os.listdir(layout.root)
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
             continue
-        return Rendezvous(**found) if found else None
-    log.error("node %d heard nothing from node 0 within %d seconds", node.index, _PATIENCE_SECONDS)
+        return Rendezvous(**document) if document else None
+    log.error("node %d got no decision of node 0 within %d seconds", node.index, _WAIT_SECONDS)
     return None
 
 
 def _address(suffix: str, environ: Mapping[str, str]) -> str:
-    """Slurm's name of the node where it is a host's, else the host's own."""
+    """Return Slurm's name of the node if it resolves, else the host name if it does, else the loopback address."""
     for name in (environ.get("SLURMD_NODENAME"), socket.gethostname()):
         if name and _resolves(name + suffix):
             return name + suffix

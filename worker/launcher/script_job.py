@@ -1,19 +1,18 @@
-"""What the launcher does for a `script`, whose ranks are the user's program: send its reports, say how it ended."""
+"""The launcher's part in a `script` job, whose ranks are the user's program: it sends the reports and writes the exit
+record."""
 
 import contextlib
-import json
 import re
 import signal
 import socket
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
 from trainyard.contract.wire.reports import ExitReason, FinishRecord
-from worker.core.errors import RankError, describe_text, write_error
-from worker.core.rank_exits import ended_files
+from worker.core.errors import RankError, describe_foreign_error, write_error
+from worker.core.rank_exits import RankExit, read_rank_exits
 from worker.launcher.exit_record import last_execution, last_step
 from worker.reporting.service_client import ServiceClient
 from worker.reporting.spool_sender import SpoolSender
@@ -23,12 +22,12 @@ _RAISED = re.compile(
     r"^(?:\[rank\d+\]: ?)?(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit)): (?P<message>.*)$"
 )
 _ABORTED = "terminate called without an active exception"
-"""gloo's threads, where the process ends with an error while they still run: it is not what went wrong."""
+"""gloo's threads, where the process ends with an error while they still run: that is not the cause."""
 _CLOSING_SECONDS = 0.5
 
 
 class ScriptReports:
-    """Sends what `trainyard.script` appends to the spool of the execution that runs."""
+    """Sends what `trainyard.script` appends to the spool of the current execution."""
 
     def __init__(self, layout: AttemptLayout, first: int, connect: Callable[[], ServiceClient]) -> None:
         self._layout = layout
@@ -39,7 +38,7 @@ class ScriptReports:
         self._sender: SpoolSender | None = None
 
     def follow(self) -> None:
-        """To be called again and again: notice a restart in place, and what was written since."""
+        """Notice an in-place restart and new records. Called periodically."""
         execution = last_execution(self._layout, self._first)
         if execution != self._execution:
             self.close(_CLOSING_SECONDS)
@@ -58,63 +57,55 @@ class ScriptReports:
             self._sender = None
 
 
-def conclude(layout: AttemptLayout, first: int, returncode: int, reason: str | None) -> None:
-    """Leave what a rank of our own would have left: a finish record, or an error for each rank that failed.
+def finalize_script(layout: AttemptLayout, first: int, returncode: int, reason: str | None) -> None:
+    """Write what a built-in task's ranks write themselves: an exit record, or an error file for each rank that failed.
 
     Args:
-        returncode: torchrun's.
-        reason: why the ranks were asked to stop, where they were.
+        returncode: The exit code of torchrun.
+        reason: The reason of the stop request, if there was one.
     """
     execution = last_execution(layout, first)
     if returncode == 0:
-        ended: ExitReason = "completed"
+        exit_reason: ExitReason = "completed"
         if layout.yielded(execution).exists():
-            ended = reason or "preempted"  # type: ignore[assignment]  # what the launcher wrote itself
+            exit_reason = reason or "preempted"  # type: ignore[assignment]  # what the launcher wrote itself
         record = FinishRecord(
             execution=execution,
-            reason=ended,
+            reason=exit_reason,
             step=last_step(layout, execution),
             restarts=execution - first,
             time=datetime.now(UTC),
         )
         write_atomic(layout.finish(execution), record.model_dump_json())
         return
-    for end in _ended(layout, execution):
-        if end["exitcode"] > 0 or (end["exitcode"] == -signal.SIGABRT and _had_raised(layout.rank_log(end["rank"]))):
-            write_error(layout.rank_error(end["rank"]), _error_of(layout, end, execution))
+    for rank_exit in read_rank_exits(layout, execution):
+        log_path = layout.rank_log(rank_exit.rank)
+        if rank_exit.exitcode > 0 or (rank_exit.exitcode == -signal.SIGABRT and _raised_before_abort(log_path)):
+            write_error(layout.rank_error(rank_exit.rank), _describe(layout, rank_exit, execution))
 
 
-def _ended(layout: AttemptLayout, execution: int) -> list[dict[str, Any]]:
-    """The ranks that did not end well. Of those ended by a signal, torchrun alone tells."""
-    found: list[dict[str, Any]] = []
-    for path in ended_files(layout, execution):
-        with contextlib.suppress(OSError, ValueError):
-            found += json.loads(path.read_text())
-    return found
-
-
-def _had_raised(log: Path) -> bool:
-    """Whether an exception was the program's last word before the process was aborted on its way out."""
+def _raised_before_abort(log: Path) -> bool:
+    """Return whether the program raised an exception before the process was aborted while it exited."""
     lines = ["", "", *_tail(log).splitlines()]
     return lines[-1] == _ABORTED and _RAISED.match(lines[-2]) is not None
 
 
-def _error_of(layout: AttemptLayout, end: dict[str, Any], execution: int) -> RankError:
-    """torchrun's error file where the program wrote one (`@record`), else the last lines of its log."""
-    tail = _tail(layout.rank_log(end["rank"]))
-    word = end.get("message") or next((line for line in reversed(tail.splitlines()) if _RAISED.match(line)), "")
-    match = _RAISED.match(word)
+def _describe(layout: AttemptLayout, rank_exit: RankExit, execution: int) -> RankError:
+    """Return the error from torchrun's error file if the program wrote one (`@record`), else from the log's end."""
+    tail = _tail(layout.rank_log(rank_exit.rank))
+    line = rank_exit.message or next((line for line in reversed(tail.splitlines()) if _RAISED.match(line)), "")
+    match = _RAISED.match(line)
     type_ = match["type"] if match else "ScriptFailed"
-    message = match["message"] if match else word or f"the program ended with exit code {end['exitcode']}"
-    return describe_text(
+    message = match["message"] if match else line or f"the program ended with exit code {rank_exit.exitcode}"
+    return describe_foreign_error(
         type_,
         message,
-        traceback=end.get("traceback") or tail,
-        rank=end["rank"],
+        traceback=rank_exit.traceback or tail,
+        rank=rank_exit.rank,
         execution=execution,
-        time=float(end["time"]),
+        time=rank_exit.time,
         host=socket.gethostname(),
-        pid=end["pid"],
+        pid=rank_exit.pid,
     )
 
 

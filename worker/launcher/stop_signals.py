@@ -1,4 +1,4 @@
-"""A wish to stop, on its way from a signal, the service or the clock to the ranks."""
+"""Stop requests on their way to the ranks: from signals, from the service, and from the time limit."""
 
 import logging
 import signal
@@ -14,17 +14,18 @@ log = logging.getLogger(__name__)
 
 CANCEL_GRACE_SECONDS = 30.0
 BLIND_SECONDS = 15.0
-"""Who looks every second and has not for so long could not."""
-_LOOK_SECONDS = 1.0
+"""A thread that polls every second and did not for this long was stopped or blocked."""
+_POLL_SECONDS = 1.0
 
 
-class Signals:
-    """Handlers that only count: what is done about it is done by the supervising loop."""
+class SignalCounter:
+    """Handlers that only count; the supervising loop reacts."""
 
     def __init__(self) -> None:
-        self.seen = 0
+        self.stops = 0
+        """SIGTERM and SIGINT."""
         self.warnings = 0
-        """SIGUSR2: what Slurm sends some time before the time limit, and at some sites before a preemption."""
+        """SIGUSR2: Slurm sends it some time before the time limit, and on some sites before a preemption."""
 
     def install(self) -> None:
         for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT):
@@ -34,11 +35,11 @@ class Signals:
         if number == signal.SIGUSR2:
             self.warnings += 1
         else:
-            self.seen += 1
+            self.stops += 1
 
 
 class StopRequest:
-    """The reason to stop: written once for the ranks to read; a person's wish alone replaces a preemption."""
+    """The reason to stop, written once for the ranks to read. Only a user's cancellation replaces a preemption."""
 
     def __init__(self, layout: AttemptLayout, *, now: Callable[[], float] = time.monotonic) -> None:
         self._path = layout.stop_request
@@ -47,8 +48,8 @@ class StopRequest:
         self.reason: str | None = None
         self.since: float | None = None
 
-    def ask(self, reason: str) -> bool:
-        """Leave the reason; True the first time, when the ranks have to be told."""
+    def request(self, reason: str) -> bool:
+        """Write the reason; return True the first time, when the ranks must be signalled."""
         with self._lock:
             first = self.reason is None
             if not first and (self.reason, reason) != ("preempted", "user_cancelled"):
@@ -56,51 +57,51 @@ class StopRequest:
             write_atomic(self._path, reason)
             self.reason = reason
             self.since = self.since if self.since is not None else self._now()
-            log.info("asked to stop: %s", reason)
+            log.info("stop requested: %s", reason)
             return first
 
 
-class Standstill:
-    """How long the job was suspended, by a thread that does nothing but look at the time: a disk that is slow holds up
-    the loop that writes to it, and this thread not."""
+class SuspendDetector:
+    """Measures how long the job was suspended, in a thread that does nothing but read the clock: unlike the supervising
+    loop, it does not wait for a slow disk."""
 
     def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._looked = now()
-        self._stood = 0.0
+        self._polled = now()
+        self._suspended = 0.0
         self._lock = threading.Lock()
         self._closing = threading.Event()
 
     def start(self) -> None:
-        threading.Thread(target=self._run, name="standstill", daemon=True).start()
+        threading.Thread(target=self._run, name="suspend-detector", daemon=True).start()
 
     def close(self) -> None:
         self._closing.set()
 
-    def look(self) -> None:
-        """To be called every second: a look that is long overdue was kept from happening with everything else."""
+    def poll(self) -> None:
+        """Called every second. A call that is long overdue was delayed together with every other process."""
         with self._lock:
-            since, self._looked = self._looked, self._now()
-            if self._looked - since > BLIND_SECONDS:
-                self._stood += self._looked - since
+            since, self._polled = self._polled, self._now()
+            if self._polled - since > BLIND_SECONDS:
+                self._suspended += self._polled - since
 
-    def take(self) -> float:
-        """Seconds since the last call during which nothing could run."""
-        self.look()
+    def collect(self) -> float:
+        """Return the suspended seconds since the last call."""
+        self.poll()
         with self._lock:
-            stood, self._stood = self._stood, 0.0
-        return stood
+            suspended, self._suspended = self._suspended, 0.0
+        return suspended
 
     def _run(self) -> None:
-        while not self._closing.wait(_LOOK_SECONDS):
-            self.look()
+        while not self._closing.wait(_POLL_SECONDS):
+            self.poll()
 
 
 class TimeLimit:
-    """When the allocation ends, and how long before that the ranks are asked to save."""
+    """When the allocation ends, and how long before that the ranks are requested to save."""
 
     def __init__(self, seconds: float, lead: float, *, now: Callable[[], float] = time.monotonic) -> None:
-        """`seconds` from now it ends; infinite where nobody knows of a limit."""
+        """`seconds` from now until the end; infinite where no limit is known."""
         self._now = now
         self._end = now() + seconds
         self._lead = lead
@@ -114,19 +115,20 @@ class TimeLimit:
         *,
         now: Callable[[], float] = time.monotonic,
     ) -> "TimeLimit":
-        """What was asked for or, better, what Slurm says (newer releases do): a qos may give another one.
+        """Return the limit that Slurm reports in the environment (newer releases do), since a QOS may change it; else
+        the limit of the launch document.
 
         Args:
-            wall: seconds since 1970.
+            wall: Seconds since 1970.
         """
-        told = environ.get("SLURM_JOB_END_TIME", "")
-        left = float(told) - wall if told.isdigit() else 0.0
+        end = environ.get("SLURM_JOB_END_TIME", "")
+        left = float(end) - wall if end.isdigit() else 0.0
         if left <= 0.0:
             left = (launch.limit_minutes or float("inf")) * 60.0
         return cls(left, launch.lead_of(left), now=now)
 
-    def stood_still(self, seconds: float) -> None:
-        """The job was suspended for so long, which does not count."""
+    def add_suspension(self, seconds: float) -> None:
+        """Extend the limit: Slurm does not count the time in which the job was suspended."""
         self._end += seconds
 
     @property
@@ -135,7 +137,7 @@ class TimeLimit:
 
     @property
     def explains_a_warning(self) -> bool:
-        """Slurm warns up to a minute early and our clock is finer, so such a warning can be left to it."""
+        """Whether a warning signal announces the time limit: Slurm sends it up to a minute early, so it is ignored."""
         return self._now() >= self._end - self._lead - 90.0
 
     @property

@@ -1,4 +1,4 @@
-"""Once per node: claim the attempt, run torchrun, stay in touch with the service, and say how it ended. No torch."""
+"""The launcher of a node: claims the attempt, runs torchrun, sends heartbeats and logs, writes the exit record."""
 
 import logging
 import os
@@ -14,21 +14,19 @@ from trainyard.contract.spec.training_spec import LOOP_TASKS
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import Claim, ExitReason, Failure, FinishRecord, HeartbeatReply
 from worker.core import processes
-from worker.launcher import exit_record as verdict
-from worker.launcher import presence, torchrun, watchdog
-from worker.launcher import script_job as script
+from worker.launcher import exit_record, presence, script_job, torchrun, watchdog
 from worker.launcher.claim import Claimed, claim_attempt
 from worker.launcher.code import prepare_code
-from worker.launcher.heartbeat import Heart
+from worker.launcher.heartbeat import HeartbeatThread
 from worker.launcher.logs import LogShipper, LogStream
-from worker.launcher.rendezvous import Node, Rendezvous, await_verdict, publish, this_node
+from worker.launcher.rendezvous import Node, Rendezvous, await_rendezvous, publish, this_node
 from worker.launcher.script_job import ScriptReports
 from worker.launcher.stop_signals import (
     BLIND_SECONDS,
     CANCEL_GRACE_SECONDS,
-    Signals,
-    Standstill,
+    SignalCounter,
     StopRequest,
+    SuspendDetector,
     TimeLimit,
 )
 from worker.reporting.service_client import ServiceClient, ServiceError
@@ -40,18 +38,18 @@ _LAST_LOGS_SECONDS = 5.0
 _LAST_REPORTS_SECONDS = 3.0
 _FINISH_SECONDS = 10.0
 _STACKS_SECONDS = 1.0
-"""A handler in C writes them at once; the disk may be far."""
+"""How long ranks may take to write their stacks: the handler runs at once, but the disk may be remote."""
 _NODES_SECONDS = 5.0
-"""Other nodes see node 0's word late on a network filesystem."""
+"""How long the other nodes may take to see node 0's file on a network filesystem."""
 
 
 def run(attempt_folder: str) -> None:
-    """Run one attempt on this node to its end; how it went is in the finish record.
+    """Run one attempt on this node to its end, and write its exit record.
 
     Raises:
-        SystemExit: this node, and not the first, cannot run what is asked.
+        SystemExit: This node is not the first, and cannot run the spec.
     """
-    signals = Signals()
+    signals = SignalCounter()
     signals.install()
     layout = AttemptLayout(Path(attempt_folder).absolute())
     launch = LaunchDocument.model_validate_json(layout.launch.read_bytes())
@@ -64,26 +62,26 @@ def run(attempt_folder: str) -> None:
     claimed = _claim(layout, launch, connect) if node.first else None
     execution = claimed.execution if claimed else None
     if execution is not None:
-        refused = prepare_code(layout, launch, execution) or _refusal(layout, launch, execution)
-        if refused:
-            # The other nodes hear that the attempt is not to be run, and wait for nobody.
+        rejection = prepare_code(layout, launch, execution) or _reject_unsupported(layout, launch, execution)
+        if rejection:
+            # The rendezvous makes the other nodes skip the attempt.
             execution = None
-            _post_finish(connect, refused)
-    rendezvous = publish(layout, node, execution) if node.first else await_verdict(layout, node)
+            _post_finish(connect, rejection)
+    rendezvous = publish(layout, node, execution) if node.first else await_rendezvous(layout, node)
     if rendezvous is None:
         return
     _log_to(layout.node_log(node.index))
     log.info("attempt %d of job %s, execution %d", launch.attempt, launch.job_id, rendezvous.execution)
-    if not node.first and (refused := _refusal(layout, launch, rendezvous.execution)):
-        _post_finish(connect, refused)
-        # The other nodes wait for this one already: Slurm ends them, with one task that fails (--kill-on-bad-exit).
+    if not node.first and (rejection := _reject_unsupported(layout, launch, rendezvous.execution)):
+        _post_finish(connect, rejection)
+        # The other nodes already wait for this one: a failing task makes Slurm end them (--kill-on-bad-exit).
         sys.exit(1)
-    presence.say_present(layout, node)
+    presence.mark_alive(layout, node)
     try:
         process = torchrun.start(layout, launch, node, rendezvous)
     except OSError as error:
         log.exception("torchrun could not be started")
-        _post_finish(connect, verdict.not_started(layout, rendezvous.execution, error))
+        _post_finish(connect, exit_record.torchrun_not_started(layout, rendezvous.execution, error))
         return
     late_claim = claimed.claim if claimed and not claimed.known_to_service else None
     Supervisor(layout, launch, node, rendezvous, process, connect, signals, limit, late_claim).run()
@@ -97,17 +95,17 @@ def _claim(layout: AttemptLayout, launch: LaunchDocument, connect: "partial[Serv
         client.close()
 
 
-def _refusal(layout: AttemptLayout, launch: LaunchDocument, execution: int) -> FinishRecord | None:
-    """Where this node cannot run what is asked, the finish record that says so, already written."""
-    why = torchrun.refusal(launch)
-    if why is None:
+def _reject_unsupported(layout: AttemptLayout, launch: LaunchDocument, execution: int) -> FinishRecord | None:
+    """Return the exit record if this node cannot run the spec; it is already written."""
+    reason = torchrun.unsupported(launch)
+    if reason is None:
         return None
-    log.error("%s", why)
-    return verdict.refused(layout, execution, why)
+    log.error("%s", reason)
+    return exit_record.rejected(layout, execution, reason)
 
 
 class Supervisor:
-    """The one loop around torchrun."""
+    """The loop around torchrun on one node."""
 
     def __init__(
         self,
@@ -117,7 +115,7 @@ class Supervisor:
         rendezvous: Rendezvous,
         process: subprocess.Popen[bytes],
         connect: "partial[ServiceClient]",
-        signals: Signals,
+        signals: SignalCounter,
         limit: TimeLimit,
         late_claim: Claim | None,
     ) -> None:
@@ -127,23 +125,23 @@ class Supervisor:
         self._connect = connect
         self._signals = signals
         self._limit = limit
-        self._standstill = Standstill()
+        self._suspensions = SuspendDetector()
         self._stop = StopRequest(layout)
-        self._told = False
-        self._profiled = 0
-        """The number of the last trace that was asked for."""
+        self._ranks_signalled = False
+        self._trace_requested = 0
+        """The number of the last trace request that was forwarded."""
         self._killed_for: ExitReason | None = None
         self._failure: Failure | None = None
         world = node.count * launch.processes_per_node
         minutes = launch.spec.health.stall_timeout_minutes
-        # Which ranks of a script ever show their progress is the script's affair.
+        # Not every rank of a script need write progress.
         expected = world if launch.spec.task in LOOP_TASKS else 0
-        execution = partial(verdict.last_execution, layout, self._first)
+        execution = partial(exit_record.last_execution, layout, self._first)
         self._watchdog = watchdog.Watchdog(layout, expected, minutes * 60.0, execution) if minutes is not None else None
-        self._known: set[tuple[int, int]] = set()
+        self._descendants: set[tuple[int, int]] = set()
         self._launch = launch
         self._process = process
-        self._heart = Heart(
+        self._heartbeat = HeartbeatThread(
             launch.heartbeat_seconds,
             connect,
             execution,
@@ -156,98 +154,98 @@ class Supervisor:
             streams += [LogStream(str(rank), layout.rank_log(rank)) for rank in range(launch.processes_per_node)]
         scripted = launch.spec.task == "script" and node.first
         self._reports = ScriptReports(layout, self._first, connect) if scripted else None
-        self._shipper = LogShipper(streams, connect, limit=launch.log_bytes)
+        self._log_shipper = LogShipper(streams, connect, limit=launch.log_bytes)
 
     def run(self) -> None:
-        """Until torchrun has ended and the service, if it can be reached, knows how."""
+        """Return when torchrun has ended and the service, if it can be reached, has the exit record."""
         try:
-            self._heart.start()
-            self._shipper.start()
-            self._standstill.start()
+            self._heartbeat.start()
+            self._log_shipper.start()
+            self._suspensions.start()
             self._supervise()
         finally:
-            self._standstill.close()
-            self._leave_nothing_behind()
-        presence.say_ended(self._layout, self._node)
+            self._suspensions.close()
+            self._kill_descendants()
+        presence.mark_exited(self._layout, self._node)
         if self._node.first:
             self._conclude()
         else:
-            self._heart.close()
-            self._shipper.close(_LAST_LOGS_SECONDS)
+            self._heartbeat.close()
+            self._log_shipper.close(_LAST_LOGS_SECONDS)
 
     def _conclude(self) -> None:
-        """Node 0 speaks for all: torchrun ends there only when it has ended on every node."""
+        """On node 0, write and send the exit record: torchrun ends there only when it has ended on every node."""
         if self._reports:
             self._reports.close(_LAST_REPORTS_SECONDS)
             if not self._killed_for:
-                script.conclude(self._layout, self._first, self._process.returncode, self._stop.reason)
-        record = verdict.settle(
+                script_job.finalize_script(self._layout, self._first, self._process.returncode, self._stop.reason)
+        record = exit_record.finalize(
             self._layout,
             self._first,
             self._process.returncode,
             killed_for=self._killed_for,
             failure=self._failure,
             spec=self._launch.spec,
-            vanished=partial(presence.await_others, self._layout, self._node),
+            lost_nodes=partial(presence.await_others, self._layout, self._node),
         )
         failure = f": {record.failure.message}" if record.failure else ""
-        log.info("ended: %s after %d steps%s", record.reason, record.step, failure)
-        self._heart.close()
-        self._shipper.close(_LAST_LOGS_SECONDS)
+        log.info("attempt ended: %s after %d steps%s", record.reason, record.step, failure)
+        self._heartbeat.close()
+        self._log_shipper.close(_LAST_LOGS_SECONDS)
         _post_finish(self._connect, record)
 
     def _supervise(self) -> None:
-        looked = time.monotonic()
+        polled = time.monotonic()
         while True:
             try:
                 self._process.wait(_POLL_SECONDS)
                 return
             except subprocess.TimeoutExpired:
                 pass
-            looked, since = time.monotonic(), looked
-            self._account_for(looked - since)
-            self._known.update(processes.descendants(self._process.pid))
+            polled, previous = time.monotonic(), polled
+            self._record_gap(polled - previous)
+            self._descendants.update(processes.descendants(self._process.pid))
             if self._reports:
                 self._reports.follow()
-            self._follow_ranks()
-            self._heed_wishes()
-            self._enforce()
+            self._add_rank_logs()
+            self._handle_stop_requests()
+            self._enforce_limits()
 
-    def _account_for(self, seconds: float) -> None:
-        """So long ago the loop, which looks several times a second, last did."""
-        if suspended := self._standstill.take():
+    def _record_gap(self, seconds: float) -> None:
+        """Account for the seconds since the loop last ran; it runs several times per second."""
+        if suspended := self._suspensions.collect():
             # `scontrol suspend` and gang scheduling stop every process of a job, this one too.
-            log.warning("stood still for %.0f s: the job was suspended", suspended)
-            self._limit.stood_still(suspended)
+            log.warning("the job was suspended for %.0f s", suspended)
+            self._limit.add_suspension(suspended)
         if self._watchdog and seconds > BLIND_SECONDS:
-            # Suspended, or waiting for a disk: what could not be seen is no sign of a stall.
-            self._watchdog.stood_still(seconds)
+            # Suspended, or blocked by a slow disk: missing progress in this time is no stall.
+            self._watchdog.add_suspension(seconds)
 
-    def _follow_ranks(self) -> None:
-        """Which ranks a node has is decided by each rendezvous: several nodes ship the logs of those they see."""
+    def _add_rank_logs(self) -> None:
+        """Ship the logs of this node's ranks. With several nodes, each rendezvous decides which those are."""
         if self._node.count == 1:
             return
         for pid in processes.children(self._process.pid):
             rank = processes.variable(pid, "RANK")
             if rank is not None:
-                self._shipper.add(LogStream(rank, self._layout.rank_log(int(rank))))
+                self._log_shipper.add(LogStream(rank, self._layout.rank_log(int(rank))))
 
-    def _heed_wishes(self) -> None:
+    def _handle_stop_requests(self) -> None:
         warned = self._signals.warnings and not self._limit.explains_a_warning
         if self._limit.near:
-            self._stop.ask("time_limit")
-        elif (self._signals.seen or warned) and self._stop.ask("preempted"):
-            # A cancelled job gets a signal too; the service knows which it was.
-            self._heart.beat_now()
-        if self._stop.reason and not self._told:
-            self._told = True
-            # Ranks that have no handler yet ignore it, and find the file when they have.
+            self._stop.request("time_limit")
+        elif (self._signals.stops or warned) and self._stop.request("preempted"):
+            # A cancelled job gets a signal too; the heartbeat's answer distinguishes the two.
+            self._heartbeat.send_now()
+        if self._stop.reason and not self._ranks_signalled:
+            self._ranks_signalled = True
+            # Ranks without a handler yet ignore the signal, and read the file later.
             ranks = processes.children(self._process.pid)
             if torchrun.wrapped(self._launch):
                 ranks = [pid for pid, _ in processes.descendants(self._process.pid)]
             processes.send(ranks, signal.SIGUSR2)
 
-    def _enforce(self) -> None:
+    def _enforce_limits(self) -> None:
         since = self._stop.since
         too_long = since is not None and time.monotonic() - since > CANCEL_GRACE_SECONDS
         if self._limit.passed:
@@ -255,16 +253,16 @@ class Supervisor:
         elif self._stop.reason == "user_cancelled" and too_long:
             self._kill("user_cancelled")
         elif self._watchdog:
-            self._watch(self._watchdog)
+            self._check_stall(self._watchdog)
 
-    def _watch(self, dog: watchdog.Watchdog) -> None:
-        """Node 0 decides that the run stands still; the others find its word. Each has its own ranks write stacks."""
+    def _check_stall(self, monitor: watchdog.Watchdog) -> None:
+        """Kill a stalled run. Node 0 detects the stall, the others read its file; all make their ranks write stacks."""
         if not self._node.first:
             if self._layout.stalled.exists():
                 self._write_stacks()
                 self._kill("stalled")
             return
-        stall = dog.look()
+        stall = monitor.poll()
         if stall is None:
             return
         log.error("%s", stall.message)
@@ -276,7 +274,7 @@ class Supervisor:
         if self._node.count > 1:
             time.sleep(_NODES_SECONDS)
         stack = "".join(map(watchdog.stack_after, logs, ends))
-        self._failure = watchdog.failure_of(stall, stack)
+        self._failure = watchdog.to_failure(stall, stack)
         self._kill("stalled")
 
     def _write_stacks(self) -> None:
@@ -284,26 +282,26 @@ class Supervisor:
         time.sleep(_STACKS_SECONDS)
 
     def _kill(self, reason: ExitReason) -> None:
-        log.warning("the ranks did not stop in time (%s): they are killed", reason)
+        log.warning("killing the ranks: %s", reason)
         self._killed_for = reason
-        # torchrun first, or it would start the ranks again.
+        # torchrun first, or it would restart the ranks.
         self._process.kill()
-        processes.kill_remaining(self._known)
+        processes.kill_remaining(self._descendants)
 
-    def _leave_nothing_behind(self) -> None:
+    def _kill_descendants(self) -> None:
         if self._process.poll() is None:
-            self._known.update(processes.descendants(self._process.pid))
+            self._descendants.update(processes.descendants(self._process.pid))
             self._process.kill()
             self._process.wait()
-        processes.kill_remaining(self._known)
+        processes.kill_remaining(self._descendants)
 
     def _on_reply(self, reply: HeartbeatReply) -> None:
         if reply.stop:
-            self._stop.ask("user_cancelled" if reply.stop == "cancel" else "preempted")
-        wanted = reply.profile
-        if wanted and self._node.first and wanted.request > self._profiled:
-            self._profiled = wanted.request
-            write_atomic(self._layout.profile_request, wanted.model_dump_json())
+            self._stop.request("user_cancelled" if reply.stop == "cancel" else "preempted")
+        trace = reply.profile
+        if trace and self._node.first and trace.request > self._trace_requested:
+            self._trace_requested = trace.request
+            write_atomic(self._layout.profile_request, trace.model_dump_json())
 
 
 def _post_finish(connect: "partial[ServiceClient]", record: FinishRecord) -> None:
@@ -311,7 +309,7 @@ def _post_finish(connect: "partial[ServiceClient]", record: FinishRecord) -> Non
     try:
         client.post_until(time.monotonic() + _FINISH_SECONDS, "finish", record.model_dump_json())
     except ServiceError as error:
-        log.warning("the service was not told how it ended; it will read the finish record: %s", error)
+        log.warning("the exit record could not be sent; the service will read the file: %s", error)
     finally:
         client.close()
 

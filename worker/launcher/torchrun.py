@@ -1,4 +1,4 @@
-"""torchrun as a child: its command, its environment, and the signals it must not hear."""
+"""torchrun as a child process: its command, its environment, and the signals that it ignores."""
 
 import ctypes
 import os
@@ -12,25 +12,24 @@ from pathlib import Path
 import worker
 from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.wire.launch import LaunchDocument
+from worker.core.processes import WRAPPED
 from worker.launcher.rendezvous import Node, Rendezvous
 
 _PR_SET_PDEATHSIG = 1
 SHUTDOWN_SECONDS = 60
 NSYS = "nsys"
-WRAPPED = "TRAINYARD_WRAPPED"
-"""The variable that tells a rank that its parent is not torchrun."""
 SCRIPT_SECONDS = 10
-"""A script's ranks do not hear the signal with which torchrun ends the peers of one that failed."""
+"""A script's ranks ignore the signal with which torchrun ends the peers of a failed rank."""
 
 
 def start(layout: AttemptLayout, launch: LaunchDocument, node: Node, rendezvous: Rendezvous) -> subprocess.Popen[bytes]:
-    """Start it. To be called before any thread exists: what runs between fork and exec is Python."""
+    """Start torchrun. Must be called before any thread exists, since Python code runs between fork and exec."""
     libc = ctypes.CDLL(None)
     launcher = os.getpid()
 
     def before_exec() -> None:
-        # A warning signal is for the ranks. torchrun would end them at once for it; ignored, it waits until they have
-        # saved. It hands the same disposition to them, until they install their own handlers.
+        # A warning signal is meant for the ranks. torchrun would end them at once; if it ignores the signal, it waits
+        # until they have saved. The ranks inherit the disposition until they install their own handlers.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
@@ -51,7 +50,7 @@ def start(layout: AttemptLayout, launch: LaunchDocument, node: Node, rendezvous:
 
 
 def command(layout: AttemptLayout, launch: LaunchDocument, node: Node, rendezvous: Rendezvous) -> list[str]:
-    """The same on every node but for the address and who hosts the rendezvous."""
+    """Return the command: the same on every node but for the address and the host of the rendezvous."""
     return [
         *(sys.executable, "-m", "worker.launcher.elastic", str(layout.root), str(node.index)),
         *("--nnodes", str(node.count)),
@@ -69,7 +68,7 @@ def command(layout: AttemptLayout, launch: LaunchDocument, node: Node, rendezvou
 
 
 def _program(layout: AttemptLayout, launch: LaunchDocument) -> list[str]:
-    """What each rank runs; under nsys, which records those that say so."""
+    """Return the command of a rank, with nsys around it if the spec profiles with nsys."""
     rank = ["-m", "worker", str(layout.root)]
     if not wrapped(launch):
         return rank
@@ -81,44 +80,44 @@ def _program(layout: AttemptLayout, launch: LaunchDocument) -> list[str]:
 
 
 def wrapped(launch: LaunchDocument) -> bool:
-    """Whether another program stands between torchrun and the ranks."""
+    """Return whether another program runs between torchrun and the ranks."""
     return launch.spec.profile is not None and launch.spec.profile.nsys
 
 
-def refusal(launch: LaunchDocument) -> str | None:
-    """Why this node cannot run what is asked, where it cannot."""
+def unsupported(launch: LaunchDocument) -> str | None:
+    """Return why this node cannot run the spec, or None if it can."""
     if wrapped(launch) and shutil.which(NSYS) is None:
-        return f"profile.nsys is asked for, but {socket.gethostname()} has no program `{NSYS}` on its PATH"
+        return f"profile.nsys is set, but {socket.gethostname()} has no program `{NSYS}` on its PATH"
     return None
 
 
 def environment(launch: LaunchDocument, execution: int, base: dict[str, str]) -> dict[str, str]:
-    """What torchrun and the ranks find around them."""
+    """Return the environment of torchrun and the ranks."""
     ranks = launch.processes_per_node
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    found = {
+    variables = {
         "OMP_NUM_THREADS": str(max(1, cores // ranks)),
-        # A thread that waits must not spin: on a machine with other work, spinning threads made steps ten times slower.
+        # Waiting threads must not spin: on a shared machine, spinning threads made steps ten times slower.
         "OMP_WAIT_POLICY": "passive",
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SCRIPT_SECONDS if launch.spec.task == "script" else SHUTDOWN_SECONDS),
         **base,
         "TRAINYARD_EXECUTION": str(execution),
-        # torchrun's own store outlives the ranks, and after an in-place restart gloo would read the addresses of the
-        # dead ones from it (pytorch#135712). With this each execution has a store of its own.
+        # torchrun's own store outlives the ranks, and after an in-place restart gloo would read the addresses of dead
+        # ranks from it (pytorch#135712). With this variable each execution has a store of its own.
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-        # The folder someone happened to start from is no place to import from.
+        # Do not import from the current folder, which may be anything.
         "PYTHONSAFEPATH": "1",
     }
     if wrapped(launch):
-        found[WRAPPED] = "1"
+        variables[WRAPPED] = "1"
     loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
     if loopback and launch.nodes == 1:
-        # gloo asks the resolver for this host's name otherwise, and not every machine knows its own.
-        found.setdefault("GLOO_SOCKET_IFNAME", loopback)
+        # Otherwise gloo resolves this host's name, which fails on machines without a DNS or hosts entry.
+        variables.setdefault("GLOO_SOCKET_IFNAME", loopback)
     if launch.network_interface and launch.nodes > 1:
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-            found.setdefault(name, launch.network_interface)
+            variables.setdefault(name, launch.network_interface)
     source = str(Path(worker.__file__).parents[1])
     if "site-packages" not in source:
-        found["PYTHONPATH"] = os.pathsep.join(filter(None, [found.get("PYTHONPATH"), source]))
-    return found
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, [variables.get("PYTHONPATH"), source]))
+    return variables

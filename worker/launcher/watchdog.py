@@ -1,4 +1,4 @@
-"""Runs that no longer get on: found by their beats, and told with the rank that was behind. No torch."""
+"""Detects ranks that make no progress, from their progress files. Imports no torch."""
 
 import logging
 import signal
@@ -9,87 +9,87 @@ from pathlib import Path
 
 from trainyard.contract.layout import AttemptLayout, write_atomic
 from trainyard.contract.wire.reports import Failure
-from trainyard.progress_file import Beat, Phase, interval, read_beats
+from trainyard.progress_file import Phase, ProgressRecord, interval, read_progress
 
 log = logging.getLogger(__name__)
 
 STACKS = signal.SIGUSR1
-"""On it every rank writes its Python stacks to its log, whatever it is doing."""
+"""On this signal every rank writes its Python stacks to its log, whatever it is doing."""
 
 START_GRACE_SECONDS = 600.0
-"""Beyond the timeout: for imports, data, compilation in the first update, and for large files read or written."""
+"""Added to the timeout for imports, data, compilation in the first step, and for reading or writing large files."""
 _STACK_BYTES = 60_000
 _SLOW_PHASES = frozenset({"starting", "saving", "exporting", "ending"})
 
 _HINT = (
-    "The log of each rank ends with its stack. A rank that is behind alone usually waits for a file, a lock or a "
-    "device; where all are in a collective, look at the network. A step that needs longer than this is no stall: "
+    "The log of each rank ends with its stack. A single rank that is behind usually waits for a file, a lock or a "
+    "device; if all ranks are in a collective, check the network. If a step may take this long, "
     "raise health.stall_timeout_minutes."
 )
 
 
 @dataclass(frozen=True)
 class Stall:
-    """The verdict on a run that stands still."""
+    """A run without progress, and the ranks that are behind."""
 
     behind: tuple[int, ...]
     message: str
 
 
-def judge(beats: Mapping[int, Beat], still_for: float, timeout: float, world: int) -> Stall | None:
-    """Whether the run is stalled. Pure.
+def detect_stall(records: Mapping[int, ProgressRecord], still_for: float, timeout: float, world: int) -> Stall | None:
+    """Return the stall, if the run is stalled.
 
     Args:
-        beats: The latest of each rank that has beaten, by rank.
-        still_for: Seconds since any of them last moved.
-        timeout: Seconds that a run may stand still.
-        world: How many ranks are to beat; 0 where nobody knows.
+        records: The latest progress record of each rank that has written one, by rank.
+        still_for: Seconds since any of them last changed.
+        timeout: Seconds that a run may make no progress.
+        world: How many ranks write records; 0 where that is unknown.
     """
-    if not beats or still_for <= allowance(beats, timeout):
+    if not records or still_for <= allowance(records, timeout):
         return None
-    return Stall(tuple(behind(beats, world)), _message(beats, behind(beats, world), still_for, world))
+    return Stall(tuple(behind(records, world)), _message(records, behind(records, world), still_for, world))
 
 
-def allowance(beats: Mapping[int, Beat], timeout: float) -> float:
-    """Seconds without progress that this run may take where it is now."""
-    slow = any(beat.phase in _SLOW_PHASES for beat in beats.values())
+def allowance(records: Mapping[int, ProgressRecord], timeout: float) -> float:
+    """Return the seconds without progress that the current phases allow."""
+    slow = any(record.phase in _SLOW_PHASES for record in records.values())
     return timeout + (START_GRACE_SECONDS if slow else 0.0)
 
 
-def behind(beats: Mapping[int, Beat], world: int) -> list[int]:
-    """The ranks that hold the others up: those that never beat, else those that passed the fewest places, else those
-    that are in their own code while others are in torch. Empty where nothing tells them apart."""
-    silent = [rank for rank in range(world) if rank not in beats]
-    if silent:
-        return silent
-    fewest = min(beat.marks for beat in beats.values())
-    last = [rank for rank, beat in sorted(beats.items()) if beat.marks == fewest]
-    if len(last) < len(beats):
+def behind(records: Mapping[int, ProgressRecord], world: int) -> list[int]:
+    """Return the ranks that the others wait for: those without a record, else those with the fewest marks, else those
+    outside torch while others are inside. Empty if nothing distinguishes the ranks."""
+    missing = [rank for rank in range(world) if rank not in records]
+    if missing:
+        return missing
+    fewest = min(record.marks for record in records.values())
+    last = [rank for rank, record in sorted(records.items()) if record.marks == fewest]
+    if len(last) < len(records):
         return last
-    outside = [rank for rank in last if not beats[rank].in_torch]
+    outside = [rank for rank in last if not records[rank].in_torch]
     return outside if len(outside) < len(last) else []
 
 
-def _message(beats: Mapping[int, Beat], last: list[int], still_for: float, world: int) -> str:
+def _message(records: Mapping[int, ProgressRecord], last: list[int], still_for: float, world: int) -> str:
     head = f"no rank made progress for {still_for:.0f} seconds"
     if not last:
-        any_beat = beats[min(beats)]
-        return f"{head}; all {len(beats)} are {_place(any_beat)}"
-    told = "; ".join(f"rank {rank} is behind, {_place(beats.get(rank))}" for rank in last[:8])
-    others = [rank for rank in sorted(beats) if rank not in last]
-    waiting = f"; the others wait {_place(beats[others[0]])}" if others else ""
-    return f"{head}: {told}{waiting}"
+        any_record = records[min(records)]
+        return f"{head}; all {len(records)} are {_position(any_record)}"
+    behind_them = "; ".join(f"rank {rank} is behind, {_position(records.get(rank))}" for rank in last[:8])
+    others = [rank for rank in sorted(records) if rank not in last]
+    waiting = f"; the others wait {_position(records[others[0]])}" if others else ""
+    return f"{head}: {behind_them}{waiting}"
 
 
-def _place(beat: Beat | None) -> str:
-    if beat is None:
-        return "it never came up"
-    where = f", at {beat.where}" if beat.where else ""
-    return f"in step {beat.step} ({beat.phase}){where}" if beat.step else f"{beat.phase}{where}"
+def _position(record: ProgressRecord | None) -> str:
+    if record is None:
+        return "without any progress record"
+    where = f", at {record.where}" if record.where else ""
+    return f"in step {record.step} ({record.phase}){where}" if record.step else f"{record.phase}{where}"
 
 
 class Watchdog:
-    """Looks at the beats of all ranks; its own clock says how long they have stood still."""
+    """Compares the progress records of all ranks between polls, by its own clock."""
 
     def __init__(
         self,
@@ -105,40 +105,40 @@ class Watchdog:
         self._timeout = timeout
         self._execution = execution
         self._now = now
-        self._seen: tuple[int, dict[int, tuple[int, Phase]]] = (0, {})
+        self._previous: tuple[int, dict[int, tuple[int, Phase]]] = (0, {})
         self._moved = now()
-        self._looked = 0.0
+        self._polled = 0.0
 
-    def stood_still(self, seconds: float) -> None:
-        """For so long nobody could look: the job was suspended, its ranks with this process, or the disk is slow."""
+    def add_suspension(self, seconds: float) -> None:
+        """Exclude a time in which no poll was possible: the job was suspended, or the disk was slow."""
         self._moved += seconds
 
-    def look(self) -> Stall | None:
-        """The verdict as of now; reads files only every so often."""
+    def poll(self) -> Stall | None:
+        """Return the stall if there is one now. Reads the files only once per interval."""
         now = self._now()
-        if now - self._looked < interval(self._timeout):
+        if now - self._polled < interval(self._timeout):
             return None
-        self._looked = now
+        self._polled = now
         execution = self._execution()
-        beats = read_beats(self._layout.beats, execution)
-        seen = (execution, {rank: (beat.marks, beat.phase) for rank, beat in beats.items()})
-        if seen != self._seen:
-            self._seen, self._moved = seen, now
-        return judge(beats, now - self._moved, self._timeout, self._world)
+        records = read_progress(self._layout.progress, execution)
+        current = (execution, {rank: (record.marks, record.phase) for rank, record in records.items()})
+        if current != self._previous:
+            self._previous, self._moved = current, now
+        return detect_stall(records, now - self._moved, self._timeout, self._world)
 
 
 def publish(layout: AttemptLayout, stall: Stall) -> None:
-    """Tell the other nodes, whose ranks have stacks to write too."""
+    """Announce the stall to the other nodes, whose ranks write their stacks too."""
     write_atomic(layout.stalled, stall.message)
 
 
 def size_of(log: Path) -> int:
-    """Bytes of a rank's log, before it is told to write its stacks."""
+    """Return the bytes of a rank's log."""
     return log.stat().st_size if log.is_file() else 0
 
 
 def stack_after(log: Path, end: int) -> str:
-    """What stands in a rank's log after its former end: the stacks first, however much is said before and after."""
+    """Return what a rank's log holds after position `end`: the stacks come first."""
     try:
         with log.open("rb") as file:
             file.seek(end)
@@ -147,7 +147,7 @@ def stack_after(log: Path, end: int) -> str:
         return ""
 
 
-def failure_of(stall: Stall, stack: str) -> Failure:
-    """The stall as the finish record tells it; `stack` is that of the rank that was behind."""
+def to_failure(stall: Stall, stack: str) -> Failure:
+    """Return the stall as a failure for the exit record; `stack` is that of the first rank that is behind."""
     rank = stall.behind[0] if stall.behind else None
     return Failure(rank=rank, type="Stalled", message=stall.message[:8000], traceback=stack, hint=_HINT)

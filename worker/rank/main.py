@@ -1,4 +1,4 @@
-"""One rank, under torchrun: `python -m worker <attempt folder>`."""
+"""One rank: join the others, do the spec's task, leave an exit record or an error file."""
 
 import contextlib
 import faulthandler
@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,79 +16,91 @@ from trainyard.contract.layout import AttemptLayout, RunLayout, write_atomic
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import FinishRecord
-from trainyard.progress_file import Pulse, PulseWriter, interval
+from trainyard.progress_file import ProgressCounter, ProgressWriter, interval
 from worker.core.errors import TrainingError, describe, write_error
-from worker.core.processes import PARENT, die_with_parent
+from worker.core.first_failure import describe_restart
+from worker.core.processes import PARENT, WRAPPED, die_with_parent
 from worker.core.stop_signal import StopSignal
-from worker.launcher import torchrun
-from worker.launcher.exit_record import restart_after
 
 if TYPE_CHECKING:
+    from worker.checkpoint.manager import CheckpointManager
     from worker.core.distributed import Ranks
     from worker.engine.trainer import Trainer
-    from worker.reporting.reporter import SilentReporter, SpoolReporter
+    from worker.reporting.reporter import NullReporter, SpoolReporter
+    from worker.tasks.base import Task
 
 log = logging.getLogger("worker")
 
-_LAST_SENDING_SECONDS = 3.0
-_FAILED_SENDING_SECONDS = 0.5
-"""The other ranks and the next execution wait for a failed one to be gone; that one sends what stays in the spool."""
+_SEND_SECONDS = 3.0
+_SEND_AFTER_FAILURE_SECONDS = 0.5
+"""The other ranks and the next execution wait for a failed rank to exit; the next one sends the rest of the spool."""
+
+
+@dataclass
+class RankRun:
+    """What the tasks of a rank share."""
+
+    layout: AttemptLayout
+    launch: LaunchDocument
+    execution: int
+    stop: StopSignal
+    on_exit: list[Callable[[float], None]] = field(default_factory=list)
+    """Called before the process exits, with the seconds that each may take."""
+
+    @property
+    def spec(self) -> TrainingSpec:
+        return self.launch.spec
+
+    @property
+    def run_layout(self) -> RunLayout:
+        return RunLayout(self.layout.root.parent.parent)
 
 
 def main(folder: str) -> None:
-    """Run the rank to its end. Never returns: interpreter shutdown is where threads of torch abort."""
+    """Run the rank to its end. Never returns: during interpreter shutdown, torch's threads abort the process."""
     layout = AttemptLayout(Path(folder).absolute())
     rank, execution = int(os.environ["RANK"]), execution_number(layout)
     redirect_output(layout.rank_log(rank))
-    wrapped = torchrun.WRAPPED in os.environ
+    wrapped = WRAPPED in os.environ
     die_with_parent(os.getppid() if wrapped else int(os.environ.get(PARENT, os.getppid())))
     stop = StopSignal(layout.stop_request)
     stop.install()
-    # Written by the handler itself, so that it works while the interpreter waits in a collective.
+    # Stacks are written by the handler itself, so that it works while the interpreter waits in a collective.
     faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
     if rank == 0:
-        # Its spool tells the launcher that this execution has begun, even if it gets no further.
+        # The spool file shows the launcher that this execution has begun, even if it gets no further.
         layout.spool.mkdir(parents=True, exist_ok=True)
         layout.spool_file(execution).touch()
     log.info("rank %d, execution %d, pid %d", rank, execution, os.getpid())
     status = 1
-    spec: TrainingSpec | None = None
-    closing: list[Callable[[float], None]] = []
+    run: RankRun | None = None
     try:
         launch = LaunchDocument.model_validate_json(layout.launch.read_bytes())
-        spec = launch.spec
-        _run(layout, launch, execution, stop, closing)
+        run = RankRun(layout, launch, execution, stop)
+        _run_task(run)
         status = 0
     except BaseException as error:
-        # First of all: whose error is the earliest decides which rank is blamed.
+        # Written first: the earliest error decides which rank failed.
+        spec = run.spec if run else None
         write_error(layout.rank_error(rank), describe(error, rank=rank, execution=execution, spec=spec))
         log.exception("rank %d failed", rank)
-        # torchrun restarts what fails, and this would fail again. The launcher finds the error file.
+        # torchrun restarts a rank that exits with an error, and this one would fail again. The launcher reads the file.
         status = 0 if isinstance(error, TrainingError) else 1
     finally:
         with contextlib.suppress(Exception):
-            for close in closing:
-                close(_LAST_SENDING_SECONDS if status == 0 else _FAILED_SENDING_SECONDS)
+            for close in run.on_exit if run else ():
+                close(_SEND_SECONDS if status == 0 else _SEND_AFTER_FAILURE_SECONDS)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
 
 
 def execution_number(layout: AttemptLayout) -> int:
-    """The attempt's first execution, and one more for each in-place restart of torchrun."""
+    """Return the attempt's first execution plus the number of in-place restarts by torchrun."""
     first = os.environ.get("TRAINYARD_EXECUTION")
     if first is None:
         first = str(LaunchDocument.model_validate_json(layout.launch.read_bytes()).execution)
     return int(first) + _restarts()
-
-
-def _beat(layout: AttemptLayout, launch: LaunchDocument, rank: int, execution: int) -> Pulse:
-    pulse = Pulse()
-    minutes = launch.spec.health.stall_timeout_minutes
-    if minutes is not None:
-        every = interval(minutes * 60.0)
-        PulseWriter(pulse, layout.beat(rank), rank=rank, execution=execution, interval=every).start()
-    return pulse
 
 
 def _restarts() -> int:
@@ -95,7 +108,7 @@ def _restarts() -> int:
 
 
 def redirect_output(path: Path) -> None:
-    """Everything that this process and its libraries print goes to the rank's log."""
+    """Redirect everything that this process and its libraries print to the rank's log."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(handle, 1)
@@ -107,174 +120,163 @@ def redirect_output(path: Path) -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
-def _run(
-    layout: AttemptLayout,
-    launch: LaunchDocument,
-    execution: int,
-    stop: StopSignal,
-    closing: list[Callable[[float], None]],
-) -> None:
-    """What the spec asks of a rank."""
-    match launch.spec.task:
+def _run_task(run: RankRun) -> None:
+    match run.spec.task:
         case "script":
-            from worker.rank.script import become
+            from worker.rank.script import exec_script
 
-            become(layout, launch, execution)
+            exec_script(run.layout, run.launch, run.execution)
         case "comm_check":
-            _check_communication(layout, launch, execution, stop, closing)
+            _check_communication(run)
         case _:
-            pulse = _beat(layout, launch, int(os.environ["RANK"]), execution)
-            _train(layout, launch, execution, stop, closing, pulse)
+            # Before torch is imported, so that the watchdog sees the rank early.
+            _train(run, _start_progress(run))
 
 
-def _train(
-    layout: AttemptLayout,
-    launch: LaunchDocument,
-    execution: int,
-    stop: StopSignal,
-    closing: list[Callable[[float], None]],
-    pulse: Pulse,
-) -> None:
+def _train(run: RankRun, progress: ProgressCounter) -> None:
     from worker.checkpoint.manager import CheckpointManager
     from worker.core import distributed
-    from worker.engine.callbacks.profiler import Requests, StepProfiler
-    from worker.engine.step_sync import Boundary
-    from worker.engine.trainer import Trainer
     from worker.tasks.select import select_task
 
-    run = RunLayout(layout.root.parent.parent)
-    ranks = distributed.join(launch.spec)
-    pulse.mark("starting")
-    checkpoints = CheckpointManager(run, launch, execution, ranks)
-    reporter = _reporter(layout, launch, execution, checkpoints.start_step, first=ranks.first)
-    closing.append(reporter.close)
+    ranks = distributed.join(run.spec)
+    progress.mark("starting")
+    checkpoints = CheckpointManager(run.run_layout, run.launch, run.execution, ranks)
+    reporter = _open_reporter(run, checkpoints.start_step, first=ranks.first)
     checkpoints.bind(reporter)
-    if launch.spec.code:
-        # Last: a file of the user's named like one of ours, or like torch, is not in our way.
-        sys.path.append(str(layout.code))
-    task = select_task(launch.spec)
-    pulse.mark("starting")
-    requests = Requests(layout) if ranks.first else None
+    if run.spec.code:
+        # Appended: a user's file named like a module of ours or of torch does not shadow it.
+        sys.path.append(str(run.layout.code))
+    task = select_task(run.spec)
+    progress.mark("starting")
+    trainer = _build_trainer(run, ranks, task, reporter, checkpoints, progress)
+    _report_start(run, reporter, ranks, start=checkpoints.start_step, trainer=trainer)
+    outcome = trainer.run()
+    if outcome.completed and run.spec.checkpoint.export:
+        from worker.export.weights import export_weights
+
+        progress.mark("exporting")
+        export_weights(run.run_layout.export, outcome.module, run.spec, task, outcome.step, ranks)
+    progress.mark("ending")
+    _leave(run, ranks, reporter, step=outcome.step, completed=outcome.completed)
+
+
+def _start_progress(run: RankRun) -> ProgressCounter:
+    progress = ProgressCounter()
+    minutes = run.spec.health.stall_timeout_minutes
+    if minutes is not None:
+        rank = int(os.environ["RANK"])
+        path, seconds = run.layout.progress_file(rank), interval(minutes * 60.0)
+        ProgressWriter(progress, path, rank=rank, execution=run.execution, interval=seconds).start()
+    return progress
+
+
+def _build_trainer(
+    run: RankRun,
+    ranks: "Ranks",
+    task: "Task",
+    reporter: "NullReporter | SpoolReporter",
+    checkpoints: "CheckpointManager",
+    progress: ProgressCounter,
+) -> "Trainer":
+    from worker.engine.callbacks.profiler import Profiler, TraceRequests
+    from worker.engine.step_sync import StepSync
+    from worker.engine.trainer import Trainer
+
+    requests = TraceRequests(run.layout) if ranks.first else None
     if requests:
         requests.start()
-    trainer = Trainer(
-        launch.spec,
+    step_sync = StepSync(ranks, run.stop, requests.number) if requests else StepSync(ranks, run.stop)
+
+    def agreed_request() -> int:
+        return step_sync.profile_request
+
+    return Trainer(
+        run.spec,
         task,
         ranks,
         reporter=reporter,
-        boundary=Boundary(ranks, stop, requests.number) if requests else Boundary(ranks, stop),
+        step_sync=step_sync,
         checkpoints=checkpoints,
-        pulse=pulse,
-        record=run.micro_size,
-        profiler=StepProfiler(launch.spec.profile, run.profiles, ranks, reporter, requests),
+        progress=progress,
+        callbacks=[Profiler(run.spec.profile, run.run_layout.profiles, ranks, reporter, requests, agreed_request)],
+        micro_batch_record=run.run_layout.micro_size,
     )
-    _announce(layout, execution, reporter, launch, ranks, start=checkpoints.start_step, trainer=trainer)
-    outcome = trainer.run()
-    if outcome.completed and launch.spec.checkpoint.export:
-        from worker.export.weights import export_weights
-
-        pulse.mark("exporting")
-        export_weights(run.export, outcome.module, launch.spec, task, outcome.step, ranks)
-    pulse.mark("ending")
-    _leave(layout, execution, ranks, reporter, stop, step=outcome.step, completed=outcome.completed)
 
 
-def _check_communication(
-    layout: AttemptLayout,
-    launch: LaunchDocument,
-    execution: int,
-    stop: StopSignal,
-    closing: list[Callable[[float], None]],
-) -> None:
+def _check_communication(run: RankRun) -> None:
     from worker.comm_check.run import CommCheck
     from worker.core import distributed
 
-    ranks = distributed.join(launch.spec)
-    reporter = _reporter(layout, launch, execution, 0, first=ranks.first)
-    closing.append(reporter.close)
-    check = CommCheck(ranks, launch.spec.backend, reporter, stop)
-    completed = check.run(RunLayout(layout.root.parent.parent))
-    _leave(layout, execution, ranks, reporter, stop, step=check.step, completed=completed)
+    ranks = distributed.join(run.spec)
+    reporter = _open_reporter(run, 0, first=ranks.first)
+    check = CommCheck(ranks, run.spec.backend, reporter, run.stop)
+    completed = check.run(run.run_layout)
+    _leave(run, ranks, reporter, step=check.step, completed=completed)
 
 
-def _reporter(
-    layout: AttemptLayout, launch: LaunchDocument, execution: int, start: int, *, first: bool
-) -> "SilentReporter | SpoolReporter":
-    from worker.reporting.reporter import SilentReporter, SpoolReporter
+def _open_reporter(run: RankRun, start: int, *, first: bool) -> "NullReporter | SpoolReporter":
+    from worker.reporting.reporter import NullReporter, SpoolReporter
     from worker.reporting.service_client import ServiceClient
     from worker.reporting.spool_sender import SpoolSender
 
     if not first:
-        return SilentReporter()
+        return NullReporter()
+    launch = run.launch
 
     def connect() -> ServiceClient:
-        return ServiceClient(launch.service_url, launch.attempt_id, layout.token.read_text().strip())
+        return ServiceClient(launch.service_url, launch.attempt_id, run.layout.token.read_text().strip())
 
-    return SpoolReporter(layout, execution, start, SpoolSender(layout, execution, connect))
+    sender = SpoolSender(run.layout, run.execution, connect)
+    reporter = SpoolReporter(run.layout, run.execution, start, sender)
+    run.on_exit.append(reporter.close)
+    return reporter
 
 
-def _announce(
-    layout: AttemptLayout,
-    execution: int,
-    reporter: "SilentReporter | SpoolReporter",
-    launch: LaunchDocument,
-    ranks: "Ranks",
-    *,
-    start: int,
-    trainer: "Trainer",
+def _report_start(
+    run: RankRun, reporter: "NullReporter | SpoolReporter", ranks: "Ranks", *, start: int, trainer: "Trainer"
 ) -> None:
-    """The first events of an execution: where it begins, after what, and what its user should know."""
+    """Report the first events of an execution: where it starts, why it was restarted, and what may surprise."""
     from worker.engine.strategies.base import draws_dropout
 
-    spec, total = launch.spec, trainer.total_steps
-    where = f"at step {start} of {total}" if start else f"for {total} steps"
+    spec, total = run.spec, trainer.total_steps
+    extent = f"from step {start} of {total}" if start else f"for {total} steps"
     reporter.event(
         "training_resumed" if start else "training_started",
-        f"{spec.strategy} in {spec.precision} on {ranks.world} {ranks.device.type} rank(s), {where}",
+        f"{spec.strategy} in {spec.precision} on {ranks.world} {ranks.device.type} rank(s), {extent}",
         data={"step": start, "total_steps": total, "world_size": ranks.world, "device": ranks.device.type},
     )
     if _restarts():
-        message, data = restart_after(layout, execution, spec)
+        message, data = describe_restart(run.layout, run.execution, spec)
         reporter.event("restarted_in_place", message, level="warning", data=data)
     if ranks.world > 1 and draws_dropout(trainer.module):
-        message = "dropout draws differ with the number of ranks: this run's updates are this layout's own"
+        message = "dropout masks depend on the number of ranks, so the updates of this run do too"
         reporter.event("layout_dependent", message, level="warning")
-    if spec.strategy == "zero1" and not _accumulates(launch, ranks):
-        message = "zero1 keeps whole gradients between micro-batches; with one micro-batch a step it is zero2"
+    batch = spec.batch
+    accumulates = isinstance(batch.micro_size, int) and batch.micro_size * ranks.world < batch.size
+    if spec.strategy == "zero1" and not accumulates:
+        message = "zero1 keeps whole gradients between micro-batches; with one micro-batch per step it equals zero2"
         reporter.event("strategy_equivalent", message)
 
 
-def _accumulates(launch: LaunchDocument, ranks: "Ranks") -> bool:
-    batch = launch.spec.batch
-    return isinstance(batch.micro_size, int) and batch.micro_size * ranks.world < batch.size
-
-
 def _leave(
-    layout: AttemptLayout,
-    execution: int,
-    ranks: "Ranks",
-    reporter: "SilentReporter | SpoolReporter",
-    stop: StopSignal,
-    *,
-    step: int,
-    completed: bool,
+    run: RankRun, ranks: "Ranks", reporter: "NullReporter | SpoolReporter", *, step: int, completed: bool
 ) -> None:
-    """The order matters: without the barrier or the teardown after it, gloo aborts some of the exits."""
+    """Write the exit record and leave the process group. Without the barrier first, gloo aborts some of the ranks."""
     from worker.core.distributed import leave
 
     ranks.barrier()
     if ranks.first:
         reporter.flush_to_disk()
-        reason = "completed" if completed else stop.reason()
+        reason = "completed" if completed else run.stop.reason()
         record = FinishRecord.model_validate(
             {
-                "execution": execution,
+                "execution": run.execution,
                 "reason": reason,
                 "step": step,
                 "restarts": _restarts(),
                 "time": datetime.now(UTC),
             }
         )
-        write_atomic(layout.finish(execution), record.model_dump_json())
+        write_atomic(run.layout.finish(run.execution), record.model_dump_json())
         log.info("%s after %d steps", reason, step)
     leave()

@@ -1,4 +1,4 @@
-"""A rank of a `script` job becomes the user's program: the same process, the same log, and nothing of ours in it."""
+"""Replaces a rank of a `script` job by the user's program, in the same process and with the same log."""
 
 import os
 import signal
@@ -15,28 +15,28 @@ from trainyard.contract.wire.reports import EventsBatch, WorkerEvent
 from trainyard.contract.wire.spool import format_record
 from trainyard.progress_file import interval
 from trainyard.script import BEATS, FOLDER
-from worker.launcher.exit_record import restart_after
+from worker.core.first_failure import describe_restart
 
 
-def become(layout: AttemptLayout, launch: LaunchDocument, execution: int) -> NoReturn:
-    """Run the spec's program in this process's place."""
+def exec_script(layout: AttemptLayout, launch: LaunchDocument, execution: int) -> NoReturn:
+    """Execute the spec's program in this process."""
     if os.environ["RANK"] == "0" and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")):
-        tell_of_restart(layout, launch, execution)
+        write_restart_event(layout, launch, execution)
     folder = layout.code if launch.spec.code else layout.root
     os.chdir(folder)
-    # Slurm signals every process of a job that is to end: the program is asked by `should_stop`, and not killed.
-    # SIGUSR1 asks for stacks, which `trainyard.script` writes once it is in use.
+    # Slurm signals every process of a job that must end: the program learns it from `should_stop` and is not killed.
+    # SIGUSR1 requests stacks, which `trainyard.script` writes once it is in use.
     for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     sys.stdout.flush()
     sys.stderr.flush()
-    words = command(launch.spec.argv or (), folder)
-    os.execve(words[0], words, environment(os.environ, layout, launch.spec.health.stall_timeout_minutes))  # noqa: S606 (no shell on the way)
+    program = command(launch.spec.argv or (), folder)
+    os.execve(program[0], program, environment(os.environ, layout, launch.spec.health.stall_timeout_minutes))  # noqa: S606 (no shell on the way)
 
 
-def tell_of_restart(layout: AttemptLayout, launch: LaunchDocument, execution: int) -> None:
-    """The execution's first record: the program itself knows nothing of what came before it."""
-    message, data = restart_after(layout, execution, launch.spec)
+def write_restart_event(layout: AttemptLayout, launch: LaunchDocument, execution: int) -> None:
+    """Write the execution's first record, the event of the restart, since the program does not know of it."""
+    message, data = describe_restart(layout, execution, launch.spec)
     event = WorkerEvent(
         sequence=0, type="restarted_in_place", level="warning", message=message, data=data, time=datetime.now(UTC)
     )
@@ -45,13 +45,13 @@ def tell_of_restart(layout: AttemptLayout, launch: LaunchDocument, execution: in
 
 
 def command(argv: Sequence[str], folder: Path) -> list[str]:
-    """The program's words, as Python would be called by hand."""
+    """Return the command line of the program."""
     first = str(folder / argv[0]) if runs_uploaded_file(argv) else argv[0]
     return [sys.executable, first, *argv[1:]]
 
 
 def environment(base: Mapping[str, str], layout: AttemptLayout, stall_minutes: float | None) -> dict[str, str]:
-    """The rank's own, with what `trainyard.script` needs. The program sees its own folder, as usual for Python."""
-    kept = {name: value for name, value in base.items() if name != "PYTHONSAFEPATH"}
+    """Return the rank's environment with the variables of `trainyard.script`; it allows imports from the folder."""
+    inherited = {name: value for name, value in base.items() if name != "PYTHONSAFEPATH"}
     watched = {} if stall_minutes is None else {BEATS: str(interval(stall_minutes * 60.0))}
-    return {**kept, **watched, FOLDER: str(layout.root), "PYTHONUNBUFFERED": "1"}
+    return {**inherited, **watched, FOLDER: str(layout.root), "PYTHONUNBUFFERED": "1"}

@@ -1,4 +1,4 @@
-"""What the engine tells the outside: written to the spool first, sent from a thread, never waited for."""
+"""Reports of metrics, events and checkpoints: written to the spool first, sent from a thread, never waited for."""
 
 import logging
 import os
@@ -25,22 +25,22 @@ from worker.reporting.spool_sender import SpoolSender
 
 log = logging.getLogger(__name__)
 
-_MOST_WAITING = 50_000
-"""Reports of points that wait for the disk; what comes on top is dropped, and told of."""
-_AGAIN_SECONDS = 1.0
+_MAX_QUEUED = 50_000
+"""Reports of points that may wait for the disk; further ones are dropped, and an event reports the number."""
+_RETRY_SECONDS = 1.0
 
 Level = Literal["info", "warning", "error"]
 
 
-_PICK_UP_SECONDS = 0.2
-"""The writer looks for itself: to wake it would cost the training thread more than all the rest of a call."""
+_POLL_SECONDS = 0.2
+"""The writer polls: waking it would cost the training thread more than the rest of a call."""
 
 
 class Reporter(Protocol):
-    """The engine's way to speak. Every method but `flush_to_disk` returns at once."""
+    """Takes reports from the training thread. Every method but `flush_to_disk` returns at once."""
 
     def points(self, step: int, values: Mapping[str, float], progress: Progress | None = None) -> None:
-        """What was measured at a step. `values` may be read at any later time, and is not to be changed."""
+        """Report metrics of a step. `values` is read later by another thread and must not be changed."""
         ...
 
     def event(self, type_: str, message: str, *, level: Level = "info", data: dict[str, Any] | None = None) -> None: ...
@@ -48,12 +48,12 @@ class Reporter(Protocol):
     def checkpoint(self, report: CheckpointReport) -> None: ...
 
     def flush_to_disk(self) -> None:
-        """Return when everything said so far would survive the loss of the machine."""
+        """Return when all earlier reports are durable on disk."""
         ...
 
 
-class SilentReporter:
-    """For every rank but the first: what is global is said once."""
+class NullReporter:
+    """Drops everything: used by every rank but rank 0, since global values are reported once."""
 
     def points(self, step: int, values: Mapping[str, float], progress: Progress | None = None) -> None:
         pass
@@ -73,7 +73,7 @@ class SilentReporter:
 
 _Points: TypeAlias = tuple[int, Mapping[str, float], Progress | None, float]
 """Step, values, progress, and seconds since 1970. After a step the caches are cold: a tuple costs the training thread a
-third of what an object of our own with a copy of the values does (bench/reporting.py)."""
+third of what a dataclass with a copy of the values does (bench/reporting.py)."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class _Flush:
 
 
 class SpoolReporter:
-    """Rank 0's reporter: a writer thread appends to the spool, a sender thread posts what is in it."""
+    """Rank 0's reporter: a writer thread appends to the spool, a sender thread posts its records."""
 
     def __init__(
         self, layout: AttemptLayout, execution: int, resumed_from_step: int, sender: SpoolSender | None
@@ -99,12 +99,12 @@ class SpoolReporter:
         self._execution = execution
         self._resumed_from_step = resumed_from_step
         self._sender = sender
-        self._said: deque[_Points | _Event | CheckpointReport | _Flush | None] = deque()
+        self._queue: deque[_Points | _Event | CheckpointReport | _Flush | None] = deque()
         self._wake = threading.Event()
         self._seq = 0
         path = layout.spool_file(execution)
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Without a buffer: what could not be written must not come later by itself.
+        # Unbuffered, so that a record that could not be written does not appear later by itself.
         self._file = path.open("ab", buffering=0)
         self._stuck: OSError | None = None
         self._dropped = 0
@@ -115,32 +115,32 @@ class SpoolReporter:
             sender.start()
 
     def points(self, step: int, values: Mapping[str, float], progress: Progress | None = None) -> None:
-        if len(self._said) >= _MOST_WAITING:
+        if len(self._queue) >= _MAX_QUEUED:
             self._dropped += 1
             return
         if self._dropped:
-            self._tell_of_gaps()
-        self._said.append((step, values, progress, time.time()))
+            self._report_dropped()
+        self._queue.append((step, values, progress, time.time()))
 
     def event(self, type_: str, message: str, *, level: Level = "info", data: dict[str, Any] | None = None) -> None:
-        self._said.append(_Event(type_, message[:4096], level, data or {}, datetime.now(UTC)))
+        self._queue.append(_Event(type_, message[:4096], level, data or {}, datetime.now(UTC)))
 
     def checkpoint(self, report: CheckpointReport) -> None:
-        self._said.append(report)
+        self._queue.append(report)
 
     def flush_to_disk(self) -> None:
         done = threading.Event()
-        self._said.append(_Flush(done))
+        self._queue.append(_Flush(done))
         self._wake.set()
         while not done.wait(1.0):
             if self._stuck or not self._writer.is_alive():
                 raise OSError(f"the spool cannot be written: {self._stuck}")
 
     def close(self, timeout: float) -> None:
-        """Write everything, and give the sender `timeout` seconds to get it through. The rest stays in the spool."""
+        """Write everything, and give the sender `timeout` seconds. What is not sent stays in the spool."""
         self._closing.set()
-        self._tell_of_gaps()
-        self._said.append(None)
+        self._report_dropped()
+        self._queue.append(None)
         self._wake.set()
         self._writer.join()
         if self._sender:
@@ -148,18 +148,18 @@ class SpoolReporter:
 
     def _write(self) -> None:
         with self._file:
-            while (said := self._next()) is not None:
-                if isinstance(said, _Flush):
+            while (report := self._next()) is not None:
+                if isinstance(report, _Flush):
                     os.fsync(self._file.fileno())
-                    said.done.set()
-                elif self._append(format_record(self._seq, *self._body(said))):
+                    report.done.set()
+                elif self._append(format_record(self._seq, *self._body(report))):
                     self._seq += 1
                     if self._sender:
                         self._sender.wake()
             os.fsync(self._file.fileno())
 
     def _append(self, record: bytes) -> bool:
-        """Whole or not at all. A full disk is waited for, beside the training; False when the run ends before."""
+        """Append the whole record or nothing, and retry on a full disk. Return False if the run ends first."""
         start = os.fstat(self._file.fileno()).st_size
         while True:
             try:
@@ -170,38 +170,38 @@ class SpoolReporter:
                 return True
             except OSError as error:
                 if self._stuck is None:
-                    log.error("the spool cannot be written, and is tried again: %s", error)
+                    log.error("the spool cannot be written, retrying: %s", error)
                 self._stuck = error
                 os.ftruncate(self._file.fileno(), start)
-                if self._closing.wait(_AGAIN_SECONDS):
+                if self._closing.wait(_RETRY_SECONDS):
                     return False
 
-    def _tell_of_gaps(self) -> None:
+    def _report_dropped(self) -> None:
         count, self._dropped = self._dropped, 0
         if count:
-            message = f"the points of {count} reports are lost: the spool could not be written for too long"
+            message = f"the points of {count} reports were dropped: the spool could not be written for too long"
             self.event("points_lost", message, level="warning", data={"reports": count})
 
     def _next(self) -> _Points | _Event | CheckpointReport | _Flush | None:
-        while not self._said:
-            self._wake.wait(_PICK_UP_SECONDS)
+        while not self._queue:
+            self._wake.wait(_POLL_SECONDS)
             self._wake.clear()
-        return self._said.popleft()
+        return self._queue.popleft()
 
-    def _body(self, said: _Points | _Event | CheckpointReport) -> tuple[SpoolKind, SpoolBody]:
-        if isinstance(said, CheckpointReport):
-            return "checkpoint", said
-        if isinstance(said, _Event):
+    def _body(self, report: _Points | _Event | CheckpointReport) -> tuple[SpoolKind, SpoolBody]:
+        if isinstance(report, CheckpointReport):
+            return "checkpoint", report
+        if isinstance(report, _Event):
             event = WorkerEvent(
                 sequence=self._seq,
-                type=said.type,
-                level=said.level,
-                message=said.message,
-                data=said.data,
-                time=said.time,
+                type=report.type,
+                level=report.level,
+                message=report.message,
+                data=report.data,
+                time=report.time,
             )
             return "events", EventsBatch(execution=self._execution, events=(event,))
-        step, values, progress, seconds = said
+        step, values, progress, seconds = report
         at = datetime.fromtimestamp(seconds, UTC)
         return "metrics", MetricsBatch(
             execution=self._execution,

@@ -1,4 +1,4 @@
-"""HTTP to the worker's routes: one attempt's token, and what each kind of answer means."""
+"""HTTP client of the worker routes, with the attempt token and retries."""
 
 import random
 import ssl
@@ -17,7 +17,7 @@ class ServiceError(Exception):
 
 
 class UnavailableError(ServiceError):
-    """No answer, or one that says to come back: the same request may succeed later."""
+    """No answer, or one that allows a retry: the same request may succeed later."""
 
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -25,11 +25,11 @@ class UnavailableError(ServiceError):
 
 
 class RejectedError(ServiceError):
-    """This very body is wrong; the same request will never succeed, another one may."""
+    """The body is invalid: this request never succeeds, another one may."""
 
 
 class RefusedError(ServiceError):
-    """The service wants nothing from this worker: a wrong token, or an attempt that is not current."""
+    """The service refuses this worker: its token is invalid, or its attempt is not the current one."""
 
     def __init__(self, message: str, status: int, document: dict[str, Any]) -> None:
         super().__init__(message)
@@ -38,7 +38,7 @@ class RefusedError(ServiceError):
 
 
 class Backoff:
-    """Full jitter: a random pause below a ceiling that doubles."""
+    """Exponential backoff with full jitter: a random pause below a limit that doubles."""
 
     def __init__(
         self, *, first: float = 0.25, ceiling: float = 30.0, uniform: Callable[[float, float], float] = random.uniform
@@ -52,14 +52,14 @@ class Backoff:
         self._failures = 0
 
     def pause(self, retry_after: float | None = None) -> float:
-        """How long to wait after one more failure; never less than what the service asked for."""
+        """Return the seconds to wait after one more failure: at least the service's Retry-After."""
         limit = min(self._ceiling, self._first * 2.0 ** min(self._failures, 16))
         self._failures += 1
         return max(self._uniform(0.0, limit), min(retry_after or 0.0, 60.0))
 
 
 class ServiceClient:
-    """One attempt's connection. Not shared between threads."""
+    """The connection of one attempt. Not thread-safe."""
 
     def __init__(
         self,
@@ -82,17 +82,17 @@ class ServiceClient:
             timeout=timeout,
             transport=transport,
             verify=_trusted(),
-            # A proxy of the user's shell is not on the way to a service of the same site.
+            # The proxy variables of the user's shell do not apply to a service of the same site.
             trust_env=False,
         )
 
     def post(self, route: str, body: str | bytes, *, params: dict[str, str | int] | None = None) -> dict[str, Any]:
-        """One try.
+        """Send one request.
 
         Raises:
-            UnavailableError: worth another try.
-            RejectedError: the body is at fault.
-            RefusedError: the worker is not wanted.
+            UnavailableError: A retry may succeed.
+            RejectedError: The body is invalid.
+            RefusedError: The service refuses this worker.
         """
         kind = "application/octet-stream" if isinstance(body, bytes) else "application/json"
         try:
@@ -102,10 +102,10 @@ class ServiceClient:
         return _read(answer)
 
     def post_until(self, deadline: float, route: str, body: str | bytes) -> dict[str, Any]:
-        """Try again with jitter until an answer comes or `deadline` (of the injected clock) is near.
+        """Retry with jitter until there is an answer or `deadline` (of the injected clock) is near.
 
         Raises:
-            UnavailableError: the last failure, when time is up.
+            UnavailableError: The last failure, when the time is up.
         """
         backoff = Backoff(ceiling=2.0, uniform=self._uniform)
         while True:
@@ -122,7 +122,7 @@ class ServiceClient:
 
 
 def _trusted() -> ssl.SSLContext:
-    """Public authorities or those of `SSL_CERT_FILE`, and what this machine trusts: a site may have its own."""
+    """Trust the public authorities or those of `SSL_CERT_FILE`, and those of this machine: a site may have its own."""
     context = httpx.create_ssl_context()
     context.load_default_certs()
     return context
@@ -134,13 +134,13 @@ def _read(answer: httpx.Response) -> dict[str, Any]:
     if status // 100 == 2 and document is not None:
         return document
     message = f"{status}: {answer.text[:300]}"
-    # A page with a 2xx is a proxy's: nobody has acknowledged anything.
+    # A 2xx that is not JSON comes from a proxy, and acknowledges nothing.
     if status in _RETRIED or status >= 500 or status < 400:
         raise UnavailableError(message, _seconds(answer.headers.get("retry-after")))
     if status in _REJECTED:
         raise RejectedError(message)
     if document is None:
-        # Nor does one without the service's own words refuse anything, such as a proxy's 404 while the service starts.
+        # An error that is not JSON comes from a proxy too, such as a 404 while the service starts: no refusal.
         raise UnavailableError(message, _seconds(answer.headers.get("retry-after")))
     raise RefusedError(message, status, document)
 

@@ -1,4 +1,4 @@
-"""From the spool to the service: in order, in batches, until acknowledged, earlier executions first."""
+"""Sends the spool to the service: in order, in batches, until acknowledged, earlier executions first."""
 
 import json
 import logging
@@ -24,10 +24,10 @@ log = logging.getLogger(__name__)
 _ROUTES = {"metrics": "metrics", "events": "events", "checkpoint": "checkpoints"}
 _READ_AHEAD = 256
 _SPACING_SECONDS = 0.1
-"""Between requests while more waits."""
+"""Pause between requests while more records wait."""
 _COLLECTING_SECONDS = 1.0
-"""After the last of what waited: short steps that log often share a request, since each costs the processor that
-trains a thousandth of a second, whatever it carries."""
+"""Pause after the last waiting record. Short steps that log often share a request, since each request costs the CPU
+that trains about a millisecond, for any size."""
 
 
 @dataclass
@@ -41,8 +41,8 @@ class _Spool:
 
 
 @dataclass
-class _Parcel:
-    """Records that travel in one request."""
+class ReportBatch:
+    """Records that are sent in one request."""
 
     records: list[SpoolRecord] = field(default_factory=list)
 
@@ -60,23 +60,23 @@ class _Parcel:
         return json.dumps(merged, separators=(",", ":"))
 
 
-def parcels(records: list[SpoolRecord]) -> list[_Parcel]:
-    """Pure: neighbouring metrics records share a request of at most MAX_POINTS points; others travel alone."""
-    made: list[_Parcel] = []
+def batch_records(records: list[SpoolRecord]) -> list[ReportBatch]:
+    """Group adjacent metrics records into requests of at most MAX_POINTS points; other records are sent alone."""
+    batches: list[ReportBatch] = []
     room = 0
     for record in records:
         points = record.body_text.count(b'"key":') if record.kind == "metrics" else MAX_POINTS
-        if made and record.kind == "metrics" and made[-1].records[-1].kind == "metrics" and points <= room:
-            made[-1].records.append(record)
+        if batches and record.kind == "metrics" and batches[-1].records[-1].kind == "metrics" and points <= room:
+            batches[-1].records.append(record)
             room -= points
         else:
-            made.append(_Parcel([record]))
+            batches.append(ReportBatch([record]))
             room = MAX_POINTS - points
-    return made
+    return batches
 
 
 class SpoolSender:
-    """A thread that reads the attempt's spool files from where the service left off and posts them."""
+    """A thread that posts the attempt's spool files from the last acknowledged offset on."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class SpoolSender:
         self._wake.set()
 
     def close(self, timeout: float) -> None:
-        """Send what is left for at most about `timeout` seconds, and leave the acknowledgement on disk."""
+        """Send the rest for about `timeout` seconds at most, and write the acknowledged offset to disk."""
         self._deadline = self._now() + timeout
         self._closing.set()
         self._wake.set()
@@ -119,34 +119,34 @@ class SpoolSender:
             for spool in self._spools():
                 self._follow(client, spool)
         except RefusedError as error:
-            log.warning("the service takes no more reports: %s", error)
+            log.warning("the service refuses reports, and none are sent any more: %s", error)
         except Exception:
-            log.exception("reports are no longer sent; they stay in the spool")
+            log.exception("sending reports failed; they stay in the spool")
         finally:
             client.close()
 
     def _spools(self) -> list[_Spool]:
         own = self._layout.spool_file(self._execution)
         earlier = sorted(path for path in self._layout.spool.glob("execution-*.jsonl") if path.name < own.name)
-        found = []
+        spools = []
         for path in [*earlier, own]:
             acknowledged = path.with_suffix(".acknowledged")
             offset = read_acknowledged(acknowledged)
-            found.append(_Spool(path, acknowledged, offset=offset, written=offset, own=path == own))
-        return found
+            spools.append(_Spool(path, acknowledged, offset=offset, written=offset, own=path == own))
+        return spools
 
     def _follow(self, client: ServiceClient, spool: _Spool) -> None:
-        """Send a spool to its end; our own has no end before `close`."""
+        """Send a spool to its end; that of this execution has no end before `close`."""
         try:
             while True:
-                # Asked before reading: what was written before the closing is then surely read.
+                # Checked before reading, so that everything written before `close` is read.
                 last = self._closing.is_set() or not spool.own
                 self._wake.clear()
                 records = _read_some(spool)
-                for parcel in parcels(records):
-                    if not self._deliver(client, parcel):
+                for batch in batch_records(records):
+                    if not self._deliver(client, batch):
                         return
-                    spool.offset = parcel.end
+                    spool.offset = batch.end
                     self._acknowledge(spool, now=False)
                     self._closing.wait(_SPACING_SECONDS)
                 if records and len(records) < _READ_AHEAD:
@@ -159,29 +159,29 @@ class SpoolSender:
         finally:
             self._acknowledge(spool, now=True)
 
-    def _deliver(self, client: ServiceClient, parcel: _Parcel) -> bool:
-        """Until it is acknowledged; False when time is up first."""
+    def _deliver(self, client: ServiceClient, batch: ReportBatch) -> bool:
+        """Send until acknowledged; return False if the time is up first."""
         while True:
             try:
-                client.post(_ROUTES[parcel.records[0].kind], parcel.body())
+                client.post(_ROUTES[batch.records[0].kind], batch.body())
             except UnavailableError as error:
                 pause = self._backoff.pause(error.retry_after)
                 if self._closing.wait(pause):
-                    # Closing cuts pauses short; from then on they only keep the loop from spinning.
+                    # `close` ends pauses early; from then on they only keep the loop from spinning.
                     time.sleep(min(0.1, pause))
                 if self._now() >= self._deadline:
                     return False
             except RejectedError as error:
-                return self._without_the_rejected(client, parcel, error)
+                return self._send_one_by_one(client, batch, error)
             else:
                 self._backoff.reset()
                 return True
 
-    def _without_the_rejected(self, client: ServiceClient, parcel: _Parcel, error: RejectedError) -> bool:
-        if len(parcel.records) == 1:
-            log.error("the service rejected spool record %d, which is skipped: %s", parcel.records[0].seq, error)
+    def _send_one_by_one(self, client: ServiceClient, batch: ReportBatch, error: RejectedError) -> bool:
+        if len(batch.records) == 1:
+            log.error("the service rejected spool record %d, which is skipped: %s", batch.records[0].seq, error)
             return True
-        return all(self._deliver(client, _Parcel([record])) for record in parcel.records)
+        return all(self._deliver(client, ReportBatch([record])) for record in batch.records)
 
     def _acknowledge(self, spool: _Spool, *, now: bool) -> None:
         due = self._now() - self._acknowledged_at >= self._acknowledge_seconds

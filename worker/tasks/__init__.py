@@ -1,1 +1,1 @@
-"""What is trained: a model, its data and its loss."""
+"""Tasks: each combines a model, its data and its loss."""

@@ -1,4 +1,4 @@
-"""What the engine asks of a task."""
+"""The protocol of a task, and checks of the values that a task returns."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -13,46 +13,47 @@ from worker.data.sampler import Indices
 
 
 class Task(Protocol):
-    """A model, its data and its loss. Losses are sums: the engine divides by the count of the whole global batch.
+    """A model, its data and its loss. Losses are sums: the engine divides them by the weight of the global batch.
 
-    A task may also have `losses(model, batch)`, several losses by name; `optimizers(module, spec)`, optimizers of its
-    own by name; and `shuffle`. See `worker.tasks.custom.CustomTask`.
+    A task may also define `losses(model, batch)` (several losses by name), `optimizers(module, spec)` (its own
+    optimizers by name), `flops_per_example(model)` and `shuffle`. See `worker.tasks.custom.CustomTask`.
     """
 
     examples: Examples
     tokens_per_example: int
-    """0 where the word means nothing."""
+    """The mean number of tokens per example; 0 for a task without tokens."""
 
     def build_model(self) -> nn.Module:
-        """A fresh model; its initial weights come from torch's global generator."""
+        """Return a new model, initialised from torch's global generator."""
         ...
 
     def weight(self, indices: Indices) -> float:
-        """What the summed loss of these examples is divided by; held-out ones are counted on after those for training.
-        Every rank knows the whole global batch, so the global count needs no communication."""
+        """Return the divisor of the summed loss of these examples (int64, shape (n,)): their number, or the number of
+        their target tokens. Held-out examples are numbered after those for training. Every rank computes it for the
+        whole global batch, so no communication is needed."""
         ...
 
     def loss_sum(self, model: nn.Module, batch: Tensors) -> torch.Tensor:
-        """The loss, summed over the examples or tokens of the batch."""
+        """Return the loss summed over the examples or tokens of the batch: fp32, shape ()."""
         ...
 
     def evaluation_sums(self, model: nn.Module, batch: Tensors) -> Mapping[str, torch.Tensor]:
-        """Sums by metric name, `eval/loss` among them."""
+        """Return sums over the batch by metric name, `eval/loss` among them; each of shape ()."""
         ...
 
 
 def check_model(spec: TrainingSpec, model: object) -> None:
-    """Raises RefusedError unless build_model() returned a module."""
+    """Raise RefusedError unless build_model() returned a module."""
     if not isinstance(model, nn.Module):
         kind = type(model).__name__
         raise RefusedError(f"target `{spec.target}`: build_model() returned a {kind}, not a torch.nn.Module")
 
 
 def check_losses(losses: object) -> None:
-    """Of the first batch, before the first step.
+    """Check the losses of the first batch, before the first step.
 
     Raises:
-        RefusedError: a loss is not one number, or nothing that is trained has a part in it.
+        RefusedError: A loss is not a scalar tensor, or has no gradient.
     """
     if not isinstance(losses, Mapping):
         raise RefusedError(f"losses() returned a {type(losses).__name__}, not losses by name")
@@ -62,7 +63,7 @@ def check_losses(losses: object) -> None:
             raise RefusedError(f"{start} a {type(loss).__name__}, not a tensor")
         if loss.ndim:
             raise RefusedError(
-                f"{start} a tensor of shape {list(loss.shape)}, not one number", "Sum the loss over the batch."
+                f"{start} a tensor of shape {list(loss.shape)}, not a scalar", "Sum the loss over the batch."
             )
         if not loss.requires_grad:
             raise RefusedError(

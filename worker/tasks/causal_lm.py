@@ -1,4 +1,4 @@
-"""Next-token prediction: our own transformer or a Hugging Face model, on builtin text or JSON lines."""
+"""Next-token prediction: the built-in transformer or a Hugging Face model, on built-in text or JSON lines."""
 
 from collections.abc import Callable, Mapping
 
@@ -13,12 +13,12 @@ from worker.data.builtin import load_stdlib, windows
 from worker.data.examples import Examples, Tensors
 from worker.data.jsonl import load_rows
 from worker.data.sampler import Indices
-from worker.data.token_rows import RowExamples, joined
+from worker.data.token_rows import RowExamples, concatenate_rows
 from worker.data.tokenizers import ByteTokenizer, HfTokenizer, Tokenizer
 from worker.tasks.gpt import Gpt
 
-LONGEST_ROW = 2048
-"""Tokens of a row where neither the spec nor a smaller model says."""
+MAX_ROW_TOKENS = 2048
+"""Tokens of a row unless the spec or the model's context sets a limit."""
 
 
 class CausalLm:
@@ -49,8 +49,8 @@ class CausalLm:
         return {"eval/loss": self.loss_sum(model, batch)}
 
 
-def gpt_on_stdlib(model: GptModel, data: BuiltinData) -> CausalLm:
-    """Windows of bytes, each as long as the model's context."""
+def build_gpt_on_stdlib(model: GptModel, data: BuiltinData) -> CausalLm:
+    """Return the task on windows of bytes, each of the model's context plus one: uint8, shape (rows, context + 1)."""
     rows = windows(load_stdlib(), model.context + 1)
     held_out = round(len(rows) * data.eval_fraction)
     examples = Examples((rows,), train=len(rows) - held_out, held_out=held_out)
@@ -58,11 +58,11 @@ def gpt_on_stdlib(model: GptModel, data: BuiltinData) -> CausalLm:
     return CausalLm(lambda: Gpt(model), examples, weights, model.context)
 
 
-def gpt_on_jsonl(model: GptModel, data: JsonlData) -> CausalLm:
+def build_gpt_on_jsonl(model: GptModel, data: JsonlData) -> CausalLm:
     return _on_jsonl(lambda: Gpt(model), data, ByteTokenizer(), model.context)
 
 
-def hf_on_jsonl(model: HfModel, data: JsonlData) -> CausalLm:
+def build_hf_on_jsonl(model: HfModel, data: JsonlData) -> CausalLm:
     from worker.tasks.hf_model import HfFolder
 
     folder = HfFolder(model.path)
@@ -74,24 +74,24 @@ def _on_jsonl(build: Callable[[], nn.Module], data: JsonlData, tokenizer: Tokeni
     rows = load_rows("data.path", data.path, data, tokenizer, length)
     train = len(rows.ends)
     if data.eval_path:
-        rows = joined(rows, load_rows("data.eval_path", data.eval_path, data, tokenizer, length))
+        rows = concatenate_rows(rows, load_rows("data.eval_path", data.eval_path, data, tokenizer, length))
     examples = RowExamples((), train, len(rows.ends) - train, rows=rows, packed=data.packing)
     return CausalLm(build, examples, rows.weights, round(float(rows.lengths.mean())))
 
 
 def row_length(max_length: int | None, context: int | None) -> int:
-    """Tokens of a row at most.
+    """Return the maximum number of tokens of a row.
 
     Raises:
-        RefusedError: the spec asks for more than the model sees at once.
+        RefusedError: The spec's length exceeds the model's context, or is 1.
     """
     if max_length is None:
-        return min(context or LONGEST_ROW, LONGEST_ROW)
+        return min(context or MAX_ROW_TOKENS, MAX_ROW_TOKENS)
     if context is not None and max_length > context:
         raise RefusedError(
-            f"data.max_length is {max_length}, longer than the {context} tokens that the model sees at once",
+            f"data.max_length is {max_length}, longer than the model's context of {context} tokens",
             f"Set data.max_length to {context} or less.",
         )
     if max_length < 2:
-        raise RefusedError("data.max_length is 1: nothing follows a single token", "Set data.max_length to 2 or more.")
+        raise RefusedError("data.max_length is 1, but a row needs two tokens", "Set data.max_length to 2 or more.")
     return max_length

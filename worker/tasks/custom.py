@@ -1,4 +1,4 @@
-"""A task of the user's own: a convenient base, and the finding of the function that builds it."""
+"""User-defined tasks: a base class, and loading of the function that builds the task."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -16,7 +16,7 @@ from worker.tasks.base import Task
 
 
 class CustomTask:
-    """Say what the examples, the model and the loss are; the rest has a default that can be overridden.
+    """Defines examples, model and loss; everything else has a default that can be overridden.
 
     `examples` must be set before `build` returns. A loss is a *sum* over the batch: the engine divides it by the
     `weight` of the whole global batch. Give either `loss_sum`, or `losses` where there are several. Where the module
@@ -25,56 +25,56 @@ class CustomTask:
 
     examples: Examples
     tokens_per_example = 0
-    """For throughput in tokens; 0 where the word means nothing."""
+    """The mean number of tokens per example, for throughput; 0 for a task without tokens."""
     shuffle = True
-    """Whether each epoch has an order of its own; `data.shuffle` decides where the spec has `data`."""
+    """Whether each epoch has another order; if the spec has `data`, `data.shuffle` decides."""
 
     def build_model(self) -> nn.Module:
-        """A fresh model. torch's generators are seeded from the spec, so that every rank builds the same one."""
+        """Return a new model. torch's generators are seeded from the spec, so every rank builds the same model."""
         raise NotImplementedError("a custom task defines build_model()")
 
     def weight(self, indices: Indices) -> float:
-        """What the summed loss of these examples is divided by: their number."""
+        """Return the divisor of the summed loss: the number of examples."""
         return float(len(indices))
 
     def loss_sum(self, model: nn.Module, batch: Tensors) -> torch.Tensor:
-        """The loss, summed over the examples of the batch."""
+        """Return the loss summed over the examples of the batch: fp32, shape ()."""
         return torch.stack(list(self.losses(model, batch).values())).sum()
 
     def losses(self, model: nn.Module, batch: Tensors) -> Mapping[str, torch.Tensor]:
-        """Several losses by name, each summed over the batch. Their gradients add up; each has its own curve."""
+        """Return several losses by name, each summed over the batch. Their gradients add up; each has its own curve."""
         return {}
 
     def evaluation_sums(self, model: nn.Module, batch: Tensors) -> Mapping[str, torch.Tensor]:
-        """Sums over held-out examples by metric name, `eval/loss` among them."""
+        """Return sums over held-out examples by metric name, `eval/loss` among them."""
         return {"eval/loss": self.loss_sum(model, batch)}
 
 
-_ASKED_FOR = ("build_model", "weight", "loss_sum", "evaluation_sums")
+_REQUIRED_METHODS = ("build_model", "weight", "loss_sum", "evaluation_sums")
 
 
 def load_custom(spec: TrainingSpec) -> Task:
-    """The task that the function named by `target` builds.
+    """Return the task that the function `target` builds.
 
     Raises:
-        RefusedError: there is no such function, it raised, or what it returned is no task.
+        RefusedError: There is no such function, it raised, or it did not return a task.
     """
     build = _find(spec)
-    # Data that is drawn while building must be the same on every rank.
+    # Random data drawn while building must be the same on every rank.
     seed_generators(spec.seed)
     try:
         task = build(spec)
     except Exception as error:
         _refuse(spec, "raised", error)
     _check(spec, task)
-    found: Task = task
-    return found
+    result: Task = task
+    return result
 
 
 def _find(spec: TrainingSpec) -> Callable[[TrainingSpec], Any]:
     module_name, _, path = (spec.target or "").partition(":")
     try:
-        found: Any = import_module(module_name)
+        target: Any = import_module(module_name)
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and error.name == module_name:
             raise RefusedError(
@@ -83,26 +83,26 @@ def _find(spec: TrainingSpec) -> Callable[[TrainingSpec], Any]:
             ) from None
         _refuse(spec, f"importing `{module_name}` failed", error)
     for name in path.split("."):
-        if not hasattr(found, name):
+        if not hasattr(target, name):
             raise RefusedError(f"target `{spec.target}`: module `{module_name}` has no `{path}`")
-        found = getattr(found, name)
-    if not callable(found):
-        raise RefusedError(f"target `{spec.target}`: is a {type(found).__name__}, not a function")
-    build: Callable[[TrainingSpec], Any] = found
+        target = getattr(target, name)
+    if not callable(target):
+        raise RefusedError(f"target `{spec.target}`: is a {type(target).__name__}, not a function")
+    build: Callable[[TrainingSpec], Any] = target
     return build
 
 
-def _refuse(spec: TrainingSpec, what: str, error: Exception) -> NoReturn:
-    """The user's own traceback is the cause, and is told with it."""
-    raise RefusedError(f"target `{spec.target}`: {what}: {type(error).__name__}: {error}") from error
+def _refuse(spec: TrainingSpec, action: str, error: Exception) -> NoReturn:
+    """Raise RefusedError with the user's exception as its cause, so that the traceback is reported."""
+    raise RefusedError(f"target `{spec.target}`: {action}: {type(error).__name__}: {error}") from error
 
 
 def _check(spec: TrainingSpec, task: object) -> None:
-    """Raises RefusedError unless `task` has everything that the engine asks of one."""
-    start = f"target `{spec.target}`: what it returned ({type(task).__name__})"
-    missing = [name for name in _ASKED_FOR if not callable(getattr(task, name, None))]
+    """Raise RefusedError unless `task` has everything that the engine needs."""
+    start = f"target `{spec.target}`: the returned object ({type(task).__name__})"
+    missing = [name for name in _REQUIRED_METHODS if not callable(getattr(task, name, None))]
     if missing:
-        raise RefusedError(f"{start} is no task: it has no {', '.join(missing)}", "Derive it from CustomTask.")
+        raise RefusedError(f"{start} is not a task: it has no {', '.join(missing)}", "Derive it from CustomTask.")
     if isinstance(task, CustomTask):
         if type(task).build_model is CustomTask.build_model:
             raise RefusedError(f"{start} does not define build_model")
@@ -117,21 +117,21 @@ def _check(spec: TrainingSpec, task: object) -> None:
     if examples.train < 1:
         raise RefusedError(f"{start} has no example to train on: examples.train is {examples.train}")
     best = spec.checkpoint.keep_best
-    evaluated = {
+    needs_evaluation = {
         "evaluation.every_steps": spec.evaluation.every_steps is not None,
         "checkpoint.keep_best": best is not None and best.metric.startswith("eval/"),
     }
-    for field, wanted in evaluated.items():
-        if wanted and not examples.held_out:
-            raise RefusedError(f"{field} is set, and {start} holds nothing out for evaluation")
+    for field, is_set in needs_evaluation.items():
+        if is_set and not examples.held_out:
+            raise RefusedError(f"{field} is set, and {start} has no held-out examples")
 
 
 def _check_examples(start: str, examples: Examples) -> None:
-    wanted = examples.train + examples.held_out
-    for place, tensor in enumerate(examples.tensors):
-        if not isinstance(tensor, torch.Tensor) or not tensor.ndim or len(tensor) != wanted:
+    expected = examples.train + examples.held_out
+    for index, tensor in enumerate(examples.tensors):
+        if not isinstance(tensor, torch.Tensor) or not tensor.ndim or len(tensor) != expected:
             size = list(tensor.shape) if isinstance(tensor, torch.Tensor) else type(tensor).__name__
             raise RefusedError(
-                f"{start} has examples that do not fit: tensors[{place}] is {size}, "
-                f"and train + held_out is {wanted} examples"
+                f"{start} has inconsistent examples: tensors[{index}] is {size}, "
+                f"and train + held_out is {expected} examples"
             )

@@ -1,4 +1,4 @@
-"""A decoder-only transformer: pre-norm blocks, learned positions, one weight for embedding and head."""
+"""A decoder-only transformer in the style of GPT-2: pre-norm blocks, learned positions, optionally tied embeddings."""
 
 import torch
 from torch import nn
@@ -9,7 +9,8 @@ from worker.tasks.language_loss import summed_loss
 
 
 class Attention(nn.Module):
-    """Causal self-attention. No key bias: its gradient is zero but for rounding, which Adam would turn into steps."""
+    """Causal multi-head self-attention (arXiv:1706.03762). No key bias: its gradient is zero except for rounding, which
+    Adam would turn into steps."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -19,18 +20,23 @@ class Attention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        """Return (batch, length, width) from `x` of the same shape.
+
+        `mask` (bool, (batch, 1, length, length)) is true where a query may attend to a key; None for causal attention.
+        """
         batch, length, width = x.shape
         q, k, v = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
         dropout = self.dropout if self.training else 0.0
+        # q, k, v: (batch, heads, length, width // heads)
         mixed = functional.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, is_causal=mask is None, dropout_p=dropout
         )
-        joined: torch.Tensor = self.out(mixed.transpose(1, 2).reshape(batch, length, width))
-        return joined
+        output: torch.Tensor = self.out(mixed.transpose(1, 2).reshape(batch, length, width))
+        return output
 
 
 class Block(nn.Module):
-    """Attention and a feed-forward network, each behind a norm and added to the stream."""
+    """A pre-norm residual block: attention, then a feed-forward network."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -41,13 +47,14 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        """Return (batch, length, width) from `x` of the same shape."""
         x = x + self.dropout(self.attention(self.norm_attention(x), mask))
-        stream: torch.Tensor = x + self.dropout(self.feed_forward(self.norm_feed_forward(x)))
-        return stream
+        output: torch.Tensor = x + self.dropout(self.feed_forward(self.norm_feed_forward(x)))
+        return output
 
 
 class Gpt(nn.Module):
-    """Token ids in, logits or a summed loss out."""
+    """A language model whose forward returns logits, or with labels the summed loss."""
 
     def __init__(self, spec: GptModel) -> None:
         super().__init__()
@@ -64,14 +71,18 @@ class Gpt(nn.Module):
     def forward(
         self, tokens: torch.Tensor, labels: torch.Tensor | None = None, positions: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Logits (batch, length, vocabulary), or with labels the loss summed over them.
+        """Return logits (batch, length, vocabulary), or with `labels` the cross entropy summed over them (fp32, ()).
 
-        `positions` (batch, length) count from 0 in each of the examples that share a row; they do not see each other.
+        Args:
+            tokens: int64, (batch, length).
+            labels: int64, (batch, length): the next token of each position, or `IGNORED_LABEL`.
+            positions: int64, (batch, length), counted from 0 in each example of a packed row. Examples of a row do not
+                attend to each other.
         """
         if positions is None:
             x, mask = self.embedding(tokens) + self.positions.weight[: tokens.shape[1]], None
         else:
-            x, mask = self.embedding(tokens) + self.positions(positions), _own_past(positions)
+            x, mask = self.embedding(tokens) + self.positions(positions), _packed_mask(positions)
         for block in self.blocks:
             x = block(x, mask)
         x = self.norm(x)
@@ -80,7 +91,7 @@ class Gpt(nn.Module):
         return self._logits(x)
 
     def get_output_embeddings(self) -> nn.Module:
-        """The layer that makes the logits, or the embedding whose weight it uses: as models of transformers call it."""
+        """Return the layer that computes the logits, or the embedding that shares its weight (transformers' name)."""
         return self.embedding if self.head is None else self.head
 
     def _logits(self, x: torch.Tensor) -> torch.Tensor:
@@ -88,8 +99,8 @@ class Gpt(nn.Module):
         return logits
 
 
-def _own_past(positions: torch.Tensor) -> torch.Tensor:
-    """Who sees whom, (batch, 1, length, length): what came before in the same example."""
+def _packed_mask(positions: torch.Tensor) -> torch.Tensor:
+    """Return the causal mask within each example of packed rows: bool, (batch, 1, length, length)."""
     example = (positions == 0).cumsum(dim=1)
     same = example[:, :, None] == example[:, None, :]
     return same.tril()[:, None]

@@ -12,14 +12,14 @@ from worker.core.errors import RefusedError, is_out_of_memory
 from worker.tasks.language_loss import summed_loss, token_loss
 
 _PACKAGES = "Install what `pip install 'trainyard[hf]'` does where the workers run."
-_PROBE = 8
+_PROBE_TOKENS = 8
 
 
 class HfFolder:
-    """A folder whose configuration and tokenizer have been read, and found to fit together.
+    """A folder with a Hugging Face model, whose configuration and tokenizer are loaded.
 
     Raises:
-        RefusedError: it is no such folder, or transformers is not there.
+        RefusedError: The folder is not valid, or transformers is not installed.
     """
 
     def __init__(self, path: str) -> None:
@@ -34,15 +34,15 @@ class HfFolder:
 
     @property
     def context(self) -> int | None:
-        """Tokens that the model sees at most; None where its configuration names no limit."""
-        found = getattr(self.config.get_text_config(), "max_position_embeddings", None)
-        return found if isinstance(found, int) and found > 0 else None
+        """The model's maximum number of tokens; None if its configuration has no limit."""
+        limit = getattr(self.config.get_text_config(), "max_position_embeddings", None)
+        return limit if isinstance(limit, int) and limit > 0 else None
 
     def load(self, *, packed: bool) -> nn.Module:
-        """The model in fp32, ready to train; called with labels it returns the loss summed over them.
+        """Return the model in fp32 and training mode; called with labels it returns the loss summed over them.
 
         Args:
-            packed: several examples may share a row, so the model must keep them apart.
+            packed: Several examples may share a row, so the model must not let them attend to each other.
         """
         from transformers import AutoModelForCausalLM
         from transformers.utils.logging import disable_progress_bar
@@ -52,7 +52,7 @@ class HfFolder:
             AutoModelForCausalLM.from_pretrained,
             use_safetensors=True,
             dtype=torch.float32,
-            # Ours is the clearer refusal: transformers names what differs in its log alone.
+            # `_check_weights` gives a clearer error: transformers lists the differences only in its log.
             ignore_mismatched_sizes=True,
             output_loading_info=True,
         )
@@ -61,46 +61,47 @@ class HfFolder:
         rows = model.get_input_embeddings().num_embeddings
         if len(self.tokenizer) > rows:
             raise RefusedError(
-                f"model.path: {self._path} has a tokenizer of {len(self.tokenizer)} tokens, more than the {rows} that "
-                "the model has embeddings for",
-                "Take the tokenizer that belongs to the model.",
+                f"model.path: {self._path} has a tokenizer of {len(self.tokenizer)} tokens, more than "
+                f"the model's {rows} embeddings",
+                "Use the tokenizer that belongs to the model.",
             )
-        if packed and not _keeps_apart(model):
+        if packed and not _separates_packed_examples(model):
             raise RefusedError(
-                "data.packing: in this model the examples of one row see each other", "Set data.packing to false."
+                "data.packing: in this model the examples of a packed row attend to each other",
+                "Set data.packing to false.",
             )
         own_forward = model.forward
-        # Replaced rather than wrapped, so that names of parameters stay those of the folder.
-        model.forward = partial(_forward, model, own_forward, _takes_pieces(model))
+        # The method is replaced instead of the module being wrapped, so that parameter names stay those of the folder.
+        model.forward = partial(_forward, model, own_forward, _logits_are_plain_head(model))
         model.train()
         return model  # type: ignore[no-any-return]
 
     def _check_files(self) -> None:
-        what = f"model.path: {self._path}"
+        prefix = f"model.path: {self._path}"
         if not self._path.is_dir():
-            raise RefusedError(f"{what} is not a folder that this node can read")
+            raise RefusedError(f"{prefix} is not a folder that this node can read")
         if not (self._path / "config.json").is_file():
-            raise RefusedError(f"{what} has no config.json: it is not the folder of a Hugging Face model")
+            raise RefusedError(f"{prefix} has no config.json: it is not the folder of a Hugging Face model")
         if not any(self._path.glob("*.safetensors")):
             raise RefusedError(
-                f"{what} has no *.safetensors file",
-                "Pickled weights are not read, since they can run code: save the model again with save_pretrained.",
+                f"{prefix} has no *.safetensors file",
+                "Pickled weights can run code and are not loaded: save the model again with save_pretrained.",
             )
 
-    def _read(self, what: str, load: Callable[..., Any]) -> Any:
+    def _read(self, kind: str, load: Callable[..., Any]) -> Any:
         try:
             return load(self._path, local_files_only=True, trust_remote_code=False)
         except Exception as error:
             if is_out_of_memory(error):
                 raise
             text = str(error).strip().split("\n")[0] or type(error).__name__
-            raise RefusedError(f"model.path: {self._path} does not hold {what} that can be loaded: {text}") from error
+            raise RefusedError(f"model.path: {self._path} does not hold {kind} that can be loaded: {text}") from error
 
     def _check_weights(self, report: dict[str, Any]) -> None:
-        """transformers makes up what a file lacks; a model with made-up weights is not what was asked for."""
+        """Raise RefusedError for missing or mismatched weights, which transformers would initialise at random."""
         for kind, problem in (("missing_keys", "lacks"), ("mismatched_keys", "has other shapes for")):
-            found = report.get(kind) or ()
-            if names := sorted(name if isinstance(name, str) else name[0] for name in found):
+            keys = report.get(kind) or ()
+            if names := sorted(name if isinstance(name, str) else name[0] for name in keys):
                 more = f" and {len(names) - 5} more" if len(names) > 5 else ""
                 raise RefusedError(
                     f"model.path: {self._path} does not fit its config.json: it {problem} {', '.join(names[:5])}{more}"
@@ -110,17 +111,18 @@ class HfFolder:
 def _forward(
     model: Any,
     own_forward: Callable[..., Any],
-    pieces: bool,
+    chunked: bool,
     tokens: torch.Tensor,
     labels: torch.Tensor | None = None,
     positions: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Logits, or with labels the loss summed over them.
+    """Return logits (batch, length, vocabulary), or with `labels` (int64, (batch, length)) the summed loss (fp32, ()).
 
-    `positions` count from 0 in each of the examples that share a row; transformers keeps those from seeing each other.
+    `positions` (int64, (batch, length)) count from 0 in each example of a packed row; transformers then masks attention
+    between examples. With `chunked` the logits are computed chunk by chunk from the body's hidden states.
     """
     placed = {} if positions is None else {"position_ids": positions}
-    if labels is None or not pieces:
+    if labels is None or not chunked:
         logits: torch.Tensor = own_forward(input_ids=tokens, use_cache=False, **placed).logits
         return logits if labels is None else token_loss(logits.flatten(0, 1), labels.flatten())
     hidden = model.base_model(input_ids=tokens, use_cache=False, **placed)[0]
@@ -129,23 +131,23 @@ def _forward(
 
 
 @torch.no_grad()
-def _takes_pieces(model: Any) -> bool:
-    """Whether the head on the body's output is all there is to the logits: some models scale or cap them. Asked of a
-    fresh model, which does not drop out."""
+def _logits_are_plain_head(model: Any) -> bool:
+    """Return whether the logits are the head applied to the body's output: some models scale or cap them. Needs a model
+    in evaluation mode."""
     head = model.get_output_embeddings()
     if head is None or model.base_model is model:
         return False
-    tokens = torch.arange(_PROBE)[None] % head.weight.shape[0]
+    tokens = torch.arange(_PROBE_TOKENS)[None] % head.weight.shape[0]
     own = model(input_ids=tokens, use_cache=False).logits
     ours = head(model.base_model(input_ids=tokens, use_cache=False)[0])
     return ours.shape == own.shape and bool(torch.allclose(ours, own, rtol=1e-4, atol=1e-5))
 
 
 @torch.no_grad()
-def _keeps_apart(model: Any) -> bool:
-    """Whether an example reads the same behind another one, with positions that begin anew, as by itself."""
-    tokens = torch.arange(_PROBE)[None] % model.get_input_embeddings().num_embeddings
-    half = _PROBE // 2
+def _separates_packed_examples(model: Any) -> bool:
+    """Return whether an example has the same logits alone and after another one in the same row."""
+    tokens = torch.arange(_PROBE_TOKENS)[None] % model.get_input_embeddings().num_embeddings
+    half = _PROBE_TOKENS // 2
     positions = torch.arange(half).repeat(2)[None]
     behind = model(input_ids=tokens, position_ids=positions, use_cache=False).logits[:, half:]
     alone = model(input_ids=tokens[:, half:], position_ids=positions[:, half:], use_cache=False).logits

@@ -1,4 +1,4 @@
-"""Handwritten digits with a small convolutional net."""
+"""Classification of handwritten digits with a small convolutional network."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ from worker.data.sampler import Indices
 
 
 class Convnet(nn.Module):
-    """Three convolutions and a linear head. No batch statistics: a loss is a sum over examples, whatever the layout."""
+    """Three convolutions and a linear head. No batch normalisation, so that the loss does not depend on the layout."""
 
     def __init__(self, channels: int, classes: int, dropout: float) -> None:
         super().__init__()
@@ -30,12 +30,13 @@ class Convnet(nn.Module):
         self.head = nn.Sequential(nn.Flatten(), nn.Dropout(dropout), nn.Linear(2 * channels * 4, classes))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return logits (batch, classes) of images (fp32, (batch, 1, 8, 8))."""
         logits: torch.Tensor = self.head(self.features(images))
         return logits
 
 
 class ImageClassification:
-    """Cross entropy, summed over images; accuracy on the held-out ones."""
+    """Cross entropy in nats, summed over images; accuracy on held-out images."""
 
     tokens_per_example = 0
 

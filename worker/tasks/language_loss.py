@@ -1,4 +1,4 @@
-"""Cross entropy of next tokens, without ever holding the logits of all of them."""
+"""Cross entropy of next tokens, computed in chunks so that the logits of all tokens never exist at once."""
 
 from collections.abc import Callable
 
@@ -8,40 +8,41 @@ from torch.utils.checkpoint import checkpoint
 
 from worker.data.examples import IGNORED_LABEL
 
-MOST_LOGITS = 2**26
-"""Logits that exist at once: 256 MiB in fp32, 512 tokens of a vocabulary of 131072."""
+MAX_LOGITS = 2**26
+"""Logits of a chunk: 256 MiB in fp32, which is 512 tokens of a vocabulary of 131072."""
 
 Head = Callable[[torch.Tensor], torch.Tensor]
 
 
 def summed_loss(
-    hidden: torch.Tensor, labels: torch.Tensor, head: Head, vocabulary: int, *, most: int = MOST_LOGITS
+    hidden: torch.Tensor, labels: torch.Tensor, head: Head, vocabulary: int, *, max_logits: int = MAX_LOGITS
 ) -> torch.Tensor:
-    """The loss in nats, summed over the targets.
+    """Return the cross entropy in nats, summed over the targets: fp32, shape ().
 
-    Where the logits would be more than `most`, they are computed piece by piece, and once more in the backward. The
-    head's weights must be whole where this runs: inside the forward of the module that owns them.
+    More than `max_logits` logits are computed in chunks, and again in the backward. The head's weights must not be
+    sharded here, so this must run inside the forward of the module that owns them.
 
     Args:
-        hidden: (batch, length, width), what the head turns into logits.
-        labels: (batch, length), the token that follows each position, or `IGNORED_LABEL`.
+        hidden: (batch, length, width), the input of the head.
+        labels: int64, (batch, length): the next token of each position, or `IGNORED_LABEL`.
+        head: Maps (tokens, width) to logits (tokens, vocabulary).
     """
     hidden, labels = hidden.flatten(0, 1), labels.flatten()
-    piece = max(1, most // vocabulary)
-    if len(hidden) <= piece:
+    chunk = max(1, max_logits // vocabulary)
+    if len(hidden) <= chunk:
         return token_loss(head(hidden), labels)
     total = torch.zeros((), device=hidden.device)
-    for part, targets in zip(torch.split(hidden, piece), torch.split(labels, piece), strict=True):
-        loss = checkpoint(_piece, part, targets, head, use_reentrant=False)
+    for part, targets in zip(torch.split(hidden, chunk), torch.split(labels, chunk), strict=True):
+        loss = checkpoint(_chunk_loss, part, targets, head, use_reentrant=False)
         assert isinstance(loss, torch.Tensor)
         total = total + loss
     return total
 
 
 def token_loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The same of logits (tokens, vocabulary) and labels (tokens)."""
+    """Return the same for logits (tokens, vocabulary) and labels (tokens,)."""
     return functional.cross_entropy(logits.float(), labels, reduction="sum", ignore_index=IGNORED_LABEL)
 
 
-def _piece(hidden: torch.Tensor, labels: torch.Tensor, head: Head) -> torch.Tensor:
+def _chunk_loss(hidden: torch.Tensor, labels: torch.Tensor, head: Head) -> torch.Tensor:
     return token_loss(head(hidden), labels)

@@ -16,7 +16,7 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "relu": nn.ReLU, "n
 
 
 def mlp(sizes: tuple[int, ...], activation: str) -> nn.Sequential:
-    """Linear layers with biases, and the activation between them."""
+    """Return linear layers with biases, and the activation between them: (batch, sizes[0]) to (batch, sizes[-1])."""
     layers: list[nn.Module] = []
     for width_in, width_out in pairwise(sizes):
         layers += [nn.Linear(width_in, width_out), _ACTIVATIONS[activation]()]
@@ -24,7 +24,7 @@ def mlp(sizes: tuple[int, ...], activation: str) -> nn.Sequential:
 
 
 class Regression:
-    """Mean squared error, summed over examples."""
+    """Squared error, averaged over outputs and summed over examples."""
 
     tokens_per_example = 0
 

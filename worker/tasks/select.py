@@ -1,4 +1,4 @@
-"""From the spec to its task. Each task's module is imported only where it is wanted."""
+"""Returns the task of a spec. The module of a task is imported only if the spec needs it."""
 
 from trainyard.contract.spec.sections import BuiltinData, ConvnetModel, GptModel, HfModel, JsonlData, MlpModel
 from trainyard.contract.spec.training_spec import TrainingSpec
@@ -7,24 +7,28 @@ from worker.tasks.base import Task
 
 
 def select_task(spec: TrainingSpec) -> Task:
-    """The task, with its data loaded."""
+    """Return the task with its data loaded.
+
+    Raises:
+        RefusedError: There is no task for the spec's model and data, or they cannot be loaded.
+    """
     if spec.task == "custom":
         from worker.tasks.custom import load_custom
 
         return load_custom(spec)
     match spec.model, spec.data:
         case GptModel() as model, BuiltinData(name="stdlib") as data:
-            from worker.tasks.causal_lm import gpt_on_stdlib
+            from worker.tasks.causal_lm import build_gpt_on_stdlib
 
-            return gpt_on_stdlib(model, data)
+            return build_gpt_on_stdlib(model, data)
         case GptModel() as model, JsonlData() as data:
-            from worker.tasks.causal_lm import gpt_on_jsonl
+            from worker.tasks.causal_lm import build_gpt_on_jsonl
 
-            return gpt_on_jsonl(model, data)
+            return build_gpt_on_jsonl(model, data)
         case HfModel() as model, JsonlData() as data:
-            from worker.tasks.causal_lm import hf_on_jsonl
+            from worker.tasks.causal_lm import build_hf_on_jsonl
 
-            return hf_on_jsonl(model, data)
+            return build_hf_on_jsonl(model, data)
         case ConvnetModel() as model, BuiltinData(name="digits") as data:
             from worker.tasks.image_classification import ImageClassification
 

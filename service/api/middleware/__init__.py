@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from fastapi import FastAPI
 
-from service.api.dependencies import Services
+from service.api.dependencies import AppState
 from service.api.middleware.audit import AuditMiddleware
 from service.api.middleware.body import BodyLimitMiddleware
 from service.api.middleware.errors import ErrorMiddleware
@@ -13,7 +13,7 @@ from service.api.middleware.rate_limit import RateLimitMiddleware
 from service.api.middleware.request_id import RequestIdMiddleware
 
 
-def add_middleware(app: FastAPI, services: Services, hosts: Iterable[str]) -> None:
+def add_middleware(app: FastAPI, services: AppState, hosts: Iterable[str]) -> None:
     """Add all middleware to the application. Starlette runs what is added last first."""
     settings = services.settings
     app.add_middleware(ErrorMiddleware)

@@ -4,7 +4,7 @@ from hashlib import sha256
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.api.dependencies import Services
+from service.api.dependencies import AppState
 from service.api.middleware.errors import HeaderMap, header_map, send_error
 from service.api.middleware.origin import SIGN_IN
 from service.api.rate_limits import Allowance
@@ -19,7 +19,7 @@ class RateLimitMiddleware:
     Requests without a token share the limit of their address.
     """
 
-    def __init__(self, app: ASGIApp, *, services: Services):
+    def __init__(self, app: ASGIApp, *, services: AppState):
         self._app = app
         self._services = services
 

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
-from service.api.dependencies import NowDep, ServicesDep, UserDep
+from service.api.dependencies import AppStateDep, NowDep, UserDep
 from service.api.file_responses import ConditionsDep, download_route, file_response
 from service.checkpoints.safe_files import list_artifacts
 from service.jobs.repository import JobRepository
@@ -18,7 +18,7 @@ router = APIRouter(prefix="/v1/jobs/{job_id}/artifacts", tags=["artifacts"])
 
 @router.get("", operation_id="list_artifacts")
 def list_all(
-    services: ServicesDep,
+    services: AppStateDep,
     _user: UserDep,
     now: NowDep,
     job_id: str,
@@ -35,7 +35,7 @@ def list_all(
 
 @download_route(router, "/{path:path}", "artifact")
 def download(
-    services: ServicesDep,
+    services: AppStateDep,
     _user: UserDep,
     now: NowDep,
     job_id: str,

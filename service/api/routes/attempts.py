@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from service.api.dependencies import AttemptId, Services, ServicesDep, WorkerDep, get_services
+from service.api.dependencies import AppState, AppStateDep, AttemptId, WorkerDep, get_app_state
 from service.api.query_params import refuse_unknown
 from service.api.routes.logs import Rank
 from service.attempts.service import AttemptService
@@ -47,12 +47,12 @@ def _metrics_body() -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": content}}
 
 
-def _service(services: Services, aid: str) -> AttemptService:
+def _service(services: AppState, aid: str) -> AttemptService:
     return AttemptService(services.database, aid, services.clock(), services.metrics.ingested)
 
 
 @router.post("/claim", operation_id="claim_attempt")
-def claim(services: ServicesDep, _worker: WorkerDep, aid: AttemptId, body: Claim) -> ClaimGrant:
+def claim(services: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: Claim) -> ClaimGrant:
     """Claim an attempt. Only one run can; 409 `claim_refused` for all others."""
     granted = _service(services, aid).claim(body)
     services.failpoint("claim.after-commit")
@@ -60,7 +60,7 @@ def claim(services: ServicesDep, _worker: WorkerDep, aid: AttemptId, body: Claim
 
 
 @router.post("/heartbeat", operation_id="send_heartbeat")
-def heartbeat(services: ServicesDep, _worker: WorkerDep, aid: AttemptId, body: Heartbeat) -> HeartbeatReply:
+def heartbeat(services: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: Heartbeat) -> HeartbeatReply:
     """Send a heartbeat. The reply carries stop requests and trace requests."""
     return _service(services, aid).heartbeat()
 
@@ -68,7 +68,7 @@ def heartbeat(services: ServicesDep, _worker: WorkerDep, aid: AttemptId, body: H
 @router.post("/metrics", operation_id="report_metrics", openapi_extra=_metrics_body())
 async def metrics(request: Request, aid: AttemptId) -> Response:
     """Report points. A batch is stored as a whole or not at all; the response follows the commit. Repeats are safe."""
-    services = await get_services(request)  # FastAPI's injection would cost a tenth of the request
+    services = await get_app_state(request)  # FastAPI's injection would cost a tenth of the request
     await services.worker_tokens.require(request.headers.get("authorization"), aid, services.clock())
     refuse_unknown(request)
     body = await request.body()
@@ -80,13 +80,13 @@ async def metrics(request: Request, aid: AttemptId) -> Response:
 
 
 @router.post("/events", operation_id="report_events")
-def events(services: ServicesDep, _worker: WorkerDep, aid: AttemptId, body: EventsBatch) -> dict[str, int]:
+def events(services: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: EventsBatch) -> dict[str, int]:
     """Add events to the job's history, each once."""
     return {"accepted": _service(services, aid).events(body)}
 
 
 @router.post("/checkpoints", operation_id="report_checkpoint")
-def checkpoints(services: ServicesDep, _worker: WorkerDep, aid: AttemptId, body: CheckpointReport) -> dict[str, int]:
+def checkpoints(services: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: CheckpointReport) -> dict[str, int]:
     """Report a complete checkpoint and the steps whose checkpoints were deleted."""
     _service(services, aid).checkpoint(body)
     return {"accepted": 1}
@@ -95,7 +95,7 @@ def checkpoints(services: ServicesDep, _worker: WorkerDep, aid: AttemptId, body:
 @router.post("/logs", operation_id="append_log")
 async def append_log(
     request: Request,
-    services: ServicesDep,
+    services: AppStateDep,
     _worker: WorkerDep,
     aid: AttemptId,
     rank: Rank,
@@ -110,7 +110,7 @@ async def append_log(
 
 
 @router.post("/finish", operation_id="finish_attempt")
-def finish(services: ServicesDep, _worker: WorkerDep, aid: AttemptId, body: FinishRecord) -> dict[str, int]:
+def finish(services: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: FinishRecord) -> dict[str, int]:
     """Report the exit record of the attempt's last execution."""
     _service(services, aid).finish(body)
     services.failpoint("finish.after-commit")

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from fastapi import Path as PathParam
 from starlette.responses import Response
 
-from service.api.dependencies import NowDep, Services, ServicesDep, UserDep
+from service.api.dependencies import AppState, AppStateDep, NowDep, UserDep
 from service.api.file_responses import (
     TAR_RESPONSES,
     ConditionsDep,
@@ -33,14 +33,14 @@ CheckpointId = Annotated[str, PathParam(pattern=r"^ckpt_[0-9a-z]{26}$")]
 
 
 @router.get("/checkpoints", operation_id="list_checkpoints")
-def list_all(services: ServicesDep, _user: UserDep, now: NowDep, job_id: str) -> Page[CheckpointResource]:
+def list_all(services: AppStateDep, _user: UserDep, now: NowDep, job_id: str) -> Page[CheckpointResource]:
     """List the complete checkpoints, oldest first; the latest and the best are marked."""
     return page_of(_checkpoints(services, now, job_id), False, lambda row: row, lambda row: row.id)
 
 
 @router.get("/checkpoints/{checkpoint_id}", operation_id="get_checkpoint")
 def get(
-    services: ServicesDep, _user: UserDep, now: NowDep, job_id: str, checkpoint_id: CheckpointId
+    services: AppStateDep, _user: UserDep, now: NowDep, job_id: str, checkpoint_id: CheckpointId
 ) -> CheckpointResource:
     """Get a checkpoint. Its digest is that of `files/manifest.json`, which has the digests of the other files."""
     for checkpoint in _checkpoints(services, now, job_id):
@@ -51,7 +51,7 @@ def get(
 
 
 @router.delete("/checkpoints/{checkpoint_id}", status_code=204, operation_id="delete_checkpoint")
-def delete(services: ServicesDep, user: UserDep, now: NowDep, job_id: str, checkpoint_id: CheckpointId) -> None:
+def delete(services: AppStateDep, user: UserDep, now: NowDep, job_id: str, checkpoint_id: CheckpointId) -> None:
     """Delete a checkpoint; its files are removed soon after. An active job's latest checkpoint cannot be deleted."""
     job_service.delete_checkpoint(services.database, user, job_id, checkpoint_id, now)
     services.notify_cleanup()
@@ -59,7 +59,7 @@ def delete(services: ServicesDep, user: UserDep, now: NowDep, job_id: str, check
 
 @router.get("/checkpoints/{checkpoint_id}/files", operation_id="list_checkpoint_files")
 def list_checkpoint_files(
-    services: ServicesDep,
+    services: AppStateDep,
     _user: UserDep,
     now: NowDep,
     job_id: str,
@@ -73,7 +73,7 @@ def list_checkpoint_files(
 
 @download_route(router, "/checkpoints/{checkpoint_id}/files/{path:path}", "checkpoint_file")
 def download_checkpoint_file(
-    services: ServicesDep,
+    services: AppStateDep,
     _user: UserDep,
     now: NowDep,
     job_id: str,
@@ -87,7 +87,7 @@ def download_checkpoint_file(
 
 @download_route(router, "/checkpoints/{checkpoint_id}/archive", "checkpoint", TAR_RESPONSES)
 def archive(
-    services: ServicesDep,
+    services: AppStateDep,
     _user: UserDep,
     now: NowDep,
     job_id: str,
@@ -101,7 +101,7 @@ def archive(
 
 @router.get("/export/files", operation_id="list_export_files")
 def list_export_files(
-    services: ServicesDep,
+    services: AppStateDep,
     _user: UserDep,
     now: NowDep,
     job_id: str,
@@ -114,19 +114,19 @@ def list_export_files(
 
 @download_route(router, "/export/files/{path:path}", "export_file")
 def download_export_file(
-    services: ServicesDep, _user: UserDep, now: NowDep, job_id: str, path: str, conditions: ConditionsDep
+    services: AppStateDep, _user: UserDep, now: NowDep, job_id: str, path: str, conditions: ConditionsDep
 ) -> Response:
     """Download a file of the export, or a range of its bytes."""
     return file_response(_export(services, now, job_id), require_plain(path), conditions)
 
 
 @download_route(router, "/export/archive", "export", TAR_RESPONSES)
-def export_archive(services: ServicesDep, _user: UserDep, now: NowDep, job_id: str, head: HeadDep) -> Response:
+def export_archive(services: AppStateDep, _user: UserDep, now: NowDep, job_id: str, head: HeadDep) -> Response:
     """Download the export as a tar."""
     return archive_response(_export(services, now, job_id), f"{job_id}-export", head=head)
 
 
-def _checkpoints(services: Services, now: datetime, job_id: str) -> list[CheckpointResource]:
+def _checkpoints(services: AppState, now: datetime, job_id: str) -> list[CheckpointResource]:
     with services.database.read() as session:
         jobs = JobRepository(session, now)
         job = jobs.get(job_id)
@@ -140,14 +140,14 @@ def _checkpoints(services: Services, now: datetime, job_id: str) -> list[Checkpo
     ]
 
 
-def _folder(services: Services, now: datetime, job_id: str, checkpoint_id: str) -> Path:
+def _folder(services: AppState, now: datetime, job_id: str, checkpoint_id: str) -> Path:
     with services.database.read() as session:
         jobs = JobRepository(session, now)
         step = jobs.get_checkpoint(jobs.get(job_id), checkpoint_id).step
     return services.run(job_id).checkpoint(step).root
 
 
-def _export(services: Services, now: datetime, job_id: str) -> Path:
+def _export(services: AppState, now: datetime, job_id: str) -> Path:
     with services.database.read() as session:
         JobRepository(session, now).get(job_id)
     return services.run(job_id).export

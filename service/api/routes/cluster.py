@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from service.api.dependencies import NowDep, ServicesDep, UserDep
+from service.api.dependencies import AppStateDep, NowDep, UserDep
 from service.cluster.repository import ClusterRepository
 from trainyard.contract.wire.cluster import ClusterResource
 
@@ -10,7 +10,7 @@ router = APIRouter(prefix="/v1/cluster", tags=["cluster"])
 
 
 @router.get("", operation_id="get_cluster")
-def get_cluster(services: ServicesDep, _user: UserDep, now: NowDep) -> ClusterResource:
+def get_cluster(services: AppStateDep, _user: UserDep, now: NowDep) -> ClusterResource:
     """Partitions, nodes by state and GPUs by type, as they were when the scheduler was last asked."""
     with services.database.read() as session:
         return ClusterRepository(session).resource(services.settings.backend, now)

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Path, Request, Response
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import FileResponse
 
-from service.api.dependencies import ServicesDep, UserDep
+from service.api.dependencies import AppStateDep, UserDep
 from service.code.service import require_code_role
 from service.code.store import Upload, find_archive
 from service.core.errors import NotFoundError
@@ -28,7 +28,7 @@ _STORED_BEFORE: dict[int | str, dict[str, Any]] = {
 
 @router.put("/{digest}", status_code=201, operation_id="put_code", openapi_extra=_BODY, responses=_STORED_BEFORE)
 async def put(
-    request: Request, response: Response, services: ServicesDep, user: UserDep, digest: Digest
+    request: Request, response: Response, services: AppStateDep, user: UserDep, digest: Digest
 ) -> dict[str, str]:
     """Upload an uncompressed tar of code: 201, or 200 if it was stored before."""
     require_code_role(user, services.settings.code_roles, "uploaded code")
@@ -46,7 +46,7 @@ async def put(
 
 @router.head("/{digest}", operation_id="has_code", response_class=FileResponse)
 @router.get("/{digest}", operation_id="get_code", response_class=FileResponse)
-def get(services: ServicesDep, user: UserDep, digest: Digest) -> FileResponse:
+def get(services: AppStateDep, user: UserDep, digest: Digest) -> FileResponse:
     """Download the archive; HEAD checks that it exists."""
     require_code_role(user, services.settings.code_roles, "uploaded code")
     path = find_archive(services.settings.runs, digest)

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from service.api.dependencies import Services, ServicesDep
+from service.api.dependencies import AppState, AppStateDep
 from service.cluster.repository import ClusterRepository
 from service.core.errors import ServiceError
 from service.jobs.repository import JobRepository
@@ -32,7 +32,7 @@ def livez() -> dict[str, str]:
 
 
 @router.get("/readyz", operation_id="readyz", responses=_NOT_READY)
-def readyz(services: ServicesDep) -> Any:
+def readyz(services: AppStateDep) -> Any:
     """Check every dependency. `degraded` means that the API works but the scheduler does not answer."""
     checks = {"database": _database(services), "runs_dir": _runs_dir(services)}
     ready = all(state == "ok" for state in checks.values())
@@ -45,7 +45,7 @@ def readyz(services: ServicesDep) -> Any:
 
 
 @router.get("/metrics", operation_id="prometheus", response_class=Response)
-def prometheus(services: ServicesDep) -> Response:
+def prometheus(services: AppStateDep) -> Response:
     """Get the metrics in Prometheus' text format."""
     now, backend = services.clock(), services.settings.backend
     with services.database.read() as session:
@@ -55,7 +55,7 @@ def prometheus(services: ServicesDep) -> Response:
     return Response(services.metrics.render(jobs, unanswered, cluster.age_seconds), media_type=CONTENT_TYPE_LATEST)
 
 
-def _database(services: Services) -> str:
+def _database(services: AppState) -> str:
     try:
         services.database.ping()
     except ServiceError as error:
@@ -63,7 +63,7 @@ def _database(services: Services) -> str:
     return "ok"
 
 
-def _scheduler(services: Services) -> str:
+def _scheduler(services: AppState) -> str:
     """Return the state of the scheduler as of the reconciler's last poll; a route never calls the scheduler."""
     backend, now = services.settings.backend, services.clock()
     with services.database.read() as session:
@@ -77,7 +77,7 @@ def _scheduler(services: Services) -> str:
     return "ok"
 
 
-def _notes(services: Services) -> list[str]:
+def _notes(services: AppState) -> list[str]:
     """Return warnings about resources that are running low."""
     settings = services.settings
     try:
@@ -89,6 +89,6 @@ def _notes(services: Services) -> list[str]:
     return [f"only {free / 1e9:.1f} GB free for runs (TRAINYARD_LOW_DISK_GB is {settings.low_disk_gb:g})"]
 
 
-def _runs_dir(services: Services) -> str:
+def _runs_dir(services: AppState) -> str:
     runs = services.settings.runs
     return "ok" if os.access(runs, os.W_OK | os.X_OK) else f"{runs} is not a writable directory"

@@ -10,13 +10,13 @@ from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
 from service.api.dependencies import (
+    AppState,
+    AppStateDep,
     AttemptNumber,
     EventWindowDep,
     JobWindowDep,
     NowDep,
     QueryTimestamp,
-    Services,
-    ServicesDep,
     UserDep,
 )
 from service.api.openapi import SPEC
@@ -59,7 +59,7 @@ SPEC_BODY = {
 @router.post("", status_code=201, response_model=JobResource, operation_id="submit_job", openapi_extra=SPEC_BODY)
 async def submit_job(
     request: Request,
-    services: ServicesDep,
+    services: AppStateDep,
     user: UserDep,
     now: NowDep,
     idempotency_key: Annotated[str | None, Header()] = None,
@@ -124,7 +124,7 @@ _METADATA = {
 @router.get("", operation_id="list_jobs", openapi_extra={"parameters": [_METADATA]})
 def list_jobs(
     request: Request,
-    services: ServicesDep,
+    services: AppStateDep,
     _user: UserDep,
     now: NowDep,
     window: JobWindowDep,
@@ -153,14 +153,14 @@ def list_jobs(
 
 
 @router.get("/{job_id}", operation_id="get_job")
-def get(services: ServicesDep, _user: UserDep, now: NowDep, job_id: str) -> JobResource:
+def get(services: AppStateDep, _user: UserDep, now: NowDep, job_id: str) -> JobResource:
     """Get a job: its spec, status, progress and current attempt."""
     return read_job(services.database, job_id, services.settings.runs, now)
 
 
 @router.delete("/{job_id}", status_code=204, operation_id="delete_job")
 def delete_job(
-    services: ServicesDep,
+    services: AppStateDep,
     user: UserDep,
     now: NowDep,
     job_id: str,
@@ -174,26 +174,26 @@ def delete_job(
 
 
 @router.post("/{job_id}/cancel", status_code=202, operation_id="cancel_job")
-def cancel(services: ServicesDep, user: UserDep, now: NowDep, job_id: str) -> JobResource:
+def cancel(services: AppStateDep, user: UserDep, now: NowDep, job_id: str) -> JobResource:
     """Request that a job ends; the status becomes `cancelled` once nothing of it is running."""
     return _apply(services, user, job_id, job_service.cancel, now)
 
 
 @router.post("/{job_id}/pause", status_code=202, operation_id="pause_job")
-def pause(services: ServicesDep, user: UserDep, now: NowDep, job_id: str) -> JobResource:
+def pause(services: AppStateDep, user: UserDep, now: NowDep, job_id: str) -> JobResource:
     """Request that a job writes a checkpoint and releases its allocation; `resume` continues it from there."""
     return _apply(services, user, job_id, job_service.pause, now)
 
 
 @router.post("/{job_id}/resume", status_code=202, operation_id="resume_job")
-def resume(services: ServicesDep, user: UserDep, now: NowDep, job_id: str) -> JobResource:
+def resume(services: AppStateDep, user: UserDep, now: NowDep, job_id: str) -> JobResource:
     """Continue a paused job from its last checkpoint."""
     return _apply(services, user, job_id, job_service.resume, now)
 
 
 @router.post("/{job_id}/retry", status_code=202, operation_id="retry_job")
 def retry(
-    services: ServicesDep, user: UserDep, now: NowDep, job_id: str, body: RetryRequest | None = None
+    services: AppStateDep, user: UserDep, now: NowDep, job_id: str, body: RetryRequest | None = None
 ) -> JobResource:
     """Run a failed or cancelled job again with all its retries, from its last checkpoint or from scratch."""
     action = job_service.retry((body or RetryRequest()).start, services.quotas)
@@ -201,13 +201,13 @@ def retry(
 
 
 @router.post("/{job_id}/profile", status_code=202, operation_id="profile_job")
-def profile(services: ServicesDep, user: UserDep, now: NowDep, job_id: str, body: ProfileRequest) -> JobResource:
+def profile(services: AppStateDep, user: UserDep, now: NowDep, job_id: str, body: ProfileRequest) -> JobResource:
     """Request a trace of the next steps of a running job; an event reports the path when it is written."""
     return _apply(services, user, job_id, job_service.request_profile(body), now)
 
 
 @router.post("/{job_id}/resolve", status_code=202, operation_id="resolve_job")
-def resolve(services: ServicesDep, user: UserDep, now: NowDep, job_id: str, body: ResolveRequest) -> JobResource:
+def resolve(services: AppStateDep, user: UserDep, now: NowDep, job_id: str, body: ResolveRequest) -> JobResource:
     """Settle a job that is lost or whose submission was not confirmed; for administrators."""
     job = _apply(services, user, job_id, operator_resolution.resolve(user, body), now)
     if body.action == "adopt":
@@ -216,7 +216,7 @@ def resolve(services: ServicesDep, user: UserDep, now: NowDep, job_id: str, body
 
 
 def _apply(
-    services: Services, user: Principal, job_id: str, action: job_service.JobAction, now: datetime
+    services: AppState, user: Principal, job_id: str, action: job_service.JobAction, now: datetime
 ) -> JobResource:
     job = job_service.apply_action(services.database, user, job_id, action, runs=services.settings.runs, now=now)
     services.failpoint("steer.after-commit")
@@ -226,7 +226,7 @@ def _apply(
 
 @router.get("/{job_id}/events", operation_id="list_events")
 def events(
-    services: ServicesDep, _user: UserDep, now: NowDep, window: EventWindowDep, job_id: str
+    services: AppStateDep, _user: UserDep, now: NowDep, window: EventWindowDep, job_id: str
 ) -> Page[EventResource]:
     """List the events of a job, newest first."""
     with services.database.read() as session:
@@ -237,7 +237,7 @@ def events(
 
 
 @router.get("/{job_id}/attempts", operation_id="list_attempts")
-def attempts(services: ServicesDep, _user: UserDep, now: NowDep, job_id: str) -> Page[AttemptResource]:
+def attempts(services: AppStateDep, _user: UserDep, now: NowDep, job_id: str) -> Page[AttemptResource]:
     """List the attempts of a job, oldest first."""
     with services.database.read() as session:
         repository = JobRepository(session, now)
@@ -247,7 +247,7 @@ def attempts(services: ServicesDep, _user: UserDep, now: NowDep, job_id: str) ->
 
 @router.get("/{job_id}/script", operation_id="get_script")
 def script(
-    services: ServicesDep,
+    services: AppStateDep,
     _user: UserDep,
     now: NowDep,
     job_id: str,

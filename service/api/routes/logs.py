@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from service.api.dependencies import AttemptNumber, NowDep, ServicesDep, UserDep
+from service.api.dependencies import AppStateDep, AttemptNumber, NowDep, UserDep
 from service.core.errors import InvalidRequestError
 from service.logs.service import read_log
 from trainyard.contract.validation_messages import RANK_PATTERN
@@ -17,7 +17,7 @@ Rank = Annotated[str, Query(pattern=RANK_PATTERN, description="`0`, `1`, ... or 
 
 @router.get("/logs", operation_id="get_log", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 def get_log(
-    services: ServicesDep,
+    services: AppStateDep,
     _user: UserDep,
     now: NowDep,
     job_id: str,

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from starlette.responses import StreamingResponse
 
-from service.api.dependencies import NowDep, ServicesDep, UserDep, after_query
+from service.api.dependencies import AppStateDep, NowDep, UserDep, after_query
 from service.core.errors import InvalidRequestError, NotFoundError
 from service.metrics.downsampling.levels import MAX_STEP
 from service.metrics.export import comparison_csv, csv_lines, point_page
@@ -48,7 +48,7 @@ def _names(keys: list[str] | None) -> tuple[str, ...]:
     responses={200: {"content": {"text/csv": {}}}},
 )
 def read_metrics(
-    services: ServicesDep,
+    services: AppStateDep,
     _user: UserDep,
     now: NowDep,
     job_id: str,
@@ -68,7 +68,7 @@ def read_metrics(
 
 @router.get("/jobs/{job_id}/points", operation_id="list_points")
 def list_points(
-    services: ServicesDep,
+    services: AppStateDep,
     _user: UserDep,
     now: NowDep,
     job_id: str,
@@ -87,7 +87,7 @@ def list_points(
     responses={200: {"content": {"text/csv": {}}}},
 )
 def compare_metrics(
-    services: ServicesDep,
+    services: AppStateDep,
     _user: UserDep,
     now: NowDep,
     job: Annotated[

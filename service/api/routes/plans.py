@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request
 from starlette.concurrency import run_in_threadpool
 
-from service.api.dependencies import NowDep, Services, ServicesDep, UserDep
+from service.api.dependencies import AppState, AppStateDep, NowDep, UserDep
 from service.api.routes.jobs import SPEC_BODY, read_document
 from service.auth.principals import Principal
 from service.planner import service as actions
@@ -28,7 +28,7 @@ WaitSeconds = Annotated[
 @router.post("/plans", response_model=PlanResource, operation_id="make_plan", openapi_extra=SPEC_BODY)
 async def make_plan(
     request: Request,
-    services: ServicesDep,
+    services: AppStateDep,
     user: UserDep,
     now: NowDep,
     ask_scheduler: MayAsk = False,
@@ -42,7 +42,7 @@ async def make_plan(
     return plan.model_copy(update={"ask": await _answer(services, user, plan, wait_seconds)})
 
 
-async def _answer(services: Services, user: Principal, plan: PlanResource, seconds: float) -> AskResource:
+async def _answer(services: AppState, user: Principal, plan: PlanResource, seconds: float) -> AskResource:
     """The scheduler's, once the reconciler has it; after so many seconds only the question's id."""
     if services.settings.backend == "local":
         return asking.NO_QUEUE
@@ -59,6 +59,6 @@ async def _answer(services: Services, user: Principal, plan: PlanResource, secon
 
 
 @router.get("/asks/{ask_id}", operation_id="get_ask", tags=["plans"])
-def get_ask(services: ServicesDep, _user: UserDep, ask_id: AskId) -> AskResource:
+def get_ask(services: AppStateDep, _user: UserDep, ask_id: AskId) -> AskResource:
     """What the scheduler says of a plan, once it has answered; kept for an hour."""
     return asking.read(services.database, ask_id)

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Header, Query
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
-from service.api.dependencies import Services, ServicesDep, UserDep
+from service.api.dependencies import AppState, AppStateDep, UserDep
 from service.auth.principals import Principal, is_token_valid
 from service.core.errors import InvalidRequestError
 from service.streaming.broadcaster import StreamOffset
@@ -52,7 +52,7 @@ GlobalEventId = Annotated[
     responses={200: {"content": {"text/event-stream": {}}}, 204: {"description": "Nothing will follow."}},
 )
 async def stream_job(
-    services: ServicesDep,
+    services: AppStateDep,
     user: UserDep,
     job_id: str,
     logs: bool = True,
@@ -79,7 +79,7 @@ async def stream_job(
     response_class=StreamingResponse,
     responses={200: {"content": {"text/event-stream": {}}}},
 )
-async def stream_jobs(services: ServicesDep, user: UserDep, last_event_id: GlobalEventId = None) -> Response:
+async def stream_jobs(services: AppStateDep, user: UserDep, last_event_id: GlobalEventId = None) -> Response:
     """Stream the status, events, checkpoints and latest metrics of all jobs, from now or from `Last-Event-ID` on.
 
     Ids have the form `12-34`. An event `reset` means that events which the client missed are no longer stored.
@@ -92,7 +92,7 @@ async def stream_jobs(services: ServicesDep, user: UserDep, last_event_id: Globa
 
 
 async def _respond(
-    services: Services, user: Principal, subscription: Subscription, after: StreamOffset | None
+    services: AppState, user: Principal, subscription: Subscription, after: StreamOffset | None
 ) -> Response:
     if not await subscription.start(after):
         return Response(status_code=204)
@@ -100,7 +100,7 @@ async def _respond(
     return StreamingResponse(texts, media_type="text/event-stream", headers=HEADERS)
 
 
-async def _until_token_expires(services: Services, user: Principal, texts: AsyncGenerator[str]) -> AsyncGenerator[str]:
+async def _until_token_expires(services: AppState, user: Principal, texts: AsyncGenerator[str]) -> AsyncGenerator[str]:
     """Yield the stream until its token is revoked or expires: a stream may be open for days."""
     checked_at = monotonic()
     async with aclosing(texts):

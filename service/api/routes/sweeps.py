@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Path, Query, Response
 
-from service.api.dependencies import NowDep, ServicesDep, SweepWindowDep, UserDep
+from service.api.dependencies import AppStateDep, NowDep, SweepWindowDep, UserDep
 from service.code.service import check_code
 from service.jobs.schemas import page_of
 from service.planner import service as planning
@@ -20,7 +20,7 @@ SweepId = Annotated[str, Path(pattern=r"^swp_[0-9a-z]{26}$")]
 @router.post("", status_code=201, operation_id="submit_sweep", response_model=SweepDetail)
 def submit(
     response: Response,
-    services: ServicesDep,
+    services: AppStateDep,
     user: UserDep,
     now: NowDep,
     body: SweepRequest,
@@ -45,20 +45,20 @@ def submit(
 
 
 @router.get("", operation_id="list_sweeps")
-def list_all(services: ServicesDep, _user: UserDep, window: SweepWindowDep) -> Page[SweepResource]:
+def list_all(services: AppStateDep, _user: UserDep, window: SweepWindowDep) -> Page[SweepResource]:
     """List sweeps, newest first, with the number of members per status."""
     rows, has_more = sweep_service.list_page(services.database, window)
     return page_of(rows, has_more, lambda row: row, lambda sweep: sweep.id)
 
 
 @router.get("/{sweep_id}", operation_id="get_sweep")
-def get(services: ServicesDep, _user: UserDep, now: NowDep, sweep_id: SweepId) -> SweepDetail:
+def get(services: AppStateDep, _user: UserDep, now: NowDep, sweep_id: SweepId) -> SweepDetail:
     """Get a sweep with its members: their values, status and metrics. `GET /v1/jobs?sweep=` lists the full jobs."""
     return sweep_service.read(services.database, sweep_id, now)
 
 
 @router.post("/{sweep_id}/cancel", status_code=202, operation_id="cancel_sweep")
-def cancel(services: ServicesDep, user: UserDep, now: NowDep, sweep_id: SweepId) -> SweepDetail:
+def cancel(services: AppStateDep, user: UserDep, now: NowDep, sweep_id: SweepId) -> SweepDetail:
     """Cancel every member that has not ended."""
     sweep = sweep_service.cancel(services.database, user, sweep_id, now)
     services.notify_reconciler()

@@ -6,11 +6,11 @@ from fastapi import APIRouter, Path, Query
 
 from service.api.dependencies import (
     AdminDep,
+    AppState,
+    AppStateDep,
     AuditWindowDep,
     NowDep,
     QueryTimestamp,
-    Services,
-    ServicesDep,
     TokenWindowDep,
     UserDep,
 )
@@ -31,7 +31,7 @@ TokenId = Annotated[str, Path(pattern=r"^[0-9a-f]{8,16}$")]
 
 @router.post("", status_code=201, operation_id="create_token")
 def create(
-    services: ServicesDep, admin: AdminDep, now: NowDep, body: TokenRequest, idempotency_key: UnsupportedKey = None
+    services: AppStateDep, admin: AdminDep, now: NowDep, body: TokenRequest, idempotency_key: UnsupportedKey = None
 ) -> NewTokenResource:
     """Create a token. `token` in the response is its secret, which is shown only once."""
     reject_key(idempotency_key)
@@ -40,7 +40,7 @@ def create(
 
 
 @router.get("", operation_id="list_tokens")
-def list_all(services: ServicesDep, _admin: AdminDep, window: TokenWindowDep) -> Page[TokenResource]:
+def list_all(services: AppStateDep, _admin: AdminDep, window: TokenWindowDep) -> Page[TokenResource]:
     """List all tokens without their secrets, including expired and revoked ones."""
     with services.database.read() as session:
         rows, more = TokenRepository(session).page(after=window.after, limit=window.limit, descending=window.descending)
@@ -48,7 +48,7 @@ def list_all(services: ServicesDep, _admin: AdminDep, window: TokenWindowDep) ->
 
 
 @router.get("/self", operation_id="get_own_token")
-def get_own(services: ServicesDep, user: UserDep) -> TokenResource:
+def get_own(services: AppStateDep, user: UserDep) -> TokenResource:
     """Get the token of this request."""
     with services.database.read() as session:
         row = TokenRepository(session).known(user.id)
@@ -56,14 +56,14 @@ def get_own(services: ServicesDep, user: UserDep) -> TokenResource:
 
 
 @router.delete("/{token_id}", status_code=204, operation_id="revoke_token")
-def delete(services: ServicesDep, _admin: AdminDep, now: NowDep, token_id: TokenId) -> None:
+def delete(services: AppStateDep, _admin: AdminDep, now: NowDep, token_id: TokenId) -> None:
     """Revoke a token, with immediate effect."""
     revoke(services.database, token_id, now)
 
 
 @audit_router.get("", operation_id="list_audit")
 def list_audit(
-    services: ServicesDep,
+    services: AppStateDep,
     _admin: AdminDep,
     window: AuditWindowDep,
     actor: Annotated[str | None, Query(max_length=128)] = None,
@@ -86,7 +86,7 @@ def list_audit(
     return page_of(rows, more, _audit_resource, lambda entry: entry.id)
 
 
-def token_resource(services: Services, token: Token) -> TokenResource:
+def token_resource(services: AppState, token: Token) -> TokenResource:
     return TokenResource(
         id=token.id,
         name=token.name,

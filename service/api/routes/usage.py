@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from service.api.dependencies import ServicesDep, UserDep
+from service.api.dependencies import AppStateDep, UserDep
 from service.maintenance.disk import free_bytes
 from service.maintenance.repository import MaintenanceRepository
 from trainyard.contract.wire.files import UsageResource, UserUsage
@@ -11,7 +11,7 @@ router = APIRouter(prefix="/v1/usage", tags=["usage"])
 
 
 @router.get("", operation_id="get_usage")
-def get(services: ServicesDep, _user: UserDep) -> UsageResource:
+def get(services: AppStateDep, _user: UserDep) -> UsageResource:
     """Get the disk use of all jobs, per user and in total. It is measured about once a minute."""
     with services.database.read() as session:
         rows = MaintenanceRepository(session).usage()

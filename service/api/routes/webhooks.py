@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path
 
-from service.api.dependencies import DeliveryWindowDep, NowDep, ServicesDep, UserDep, WebhookWindowDep
+from service.api.dependencies import AppStateDep, DeliveryWindowDep, NowDep, UserDep, WebhookWindowDep
 from service.api.idempotency import UnsupportedKey, reject_key
 from service.db.models import Delivery, Webhook
 from service.jobs.schemas import page_of
@@ -25,7 +25,7 @@ WebhookId = Annotated[str, Path(pattern=r"^whk_[0-9a-z]{26}$")]
 
 @router.post("", status_code=201, operation_id="create_webhook")
 def create(
-    services: ServicesDep, user: UserDep, now: NowDep, body: WebhookRequest, idempotency_key: UnsupportedKey = None
+    services: AppStateDep, user: UserDep, now: NowDep, body: WebhookRequest, idempotency_key: UnsupportedKey = None
 ) -> NewWebhookResource:
     """Subscribe a URL to status changes. The response contains, this one time, the `secret` that signs deliveries."""
     reject_key(idempotency_key)
@@ -41,7 +41,7 @@ def create(
 
 
 @router.get("", operation_id="list_webhooks")
-def list_all(services: ServicesDep, user: UserDep, window: WebhookWindowDep) -> Page[WebhookResource]:
+def list_all(services: AppStateDep, user: UserDep, window: WebhookWindowDep) -> Page[WebhookResource]:
     """List your webhooks; for administrators, the webhooks of all users."""
     with services.database.read() as session:
         rows, has_more = WebhookRepository(session).list_page(webhook_service.visible_owner(user), window)
@@ -49,20 +49,20 @@ def list_all(services: ServicesDep, user: UserDep, window: WebhookWindowDep) -> 
 
 
 @router.get("/{webhook_id}", operation_id="get_webhook")
-def get(services: ServicesDep, user: UserDep, webhook_id: WebhookId) -> WebhookResource:
+def get(services: AppStateDep, user: UserDep, webhook_id: WebhookId) -> WebhookResource:
     """Get a webhook, without its secret."""
     with services.database.read() as session:
         return _webhook(WebhookRepository(session).get(webhook_id, webhook_service.visible_owner(user)))
 
 
 @router.delete("/{webhook_id}", status_code=204, operation_id="delete_webhook")
-def delete(services: ServicesDep, user: UserDep, webhook_id: WebhookId) -> None:
+def delete(services: AppStateDep, user: UserDep, webhook_id: WebhookId) -> None:
     """Delete a webhook, with its deliveries."""
     webhook_service.delete(services.database, user, webhook_id)
 
 
 @router.post("/{webhook_id}/test", status_code=202, operation_id="test_webhook")
-def test(services: ServicesDep, user: UserDep, now: NowDep, webhook_id: WebhookId) -> DeliveryResource:
+def test(services: AppStateDep, user: UserDep, now: NowDep, webhook_id: WebhookId) -> DeliveryResource:
     """Send a test delivery; `deliveries` shows its result. A successful one enables a disabled webhook again."""
     delivery = webhook_service.test(services.database, user, webhook_id, now)
     services.notify_webhooks()
@@ -71,7 +71,7 @@ def test(services: ServicesDep, user: UserDep, now: NowDep, webhook_id: WebhookI
 
 @router.get("/{webhook_id}/deliveries", operation_id="list_deliveries")
 def deliveries(
-    services: ServicesDep, user: UserDep, window: DeliveryWindowDep, webhook_id: WebhookId
+    services: AppStateDep, user: UserDep, window: DeliveryWindowDep, webhook_id: WebhookId
 ) -> Page[DeliveryResource]:
     """List the deliveries of a webhook, sent and waiting, newest first."""
     with services.database.read() as session:

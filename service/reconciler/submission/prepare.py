@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from service.api.dependencies import Services
+from service.api.dependencies import AppState
 from service.auth.tokens import hash_token, new_worker_token
 from service.cluster.placement import Place, find_place
 from service.core.errors import InvalidSpecError, LeaseLostError, UnavailableError
@@ -54,7 +54,7 @@ class Settled:
 class Preparation:
     """Readies attempts for the scheduler."""
 
-    services: Services
+    services: AppState
     slurm: bool = False
     search_path: Sequence[Path] = ()
     batch_script: Callable[[LaunchDocument, LaunchPlan], str] | None = None

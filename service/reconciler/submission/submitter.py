@@ -12,7 +12,7 @@ from typing import Literal
 
 import structlog
 
-from service.api.dependencies import Services
+from service.api.dependencies import AppState
 from service.core.errors import LeaseLostError, UnavailableError
 from service.core.ids import new_attempt_id, scheduler_tag
 from service.core.settings import Settings
@@ -74,7 +74,7 @@ def lookup_policy(scheduler: Literal["local", "slurm"], settings: Settings) -> L
 class Submitter:
     """Submits queued jobs and resolves submissions without an answer."""
 
-    services: Services
+    services: AppState
     scheduler: Scheduler
     lease: LeaderLease
     preparation: Preparation

@@ -1,4 +1,4 @@
-"""Runs of the real worker: a run directory, a launch, and a service that records what it is told."""
+"""Runs of the real worker: a run directory, a launcher, and a fake service that records the reports."""
 
 import json
 import os
@@ -8,12 +8,15 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import parse_qs, urlparse
+from typing import Any, Literal, TypeVar
+from urllib.parse import ParseResult, parse_qs, urlparse
 
-from trainyard.contract.layout import RunLayout
+from trainyard.contract.layout import AttemptLayout, RunLayout
 from trainyard.contract.spec.resolve import resolve
 from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.templates import fill_template
@@ -22,17 +25,23 @@ from trainyard.contract.wire.launch import LaunchDocument
 from trainyard.contract.wire.reports import FinishRecord, MetricsBatch
 from trainyard.contract.wire.spool import parse_spool
 
+T = TypeVar("T")
+Answer = tuple[int, dict[str, Any]]
+"""Status and document of a response."""
+Faults = Sequence[dict[str, Any]]
+Environ = dict[str, str] | None
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 
 
-def free_port():
+def free_port() -> int:
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+        return int(probe.getsockname()[1])
 
 
-def wait_for(condition, what, seconds=60):
+def wait_for(condition: Callable[[], T | Literal[False] | None], what: str, seconds: float = 60) -> T:
     limit = time.monotonic() + seconds
     while not (value := condition()):
         if time.monotonic() > limit:
@@ -44,39 +53,39 @@ def wait_for(condition, what, seconds=60):
 class FakeService:
     """The worker's routes, with the service's own deduplication."""
 
-    def __init__(self, port=None):
+    def __init__(self, port: int | None = None) -> None:
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.requests = []
-        self.points = {}
-        self.events = {}
-        self.checkpoints = {}
-        self.finishes = []
-        self.logs = {}
-        self.heartbeats = []
+        self.requests: list[tuple[str, str]] = []
+        self.points: dict[tuple[str, int, int], str] = {}
+        self.events: dict[tuple[int, int], dict[str, Any]] = {}
+        self.checkpoints: dict[int, dict[str, Any]] = {}
+        self.finishes: list[FinishRecord] = []
+        self.logs: dict[tuple[str, str], bytearray] = {}
+        self.heartbeats: list[dict[str, Any]] = []
         self.refuse_claim = False
-        self.stop = None
-        self.profile = None
+        self.stop: str | None = None
+        self.profile: dict[str, Any] | None = None
         self.lose_answers = 0
         """So many answers are lost after the request was obeyed."""
         self._lock = threading.Lock()
-        self._server = None
+        self._server: _Server | None = None
 
-    def __enter__(self):
+    def __enter__(self) -> "FakeService":
         return self.start()
 
-    def __exit__(self, *exc):
+    def __exit__(self, *_: object) -> None:
         if self._server:
             self._server.shutdown()
             self._server.server_close()
 
-    def start(self):
+    def start(self) -> "FakeService":
         service = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
-            def do_POST(self):
+            def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 with service._lock:
                     status, document = service.obey(urlparse(self.path), self.headers, body)
@@ -92,7 +101,7 @@ class FakeService:
                 self.end_headers()
                 self.wfile.write(text)
 
-            def log_message(self, *args):
+            def log_message(self, *_: object) -> None:
                 pass
 
         self._server = _Server(("127.0.0.1", self.port), Handler)
@@ -100,44 +109,45 @@ class FakeService:
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
         return self
 
-    def obey(self, url, headers, body):
+    def obey(self, url: ParseResult, headers: Message, body: bytes) -> Answer:
         attempt, route = url.path.split("/")[3:5]
         self.requests.append((attempt, route))
         if headers.get("Authorization") != f"Bearer token-{attempt}":
             return 401, {"error": {"code": "unauthorized"}}
-        return getattr(self, f"_{route}")(attempt, url, body)
+        handler: Callable[[str, ParseResult, bytes], Answer] = getattr(self, f"_{route}")
+        return handler(attempt, url, body)
 
-    def _claim(self, attempt, url, body):
+    def _claim(self, attempt: str, url: ParseResult, body: bytes) -> Answer:
         if self.refuse_claim:
             return 409, {"error": {"code": "claimed"}}
         return 200, {"execution": int(attempt.removeprefix("a")) * 10 - 9}
 
-    def _heartbeat(self, attempt, url, body):
+    def _heartbeat(self, attempt: str, url: ParseResult, body: bytes) -> Answer:
         self.heartbeats.append(json.loads(body))
         return 200, {"stop": self.stop, "profile": self.profile, "from_a_newer_service": 1}
 
-    def _metrics(self, attempt, url, body):
+    def _metrics(self, attempt: str, url: ParseResult, body: bytes) -> Answer:
         batch = MetricsBatch.model_validate_json(body)
         for point in batch.points:
             self.points[(point.key, point.step, batch.execution)] = repr(point.value)
         return 200, {"accepted": len(batch.points)}
 
-    def _events(self, attempt, url, body):
+    def _events(self, attempt: str, url: ParseResult, body: bytes) -> Answer:
         document = json.loads(body)
         for event in document["events"]:
             self.events[(document["execution"], event["sequence"])] = event
         return 200, {}
 
-    def _checkpoints(self, attempt, url, body):
+    def _checkpoints(self, attempt: str, url: ParseResult, body: bytes) -> Answer:
         document = json.loads(body)
         self.checkpoints[document["step"]] = document
         return 200, {}
 
-    def _finish(self, attempt, url, body):
+    def _finish(self, attempt: str, url: ParseResult, body: bytes) -> Answer:
         self.finishes.append(FinishRecord.model_validate_json(body))
         return 200, {}
 
-    def _logs(self, attempt, url, body):
+    def _logs(self, attempt: str, url: ParseResult, body: bytes) -> Answer:
         query = parse_qs(url.query)
         stream = self.logs.setdefault((attempt, query["rank"][0]), bytearray())
         if int(query["offset"][0]) != len(stream):
@@ -146,29 +156,37 @@ class FakeService:
         stream += body
         return 200, {"next_offset": len(stream)}
 
-    def events_of_type(self, type_):
+    def events_of_type(self, type_: str) -> list[dict[str, Any]]:
         return [event for event in list(self.events.values()) if event["type"] == type_]
 
-    def series(self, key):
+    def series(self, key: str) -> dict[tuple[int, int], str]:
         return {(step, execution): value for (k, step, execution), value in self.points.items() if k == key}
 
 
 class _Server(ThreadingHTTPServer):
-    def handle_error(self, request, client_address):
+    def handle_error(self, request: Any, client_address: Any) -> None:
         """A worker that is killed in the middle of a request is what these tests are about."""
 
 
 class Run:
     """One job's run directory and its attempts."""
 
-    def __init__(self, root, service_url, overrides, *, template="mlp_parity", max_restarts=2):
+    def __init__(
+        self,
+        root: Path,
+        service_url: str,
+        overrides: dict[str, Any],
+        *,
+        template: str = "mlp_parity",
+        max_restarts: int = 2,
+    ) -> None:
         self.layout = RunLayout(root)
         self.service_url = service_url
         self.spec = resolve(parse_spec(fill_template(template, overrides)), Site())
         self.max_restarts = max_restarts
-        self.process = None
+        self.process: subprocess.Popen[bytes] | None = None
 
-    def prepare(self, number=1):
+    def prepare(self, number: int = 1) -> AttemptLayout:
         """The attempt as the service leaves it."""
         attempt = self.layout.attempt(number)
         attempt.root.mkdir(parents=True)
@@ -189,23 +207,24 @@ class Run:
         self.layout.current.write_text(json.dumps({"attempt_id": f"a{number}", "attempt": number}))
         return attempt
 
-    def start(self, number=1, faults=(), environ=None):
+    def start(self, number: int = 1, faults: Faults = (), environ: Environ = None) -> AttemptLayout:
         attempt = self.prepare(number)
         self.process = launch(attempt, faults, environ)
         return attempt
 
-    def run(self, number=1, faults=(), seconds=100, environ=None):
+    def run(self, number: int = 1, faults: Faults = (), seconds: float = 100, environ: Environ = None) -> AttemptLayout:
         attempt = self.start(number, faults, environ)
         self.wait(seconds)
         return attempt
 
-    def wait(self, seconds=100):
+    def wait(self, seconds: float = 100) -> None:
+        assert self.process is not None
         try:
             assert self.process.wait(seconds) == 0
         finally:
             self.process.kill()
 
-    def manifest(self, step):
+    def manifest(self, step: int) -> str:
         return str(self.layout.checkpoint(step).manifest)
 
 
@@ -218,7 +237,9 @@ SOON_OVER = (
 """The same, for a run whose service will not come: at its end it waits less long for it."""
 
 
-def launch(attempt, faults=(), environ=None, program=PLAIN):
+def launch(
+    attempt: AttemptLayout, faults: Faults = (), environ: Environ = None, program: Sequence[str] = PLAIN
+) -> "subprocess.Popen[bytes]":
     env = {
         **os.environ,
         **(environ or {}),
@@ -231,29 +252,23 @@ def launch(attempt, faults=(), environ=None, program=PLAIN):
         return subprocess.Popen(command, env=env, stdout=output, stderr=output, cwd=attempt.root)
 
 
-def finish_of(attempt, execution):
+def finish_of(attempt: AttemptLayout, execution: int) -> FinishRecord:
     return FinishRecord.model_validate_json(attempt.finish(execution).read_bytes())
 
 
-def spooled(attempt, execution, key="train/loss"):
-    """The rank's own record: step to value, as text."""
-    points = {}
-    for record in parse_spool(attempt.spool_file(execution)):
-        if record.kind == "metrics":
-            points.update({p.step: repr(p.value) for p in record.body().points if p.key == key})
-    return points
+def spooled(attempt: AttemptLayout, execution: int, key: str = "train/loss") -> dict[int, str]:
+    """The values of one metric by step, as text, from the spool of rank 0."""
+    points = all_spooled_points(attempt, execution)
+    return {step: value for (name, step, _), value in points.items() if name == key}
 
 
-def all_spooled_points(attempt, execution):
-    return {
-        (p.key, p.step, execution): repr(p.value)
-        for record in parse_spool(attempt.spool_file(execution))
-        if record.kind == "metrics"
-        for p in record.body().points
-    }
+def all_spooled_points(attempt: AttemptLayout, execution: int) -> dict[tuple[str, int, int], str]:
+    bodies = [record.body() for record in parse_spool(attempt.spool_file(execution))]
+    batches = [body for body in bodies if isinstance(body, MetricsBatch)]
+    return {(point.key, point.step, execution): repr(point.value) for batch in batches for point in batch.points}
 
 
-def processes_of(attempt):
+def processes_of(attempt: AttemptLayout) -> list[int]:
     """Every live process that names the attempt's folder."""
     pids = []
     for entry in Path("/proc").glob("[0-9]*"):
@@ -265,7 +280,9 @@ def processes_of(attempt):
     return pids
 
 
-def run_layout(world, cases, folder, seconds=150, environ=None):
+def run_layout(
+    world: int, cases: dict[str, Any], folder: Path, seconds: float = 150, environ: Environ = None
+) -> list[Any]:
     """The cases on `world` processes; one result a rank."""
     folder.mkdir(parents=True)
     (folder / "cases.json").write_text(json.dumps(cases))

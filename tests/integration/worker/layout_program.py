@@ -30,8 +30,8 @@ from worker.checkpoint.manager import CheckpointManager
 from worker.core import distributed
 from worker.core.errors import TrainingError
 from worker.core.stop_signal import StopSignal
-from worker.engine.step_sync import Boundary
-from worker.engine.train_step import Stepper
+from worker.engine.step_sync import StepSync
+from worker.engine.train_step import TrainStep
 from worker.engine.trainer import Trainer
 from worker.export.weights import export_weights, whole_weights
 from worker.tasks.select import select_task
@@ -73,7 +73,7 @@ class StopAt:
         self.step, self.until = start, until
         self.profile_request = 0
 
-    def agreed(self):
+    def should_stop(self):
         self.step += 1
         return self.step > self.until
 
@@ -117,7 +117,7 @@ class Watched:
         self.scales = {}
 
     def __enter__(self):
-        self.run, self.load = Stepper.run, Stepper._load
+        self.run, self.load = TrainStep.run, TrainStep._load
         watched = self
         for what, name in COLLECTIVES.items():
             self.originals[name] = getattr(dist, name)
@@ -137,11 +137,11 @@ class Watched:
             watched.examples.setdefault(watched.step, []).extend(share.tolist())
             return watched.load(stepper, share, indices)
 
-        Stepper.run, Stepper._load = run, load
+        TrainStep.run, TrainStep._load = run, load
         return self
 
     def __exit__(self, *exc):
-        Stepper.run, Stepper._load = self.run, self.load
+        TrainStep.run, TrainStep._load = self.run, self.load
         for name, original in self.originals.items():
             setattr(dist, name, original)
 
@@ -182,12 +182,12 @@ def train(case, ranks, folder):
     spec = resolve(parse_spec(document), SITE)
     reporter = ListReporter()
     checkpoints = manager(RunLayout(folder.parent / case["run"]), spec, ranks) if "run" in case else NoCheckpoints()
-    stop = Boundary(ranks, StopSignal(folder / "stop"))
+    stop = StepSync(ranks, StopSignal(folder / "stop"))
     if "until" in case:
         stop = StopAt(checkpoints.start_step, case["until"])
     with Watched(case.get("plant"), ranks.world, case.get("count_reads", False)) as watched:
         task = watched.wrap(select_task(spec), ranks.rank)
-        trainer = Trainer(spec, task, ranks, reporter=reporter, boundary=stop, checkpoints=checkpoints)
+        trainer = Trainer(spec, task, ranks, reporter=reporter, step_sync=stop, checkpoints=checkpoints)
         if case.get("watch_gathered"):
             watched.watch_gathered(trainer._model.module)
         error = None

@@ -64,4 +64,4 @@ def test_an_operation_that_the_backend_lacks_is_reported_not_failed(tmp_path):
     assert report["not_in_backend"] == {"world": ["reduce_scatter"]}
     assert "reduce_scatter" not in {row["operation"] for row in report["operations"]}
     (event,) = [event for event in service.events.values() if event["type"] == "comm_check"]
-    assert event["message"].endswith("the backend gloo has no reduce_scatter")
+    assert event["message"].endswith("the backend gloo lacks reduce_scatter")

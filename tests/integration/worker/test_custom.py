@@ -9,7 +9,7 @@ from trainyard.contract.spec.resolve import resolve
 from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import parse_spec
 from worker.core.errors import RefusedError
-from worker.engine.optim import task_optimizers
+from worker.engine.optim import build_optimizers
 from worker.tasks.select import select_task
 
 HERE = "tests.integration.worker.custom_tasks"
@@ -98,7 +98,7 @@ def test_a_resume_restores_the_state_of_every_optimizer(layouts, world):
         ("absent", "has no `absent`"),
         ("BURST", "is a float, not a function"),
         ("raises", "LookupError: the data went away"),
-        ("returns_nothing", "is no task: it has no build_model, weight, loss_sum, evaluation_sums"),
+        ("returns_nothing", "is not a task: it has no build_model, weight, loss_sum, evaluation_sums"),
         ("NoModel", "does not define build_model"),
         ("LeavesOut", "parameter `b.weight` is in no optimizer of optimizers()"),
     ],
@@ -108,7 +108,7 @@ def test_a_target_that_is_no_task_is_refused_with_its_name(target, message):
 
     def begin():
         task = select_task(parsed)
-        task_optimizers(task, parsed, task.build_model(), sharded=False)
+        build_optimizers(task, parsed, task.build_model(), sharded=False)
 
     with pytest.raises(RefusedError) as refused:
         begin()
@@ -124,4 +124,4 @@ def test_what_a_task_returns_is_checked_before_the_first_step(tmp_path):
         attempt = Run(tmp_path / "job", service.url, overrides).run()
     finish = finish_of(attempt, 1)
     assert (finish.reason, finish.step, finish.restarts) == ("rejected", 0, 0)
-    assert finish.failure.message == "loss_sum() returned a tensor of shape [1, 1], not one number"
+    assert finish.failure.message == "loss_sum() returned a tensor of shape [1, 1], not a scalar"

@@ -13,7 +13,7 @@ from trainyard.contract.spec.sections import HfModel, JsonlData
 from worker.core.errors import RefusedError
 from worker.data.examples import IGNORED_LABEL
 from worker.tasks import hf_model, language_loss
-from worker.tasks.causal_lm import hf_on_jsonl
+from worker.tasks.causal_lm import build_hf_on_jsonl
 from worker.tasks.hf_model import HfFolder
 
 CPU = torch.device("cpu")
@@ -36,7 +36,9 @@ def copy(folder, tmp_path):
 
 
 def task(folder, data, model="plain", **options):
-    return hf_on_jsonl(HfModel(path=str(folder / model)), JsonlData(path=str(folder / f"{data}.jsonl"), **options))
+    return build_hf_on_jsonl(
+        HfModel(path=str(folder / model)), JsonlData(path=str(folder / f"{data}.jsonl"), **options)
+    )
 
 
 def everything(built):
@@ -62,14 +64,14 @@ class TestTheLoss:
             loss.backward()
             return loss, module
 
-        monkeypatch.setattr(hf_model, "_takes_pieces", lambda module: False)
+        monkeypatch.setattr(hf_model, "_logits_are_plain_head", lambda module: False)
         whole, module = run()
         own = functional.cross_entropy(
             module(batch[0]).flatten(0, 1), batch[1].flatten(), reduction="sum", ignore_index=IGNORED_LABEL
         )
         assert whole.item() == pytest.approx(own.item(), rel=1e-6)
         monkeypatch.undo()
-        monkeypatch.setattr(language_loss.summed_loss, "__kwdefaults__", {"most": 5 * 330})
+        monkeypatch.setattr(language_loss.summed_loss, "__kwdefaults__", {"max_logits": 5 * 330})
         loss, pieces = run()
         assert loss.item() == pytest.approx(whole.item(), rel=1e-6)
         for (name, one), other in zip(pieces.named_parameters(), module.parameters(), strict=True):
@@ -122,7 +124,7 @@ class TestConversations:
             "{{ m.content }}", "{{ m.content if loop.last or m.role != 'assistant' else '-' }}"
         )
         tokenizer.save_pretrained(copy)
-        built = hf_on_jsonl(HfModel(path=str(copy)), JsonlData(path=str(folder / "chat.jsonl"), packing=False))
+        built = build_hf_on_jsonl(HfModel(path=str(copy)), JsonlData(path=str(folder / "chat.jsonl"), packing=False))
         _, labels = everything(built)
         assert tokenizer.decode(labels[0][labels[0] != IGNORED_LABEL]) == "2<|end|>"
 
@@ -167,7 +169,7 @@ class TestAFolderThatIsRefused:
     def test_has_a_tokenizer_with_more_tokens_than_the_model(self, tmp_path):
         hf.save_llama(tmp_path / "small", vocabulary=100)
         message = refusal(tmp_path / "small")
-        assert message.startswith("has a tokenizer of 320 tokens, more than the 100 that the model has embeddings for")
+        assert message.startswith("has a tokenizer of 320 tokens, more than the model's 100 embeddings")
 
     def test_needs_code_of_its_own(self, copy):
         config = json.loads((copy / "config.json").read_text())

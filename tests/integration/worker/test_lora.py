@@ -126,13 +126,13 @@ class TestCheckpoints:
         [
             ("changed rank", "of other shapes are model.layers.0.mlp.down_proj.lora_A.default.weight"),
             ("changed targets", "it has model.layers.0.mlp.down_proj.lora_A.default.weight"),
-            ("no adapters", "it lacks lm_head.weight"),
-            ("another model", "it lacks model.layers.2."),
+            ("no adapters", "missing: lm_head.weight"),
+            ("another model", "missing: model.layers.2."),
         ],
     )
     def test_of_another_model_are_refused_with_what_differs(self, layouts, case, message):
         error = layouts[1][0][case]["error"]
-        assert error.startswith("the checkpoint of step 6 is of another model: ")
+        assert error.startswith("the checkpoint of step 6 does not fit the model: ")
         assert message in error
 
 

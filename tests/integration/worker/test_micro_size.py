@@ -14,18 +14,18 @@ class TestASizeThatDoesNotFit:
         with FakeService() as service:
             run = Run(tmp_path / "job", service.url, SPEC | {"steps": 6, "epochs": None})
             attempt = run.run(1, faults=faults)
-            (settled,) = service.events_of_type("micro_size_settled")
+            (settled,) = service.events_of_type("micro_size_chosen")
             again = Run(tmp_path / "job", service.url, SPEC | {"steps": 9, "epochs": None})
             second = again.run(2, faults=faults)
-            assert len(service.events_of_type("micro_size_settled")) == 1
+            assert len(service.events_of_type("micro_size_chosen")) == 1
             explicit = Run(tmp_path / "other", service.url, SPEC | {"steps": 6, "epochs": None, "batch.micro_size": 3})
             reference = explicit.run(1)
         assert settled["data"]["tried"] == [10, 5, 3]
         assert settled["data"]["micro_size"] == 3
-        assert "an update takes 4 micro-batch(es) a rank" in settled["message"]
+        assert "4 micro-batch(es) per rank and step" in settled["message"]
         assert json.loads(run.layout.micro_size.read_text())["micro_size"] == 3
         assert spooled(attempt, 1) == spooled(reference, 1)
-        assert "rehearsed" in attempt.rank_log(1).read_text()
+        assert "dry run of" in attempt.rank_log(1).read_text()
         log = second.rank_log(1).read_text()
-        assert "rehearsed" not in log
+        assert "dry run of" not in log
         assert sorted(spooled(second, 11)) == [7, 8, 9]

@@ -34,12 +34,12 @@ class TestATrace:
             run.wait(30)
         assert finish_of(attempt, 1).reason == "user_cancelled"
         second = service.events_of_type("profile_written")[1]
-        assert (second["data"]["request"], second["data"]["ranks"], len(second["data"]["costliest"])) == (
+        assert (second["data"]["request"], second["data"]["ranks"], len(second["data"]["operations"])) == (
             17,
             [0, 1],
             10,
         )
-        assert second["data"]["costliest"][0] in second["message"]
+        assert second["data"]["operations"][0] in second["message"]
         step = f"step-{second['data']['first_step']:010d}"
         names = [f"step-{5:010d}-rank-1", f"{step}-rank-0", f"{step}-rank-1"]
         files = sorted(path.name for path in run.layout.profiles.iterdir())

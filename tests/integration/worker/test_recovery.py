@@ -146,7 +146,7 @@ class TestADamagedCheckpoint:
         assert float(again[36]) == pytest.approx(float(expected[36]), rel=1e-5)
         damaged = [event for event in service.events.values() if event["type"] == "checkpoint_damaged"]
         assert [event["data"]["step"] for event in damaged] == [36]
-        assert "does not have its digest" in damaged[0]["message"]
+        assert "has another digest" in damaged[0]["message"]
         assert not incomplete.exists()
         assert [c.step for c in run.layout.complete_checkpoints()] == [35, 36]
 

@@ -122,7 +122,7 @@ def test_code_that_is_gone_ends_the_job_before_any_rank(script):
         attempt = run.run()
     (record,) = service.finishes
     assert record.reason == "rejected"
-    assert "is gone" in record.failure.message
+    assert "is missing" in record.failure.message
     assert not attempt.rank_log(0).exists()
 
 

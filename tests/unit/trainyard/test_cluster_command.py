@@ -46,7 +46,7 @@ def test_the_local_backend_has_slots(service, run):
 
 
 def test_before_the_first_answer(service, run):
-    assert "has not heard from its scheduler (slurm) yet" in run_with(service, run, {"backend": "slurm"}).stdout
+    assert "the scheduler (slurm) has not responded yet" in run_with(service, run, {"backend": "slurm"}).stdout
 
 
 def test_an_old_answer_comes_with_the_reason(service, run):

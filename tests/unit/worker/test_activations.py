@@ -27,13 +27,13 @@ def trained(how):
     model = Gpt(GptModel(layers=2, width=16, heads=2, context=8))
     if how != "none":
         checkpoint_activations(model, how)
-    seen = []
-    model.blocks[0].feed_forward[1].register_forward_hook(lambda *found: seen.append(weakref.ref(found[2])))
+    observed = []
+    model.blocks[0].feed_forward[1].register_forward_hook(lambda *result: observed.append(weakref.ref(result[2])))
     with Products() as products:
         loss = model(torch.arange(8)[None]).square().sum()
-        kept = seen[0]() is not None
+        retained = observed[0]() is not None
         loss.backward()
-    return kept, products.count, {name: parameter.grad for name, parameter in model.named_parameters()}
+    return retained, products.count, {name: parameter.grad for name, parameter in model.named_parameters()}
 
 
 # Of each of the two blocks; its last product is not needed again.
@@ -41,10 +41,10 @@ RECOMPUTED = 2 * 3
 
 
 @pytest.mark.parametrize(("how", "computed_again"), [("full", RECOMPUTED), ("selective", 0)])
-def test_an_inner_activation_is_not_kept_and_products_are_computed_again_only_in_full(how, computed_again):
-    kept, products, gradients = trained("none")
-    kept_less, products_now, same = trained(how)
-    assert (kept, kept_less) == (True, False)
+def test_full_recomputes_products_and_selective_stores_them(how, computed_again):
+    retained, products, gradients = trained("none")
+    stored_less, products_now, same = trained(how)
+    assert (retained, stored_less) == (True, False)
     assert products_now - products == computed_again
     assert all(torch.equal(gradients[name], same[name]) for name in gradients)
     assert list(gradients) == list(same)

@@ -5,7 +5,7 @@ from torch import nn
 
 from trainyard.contract.spec.sections import GptModel
 from worker.core.errors import RefusedError
-from worker.engine.adapters import _check_rank, adapted_layers, shortest
+from worker.engine.adapters import _check_rank, adapter_targets, shortest_target_names
 from worker.tasks.gpt import Gpt
 from worker.tasks.image_classification import Convnet
 from worker.tasks.regression import mlp
@@ -15,48 +15,48 @@ def gpt(*, tied=True):
     return Gpt(GptModel(layers=2, width=16, heads=2, context=8, vocab=257, tied=tied))
 
 
-def last_parts(found):
-    return [name.rpartition(".")[2] for name in found]
+def last_parts(result):
+    return [name.rpartition(".")[2] for name in result]
 
 
 class TestAuto:
     def test_is_every_linear_layer_of_a_transformer(self):
-        assert last_parts(adapted_layers(gpt(), "auto")) == ["qkv", "out", "0", "2"] * 2
+        assert last_parts(adapter_targets(gpt(), "auto")) == ["qkv", "out", "0", "2"] * 2
 
     def test_leaves_out_a_head_of_its_own(self):
-        assert "head" not in adapted_layers(gpt(tied=False), "auto")
+        assert "head" not in adapter_targets(gpt(tied=False), "auto")
 
     def test_leaves_out_the_last_layer_of_a_plain_network(self):
-        assert adapted_layers(mlp((2, 2, 2, 3), "tanh"), "auto") == ["0", "2"]
+        assert adapter_targets(mlp((2, 2, 2, 3), "tanh"), "auto") == ["0", "2"]
 
     def test_is_the_convolutions_of_a_convnet(self):
-        assert adapted_layers(Convnet(4, 10, 0.0), "auto") == ["features.0", "features.2", "features.5"]
+        assert adapter_targets(Convnet(4, 10, 0.0), "auto") == ["features.0", "features.2", "features.5"]
 
     def test_leaves_out_a_layer_whose_weight_another_one_shares(self):
         model = mlp((4, 4, 4, 4, 2), "tanh")
         model[2].weight = model[0].weight
-        assert adapted_layers(model, "auto") == ["4"]
+        assert adapter_targets(model, "auto") == ["4"]
 
 
 class TestNamedTargets:
     @pytest.mark.parametrize("target", ["qkv", "*.qkv", "blocks.*.attention.qkv", "qk?"])
     def test_are_names_last_parts_or_patterns(self, target):
-        assert adapted_layers(gpt(), (target,)) == ["blocks.0.attention.qkv", "blocks.1.attention.qkv"]
+        assert adapter_targets(gpt(), (target,)) == ["blocks.0.attention.qkv", "blocks.1.attention.qkv"]
 
     def test_a_whole_name_is_one_layer(self):
-        assert adapted_layers(gpt(), ("blocks.1.attention.out",)) == ["blocks.1.attention.out"]
+        assert adapter_targets(gpt(), ("blocks.1.attention.out",)) == ["blocks.1.attention.out"]
 
     @pytest.mark.parametrize("target", ["q_proj", "norm", "embedding"])
     def test_that_match_nothing_are_refused_with_what_there_is(self, target):
         with pytest.raises(RefusedError, match=f"lora.targets: `{target}` matches no layer") as caught:
-            adapted_layers(gpt(), ("qkv", target))
+            adapter_targets(gpt(), ("qkv", target))
         assert all(name in caught.value.hint for name in ("qkv", "out", "0", "2"))
 
     def test_a_tied_weight_is_refused(self):
         model = mlp((4, 4, 4, 2), "tanh")
         model[2].weight = model[0].weight
         with pytest.raises(RefusedError, match="`0` shares its weight"):
-            adapted_layers(model, ("0",))
+            adapter_targets(model, ("0",))
 
 
 class TestTheRank:
@@ -73,13 +73,13 @@ class TestTheRank:
             _check_rank(Convnet(4, 10, 0.0), ["features.0"], 5)
 
 
-class TestWhatPeftIsTold:
-    def peft_matches(self, told, modules):
+class TestShortestTargetNames:
+    def peft_matches(self, reported, modules):
         from re import fullmatch
 
-        if isinstance(told, str):
-            return {m for m in modules if fullmatch(told, m)}
-        return {m for m in modules if any(m == n or m.endswith(f".{n}") for n in told)}
+        if isinstance(reported, str):
+            return {m for m in modules if fullmatch(reported, m)}
+        return {m for m in modules if any(m == n or m.endswith(f".{n}") for n in reported)}
 
     @pytest.mark.parametrize(
         ("targets", "expected"),
@@ -90,11 +90,11 @@ class TestWhatPeftIsTold:
     )
     def test_is_as_short_as_it_can_be(self, targets, expected):
         modules = [name for name, _ in gpt().named_modules()]
-        told = shortest(targets, modules)
-        assert told == expected
-        assert self.peft_matches(told, modules) == set(targets)
+        reported = shortest_target_names(targets, modules)
+        assert reported == expected
+        assert self.peft_matches(reported, modules) == set(targets)
 
     def test_is_an_expression_where_names_would_match_more(self):
         model = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.ModuleDict({"a": nn.Linear(2, 2)})})
         modules = [name for name, _ in model.named_modules()]
-        assert self.peft_matches(shortest(["a"], modules), modules) == {"a"}
+        assert self.peft_matches(shortest_target_names(["a"], modules), modules) == {"a"}

@@ -5,12 +5,12 @@ import threading
 import pytest
 import torch
 
-from worker.engine import step_sync as boundary
-from worker.engine.step_sync import MOST_STEPS, Boundary, steps_between
+from worker.engine import step_sync
+from worker.engine.step_sync import MAX_STEPS, StepSync, steps_until_sync
 
 
 class Stop:
-    wanted = False
+    requested = False
 
 
 class World:
@@ -45,22 +45,22 @@ class Clock:
 
 
 @pytest.fixture
-def told(monkeypatch):
-    """What each rank is told at each boundary; rank 1 is asked to stop before boundary `asked`."""
+def reported(monkeypatch):
+    """What each rank is told at each boundary; rank 1 is asked to stop before boundary `stop_before`."""
 
-    def run(seconds, asked, steps=60):
+    def run(seconds, stop_before, steps=60):
         world = World(len(seconds))
-        monkeypatch.setattr(boundary.dist, "all_reduce", world.all_reduce)
-        found = [[] for _ in seconds]
+        monkeypatch.setattr(step_sync.dist, "all_reduce", world.all_reduce)
+        result = [[] for _ in seconds]
 
         def rank(number):
             stop, clock = Stop(), Clock(seconds[number])
-            own = Boundary(world.ranks(number), stop, now=clock)
-            for place in range(steps):
+            own = StepSync(world.ranks(number), stop, now=clock)
+            for index in range(steps):
                 clock.now += clock.step
-                stop.wanted = number == 1 and place >= asked
-                found[number].append(own.agreed())
-                if found[number][-1]:
+                stop.requested = number == 1 and index >= stop_before
+                result[number].append(own.should_stop())
+                if result[number][-1]:
                     return
 
         threads = [threading.Thread(target=rank, args=(number,)) for number in range(len(seconds))]
@@ -68,42 +68,42 @@ def told(monkeypatch):
             thread.start()
         for thread in threads:
             thread.join(30)
-        return found, world
+        return result, world
 
     return run
 
 
 class TestAgreement:
-    def test_short_steps_agree_seldom_and_stop_together(self, told):
-        (first, second), world = told((0.001, 0.001), asked=25)
+    def test_short_steps_agree_seldom_and_stop_together(self, reported):
+        (first, second), world = reported((0.001, 0.001), stop_before=25)
         assert first == second
         assert first[-1]
-        assert 25 < len(first) <= 25 + MOST_STEPS
+        assert 25 < len(first) <= 25 + MAX_STEPS
         assert world.reductions == 4
 
-    def test_the_slowest_rank_sets_the_pace(self, told):
-        (first, second), world = told((0.001, 0.2), asked=9)
+    def test_the_slowest_rank_sets_the_pace(self, reported):
+        (first, second), world = reported((0.001, 0.2), stop_before=9)
         assert first == second
         assert len(first) == 11
         assert world.reductions == 6
 
-    def test_long_steps_hear_of_it_at_once(self, told):
-        (first, second), _ = told((1.0, 1.0), asked=3)
+    def test_long_steps_agree_every_time(self, reported):
+        (first, second), _ = reported((1.0, 1.0), stop_before=3)
         assert first == second == [False] * 3 + [True]
 
-    def test_a_wish_from_before_the_first_step_is_heard_at_once(self, told):
-        (first, _), _ = told((0.001, 0.001), asked=0)
+    def test_a_request_before_the_first_step_stops_at_once(self, reported):
+        (first, _), _ = reported((0.001, 0.001), stop_before=0)
         assert first == [True]
 
-    def test_one_rank_alone_talks_to_nobody(self):
+    def test_a_single_rank_needs_no_communication(self):
         stop = Stop()
-        alone = Boundary(World(1).ranks(0), stop, lambda: 4, now=Clock(1.0))
-        stop.wanted = True
-        assert alone.agreed()
+        alone = StepSync(World(1).ranks(0), stop, lambda: 4, now=Clock(1.0))
+        stop.requested = True
+        assert alone.should_stop()
         assert alone.profile_request == 4
 
 
 class TestPace:
-    @pytest.mark.parametrize(("seconds", "steps"), [(1e-6, MOST_STEPS), (0.2, 2), (0.5, 1), (3600.0, 1)])
+    @pytest.mark.parametrize(("seconds", "steps"), [(1e-6, MAX_STEPS), (0.2, 2), (0.5, 1), (3600.0, 1)])
     def test_follows_the_time_of_a_step(self, seconds, steps):
-        assert steps_between(seconds) == steps
+        assert steps_until_sync(seconds) == steps

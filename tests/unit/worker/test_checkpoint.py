@@ -6,7 +6,7 @@ from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.sections import Checkpoint, KeepBest
 from trainyard.contract.wire.manifest import Manifest, ManifestFile
 from worker.checkpoint.discovery import discover, file_sha256
-from worker.checkpoint.manager import removable
+from worker.checkpoint.manager import removable_steps
 
 
 def manifest(step, files=None, **metrics):
@@ -40,20 +40,20 @@ def run(tmp_path):
 
 class TestRemovable:
     def test_keeps_the_last_ones(self):
-        assert removable([manifest(step) for step in (1, 2, 3, 4)], Checkpoint(keep_last=2)) == [1, 2]
+        assert removable_steps([manifest(step) for step in (1, 2, 3, 4)], Checkpoint(keep_last=2)) == [1, 2]
 
     def test_keeps_the_best_and_never_a_nan(self):
         policy = Checkpoint(keep_last=1, keep_best=KeepBest(metric="eval/loss", mode="min"))
         losses = {1: float("nan"), 2: 0.3, 3: 0.5, 4: 0.9}
-        assert removable([manifest(step, eval__loss=loss) for step, loss in losses.items()], policy) == [1, 3]
+        assert removable_steps([manifest(step, eval__loss=loss) for step, loss in losses.items()], policy) == [1, 3]
 
     def test_of_equally_good_ones_the_later(self):
         policy = Checkpoint(keep_last=1, keep_best=KeepBest(metric="eval/accuracy", mode="max"))
-        assert removable([manifest(step, eval__accuracy=1.0) for step in (1, 2, 3)], policy) == [1, 2]
+        assert removable_steps([manifest(step, eval__accuracy=1.0) for step in (1, 2, 3)], policy) == [1, 2]
 
     def test_one_that_was_not_evaluated_is_no_candidate(self):
         policy = Checkpoint(keep_last=1, keep_best=KeepBest())
-        assert removable([manifest(1, eval__loss=2.0), manifest(2), manifest(3)], policy) == [2]
+        assert removable_steps([manifest(1, eval__loss=2.0), manifest(2), manifest(3)], policy) == [2]
 
 
 class TestDiscover:
@@ -67,8 +67,8 @@ class TestDiscover:
 
     def test_those_from_before_a_retry_from_scratch_are_removed(self, run):
         write(run, 1)
-        found = discover(run, first_execution=2)
-        assert (found.latest, found.manifests, found.skipped) == (None, [], {})
+        result = discover(run, first_execution=2)
+        assert (result.latest, result.manifests, result.skipped) == (None, [], {})
         assert not run.checkpoint(1).root.exists()
 
     @pytest.mark.scenario(27)
@@ -84,9 +84,9 @@ class TestDiscover:
     def test_a_damaged_one_is_set_aside_and_the_one_before_is_used(self, run, damage, problem):
         write(run, 1)
         damage(write(run, 2))
-        found = discover(run)
-        assert found.latest.step == 1
-        assert problem in found.skipped[2]
+        result = discover(run)
+        assert result.latest.step == 1
+        assert problem in result.skipped[2]
         assert not run.checkpoint(2).root.exists()
         assert (run.checkpoints / "step-0000000002.damaged").is_dir()
 

@@ -8,11 +8,11 @@ def test_the_same_names_and_shapes_are_no_difference():
 
 
 def test_each_kind_is_named():
-    saved, wanted = {"a": (2,), "b": (3,), "c": (1,)}, {"a": (2,), "b": (4,), "d": (1,)}
-    assert difference(saved, wanted) == "it lacks d; it has c; of other shapes are b ((3,) and not (4,))"
+    saved, expected = {"a": (2,), "b": (3,), "c": (1,)}, {"a": (2,), "b": (4,), "d": (1,)}
+    assert difference(saved, expected) == "missing: d; unexpected: c; different shapes: b ((3,) instead of (4,))"
 
 
 def test_many_names_are_counted():
     assert difference({}, {f"layer.{n}": (1,) for n in range(8)}) == (
-        "it lacks layer.0, layer.1, layer.2, layer.3, layer.4 and 3 more"
+        "missing: layer.0, layer.1, layer.2, layer.3, layer.4 and 3 more"
     )

@@ -6,7 +6,7 @@ from worker.core.errors import RefusedError
 from worker.data.builtin import load_digits
 
 
-def test_without_scikit_learn_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_scikit_learn_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     with pytest.raises(RefusedError, match="scikit-learn") as refused:
         load_digits(0.2)

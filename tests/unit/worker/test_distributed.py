@@ -27,7 +27,7 @@ class TestBackend:
             _backend(spec(backend="mpi"))
 
 
-def test_a_torch_without_cuda_is_refused_before_it_is_asked_for_a_gpu(monkeypatch):
+def test_torch_without_cuda_is_refused_before_a_gpu_is_used(monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setattr(distributed.torch.backends.cuda, "is_built", lambda: False)
     with pytest.raises(RefusedError, match="built without CUDA") as refused:

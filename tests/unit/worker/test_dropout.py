@@ -13,7 +13,7 @@ def test_a_model_with_dropout_draws(rate):
 
 
 @pytest.mark.parametrize(("name", "rate"), [("attention_dropout", 0.1), ("resid_pdrop", 0.1), ("resid_pdrop", 0.0)])
-def test_so_does_one_whose_configuration_says_so(name, rate):
+def test_a_configuration_with_dropout_draws_dropout(name, rate):
     class Config:
         def to_dict(self):
             return {name: rate, "dropout_layers": 3}

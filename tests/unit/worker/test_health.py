@@ -8,7 +8,7 @@ import torch
 from trainyard.contract.spec.sections import Amp
 from worker.core.distributed import Ranks
 from worker.core.errors import TrainingError
-from worker.engine.callbacks.non_finite import NonFinite
+from worker.engine.callbacks.non_finite import NonFiniteGuard
 from worker.engine.precision import Precision
 
 CPU = torch.device("cpu")
@@ -17,13 +17,13 @@ ALONE = Ranks(rank=0, world=1, local_rank=0, device=CPU, bookkeeping=None, check
 
 
 def watch(policy, precision="fp32"):
-    return NonFinite(policy, Precision(precision, Amp(), CPU), ALONE)
+    return NonFiniteGuard(policy, Precision(precision, Amp(), CPU), ALONE)
 
 
 def after(health, steps, bad):
     """So many updates; `bad` says what the loss and the norm were at some."""
     for step in range(1, steps + 1):
-        assert health.allows(step, *bad.get(step, (FINE, FINE)))
+        assert health.allows_update(step, *bad.get(step, (FINE, FINE)))
     return health
 
 
@@ -39,28 +39,28 @@ class TestStop:
         with pytest.raises(TrainingError, match=f"at step {step}$"):
             health.check(150)
 
-    def test_goes_on_where_all_was_finite(self):
+    def test_finite_steps_pass(self):
         health = after(watch("stop"), 150, {})
         health.check(150)
         health.check(150)
 
-    def test_finds_what_came_after_a_look(self):
+    def test_a_step_after_a_check_is_detected(self):
         health = after(watch("stop"), 70, {})
         health.check(70)
-        health.allows(71, *tensors(math.inf, 1.0))
+        health.allows_update(71, *tensors(math.inf, 1.0))
         with pytest.raises(TrainingError, match=r"at step 71$"):
             health.check(71)
 
 
 def test_skip_refuses_the_step_and_counts_it():
     health = watch("skip")
-    assert health.allows(1, FINE, FINE)
-    assert not health.allows(2, *tensors(math.nan, 1.0))
-    assert not health.allows(3, *tensors(1.0, math.inf))
+    assert health.allows_update(1, FINE, FINE)
+    assert not health.allows_update(2, *tensors(math.nan, 1.0))
+    assert not health.allows_update(3, *tensors(1.0, math.inf))
     assert health.skipped == 2
 
 
-def test_ignore_looks_at_nothing():
+def test_ignore_checks_nothing():
     after(watch("ignore"), 3, {2: tensors(math.nan, math.nan)}).check(3)
 
 

@@ -10,9 +10,9 @@ from trainyard.contract.spec.sections import GptModel, JsonlData
 from worker.core.errors import RefusedError
 from worker.data.examples import IGNORED_LABEL
 from worker.data.jsonl import load_rows
-from worker.data.token_rows import OPEN_ROWS, Piece, RowExamples, pack
+from worker.data.token_rows import OPEN_ROWS, RowExamples, Segment, pack
 from worker.data.tokenizers import ByteTokenizer
-from worker.tasks.causal_lm import gpt_on_jsonl, row_length
+from worker.tasks.causal_lm import build_gpt_on_jsonl, row_length
 
 CPU = torch.device("cpu")
 
@@ -31,9 +31,9 @@ def rows(path, length=16, **options):
     return load_rows("data.path", path, JsonlData(path=path, **options), ByteTokenizer(), length)
 
 
-def batch(found, packed=False):
-    examples = RowExamples((), len(found.ends), 0, rows=found, packed=packed)
-    return [tensor.tolist() for tensor in examples.train_batch(np.arange(len(found.ends)), CPU)]
+def batch(result, packed=False):
+    examples = RowExamples((), len(result.ends), 0, rows=result, packed=packed)
+    return [tensor.tolist() for tensor in examples.train_batch(np.arange(len(result.ends)), CPU)]
 
 
 def refusal(path, **options):
@@ -58,17 +58,17 @@ class TestWhatIsLearned:
         assert inputs == [[97, 0, 0], [97, 98, 99]]
         assert labels[0] == [0, IGNORED_LABEL, IGNORED_LABEL]
 
-    def test_a_long_text_goes_on_in_another_row_and_each_token_is_a_target_once(self, file):
-        found = rows(file({"text": "abcdefgh"}), length=4, packing=False)
-        _, labels = batch(found)
+    def test_a_long_text_continues_in_a_row_and_a_token_is_a_target_once(self, file):
+        result = rows(file({"text": "abcdefgh"}), length=4, packing=False)
+        _, labels = batch(result)
         assert [label for row in labels for label in row if label != IGNORED_LABEL] == [*b"bcdefgh", 0]
 
     def test_a_long_completion_is_cut_and_one_without_an_answer_left_out(self, file):
-        found = rows(
+        result = rows(
             file({"prompt": "ab", "completion": "cdefgh"}, {"prompt": "abcdefgh", "completion": "x"}), length=4
         )
-        assert found.tokens.tolist() == [*b"abcd"]
-        assert found.weights.tolist() == [2]
+        assert result.tokens.tolist() == [*b"abcd"]
+        assert result.weights.tolist() == [2]
 
 
 class TestPacking:
@@ -78,18 +78,18 @@ class TestPacking:
         assert labels[0][:4] == [98, 0, IGNORED_LABEL, 0]
         assert positions[0][:4] == [0, 1, 2, 0]
 
-    def test_each_piece_goes_to_the_first_row_with_room(self):
-        def piece(size):
-            return Piece(np.zeros(size, dtype=np.int32), np.ones(size, dtype=np.bool_))
+    def test_each_segment_goes_to_the_first_row_with_room(self):
+        def part(size):
+            return Segment(np.zeros(size, dtype=np.int32), np.ones(size, dtype=np.bool_))
 
-        packed = pack([piece(size) for size in (5, 4, 3, 4, 2)], 8)
+        packed = pack([part(size) for size in (5, 4, 3, 4, 2)], 8)
         assert [[len(p.tokens) for p in row] for row in packed] == [[5, 3], [4, 4], [2]]
 
     def test_only_so_many_rows_stay_open(self):
-        def piece(size):
-            return Piece(np.zeros(size, dtype=np.int32), np.ones(size, dtype=np.bool_))
+        def part(size):
+            return Segment(np.zeros(size, dtype=np.int32), np.ones(size, dtype=np.bool_))
 
-        packed = list(pack([*(piece(6) for _ in range(OPEN_ROWS + 1)), piece(2)], 8))
+        packed = list(pack([*(part(6) for _ in range(OPEN_ROWS + 1)), part(2)], 8))
         assert [len(row) for row in packed[:3]] == [1, 2, 1]
 
     def test_the_weight_is_that_of_the_unpacked_examples(self, file):
@@ -101,13 +101,13 @@ class TestPacking:
         losses = []
         for packing in (True, False):
             torch.manual_seed(0)
-            task = gpt_on_jsonl(
+            task = build_gpt_on_jsonl(
                 GptModel(layers=2, width=16, heads=2, context=24), JsonlData(path=path, packing=packing)
             )
             model, indices = task.build_model(), np.arange(task.examples.train)
             losses.append((task.loss_sum(model, task.examples.train_batch(indices, CPU)).item(), task.weight(indices)))
         assert losses[0] == pytest.approx(losses[1], rel=1e-6)
-        assert gpt_on_jsonl(GptModel(context=24, heads=2), JsonlData(path=path)).examples.train < 5
+        assert build_gpt_on_jsonl(GptModel(context=24, heads=2), JsonlData(path=path)).examples.train < 5
 
 
 class TestEvaluation:
@@ -116,7 +116,7 @@ class TestEvaluation:
         train.write_text('{"text": "abc"}\n' * 3)
         held_out.write_text('{"text": "z"}\n')
         data = JsonlData(path=str(train), eval_path=str(held_out), packing=False)
-        task = gpt_on_jsonl(GptModel(width=16, heads=2, context=8), data)
+        task = build_gpt_on_jsonl(GptModel(width=16, heads=2, context=8), data)
         assert (task.examples.train, task.examples.held_out) == (3, 1)
         inputs, labels = task.examples.held_out_batch(np.array([0]), CPU)
         assert (inputs.tolist(), labels.tolist()) == ([[ord("z")]], [[0]])
@@ -128,16 +128,20 @@ class TestWhatIsRefused:
         ("line", "format", "message"),
         [
             ("{", "text", ", line 2 is not JSON: expected one JSON object with `text`, a string"),
-            ('{"text": 1}', "auto", ", line 2 is not of format `text`: expected one JSON object with `text`, a string"),
-            ("[1]", "text", ", line 2 is not of format `text`: expected one JSON object with `text`, a string"),
+            (
+                '{"text": 1}',
+                "auto",
+                ", line 2 does not have format `text`: expected one JSON object with `text`, a string",
+            ),
+            ("[1]", "text", ", line 2 does not have format `text`: expected one JSON object with `text`, a string"),
         ],
     )
     def test_a_broken_line_is_named(self, file, line, format, message):
         assert refusal(file({"text": "a"}, line), format=format) == message
 
-    def test_a_line_of_no_known_format_says_all_of_them(self, file):
+    def test_a_line_of_no_known_format_lists_all_formats(self, file):
         message = refusal(file({"question": "a"}))
-        assert message.startswith(", line 1 is of none of the known formats")
+        assert message.startswith(", line 1 has none of the known formats")
         assert all(word in message for word in ("`text`", "`prompt` and `completion`", "`messages`"))
 
     def test_the_file_is_never_quoted(self, file):
@@ -145,10 +149,10 @@ class TestWhatIsRefused:
 
     def test_conversations_need_a_template(self, file):
         line = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
-        assert ", line 1: a builtin model has no chat template" in refusal(file(line))
+        assert ", line 1: a built-in model has no chat template" in refusal(file(line))
 
     def test_an_empty_file(self, file):
-        with pytest.raises(RefusedError, match="holds no example with anything to learn"):
+        with pytest.raises(RefusedError, match="holds no example with a target token"):
             rows(file())
 
     def test_a_file_that_is_not_there(self, tmp_path):
@@ -156,9 +160,9 @@ class TestWhatIsRefused:
             rows(str(tmp_path / "none"))
 
     def test_a_row_longer_than_the_model_sees(self):
-        with pytest.raises(RefusedError, match=r"data.max_length is 65, longer than the 64 tokens"):
+        with pytest.raises(RefusedError, match=r"data.max_length is 65, longer than the model.s context of 64 tokens"):
             row_length(65, 64)
 
-    @pytest.mark.parametrize(("asked", "context", "expected"), [(None, 64, 64), (None, 10**6, 2048), (64, 64, 64)])
-    def test_what_is_not_said_is_the_models(self, asked, context, expected):
-        assert row_length(asked, context) == expected
+    @pytest.mark.parametrize(("requested", "context", "expected"), [(None, 64, 64), (None, 10**6, 2048), (64, 64, 64)])
+    def test_the_default_length_is_the_models_context(self, requested, context, expected):
+        assert row_length(requested, context) == expected

@@ -25,20 +25,20 @@ def problem():
 def loss_and_gradients(most):
     torch.manual_seed(0)
     head = nn.Linear(WIDTH, VOCABULARY)
-    seen = []
-    head.register_forward_hook(lambda module, args, output: seen.append(output.numel()))
+    observed = []
+    head.register_forward_hook(lambda module, args, output: observed.append(output.numel()))
     hidden, labels = problem()
     hidden.requires_grad_()
-    loss = summed_loss(hidden, labels, head, VOCABULARY, most=most)
+    loss = summed_loss(hidden, labels, head, VOCABULARY, max_logits=most)
     loss.backward()
-    return loss, [hidden.grad, head.weight.grad, head.bias.grad], max(seen)
+    return loss, [hidden.grad, head.weight.grad, head.bias.grad], max(observed)
 
 
 @pytest.mark.parametrize("tokens", [1, 4, 20])
 def test_pieces_give_the_same_loss_and_gradients(tokens):
     loss, gradients, _ = loss_and_gradients(10**9)
-    found, pieces, _ = loss_and_gradients(tokens * VOCABULARY)
-    assert found.item() == pytest.approx(loss.item(), rel=1e-6)
+    result, pieces, _ = loss_and_gradients(tokens * VOCABULARY)
+    assert result.item() == pytest.approx(loss.item(), rel=1e-6)
     for one, other in zip(pieces, gradients, strict=True):
         assert torch.linalg.norm(one - other) <= 1e-6 * torch.linalg.norm(other)
 
@@ -59,7 +59,7 @@ def test_no_more_logits_than_allowed_exist_at_once():
 def test_a_row_of_ignored_labels_costs_nothing_and_has_gradients():
     hidden, labels = problem()
     head = nn.Linear(WIDTH, VOCABULARY)
-    loss = summed_loss(hidden, torch.full_like(labels, IGNORED_LABEL), head, VOCABULARY, most=4 * VOCABULARY)
+    loss = summed_loss(hidden, torch.full_like(labels, IGNORED_LABEL), head, VOCABULARY, max_logits=4 * VOCABULARY)
     loss.backward()
     assert loss.item() == 0.0
     assert torch.count_nonzero(head.weight.grad) == 0
@@ -76,8 +76,8 @@ def test_a_transformers_loss_in_pieces(tied, monkeypatch):
         return loss, {name: parameter.grad for name, parameter in model.named_parameters()}
 
     whole, gradients = run()
-    monkeypatch.setattr(language_loss.summed_loss, "__kwdefaults__", {"most": 5 * 257})
-    found, pieces = run()
-    assert found.item() == pytest.approx(whole.item(), rel=1e-6)
+    monkeypatch.setattr(language_loss.summed_loss, "__kwdefaults__", {"max_logits": 5 * 257})
+    result, pieces = run()
+    assert result.item() == pytest.approx(whole.item(), rel=1e-6)
     for name, gradient in gradients.items():
         assert torch.linalg.norm(pieces[name] - gradient) <= 1e-6 * torch.linalg.norm(gradient), name

@@ -12,7 +12,7 @@ from tests.unit.worker.test_nodes import SPEC, document, node
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.wire.reports import Claim, FinishRecord
-from trainyard.progress_file import Beat
+from trainyard.progress_file import ProgressRecord
 from worker.launcher import supervisor as launch
 from worker.launcher.claim import Claimed
 from worker.launcher.rendezvous import Rendezvous, publish
@@ -32,7 +32,7 @@ def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AttemptLayout:
     layout.launch.write_text(document(spec=PROFILED).model_dump_json(by_alias=True))
     claim = Claim(nonce="nonce-0001", host="n0", pid=1)
     monkeypatch.setattr(launch, "claim_attempt", lambda *_: Claimed(3, claim, known_to_service=True))
-    monkeypatch.setattr(launch.Signals, "install", lambda _: None)
+    monkeypatch.setattr(launch.SignalCounter, "install", lambda _: None)
     monkeypatch.setattr(launch, "_FINISH_SECONDS", 0.0)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -68,17 +68,17 @@ def test_a_disk_that_held_the_loop_up_is_no_stall_and_no_longer_limit(layout: At
     process = cast("subprocess.Popen[bytes]", None)
     alone, verdict = document(nodes=1), Rendezvous(3, "127.0.0.1", 0)
     supervisor = launch.Supervisor(
-        layout, alone, node(count=1), verdict, process, connect, launch.Signals(), limit, None
+        layout, alone, node(count=1), verdict, process, connect, launch.SignalCounter(), limit, None
     )
     dog = supervisor._watchdog = Watchdog(layout, 1, 300.0, lambda: 3, now=lambda: clock[0])
-    layout.beats.mkdir()
-    beat = Beat(rank=0, execution=3, marks=1, step=3, phase="forward")
-    layout.beat(0).write_text(beat.model_dump_json())
+    layout.progress.mkdir()
+    beat = ProgressRecord(rank=0, execution=3, marks=1, step=3, phase="forward")
+    layout.progress_file(0).write_text(beat.model_dump_json())
     clock[0] = 10.0
-    assert dog.look() is None
+    assert dog.poll() is None
     clock[0] = 700.0
-    supervisor._account_for(690.0)
+    supervisor._record_gap(690.0)
     assert limit.passed, "Slurm's clock went on"
-    assert dog.look() is None, "its beats are on that disk"
+    assert dog.poll() is None, "its beats are on that disk"
     clock[0] = 1100.0
-    assert dog.look() is not None
+    assert dog.poll() is not None

@@ -17,9 +17,9 @@ from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.wire.reports import FinishRecord
 from worker.core.errors import describe, is_out_of_memory, write_error
 from worker.core.processes import descendants, kill_remaining
-from worker.core.rank_exits import ended_file
-from worker.launcher.exit_record import settle
-from worker.launcher.stop_signals import Standstill, StopRequest, TimeLimit
+from worker.core.rank_exits import rank_exits_file
+from worker.launcher.exit_record import finalize
+from worker.launcher.stop_signals import StopRequest, SuspendDetector, TimeLimit
 
 SPEC = parse_spec(fill_template("mlp_parity", {}))
 ROOT = Path(__file__).parents[3]
@@ -55,72 +55,72 @@ class TestSettle:
         record = describe(error, rank=rank, execution=execution, spec=SPEC).model_copy(update={"time": at})
         write_error(layout.rank_error(rank), record)
 
-    def settle(self, layout, returncode=1, killed_for=None, vanished=list):
-        return settle(layout, 1, returncode, killed_for=killed_for, spec=SPEC, vanished=vanished)
+    def finalize(self, layout, returncode=1, killed_for=None, lost_nodes=list):
+        return finalize(layout, 1, returncode, killed_for=killed_for, spec=SPEC, lost_nodes=lost_nodes)
 
     def test_a_ranks_own_record_stands(self, layout):
         record = FinishRecord(execution=1, reason="completed", step=5, time=datetime.now(UTC))
         write_atomic(layout.finish(1), record.model_dump_json())
-        assert self.settle(layout, 0).reason == "completed"
+        assert self.finalize(layout, 0).reason == "completed"
 
     def test_the_earliest_error_is_the_first_failure(self, layout):
         self.error(layout, 0, RuntimeError("later"), 20.0)
         self.error(layout, 2, ValueError("earlier"), 10.0)
-        failure = self.settle(layout).failure
+        failure = self.finalize(layout).failure
         assert (failure.rank, failure.type, failure.message) == (2, "ValueError", "earlier")
         assert layout.finish(1).is_file()
 
     def test_a_peers_complaint_is_not(self, layout):
         self.error(layout, 0, RuntimeError("[gloo/transport/tcp] Connection closed by peer"), 10.0)
         self.error(layout, 1, ValueError("the cause, written late"), 20.0)
-        assert self.settle(layout).failure.rank == 1
+        assert self.finalize(layout).failure.rank == 1
 
     def test_a_killed_rank_without_a_word_comes_before_its_peers(self, layout):
         self.error(layout, 0, RuntimeError("Connection reset by peer"), 10.0)
         ends = [{"rank": 0, "exitcode": 1, "pid": 7, "time": 10}, {"rank": 3, "exitcode": -9, "pid": 8, "time": 11}]
-        ended_file(layout, 0, 1).write_text(json.dumps(ends))
-        failure = self.settle(layout).failure
+        rank_exits_file(layout, 0, 1).write_text(json.dumps(ends))
+        failure = self.finalize(layout).failure
         assert (failure.rank, failure.type) == (3, "SIGKILL")
         assert "out-of-memory killer" in failure.hint
 
     def test_a_kill_that_the_kernel_counted_is_memory_that_ran_out(self, layout):
         end = {"rank": 1, "exitcode": -9, "pid": 8, "time": 11, "out_of_memory": True}
-        ended_file(layout, 2, 1).write_text(json.dumps([end]))
-        record = self.settle(layout)
+        rank_exits_file(layout, 2, 1).write_text(json.dumps([end]))
+        record = self.finalize(layout)
         assert (record.reason, record.failure.rank) == ("out_of_memory", 1)
         assert "(1) batch.micro_size" in record.failure.hint
 
     def test_a_rank_lost_in_an_earlier_start_does_not_explain_this_one(self, layout):
-        ended_file(layout, 0, 1).write_text(json.dumps([{"rank": 1, "exitcode": -9, "pid": 8, "time": 11}]))
+        rank_exits_file(layout, 0, 1).write_text(json.dumps([{"rank": 1, "exitcode": -9, "pid": 8, "time": 11}]))
         self.error(layout, 0, ValueError("final"), 20.0, execution=2)
-        assert self.settle(layout).failure.type == "ValueError"
+        assert self.finalize(layout).failure.type == "ValueError"
 
     def test_a_rank_that_torchrun_killed_itself_comes_after_its_peers(self, layout):
         self.error(layout, 0, RuntimeError("Connection reset by peer"), 10.0)
         ends = [{"rank": 0, "exitcode": 1, "pid": 7, "time": 10}, {"rank": 3, "exitcode": -9, "pid": 8, "time": 70}]
-        ended_file(layout, 0, 1).write_text(json.dumps(ends))
-        assert self.settle(layout).failure.rank == 0
+        rank_exits_file(layout, 0, 1).write_text(json.dumps(ends))
+        assert self.finalize(layout).failure.rank == 0
 
     def test_an_error_of_an_earlier_execution_is_forgiven(self, layout):
         self.error(layout, 1, ValueError("forgiven"), 10.0, execution=1)
         self.error(layout, 0, ValueError("final"), 20.0, execution=3)
-        record = self.settle(layout)
+        record = self.finalize(layout)
         assert (record.execution, record.restarts, record.failure.message) == (3, 2, "final")
 
     def test_torchrun_itself_killed(self, layout):
-        failure = self.settle(layout, -9).failure
+        failure = self.finalize(layout, -9).failure
         assert (failure.rank, failure.type) == (None, "LaunchFailed")
         assert "SIGKILL" in failure.message
 
-    def test_a_vanished_node_is_to_blame_where_every_rank_only_complains(self, layout):
+    def test_a_lost_node_is_the_cause_if_all_errors_are_consequences(self, layout):
         self.error(layout, 0, RuntimeError("Connection reset by peer"), 10.0)
-        record = self.settle(layout, vanished=lambda: ["node2"])
+        record = self.finalize(layout, lost_nodes=lambda: ["node2"])
         assert (record.reason, record.failure.node, record.failure.consequence) == ("node_failure", "node2", True)
-        assert "node2 vanished" in record.failure.message
+        assert "node lost: node2 ended" in record.failure.message
 
-    def test_an_error_of_its_own_is_to_blame_whoever_vanished(self, layout):
+    def test_an_own_error_is_the_cause_despite_a_lost_node(self, layout):
         self.error(layout, 0, ValueError("mine"), 10.0)
-        assert self.settle(layout, vanished=lambda: pytest.fail("not to be asked")).failure.message == "mine"
+        assert self.finalize(layout, lost_nodes=lambda: pytest.fail("not to be asked")).failure.message == "mine"
 
     def test_a_trace_that_arrives_late_from_another_node_counts(self, layout):
         self.error(layout, 0, RuntimeError("Connection reset by peer"), 10.0)
@@ -129,15 +129,15 @@ class TestSettle:
             self.error(layout, 1, ValueError("the cause"), 9.0)
             return []
 
-        assert self.settle(layout, vanished=arrive).failure.message == "the cause"
+        assert self.finalize(layout, lost_nodes=arrive).failure.message == "the cause"
 
     def test_killed_by_the_launcher(self, layout):
-        record = self.settle(layout, -9, killed_for="time_limit")
+        record = self.finalize(layout, -9, killed_for="time_limit")
         assert (record.reason, record.failure) == ("time_limit", None)
 
     def test_memory(self, layout):
         self.error(layout, 1, MemoryError("no more"), 10.0)
-        record = self.settle(layout)
+        record = self.finalize(layout)
         assert record.reason == "out_of_memory"
         assert "micro_size" in record.failure.hint
 
@@ -162,20 +162,20 @@ class TestOutOfMemory:
 class TestStopRequest:
     def test_a_second_signal_changes_nothing(self, layout):
         request = StopRequest(layout)
-        assert request.ask("preempted")
-        assert not request.ask("preempted")
-        assert not request.ask("time_limit")
+        assert request.request("preempted")
+        assert not request.request("preempted")
+        assert not request.request("time_limit")
         assert layout.stop_request.read_text() == "preempted"
 
-    def test_a_persons_wish_explains_a_signal(self, layout):
+    def test_a_users_cancellation_replaces_a_preemption(self, layout):
         request = StopRequest(layout)
-        request.ask("preempted")
-        assert not request.ask("user_cancelled")
+        request.request("preempted")
+        assert not request.request("user_cancelled")
         assert layout.stop_request.read_text() == "user_cancelled"
 
 
 class TestTimeLimit:
-    def test_asks_in_time_and_then_insists(self):
+    def test_a_limit_is_near_before_it_has_passed(self):
         clock = [0.0]
         limit = TimeLimit(600.0, 60.0, now=lambda: clock[0])
         assert not limit.near
@@ -188,15 +188,15 @@ class TestTimeLimit:
     def test_no_limit(self):
         assert not TimeLimit(float("inf"), 180.0, now=lambda: 1e12).near
 
-    def test_a_partitions_limit_counts_where_none_was_asked_for(self):
+    def test_the_partitions_limit_is_the_default(self):
         clock = [0.0]
         limit = TimeLimit.of(document(partition_limit_minutes=10), {}, 0.0, now=lambda: clock[0])
         clock[0] = 541.0
         assert limit.near
 
-    def test_what_slurm_says_of_the_end_is_believed_first(self):
-        clock, told = [0.0], {"SLURM_JOB_END_TIME": "1060"}
-        limit = TimeLimit.of(document(time_limit_minutes=600), told, 1000.0, now=lambda: clock[0])
+    def test_slurms_end_time_takes_precedence(self):
+        clock, reported = [0.0], {"SLURM_JOB_END_TIME": "1060"}
+        limit = TimeLimit.of(document(time_limit_minutes=600), reported, 1000.0, now=lambda: clock[0])
         clock[0] = 46.0
         assert limit.near
         clock[0] = 60.0
@@ -206,33 +206,33 @@ class TestTimeLimit:
         clock = [0.0]
         limit = TimeLimit(600.0, 60.0, now=lambda: clock[0])
         clock[0] = 900.0
-        limit.stood_still(800.0)
+        limit.add_suspension(800.0)
         assert not limit.near
 
 
-class TestStandstill:
-    def test_a_job_that_was_suspended_stood_still(self):
+class TestSuspendDetector:
+    def test_a_suspension_is_measured(self):
         clock = [0.0]
-        still = Standstill(now=lambda: clock[0])
+        still = SuspendDetector(now=lambda: clock[0])
         clock[0] = 800.0
-        assert (still.take(), still.take()) == (800.0, 0.0)
+        assert (still.collect(), still.collect()) == (800.0, 0.0)
 
-    def test_what_its_own_thread_noticed_first_is_told_too(self):
+    def test_a_suspension_that_its_thread_detected_is_collected(self):
         clock = [0.0]
-        still = Standstill(now=lambda: clock[0])
+        still = SuspendDetector(now=lambda: clock[0])
         clock[0] = 800.0
-        still.look()
+        still.poll()
         clock[0] = 801.0
-        assert still.take() == 800.0
+        assert still.collect() == 800.0
 
-    def test_a_loop_that_waited_for_a_disk_did_not(self):
+    def test_a_loop_blocked_by_a_disk_is_no_suspension(self):
         """Slurm's clock went on, and so must ours."""
         clock = [0.0]
-        still = Standstill(now=lambda: clock[0])
+        still = SuspendDetector(now=lambda: clock[0])
         for second in range(1, 301):
             clock[0] = float(second)
-            still.look()
-        assert still.take() == 0.0
+            still.poll()
+        assert still.collect() == 0.0
 
 
 def runs(pid: int) -> bool:
@@ -243,7 +243,7 @@ def runs(pid: int) -> bool:
 
 
 class TestProcesses:
-    def test_grandchildren_are_found_and_killed(self):
+    def test_grandchildren_are_listed_and_killed(self):
         program = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
         child = subprocess.Popen([sys.executable, "-c", program])
         limit = time.monotonic() + 20

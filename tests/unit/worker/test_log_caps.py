@@ -19,7 +19,7 @@ def grown(tmp_path):
 
 def test_a_long_log_gives_its_beginning_back_and_keeps_offsets_and_end(grown):
     size, held, end = grown.stat().st_size, grown.stat().st_blocks, grown.read_bytes()[-MB // 2 :]
-    LogCaps(MB).keep(grown)
+    LogCaps(MB).apply(grown)
     assert grown.stat().st_size == size
     if grown.stat().st_blocks == held:
         pytest.skip("this filesystem does not give blocks back")
@@ -31,41 +31,41 @@ def test_a_long_log_gives_its_beginning_back_and_keeps_offsets_and_end(grown):
 
 def test_whoever_appends_goes_on_where_they_were(grown):
     handle = os.open(grown, os.O_WRONLY | os.O_APPEND)
-    LogCaps(MB).keep(grown)
+    LogCaps(MB).apply(grown)
     os.write(handle, b"after\n")
     os.close(handle)
     assert grown.read_bytes().endswith(b"new line\nafter\n")
 
 
-def test_a_short_log_and_one_that_was_cut_a_moment_ago_are_left_alone(grown, monkeypatch):
+def test_a_short_log_and_a_just_truncated_log_do_not_change(grown, monkeypatch):
     punched = []
     monkeypatch.setattr(logs, "_punch", lambda path, end: punched.append(end))
     caps = LogCaps(MB)
-    caps.keep(grown.with_name("missing.log").parent / "rank-0.log")
-    caps.keep(grown)
+    caps.apply(grown.with_name("missing.log").parent / "rank-0.log")
+    caps.apply(grown)
     assert len(punched) == 1
-    LogCaps(4 * MB).keep(grown)
+    LogCaps(4 * MB).apply(grown)
     assert len(punched) == 1
 
 
-def test_a_log_that_is_not_there_yet_is_kept_small_when_it_is(grown):
+def test_a_log_that_is_created_later_is_limited_too(grown):
     caps, later = LogCaps(MB), grown.with_name("rank-7.log")
-    caps.keep(later)
+    caps.apply(later)
     grown.rename(later)
     size = later.stat().st_blocks
-    caps.keep(later)
+    caps.apply(later)
     assert later.stat().st_blocks < size
 
 
-def test_a_filesystem_that_cannot_is_asked_once(grown, monkeypatch):
-    asked = []
+def test_an_unsupported_filesystem_is_tried_once(grown, monkeypatch):
+    requested = []
 
     def refuse(path, end):
-        asked.append(path)
+        requested.append(path)
         raise OSError(95, "not supported")
 
     monkeypatch.setattr(logs, "_punch", refuse)
     caps = LogCaps(MB)
-    caps.keep(grown)
-    caps.keep(grown)
-    assert len(asked) == 1
+    caps.apply(grown)
+    caps.apply(grown)
+    assert len(requested) == 1

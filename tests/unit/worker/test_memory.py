@@ -4,8 +4,8 @@ import pytest
 
 from trainyard.contract.spec.training_spec import parse_spec
 from worker.core.memory_hints import memory_hint
-from worker.core.processes import oom_kills
-from worker.launcher.elastic import counting, watching
+from worker.core.processes import count_oom_kills
+from worker.launcher.elastic import count_restarts, record_failures
 
 BASE = {
     "task": "causal_lm",
@@ -69,22 +69,22 @@ class TestKillsOfTheKernel:
         (tmp_path / "cgroup").write_text(membership)
         (tmp_path / file).parent.mkdir(parents=True)
         (tmp_path / file).write_text("oom 7\noom_kill_disable 0\noom_kill 3\n")
-        assert oom_kills(tmp_path / "cgroup", tmp_path) == 3
+        assert count_oom_kills(tmp_path / "cgroup", tmp_path) == 3
 
-    def test_none_where_the_kernel_does_not_tell(self, tmp_path):
-        assert oom_kills(tmp_path / "nothing", tmp_path) == 0
+    def test_zero_without_a_kernel_counter(self, tmp_path):
+        assert count_oom_kills(tmp_path / "nothing", tmp_path) == 0
 
 
-class Thing:
+class Item:
     def __init__(self, **fields):
         self.__dict__ |= fields
 
 
 class TestEveryStart:
     def test_has_one_number_on_all_nodes_whichever_nodes_rank_failed(self):
-        group = Thing(spec=Thing(max_restarts=3))
-        nodes = [Thing(_remaining_restarts=3), Thing(_remaining_restarts=3)]
-        starts = [counting(lambda agent, group: 3 - agent._remaining_restarts) for _ in nodes]
+        group = Item(spec=Item(max_restarts=3))
+        nodes = [Item(_remaining_restarts=3), Item(_remaining_restarts=3)]
+        starts = [count_restarts(lambda agent, group: 3 - agent._remaining_restarts) for _ in nodes]
         numbers = []
         for failing in (None, 0, 1, 0):
             if failing is not None:
@@ -96,10 +96,10 @@ class TestEveryStart:
 
 class TestEveryFailedStart:
     def test_is_written_down_with_its_ranks(self, tmp_path):
-        failure = Thing(exitcode=-11, pid=5, timestamp=9, error_file="<N/A>")
-        results = iter([Thing(failures={}), Thing(failures={3: failure})])
-        monitor = watching(lambda agent, group: next(results), lambda restart: tmp_path / f"{restart}.json")
-        agent, group = Thing(_remaining_restarts=1), Thing(spec=Thing(max_restarts=2))
+        failure = Item(exitcode=-11, pid=5, timestamp=9, error_file="<N/A>")
+        results = iter([Item(failures={}), Item(failures={3: failure})])
+        monitor = record_failures(lambda agent, group: next(results), lambda restart: tmp_path / f"{restart}.json")
+        agent, group = Item(_remaining_restarts=1), Item(spec=Item(max_restarts=2))
         monitor(agent, group)
         assert list(tmp_path.iterdir()) == []
         monitor(agent, group)

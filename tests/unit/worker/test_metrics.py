@@ -6,39 +6,41 @@ import pytest
 import torch
 
 from worker.engine.callbacks import performance as metrics
-from worker.engine.callbacks.performance import Pace, Performance
+from worker.engine.callbacks.performance import PerformanceMonitor, StepTimeAverage
 
 
 @pytest.fixture
 def performance():
-    return Performance(SimpleNamespace(device=torch.device("cpu"), gather=lambda own: [own]), tokens_per_example=0)
+    return PerformanceMonitor(
+        SimpleNamespace(device=torch.device("cpu"), gather=lambda own: [own]), tokens_per_example=0
+    )
 
 
-def test_the_most_that_was_held_is_never_below_what_is_held(performance, monkeypatch):
-    told = []
+def test_the_memory_peak_is_never_below_the_current_value(performance, monkeypatch):
+    reported = []
     for held, most in ((400, 380), (390, 380), (300, 500)):
         monkeypatch.setattr(metrics, "host_rss", lambda held=held: held)
         monkeypatch.setattr(metrics, "host_peak", lambda most=most: most)
-        found = performance.take()
-        told.append((found["memory/host_rss_bytes"], found["memory/host_peak_bytes"]))
-    assert told == [(400, 400), (390, 400), (300, 500)]
+        result = performance.collect()
+        reported.append((result["memory/host_rss_bytes"], result["memory/host_peak_bytes"]))
+    assert reported == [(400, 400), (390, 400), (300, 500)]
 
 
-@pytest.mark.parametrize(("world", "told"), [(1, []), (3, [0, 1, 2]), (64, list(range(64))), (65, [])])
-def test_each_rank_has_a_curve_where_that_can_be_read(world, told):
+@pytest.mark.parametrize(("world", "reported"), [(1, []), (3, [0, 1, 2]), (64, list(range(64))), (65, [])])
+def test_each_rank_has_a_curve_up_to_64_ranks(world, reported):
     def gather(own):
         return [[float(rank), *own[1:]] for rank in range(world)]
 
     ranks = SimpleNamespace(device=torch.device("cpu"), gather=gather)
-    found = Performance(ranks, tokens_per_example=0).take()
-    assert {key: value for key, value in found.items() if key.startswith("perf/rank_seconds/")} == {
-        f"perf/rank_seconds/{rank}": float(rank) for rank in told
+    result = PerformanceMonitor(ranks, tokens_per_example=0).collect()
+    assert {key: value for key, value in result.items() if key.startswith("perf/rank_seconds/")} == {
+        f"perf/rank_seconds/{rank}": float(rank) for rank in reported
     }
-    assert found["perf/rank_spread_seconds"] == world - 1
+    assert result["perf/rank_spread_seconds"] == world - 1
 
 
-def test_the_pace_is_that_of_the_last_minute_and_forgets_a_slow_start():
-    pace = Pace()
+def test_the_step_time_is_that_of_the_last_minute():
+    pace = StepTimeAverage()
     assert pace.seconds_per_step is None
     pace.add(5, 5.0)
     for _ in range(100):
@@ -46,9 +48,9 @@ def test_the_pace_is_that_of_the_last_minute_and_forgets_a_slow_start():
     assert pace.seconds_per_step == pytest.approx(10 / 505, rel=0.1), "the warm-up counts as what it was: five steps"
     for seconds in (0.04, 0.16) * 600:
         pace.add(5, seconds)
-    told = pace.seconds_per_step
+    reported = pace.seconds_per_step
     pace.add(5, 0.2)
-    assert told == pytest.approx(0.02, rel=0.05)
-    assert pace.seconds_per_step == pytest.approx(told, rel=0.01), "one slow interval does not move it"
+    assert reported == pytest.approx(0.02, rel=0.05)
+    assert pace.seconds_per_step == pytest.approx(reported, rel=0.01), "one slow interval does not move it"
     pace.add(5, 600.0)
     assert pace.seconds_per_step == pytest.approx(120.0, rel=0.1), "ten minutes at a new pace are the pace"

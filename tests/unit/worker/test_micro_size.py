@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from worker.engine.micro_batch_size import estimate, halvings, try_down, unchanged
+from worker.engine.micro_batch_size import estimate, halvings, preserve_buffers, search_down
 
 
 class TestHalvings:
@@ -18,13 +18,13 @@ class TestTries:
         ("most", "chosen", "tried"), [(16, 16, (16,)), (7, 4, (16, 8, 4)), (0, 1, (16, 8, 4, 2, 1))]
     )
     def test_the_first_that_fits(self, most, chosen, tried):
-        settled = try_down(16, lambda size: size <= most)
+        settled = search_down(16, lambda size: size <= most)
         assert (settled.micro_size, settled.tried) == (chosen, tried)
 
     def test_one_is_not_tried_since_there_is_no_less(self):
-        asked = []
-        try_down(4, lambda size: asked.append(size))
-        assert asked == [4, 2]
+        requested = []
+        search_down(4, lambda size: requested.append(size))
+        assert requested == [4, 2]
 
 
 class TestEstimate:
@@ -40,7 +40,7 @@ class TestBuffers:
     def test_batch_statistics_forget_the_try(self):
         model = nn.BatchNorm1d(3)
         before = {name: value.clone() for name, value in model.named_buffers()}
-        with unchanged(model):
+        with preserve_buffers(model):
             model(torch.randn(8, 3))
             assert model.num_batches_tracked == 1
         for name, value in model.named_buffers():

@@ -8,7 +8,7 @@ from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.spec.training_spec import parse_spec
 from trainyard.contract.wire.launch import LaunchDocument
 from worker.launcher import torchrun
-from worker.launcher.rendezvous import Node, Rendezvous, await_verdict, publish, this_node
+from worker.launcher.rendezvous import Node, Rendezvous, await_rendezvous, publish, this_node
 
 SPEC = {
     "task": "regression",
@@ -41,7 +41,7 @@ def node(index=0, count=2, job="7"):
 
 
 class TestThisNode:
-    def test_alone_it_is_the_first_whatever_the_scheduler_says(self):
+    def test_a_single_node_is_the_first_whatever_slurm_reports(self):
         assert this_node(document(nodes=1), {"SLURM_PROCID": "3"}) == Node(0, 1, "127.0.0.1", "local")
 
     def test_goes_by_slurms_name_where_that_is_a_hosts(self):
@@ -54,23 +54,23 @@ class TestThisNode:
 
 
 class TestVerdict:
-    def test_the_others_hear_what_the_first_says(self, tmp_path):
+    def test_the_other_nodes_read_the_decision_of_the_first(self, tmp_path):
         layout = AttemptLayout(tmp_path)
-        said = publish(layout, node(), 3)
-        assert await_verdict(layout, node(1)) == said
-        assert said.execution == 3
-        assert said.port > 0
+        output = publish(layout, node(), 3)
+        assert await_rendezvous(layout, node(1)) == output
+        assert output.execution == 3
+        assert output.port > 0
 
     def test_a_refused_claim_sends_them_home(self, tmp_path):
         layout = AttemptLayout(tmp_path)
         assert publish(layout, node(), None) is None
-        assert await_verdict(layout, node(1)) is None
+        assert await_rendezvous(layout, node(1)) is None
 
     def test_another_jobs_verdict_is_not_theirs(self, tmp_path):
         layout = AttemptLayout(tmp_path)
         publish(layout, node(job="6"), 3)
         times = iter([0.0, 1.0, 1000.0])
-        assert await_verdict(layout, node(1), now=lambda: next(times)) is None
+        assert await_rendezvous(layout, node(1), now=lambda: next(times)) is None
 
     def test_alone_nothing_is_written(self, tmp_path):
         assert publish(AttemptLayout(tmp_path), node(count=1), 3) == Rendezvous(3, "127.0.0.1", 0)
@@ -81,8 +81,8 @@ class TestCommand:
     def test_only_the_first_hosts_the_rendezvous(self):
         layout, meeting = AttemptLayout(Path("/run/a")), Rendezvous(3, "node1", 4567)
         first, second = (torchrun.command(layout, document(), node(index), meeting) for index in (0, 1))
-        for words, host in ((first, "1"), (second, "0")):
-            line = " ".join(words)
+        for parts, host in ((first, "1"), (second, "0")):
+            line = " ".join(parts)
             assert "--nnodes 2 --nproc-per-node 2 --rdzv-backend c10d" in line
             assert f"--rdzv-endpoint node1:4567 --rdzv-conf is_host={host} --rdzv-id a1-3" in line
 
@@ -93,9 +93,9 @@ class TestCommand:
         assert "GLOO_SOCKET_IFNAME" in torchrun.environment(document(nodes=1), 1, {})
         assert "GLOO_SOCKET_IFNAME" not in torchrun.environment(document(), 1, {})
 
-    def test_the_administrators_interface_is_for_several_nodes_and_yields_to_the_spec(self):
-        found = torchrun.environment(document(network_interface="ib0"), 1, {"NCCL_SOCKET_IFNAME": "eth1"})
-        assert (found["GLOO_SOCKET_IFNAME"], found["NCCL_SOCKET_IFNAME"]) == ("ib0", "eth1")
+    def test_the_sites_interface_is_for_several_nodes_and_yields_to_the_spec(self):
+        result = torchrun.environment(document(network_interface="ib0"), 1, {"NCCL_SOCKET_IFNAME": "eth1"})
+        assert (result["GLOO_SOCKET_IFNAME"], result["NCCL_SOCKET_IFNAME"]) == ("ib0", "eth1")
         assert "NCCL_SOCKET_IFNAME" not in torchrun.environment(document(nodes=1, network_interface="ib0"), 1, {})
 
 

@@ -18,8 +18,8 @@ def test_any_two_choices_that_can_meet_do(two):
 
 def test_the_strategies_run_on_every_number_of_ranks_that_they_can():
     spread = {"ddp", "zero1", "zero2", "naive", "layer", "size"}
-    found = {(case["variant"], case["ranks"]) for case in MATRIX}
-    assert found == {(name, ranks) for name in spread for ranks in (1, 2, 3, 4)} | {("single", 1), ("hsdp", 4)}
+    result = {(case["variant"], case["ranks"]) for case in MATRIX}
+    assert result == {(name, ranks) for name in spread for ranks in (1, 2, 3, 4)} | {("single", 1), ("hsdp", 4)}
 
 
 def test_it_is_small():

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from trainyard.contract.layout import AttemptLayout
-from worker.launcher.presence import await_others, say_ended, say_present
+from worker.launcher.presence import await_others, mark_alive, mark_exited
 from worker.launcher.rendezvous import Node
 
 
@@ -23,8 +23,8 @@ class Clock:
 def test_a_node_that_never_ended_is_named_after_a_while(tmp_path: Path) -> None:
     layout, clock = AttemptLayout(tmp_path), Clock()
     for index in (0, 1):
-        say_present(layout, node(index))
-    say_ended(layout, node(0))
+        mark_alive(layout, node(index))
+    mark_exited(layout, node(0))
     assert await_others(layout, node(0), now=clock, sleep=clock.sleep) == ["node1", "node 2"]
     assert clock.now >= 60
 
@@ -32,16 +32,16 @@ def test_a_node_that_never_ended_is_named_after_a_while(tmp_path: Path) -> None:
 def test_nodes_that_have_ended_are_not_waited_for(tmp_path: Path) -> None:
     layout, clock = AttemptLayout(tmp_path), Clock()
     for index in range(3):
-        say_ended(layout, node(index))
+        mark_exited(layout, node(index))
     assert (await_others(layout, node(0), now=clock, sleep=clock.sleep), clock.now) == ([], 0.0)
 
 
-def test_another_job_of_the_attempt_says_nothing_of_this_one(tmp_path: Path) -> None:
+def test_marks_of_another_scheduler_job_are_ignored(tmp_path: Path) -> None:
     layout, clock = AttemptLayout(tmp_path), Clock()
-    say_ended(layout, node(1, 2, job="8"))
+    mark_exited(layout, node(1, 2, job="8"))
     assert await_others(layout, node(0, 2), now=clock, sleep=clock.sleep) == ["node 1"]
 
 
 def test_alone_nothing_is_written(tmp_path: Path) -> None:
-    say_present(AttemptLayout(tmp_path), node(0, 1))
+    mark_alive(AttemptLayout(tmp_path), node(0, 1))
     assert list(tmp_path.iterdir()) == []

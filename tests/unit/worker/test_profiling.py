@@ -1,47 +1,48 @@
 """Traces, one rank, no service."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from trainyard.contract.spec.sections import Profile
 from worker.core.distributed import Ranks
-from worker.engine.callbacks.profiler import StepProfiler, Wanted
-from worker.reporting.reporter import SilentReporter
+from worker.engine.callbacks.profiler import Profiler, TraceRequest
+from worker.reporting.reporter import NullReporter
 
 ALONE = Ranks(rank=0, world=1, local_rank=0, device=torch.device("cpu"), bookkeeping=None, checkpoints=None)
 
 
-class Listener(SilentReporter):
+class Listener(NullReporter):
     def __init__(self):
-        self.said = []
+        self.output = []
 
     def event(self, type_, message, *, level="info", data=None):
-        self.said.append((type_, data))
+        self.output.append((type_, data))
 
 
-class Asked:
+class PendingRequest:
     """A request that is there from the start."""
 
-    def __init__(self, wanted):
-        self.wanted = wanted
+    def __init__(self, expected):
+        self.expected = expected
 
     def latest(self):
-        return self.wanted
+        return self.expected
 
     def done(self, number):
-        self.wanted = None
+        self.expected = None
 
 
-def train(profiler, steps, *, request=0):
+def train(profiler, steps):
     """Each step multiplies; what comes after it is an exponential."""
     for step in range(1, steps + 1):
-        profiler.before(step, request)
+        profiler.on_step_start(step)
         torch.ones(4, 4) @ torch.ones(4, 4)
-        profiler.after(step)
+        profiler.on_step_end(SimpleNamespace(step=step))
         torch.exp(torch.ones(4))
-    profiler.finish(steps)
+    profiler.on_loop_end(steps)
 
 
 @pytest.fixture
@@ -50,27 +51,27 @@ def listener():
 
 
 def test_a_trace_holds_its_steps_and_not_what_comes_between(tmp_path: Path, listener):
-    train(StepProfiler(Profile(start_step=2, steps=1), tmp_path, ALONE, listener), 2)
-    ((type_, data),) = listener.said
+    train(Profiler(Profile(start_step=2, steps=1), tmp_path, ALONE, listener), 2)
+    ((type_, data),) = listener.output
     assert (type_, data["first_step"], data["steps"]) == ("profile_written", 2, 1)
     table = (tmp_path / "step-0000000002-rank-0.txt").read_text()
     assert "aten::mm" in table
     assert "aten::exp" not in table
 
 
-def test_a_trace_that_the_runs_end_cuts_short_says_how_many_steps_it_has(tmp_path: Path, listener):
-    train(StepProfiler(Profile(start_step=2, steps=5), tmp_path, ALONE, listener), 3)
-    ((type_, data),) = listener.said
+def test_a_trace_cut_short_by_the_runs_end_reports_its_steps(tmp_path: Path, listener):
+    train(Profiler(Profile(start_step=2, steps=5), tmp_path, ALONE, listener), 3)
+    ((type_, data),) = listener.output
     assert (type_, data["first_step"], data["steps"]) == ("profile_written", 2, 2)
 
 
-def test_a_request_after_the_last_step_is_called_off_aloud(tmp_path: Path, listener):
-    asked = Asked(Wanted(steps=1, ranks=(0,), request=7))
-    train(StepProfiler(None, tmp_path, ALONE, listener, asked), 2)
-    assert listener.said == [("profile_dropped", {"request": 7})]
+def test_a_request_after_the_last_step_is_reported_as_dropped(tmp_path: Path, listener):
+    requested = PendingRequest(TraceRequest(steps=1, ranks=(0,), request=7))
+    train(Profiler(None, tmp_path, ALONE, listener, requested), 2)
+    assert listener.output == [("profile_dropped", {"request": 7})]
 
 
-def test_a_request_that_was_met_is_not_called_off(tmp_path: Path, listener):
-    asked = Asked(Wanted(steps=1, ranks=(0,), request=7))
-    train(StepProfiler(None, tmp_path, ALONE, listener, asked), 2, request=7)
-    assert [type_ for type_, _ in listener.said] == ["profile_written"]
+def test_a_fulfilled_request_is_not_dropped(tmp_path: Path, listener):
+    requested = PendingRequest(TraceRequest(steps=1, ranks=(0,), request=7))
+    train(Profiler(None, tmp_path, ALONE, listener, requested, lambda: 7), 2)
+    assert [type_ for type_, _ in listener.output] == ["profile_written"]

@@ -20,7 +20,7 @@ from worker.reporting.service_client import (
     ServiceClient,
     UnavailableError,
 )
-from worker.reporting.spool_sender import SpoolSender, parcels
+from worker.reporting.spool_sender import SpoolSender, batch_records
 
 
 class Service:
@@ -68,7 +68,7 @@ class TestSpoolReporter:
         assert [body["events"][0]["sequence"] for route, body in service.requests if route == "events"] == [29]
         assert read_acknowledged(layout.spool_acknowledged(1)) == layout.spool_file(1).stat().st_size
 
-    def test_the_spool_is_written_before_the_network_is_asked(self, layout):
+    def test_the_spool_is_written_before_a_request_is_sent(self, layout):
         service = Service(*[httpx.ConnectError("down")] * 10_000)
         speaking = reporter(layout, service)
         speaking.points(1, {"train/loss": float("nan")})
@@ -89,7 +89,7 @@ class TestSpoolReporter:
         tick = timedelta(milliseconds=1)
         assert before - tick <= record.body().points[0].time <= after + tick
 
-    def test_a_checkpoint_keeps_its_place(self, layout):
+    def test_a_checkpoint_stays_in_order(self, layout):
         service = Service()
         speaking = reporter(layout, service)
         report = CheckpointReport(
@@ -104,7 +104,7 @@ class TestSpoolReporter:
 
 class TestADiskThatIsFull:
     @pytest.mark.scenario(24)
-    def test_the_run_goes_on_and_nothing_is_lost_or_torn_when_there_is_room_again(self, layout):
+    def test_a_full_disk_loses_no_record_once_there_is_room(self, layout):
         assert in_a_fork(lambda: self.fill_and_free(layout)) == 0
         steps = [record.body().points[0].step for record in parse_spool(layout.spool_file(1))]
         assert steps == list(range(1, 60))
@@ -126,7 +126,7 @@ class TestADiskThatIsFull:
         speaking.close(1)
 
     def test_what_comes_while_too_much_waits_is_counted(self, layout, monkeypatch):
-        monkeypatch.setattr("worker.reporting.reporter._MOST_WAITING", 0)
+        monkeypatch.setattr("worker.reporting.reporter._MAX_QUEUED", 0)
         speaking = SpoolReporter(layout, 1, 0, None)
         speaking.points(1, {"train/loss": 1.0})
         speaking.event("started", "here we go")
@@ -194,10 +194,10 @@ class TestParcels:
     def test_no_request_has_more_points_than_the_service_takes(self, layout):
         speaking = SpoolReporter(layout, 1, 0, None)
         for step in range(1, 50):
-            speaking.points(step, {f"key/{place}": 0.0 for place in range(90)})
+            speaking.points(step, {f"key/{index}": 0.0 for index in range(90)})
         speaking.close(0)
-        made = parcels(list(parse_spool(layout.spool_file(1))))
-        counts = [len(json.loads(parcel.body())["points"]) for parcel in made]
+        made = batch_records(list(parse_spool(layout.spool_file(1))))
+        counts = [len(json.loads(batch.body())["points"]) for batch in made]
         assert max(counts) <= MAX_POINTS
         assert sum(counts) == 49 * 90
         assert len(counts) == 5
@@ -209,16 +209,16 @@ class TestServiceClient:
         return ServiceClient("http://service", "a1", "secret", transport=transport, **options)
 
     def test_speaks_for_its_attempt(self):
-        seen = []
+        observed = []
 
         def answer(request):
-            seen.append((str(request.url), request.headers["Authorization"], request.headers["Content-Type"]))
+            observed.append((str(request.url), request.headers["Authorization"], request.headers["Content-Type"]))
             return httpx.Response(200, json={"next_offset": 3})
 
         client = ServiceClient("http://service/", "a1", "secret", transport=httpx.MockTransport(answer))
         assert client.post("logs", b"abc", params={"rank": "launch", "offset": 0}) == {"next_offset": 3}
         url = "http://service/v1/attempts/a1/logs?rank=launch&offset=0"
-        assert seen == [(url, "Bearer secret", "application/octet-stream")]
+        assert observed == [(url, "Bearer secret", "application/octet-stream")]
 
     @pytest.mark.parametrize(
         ("answer", "error"),
@@ -271,7 +271,7 @@ class TestBackoff:
         backoff.reset()
         assert backoff.pause() == 1
 
-    def test_the_services_wish_is_respected(self):
+    def test_retry_after_is_respected(self):
         assert Backoff(uniform=lambda low, high: low).pause(7.0) == 7.0
 
 

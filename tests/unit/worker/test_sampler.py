@@ -37,12 +37,12 @@ class TestGlobalBatches:
 
     @given(examples, sizes, seeds)
     def test_pad_fills_from_the_start_of_the_epoch(self, n, size, seed):
-        padded, kept = GlobalBatches(n, size, seed=seed, last="pad"), GlobalBatches(n, size, seed=seed)
-        assert padded.steps_per_epoch == kept.steps_per_epoch
+        padded, retained = GlobalBatches(n, size, seed=seed, last="pad"), GlobalBatches(n, size, seed=seed)
+        assert padded.steps_per_epoch == retained.steps_per_epoch
         final = padded.at(padded.steps_per_epoch - 1)
-        own = kept.at(kept.steps_per_epoch - 1)
+        own = retained.at(retained.steps_per_epoch - 1)
         assert len(final) == size
-        order = np.concatenate([kept.at(step) for step in range(kept.steps_per_epoch)])
+        order = np.concatenate([retained.at(step) for step in range(retained.steps_per_epoch)])
         assert list(final) == [*own, *np.resize(order, size - len(own))]
 
     def test_epochs_and_seeds_differ(self):
@@ -73,5 +73,5 @@ class TestMicroBatches:
     def test_every_rank_has_as_many_and_together_they_are_the_batch(self, n, world, micro_size):
         ranks = [micro_batches(np.arange(n), rank, world, micro_size) for rank in range(world)]
         assert len({len(pieces) for pieces in ranks}) == 1
-        assert all(len(piece) <= (micro_size or n) for pieces in ranks for piece in pieces)
-        assert list(np.concatenate([piece for pieces in ranks for piece in pieces])) == list(range(n))
+        assert all(len(part) <= (micro_size or n) for pieces in ranks for part in pieces)
+        assert list(np.concatenate([part for pieces in ranks for part in pieces])) == list(range(n))

@@ -7,9 +7,9 @@ import pytest
 
 from trainyard.contract.layout import AttemptLayout
 from worker.core.errors import read_errors
-from worker.core.rank_exits import ended_file
-from worker.launcher.exit_record import settle
-from worker.launcher.script_job import conclude
+from worker.core.rank_exits import rank_exits_file
+from worker.launcher.exit_record import finalize
+from worker.launcher.script_job import finalize_script
 
 TRACEBACK = """begins
 [rank1]: Traceback (most recent call last):
@@ -26,31 +26,31 @@ def ended(tmp_path):
     for folder in (layout.errors, layout.logs, layout.spool):
         folder.mkdir(exist_ok=True)
 
-    def made(said, exitcode):
-        layout.rank_log(1).write_text(said)
+    def made(output, exitcode):
+        layout.rank_log(1).write_text(output)
         layout.rank_log(0).write_text("begins\n")
         ends = [
             {"rank": rank, "exitcode": code, "pid": rank + 1, "time": 5.0}
             for rank, code in ((0, -signal.SIGKILL), (1, exitcode))
         ]
-        ended_file(layout, 0, 1).write_text(json.dumps(ends))
-        conclude(layout, 1, 1, None)
+        rank_exits_file(layout, 0, 1).write_text(json.dumps(ends))
+        finalize_script(layout, 1, 1, None)
         return layout
 
     return made
 
 
-@pytest.mark.parametrize(("said", "exitcode"), [(TRACEBACK, 1), (TRACEBACK + ABORTED, -signal.SIGABRT)])
-def test_an_exception_is_what_went_wrong_though_the_process_was_aborted_on_its_way_out(ended, said, exitcode):
-    layout = ended(said, exitcode)
-    failure = settle(layout, 1, 1, killed_for=None).failure
+@pytest.mark.parametrize(("output", "exitcode"), [(TRACEBACK, 1), (TRACEBACK + ABORTED, -signal.SIGABRT)])
+def test_an_exception_before_an_abort_is_the_failure(ended, output, exitcode):
+    layout = ended(output, exitcode)
+    failure = finalize(layout, 1, 1, killed_for=None).failure
     assert failure is not None
     assert (failure.rank, failure.type, failure.message) == (1, "ValueError", "enough")
     assert "line 15" in (failure.traceback or "")
 
 
 @pytest.mark.parametrize(
-    "said",
+    "output",
     [
         "begins\n" + ABORTED,
         TRACEBACK + "caught; on with it\n" + ABORTED,
@@ -58,6 +58,6 @@ def test_an_exception_is_what_went_wrong_though_the_process_was_aborted_on_its_w
         "",
     ],
 )
-def test_an_abort_of_another_cause_is_told_as_one(ended, said):
-    layout = ended(said, -signal.SIGABRT)
+def test_an_abort_of_another_cause_is_reported_as_one(ended, output):
+    layout = ended(output, -signal.SIGABRT)
     assert not [error for error in read_errors(layout.errors) if error.rank == 1]

@@ -10,9 +10,9 @@ from torch import nn
 from trainyard.contract.spec.sections import GptModel
 from worker.core.errors import RefusedError
 from worker.data.examples import Examples
-from worker.data.prefetch import Loader
+from worker.data.prefetch import BatchLoader
 from worker.engine import compilation
-from worker.engine.callbacks.garbage_collector import EVERY_STEPS, Garbage
+from worker.engine.callbacks.garbage_collector import COLLECT_EVERY_STEPS, GarbageCollector
 from worker.engine.compilation import compile_blocks
 from worker.engine.flops import flops_per_example, peak_flops
 from worker.tasks.gpt import Gpt
@@ -31,34 +31,34 @@ class TestLoader:
     def loader(self):
         Counted.loads = 0
         rows = torch.arange(20)
-        return Loader(Counted((rows,), train=20, held_out=0), torch.device("cpu"), enabled=True)
+        return BatchLoader(Counted((rows,), train=20, held_out=0), torch.device("cpu"), enabled=True)
 
-    def test_what_was_loaded_ahead_is_used_in_order_and_not_loaded_again(self, loader):
+    def test_prefetched_batches_are_used_in_order_and_once(self, loader):
         pieces = [np.array([3, 1]), np.array([2])]
-        loader.ahead(pieces)
-        assert [loader.load(piece)[0].tolist() for piece in pieces] == [[3, 1], [2]]
+        loader.prefetch(pieces)
+        assert [loader.load(part)[0].tolist() for part in pieces] == [[3, 1], [2]]
         assert Counted.loads == 2
 
-    def test_what_was_not_foreseen_is_loaded(self, loader):
-        loader.ahead([np.array([3, 1]), np.array([2])])
+    def test_other_batches_than_the_prefetched_are_loaded(self, loader):
+        loader.prefetch([np.array([3, 1]), np.array([2])])
         assert loader.load(np.array([7]))[0].tolist() == [7]
         assert loader.load(np.array([2]))[0].tolist() == [2]
 
-    def test_nothing_is_loaded_ahead_where_the_host_computes(self):
-        assert not Loader(Examples((torch.arange(2),), 2, 0), torch.device("cpu")).enabled
+    def test_nothing_is_prefetched_on_a_cpu(self):
+        assert not BatchLoader(Examples((torch.arange(2),), 2, 0), torch.device("cpu")).enabled
 
 
-class TestGarbage:
+class TestGarbageCollector:
     def test_is_collected_at_chosen_steps_only(self, monkeypatch):
         collected = []
         monkeypatch.setattr(gc, "collect", lambda *_: collected.append(len(collected)))
-        garbage = Garbage()
+        garbage = GarbageCollector()
         try:
-            for step in range(1, EVERY_STEPS + 1):
-                garbage.after_step(step)
+            for step in range(1, COLLECT_EVERY_STEPS + 1):
+                garbage.collect_if_due(step)
                 assert not gc.isenabled()
         finally:
-            garbage.close()
+            garbage.on_loop_end(COLLECT_EVERY_STEPS)
         assert len(collected) == 2
         assert gc.isenabled()
 
@@ -112,7 +112,7 @@ class TestCompile:
         with pytest.raises(RefusedError, match="compile needs a C\\+\\+ compiler"):
             compile_blocks(nn.Linear(1, 1))
 
-    def test_names_stay_as_they_are(self):
+    def test_parameter_names_do_not_change(self):
         model = Gpt(GptModel(layers=2, width=8, heads=2, context=4))
         names = [name for name, _ in model.named_parameters()]
         compile_blocks(model)

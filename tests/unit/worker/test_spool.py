@@ -36,19 +36,19 @@ class TestParseSpool:
         assert [record.seq for record in parse_spool(SPOOL[:length])] == list(range(whole))
 
     @given(st.integers(0, len(SPOOL) - 1), st.integers(0, 7))
-    def test_a_flipped_bit_never_passes(self, place, bit):
+    def test_a_flipped_bit_never_passes(self, index, bit):
         damaged = bytearray(SPOOL)
-        damaged[place] ^= 1 << bit
-        intact = SPOOL[:place].count(b"\n")
-        found = []
+        damaged[index] ^= 1 << bit
+        intact = SPOOL[:index].count(b"\n")
+        result = []
         with contextlib.suppress(SpoolCorruptError):
             for record in parse_spool(bytes(damaged)):
-                found.append((record.kind, record.body_text))
+                result.append((record.kind, record.body_text))
         genuine = [(record.kind, record.body_text) for record in parse_spool(SPOOL)]
-        assert found[:intact] == genuine[:intact]
-        assert set(found) <= set(genuine)
+        assert result[:intact] == genuine[:intact]
+        assert set(result) <= set(genuine)
 
-    def test_a_wrong_checksum_is_reported_with_its_place(self):
+    def test_a_wrong_checksum_is_reported_with_its_offset(self):
         damaged = SPOOL.replace(b'"step":2', b'"step":9')
         with pytest.raises(SpoolCorruptError, match="checksum") as raised:
             list(parse_spool(damaged))

@@ -2,7 +2,7 @@
 
 import torch
 
-from worker.checkpoint.staging import build_stager, share_of
+from worker.checkpoint.staging import build_stager, writer_share
 
 
 def state():
@@ -21,25 +21,25 @@ class TestShares:
                 (part, name)
                 for rank in range(world)
                 for part in ("model", "optimizer")
-                for name in share_of(state(), rank, world)[part]
+                for name in writer_share(state(), rank, world)[part]
             ]
             assert sorted(names) == sorted((part, name) for part in ("model", "optimizer") for name in state()[part])
 
     def test_the_ranks_write_about_as_much(self):
         sizes = [
-            sum(t.nbytes for part in ("model", "optimizer") for t in share_of(state(), rank, 2)[part].values())
+            sum(t.nbytes for part in ("model", "optimizer") for t in writer_share(state(), rank, 2)[part].values())
             for rank in (0, 1)
         ]
         assert max(sizes) <= 0.55 * sum(sizes)
 
     def test_progress_and_generators_stay_with_everyone(self):
         for rank in (0, 1):
-            assert share_of(state(), rank, 2)["rng"].keys() == {"rank-0"}
-            assert int(share_of(state(), rank, 2)["progress"]["step"]) == 3
+            assert writer_share(state(), rank, 2)["rng"].keys() == {"rank-0"}
+            assert int(writer_share(state(), rank, 2)["progress"]["step"]) == 3
 
     def test_alone_a_rank_writes_all(self):
-        assert share_of(state(), 0, 1).keys() == state().keys()
-        assert share_of(state(), 0, 1)["model"].keys() == {"a", "b", "c"}
+        assert writer_share(state(), 0, 1).keys() == state().keys()
+        assert writer_share(state(), 0, 1)["model"].keys() == {"a", "b", "c"}
 
 
 class TestStaging:

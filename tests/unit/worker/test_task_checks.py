@@ -6,7 +6,7 @@ from torch import nn
 
 from trainyard.contract.spec.training_spec import parse_spec
 from worker.core.errors import RefusedError
-from worker.engine.trainable import choose_trainable
+from worker.engine.trainable import freeze_parameters
 from worker.tasks.base import check_losses, check_model
 
 SPEC = parse_spec({"task": "custom", "target": "mine:build", "steps": 1})
@@ -21,9 +21,9 @@ def test_a_model_is_a_module():
 
 
 def test_a_model_has_something_to_train():
-    choose_trainable(SPEC, nn.Linear(1, 1))
+    freeze_parameters(SPEC, nn.Linear(1, 1))
     with pytest.raises(RefusedError, match="the model has no parameter to train"):
-        choose_trainable(SPEC, nn.Linear(1, 1).requires_grad_(False))
+        freeze_parameters(SPEC, nn.Linear(1, 1).requires_grad_(False))
 
 
 class TestLosses:
@@ -34,7 +34,7 @@ class TestLosses:
     @pytest.mark.parametrize(
         ("losses", "message"),
         [
-            ({"": torch.zeros(4, requires_grad=True)}, "loss_sum() returned a tensor of shape [4], not one number"),
+            ({"": torch.zeros(4, requires_grad=True)}, "loss_sum() returned a tensor of shape [4], not a scalar"),
             ({"": 0.5}, "loss_sum() returned a float, not a tensor"),
             ({"": torch.zeros(())}, "loss_sum() returned a loss without a gradient"),
             ({"a": GOOD, "b": 0.5}, "losses() returned for `b` a float, not a tensor"),

@@ -6,7 +6,7 @@ from torch import nn
 from trainyard.contract.spec.sections import GptModel
 from worker.core.errors import RefusedError
 from worker.engine.state import trained_state
-from worker.engine.trainable import frozen_names, train_only
+from worker.engine.trainable import freeze_except, frozen_names
 from worker.tasks.gpt import Gpt
 
 
@@ -31,7 +31,7 @@ class Tied(nn.Module):
 class TestPatterns:
     def test_choose_parameters_by_name(self):
         model = gpt()
-        train_only(model, ("blocks.1.*.bias", "norm.*"))
+        freeze_except(model, ("blocks.1.*.bias", "norm.*"))
         assert {"norm.weight", "norm.bias", "blocks.1.attention.out.bias"} <= trained(model)
         assert not any(
             name.startswith("blocks.0") or name == "blocks.1.attention.qkv.weight" for name in trained(model)
@@ -39,19 +39,19 @@ class TestPatterns:
 
     def test_reach_a_tied_weight_by_any_of_its_names(self):
         model = Tied()
-        train_only(model, ("head.*",))
+        freeze_except(model, ("head.*",))
         assert trained(model) == {"embedding.weight"}
 
     def test_that_match_nothing_are_refused_with_the_closest_names(self):
         with pytest.raises(RefusedError, match=r"trainable: `blocks.7.attention.qkv.weight` matches no") as caught:
-            train_only(gpt(), ("norm.*", "blocks.7.attention.qkv.weight"))
+            freeze_except(gpt(), ("norm.*", "blocks.7.attention.qkv.weight"))
         assert "blocks.1.attention.qkv.weight" in caught.value.hint
 
 
 class TestWhatACheckpointHolds:
     def test_no_frozen_tensor_by_any_name_but_the_buffers(self):
         model = Tied()
-        train_only(model, ("middle.*",))
+        freeze_except(model, ("middle.*",))
         assert frozen_names(model) == {"embedding.weight", "head.weight"}
         assert set(trained_state(model)) == {"middle.weight", "middle.bias", "seen"}
         assert set(trained_state(model, whole=True)) == {"middle.weight", "middle.bias", "seen"}

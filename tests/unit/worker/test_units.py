@@ -4,7 +4,7 @@ import pytest
 from torch import nn
 
 from trainyard.contract.spec.sections import Fsdp, GptModel
-from worker.engine.strategies.units import Holding, holding, plan_units
+from worker.engine.strategies.units import ParameterFootprint, parameter_footprint, plan_units
 from worker.tasks.gpt import Gpt
 from worker.tasks.image_classification import Convnet
 from worker.tasks.regression import mlp
@@ -43,18 +43,22 @@ class TestTheSmallNetwork:
     def test_what_two_ranks_hold(self, options, gathered):
         model = mlp((2, 2, 2, 3), "tanh")
         planned = plan_units(model, options)
-        held = [holding(model, planned, rank=rank, shards=2) for rank in (0, 1)]
-        assert held == [Holding(12, 12 + gathered), Holding(9, 9 + gathered)]
+        held = [parameter_footprint(model, planned, rank=rank, shards=2) for rank in (0, 1)]
+        assert held == [ParameterFootprint(12, 12 + gathered), ParameterFootprint(9, 9 + gathered)]
 
     @pytest.mark.parametrize("options", [NAIVE, LAYER, size(7)])
-    def test_units_kept_until_the_backward_are_all_there_at_once(self, options):
+    def test_units_gathered_until_the_backward_add_up(self, options):
         model = mlp((2, 2, 2, 3), "tanh")
-        held = holding(model, plan_units(model, options), rank=0, shards=2, keeps_gathered=True)
-        assert held == Holding(12, 33)
+        held = parameter_footprint(model, plan_units(model, options), rank=0, shards=2, keeps_gathered=True)
+        assert held == ParameterFootprint(12, 33)
 
     def test_a_rank_past_the_last_row_holds_nothing(self):
         model = mlp((2, 2), "tanh")
-        assert [holding(model, plan_units(model, NAIVE), rank=r, shards=3).sharded for r in range(3)] == [3, 3, 0]
+        assert [parameter_footprint(model, plan_units(model, NAIVE), rank=r, shards=3).sharded for r in range(3)] == [
+            3,
+            3,
+            0,
+        ]
 
 
 class TestATransformer:

@@ -1,36 +1,36 @@
 """A run that stands still: found by its beats alone, and the rank that holds it up named."""
 
 from trainyard.contract.layout import AttemptLayout
-from trainyard.progress_file import Beat, Pulse, PulseWriter, interval, location, read_beats
-from worker.launcher.watchdog import START_GRACE_SECONDS, Watchdog, behind, judge, size_of, stack_after
+from trainyard.progress_file import ProgressCounter, ProgressRecord, ProgressWriter, interval, location, read_progress
+from worker.launcher.watchdog import START_GRACE_SECONDS, Watchdog, behind, detect_stall, size_of, stack_after
 
 
 def beat(rank, marks, **changes):
-    return Beat(**{"rank": rank, "execution": 1, "marks": marks, "step": 3, "phase": "forward", **changes})
+    return ProgressRecord(**{"rank": rank, "execution": 1, "marks": marks, "step": 3, "phase": "forward", **changes})
 
 
-def beats(*found):
-    return {one.rank: one for one in found}
+def beats(*result):
+    return {one.rank: one for one in result}
 
 
 class TestBehind:
-    def test_who_passed_the_fewest_places(self):
+    def test_the_rank_with_the_fewest_marks(self):
         assert behind(beats(beat(0, 9), beat(1, 7), beat(2, 9)), 3) == [1]
 
-    def test_who_never_came_up(self):
+    def test_a_rank_without_a_record(self):
         assert behind(beats(beat(0, 9), beat(2, 1)), 4) == [1, 3]
 
-    def test_at_the_same_place_who_is_in_code_of_their_own(self):
+    def test_at_equal_marks_the_rank_outside_torch_is_behind(self):
         assert behind(beats(beat(0, 9, in_torch=True), beat(1, 9, in_torch=False)), 2) == [1]
 
-    def test_nobody_where_nothing_tells_them_apart(self):
+    def test_no_rank_if_nothing_distinguishes_them(self):
         assert behind(beats(beat(0, 9, in_torch=True), beat(1, 9, in_torch=True)), 2) == []
 
 
-class TestJudge:
-    def test_names_the_rank_the_place_and_what_the_others_do(self):
-        found = beats(beat(0, 9, phase="backward"), beat(1, 7, phase="between", where="a.py:3 in load"))
-        stall = judge(found, 61.0, 60.0, 2)
+class TestDetectStall:
+    def test_names_the_rank_its_position_and_the_others(self):
+        result = beats(beat(0, 9, phase="backward"), beat(1, 7, phase="between", where="a.py:3 in load"))
+        stall = detect_stall(result, 61.0, 60.0, 2)
         assert stall.behind == (1,)
         assert stall.message == (
             "no rank made progress for 61 seconds: rank 1 is behind, in step 3 (between), at a.py:3 in load; "
@@ -38,58 +38,58 @@ class TestJudge:
         )
 
     def test_nothing_before_the_time(self):
-        assert judge(beats(beat(0, 9)), 60.0, 60.0, 1) is None
+        assert detect_stall(beats(beat(0, 9)), 60.0, 60.0, 1) is None
 
     def test_nothing_without_any_beat(self):
-        assert judge({}, 1e9, 60.0, 2) is None
+        assert detect_stall({}, 1e9, 60.0, 2) is None
 
     def test_a_start_has_longer(self):
-        found = beats(beat(0, 2, phase="starting", step=0))
-        assert judge(found, 61.0, 60.0, 1) is None
-        assert judge(found, START_GRACE_SECONDS + 61.0, 60.0, 1) is not None
+        result = beats(beat(0, 2, phase="starting", step=0))
+        assert detect_stall(result, 61.0, 60.0, 1) is None
+        assert detect_stall(result, START_GRACE_SECONDS + 61.0, 60.0, 1) is not None
 
 
 class TestWatchdog:
     def test_any_rank_that_moves_starts_the_time_anew(self, tmp_path):
         layout, clock = AttemptLayout(tmp_path), [0.0]
-        layout.beats.mkdir()
+        layout.progress.mkdir()
         watchdog = Watchdog(layout, 2, 60.0, lambda: 1, now=lambda: clock[0])
 
-        def at(time, *found):
+        def at(time, *result):
             clock[0] = time
-            for one in found:
-                layout.beat(one.rank).write_text(one.model_dump_json())
-            return watchdog.look()
+            for one in result:
+                layout.progress_file(one.rank).write_text(one.model_dump_json())
+            return watchdog.poll()
 
         assert at(10.0, beat(0, 1), beat(1, 1)) is None
         assert at(60.0, beat(1, 2)) is None
         assert at(115.0) is None
         assert at(125.0).behind == (0,)
 
-    def test_an_execution_that_is_over_says_nothing_of_the_next(self, tmp_path):
+    def test_records_of_an_earlier_execution_are_ignored(self, tmp_path):
         layout = AttemptLayout(tmp_path)
-        layout.beats.mkdir()
-        layout.beat(0).write_text(beat(0, 1).model_dump_json())
-        assert read_beats(layout.beats, 2) == {}
+        layout.progress.mkdir()
+        layout.progress_file(0).write_text(beat(0, 1).model_dump_json())
+        assert read_progress(layout.progress, 2) == {}
 
 
-class TestPulse:
+class TestProgressCounter:
     def test_it_is_starting_until_the_first_update_is_done(self):
-        pulse = Pulse()
+        pulse = ProgressCounter()
         pulse.mark("forward", 1)
         assert pulse.phase == "starting"
         pulse.underway = True
         pulse.mark("forward", 2)
         assert (pulse.phase, pulse.step, pulse.marks) == ("forward", 2, 2)
 
-    def test_what_is_written_says_where_the_thread_is(self, tmp_path):
-        pulse, layout = Pulse(), AttemptLayout(tmp_path)
-        PulseWriter(pulse, layout.beat(3), rank=3, execution=7, interval=3600).start()
-        found = read_beats(layout.beats, 7)[3]
-        assert (found.marks, found.phase) == (0, "starting")
-        assert "progress_file.py" in found.where
+    def test_a_record_has_the_line_of_the_training_thread(self, tmp_path):
+        pulse, layout = ProgressCounter(), AttemptLayout(tmp_path)
+        ProgressWriter(pulse, layout.progress_file(3), rank=3, execution=7, interval=3600).start()
+        result = read_progress(layout.progress, 7)[3]
+        assert (result.marks, result.phase) == (0, "starting")
+        assert "progress_file.py" in result.where
 
-    def test_torch_is_told_from_the_program_that_called_it(self):
+    def test_torch_is_distinguished_from_its_caller(self):
         # A frame of a file under a folder named torch, as the compiler would name it.
         program = compile("def inner(look): return look()", "/x/torch/f.py", "exec")
         names = {}
@@ -103,7 +103,7 @@ class TestPulse:
 
 
 class TestStacks:
-    def test_of_a_log_beyond_memory_only_what_was_asked_for_is_read(self, tmp_path):
+    def test_only_the_requested_part_of_a_long_log_is_read(self, tmp_path):
         log = tmp_path / "rank-0.log"
         with log.open("wb") as file:
             file.truncate(1 << 40)

@@ -1,30 +1,35 @@
-"""Python's garbage collector, out of the way of the steps."""
+"""Runs Python's garbage collector between steps instead of within them."""
 
 import gc
 
-EVERY_STEPS = 50
+from worker.engine.callbacks.base import Callback, StepResult
+
+COLLECT_EVERY_STEPS = 50
 
 
-class Garbage:
-    """From the first update on collections happen at chosen steps: by itself the collector would stop one rank here and
-    another there, and every time all would wait."""
+class GarbageCollector(Callback):
+    """Collects after the same steps on every rank. The automatic collector would stop one rank here and another there,
+    and each time all ranks would wait."""
 
     def __init__(self) -> None:
         self._started = False
 
-    def after_step(self, step: int) -> None:
-        """Between steps; on every rank at the same ones."""
+    def on_step_end(self, result: StepResult) -> None:
+        self.collect_if_due(result.step)
+
+    def collect_if_due(self, step: int) -> None:
+        """Collect after the first step of this execution and after every 50th."""
         if not self._started:
             self._started = True
             gc.collect()
-            # What is there now, modules and optimizer included, lives as long as the run and need not be looked at.
+            # Objects that exist by now, such as modules and optimizers, live as long as the run: never scan them again.
             gc.freeze()
             gc.disable()
-        elif step % EVERY_STEPS == 0:
+        elif step % COLLECT_EVERY_STEPS == 0:
             gc.collect()
 
-    def close(self) -> None:
-        """As it was before."""
+    def on_loop_end(self, step: int) -> None:
+        """Restore the automatic collector."""
         if self._started:
             gc.enable()
             gc.unfreeze()

@@ -1,106 +1,122 @@
-"""Losses and gradients that are not numbers: found without waiting for the device, and dealt with as the spec says."""
+"""Detects losses and gradients that are NaN or infinite, without waiting for the device in every step."""
 
 import math
+from collections.abc import Callable
 from typing import Literal
 
 import torch
 
 from worker.core.distributed import Ranks
 from worker.core.errors import TrainingError
+from worker.engine.callbacks.base import Callback, StepResult
 from worker.engine.precision import Precision
 
 _NEVER = 2**62
-_AT_ONCE = 64
-"""Updates whose losses are looked at together."""
+_CHECKED_TOGETHER = 64
+"""Steps whose values are checked in one kernel; checking each step by itself costs a small step 2 % of its time."""
+_MIN_SCALE = 2.0**-10
 _HINT = (
-    "Lower optimizer.lr, lengthen schedule.warmup_steps, set optimizer.clip_norm, or look at the data of that step. "
+    "Lower optimizer.lr, raise schedule.warmup_steps, set optimizer.clip_norm, or inspect the data of that step. "
     "health.on_nan: skip leaves such steps out."
 )
 
 
-class NonFinite:
-    """The policy `on_nan`. `skip` asks every step and so waits for the device; `stop` only remembers where it began.
+class NonFiniteGuard(Callback):
+    """Applies `health.on_nan`: `skip` checks every step and so waits for the device; `stop` records the first bad step
+    on the device and reads it when metrics are logged or a checkpoint is written; `ignore` does nothing.
 
-    With fp16 an infinity is how the scaler finds its scale: it skips and halves by itself, and only where no scale is
-    left to halve is the loss taken to be broken.
+    With fp16, infinite gradients are part of dynamic loss scaling (arXiv:1710.03740, section 3.2): the scaler skips the
+    step and halves the scale. Only a scale below 2^-10 ends the run.
     """
 
     def __init__(
-        self, policy: Literal["stop", "skip", "ignore"], precision: Precision, ranks: Ranks, skipped: int = 0
+        self,
+        policy: Literal["stop", "skip", "ignore"],
+        precision: Precision,
+        ranks: Ranks,
+        check_due: Callable[[int], bool] = lambda step: False,
     ) -> None:
+        """`check_due` returns whether to check after a step; `on_checkpoint_start` always checks."""
         self._policy = policy
-        self._scaled = precision.scaler
+        self._scaler = precision.scaler
         self._ranks = ranks
+        self._check_due = check_due
         self._first_bad = torch.tensor(_NEVER, dtype=torch.int64, device=ranks.device)
-        self._unseen: list[torch.Tensor] = []
-        """One for each of the latest updates, not finite where its loss or norm was not."""
+        self._unchecked: list[torch.Tensor] = []
+        """One scalar for each of the latest steps; not finite where the loss or the norm was not."""
         self._skipped = torch.zeros((), dtype=torch.int64, device=ranks.device)
-        self.needs_norm = policy == "skip" or self._scaled is not None
+        self.needs_norm = policy == "skip" or self._scaler is not None
 
     @property
     def counts_skips(self) -> bool:
-        return self._scaled is not None or self._policy == "skip"
+        return self._scaler is not None or self._policy == "skip"
 
     @property
     def skipped(self) -> int:
-        """Steps without an update so far. Waits for the device."""
+        """The number of steps without an update so far. Waits for the device."""
         return int(self._skipped.item())
 
     def restore(self, skipped: int) -> None:
         self._skipped.fill_(skipped)
 
-    def allows(self, step: int, loss: torch.Tensor, norm: torch.Tensor | None) -> bool:
-        """Whether the optimizer may make this step; takes note of what it saw. A collective under `skip`."""
+    def allows_update(self, step: int, loss: torch.Tensor, norm: torch.Tensor | None) -> bool:
+        """Return whether the optimizer may make this step, and record whether `loss` and `norm` (fp32 scalars) are
+        finite. A collective under `skip`."""
         both = loss if norm is None else loss + norm.to(loss.device, non_blocking=True)
-        if self._scaled is not None:
+        if self._scaler is not None:
             self._skipped += ~torch.isfinite(both)
         elif self._policy == "skip":
             refused = self._ranks.any(not math.isfinite(both.item()))
             self._skipped += refused
             return not refused
         elif self._policy == "stop":
-            self._unseen.append(both)
-            if len(self._unseen) == _AT_ONCE:
-                self._look(step)
+            self._unchecked.append(both)
+            if len(self._unchecked) == _CHECKED_TOGETHER:
+                self._find_first_bad(step)
         return True
 
-    def _look(self, step: int) -> None:
-        """At the updates up to this one, all at once: one by one it would cost a small step a fiftieth of its time."""
-        first = step + 1 - len(self._unseen)
-        steps = torch.arange(first, step + 1, device=self._first_bad.device)
-        finite = torch.isfinite(torch.stack(self._unseen))
-        self._first_bad = torch.minimum(self._first_bad, steps.masked_fill(finite, _NEVER).min())
-        self._unseen.clear()
+    def on_step_end(self, result: StepResult) -> None:
+        if self._check_due(result.step):
+            self.check(result.step)
 
-    def check_trained(self, steps: int) -> None:
-        """At the end of a run of so many steps. Waits for the device.
+    def on_checkpoint_start(self, step: int) -> None:
+        self.check(step)
+
+    def check(self, step: int) -> None:
+        """End the run on all ranks if the policy is `stop` and a step up to this one was not finite. A collective that
+        waits for the device.
 
         Raises:
-            TrainingError: every single update was skipped, so that nothing was trained.
+            TrainingError: naming the first such step.
+        """
+        if self._policy != "stop":
+            return
+        if self._scaler is not None:
+            if self._scaler.get_scale() < _MIN_SCALE:
+                message = f"the loss is not finite at any loss scale ({self.skipped} steps were skipped)"
+                raise TrainingError(message, _HINT)
+            return
+        if self._unchecked:
+            self._find_first_bad(step)
+        first = int(min(row[0] for row in self._ranks.gather([float(self._first_bad.item())])))
+        if first < _NEVER:
+            raise TrainingError(f"the loss became NaN or infinite at step {first}", _HINT)
+
+    def check_trained(self, steps: int) -> None:
+        """Called when a run has done all its `steps`. Waits for the device.
+
+        Raises:
+            TrainingError: every update was skipped, so nothing was trained.
         """
         if self.counts_skips and 0 < steps <= self.skipped:
             raise TrainingError(
                 f"every one of the {steps} updates was skipped: no gradient was finite, and nothing was trained",
-                "Lower amp.init_scale for fp16, or look for what makes the loss infinite.",
+                "Lower amp.init_scale for fp16, or find out why the loss is infinite.",
             )
 
-    def check(self, step: int) -> None:
-        """After this update: end the run where the policy says so, on all ranks alike.
-
-        Waits for the device; a collective.
-
-        Raises:
-            TrainingError: naming the step where it began.
-        """
-        if self._policy != "stop":
-            return
-        if self._scaled is not None:
-            if self._scaled.get_scale() < 2.0**-10:
-                message = f"the loss is not finite at any scale ({self.skipped} steps were skipped)"
-                raise TrainingError(message, _HINT)
-            return
-        if self._unseen:
-            self._look(step)
-        first = int(min(row[0] for row in self._ranks.gather([float(self._first_bad.item())])))
-        if first < _NEVER:
-            raise TrainingError(f"the loss became NaN or infinite at step {first}", _HINT)
+    def _find_first_bad(self, step: int) -> None:
+        first = step + 1 - len(self._unchecked)
+        steps = torch.arange(first, step + 1, device=self._first_bad.device)
+        finite = torch.isfinite(torch.stack(self._unchecked))
+        self._first_bad = torch.minimum(self._first_bad, steps.masked_fill(finite, _NEVER).min())
+        self._unchecked.clear()

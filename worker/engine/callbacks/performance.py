@@ -1,24 +1,24 @@
-"""Numbers about the run itself: where a step's time goes, how fast it is, how much memory it holds."""
+"""Measures the run: the time of a step and its phases, throughput, memory, MFU."""
 
 import math
 import resource
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from worker.core.distributed import Ranks
-from worker.engine.train_step import StepResult
+from worker.engine.callbacks.base import Callback, StepResult
 
-_RANKS_SHOWN = 64
-"""Up to so many each rank has a curve of its own; beyond, only how far apart they are."""
-_PACE_SECONDS = 60.0
+_MAX_RANK_CURVES = 64
+"""Above this number of ranks, only the spread over the ranks is reported."""
+_AVERAGING_SECONDS = 60.0
 
 
 @dataclass
-class _Sums:
+class _Totals:
     steps: int = 0
     examples: int = 0
     step_seconds: float = 0.0
@@ -29,8 +29,9 @@ class _Sums:
     stall: float = 0.0
 
 
-class Pace:
-    """What a step takes over about the last minute, waits for checkpoints included: the rest is reckoned with it."""
+class StepTimeAverage:
+    """The seconds per step, waits for checkpoints included, averaged with weights that decay over a minute. The ETA
+    is computed from it."""
 
     def __init__(self) -> None:
         self._steps = 0.0
@@ -41,77 +42,85 @@ class Pace:
         return self._seconds / self._steps if self._steps else None
 
     def add(self, steps: int, seconds: float) -> None:
-        """So many steps took so long; what was before counts for less, the longer ago it was."""
-        kept = math.exp(-seconds / _PACE_SECONDS)
-        self._steps = self._steps * kept + steps
-        self._seconds = self._seconds * kept + seconds
+        decay = math.exp(-seconds / _AVERAGING_SECONDS)
+        self._steps = self._steps * decay + steps
+        self._seconds = self._seconds * decay + seconds
 
 
-@dataclass
-class Performance:
-    """Sums over the steps since the last log; `take` turns them into metrics and begins anew."""
+class PerformanceMonitor(Callback):
+    """Sums times and examples over the steps since the last log; `collect` returns them as metrics."""
 
-    ranks: Ranks
-    tokens_per_example: int
-    flops: float | None = None
-    """Of one example, forward and backward."""
-    peak: float | None = None
-    """FLOP/s of all devices together."""
-    pace: Pace = field(default_factory=Pace)
-    _sums: _Sums = field(default_factory=_Sums)
-    _host_peak: int = 0
+    def __init__(
+        self, ranks: Ranks, tokens_per_example: int, example_flops: float | None = None, peak: float | None = None
+    ) -> None:
+        """`example_flops` is for the forward and backward of one example, `peak` in FLOP/s for all devices together."""
+        self._ranks = ranks
+        self._tokens_per_example = tokens_per_example
+        self._example_flops = example_flops
+        self._peak = peak
+        self.step_time = StepTimeAverage()
+        self._totals = _Totals()
+        self._host_peak = 0
+        self._started = 0.0
 
-    def add(self, result: StepResult, examples: int, seconds: float) -> None:
-        sums = self._sums
-        sums.steps += 1
-        sums.examples += examples
-        sums.step_seconds += seconds
-        sums.data += result.data_seconds
-        sums.forward += result.forward_seconds
-        sums.forward_backward += result.forward_backward_seconds
-        sums.optimizer += result.optimizer_seconds
+    def on_step_start(self, step: int) -> None:
+        self._started = time.perf_counter()
 
-    def stalled(self, seconds: float) -> None:
-        """Training waited for a checkpoint."""
-        self._sums.stall += seconds
+    def on_step_end(self, result: StepResult) -> None:
+        totals = self._totals
+        totals.step_seconds += time.perf_counter() - self._started
+        totals.steps += 1
+        totals.examples += result.examples
+        totals.data += result.seconds.data
+        totals.forward += result.seconds.forward
+        totals.forward_backward += result.seconds.forward_backward
+        totals.optimizer += result.seconds.optimizer
 
-    def take(self) -> dict[str, float]:
-        """A collective."""
-        sums, self._sums = self._sums, _Sums()
-        steps = max(1, sums.steps)
-        # What a rank does before the others can hold it up: data and forward. All else ends together.
-        own = (sums.data + sums.forward) / steps
+    def on_checkpoint_start(self, step: int) -> None:
+        self._started = time.perf_counter()
+
+    def on_checkpoint_end(self, step: int) -> None:
+        self._totals.stall += time.perf_counter() - self._started
+
+    def collect(self) -> dict[str, float]:
+        """Return the metrics since the last call, and start anew. A collective."""
+        totals, self._totals = self._totals, _Totals()
+        steps = max(1, totals.steps)
+        # The part of a step in which a rank depends on no other: data and forward. All else ends together.
+        own = (totals.data + totals.forward) / steps
         rss_now = host_rss()
-        # The kernel tells the peak from counters that lag behind those of the present, by some pages a core.
+        # The kernel computes the peak from counters that lag behind the current ones by some pages a core.
         self._host_peak = max(self._host_peak, host_peak(), rss_now)
-        memory = [float(rss_now), float(self._host_peak), *map(float, device_peaks(self.ranks.device))]
-        owns, rss, host_peaks, peaks, reserved = zip(*self.ranks.gather([own, *memory]), strict=True)
-        self.pace.add(sums.steps, sums.step_seconds + sums.stall)
-        found = {
-            "perf/examples_per_second": sums.examples / max(sums.step_seconds, 1e-9),
-            "perf/step_seconds": sums.step_seconds / steps,
-            "perf/data_seconds": sums.data / steps,
-            "perf/forward_backward_seconds": sums.forward_backward / steps,
-            "perf/optimizer_seconds": sums.optimizer / steps,
-            "perf/checkpoint_stall_seconds": sums.stall,
+        memory = [float(rss_now), float(self._host_peak), *map(float, device_peaks(self._ranks.device))]
+        owns, rss, host_peaks, peaks, reserved = zip(*self._ranks.gather([own, *memory]), strict=True)
+        self.step_time.add(totals.steps, totals.step_seconds + totals.stall)
+        examples_per_second = totals.examples / max(totals.step_seconds, 1e-9)
+        metrics = {
+            "perf/examples_per_second": examples_per_second,
+            "perf/step_seconds": totals.step_seconds / steps,
+            "perf/data_seconds": totals.data / steps,
+            "perf/forward_backward_seconds": totals.forward_backward / steps,
+            "perf/optimizer_seconds": totals.optimizer / steps,
+            "perf/checkpoint_stall_seconds": totals.stall,
             "perf/rank_spread_seconds": max(owns) - min(owns),
             "memory/host_rss_bytes": max(rss),
             "memory/host_peak_bytes": max(host_peaks),
         }
-        if 1 < len(owns) <= _RANKS_SHOWN:
-            found |= {f"perf/rank_seconds/{rank}": seconds for rank, seconds in enumerate(owns)}
-        if self.tokens_per_example:
-            found["perf/tokens_per_second"] = found["perf/examples_per_second"] * self.tokens_per_example
-        if self.ranks.device.type == "cuda":
-            found["memory/device_peak_bytes"] = max(peaks)
-            found["memory/device_reserved_bytes"] = max(reserved)
-        if self.flops and self.peak:
-            found["perf/mfu"] = found["perf/examples_per_second"] * self.flops / self.peak
-        return found
+        if 1 < len(owns) <= _MAX_RANK_CURVES:
+            metrics |= {f"perf/rank_seconds/{rank}": seconds for rank, seconds in enumerate(owns)}
+        if self._tokens_per_example:
+            metrics["perf/tokens_per_second"] = examples_per_second * self._tokens_per_example
+        if self._ranks.device.type == "cuda":
+            metrics["memory/device_peak_bytes"] = max(peaks)
+            metrics["memory/device_reserved_bytes"] = max(reserved)
+        if self._example_flops and self._peak:
+            # Model FLOPs utilization, as in PaLM (arXiv:2204.02311, appendix B).
+            metrics["perf/mfu"] = examples_per_second * self._example_flops / self._peak
+        return metrics
 
 
 def host_rss() -> int:
-    """Resident bytes of this process; where there is no /proc, the most it ever had."""
+    """Return the resident bytes of this process; without /proc, their maximum so far."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     except (OSError, IndexError, ValueError):
@@ -119,25 +128,13 @@ def host_rss() -> int:
 
 
 def host_peak() -> int:
-    """The most resident bytes this process ever had."""
+    """Return the maximum of this process's resident bytes so far."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def device_peaks(device: torch.device) -> tuple[int, int]:
-    """The most bytes this process ever had in tensors on the device, and in the allocator's hands."""
+    """Return the maximum bytes in tensors on the device, and the maximum bytes that torch's allocator reserved."""
     if device.type != "cuda":
         return 0, 0
     return torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
-
-
-class Stopwatch:
-    """Seconds since the last lap."""
-
-    def __init__(self) -> None:
-        self._since = time.perf_counter()
-
-    def lap(self) -> float:
-        now = time.perf_counter()
-        seconds, self._since = now - self._since, now
-        return seconds

@@ -1,11 +1,11 @@
-"""Traces of a few steps: when the spec says so, or when someone asks a running job."""
+"""Records traces of a few steps: those of the spec, and those requested of a running job."""
 
 import contextlib
 import json
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ import torch.distributed as dist
 from trainyard.contract.layout import AttemptLayout, write_atomic
 from trainyard.contract.spec.sections import Profile
 from worker.core.distributed import Ranks
+from worker.engine.callbacks.base import Callback, StepResult
 from worker.reporting.reporter import Reporter
 
 if TYPE_CHECKING:
@@ -23,62 +24,63 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-COSTLIEST = 10
-_LOOK_SECONDS = 1.0
+MAX_OPERATIONS = 10
+_POLL_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """The next trace."""
+class TraceRequest:
+    """The next trace to record."""
 
     steps: int
     ranks: tuple[int, ...]
     request: int = 0
-    """Its number where someone asked a running job; 0 for the spec's own."""
+    """The number of the request; 0 for the trace of the spec."""
 
 
-class Requests:
-    """The launcher's file, read by a thread on rank 0, so that no step waits for a filesystem."""
+class TraceRequests:
+    """Reads the launcher's request file in a thread on rank 0, so that no step waits for a filesystem."""
 
     def __init__(self, layout: AttemptLayout) -> None:
         self._path = layout.profile_request
-        self._latest: Wanted | None = None
+        self._latest: TraceRequest | None = None
 
     def start(self) -> None:
-        threading.Thread(target=self._run, name="profile-requests", daemon=True).start()
+        threading.Thread(target=self._run, name="trace-requests", daemon=True).start()
 
     def number(self) -> int:
-        """Of the latest one; 0 where there is none."""
+        """Return the number of the latest request; 0 if there is none."""
         return self._latest.request if self._latest else 0
 
-    def latest(self) -> Wanted | None:
+    def latest(self) -> TraceRequest | None:
         return self._latest
 
     def done(self, number: int) -> None:
-        """An execution that starts later is not to take it again."""
+        """Remove the request's file, so that a later execution does not record it again."""
         self._latest = None
-        found = _read(self._path)
-        if found and found.request <= number:
+        request = _read(self._path)
+        if request and request.request <= number:
             self._path.unlink(missing_ok=True)
 
     def _run(self) -> None:
         handled = 0
         while True:
-            found = _read(self._path)
-            if found and found.request > handled:
-                handled, self._latest = found.request, found
-            time.sleep(_LOOK_SECONDS)
+            request = _read(self._path)
+            if request and request.request > handled:
+                handled, self._latest = request.request, request
+            time.sleep(_POLL_SECONDS)
 
 
-def _read(path: Path) -> Wanted | None:
+def _read(path: Path) -> TraceRequest | None:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         document = json.loads(path.read_text())
-        return Wanted(int(document["steps"]), tuple(map(int, document["ranks"])), int(document["request"]))
+        return TraceRequest(int(document["steps"]), tuple(map(int, document["ranks"])), int(document["request"]))
     return None
 
 
-class StepProfiler:
-    """Opens and closes traces at step boundaries, on all ranks alike. While none is wanted it costs a comparison."""
+class Profiler(Callback):
+    """Starts and stops traces at step boundaries, at the same steps on all ranks. Without a trace a step costs a
+    comparison."""
 
     def __init__(
         self,
@@ -86,81 +88,84 @@ class StepProfiler:
         folder: Path,
         ranks: Ranks,
         reporter: Reporter,
-        requests: Requests | None = None,
+        requests: TraceRequests | None = None,
+        agreed_request: Callable[[], int] = lambda: 0,
     ) -> None:
+        """`agreed_request` returns the number of the latest request that all ranks know of; 0 for none."""
         self._options = options
         self._folder = folder
         self._ranks = ranks
         self._reporter = reporter
         self._requests = requests
+        self._agreed_request = agreed_request
         self._handled = 0
         self._open: _Trace | None = None
 
-    def before(self, step: int, request: int) -> None:
-        """Before the update number `step`; `request` is the number all ranks agreed on. Sometimes a collective."""
-        if self._open is None and (wanted := self._due(step, request)):
-            self._open = _Trace(wanted, step, self._ranks, nsys=bool(self._options and self._options.nsys))
+    def on_step_start(self, step: int) -> None:
+        """Start a trace if one is due. A collective if a new request is."""
+        if self._open is None and (request := self._due(step)):
+            self._open = _Trace(request, step, self._ranks, nsys=bool(self._options and self._options.nsys))
 
-    def after(self, step: int) -> None:
-        """After the update number `step`, before what is logged, evaluated or saved. Sometimes a collective."""
-        if self._open is not None and step >= self._open.last:
-            self._close(step)
+    def on_step_end(self, result: StepResult) -> None:
+        """Stop the trace after its last step, before anything is logged, evaluated or saved."""
+        if self._open is not None and result.step >= self._open.last:
+            self._close(self._open, result.step)
 
-    def finish(self, step: int) -> None:
-        """After the last step of this execution: a trace that is open ends early, one not begun is called off."""
+    def on_loop_end(self, step: int) -> None:
+        """Stop an open trace early. Report a request for which no step is left."""
         if self._open is not None:
-            self._close(step)
-        asked = self._requests.latest() if self._requests else None
-        if asked is not None and asked.request > self._handled:
-            message = f"the trace asked for was not taken: no step came after step {step}"
-            self._reporter.event("profile_dropped", message, level="warning", data={"request": asked.request})
+            self._close(self._open, step)
+        pending = self._requests.latest() if self._requests else None
+        if pending is not None and pending.request > self._handled:
+            message = f"the requested trace was not recorded: no step came after step {step}"
+            self._reporter.event("profile_dropped", message, level="warning", data={"request": pending.request})
 
-    def _due(self, step: int, request: int) -> Wanted | None:
+    def _due(self, step: int) -> TraceRequest | None:
         options = self._options
         if options is not None and step == options.start_step:
-            return Wanted(options.steps, options.ranks)
-        if request <= self._handled:
+            return TraceRequest(options.steps, options.ranks)
+        number = self._agreed_request()
+        if number <= self._handled:
             return None
-        self._handled = request
-        wanted = self._requests.latest() if self._requests else None
-        found: Wanted | None = from_rank(self._ranks, 0, wanted)
-        return found
+        self._handled = number
+        latest = self._requests.latest() if self._requests else None
+        request: TraceRequest | None = _broadcast(self._ranks, 0, latest)
+        return request
 
-    def _close(self, last: int) -> None:
-        assert self._open is not None
-        trace, self._open = self._open, None
-        wanted = trace.wanted
-        told = trace.close(self._folder, last)
-        costliest = from_rank(self._ranks, wanted.ranks[0], told)
-        if wanted.request and self._requests:
-            self._requests.done(wanted.request)
-        if costliest is None:
+    def _close(self, trace: "_Trace", last: int) -> None:
+        self._open = None
+        request = trace.request
+        operations = _broadcast(self._ranks, request.ranks[0], trace.close(self._folder, last))
+        if request.request and self._requests:
+            self._requests.done(request.request)
+        if operations is None:
             return
-        where = f"steps {trace.first} to {last}, rank(s) {', '.join(map(str, wanted.ranks))}"
-        most = f"; the costliest operations: {', '.join(costliest)}" if costliest else ""
+        message = f"trace of steps {trace.first} to {last}, rank(s) {', '.join(map(str, request.ranks))}"
+        if operations:
+            message += f"; most expensive operations: {', '.join(operations)}"
         data = {
             "first_step": trace.first,
             "steps": last - trace.first + 1,
-            "ranks": list(wanted.ranks),
+            "ranks": list(request.ranks),
             "folder": f"artifacts/{self._folder.name}",
-            "costliest": costliest,
-            "request": wanted.request,
+            "operations": operations,
+            "request": request.request,
         }
-        self._reporter.event("profile_written", f"a trace of {where}{most}", data=data)
+        self._reporter.event("profile_written", message, data=data)
 
 
 class _Trace:
-    """One open trace; on a rank that is not asked for, nothing."""
+    """An open trace; on a rank that is not traced, it records nothing."""
 
-    def __init__(self, wanted: Wanted, step: int, ranks: Ranks, *, nsys: bool) -> None:
-        self.wanted = wanted
+    def __init__(self, request: TraceRequest, step: int, ranks: Ranks, *, nsys: bool) -> None:
+        self.request = request
         self.first = step
-        self.last = step + wanted.steps - 1
+        self.last = step + request.steps - 1
         self._rank = ranks.rank
         self._cuda = ranks.device.type == "cuda"
         self._nsys = nsys
         self._profile: profile | None = None
-        if ranks.rank in wanted.ranks:
+        if ranks.rank in request.ranks:
             self._begin()
 
     def _begin(self) -> None:
@@ -176,8 +181,8 @@ class _Trace:
         self._profile.start()
 
     def close(self, folder: Path, last: int) -> list[str] | None:
-        """Write what was recorded; the names of the costliest operations, None on a rank without a trace."""
-        if self._rank not in self.wanted.ranks:
+        """Write the trace; return the names of the most expensive operations, or None on a rank that is not traced."""
+        if self._rank not in self.request.ranks:
             return None
         if self._cuda:
             torch.cuda.synchronize()
@@ -193,19 +198,18 @@ class _Trace:
         partial.replace(folder / f"{name}.json.gz")
         averages = self._profile.key_averages()
         cost = "self_device_time_total" if self._cuda else "self_cpu_time_total"
-        write_atomic(folder / f"{name}.txt", averages.table(sort_by=cost, row_limit=COSTLIEST))
+        write_atomic(folder / f"{name}.txt", averages.table(sort_by=cost, row_limit=MAX_OPERATIONS))
         log.info("trace of steps %d to %d: %s.json.gz", self.first, last, name)
-        return costliest(averages, cost)
+        return _most_expensive(averages, cost)
 
 
-def costliest(averages: Sequence[Any], cost: str) -> list[str]:
-    """The names of the operations with the highest cost, highest first."""
+def _most_expensive(averages: Sequence[Any], cost: str) -> list[str]:
     ordered = sorted(averages, key=lambda row: float(getattr(row, cost)), reverse=True)
-    return [str(row.key)[:80] for row in ordered[:COSTLIEST]]
+    return [str(row.key)[:80] for row in ordered[:MAX_OPERATIONS]]
 
 
-def from_rank(ranks: Ranks, rank: int, value: Any) -> Any:
-    """That rank's value, on every rank. A collective."""
+def _broadcast(ranks: Ranks, rank: int, value: Any) -> Any:
+    """Return that rank's value on every rank. A collective."""
     if ranks.world == 1:
         return value
     box = [value]

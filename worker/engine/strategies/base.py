@@ -1,4 +1,4 @@
-"""A model under a strategy, as the step and the evaluation see it."""
+"""The interface of a model under a parallel strategy, for the step and the evaluation."""
 
 import contextlib
 from contextlib import AbstractContextManager
@@ -10,43 +10,44 @@ from torch import nn
 
 
 def draws_dropout(module: nn.Module) -> bool:
-    """Whether training draws at random what to leave out; models of transformers say so in their configuration."""
+    """Return whether training uses dropout; transformers' models have it in their configuration."""
     if any(isinstance(inner, nn.Dropout) and inner.p > 0 for inner in module.modules()):
         return True
     config: Any = getattr(module, "config", None)
-    told = config.to_dict() if hasattr(config, "to_dict") else {}
+    values = config.to_dict() if hasattr(config, "to_dict") else {}
     return any(
-        value for name, value in told.items() if name.endswith(("dropout", "pdrop")) and isinstance(value, float)
+        value for name, value in values.items() if name.endswith(("dropout", "pdrop")) and isinstance(value, float)
     )
 
 
 @dataclass(frozen=True)
 class ParallelModel:
-    """The plain one: a whole model on one device. Strategies with more to say derive from it."""
+    """A whole model on one device. The other strategies derive from it."""
 
     forward: nn.Module
-    """What a training step calls."""
+    """The module that a step calls."""
     module: nn.Module
-    """Whose names checkpoints use."""
+    """The module whose parameter names checkpoints use."""
 
     @property
-    def rehearsed(self) -> nn.Module:
-        """What is called to see whether a batch fits: without communication where the model is whole on each rank."""
+    def dry_run_module(self) -> nn.Module:
+        """The module that a dry run calls: without communication if each rank holds the whole model."""
         return self.module
 
     @property
-    def evaluated(self) -> nn.Module:
-        """What evaluation calls."""
+    def evaluation_module(self) -> nn.Module:
+        """The module that evaluation calls."""
         return self.module
 
     def accumulating(self, *, last: bool) -> AbstractContextManager[None]:
-        """Around a micro-batch's forward and backward: what need not be communicated before the last one, is not."""
+        """Return the context of a micro-batch's forward and backward, which defers communication that can wait for the
+        last micro-batch."""
         return contextlib.nullcontext()
 
     def norm(self, gradients: list[torch.Tensor]) -> torch.Tensor:
-        """The 2-norm of all of them as one vector, of the whole model's on every rank. A collective where sharded."""
+        """Return the 2-norm of all gradients of the whole model: fp32, shape (). A collective if sharded."""
         norm: torch.Tensor = nn.utils.get_total_norm(gradients)
         return norm
 
     def release(self) -> None:
-        """Give back what a forward without a backward left behind."""
+        """Free what a forward without a backward left, such as gathered parameters."""

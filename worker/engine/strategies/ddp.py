@@ -1,4 +1,4 @@
-"""Replicated data parallelism: every rank holds the whole model, gradients are summed in buckets."""
+"""`ddp`: every rank holds the whole model, and gradients are summed over the ranks in buckets."""
 
 import contextlib
 from contextlib import AbstractContextManager
@@ -16,7 +16,7 @@ from worker.engine.strategies.base import ParallelModel
 
 
 @dataclass(frozen=True)
-class ReplicatedModel(ParallelModel):
+class DdpModel(ParallelModel):
     """A model in DistributedDataParallel."""
 
     forward: DistributedDataParallel
@@ -25,8 +25,8 @@ class ReplicatedModel(ParallelModel):
         return contextlib.nullcontext() if last else self.forward.no_sync()
 
 
-def replicate(options: Ddp, model: nn.Module, ranks: Ranks) -> ReplicatedModel:
-    """Wrap a model that is on its device. Gradients come out as sums over the ranks."""
+def wrap_ddp(options: Ddp, model: nn.Module, ranks: Ranks) -> DdpModel:
+    """Wrap a model on its device. Gradients are sums over the ranks."""
     if options.sync_batchnorm:
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
     wrapped = DistributedDataParallel(
@@ -38,12 +38,12 @@ def replicate(options: Ddp, model: nn.Module, ranks: Ranks) -> ReplicatedModel:
         gradient_as_bucket_view=options.gradient_as_bucket_view,
     )
     wrapped.register_comm_hook(None, _sum)
-    return ReplicatedModel(wrapped, model)
+    return DdpModel(wrapped, model)
 
 
 def _sum(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
-    # The loss is divided by the global count already; DDP's own average would divide by the ranks again, and
-    # multiplying that out is less exact where the rank count is no power of two.
+    # The loss is already divided by the global weight. DDP's average would divide by the number of ranks again, and
+    # undoing that loses precision unless the number is a power of two.
     work = dist.all_reduce(bucket.buffer(), async_op=True)
     assert work is not None
     summed: torch.futures.Future[torch.Tensor] = work.get_future().then(_first)

@@ -1,4 +1,4 @@
-"""`dp`: one process, several GPUs, a thread for each. Kept for comparison with what replaced it."""
+"""`dp`: one process with a thread for each GPU. For comparison with `ddp`, which replaced it."""
 
 from dataclasses import dataclass
 
@@ -8,12 +8,12 @@ from torch import nn
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.distributed import Ranks
 from worker.core.errors import RefusedError
-from worker.engine.precision import COMPUTED_IN
+from worker.engine.precision import COMPUTE_DTYPE
 from worker.engine.strategies.base import ParallelModel
 
 
 class _Cast(nn.Module):
-    """Autocast belongs to a thread, and DataParallel's threads are not the one that entered it."""
+    """Enters autocast in each of DataParallel's threads, since autocast is local to a thread."""
 
     def __init__(self, inner: nn.Module, dtype: torch.dtype | None, device: torch.device) -> None:
         super().__init__()
@@ -23,33 +23,33 @@ class _Cast(nn.Module):
 
     def forward(self, *args: torch.Tensor) -> torch.Tensor:
         with torch.autocast(self._type, dtype=self._dtype, enabled=self._dtype is not None):
-            found: torch.Tensor = self.inner(*args)
-        return found
+            output: torch.Tensor = self.inner(*args)
+        return output
 
 
 @dataclass(frozen=True)
-class ThreadedModel(ParallelModel):
-    """A model in DataParallel; evaluation takes the first GPU alone."""
+class DataParallelModel(ParallelModel):
+    """A model in DataParallel; evaluation uses the first GPU only."""
 
     @property
-    def evaluated(self) -> nn.Module:
+    def evaluation_module(self) -> nn.Module:
         inner = self.forward.module
         assert isinstance(inner, nn.Module)
         return inner
 
     @property
-    def rehearsed(self) -> nn.Module:
+    def dry_run_module(self) -> nn.Module:
         return self.forward
 
 
-def spread(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> ThreadedModel:
-    """Replicate the model over the job's GPUs at each forward; outputs are gathered on the first one.
+def wrap_dp(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> DataParallelModel:
+    """Wrap the model: each forward replicates it over the job's GPUs and gathers the outputs on the first.
 
     Raises:
-        RefusedError: there are fewer GPUs here than the job has; without any, DataParallel would silently do nothing.
+        RefusedError: This node has fewer GPUs than the job; without any, DataParallel would silently do nothing.
     """
-    there = torch.cuda.device_count() if ranks.device.type == "cuda" else 0
-    if there < spec.gpus:
-        raise RefusedError(f"strategy `dp` needs its {spec.gpus} GPUs in one process, and this node has {there}")
-    cast = _Cast(model, COMPUTED_IN.get(spec.precision), ranks.device)
-    return ThreadedModel(nn.DataParallel(cast, device_ids=list(range(spec.gpus))), model)
+    available = torch.cuda.device_count() if ranks.device.type == "cuda" else 0
+    if available < spec.gpus:
+        raise RefusedError(f"strategy `dp` needs its {spec.gpus} GPUs in one process, and this node has {available}")
+    cast = _Cast(model, COMPUTE_DTYPE.get(spec.precision), ranks.device)
+    return DataParallelModel(nn.DataParallel(cast, device_ids=list(range(spec.gpus))), model)

@@ -1,4 +1,4 @@
-"""Sharded data parallelism: zero1, zero2, fsdp and hsdp, all made of `fully_shard`."""
+"""Sharded data parallelism (ZeRO, arXiv:1910.02054): zero1, zero2, fsdp and hsdp, all made of `fully_shard`."""
 
 import contextlib
 import logging
@@ -14,23 +14,23 @@ from torch.distributed.tensor import DTensor
 
 from trainyard.contract.spec.training_spec import TrainingSpec
 from worker.core.distributed import Ranks
-from worker.engine.precision import COMPUTED_IN
+from worker.engine.precision import COMPUTE_DTYPE
 from worker.engine.strategies.base import ParallelModel
-from worker.engine.strategies.units import holding, plan_units
+from worker.engine.strategies.units import parameter_footprint, plan_units
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class ShardedModel(ParallelModel):
-    """A model whose parameters are DTensors outside of its forward and backward."""
+class FsdpModel(ParallelModel):
+    """A model whose parameters are sharded DTensors outside its forward and backward."""
 
     strategy: str
 
     @contextlib.contextmanager
     def accumulating(self, *, last: bool) -> Iterator[None]:
-        """zero1 keeps whole gradients and parameters until the last micro-batch; hsdp sums over its replicas only
-        then. zero2 and fsdp hold no whole gradient, so they scatter each."""
+        """zero1 keeps whole gradients and parameters until the last micro-batch; hsdp sums over its replicas only then.
+        zero2 and fsdp reduce-scatter the gradients of every micro-batch."""
         if self.strategy == "zero1":
             self._root.set_requires_gradient_sync(last)
             self._root.set_reshard_after_backward(last)
@@ -52,20 +52,20 @@ class ShardedModel(ParallelModel):
         return self.module
 
 
-def shard(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> ShardedModel:
-    """Shard a model in place, unit by unit. Gradients come out as sums over all ranks, in fp32."""
+def wrap_fsdp(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> FsdpModel:
+    """Shard a model in place, unit by unit. Gradients are sums over all ranks, in fp32."""
     mesh = _mesh(spec, ranks)
     policy = _policy(spec.precision)
     keeps_gathered = spec.strategy in {"zero1", "zero2"}
     units = plan_units(model, spec.fsdp)
-    held = holding(
+    held = parameter_footprint(
         model, units, rank=mesh.get_local_rank("shard"), shards=mesh["shard"].size(), keeps_gathered=keeps_gathered
     )
-    log.info("units of %s parameters", ", ".join(str(unit.size) for unit in units if unit.size))
-    log.info("this rank holds %d of them, and at most %d at once", held.sharded, held.most)
+    log.info("sharding units of %s parameters", ", ".join(str(unit.size) for unit in units if unit.size))
+    log.info("this rank holds %d parameters, and at most %d at once", held.sharded, held.peak)
     offload: dict[str, Any] = {"offload_policy": CPUOffloadPolicy()} if spec.fsdp.cpu_offload else {}
     for unit in units:
-        # The root too: left to itself it would stay gathered between its forward and its backward.
+        # Including the root: by default it would stay gathered between its forward and its backward.
         fully_shard(
             model.get_submodule(unit.module),
             mesh=mesh,
@@ -76,22 +76,22 @@ def shard(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> ShardedModel:
     _prefetch([model.get_submodule(unit.module) for unit in units], spec.fsdp.prefetch)
     for module in _units(model):
         _sum_gradients(module)
-    return ShardedModel(model, model, spec.strategy)
+    return FsdpModel(model, model, spec.strategy)
 
 
 def _prefetch(units: list[nn.Module], ahead: int) -> None:
-    """Have each unit's forward and backward begin the gathering of the next ones. The last unit is the root, which
-    torch gathers before all others."""
+    """Make each unit's forward and backward start to gather the next units. The last unit is the root, which torch
+    gathers first."""
     if not ahead:
         return
     inner: list[FSDPModule] = [unit for unit in units[:-1] if isinstance(unit, FSDPModule)]
-    for place, unit in enumerate(inner):
-        unit.set_modules_to_forward_prefetch(inner[place + 1 : place + 1 + ahead])
-        unit.set_modules_to_backward_prefetch(inner[max(0, place - ahead) : place][::-1])
+    for index, unit in enumerate(inner):
+        unit.set_modules_to_forward_prefetch(inner[index + 1 : index + 1 + ahead])
+        unit.set_modules_to_backward_prefetch(inner[max(0, index - ahead) : index][::-1])
 
 
 def _mesh(spec: TrainingSpec, ranks: Ranks) -> DeviceMesh:
-    """One row of ranks; for hsdp as many rows as replicas, each of which holds the whole model among its ranks."""
+    """Return a mesh of shape (ranks,); for hsdp (replicas, ranks / replicas), where each row shards the whole model."""
     if spec.strategy != "hsdp":
         return init_device_mesh(ranks.device.type, (ranks.world,), mesh_dim_names=("shard",))
     shape = (spec.fsdp.replicas, ranks.world // spec.fsdp.replicas)
@@ -99,13 +99,13 @@ def _mesh(spec: TrainingSpec, ranks: Ranks) -> DeviceMesh:
 
 
 def _policy(precision: str) -> MixedPrecisionPolicy:
-    """Storage and reduction in fp32, whatever the forward and backward compute in."""
-    return MixedPrecisionPolicy(param_dtype=COMPUTED_IN.get(precision), reduce_dtype=torch.float32)
+    """Return the policy: parameters and reductions in fp32, forward and backward in the spec's precision."""
+    return MixedPrecisionPolicy(param_dtype=COMPUTE_DTYPE.get(precision), reduce_dtype=torch.float32)
 
 
 def _sum_gradients(unit: FSDPModule) -> None:
-    # The loss is divided by the global count already. The factor alone asks for an operation that gloo has not, and
-    # gloo's average is silently a sum (pytorch#162338): with both calls every backend sums.
+    # The loss is already divided by the global weight. The factor alone needs an operation that gloo lacks, and gloo's
+    # average is silently a sum (pytorch#162338): with both calls every backend sums.
     unit.set_force_sum_reduction_for_comms(True)
     unit.set_gradient_divide_factor(1.0)
 

@@ -1,4 +1,4 @@
-"""From a strategy's name to a model that computes with it."""
+"""Applies the strategy of a spec to a model."""
 
 from torch import nn
 
@@ -9,13 +9,13 @@ from worker.engine.precision import set_tf32
 from worker.engine.strategies.base import ParallelModel
 
 SHARDED = frozenset({"zero1", "zero2", "fsdp", "hsdp"})
-"""Strategies made of `fully_shard`, whose own policy sets the types of the forward pass."""
-OWN_TYPES = SHARDED | {"dp"}
-"""Strategies whose model chooses the types of its forward pass itself."""
+"""Strategies made of `fully_shard`, whose policy sets the dtypes of the forward pass."""
+MANAGES_DTYPE = SHARDED | {"dp"}
+"""Strategies whose model sets the dtypes of its forward pass itself."""
 
 
 def parallelise(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> ParallelModel:
-    """Place the model on the rank's device and wrap it. Gradients come out as sums over the ranks."""
+    """Move the model to the rank's device and wrap it. Gradients are sums over the ranks, not means."""
     set_tf32(spec, ranks.device)
     model.to(ranks.device)
     if spec.activation_checkpointing != "none":
@@ -30,15 +30,15 @@ def parallelise(spec: TrainingSpec, model: nn.Module, ranks: Ranks) -> ParallelM
         case "single":
             return ParallelModel(model, model)
         case "ddp":
-            from worker.engine.strategies.ddp import replicate
+            from worker.engine.strategies.ddp import wrap_ddp
 
-            return replicate(spec.ddp, model, ranks)
+            return wrap_ddp(spec.ddp, model, ranks)
         case "dp":
-            from worker.engine.strategies.dp import spread
+            from worker.engine.strategies.dp import wrap_dp
 
-            return spread(spec, model, ranks)
+            return wrap_dp(spec, model, ranks)
         case "zero1" | "zero2" | "fsdp" | "hsdp":
-            from worker.engine.strategies.fsdp import shard
+            from worker.engine.strategies.fsdp import wrap_fsdp
 
-            return shard(spec, model, ranks)
-    raise RefusedError(f"this worker has no strategy `{spec.strategy}`")
+            return wrap_fsdp(spec, model, ranks)
+    raise RefusedError(f"this worker does not support strategy `{spec.strategy}`")

@@ -1,7 +1,7 @@
-"""Which modules become units of a sharded model, and what a rank then holds. Pure: nothing is wrapped here.
+"""Which modules become sharding units, and how many parameters a rank then holds. Pure functions.
 
-A unit's parameters are gathered together before its forward and let go of after it. What no unit takes stays with the
-root, which is gathered for as long as the whole model computes.
+A unit's parameters are gathered together before its forward and freed after it. Parameters of no other unit belong to
+the root, which stays gathered while the model computes.
 """
 
 from collections.abc import Iterator
@@ -20,21 +20,21 @@ class Unit:
     """Parameters that are gathered together."""
 
     module: str
-    """The module's name; the root's is empty."""
+    """The module's name; empty for the root."""
     parameters: tuple[str, ...]
-    """Their names; one of several names of a tied one."""
+    """Their names; a tied parameter has one of its names."""
     size: int
-    """Elements, all of them together."""
+    """The number of elements of all of them."""
 
 
 def plan_units(model: nn.Module, options: Fsdp) -> list[Unit]:
-    """The units, inner before outer, in the order of the model; the root's own comes last and may be empty."""
+    """Return the units, inner before outer, in the order of the model. The root comes last and may be empty."""
     names = [*_chosen(model, options), ROOT]
-    taken: set[int] = set()
+    assigned: set[int] = set()
     units = []
     for name in names:
-        mine = [(path, p) for path, p in _named(model, name) if id(p) not in taken]
-        taken.update(id(parameter) for _, parameter in mine)
+        mine = [(path, p) for path, p in _named(model, name) if id(p) not in assigned]
+        assigned.update(id(parameter) for _, parameter in mine)
         units.append(Unit(name, tuple(path for path, _ in mine), sum(parameter.numel() for _, parameter in mine)))
     return units
 
@@ -44,13 +44,13 @@ def _chosen(model: nn.Module, options: Fsdp) -> list[str]:
         case "naive":
             return []
         case "layer":
-            return [name for name in layers(model) if _stands_alone(model, name)]
+            return [name for name in layers(model) if _is_self_contained(model, name)]
         case "size":
             return _large(model, options.min_params or 1)
 
 
 def layers(module: nn.Module, path: str = ROOT) -> Iterator[str]:
-    """The elements of the outermost lists: a transformer's blocks, a plain network's layers."""
+    """Yield the names of the elements of the outermost lists: a transformer's blocks, a plain network's layers."""
     for name, child in module.named_children():
         inner = f"{path}.{name}" if path else name
         if isinstance(module, _LISTS) and not isinstance(child, _LISTS):
@@ -61,25 +61,25 @@ def layers(module: nn.Module, path: str = ROOT) -> Iterator[str]:
 
 
 def _large(model: nn.Module, least: int) -> list[str]:
-    """From the inside out, every module that still has `least` parameters which no unit inside it took."""
+    """Return, from the inside out, every module with at least `least` parameters that no unit inside it has."""
     taken: set[int] = set()
-    found = []
+    chosen = []
     for path, module in reversed(list(model.named_modules())):
         free = {id(p): p.numel() for p in module.parameters() if id(p) not in taken}
-        # A list has no forward of its own, so nothing would gather its parameters.
+        # A list has no forward, so nothing would gather its parameters.
         wrappable = path != ROOT and not isinstance(module, nn.ModuleList | nn.ModuleDict)
-        if wrappable and sum(free.values()) >= least and _stands_alone(model, path):
+        if wrappable and sum(free.values()) >= least and _is_self_contained(model, path):
             taken |= free.keys()
-            found.append(path)
-    order = {path: place for place, (path, _) in enumerate(model.named_modules())}
-    return sorted(found, key=lambda path: (-path.count("."), order[path]))
+            chosen.append(path)
+    order = {path: index for index, (path, _) in enumerate(model.named_modules())}
+    return sorted(chosen, key=lambda path: (-path.count("."), order[path]))
 
 
-def _stands_alone(model: nn.Module, path: str) -> bool:
-    """Whether nothing outside the module reads its parameters.
+def _is_self_contained(model: nn.Module, path: str) -> bool:
+    """Return whether no code outside the module reads its parameters.
 
-    A tied weight is in one unit with all that share it. An embedding's may be read by the head (tied by hand) or by
-    the model itself (positions), so it too stays where it is surely gathered.
+    A tied weight belongs to one unit with all modules that share it. The weight of an embedding may be read by the head
+    (tied) or by the model itself (positions), so it belongs to the root.
     """
     module = model.get_submodule(path)
     if isinstance(module, nn.Embedding):
@@ -101,29 +101,32 @@ def _named(model: nn.Module, path: str) -> list[tuple[str, nn.Parameter]]:
 
 
 @dataclass(frozen=True)
-class Holding:
-    """Elements of parameters on one rank."""
+class ParameterFootprint:
+    """The number of parameter elements on one rank."""
 
     sharded: int
-    """All the time."""
-    most: int
-    """At once: its shards and the gathered units. Prefetching may add the unit that is computed next."""
+    """Elements of its shards."""
+    peak: int
+    """The most elements at once: its shards and the gathered units. Prefetching may add the next unit."""
 
 
-def holding(model: nn.Module, units: list[Unit], *, rank: int, shards: int, keeps_gathered: bool = False) -> Holding:
-    """What a rank holds of a model before it is sharded; every parameter is cut along its first dimension.
+def parameter_footprint(
+    model: nn.Module, units: list[Unit], *, rank: int, shards: int, keeps_gathered: bool = False
+) -> ParameterFootprint:
+    """Return what a rank will hold of a model that is not sharded yet. Parameters are sharded along dimension 0.
 
-    `keeps_gathered`: units stay gathered until their backward (zero1, zero2), so at the turn all are.
+    Args:
+        keeps_gathered: Units stay gathered until their backward (zero1, zero2), so all are before the backward.
     """
     sharded = sum(_rows(p, rank, shards) for p in model.parameters())
     if keeps_gathered:
-        return Holding(sharded, sharded + sum(unit.size for unit in units))
+        return ParameterFootprint(sharded, sharded + sum(unit.size for unit in units))
     nested = (sum(outer.size for outer in units if _contains(outer, unit)) for unit in units)
-    return Holding(sharded, sharded + max(nested))
+    return ParameterFootprint(sharded, sharded + max(nested))
 
 
 def _rows(parameter: nn.Parameter, rank: int, shards: int) -> int:
-    """As `torch.chunk` cuts: equal parts, rounded up, and the last ones short or empty."""
+    """Return a rank's elements after `torch.chunk`: equal parts, rounded up, the last ones short or empty."""
     rows = parameter.shape[0]
     chunk = -(-rows // shards)
     mine = max(0, min(chunk, rows - rank * chunk))

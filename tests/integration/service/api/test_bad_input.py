@@ -52,7 +52,7 @@ def without(field: str) -> dict[str, Any]:
         (
             {**DIGITS, "model": {"source": "builtin", "name": "convnet", "classes": 3}},
             "model.classes",
-            "is less than the 10 classes of the data set `digits`",
+            "must be at least 10, the number of classes of the data set `digits`",
         ),
         (
             {**SPEC, "gpus": 64, "batch": {"size": 64}},

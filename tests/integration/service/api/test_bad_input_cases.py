@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from service.api.dependencies import Services
+from service.api.dependencies import AppState
 from service.auth.principals import ensure_admin_token
 from service.core.errors import ServiceError
 from service.core.settings import Settings
@@ -364,7 +364,7 @@ class TestCase27:
         world = World(database_url, tmp_path / "state", host="0.0.0.0")
         stranger = world.new_client(None)
         for path, methods in (
-            create_app(Services(world.settings, world.database, world.clock)).openapi()["paths"].items()
+            create_app(AppState(world.settings, world.database, world.clock)).openapi()["paths"].items()
         ):
             for method in methods:
                 if path.startswith("/v1/"):

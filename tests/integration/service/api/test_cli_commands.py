@@ -68,9 +68,9 @@ def test_checkpoints_are_listed_downloaded_forked_and_deleted(world: World, run:
     assert "best latest" in run("checkpoints", job)
     assert run("download", job, "--checkpoint", "5").strip() == f"{job}-step-5"
     assert (tmp_path / f"{job}-step-5" / "weights").read_bytes() == b"wwwww"
-    assert "there are those of steps: 5, 10" in run("download", job, "--checkpoint", "7", code=6)
+    assert "available steps: 5, 10" in run("download", job, "--checkpoint", "7", code=6)
     assert "has no export" in run("download", job, "--export", code=7)
-    assert "there are those of steps: 5, 10" in run("fork", job, "--step", "7", code=6)
+    assert "available steps: 5, 10" in run("fork", job, "--step", "7", code=6)
     forked = json.loads(run("fork", job, "--step", "5", "--set", "optimizer.lr=0.5", "--name", "other", "--json"))
     assert (forked["name"], forked["origin"]["step"], forked["origin"]["differs"]) == ("other", 5, ["optimizer"])
     assert "uses only its weights, because these fields differ: seed" in run("fork", job, "--set", "seed=3")

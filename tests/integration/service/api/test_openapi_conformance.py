@@ -10,7 +10,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis.checks import CHECKS
 
-from service.api.dependencies import Services
+from service.api.dependencies import AppState
 from service.core.clock import utc_now
 from service.core.settings import Settings
 from service.db.engine import Database
@@ -43,7 +43,7 @@ _PLACES = [f"seed-{n}" for n in range(4)]
 
 def described() -> Any:
     """The OpenAPI document as a schema, with places for ids in the paths."""
-    services = Services(settings=Settings(), database=Database("sqlite://"), clock=utc_now)
+    services = AppState(settings=Settings(), database=Database("sqlite://"), clock=utc_now)
     document = create_app(services).openapi()
     # Making up whole specs takes minutes, and most of them are refused for how their fields go together.
     spec = document["components"]["schemas"]["TrainingSpec"]

@@ -132,7 +132,7 @@ class TestPreflight:
         on_slurm(world)
         world.tick()
         world.clock.advance(600)
-        world.reconciler._survey.asked_at = world.clock()
+        world.reconciler._cluster_poll.polled_at = world.clock()
         job = world.submit(resources={"partition": "gpus"})
         world.tick()
         assert world.status(job) == "pending"

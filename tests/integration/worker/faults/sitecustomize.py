@@ -38,7 +38,7 @@ class _Hook(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def _patch_step(module):
-    stepper = module.Stepper
+    stepper = module.TrainStep
     original = stepper.run
 
     def run(self, step, indices, **options):
@@ -48,17 +48,17 @@ def _patch_step(module):
         return original(self, step, indices, **options)
 
     stepper.run = run
-    rehearse = stepper.rehearse
+    dry_run = stepper.dry_run
 
-    def rehearse_within(self, indices):
+    def dry_run_within(self, indices):
         for fault in FAULTS:
             if fault["kind"] == "memory_above" and fault.get("rank", self._ranks.rank) == self._ranks.rank:
-                print(f"rehearsed {len(indices)}", flush=True)
+                print(f"dry run of {len(indices)}", flush=True)
                 if len(indices) > fault["examples"]:
                     raise MemoryError("planted")
-        return rehearse(self, indices)
+        return dry_run(self, indices)
 
-    stepper.rehearse = rehearse_within
+    stepper.dry_run = dry_run_within
 
 
 def _patch_comm(module):

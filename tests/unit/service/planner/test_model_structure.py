@@ -12,7 +12,7 @@ from trainyard.contract.problems import Problem
 from trainyard.contract.spec.sections import ConvnetModel, Fsdp, GptModel, MlpModel
 from trainyard.contract.spec.training_spec import parse_spec
 from worker.engine.strategies.units import ROOT, plan_units
-from worker.engine.trainable import choose_trainable
+from worker.engine.trainable import freeze_parameters
 from worker.tasks.gpt import Gpt
 from worker.tasks.image_classification import Convnet
 from worker.tasks.regression import mlp
@@ -137,6 +137,6 @@ def counted(outline, spec):
 
 
 def trained(module, spec):
-    choose_trainable(spec, module)
+    freeze_parameters(spec, module)
     parameters = list(module.parameters())
     return sum(p.numel() for p in parameters), sum(p.numel() for p in parameters if p.requires_grad)

@@ -27,7 +27,7 @@ def count(model=BIG):
 
 
 def test_the_constants_are_the_workers():
-    assert (MOST_LOGITS, LONGEST_ROW) == (language_loss.MOST_LOGITS, causal_lm.LONGEST_ROW)
+    assert (MOST_LOGITS, LONGEST_ROW) == (language_loss.MAX_LOGITS, causal_lm.MAX_ROW_TOKENS)
 
 
 def test_adam_in_fp32_is_sixteen_bytes_a_parameter():

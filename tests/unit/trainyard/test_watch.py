@@ -62,7 +62,7 @@ def test_what_does_not_fit_is_left_out_whole_and_is_there_at_the_end(monkeypatch
     ("room", "line"), [(40, "step 1/2  loss 0.5  7 x/s"), (24, "step 1/2  loss 0.5"), (8, "step 1/2"), (7, ""), (0, "")]
 )
 def test_a_line_holds_whole_parts(room, line):
-    assert watching.fitted(["step 1/2", "loss 0.5", "7 x/s"], room) == line
+    assert watching.fit_line(["step 1/2", "loss 0.5", "7 x/s"], room) == line
 
 
 @pytest.mark.parametrize(
@@ -75,4 +75,4 @@ def test_a_line_holds_whole_parts(room, line):
     ],
 )
 def test_lines_break_between_parts(room, lines):
-    assert watching.wrapped(["step 1/2", "loss 0.5", "7 x/s"], room) == lines
+    assert watching.wrap_lines(["step 1/2", "loss 0.5", "7 x/s"], room) == lines

@@ -6,12 +6,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
-from service.api.dependencies import NowDep, Services, ServicesDep
+from service.api.dependencies import AppState, AppStateDep, NowDep
 from service.api.routes.templates import templates_by_name
 from service.jobs.listing import read_job
-from service.web.endpoints import PagesDep, VisitorDep
-from service.web.pages import Visitor
-from service.web.specs import brief_spec, spec_yaml
+from service.web.pages.jobs import PagesDep, VisitorDep
+from service.web.pages.spec_text import brief_spec, spec_yaml
+from service.web.rendering import Visitor
 from trainyard.contract.spec.templates import Template, code_folder
 from trainyard.contract.spec.user_code import CODE_TASKS
 
@@ -25,7 +25,7 @@ JobId = Annotated[str | None, Query(max_length=40)]
 
 @router.get("/submit")
 def show_submit(
-    services: ServicesDep,
+    services: AppStateDep,
     pages: PagesDep,
     visitor: VisitorDep,
     now: NowDep,
@@ -66,16 +66,16 @@ def preset_code() -> dict[str, str]:
 
 
 def begin_with(
-    services: Services, visitor: Visitor, now: Any, *, fork: str | None, copy: str | None
+    services: AppState, visitor: Visitor, now: Any, *, fork: str | None, copy: str | None
 ) -> tuple[dict[str, Any] | None, str]:
     """The job that the spec is from, and the spec; nothing of both where it begins with a preset.
 
     Raises:
         NotFoundError: there is no such job.
     """
-    if not (wanted := fork or copy):
+    if not (source_id := fork or copy):
         return None, ""
-    job = read_job(services.database, wanted, services.settings.runs, now)
+    job = read_job(services.database, source_id, services.settings.runs, now)
     document = brief_spec(job.spec)
     document.pop("resume_from", None)
     if fork and job.last_checkpoint_step is not None:

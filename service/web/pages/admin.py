@@ -9,13 +9,13 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 
-from service.api.dependencies import NowDep, ServicesDep
+from service.api.dependencies import AppStateDep, NowDep
 from service.api.routes import tokens as access
 from service.api.routes import webhooks
 from service.core.errors import InvalidRequestError
 from service.db.paging import PageRequest
-from service.web.endpoints import PagesDep, VisitorDep
-from service.web.pages import Pages, Visitor
+from service.web.pages.jobs import PagesDep, VisitorDep
+from service.web.rendering import Pages, Visitor
 from trainyard.contract.wire.access import TokenResource
 from trainyard.contract.wire.jobs import JobStatus
 
@@ -32,20 +32,20 @@ After = Annotated[str | None, Query(max_length=64)]
 
 @router.get("/admin")
 def show_tokens(
-    services: ServicesDep, pages: PagesDep, visitor: VisitorDep, now: NowDep, after: After = None
+    services: AppStateDep, pages: PagesDep, visitor: VisitorDep, now: NowDep, after: After = None
 ) -> HTMLResponse:
     """Tokens: who has one, until when, and a form for another."""
     if visitor.user.role != "admin":
         return _refuse(pages, visitor, now)
-    found = access.list_all(services, visitor.user, PageRequest(limit=_LONG, after=after, descending=True))
+    page = access.list_all(services, visitor.user, PageRequest(limit=_LONG, after=after, descending=True))
     return _show(
         pages,
         "admin_tokens.html",
         visitor,
         now,
-        tokens=[(token, state_of(token, now)) for token in found.data],
+        tokens=[(token, state_of(token, now)) for token in page.data],
         own=visitor.user.id,
-        older=f"/admin?after={found.last_id}" if found.has_more else "",
+        older=f"/admin?after={page.last_id}" if page.has_more else "",
     )
 
 
@@ -57,17 +57,17 @@ def state_of(token: TokenResource, now: datetime) -> Literal["active", "expired"
 
 
 @router.get("/admin/webhooks")
-def show_webhooks(services: ServicesDep, pages: PagesDep, visitor: VisitorDep, now: NowDep) -> HTMLResponse:
+def show_webhooks(services: AppStateDep, pages: PagesDep, visitor: VisitorDep, now: NowDep) -> HTMLResponse:
     """Webhooks of everyone; a script brings what each was told last."""
     if visitor.user.role != "admin":
         return _refuse(pages, visitor, now)
-    found = webhooks.list_all(services, visitor.user, PageRequest(limit=_LONG, descending=True))
-    return _show(pages, "admin_webhooks.html", visitor, now, webhooks=found.data, statuses=get_args(JobStatus))
+    page = webhooks.list_all(services, visitor.user, PageRequest(limit=_LONG, descending=True))
+    return _show(pages, "admin_webhooks.html", visitor, now, webhooks=page.data, statuses=get_args(JobStatus))
 
 
 @router.get("/admin/audit")
 def show_audit(
-    services: ServicesDep,
+    services: AppStateDep,
     pages: PagesDep,
     visitor: VisitorDep,
     now: NowDep,
@@ -83,7 +83,7 @@ def show_audit(
         return _refuse(pages, visitor, now)
     if after is not None and not after.removeprefix("aud_").isdecimal():
         raise InvalidRequestError(f"{after!r} is not an id of this list", param="after")
-    found = access.list_audit(
+    page = access.list_audit(
         services,
         visitor.user,
         PageRequest(limit=_AUDIT_PAGE, after=after, descending=True),
@@ -94,16 +94,16 @@ def show_audit(
         created_after=now - SINCE[since] if since in SINCE else None,
         created_before=None,
     )
-    told = {"actor": actor, "action": action, "target": target, "outcome": outcome, "since": since}
-    filters = {name: value for name, value in told.items() if value}
-    older = urlencode({**filters, "after": found.last_id}) if found.has_more else ""
+    values = {"actor": actor, "action": action, "target": target, "outcome": outcome, "since": since}
+    filters = {name: value for name, value in values.items() if value}
+    older = urlencode({**filters, "after": page.last_id}) if page.has_more else ""
     return _show(
         pages,
         "admin_audit.html",
         visitor,
         now,
-        entries=found.data,
-        filters=told,
+        entries=page.data,
+        filters=values,
         filtered=bool(filters),
         first=after is None,
         newest=f"/admin/audit?{urlencode(filters)}",

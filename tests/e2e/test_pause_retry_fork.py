@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.e2e.test_jobs_for_real import long_run
+from tests.e2e.test_jobs import long_run
 from tests.support.live import losses, processes_of, run_of, wait_for_status, wait_for_step
 from tests.support.paced import SLOWLY, Pace, paced_run
 from trainyard.client import Client
