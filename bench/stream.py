@@ -123,7 +123,7 @@ async def _bench(folder: Path, url: str, clients: int, job_count: int, seconds: 
             task.cancel()
     finally:
         service.stop()
-    return _report(watchers, sent, up, complete)
+    return _print_results(watchers, sent, up, complete)
 
 
 def _token(service: ServiceProcess) -> str:
@@ -166,7 +166,7 @@ async def _until(watchers: list[Watcher], sent: int) -> float:
     return time.monotonic() - begun
 
 
-def _report(watchers: list[Watcher], sent: int, up: float, complete: float) -> int:
+def _print_results(watchers: list[Watcher], sent: int, up: float, complete: float) -> int:
     delays = sorted(delay for watcher in watchers for delay in watcher.delays)
     p50, p99 = delays[len(delays) // 2], delays[int(len(delays) * 0.99)]
     exact = sum(watcher.steps == list(range(1, sent + 1)) for watcher in watchers)
