@@ -7,18 +7,7 @@ from typing import Any, cast
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from service.db.models import Attempt, Checkpoint, Event, Job
-from service.jobs.repository import JobRepository
-
-
-def lock_attempt(jobs: JobRepository, attempt_id: str) -> tuple[Attempt, Job]:
-    """Return an attempt and its locked job. The job is locked first, so that all its writers lock in one order.
-
-    Raises:
-        NotFoundError: There is no such attempt.
-    """
-    job = jobs.get_for_update(jobs.get_attempt(attempt_id).job_pk)
-    return jobs.reload_attempt(attempt_id), job
+from service.db.models import Attempt, Checkpoint, Event
 
 
 class AttemptRepository:

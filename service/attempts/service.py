@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Literal
 
-from service.attempts.repository import AttemptRepository, lock_attempt
+from service.attempts.repository import AttemptRepository
 from service.core.errors import ConflictError
 from service.core.ids import new_checkpoint_id
 from service.db.engine import Database
@@ -54,7 +54,7 @@ class AttemptService:
         """
         with self._database.write() as session:
             jobs, attempts = JobRepository(session, self._now), AttemptRepository(session)
-            attempt, job = lock_attempt(jobs, self._attempt_id)
+            attempt, job = jobs.lock_attempt(self._attempt_id)
             current = job.attempt_id == attempt.id and job.desired == "run" and job.status in CLAIMABLE
             nodes = sorted({*attempt.nodes, claim.where})
             if not current or not attempts.claim(attempt.id, claim.nonce, self._now, nodes):
@@ -72,7 +72,7 @@ class AttemptService:
         """Record a heartbeat and return the stop request or trace request for the worker."""
         with self._database.write() as session:
             jobs = JobRepository(session, self._now)
-            attempt, job = lock_attempt(jobs, self._attempt_id)
+            attempt, job = jobs.lock_attempt(self._attempt_id)
             attempt.heartbeat_at = self._now
             # An ended attempt has left the queue, and the job may have another before the worker reads the reply.
             replaced = job.attempt_id != attempt.id or attempt.ended_at is not None
@@ -85,7 +85,7 @@ class AttemptService:
         """Add events to the job's history, each once; return their number."""
         with self._database.write() as session:
             jobs, attempts = JobRepository(session, self._now), AttemptRepository(session)
-            attempt, job = lock_attempt(jobs, self._attempt_id)
+            attempt, job = jobs.lock_attempt(self._attempt_id)
             _check_execution(attempt, batch.execution)
             for event in batch.events:
                 sequence = jobs.next_sequence(job)
@@ -114,7 +114,7 @@ class AttemptService:
         """
         with self._database.write() as session:
             jobs, attempts = JobRepository(session, self._now), AttemptRepository(session)
-            attempt, job = lock_attempt(jobs, self._attempt_id)
+            attempt, job = jobs.lock_attempt(self._attempt_id)
             _check_execution(attempt, report.execution)
             if report.execution < job.first_execution:
                 return
@@ -133,7 +133,7 @@ class AttemptService:
     def finish(self, record: FinishRecord) -> None:
         """Store the exit record of the attempt's latest execution; the reconciler evaluates it."""
         with self._database.write() as session:
-            attempt, _ = lock_attempt(JobRepository(session, self._now), self._attempt_id)
+            attempt, _ = JobRepository(session, self._now).lock_attempt(self._attempt_id)
             _check_execution(attempt, record.execution)
             if attempt.finish is None or record.execution >= attempt.finish["execution"]:
                 attempt.finish = record.model_dump(mode="json")

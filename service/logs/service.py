@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from datetime import datetime
 
-from service.attempts.repository import lock_attempt
 from service.core.errors import LogOffsetError, NotFoundError
 from service.db.engine import Database
 from service.db.models import LogChunk
@@ -44,7 +43,7 @@ class LogWriter:
         """
         with self._database.write() as session:
             jobs, logs = JobRepository(session, self._now), LogRepository(session, self._database)
-            attempt, job = lock_attempt(jobs, self._attempt_id)
+            attempt, job = jobs.lock_attempt(self._attempt_id)
             sequence = jobs.next_sequence(job)
             stream = logs.lock_stream(attempt.id, rank)
             if offset > stream.size and not allow_gap:
