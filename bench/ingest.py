@@ -119,8 +119,8 @@ def _ours(folder: Path, url: str, size: int, seconds: float, server: PostgresSer
     service.start()
     try:
         service.client().close()
-        place = {"kind": "trainyard", "host": "127.0.0.1", "port": service.port}
-        plans = [{**place, "path": job.metrics_path, "token": job.token} for job in jobs]
+        target = {"kind": "trainyard", "host": "127.0.0.1", "port": service.port}
+        plans = [{**target, "path": job.metrics_path, "token": job.token} for job in jobs]
         return _measure(plans, size, seconds, server)
     finally:
         service.stop()
@@ -148,9 +148,9 @@ def _peer(folder: Path, url: str, size: int, options: Any, server: PostgresServe
     folder.mkdir()
     with _mlflow_server(folder, url, options) as base:
         with httpx.Client(base_url=f"http://127.0.0.1:{base}/api/2.0/mlflow", timeout=120) as client:
-            runs = [_asked(client, "/runs/create", {"experiment_id": "0", "start_time": 0}) for _ in range(WRITERS)]
-        place = {"kind": "mlflow", "host": "127.0.0.1", "port": base, "path": "/api/2.0/mlflow/runs/log-batch"}
-        plans = [{**place, "run": run["run"]["info"]["run_id"]} for run in runs]
+            runs = [_post(client, "/runs/create", {"experiment_id": "0", "start_time": 0}) for _ in range(WRITERS)]
+        target = {"kind": "mlflow", "host": "127.0.0.1", "port": base, "path": "/api/2.0/mlflow/runs/log-batch"}
+        plans = [{**target, "run": run["run"]["info"]["run_id"]} for run in runs]
         return _measure(plans, size, options.seconds, server)
 
 
@@ -175,7 +175,7 @@ def _mlflow_server(folder: Path, url: str, options: Any) -> Iterator[int]:
             process.kill()
 
 
-def _asked(client: httpx.Client, path: str, body: dict[str, Any]) -> Any:
+def _post(client: httpx.Client, path: str, body: dict[str, Any]) -> Any:
     for _ in range(10):
         with suppress(httpx.TransportError):
             return client.post(path, json=body).raise_for_status().json()
@@ -212,14 +212,14 @@ def _measure(plans: Sequence[dict[str, Any]], size: int, seconds: float, server:
     points, count, own, times = 0.0, 0, 0.0, []
     for process in writers:
         assert process.stdout is not None
-        told = json.loads(process.stdout.read() or b"{}")
+        summary = json.loads(process.stdout.read() or b"{}")
         process.wait()
-        if not told:
+        if not summary:
             raise SystemExit("a writer failed")
-        points += told["points"] / told["seconds"]
-        count += told["points"]
-        own += told["processor"]
-        times += told["times"]
+        points += summary["points"] / summary["seconds"]
+        count += summary["points"]
+        own += summary["processor"]
+        times += summary["times"]
     times.sort()
     # The writers have ended: what children are left is a service.
     spent = (own, spent_by_server(server.pid) - stored, spent_by_children() - served)

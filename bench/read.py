@@ -77,11 +77,11 @@ def _fill(url: str, job: SeededJob, points: int) -> None:
     stamp = '"2026-01-01T00:00:00.000Z"'
     with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {job.token}"}, timeout=60) as client:
         for start in range(0, points, 1000):
-            told = ",".join(
+            points_json = ",".join(
                 f'{{"key":"train/loss","step":{step},"value":{random.random()!r},"time":{stamp}}}'
                 for step in range(start, start + 1000)
             )
-            body = f'{{"execution":1,"resumed_from_step":0,"points":[{told}]}}'
+            body = f'{{"execution":1,"resumed_from_step":0,"points":[{points_json}]}}'
             headers = {"Content-Type": "application/json"}
             client.post(job.metrics_path, content=body, headers=headers).raise_for_status()
 
