@@ -86,7 +86,13 @@ def rounds(setup: Setup, plan: dict[str, Any], folder: Path) -> dict[str, Any]:
     setup.steps(1)
     weights = whole_weights(setup.model.module)
     whole = {f"{name}.{part}": tensor.clone() for name, tensor in weights.items() for part in ("value", "m", "v")}
-    seconds_by_part: dict[str, list[float]] = {"torch.save": [], "stall": [], "alone": [], "during": [], "until complete": []}
+    seconds_by_part: dict[str, list[float]] = {
+        "torch.save": [],
+        "stall": [],
+        "alone": [],
+        "during": [],
+        "until complete": [],
+    }
     for number in range(1, plan["rounds"] + 2):
         row = {"torch.save": _torch_save(setup.ranks, whole, folder / "whole.pt"), "alone": setup.steps(plan["steps"])}
         row["stall"] = setup.save(number)

@@ -168,7 +168,9 @@ def verdict(setting: Setting, measured: dict[str, Any]) -> bool:
     faster = {name: median(ratios(measured["seconds"], name)) for name in measured["seconds"]}
     worst = min(faster, key=lambda name: faster[name])
     good = faster[worst] >= REQUIRED_SPEED
-    print(f"against {worst}, the fastest: {faster[worst]:.3f}; required: {REQUIRED_SPEED}" + ("" if good else "  MISSED"))
+    print(
+        f"against {worst}, the fastest: {faster[worst]:.3f}; required: {REQUIRED_SPEED}" + ("" if good else "  MISSED")
+    )
     share = utilisation(measured, measured["seconds"].get("trainyard +compile", [math.inf]))
     if share is None or not share:
         return good
