@@ -86,7 +86,7 @@ def rounds(setup: Setup, plan: dict[str, Any], folder: Path) -> dict[str, Any]:
     setup.steps(1)
     weights = whole_weights(setup.model.module)
     whole = {f"{name}.{part}": tensor.clone() for name, tensor in weights.items() for part in ("value", "m", "v")}
-    seconds_by_part: dict[str, list[float]] = {
+    seconds: dict[str, list[float]] = {
         "torch.save": [],
         "stall": [],
         "alone": [],
@@ -101,9 +101,9 @@ def rounds(setup: Setup, plan: dict[str, Any], folder: Path) -> dict[str, Any]:
         setup.manager.finish()
         setup.ranks.barrier()
         row["until complete"] = row["during"] + time.perf_counter() - started
-        for name in seconds_by_part if number > 1 else ():
-            seconds_by_part[name].append(row[name])
-    return {"seconds": seconds_by_part, "bytes": sum(tensor.nbytes for tensor in whole.values())}
+        for name in seconds if number > 1 else ():
+            seconds[name].append(row[name])
+    return {"seconds": seconds, "bytes": sum(tensor.nbytes for tensor in whole.values())}
 
 
 def _torch_save(ranks: distributed.Ranks, whole: dict[str, torch.Tensor], path: Path) -> float:

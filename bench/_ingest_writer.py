@@ -34,13 +34,8 @@ def main() -> None:
         points += len(batch)
         if time.perf_counter() - begun > seconds:
             break
-<<<<<<< HEAD
-    summary = {"points": points, "seconds": time.perf_counter() - begun, "times": times}
-    print(json.dumps({**summary, "processor": time.process_time() - spent}))
-=======
     result = {"points": points, "seconds": time.perf_counter() - begun, "times": times}
     print(json.dumps({**result, "processor": time.process_time() - spent}))
->>>>>>> main
 
 
 def _batches(size: int) -> Iterator[list[Triple]]:

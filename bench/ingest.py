@@ -118,13 +118,8 @@ def _ours(folder: Path, url: str, size: int, seconds: float, server: PostgresSer
     service.start()
     try:
         service.client().close()
-<<<<<<< HEAD
-        target = {"kind": "trainyard", "host": "127.0.0.1", "port": service.port}
-        plans = [{**target, "path": job.metrics_path, "token": job.token} for job in jobs]
-=======
         base = {"kind": "trainyard", "host": "127.0.0.1", "port": service.port}
         plans = [{**base, "path": job.metrics_path, "token": job.token} for job in jobs]
->>>>>>> main
         return _measure(plans, size, seconds, server)
     finally:
         service.stop()
@@ -150,19 +145,11 @@ def _floor(url: str, size: int, seconds: float, server: PostgresServer) -> Rate:
 
 def _peer(folder: Path, url: str, size: int, options: Any, server: PostgresServer) -> Rate:
     folder.mkdir()
-<<<<<<< HEAD
-    with _mlflow_server(folder, url, options) as base:
-        with httpx.Client(base_url=f"http://127.0.0.1:{base}/api/2.0/mlflow", timeout=120) as client:
-            runs = [_post(client, "/runs/create", {"experiment_id": "0", "start_time": 0}) for _ in range(WRITERS)]
-        target = {"kind": "mlflow", "host": "127.0.0.1", "port": base, "path": "/api/2.0/mlflow/runs/log-batch"}
-        plans = [{**target, "run": run["run"]["info"]["run_id"]} for run in runs]
-=======
     with _mlflow_server(folder, url, options) as port:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}/api/2.0/mlflow", timeout=120) as client:
             runs = [_post(client, "/runs/create", {"experiment_id": "0", "start_time": 0}) for _ in range(WRITERS)]
         base = {"kind": "mlflow", "host": "127.0.0.1", "port": port, "path": "/api/2.0/mlflow/runs/log-batch"}
         plans = [{**base, "run": run["run"]["info"]["run_id"]} for run in runs]
->>>>>>> main
         return _measure(plans, size, options.seconds, server)
 
 
@@ -224,16 +211,6 @@ def _measure(plans: Sequence[dict[str, Any]], size: int, seconds: float, server:
     points, count, own, times = 0.0, 0, 0.0, []
     for process in writers:
         assert process.stdout is not None
-<<<<<<< HEAD
-        summary = json.loads(process.stdout.read() or b"{}")
-        process.wait()
-        if not summary:
-            raise SystemExit("a writer failed")
-        points += summary["points"] / summary["seconds"]
-        count += summary["points"]
-        own += summary["processor"]
-        times += summary["times"]
-=======
         result = json.loads(process.stdout.read() or b"{}")
         process.wait()
         if not result:
@@ -242,7 +219,6 @@ def _measure(plans: Sequence[dict[str, Any]], size: int, seconds: float, server:
         count += result["points"]
         own += result["processor"]
         times += result["times"]
->>>>>>> main
     times.sort()
     # The writers have ended: what children are left is a service.
     spent = (own, spent_by_server(server.pid) - stored, spent_by_children() - served)
