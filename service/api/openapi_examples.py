@@ -151,7 +151,7 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType(
                     "peak_bytes": 6 * _GIB,
                     "state_bytes": 4 * _GIB,
                     "parts": _PARTS,
-                    "moment": "backward",
+                    "peak_phase": "backward",
                     "fits": True,
                     "chosen": True,
                     "host_bytes": _GIB,

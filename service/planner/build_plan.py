@@ -97,7 +97,7 @@ def _strategies(spec: TrainingSpec, question: Question, adapted: Adapted, *, cpu
             peak_bytes=memory.peak if memory else None,
             state_bytes=estimate.least,
             parts=MemoryParts(**memory.parts) if memory else None,
-            moment=memory.moment if memory else None,
+            peak_phase=memory.moment if memory else None,
             fits=question.fits(estimate),
             chosen=strategy == spec.strategy,
             host_bytes=host_bytes(changed, question.outline, adapted, memory, cpu=cpu),

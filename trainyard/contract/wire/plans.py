@@ -16,7 +16,7 @@ class ModelSize(Resource):
 
 
 class MemoryParts(Resource):
-    """Bytes on one rank at the fullest moment of an update. They add up to the peak."""
+    """Bytes on one rank in the phase with the peak memory; they add up to the peak."""
 
     parameters: int = 0
     """In fp32; the rank's shard if the model is sharded."""
@@ -45,8 +45,8 @@ class StrategyPlan(Resource):
     state_bytes: int
     """Memory for parameters, gradients and optimizer state: a lower bound."""
     parts: MemoryParts | None = None
-    moment: str | None = None
-    """When the peak is."""
+    peak_phase: str | None = None
+    """The phase of a step with the peak memory."""
     fits: bool | None = None
     """None: unknown."""
     chosen: bool = False
@@ -86,7 +86,7 @@ class DiskNeed(Resource):
 
 
 class AskResource(Resource):
-    """What the scheduler says would become of a plan, were it submitted at that moment."""
+    """The start time that the scheduler estimates for a plan submitted now."""
 
     object: Literal["ask"] = "ask"
     id: str | None = None
