@@ -86,18 +86,24 @@ def rounds(setup: Setup, plan: dict[str, Any], folder: Path) -> dict[str, Any]:
     setup.steps(1)
     weights = whole_weights(setup.model.module)
     whole = {f"{name}.{part}": tensor.clone() for name, tensor in weights.items() for part in ("value", "m", "v")}
-    found: dict[str, list[float]] = {"torch.save": [], "stall": [], "alone": [], "beside": [], "until complete": []}
+    seconds: dict[str, list[float]] = {
+        "torch.save": [],
+        "stall": [],
+        "alone": [],
+        "during": [],
+        "until complete": [],
+    }
     for number in range(1, plan["rounds"] + 2):
         row = {"torch.save": _torch_save(setup.ranks, whole, folder / "whole.pt"), "alone": setup.steps(plan["steps"])}
         row["stall"] = setup.save(number)
-        row["beside"] = setup.steps(plan["steps"])
+        row["during"] = setup.steps(plan["steps"])
         started = time.perf_counter()
         setup.manager.finish()
         setup.ranks.barrier()
-        row["until complete"] = row["beside"] + time.perf_counter() - started
-        for name in found if number > 1 else ():
-            found[name].append(row[name])
-    return {"seconds": found, "bytes": sum(tensor.nbytes for tensor in whole.values())}
+        row["until complete"] = row["during"] + time.perf_counter() - started
+        for name in seconds if number > 1 else ():
+            seconds[name].append(row[name])
+    return {"seconds": seconds, "bytes": sum(tensor.nbytes for tensor in whole.values())}
 
 
 def _torch_save(ranks: distributed.Ranks, whole: dict[str, torch.Tensor], path: Path) -> float:

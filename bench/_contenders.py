@@ -106,7 +106,7 @@ def with_trainer(bench: Bench, tick: Tick) -> None:
             dataloader_drop_last=True,
             dataloader_pin_memory=bench.device.type == "cuda",
         )
-        rows = [{"batch": tokens} for (tokens,) in (bench.rows[place] for place in range(min(2048, len(bench.rows))))]
+        rows = [{"batch": tokens} for (tokens,) in (bench.rows[index] for index in range(min(2048, len(bench.rows))))]
         trainer = HfTrainer(bench.model(), arguments, train_dataset=rows, callbacks=[Ticks()])
         with _quiet():
             trainer.train()

@@ -36,9 +36,9 @@ class Counted(TorchDispatchMode):
         counted, resize = self, self._resize
 
         def resized(storage: torch.UntypedStorage, size: int) -> Any:
-            found = resize(storage, size)
+            result = resize(storage, size)
             counted._see_storage(storage)
-            return found
+            return result
 
         torch.UntypedStorage.resize_ = resized  # type: ignore[method-assign, assignment]
         super().__enter__()
@@ -53,11 +53,11 @@ class Counted(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        found = func(*args, **(kwargs or {}))
-        for tensor in tree_iter(found):
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_iter(result):
             if isinstance(tensor, torch.Tensor):
                 self._see(tensor)
-        return found
+        return result
 
     def _see(self, tensor: torch.Tensor) -> None:
         inner = getattr(tensor, "_local_tensor", tensor)

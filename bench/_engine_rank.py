@@ -60,14 +60,14 @@ def main(plan_path: str, result_path: str) -> None:
             os.environ.pop(name, None)
     bench = Bench(document, task_of(document, accelerator), ranks, plan["steps"], plan["service_url"])
     names: list[str] = plan["contenders"]
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     for number in range(plan["rounds"] + 1):
         for name in names if number % 2 else reversed(names):
             seconds = measured(bench, name)
             if number:
-                found[name].append(seconds)
+                times[name].append(seconds)
     if ranks.first:
-        Path(result_path).write_text(json.dumps(_result(bench, found)))
+        Path(result_path).write_text(json.dumps(_result(bench, times)))
     ranks.barrier()
     distributed.leave()
     os._exit(0)
@@ -88,13 +88,13 @@ def measured(bench: Bench, name: str) -> tuple[float, float]:
     return clock.seconds_per_step()
 
 
-def _result(bench: Bench, found: dict[str, list[tuple[float, float]]]) -> dict[str, Any]:
+def _result(bench: Bench, times: dict[str, list[tuple[float, float]]]) -> dict[str, Any]:
     model = bench.task.build_model()
     spec = bench.spec()
     flops = flops_per_example(bench.task, model, spec.model)
     return {
-        "seconds": {name: [wall for wall, _ in rows] for name, rows in found.items()},
-        "processor_seconds": {name: [processor for _, processor in rows] for name, rows in found.items()},
+        "seconds": {name: [wall for wall, _ in rows] for name, rows in times.items()},
+        "processor_seconds": {name: [processor for _, processor in rows] for name, rows in times.items()},
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "flops": flops and flops * spec.batch.size,
         "peak": run_peak_flops(spec, bench.device),

@@ -34,8 +34,8 @@ def main() -> None:
         points += len(batch)
         if time.perf_counter() - begun > seconds:
             break
-    told = {"points": points, "seconds": time.perf_counter() - begun, "times": times}
-    print(json.dumps({**told, "processor": time.process_time() - spent}))
+    result = {"points": points, "seconds": time.perf_counter() - begun, "times": times}
+    print(json.dumps({**result, "processor": time.process_time() - spent}))
 
 
 def _batches(size: int) -> Iterator[list[Triple]]:
@@ -86,14 +86,14 @@ class _Connection:
             data += self._more(connection)
         head, _, rest = data.partition(b"\r\n\r\n")
         first, *lines = head.decode("latin-1").lower().split("\r\n")
-        found = dict(line.split(": ", 1) for line in lines)
-        missing = int(found["content-length"]) - len(rest)
+        headers = dict(line.split(": ", 1) for line in lines)
+        missing = int(headers["content-length"]) - len(rest)
         while missing > 0:
             missing -= len(self._more(connection))
-        if found.get("connection") == "close":
+        if headers.get("connection") == "close":
             connection.close()
             self._socket = None
-        return int(first.split(" ", 2)[1]), float(found.get("retry-after", "1"))
+        return int(first.split(" ", 2)[1]), float(headers.get("retry-after", "1"))
 
     @staticmethod
     def _more(connection: socket.socket) -> bytes:

@@ -44,13 +44,13 @@ def main(plan_path: str, result_path: str) -> None:
     site = Site(accelerator=plan["accelerator"])
     specs = [resolve(parse_spec(document), site) for document in plan["documents"]]
     ranks = distributed.join(specs[0])
-    found = []
+    measurements = []
     for spec in specs:
         release_memory(ranks.device)
         ranks.barrier()
-        found.append(measured(spec, select_task(spec), ranks))
+        measurements.append(measured(spec, select_task(spec), ranks))
     if ranks.first:
-        Path(result_path).write_text(json.dumps(found))
+        Path(result_path).write_text(json.dumps(measurements))
     ranks.barrier()
     distributed.leave()
     os._exit(0)

@@ -22,8 +22,8 @@ def run_ranks(module: str, plan: dict[str, Any], processes: int, folder: Path) -
     ranks = [subprocess.Popen(command, env=_environment(processes, rank, port)) for rank in range(processes)]
     if sum(rank.wait() for rank in ranks):
         raise SystemExit(f"a rank of {module} failed")
-    found: dict[str, Any] = json.loads((folder / "result.json").read_text())
-    return found
+    result: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    return result
 
 
 def _free_port() -> int:

@@ -57,7 +57,7 @@ def _rank(rank: int) -> None:
         "at every step": lambda: ranks.any(False),
         "as it is done": boundary.should_stop,
     }
-    found: dict[str, list[float]] = {name: [] for name in variants}
+    times: dict[str, list[float]] = {name: [] for name in variants}
     for _ in range(ROUNDS):
         for name, agree in variants.items():
             ranks.barrier()
@@ -65,11 +65,11 @@ def _rank(rank: int) -> None:
             for _ in range(STEPS):
                 step()
                 agree()
-            found[name].append((time.perf_counter() - started) / STEPS * 1e6)
+            times[name].append((time.perf_counter() - started) / STEPS * 1e6)
     if ranks.first:
-        alone = found["no agreement"]
+        alone = times["no agreement"]
         print(f"{'':16} {'quickest':>8} {'beyond':>8} {'median of the pairs':>22}")
-        for name, values in found.items():
+        for name, values in times.items():
             beyond = median(value - other for value, other in zip(values, alone, strict=True))
             print(f"{name:16} {min(values):8.0f} {min(values) - min(alone):+8.0f} {beyond:+22.0f}  us a step")
         print(f"{'a mark':16} {_mark(ProgressCounter()):8.2f} us")

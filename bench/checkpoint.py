@@ -22,12 +22,12 @@ def main() -> int:
     """Returns the exit status: not 0 when a stall is longer than allowed."""
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as name:
         plan = {"folder": name, "strategies": ["ddp", "fsdp"], "rounds": ROUNDS, "steps": STEPS}
-        found = run_ranks("bench._checkpoint_rank", plan, RANKS, Path(name))
+        results = run_ranks("bench._checkpoint_rank", plan, RANKS, Path(name))
     print(f"{os.cpu_count()} cores, {RANKS} processes, medians of {ROUNDS} saves after the first")
     print(
         f"{'':10}{'MB':>6}{'torch.save s':>14}{'stall s':>9}{'share':>8}{'extra s in all':>16}{'complete after s':>18}"
     )
-    good = [report(name, row) for name, row in found.items()]
+    good = [report(name, row) for name, row in results.items()]
     print(f"the stall is the median of its share of torch.save in the same round; allowed: {ALLOWED:.0%}")
     return 0 if all(good) else 1
 
@@ -37,8 +37,8 @@ def report(name: str, row: dict[str, Any]) -> bool:
     seconds: dict[str, list[float]] = row["seconds"]
     share = median(stall / whole for stall, whole in zip(seconds["stall"], seconds["torch.save"], strict=True))
     extra = median(
-        stall + beside - alone
-        for stall, beside, alone in zip(seconds["stall"], seconds["beside"], seconds["alone"], strict=True)
+        stall + during - alone
+        for stall, during, alone in zip(seconds["stall"], seconds["during"], seconds["alone"], strict=True)
     )
     line = f"{name:10}{row['bytes'] / 1e6:6.0f}{median(seconds['torch.save']):14.2f}{median(seconds['stall']):9.3f}"
     line += f"{share:8.1%}{extra:16.2f}{median(seconds['until complete']):18.2f}"

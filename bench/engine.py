@@ -25,10 +25,10 @@ from typing import Any
 from bench import _llama
 from bench._ranks import run_ranks
 
-ASKED = 0.98
-"""Of the bare loop's speed, and of the best peer's."""
-ASKED_UTILISATION = 0.5
-"""Of a GPU's dense peak."""
+REQUIRED_SPEED = 0.98
+"""The lowest accepted speed, relative to the bare loop and to the fastest peer."""
+REQUIRED_UTILISATION = 0.5
+"""The lowest accepted share of a GPU's dense peak throughput."""
 
 _LARGE = {
     "task": "causal_lm",
@@ -127,10 +127,10 @@ def measure(setting: Setting) -> dict[str, Any]:
         return run_ranks("bench._engine_rank", plan, setting.processes, Path(name))
 
 
-def report(setting: Setting, found: dict[str, Any]) -> bool:
+def report(setting: Setting, measured: dict[str, Any]) -> bool:
     """Print one table; whether it is good enough."""
-    walls, processors = found["seconds"], found["processor_seconds"]
-    print(f"\n{setting.name}: {found['parameters']:,} parameters, {setting.tokens} tokens a step")
+    walls, processors = measured["seconds"], measured["processor_seconds"]
+    print(f"\n{setting.name}: {measured['parameters']:,} parameters, {setting.tokens} tokens a step")
     print(f"medians of {setting.rounds} rounds of {setting.steps} steps; ours: so many times as fast, round by round")
     print(f"{'':19}{'tokens/s':>10}{'us/step':>10}{'ours':>8}{'least':>8}{'most':>8}{'CPU us':>10}{'ours':>8}")
     for name in walls:
@@ -138,11 +138,11 @@ def report(setting: Setting, found: dict[str, Any]) -> bool:
         wall, processor = median(walls[name]), median(processors[name])
         line = f"{name:19}{setting.tokens / wall:10.0f}{wall * 1e6:10.0f}{median(ours):8.3f}{min(ours):8.3f}"
         line += f"{max(ours):8.3f}{processor * 1e6:10.0f}{median(ratios(processors, name)):8.3f}"
-        print(line + utilised(found, walls[name]))
+        print(line + utilised(measured, walls[name]))
     for what, times in (("wall", walls), ("CPU", processors)):
         beyond = median(mine - bare for mine, bare in zip(times["trainyard"], times["bare loop"], strict=True))
         print(f"our own time a step beyond the bare loop's, {what}: {beyond * 1e6:.0f} us")
-    return verdict(setting, found)
+    return verdict(setting, measured)
 
 
 def ratios(seconds: dict[str, list[float]], name: str) -> list[float]:
@@ -151,29 +151,31 @@ def ratios(seconds: dict[str, list[float]], name: str) -> list[float]:
     return [theirs / own for theirs, own in zip(seconds[name], mine, strict=True)]
 
 
-def utilised(found: dict[str, Any], walls: list[float]) -> str:
+def utilised(measured: dict[str, Any], walls: list[float]) -> str:
     """The model's arithmetic by the device's peak, where that is known."""
-    share = utilisation(found, walls)
+    share = utilisation(measured, walls)
     return f"  {share:.1%} of the peak" if share else ""
 
 
-def utilisation(found: dict[str, Any], walls: list[float]) -> float | None:
-    return found["flops"] / found["peak"] / median(walls) if found["flops"] and found["peak"] else None
+def utilisation(measured: dict[str, Any], walls: list[float]) -> float | None:
+    return measured["flops"] / measured["peak"] / median(walls) if measured["flops"] and measured["peak"] else None
 
 
-def verdict(setting: Setting, found: dict[str, Any]) -> bool:
+def verdict(setting: Setting, measured: dict[str, Any]) -> bool:
     """Print what was asked and is met or missed, where the setting is judged."""
     if not setting.judged:
         return True
-    faster = {name: median(ratios(found["seconds"], name)) for name in found["seconds"]}
+    faster = {name: median(ratios(measured["seconds"], name)) for name in measured["seconds"]}
     worst = min(faster, key=lambda name: faster[name])
-    good = faster[worst] >= ASKED
-    print(f"against {worst}, the fastest: {faster[worst]:.3f}; asked: {ASKED}" + ("" if good else "  MISSED"))
-    share = utilisation(found, found["seconds"].get("trainyard +compile", [math.inf]))
+    good = faster[worst] >= REQUIRED_SPEED
+    print(
+        f"against {worst}, the fastest: {faster[worst]:.3f}; required: {REQUIRED_SPEED}" + ("" if good else "  MISSED")
+    )
+    share = utilisation(measured, measured["seconds"].get("trainyard +compile", [math.inf]))
     if share is None or not share:
         return good
-    used = share >= ASKED_UTILISATION
-    print(f"utilisation: {share:.1%}; asked: {ASKED_UTILISATION:.0%}" + ("" if used else "  MISSED"))
+    used = share >= REQUIRED_UTILISATION
+    print(f"utilisation: {share:.1%}; required: {REQUIRED_UTILISATION:.0%}" + ("" if used else "  MISSED"))
     return good and used
 
 

@@ -1,15 +1,14 @@
-"""`python -m bench.ingest`: points taken in a second, on SQLite and on Postgres, beside MLflow and beside the floor.
+"""`python -m bench.ingest`: points stored per second on SQLite and Postgres, compared with MLflow and with a floor.
 
 Eight writers, each a process, send batches of 1000 and of 10 points; every tenth batch is sent twice. In turn they
-write to Trainyard over HTTP (the thinning of what is stored goes on beside it), to MLflow's tracking server over HTTP
-on the same kind of database, and into the same table without any service, which is the floor: one writer on SQLite,
-which has one at a time anyway, eight on Postgres. Commits reach the disk everywhere (SQLite: synchronous=FULL for ours,
-MLflow's own setting for it). Counted are points stored, not those sent twice.
+write to Trainyard over HTTP (downsampling runs at the same time), to MLflow's tracking server over HTTP on the same
+kind of database, and into the same table without any service, which is the floor: one writer on SQLite, which allows
+one at a time anyway, eight on Postgres. Commits reach the disk everywhere (SQLite: synchronous=FULL for ours, MLflow's
+own setting for it). Only stored points count, not those sent twice.
 
-The floor does less than is promised: it knows the numbers of job and metric, keeps no order of a job's batches, and
-does not say how many points were new. Beside each rate stands the processor's time of all that takes part (writers,
-service, Postgres), which says more than the clock where others use the machine: eight writers with a connection each
-get a larger share of a busy one than a service with one.
+The floor does less than the service: it knows the keys of jobs and metrics, numbers no batches, and does not count new
+points. Each rate is printed with the CPU time of all participants (writers, service, Postgres). On a shared machine CPU
+time is more reliable than the clock: eight writers with a connection each get a larger share than one service.
 """
 
 import argparse
@@ -43,17 +42,17 @@ MIN_RATIO = {1000: 10.0, 10: 5.0}
 
 @dataclass(frozen=True)
 class Rate:
-    """What eight writers got through."""
+    """The throughput of eight writers."""
 
     points: float
-    """Stored a second."""
+    """Points stored per second."""
     p50: float
     p99: float
-    """Of a request, in milliseconds."""
+    """99th percentile of a request, in milliseconds; `p50` is the median."""
     writers: float
-    """Of the processor, microseconds a point."""
+    """CPU time of the writers in microseconds per point."""
     database: float = 0.0
-    """The same of Postgres."""
+    """CPU time of Postgres in microseconds per point."""
     service: float = 0.0
 
     @property
@@ -63,14 +62,16 @@ class Rate:
     def __str__(self) -> str:
         parts = f"writers {self.writers:.1f}, Postgres {self.database:.1f}, service {self.service:.1f}"
         rate = f"{self.points:10,.0f} points/s   p50 {self.p50:7.1f} ms   p99 {self.p99:7.1f} ms"
-        return f"{rate}   processor {self.processor:6.1f} us a point ({parts})"
+        return f"{rate}   CPU {self.processor:6.1f} us per point ({parts})"
 
 
 def main() -> int:
-    """Print the table; 0 where the targets are met."""
+    """Print the table and return 0 if the targets are met."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=60.0, help="of each measurement")
-    parser.add_argument("--mlflow", default=str(Path(sys.executable).with_name("mlflow")), help="its program")
+    parser.add_argument("--seconds", type=float, default=60.0, help="duration of each measurement")
+    parser.add_argument(
+        "--mlflow", default=str(Path(sys.executable).with_name("mlflow")), help="path of the mlflow program"
+    )
     parser.add_argument("--peer-workers", type=int, default=4, help="MLflow's own default")
     parser.add_argument("--databases", nargs="*", default=["sqlite", "postgres"])
     parser.add_argument("--sizes", nargs="*", type=int, default=[1000, 10])
@@ -91,18 +92,16 @@ def _compare(folder: Path, database: str, size: int, server: PostgresServer, opt
     print(f"  trainyard        {ours}")
     floor = _floor(_url(database, folder / "floor.sqlite", server), size, options.seconds, server)
     print(f"  floor            {floor}")
-    share = f"{ours.points / floor.points:.2f} of the floor by the clock, {floor.processor / ours.processor:.2f} by the"
-    print(f"                   trainyard is {share} processor")
+    by_clock, by_cpu = ours.points / floor.points, floor.processor / ours.processor
+    print(f"                   trainyard is {by_clock:.2f} of the floor by the clock, {by_cpu:.2f} by CPU time")
     if Path(options.mlflow).exists():
         peer = _peer(folder / "peer", _url(database, folder / "peer.sqlite", server), size, options, server)
         print(f"  mlflow           {peer}")
-        times = (
-            f"{ours.points / peer.points:.1f} times MLflow by the clock, {peer.processor / ours.processor:.1f} by the"
-        )
-        print(f"                   trainyard is {times} processor")
+        by_clock, by_cpu = ours.points / peer.points, peer.processor / ours.processor
+        print(f"                   trainyard is {by_clock:.1f} times MLflow by the clock, {by_cpu:.1f} by CPU time")
         return ours.points >= MIN_RATIO.get(size, 0.0) * peer.points
     else:
-        print(f"  mlflow           not measured: there is no {options.mlflow}")
+        print(f"  mlflow           not measured: {options.mlflow} does not exist")
     return True
 
 
@@ -119,8 +118,8 @@ def _ours(folder: Path, url: str, size: int, seconds: float, server: PostgresSer
     service.start()
     try:
         service.client().close()
-        place = {"kind": "trainyard", "host": "127.0.0.1", "port": service.port}
-        plans = [{**place, "path": job.metrics_path, "token": job.token} for job in jobs]
+        base = {"kind": "trainyard", "host": "127.0.0.1", "port": service.port}
+        plans = [{**base, "path": job.metrics_path, "token": job.token} for job in jobs]
         return _measure(plans, size, seconds, server)
     finally:
         service.stop()
@@ -146,11 +145,11 @@ def _floor(url: str, size: int, seconds: float, server: PostgresServer) -> Rate:
 
 def _peer(folder: Path, url: str, size: int, options: Any, server: PostgresServer) -> Rate:
     folder.mkdir()
-    with _mlflow_server(folder, url, options) as base:
-        with httpx.Client(base_url=f"http://127.0.0.1:{base}/api/2.0/mlflow", timeout=120) as client:
-            runs = [_asked(client, "/runs/create", {"experiment_id": "0", "start_time": 0}) for _ in range(WRITERS)]
-        place = {"kind": "mlflow", "host": "127.0.0.1", "port": base, "path": "/api/2.0/mlflow/runs/log-batch"}
-        plans = [{**place, "run": run["run"]["info"]["run_id"]} for run in runs]
+    with _mlflow_server(folder, url, options) as port:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}/api/2.0/mlflow", timeout=120) as client:
+            runs = [_post(client, "/runs/create", {"experiment_id": "0", "start_time": 0}) for _ in range(WRITERS)]
+        base = {"kind": "mlflow", "host": "127.0.0.1", "port": port, "path": "/api/2.0/mlflow/runs/log-batch"}
+        plans = [{**base, "run": run["run"]["info"]["run_id"]} for run in runs]
         return _measure(plans, size, options.seconds, server)
 
 
@@ -175,7 +174,7 @@ def _mlflow_server(folder: Path, url: str, options: Any) -> Iterator[int]:
             process.kill()
 
 
-def _asked(client: httpx.Client, path: str, body: dict[str, Any]) -> Any:
+def _post(client: httpx.Client, path: str, body: dict[str, Any]) -> Any:
     for _ in range(10):
         with suppress(httpx.TransportError):
             return client.post(path, json=body).raise_for_status().json()
@@ -212,14 +211,14 @@ def _measure(plans: Sequence[dict[str, Any]], size: int, seconds: float, server:
     points, count, own, times = 0.0, 0, 0.0, []
     for process in writers:
         assert process.stdout is not None
-        told = json.loads(process.stdout.read() or b"{}")
+        result = json.loads(process.stdout.read() or b"{}")
         process.wait()
-        if not told:
+        if not result:
             raise SystemExit("a writer failed")
-        points += told["points"] / told["seconds"]
-        count += told["points"]
-        own += told["processor"]
-        times += told["times"]
+        points += result["points"] / result["seconds"]
+        count += result["points"]
+        own += result["processor"]
+        times += result["times"]
     times.sort()
     # The writers have ended: what children are left is a service.
     spent = (own, spent_by_server(server.pid) - stored, spent_by_children() - served)

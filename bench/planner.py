@@ -20,7 +20,7 @@ from trainyard.contract.spec.resolve import resolve
 from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import parse_spec
 
-TOLERANCE = 0.1
+ALLOWED_ERROR = 0.1
 """The prediction's error at most, as a part of what was measured."""
 
 Document = dict[str, Any]
@@ -61,8 +61,8 @@ def main() -> int:
             if cases:
                 errors = compare(cases, ranks, accelerator)
                 worst, count = max(worst, *errors), count + len(cases)
-    met = worst <= TOLERANCE
-    print(f"{count} runs, the worst {worst:.1%} off; asked: {TOLERANCE:.0%}" + ("" if met else "  MISSED"))
+    met = worst <= ALLOWED_ERROR
+    print(f"{count} runs, the worst {worst:.1%} off; allowed: {ALLOWED_ERROR:.0%}" + ("" if met else "  MISSED"))
     return 0 if met else 1
 
 
@@ -81,21 +81,21 @@ def grid(ranks: int, llama: Document, accelerator: str) -> list[Case]:
         "llama": {**llama, "model": llama["model"]},
         "llama, LoRA": {**llama, "lora_rank": 8},
     }
-    result = []
+    cases = []
     for strategy in strategies:
         for name, document in models.items():
             for precision in ("fp32", "bf16"):
-                result.append(_case(name, document, ranks, strategy, precision))
+                cases.append(_case(name, document, ranks, strategy, precision))
             if name != "mlp":
-                result.append(_case(name, document, ranks, strategy, "bf16", activation_checkpointing="full"))
-        result.append(_case("gpt small, in 2 parts", models["gpt small"], ranks, strategy, "fp32", parts=2))
-        result.append(
+                cases.append(_case(name, document, ranks, strategy, "bf16", activation_checkpointing="full"))
+        cases.append(_case("gpt small, in 2 parts", models["gpt small"], ranks, strategy, "fp32", parts=2))
+        cases.append(
             _case("gpt small", models["gpt small"], ranks, strategy, "fp32", activation_checkpointing="selective")
         )
     if ranks > 1:
-        result.append(_case("gpt medium, in 2 parts", models["gpt medium"], ranks, "zero1", "fp32", parts=2))
-        result.append(_case("gpt medium, in 2 parts", models["gpt medium"], ranks, "ddp", "bf16", parts=2))
-    return result
+        cases.append(_case("gpt medium, in 2 parts", models["gpt medium"], ranks, "zero1", "fp32", parts=2))
+        cases.append(_case("gpt medium, in 2 parts", models["gpt medium"], ranks, "ddp", "bf16", parts=2))
+    return cases
 
 
 def _case(
@@ -131,9 +131,9 @@ def compare(cases: list[Case], ranks: int, accelerator: str) -> list[float]:
     """Run them in one process group and print a line for each; the errors."""
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as folder:
         plan = {"documents": [case.document for case in cases], "accelerator": accelerator}
-        result: Any = run_ranks("bench._planner_rank", plan, ranks, Path(folder))
+        results: Any = run_ranks("bench._planner_rank", plan, ranks, Path(folder))
     errors = []
-    for case, measured in zip(cases, result, strict=True):
+    for case, measured in zip(cases, results, strict=True):
         predicted = predict(case.document, accelerator)
         errors.append(abs(predicted / measured["peak"] - 1))
         spec = case.document
@@ -148,9 +148,9 @@ def compare(cases: list[Case], ranks: int, accelerator: str) -> list[float]:
 def predict(document: Document, accelerator: str) -> int:
     """As `POST /v1/plans` does."""
     spec = resolve(parse_spec(document), Site(accelerator="cuda" if accelerator == "cuda" else "cpu"))
-    result = ModelReader().find(spec, (os.sep,))
-    assert result.structure is not None, result.unknown
-    estimate = FitEstimator(result.structure, context=result.context).estimate(spec)
+    model = ModelReader().find(spec, (os.sep,))
+    assert model.structure is not None, model.unknown
+    estimate = FitEstimator(model.structure, context=model.context).estimate(spec)
     assert isinstance(estimate, Estimate), estimate
     return estimate.peak
 

@@ -1,7 +1,7 @@
-"""`python -m bench.read`: one series of a million points read as 2,000, on SQLite and on Postgres, over HTTP.
+"""`python -m bench.read`: time to read one series of a million points as 2,000 over HTTP, on SQLite and Postgres.
 
-The points come in over HTTP like a worker's, the thinning beside them. Then the chart of the whole series is read, and
-of windows of it, in turns. Beside it the floor: the same chart by one GROUP BY over the points in the database.
+The points are reported over HTTP like a worker's, while they are downsampled. Then the whole series and random windows
+of it are read. The floor is the same chart by one GROUP BY over the points in the database.
 """
 
 import argparse
@@ -65,10 +65,10 @@ def _one(name: str, folder: Path, url: str, points: int, reads: int) -> bool:
     finally:
         service.stop()
         database.dispose()
-    print(f"{name}: {points:,} points in after {filled:.1f} s, thinned after {settled:.1f} s")
+    print(f"{name}: {points:,} points stored after {filled:.1f} s, downsampled after {settled:.1f} s")
     for what, times in (("the whole", whole), ("a window", zoomed)):
         print(f"  {what:10} to {MOST}: median {median(times) * 1e3:6.0f} ms   p95 {_p95(times) * 1e3:6.0f} ms")
-    print(f"  the whole costs the service {spent * 1e3:.0f} ms of a processor")
+    print(f"  CPU time of the service for the whole series: {spent * 1e3:.0f} ms")
     print(f"  the same by GROUP BY, without HTTP: {floor * 1e3:6.0f} ms")
     return max(_p95(whole), _p95(zoomed)) < SECONDS
 
@@ -77,17 +77,17 @@ def _fill(url: str, job: SeededJob, points: int) -> None:
     stamp = '"2026-01-01T00:00:00.000Z"'
     with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {job.token}"}, timeout=60) as client:
         for start in range(0, points, 1000):
-            told = ",".join(
+            points_json = ",".join(
                 f'{{"key":"train/loss","step":{step},"value":{random.random()!r},"time":{stamp}}}'
                 for step in range(start, start + 1000)
             )
-            body = f'{{"execution":1,"resumed_from_step":0,"points":[{told}]}}'
+            body = f'{{"execution":1,"resumed_from_step":0,"points":[{points_json}]}}'
             headers = {"Content-Type": "application/json"}
             client.post(job.metrics_path, content=body, headers=headers).raise_for_status()
 
 
 def _settle(database: Database, job: SeededJob, points: int) -> None:
-    """Until the thinning has caught up as far as it does while points come in."""
+    """Wait until downsampling has caught up as far as it does while points arrive."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         with database.read() as session:
@@ -95,7 +95,7 @@ def _settle(database: Database, job: SeededJob, points: int) -> None:
         if done is not None and done * 1000 >= points - 20_000:
             return
         time.sleep(0.1)
-    raise SystemExit("the thinning did not catch up")
+    raise SystemExit("downsampling did not catch up")
 
 
 def _timed(client: Client, job: SeededJob, from_step: int) -> float:

@@ -1,9 +1,10 @@
-"""`python -m bench.stream`: many clients on live streams, on SQLite and on Postgres: how late events come, what a
-client costs, and a restart.
+"""`python -m bench.stream`: many clients on live streams, on SQLite and on Postgres: delay of events,
+memory per client, and a restart of the service.
 
 Clients follow jobs (50 a job by default) while each job gets two events a second, each a batch of one point with the
 time at which it was sent. Half way through the service is killed and started again on the same database: every
-client comes back with the last id it saw. At the end each client must have seen each event of its job exactly once.
+client reconnects with the last id it received. At the end each client must have received each event of its job
+exactly once.
 """
 
 import argparse
@@ -35,13 +36,13 @@ class Watcher:
     """One client: it speaks HTTP by hand, since 500 of a library's would be the load."""
 
     job: SeededJob
-    seen: list[int] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
     delays: list[float] = field(default_factory=list)
     last_id: str = "0"
     connected: int = 0
 
     async def run(self, port: int, token: str, measuring: asyncio.Event) -> None:
-        """Follow for ever, through lost connections."""
+        """Follow the stream forever and reconnect when the connection is lost."""
         while True:
             with suppress(OSError, asyncio.IncompleteReadError):
                 await self._once(port, token, measuring)
@@ -59,12 +60,12 @@ class Watcher:
             self.connected += 1
             while line := await reader.readline():
                 if line.startswith(b"id: "):
-                    place = line[4:].decode().strip()
+                    event_id = line[4:].decode().strip()
                 elif line.startswith(b"data: {") and b'"points"' in line:
                     now = time.time()
-                    self.last_id = place
+                    self.last_id = event_id
                     for point in json.loads(line[6:])["points"]:
-                        self.seen.append(point["step"])
+                        self.steps.append(point["step"])
                         if measuring.is_set():
                             self.delays.append(now - point["value"])
         finally:
@@ -72,7 +73,7 @@ class Watcher:
 
 
 def main() -> int:
-    """Print what was measured; 0 where the targets are met."""
+    """Print the measurements and return 0 if the targets are met."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--clients", type=int, default=500)
     parser.add_argument("--jobs", type=int, default=10)
@@ -122,7 +123,7 @@ async def _bench(folder: Path, url: str, clients: int, job_count: int, seconds: 
             task.cancel()
     finally:
         service.stop()
-    return _told(watchers, sent, up, complete)
+    return _print_results(watchers, sent, up, complete)
 
 
 def _token(service: ServiceProcess) -> str:
@@ -156,17 +157,19 @@ async def _one(client: httpx.AsyncClient, job: SeededJob, step: int) -> None:
 
 
 async def _until(watchers: list[Watcher], sent: int) -> float:
-    """Seconds until every client has seen the last event."""
+    """Seconds until every client has received the last event."""
     begun = time.monotonic()
-    while time.monotonic() - begun < 60 and not all(watcher.seen and watcher.seen[-1] == sent for watcher in watchers):
+    while time.monotonic() - begun < 60 and not all(
+        watcher.steps and watcher.steps[-1] == sent for watcher in watchers
+    ):
         await asyncio.sleep(0.05)
     return time.monotonic() - begun
 
 
-def _told(watchers: list[Watcher], sent: int, up: float, complete: float) -> int:
+def _print_results(watchers: list[Watcher], sent: int, up: float, complete: float) -> int:
     delays = sorted(delay for watcher in watchers for delay in watcher.delays)
     p50, p99 = delays[len(delays) // 2], delays[int(len(delays) * 0.99)]
-    exact = sum(watcher.seen == list(range(1, sent + 1)) for watcher in watchers)
+    exact = sum(watcher.steps == list(range(1, sent + 1)) for watcher in watchers)
     print(f"  from sending a point to the client: p50 {p50 * 1e3:.0f} ms   p99 {p99 * 1e3:.0f} ms")
     print(f"  after kill -9: up in {up:.1f} s; the last event was everywhere {complete:.1f} s after it was sent")
     print(f"  {exact} of {len(watchers)} clients saw each of {sent} events exactly once")

@@ -96,16 +96,16 @@ def measure(service: ServiceProcess, database: Database, long: SeededJob, live: 
     )
     good = True
     with launched() as browser:
-        for words, path, selector, limited in pages:
+        for label, path, selector, limited in pages:
             cold = [paint(browser, service.url, token, path, selector, empty=True) for _ in range(options.loads)]
             warm = [paint(browser, service.url, token, path, selector, empty=False) for _ in range(options.loads)]
-            print(f"{words:28} first useful paint: {_words(cold)}   from the cache: {_words(warm)}")
+            print(f"{label:28} first useful paint: {_format_times(cold)}   from the cache: {_format_times(warm)}")
             good &= not limited or max(_p95(cold), _p95(warm)) < PAINT_SECONDS
         with visiting(browser, service.url) as visit:
             visit.sign_in(token)
             good &= scroll(visit, options.jobs)
             delays = report(visit, service.url, live, options.reports)
-            print(f"from a report to the chart, {len(delays)} reports: {_words(delays)}")
+            print(f"from a report to the chart, {len(delays)} reports: {_format_times(delays)}")
             good &= _p95(delays) < DELAY_SECONDS
     return good
 
@@ -143,7 +143,7 @@ def scroll(visit: Visit, jobs: int) -> bool:
         }"""
     )
     seconds = [frame / 1000 for frame in frames]
-    print(f"all of them sorted by name after {loaded:.1f} s; {rows} rows in the document; a frame: {_words(seconds)}")
+    print(f"sorted by name after {loaded:.1f} s; {rows} rows in the document; per frame: {_format_times(seconds)}")
     return rows < MOST_ROWS
 
 
@@ -168,11 +168,11 @@ def report(visit: Visit, url: str, job: SeededJob, count: int) -> list[float]:
             send(step)
             page.wait_for_timeout(400)
         page.wait_for_function("step => step in window.seen", arg=2 + count)
-    seen = {int(step): at / 1000 for step, at in page.evaluate("window.seen").items()}
-    return [seen[step] - sent[step] for step in range(3, 3 + count)]
+    received = {int(step): at / 1000 for step, at in page.evaluate("window.seen").items()}
+    return [received[step] - sent[step] for step in range(3, 3 + count)]
 
 
-def _words(times: list[float]) -> str:
+def _format_times(times: list[float]) -> str:
     return f"median {median(times) * 1e3:5.0f} ms  p95 {_p95(times) * 1e3:5.0f} ms"
 
 

@@ -120,7 +120,7 @@ def serve(settings: Settings) -> int:
         )
         freeze_gc()
         try:
-            run_server(config, settings, background, end_streams=services.hub.close)
+            run_server(config, settings, background, end_streams=services.broadcaster.close)
         finally:
             database.dispose()
     return 0

@@ -73,7 +73,7 @@ def should_stop() -> bool:
     job = _job()
     if job is not None:
         job.passed_boundary()
-    if job is None or not _any_rank(job.stop_asked()):
+    if job is None or not _any_rank(job.stop_requested()):
         return False
     job.note_stop()
     return True
@@ -117,7 +117,7 @@ class _Job:
         self._pulse.phase = "between" if count > 1 else "starting"
         self._pulse.marks = count
 
-    def stop_asked(self) -> bool:
+    def stop_requested(self) -> bool:
         return self._layout.stop_request.exists()
 
     def note_stop(self) -> None:

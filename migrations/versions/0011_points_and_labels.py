@@ -81,11 +81,11 @@ def _columns(table: str) -> list[sa.Column[object]]:
 
 def _constraints(table: str, *, keys: bool) -> list[sa.Constraint]:
     level = ["level"] if _LEVEL[table] else []
-    found: list[sa.Constraint] = [
+    constraints: list[sa.Constraint] = [
         sa.PrimaryKeyConstraint("job_pk", "key_pk", *level, "step", "execution", name=op.f(f"pk_{table}"))
     ]
     if keys:
         job, key = op.f(f"fk_{table}_job_pk"), op.f(f"fk_{table}_key_pk")
-        found.append(sa.ForeignKeyConstraint(["job_pk"], ["jobs.pk"], name=job, ondelete="CASCADE"))
-        found.append(sa.ForeignKeyConstraint(["key_pk"], ["metric_keys.pk"], name=key))
-    return found
+        constraints.append(sa.ForeignKeyConstraint(["job_pk"], ["jobs.pk"], name=job, ondelete="CASCADE"))
+        constraints.append(sa.ForeignKeyConstraint(["key_pk"], ["metric_keys.pk"], name=key))
+    return constraints

@@ -14,10 +14,21 @@ from starlette.exceptions import HTTPException
 from service.api.dependencies import AppState
 from service.api.middleware import add_middleware
 from service.api.openapi import common_errors, customize_openapi, methods_of
-from service.api.routes import artifacts, checkpoints, cluster, code, jobs, plans, sweeps, usage, webhooks
-from service.api.routes import attempts as reports
-from service.api.routes import metrics as curves
-from service.api.routes import streams as live
+from service.api.routes import (
+    artifacts,
+    attempts,
+    checkpoints,
+    cluster,
+    code,
+    jobs,
+    logs,
+    metrics,
+    plans,
+    streams,
+    sweeps,
+    usage,
+    webhooks,
+)
 from service.api.routes import tokens as access
 from service.api.routes.diagnostics import router as examination
 from service.api.routes.health import router as health
@@ -58,12 +69,12 @@ def create_api(services: AppState, error_page: ErrorPage = lambda request, statu
     templates_by_name()
     # Routes are matched in this order, and most requests come from workers.
     for router in (
-        reports.worker_router,
+        attempts.router,
         jobs.router,
         sweeps.router,
-        reports.router,
-        curves.router,
-        live.router,
+        logs.router,
+        metrics.router,
+        streams.router,
         templates,
         cluster.router,
         plans.router,

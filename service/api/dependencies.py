@@ -31,8 +31,8 @@ from service.metrics.ingest.worker_tokens import WorkerTokenCache
 from service.metrics.ingest.writer import PointWriter
 from service.planner.service import Planner
 from service.specs.acceptance import SpecAcceptance
-from service.streaming.broadcaster import Hub
-from service.streaming.sources import FeedNews
+from service.streaming.broadcaster import Broadcaster
+from service.streaming.sources import GlobalSource
 from service.webhooks.service import Resolver, resolve_host
 from trainyard.contract.base import reject_number
 from trainyard.contract.layout import RunLayout
@@ -74,9 +74,9 @@ class AppState:
             lambda: self.clock(),
             limit_bytes=self.settings.ingest_limit,
         )
-        self.feed = FeedNews(self.database, self.settings.runs, lambda: self.clock())
-        self.hub = Hub(limit=self.settings.max_streams)
-        self.database.committed += [self.feed.touched, self.hub.touched]
+        self.global_source = GlobalSource(self.database, self.settings.runs, lambda: self.clock())
+        self.broadcaster = Broadcaster(limit=self.settings.max_streams)
+        self.database.committed += [self.global_source.on_commit, self.broadcaster.on_commit]
         self.worker_tokens = WorkerTokenCache(partial(authenticate, self.database))
         self.audit_log = AuditLog(self.database, lambda: self.clock())
         self.database.before_commit = self.audit_log.add_entry

@@ -1,1 +1,1 @@
-"""The worker protocol: claim, heartbeat, reports and finish of an attempt."""
+"""The worker protocol: claim, heartbeat, events, checkpoints and exit record of an attempt."""

@@ -1,4 +1,4 @@
-"""Who holds this token, and the admin token of the first start."""
+"""Authentication by token, and the administrator's token of the first start."""
 
 import os
 import re
@@ -19,34 +19,34 @@ from service.db.models import Token
 from trainyard.contract.layout import write_atomic
 
 WORKER_GRACE = timedelta(hours=24)
-"""How long after its attempt's end a worker may still deliver what it had spooled."""
+"""How long after the end of its attempt a worker may still deliver its spooled reports."""
 
 log = structlog.get_logger("service")
 
 ADMIN = "admin"
 _MADE_BY_HAND = re.compile(r"ty_[0-9a-f]{12}_[A-Za-z0-9_-]{32,150}")
-_USE_APART = timedelta(seconds=60)
-"""Between two notes of a token's use: reading must not become writing."""
+_LAST_USED_INTERVAL = timedelta(seconds=60)
+"""Minimum time between two updates of `last_used_at`, so that reads do not all become writes."""
 
 
 @dataclass(frozen=True)
 class Principal:
-    """Who is asking."""
+    """The authenticated caller."""
 
     kind: Literal["user", "worker"]
     id: str
-    """A worker's attempt, or a person's token."""
+    """Id of a worker's attempt or of a user's token."""
     name: str
     role: Role | None = None
     may_run_code: bool = False
-    """Granted to the token itself, whatever its role."""
+    """Granted to the token itself, independent of its role."""
 
 
 def authenticate(database: Database, authorization: str | None, now: datetime) -> Principal:
-    """The holder of a bearer token.
+    """Return the principal of a bearer token.
 
     Raises:
-        AuthenticationError: whatever is wrong with it; a stranger learns no more than that.
+        AuthenticationError: the token is missing, unknown, expired or revoked.
     """
     token = parse_token(bearer(authorization or "") or "")
     if token is None:
@@ -62,7 +62,7 @@ def authenticate(database: Database, authorization: str | None, now: datetime) -
                 raise AuthenticationError
             return Principal(kind="worker", id=attempt.id, name=f"worker of {attempt.tag}")
         row = repository.get(token.id)
-        # Compared even where there is none: how long a refusal takes tells nobody which ids there are.
+        # Compare even if the id is unknown, so that the response time does not reveal which ids exist.
         same = constant_time_equal(row.hash if row is not None else NO_HASH, token.hash)
         if row is None or not same:
             raise AuthenticationError
@@ -70,21 +70,21 @@ def authenticate(database: Database, authorization: str | None, now: datetime) -
 
 
 def principal_for_token(database: Database, row: Token, now: datetime) -> Principal:
-    """Whoever a token belongs to, if it is good still; its use is noted.
+    """Return the principal of a user's token and update its time of last use.
 
     Raises:
-        AuthenticationError: it is revoked, or has expired.
+        AuthenticationError: the token is revoked or expired.
     """
     if row.revoked_at is not None or (row.expires_at is not None and now >= row.expires_at):
         raise AuthenticationError
-    if row.last_used_at is None or now - row.last_used_at >= _USE_APART:
+    if row.last_used_at is None or now - row.last_used_at >= _LAST_USED_INTERVAL:
         _note_use(database, row.id, now)
     role: Role = row.role  # type: ignore[assignment]
     return Principal(kind="user", id=row.id, name=row.name, role=role, may_run_code=row.may_run_code)
 
 
 def is_token_valid(database: Database, token_id: str, now: datetime) -> bool:
-    """Whether a person's token that was good is so now; where it cannot be looked up, nothing is held against it."""
+    """Whether a user's token is still valid; true while the database is unavailable."""
     try:
         with database.read() as session:
             row = TokenRepository(session).get(token_id)
@@ -96,17 +96,17 @@ def is_token_valid(database: Database, token_id: str, now: datetime) -> bool:
 def _note_use(database: Database, token_id: str, now: datetime) -> None:
     try:
         with database.write() as session:
-            TokenRepository(session).used(token_id, now, _USE_APART)
+            TokenRepository(session).used(token_id, now, _LAST_USED_INTERVAL)
     except UnavailableError:
-        # Who only reads is not refused because nothing can be written just now.
+        # A read must not fail because the database cannot be written now.
         return
 
 
 def ensure_admin_token(database: Database, path: Path, now: datetime) -> None:
-    """Make an admin token if the file is missing or belongs to another database. Those of other services stay good.
+    """Create an admin token if the file is missing or belongs to another database; existing tokens stay valid.
 
     Raises:
-        ServiceError: the file can be read by others.
+        ServiceError: the file is readable by other accounts.
     """
     if path.exists():
         if stat.S_IMODE(path.stat().st_mode) & 0o077 or path.stat().st_uid != os.getuid():
@@ -125,14 +125,14 @@ def ensure_admin_token(database: Database, path: Path, now: datetime) -> None:
         repository.add(Token(id=parsed.id, hash=hash_token(text), name=ADMIN, role="admin", created_at=now))
     write_atomic(path, text + "\n", mode=0o600)
     if others:
-        log.warning("made one more administrator's token; revoke those that are lost: trainyard tokens", others=others)
+        log.warning("created another administrator's token; revoke lost ones with: trainyard tokens", others=others)
 
 
 def register_admin_token(database: Database, path: Path, now: datetime) -> None:
-    """Let in the holder of the token that an operator has put into a file, which every replica reads.
+    """Register the token that an operator has put into a file, which every replica reads.
 
     Raises:
-        ServiceError: it is no such token, others can read it, or it was revoked.
+        ServiceError: the token is malformed, readable by other accounts, or revoked.
     """
     text = read_secret(path)
     parsed = parse_token(text)
@@ -146,5 +146,5 @@ def register_admin_token(database: Database, path: Path, now: datetime) -> None:
         authenticate(database, f"Bearer {text}", now)
     except AuthenticationError:
         raise ServiceError(
-            f"the token in {path} was revoked, or its digits are another's: put a new one there"
+            f"the token in {path} was revoked, or another token has its id: write a new one to the file"
         ) from None

@@ -118,6 +118,15 @@ class JobRepository:
         query = sa.select(Attempt).where(Attempt.id == attempt_id)
         return self._session.scalars(query.execution_options(populate_existing=True)).one()
 
+    def lock_attempt(self, attempt_id: str) -> tuple[Attempt, Job]:
+        """Return an attempt and its locked job. The job is locked first, so that all its writers lock in one order.
+
+        Raises:
+            NotFoundError: There is no such attempt.
+        """
+        job = self.get_for_update(self.get_attempt(attempt_id).job_pk)
+        return self.reload_attempt(attempt_id), job
+
     def list_attempts(self, job: Job) -> list[Attempt]:
         return list(
             self._session.scalars(sa.select(Attempt).where(Attempt.job_pk == job.pk).order_by(Attempt.number)),

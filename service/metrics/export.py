@@ -13,7 +13,7 @@ from service.jobs.repository import JobRepository
 from service.metrics.queries import CurveQuery, read_curves
 from service.metrics.repository import CurveRepository
 from service.metrics.values import decode_value
-from service.metrics.x_axis import tokens_seen
+from service.metrics.x_axis import token_axis
 from trainyard.contract.base import wire_time
 from trainyard.contract.wire.curves import AXIS_COLUMNS, PointResource, Series
 from trainyard.contract.wire.pages import Page
@@ -72,7 +72,7 @@ def csv_lines(database: Database, job_id: str, query: CurveQuery, now: datetime)
     with database.read() as session:
         job = JobRepository(session, now).get(job_id)
         if query.axis == "tokens":
-            tokens_seen(job.id, job.spec, job.latest)
+            token_axis(job.id, job.spec, job.latest)
         names = list(query.keys or CurveRepository(session, database).keys(job.pk))
     return _csv_chunks(database, job_id, names, query, now)
 

@@ -12,7 +12,7 @@ from service.metrics.downsampling.levels import MAX_STEP, NO_LEVEL, choose_level
 from service.metrics.downsampling.minmax import downsample_minmax
 from service.metrics.repository import CurveRepository, CurveRow, DownsampleCursor
 from service.metrics.values import decode_value
-from service.metrics.x_axis import Axis, ExecutionSpan, StepTime, tokens_seen, training_seconds
+from service.metrics.x_axis import Axis, ExecutionSpan, StepTime, token_axis, training_seconds
 from trainyard.contract.wire.curves import CurveAxis, MetricsResource, Series
 
 _REFERENCE_METRIC = "train/loss"
@@ -43,7 +43,7 @@ def read_curves(database: Database, job_id: str, query: CurveQuery, now: datetim
         curves = _JobCurves(CurveRepository(session, database), job.pk, query)
         axis: Axis | None = None
         if query.axis == "tokens":
-            axis = tokens_seen(job.id, job.spec, job.latest)
+            axis = token_axis(job.id, job.spec, job.latest)
         elif query.axis == "time":
             axis = training_seconds(curves.execution_spans())
         series = [curves.series(name, axis) for name in curves.names()]

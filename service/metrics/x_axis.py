@@ -62,7 +62,7 @@ def training_seconds(spans: Iterable[ExecutionSpan]) -> Axis:
     return seconds
 
 
-def tokens_seen(job_id: str, spec: Mapping[str, Any], latest: Mapping[str, Any]) -> Axis:
+def token_axis(job_id: str, spec: Mapping[str, Any], latest: Mapping[str, Any]) -> Axis:
     """Return the axis of tokens: steps times examples per step times mean tokens per example.
 
     The mean is the ratio of the two rates that the worker reports. The short last batch of an epoch

@@ -92,7 +92,7 @@ def _strategies(
             peak_bytes=memory.peak if memory else None,
             state_bytes=estimate.least,
             parts=MemoryParts(**memory.parts) if memory else None,
-            phase=memory.phase if memory else None,
+            peak_phase=memory.phase if memory else None,
             fits=estimator.fits(estimate),
             chosen=strategy == spec.strategy,
             host_bytes=host_bytes(changed, estimator.structure, trainable, memory, cpu=cpu),

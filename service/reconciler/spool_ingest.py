@@ -14,9 +14,11 @@ from pathlib import Path
 import structlog
 from pydantic import ValidationError
 
-from service.attempts.service import Ingest
+from service.attempts.service import AttemptService
 from service.core.errors import ConflictError, InvalidRequestError
 from service.db.engine import Database
+from service.logs.service import LogWriter
+from service.metrics.ingest.writer import store_batch
 from service.reconciler.run_dir import read_regular_file
 from trainyard.contract.layout import AttemptLayout
 from trainyard.contract.wire.reports import MAX_LOG_CHUNK, CheckpointReport, EventsBatch, MetricsBatch
@@ -49,33 +51,47 @@ class SpoolIngest:
         Raises:
             UnavailableError: the database does not answer; try again later.
         """
-        ingest = Ingest(self.database, self.attempt_id, self.now, self.count)
         for spool in sorted(self.folder.spool.glob("execution-*.jsonl")):
             with _skip_inaccessible(spool):
-                self._ingest_spool(ingest, spool)
+                self._ingest_spool(spool)
         for path in sorted(self.folder.logs.glob("*.log")):
             with _skip_inaccessible(path):
-                self._ingest_log(ingest, path)
+                self._ingest_log(path)
 
-    def _ingest_spool(self, ingest: Ingest, path: Path) -> None:
+    def _ingest_spool(self, path: Path) -> None:
         if not _is_regular(path):
             return
         offset = 0 if _restored_since(self.folder) else _acknowledged_offset(path.with_suffix(".acknowledged"))
         try:
             for record in parse_spool(path, offset):
-                _ingest_record(ingest, record)
+                self._ingest_record(record)
         except SpoolCorruptError as error:
             log.warning("spool is damaged", path=str(path), error=str(error))
 
-    def _ingest_log(self, ingest: Ingest, path: Path) -> None:
+    def _ingest_log(self, path: Path) -> None:
         rank = path.stem.removeprefix("rank-")
         if not _is_regular(path) or (rank != "launch" and not _RANK.fullmatch(rank)):
             return
         # The tick waits for this, so the beginning of an oversized log is skipped instead of stored and dropped.
         first_offset = path.lstat().st_size - self.log_limit
-        offset = max(ingest.log(rank, 0, b"", self.log_limit), first_offset)
+        logs = LogWriter(self.database, self.attempt_id, self.now, self.log_limit, self.count)
+        offset = max(logs.append(rank, 0, b""), first_offset)
         while data := read_regular_file(path, offset, MAX_LOG_CHUNK):
-            offset = ingest.log(rank, offset, data, self.log_limit, skip=True)
+            offset = logs.append(rank, offset, data, allow_gap=True)
+
+    def _ingest_record(self, record: SpoolRecord) -> None:
+        attempt = AttemptService(self.database, self.attempt_id, self.now, self.count)
+        try:
+            match record.body():
+                case MetricsBatch() as batch:
+                    store_batch(self.database, self.attempt_id, batch, self.now)
+                    self.count("points", len(batch.points))
+                case EventsBatch() as events:
+                    attempt.events(events)
+                case CheckpointReport() as checkpoint:
+                    attempt.checkpoint(checkpoint)
+        except (ValidationError, ConflictError, InvalidRequestError) as error:
+            log.warning("spooled record rejected", seq=record.seq, error=str(error))
 
 
 @contextmanager
@@ -101,19 +117,6 @@ def _restored_since(folder: AttemptLayout) -> bool:
         return (folder.root.parents[2] / RESTORED).stat().st_mtime >= folder.launch.stat().st_mtime
     except OSError:
         return False
-
-
-def _ingest_record(ingest: Ingest, record: SpoolRecord) -> None:
-    try:
-        match record.body():
-            case MetricsBatch() as metrics:
-                ingest.metrics(metrics)
-            case EventsBatch() as events:
-                ingest.events(events)
-            case CheckpointReport() as checkpoint:
-                ingest.checkpoint(checkpoint)
-    except (ValidationError, ConflictError, InvalidRequestError) as error:
-        log.warning("spooled record rejected", seq=record.seq, error=str(error))
 
 
 def _is_regular(path: Path) -> bool:

@@ -1,1 +1,1 @@
-"""Live streams: one reader for each process, and a bounded queue for each subscriber."""
+"""Live streams: of one job, and of all jobs."""

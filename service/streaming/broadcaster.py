@@ -1,4 +1,4 @@
-"""One thread reads for every open stream of the process: each job's news once, whoever watches, when there is some."""
+"""One thread reads for all open streams of the process: each topic once, whenever it has news."""
 
 import asyncio
 import threading
@@ -14,82 +14,91 @@ import structlog
 from service.core.errors import ServiceError, TooManyRequestsError
 
 QUEUE = 256
-"""Messages that wait for one client; a slower one is let go, and comes back to what it missed."""
+"""Messages that may wait for one client. A slower client is disconnected; it can resume from its last event."""
 ROUND_SECONDS = 0.05
-"""Between two rounds of reading: what comes within one is read together."""
+"""Pause between two rounds of reads: what arrives meanwhile is read together."""
 POLL_SECONDS = 1.0
-"""How often every watched place is looked at without a hint: for what other processes wrote."""
+"""Interval at which every topic is read without a notification, for changes by other processes."""
 ALL_JOBS_SECONDS = 0.5
-"""Between two readings for all jobs, each of which writes to the feed."""
+"""Interval between two reads for all jobs, each of which writes to the feed."""
 IDLE_SECONDS = 5.0
 
-Place = tuple[int, int]
-"""Anything that is ordered the way the stream is; a job's sequence is (sequence, 0)."""
+
+class StreamOffset(NamedTuple):
+    """A position in a stream. In the global feed `within` is the position inside of an entry; elsewhere it is 0."""
+
+    position: int
+    within: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.position}-{self.within}"
 
 
 class Item(NamedTuple):
-    """One encoded message, with what subscribers choose by."""
+    """One encoded message with the properties that subscribers filter by."""
 
-    place: Place
+    offset: StreamOffset
     text: str
     rank: str | None = None
-    """Of a log line's log."""
+    """The rank of a log message."""
 
 
-class News(NamedTuple):
-    """What a source has after a place."""
+class Update(NamedTuple):
+    """The messages after an offset."""
 
     items: list[Item]
-    reached: Place
-    over: bool
+    offset: StreamOffset
+    """The offset up to which the source was read."""
+    finished: bool
+    """Nothing can follow."""
     more: bool = False
-    """There is more to read at once."""
+    """There is more to read immediately."""
 
 
 Topic = int | None
-"""A job's number, or all jobs."""
+"""The primary key of a job, or None for all jobs."""
 
 
 class Source(Protocol):
-    """Where the messages of a topic come from. Called in threads."""
+    """Reads the messages of a topic. Called in threads."""
 
     topic: Topic
 
-    def read(self, place: Place, logs: bool, /) -> News:
-        """What comes after a place, with or without logs."""
+    def read(self, offset: StreamOffset, logs: bool, /) -> Update:
+        """Return what follows an offset, with or without logs."""
         ...
 
-    def head(self) -> Place:
-        """The place reached by now."""
+    def head(self) -> StreamOffset:
+        """Return the offset after the newest message."""
         ...
 
 
 class Subscriber:
-    """One client's queue. Lives on its event loop; `closed` is set when nothing more comes."""
+    """The queue of one client. It lives on the client's event loop; `closed` is set when nothing follows."""
 
-    def __init__(self, wants: Callable[[Item], bool], *, logs: bool):
+    def __init__(self, accepts: Callable[[Item], bool], *, logs: bool):
         self.loop = asyncio.get_running_loop()
         self.logs = logs
         self.items: deque[Item] = deque()
         self.closed = False
-        self._wants = wants
+        self._accepts = accepts
         self._ready = asyncio.Event()
 
-    def push(self, items: Iterable[Item], over: bool) -> None:
-        """On the loop's thread."""
+    def push(self, items: Iterable[Item], finished: bool) -> None:
+        """Add messages. Must be called on the loop's thread."""
         if self.closed:
             return
         if len(self.items) > QUEUE:
-            # Not after this push: what is read at once may be more, and is no sign of slowness.
+            # Checked before this push: one read may exceed the limit without the client being slow.
             self.items.clear()
             self.closed = True
         else:
-            self.items.extend(item for item in items if self._wants(item))
-        self.closed = self.closed or over
+            self.items.extend(item for item in items if self._accepts(item))
+        self.closed = self.closed or finished
         self._ready.set()
 
     async def wait(self, seconds: float) -> bool:
-        """Until there is something, or the end; False after that time."""
+        """Wait for messages or the end; return False after the given time."""
         try:
             async with asyncio.timeout(seconds):
                 await self._ready.wait()
@@ -100,125 +109,129 @@ class Subscriber:
 
 
 @dataclass
-class _Watched:
+class _TopicState:
     source: Source
     subscribers: set[Subscriber]
-    reached: Place
+    offset: StreamOffset
 
 
-class Hub:
+class Broadcaster:
     """The open streams of a process, by topic."""
 
     def __init__(self, *, limit: int, poll: bool = True):
-        """`limit`: streams at once. `poll`: other processes write to the same database."""
+        """
+        Args:
+            limit: Maximum number of open streams.
+            poll: Other processes write to the same database.
+        """
         self._limit = limit
         self._poll_seconds = POLL_SECONDS if poll else IDLE_SECONDS
-        self._topics: dict[Topic, _Watched] = {}
-        self._dirty: set[Topic] = set()
+        self._topics: dict[Topic, _TopicState] = {}
+        self._changed_topics: set[Topic] = set()
         self._count = 0
         self._all_read_at = 0.0
-        self._changed = threading.Condition()
+        self._condition = threading.Condition()
         self._running = False
         self._closing = False
 
-    def touched(self, jobs: Iterable[int]) -> None:
-        """These jobs have news."""
-        with self._changed:
-            self._dirty.update(job for job in jobs if job in self._topics)
+    def on_commit(self, jobs: Iterable[int]) -> None:
+        """Read the topics of these jobs soon."""
+        with self._condition:
+            self._changed_topics.update(job for job in jobs if job in self._topics)
             if None in self._topics:
-                self._dirty.add(None)
-            if self._dirty:
-                self._changed.notify()
+                self._changed_topics.add(None)
+            if self._changed_topics:
+                self._condition.notify()
 
-    def subscribe(self, source: Source, subscriber: Subscriber) -> Place:
-        """Called in a thread. What comes after the returned place is pushed; what was before is the caller's to read.
+    def subscribe(self, source: Source, subscriber: Subscriber) -> StreamOffset:
+        """Push what follows the returned offset; the caller reads what precedes it. Must be called in a thread.
 
         Raises:
-            TooManyRequestsError: as many streams are open as may be.
+            TooManyRequestsError: The maximum number of streams is open.
         """
         head = source.head()
-        with self._changed:
+        with self._condition:
             if self._closing or self._count >= self._limit:
-                raise TooManyRequestsError("too many streams are open; come again later", code="too_many_streams")
+                raise TooManyRequestsError("too many streams are open; try again later", code="too_many_streams")
             self._count += 1
-            entry = self._topics.setdefault(source.topic, _Watched(source, set(), head))
-            entry.subscribers.add(subscriber)
+            state = self._topics.setdefault(source.topic, _TopicState(source, set(), head))
+            state.subscribers.add(subscriber)
             if not self._running:
                 self._running = True
                 threading.Thread(target=self._run, name="streams", daemon=True).start()
-            return entry.reached
+            return state.offset
 
     def unsubscribe(self, topic: Topic, subscriber: Subscriber) -> None:
-        with self._changed:
-            entry = self._topics.get(topic)
-            if entry is None or subscriber not in entry.subscribers:
+        with self._condition:
+            state = self._topics.get(topic)
+            if state is None or subscriber not in state.subscribers:
                 return
-            entry.subscribers.discard(subscriber)
+            state.subscribers.discard(subscriber)
             self._count -= 1
-            if not entry.subscribers:
+            if not state.subscribers:
                 del self._topics[topic]
 
     def close(self) -> None:
-        """End every stream now; clients come back to the next process."""
-        with self._changed:
+        """End all streams; clients reconnect to the next process."""
+        with self._condition:
             self._closing = True
-            everyone = [subscriber for topic in self._topics.values() for subscriber in topic.subscribers]
-        _deliver([(subscriber, [], True) for subscriber in everyone])
+            subscribers = [subscriber for state in self._topics.values() for subscriber in state.subscribers]
+        _deliver([(subscriber, [], True) for subscriber in subscribers])
 
     @property
-    def open(self) -> int:
+    def open_streams(self) -> int:
         return self._count
 
     def _run(self) -> None:
-        while (topics := self._next()) is not None:
-            for topic, entry in topics:
+        while (topics := self._next_topics()) is not None:
+            for topic, state in topics:
                 try:
-                    self._read(topic, entry)
+                    self._read(topic, state)
                 except ServiceError:
-                    pass  # the database does not answer; the next look finds what was missed
+                    pass  # the database did not answer; the next read catches up
                 except Exception as error:
-                    structlog.get_logger("streams").error("a stream was not read", topic=topic, exc_info=error)
+                    structlog.get_logger("streams").error("failed to read a stream", topic=topic, exc_info=error)
             time.sleep(ROUND_SECONDS)
 
-    def _next(self) -> list[tuple[Topic, _Watched]] | None:
-        """What to read now; None when nobody has watched anything for a while."""
-        with self._changed:
-            hinted = self._changed.wait_for(lambda: self._dirty, self._poll_seconds)
-            if not self._topics and not hinted:
+    def _next_topics(self) -> list[tuple[Topic, _TopicState]] | None:
+        """Return the topics to read now; None ends the thread after a period without subscribers."""
+        with self._condition:
+            notified = self._condition.wait_for(lambda: self._changed_topics, self._poll_seconds)
+            if not self._topics and not notified:
                 self._running = False
                 return None
-            wanted = self._dirty if hinted else set(self._topics)
-            self._dirty = set()
-            if None in wanted and time.monotonic() - self._all_read_at < ALL_JOBS_SECONDS:
-                wanted.discard(None)
-                self._dirty.add(None)
-            elif None in wanted:
+            due = self._changed_topics if notified else set(self._topics)
+            self._changed_topics = set()
+            if None in due and time.monotonic() - self._all_read_at < ALL_JOBS_SECONDS:
+                due.discard(None)
+                self._changed_topics.add(None)
+            elif None in due:
                 self._all_read_at = time.monotonic()
-            return [(topic, self._topics[topic]) for topic in wanted if topic in self._topics]
+            return [(topic, self._topics[topic]) for topic in due if topic in self._topics]
 
-    def _read(self, topic: Topic, entry: _Watched) -> None:
-        with self._changed:
-            logs = any(subscriber.logs for subscriber in entry.subscribers)
-        news = entry.source.read(entry.reached, logs)
-        with self._changed:
-            # Who joins from here on reads up to this place by itself.
-            entry.reached = news.reached
-            listeners = list(entry.subscribers)
-            if news.more:
-                self._dirty.add(topic)
-        if news.items or news.over:
-            _deliver([(subscriber, news.items, news.over) for subscriber in listeners])
+    def _read(self, topic: Topic, state: _TopicState) -> None:
+        with self._condition:
+            logs = any(subscriber.logs for subscriber in state.subscribers)
+        update = state.source.read(state.offset, logs)
+        with self._condition:
+            # A client that subscribes from here on reads up to this offset itself.
+            state.offset = update.offset
+            subscribers = list(state.subscribers)
+            if update.more:
+                self._changed_topics.add(topic)
+        if update.items or update.finished:
+            _deliver([(subscriber, update.items, update.finished) for subscriber in subscribers])
 
 
 def _deliver(pushes: list[tuple[Subscriber, list[Item], bool]]) -> None:
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Subscriber, list[Item], bool]]] = {}
     for push in pushes:
         by_loop.setdefault(push[0].loop, []).append(push)
-    for loop, some in by_loop.items():
-        with suppress(RuntimeError):  # a closed loop: its clients are gone
-            loop.call_soon_threadsafe(_push_all, some)
+    for loop, group in by_loop.items():
+        with suppress(RuntimeError):  # the loop is closed: its clients have disconnected
+            loop.call_soon_threadsafe(_push_all, group)
 
 
 def _push_all(pushes: list[tuple[Subscriber, list[Item], bool]]) -> None:
-    for subscriber, items, over in pushes:
-        subscriber.push(items, over)
+    for subscriber, items, finished in pushes:
+        subscriber.push(items, finished)

@@ -1,28 +1,31 @@
-"""A job's stream: everything that has a place in its sequence, in that order, from any place on."""
+"""The stream of one job: everything with a number in its sequence, in that order, from any number on."""
 
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
+from typing import Any
 
 from pydantic import BaseModel
 
-from service.attempts.repository import ReportRepository, StoredPoint
 from service.db.engine import Database
 from service.db.models import Event, Job
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import checkpoint_resource, event_resource, progress_resource
+from service.metrics.repository import CurveRepository
+from service.streaming.repository import JobStreamRepository, StoredPoint
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.wire.jobs import TERMINAL
 from trainyard.contract.wire.reports import Point
 from trainyard.contract.wire.stream_events import LogUpdate, MetricsUpdate, StatusUpdate, StreamType
 
-BATCH = 1000
+_ROWS = 1000
+_POINTS = 4 * _ROWS
+_LOG_CHUNKS = _ROWS // 10
 
 
 @dataclass(frozen=True)
 class Message:
-    """One server-sent event. The id is the place in the job's sequence, or in that of all jobs; to resume, send it as
-    Last-Event-ID."""
+    """One server-sent event. To resume after it, a client sends its id as Last-Event-ID."""
 
     id: int | str
     type: StreamType
@@ -33,34 +36,40 @@ class Message:
 
 
 @dataclass(frozen=True)
-class Slice:
-    """What came after a place, how far that reaches, and whether anything can come after it."""
+class StreamPart:
+    """The messages after a sequence number, and the number that they reach."""
 
     messages: list[Message]
-    reached: int
-    over: bool
+    sequence: int
+    finished: bool
+    """Nothing can follow."""
 
 
-def read_slice(database: Database, job_id: str, after: int, *, run: RunLayout, logs: bool, now: datetime) -> Slice:
-    """The next messages. Every kind is cut at the same place, so that the order holds across kinds."""
+def read_job_stream(
+    database: Database, job_id: str, after: int, *, run: RunLayout, logs: bool, now: datetime
+) -> StreamPart:
+    """Return the next messages. All kinds are cut at the same number, so that the order holds across kinds.
+
+    Raises:
+        NotFoundError: There is no such job.
+    """
     with database.read() as session:
-        jobs, reports = JobRepository(session, now), ReportRepository(session, database)
-        job = jobs.get(job_id)
+        stream, job = JobStreamRepository(session), JobRepository(session, now).get(job_id)
         if job.sequence < after:
-            after = 0  # told by a database that was restored since: nobody knows what was missed
+            after = 0  # the number is from before a restore of the database: resend everything
         if job.sequence == after:
-            return Slice([], after, job.status in TERMINAL)
-        events = reports.events_after(job.pk, after, BATCH)
-        points = reports.points_after(job.pk, after, BATCH * 4)
-        checkpoints = reports.checkpoints_after(job.pk, after, BATCH)
-        chunks = reports.logs_after(job.pk, after, BATCH // 10) if logs else []
-        resumed = reports.executions(job.pk)
+            return StreamPart([], after, job.status in TERMINAL)
+        events = stream.events_after(job.pk, after, _ROWS)
+        points = stream.points_after(job.pk, after, _POINTS)
+        checkpoints = stream.checkpoints_after(job.pk, after, _ROWS)
+        chunks = stream.logs_after(job.pk, after, _LOG_CHUNKS) if logs else []
+        resumed = CurveRepository(session, database).executions(job.pk)
     reached = min(
         job.sequence,
-        _horizon([event.sequence for event in events], BATCH),
-        _horizon([point.sequence for point in points], BATCH * 4),
-        _horizon([checkpoint.sequence for checkpoint in checkpoints], BATCH),
-        _horizon([chunk.sequence for chunk, _ in chunks], BATCH // 10),
+        _complete_up_to([event.sequence for event in events], _ROWS),
+        _complete_up_to([point.sequence for point in points], _POINTS),
+        _complete_up_to([checkpoint.sequence for checkpoint in checkpoints], _ROWS),
+        _complete_up_to([chunk.sequence for chunk, _ in chunks], _LOG_CHUNKS),
     )
     messages = [_event(job, event, now) for event in events]
     messages += _metrics(job, points, resumed, now)
@@ -73,31 +82,35 @@ def read_slice(database: Database, job_id: str, after: int, *, run: RunLayout, l
         )
         for chunk, number in chunks
     ]
-    kept = sorted((m for m in messages if int(m.id) <= reached), key=lambda m: int(m.id))
-    return Slice(kept, reached, job.status in TERMINAL and reached == job.sequence)
+    complete = sorted((m for m in messages if int(m.id) <= reached), key=lambda m: int(m.id))
+    return StreamPart(complete, reached, job.status in TERMINAL and reached == job.sequence)
 
 
-def _horizon(sequences: list[int], limit: int) -> int:
-    """How far a cut list is whole: its last sequence may go on beyond the cut, so that one is left for later."""
+def _complete_up_to(sequences: list[int], limit: int) -> int:
+    """Return the last number that is certainly complete: a read that hit its limit may have cut its last number."""
     if len(sequences) < limit:
         return 2**62
     return sequences[-1] - 1 if sequences[-1] > sequences[0] else sequences[-1]
 
 
+def status_fields(job: Job, event: Event, now: datetime) -> dict[str, Any]:
+    """Return the common fields of status updates. Only the current status has the job's progress."""
+    return {
+        "status": event.data["status"],
+        "status_reason": event.data["reason"],
+        "status_message": event.message,
+        "progress": progress_resource(job, now) if event.data["status"] == job.status else None,
+    }
+
+
 def _event(job: Job, event: Event, now: datetime) -> Message:
     if event.type != "status":
         return Message(event.sequence, "event", event_resource(job.id, event))
-    status = StatusUpdate(
-        status=event.data["status"],
-        status_reason=event.data["reason"],
-        status_message=event.message,
-        progress=progress_resource(job, now) if event.data["status"] == job.status else None,
-    )
-    return Message(event.sequence, "status", status)
+    return Message(event.sequence, "status", StatusUpdate(**status_fields(job, event, now)))
 
 
 def _metrics(job: Job, points: list[StoredPoint], resumed: dict[int, int], now: datetime) -> list[Message]:
-    found = []
+    messages = []
     for (sequence, execution), group in groupby(points, key=lambda point: (point.sequence, point.execution)):
         update = MetricsUpdate(
             execution=execution,
@@ -105,5 +118,5 @@ def _metrics(job: Job, points: list[StoredPoint], resumed: dict[int, int], now: 
             points=[Point(key=p.key, step=p.step, value=p.value, time=p.time) for p in group],
             progress=progress_resource(job, now),
         )
-        found.append(Message(sequence, "metrics", update))
-    return found
+        messages.append(Message(sequence, "metrics", update))
+    return messages

@@ -1,28 +1,27 @@
-"""What the hub reads: one job's news, and that of all jobs."""
+"""The sources that the broadcaster reads: one job, and all jobs."""
 
 import threading
 import time
-from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
 
+from service.core.clock import Clock
 from service.db.engine import Database
 from service.jobs.repository import JobRepository
-from service.streaming.broadcaster import Item, News, Topic
-from service.streaming.global_feed import WHOLE, Place, extend_feed, read_feed
-from service.streaming.job_stream import read_slice
+from service.streaming.broadcaster import Item, StreamOffset, Topic, Update
+from service.streaming.global_feed import END_OF_ENTRY, append_to_feed, read_feed
+from service.streaming.job_stream import read_job_stream
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.wire.stream_events import LogUpdate
 
 RESET = "event: reset\ndata: {}\n\n"
-_EVERY_JOB_SECONDS = 5.0
-"""How often all jobs are asked for what other processes wrote; this process's own writes are known."""
+_ALL_JOBS_SECONDS = 5.0
+"""Interval at which all jobs are checked for changes by other processes."""
 
 
-class JobNews:
-    """A topic: one job's stream."""
+class JobSource:
+    """The stream of one job."""
 
-    def __init__(self, database: Database, runs: Path, clock: Callable[[], datetime], job_id: str):
+    def __init__(self, database: Database, runs: Path, clock: Clock, job_id: str):
         """Raises NotFoundError."""
         self._database = database
         self._run = RunLayout(runs / job_id)
@@ -31,57 +30,59 @@ class JobNews:
         with database.read() as session:
             self.topic: Topic = JobRepository(session, clock()).get(job_id).pk
 
-    def head(self) -> tuple[int, int]:
+    def head(self) -> StreamOffset:
         with self._database.read() as session:
-            return JobRepository(session, self._clock()).get(self._job_id).sequence, 0
+            return StreamOffset(JobRepository(session, self._clock()).get(self._job_id).sequence)
 
-    def read(self, place: tuple[int, int], logs: bool) -> News:
-        piece = read_slice(self._database, self._job_id, place[0], run=self._run, logs=logs, now=self._clock())
+    def read(self, offset: StreamOffset, logs: bool) -> Update:
+        part = read_job_stream(
+            self._database, self._job_id, offset.position, run=self._run, logs=logs, now=self._clock()
+        )
         items = [
             Item(
-                (int(message.id), 0),
+                StreamOffset(int(message.id)),
                 message.encode(),
                 message.data.rank if isinstance(message.data, LogUpdate) else None,
             )
-            for message in piece.messages
+            for message in part.messages
         ]
-        return News(items, (piece.reached, 0), piece.over, more=bool(items))
+        return Update(items, StreamOffset(part.sequence), part.finished, more=bool(items))
 
 
-class FeedNews:
-    """The topic of all jobs."""
+class GlobalSource:
+    """The stream of all jobs."""
 
     topic: Topic = None
 
-    def __init__(self, database: Database, runs: Path, clock: Callable[[], datetime]):
+    def __init__(self, database: Database, runs: Path, clock: Clock):
         self._database = database
         self._runs = runs
         self._clock = clock
-        self._touched: set[int] = set()
+        self._changed_jobs: set[int] = set()
         self._lock = threading.Lock()
-        self._asked_all = 0.0
+        self._all_checked_at = 0.0
 
-    def touched(self, jobs: set[int]) -> None:
-        """These jobs have news."""
+    def on_commit(self, jobs: set[int]) -> None:
+        """Append these jobs to the feed at the next read."""
         with self._lock:
-            self._touched |= jobs
+            self._changed_jobs |= jobs
 
-    def head(self) -> tuple[int, int]:
-        return extend_feed(self._database, None), WHOLE
+    def head(self) -> StreamOffset:
+        return StreamOffset(append_to_feed(self._database, None), END_OF_ENTRY)
 
-    def read(self, place: tuple[int, int], _logs: bool) -> News:
-        extend_feed(self._database, self._due())
-        piece = read_feed(self._database, Place(*place), runs=self._runs, now=self._clock())
-        reached = (piece.reached.position, piece.reached.within)
-        items = [Item((at.position, at.within), message.encode()) for at, message in piece.messages]
-        if piece.gap:
-            items.insert(0, Item(items[0].place if items else reached, RESET))
-        return News(items, reached, over=False, more=piece.more)
+    def read(self, offset: StreamOffset, _logs: bool) -> Update:
+        append_to_feed(self._database, self._jobs_to_check())
+        part = read_feed(self._database, offset, runs=self._runs, now=self._clock())
+        items = [Item(at, message.encode()) for at, message in part.messages]
+        if part.gap:
+            items.insert(0, Item(items[0].offset if items else part.offset, RESET))
+        return Update(items, part.offset, finished=False, more=part.more)
 
-    def _due(self) -> set[int] | None:
+    def _jobs_to_check(self) -> set[int] | None:
+        """Return the jobs that this process has changed, or None for all jobs."""
         with self._lock:
-            jobs, self._touched = self._touched, set()
-            if time.monotonic() - self._asked_all > _EVERY_JOB_SECONDS:
-                self._asked_all = time.monotonic()
+            jobs, self._changed_jobs = self._changed_jobs, set()
+            if time.monotonic() - self._all_checked_at > _ALL_JOBS_SECONDS:
+                self._all_checked_at = time.monotonic()
                 return None
             return jobs

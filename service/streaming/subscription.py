@@ -1,77 +1,77 @@
-"""One client's stream: first what it missed, read for it alone, then what the hub reads for all."""
+"""The stream of one client: first what it missed, then what the broadcaster reads for all."""
 
 from collections.abc import AsyncGenerator
 from functools import partial
 
 from starlette.concurrency import run_in_threadpool
 
-from service.streaming.broadcaster import Hub, Item, News, Place, Source, Subscriber
+from service.streaming.broadcaster import Broadcaster, Item, Source, StreamOffset, Subscriber, Update
 
-HEARTBEAT_SECONDS = 15.0
+KEEP_ALIVE_SECONDS = 15.0
 RETRY = "retry: 1000\n\n"
+KEEP_ALIVE = ": keep-alive\n\n"
 
 
-class Following:
-    """Made when the request comes, so that what is wrong is told before the stream begins."""
+class Subscription:
+    """Created when the request arrives, so that errors are raised before the response begins."""
 
-    def __init__(self, hub: Hub, source: Source, *, logs: bool, rank: str | None = None):
-        """`rank`: of the logs, only this one's."""
-        self._hub = hub
+    def __init__(self, broadcaster: Broadcaster, source: Source, *, logs: bool, rank: str | None = None):
+        """
+        Args:
+            rank: Restricts log messages to this rank.
+        """
+        self._broadcaster = broadcaster
         self._source = source
         self._rank = rank
         self._logs = logs
-        self._subscriber = Subscriber(self._wants, logs=logs)
-        self._first = News([], (0, 0), over=False)
-        self._live_from: Place = (0, 0)
+        self._subscriber = Subscriber(self._accepts, logs=logs)
+        self._missed = Update([], StreamOffset(0), finished=False)
+        self._live_from = StreamOffset(0)
 
-    async def start(self, after: Place | None) -> bool:
-        """Read the first of what was missed and join the others; False when nothing will ever come.
+    async def start(self, after: StreamOffset | None) -> bool:
+        """Read the first missed messages and subscribe; return False when nothing will ever follow.
 
         Args:
-            after: None: from now on.
+            after: None starts at the newest message.
 
         Raises:
-            NotFoundError: there is no such job.
-            TooManyRequestsError: too many streams are open.
+            NotFoundError: There is no such job.
+            TooManyRequestsError: Too many streams are open.
         """
         if after is None:
             after = await run_in_threadpool(self._source.head)
-        self._first = await run_in_threadpool(self._source.read, after, self._logs)
-        if self._first.over:
-            return bool(self._first.items)
-        join = partial(self._hub.subscribe, self._source, self._subscriber)
-        self._live_from = await run_in_threadpool(join)
+        self._missed = await run_in_threadpool(self._source.read, after, self._logs)
+        if self._missed.finished:
+            return bool(self._missed.items)
+        subscribe = partial(self._broadcaster.subscribe, self._source, self._subscriber)
+        self._live_from = await run_in_threadpool(subscribe)
         return True
 
     async def events(self) -> AsyncGenerator[str]:
-        """Server-sent events until nothing more can come, the service stops, or the client is too slow."""
+        """Yield server-sent events until nothing can follow, the service stops, or the client is too slow."""
         try:
             yield RETRY
-            piece = self._first
+            update = self._missed
             while True:
-                if text := self._text(piece.items):
+                if text := "".join(item.text for item in update.items if self._accepts(item)):
                     yield text
-                if piece.over:
+                if update.finished:
                     return
-                if piece.reached >= self._live_from:
+                if update.offset >= self._live_from:
                     break
-                piece = await run_in_threadpool(self._source.read, piece.reached, self._logs)
-            reached = piece.reached
+                update = await run_in_threadpool(self._source.read, update.offset, self._logs)
             while True:
-                told = await self._subscriber.wait(HEARTBEAT_SECONDS)
+                ready = await self._subscriber.wait(KEEP_ALIVE_SECONDS)
                 items = list(self._subscriber.items)
                 self._subscriber.items.clear()
-                if text := "".join(item.text for item in items if item.place > reached):
+                if text := "".join(item.text for item in items if item.offset > update.offset):
                     yield text
                 if self._subscriber.closed:
                     return
-                if not told:
-                    yield ": still here\n\n"
+                if not ready:
+                    yield KEEP_ALIVE
         finally:
-            self._hub.unsubscribe(self._source.topic, self._subscriber)
+            self._broadcaster.unsubscribe(self._source.topic, self._subscriber)
 
-    def _text(self, items: list[Item]) -> str:
-        return "".join(item.text for item in items if self._wants(item))
-
-    def _wants(self, item: Item) -> bool:
+    def _accepts(self, item: Item) -> bool:
         return item.rank is None or (self._logs and self._rank in (None, item.rank))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 _OWN = Path(__file__).parent / "static"
 _KINDS = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
-KEPT = "public, max-age=31536000, immutable"
+CACHE_FOREVER = "public, max-age=31536000, immutable"
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Asset:
 
     body: bytes
     kind: str
-    packed: bytes
+    gzipped: bytes
     """The same, gzipped."""
 
 

@@ -60,18 +60,18 @@ _BY_RANK = Chart("ranks", "Time per rank", (RANKS,), "s", note="Per-rank compute
 def charts_of(spec: Mapping[str, Any], keys: Collection[str]) -> list[Chart]:
     """The frames of a job's page: those that every training has, then one for each other metric that it has."""
     if spec.get("task") in STEPLESS:
-        found: list[Chart] = [_LOSS] if any(key in keys for key in LOSSES) else []
+        charts: list[Chart] = [_LOSS] if any(key in keys for key in LOSSES) else []
     else:
-        found = [_LOSS, *_STANDARD, _speed(spec, keys), _MEMORY, _TIME]
+        charts = [_LOSS, *_STANDARD, _speed(spec, keys), _MEMORY, _TIME]
         if 1 < int(spec.get("gpus") or 1) <= 64:
-            found.append(_BY_RANK)
-    hidden = {"perf/examples_per_second", "perf/tokens_per_second", "perf/rank_spread_seconds"} if found else set()
-    drawn = tuple(key for chart in found for key in chart.keys)
-    rest = sorted(key for key in keys if key not in hidden and not key.startswith(RANKS) and key not in drawn)
-    return [*found, *(Chart(f"own-{number}", key, (key,)) for number, key in enumerate(rest))]
+            charts.append(_BY_RANK)
+    hidden = {"perf/examples_per_second", "perf/tokens_per_second", "perf/rank_spread_seconds"} if charts else set()
+    drawn_keys = tuple(key for chart in charts for key in chart.keys)
+    rest = sorted(key for key in keys if key not in hidden and not key.startswith(RANKS) and key not in drawn_keys)
+    return [*charts, *(Chart(f"own-{number}", key, (key,)) for number, key in enumerate(rest))]
 
 
 def _speed(spec: Mapping[str, Any], keys: Collection[str]) -> Chart:
     tokens = "perf/tokens_per_second" in keys or spec.get("task") == "causal_lm"
-    thing = "tokens" if tokens else "examples"
-    return Chart("speed", "Throughput", (f"perf/{thing}_per_second",), f"{thing}/s")
+    unit_name = "tokens" if tokens else "examples"
+    return Chart("speed", "Throughput", (f"perf/{unit_name}_per_second",), f"{unit_name}/s")

@@ -26,9 +26,9 @@ PAGE_HEADERS = {
 }
 
 
-def way_back(wanted: str) -> str:
+def safe_redirect(target: str) -> str:
     """A path of ours to go to after signing in; anything else becomes the list of jobs."""
-    plain = wanted.isascii() and wanted.isprintable() and "\\" not in wanted and len(wanted) <= 2000
-    if not plain or not wanted.startswith("/") or wanted.startswith(("//", "/sign-in", "/v1/")):
+    plain = target.isascii() and target.isprintable() and "\\" not in target and len(target) <= 2000
+    if not plain or not target.startswith("/") or target.startswith(("//", "/sign-in", "/v1/")):
         return "/jobs"
-    return wanted
+    return target

@@ -25,7 +25,7 @@ def test_from_the_previous_migration(stack: Stack) -> None:
     assert before != head()
     stack.compose("stop", "reconciler")
     # A replica that begins before the migration waits for it, by ending and being started again.
-    with pytest.raises(RuntimeError, match=f"the database is at {before}, this release wants {head()}"):
+    with pytest.raises(RuntimeError, match=f"the database is at schema {before} but this release needs {head()}"):
         stack.compose("run", "--rm", "--no-deps", "--name", f"{stack.name}-early", "-T", "api")
     stack.compose("run", "--rm", "--no-deps", "migrate")
     stack.compose("start", "reconciler", "api")

@@ -18,8 +18,9 @@ import sqlalchemy as sa
 from service.db.engine import Database
 from service.db.migrate import upgrade
 from service.db.models import Base
-from service.streaming.sources import JobNews
-from service.streaming.subscription import Following
+from service.streaming.broadcaster import StreamOffset
+from service.streaming.sources import JobSource
+from service.streaming.subscription import Subscription
 from tests.support.forks import in_a_fork
 from tests.support.world import World
 
@@ -108,7 +109,7 @@ def test_30_five_hundred_streams_end_with_the_same_events(world: World) -> None:
     worker = world.start(job)
     worker.metrics([("train/loss", step, 1.0) for step in range(1000)])
     services = world.services
-    source = JobNews(services.database, services.settings.runs, services.clock, job)
+    source = JobSource(services.database, services.settings.runs, services.clock, job)
 
     def rest() -> None:
         for start in range(1000, 5000, 1000):
@@ -119,8 +120,8 @@ def test_30_five_hundred_streams_end_with_the_same_events(world: World) -> None:
     async def client(number: int) -> StreamReader:
         reader, slow = StreamReader(), number % 10 == 0
         while not reader.over:
-            stream = Following(services.hub, source, logs=True)
-            reader.over = not await stream.start((reader.position, 0))
+            stream = Subscription(services.broadcaster, source, logs=True)
+            reader.over = not await stream.start(StreamOffset(reader.position))
             async with aclosing(stream.events()) as texts:
                 async for text in texts:
                     reader.take(text)
@@ -140,7 +141,7 @@ def test_30_five_hundred_streams_end_with_the_same_events(world: World) -> None:
     assert len({stream.digest.hexdigest() for stream in streams}) == 1
     assert {stream.points for stream in streams} == {5000}
     assert sum(stream.came_back for stream in streams) == 50
-    assert services.hub.open == 0
+    assert services.broadcaster.open_streams == 0
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < 300_000, "kilobytes: what is read once is sent to all"
 

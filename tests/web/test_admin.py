@@ -53,12 +53,12 @@ def test_a_token_is_made_shown_once_and_revoked(visit: Visit) -> None:
     page.get_by_role("button", name="Back").click()
     assert httpx.get(f"{visit.url}/v1/tokens/self", headers=bearer).status_code == 200
     page.get_by_role("button", name="Revoke carla").click()
-    page.get_by_role("button", name="Revoke", exact=True).click()
+    page.get_by_role("button", name="Revoke", iso_timestamp=True).click()
     expect(line.locator(".chip")).to_have_text("revoked")
     assert httpx.get(f"{visit.url}/v1/tokens/self", headers=bearer).status_code == 401
 
 
-def test_a_wrong_name_is_told_at_its_field(visit: Visit) -> None:
+def test_an_invalid_name_is_reported_at_its_field(visit: Visit) -> None:
     page = visit.go("/admin")
     page.get_by_label("Name").fill("no spaces please")
     page.get_by_role("button", name="Create").click()
@@ -70,7 +70,7 @@ def test_a_wrong_name_is_told_at_its_field(visit: Visit) -> None:
 def test_a_webhook_is_made_tested_and_deleted(visit: Visit, listening: Receiver) -> None:
     page = visit.go("/admin/webhooks")
     page.get_by_label("Address").fill(f"http://127.0.0.1:{listening.port}/hook")
-    page.get_by_text("failed", exact=True).click()
+    page.get_by_text("failed", iso_timestamp=True).click()
     page.get_by_role("button", name="Create").click()
     created(page)
     card = page.locator(".webhook").first
@@ -88,7 +88,7 @@ def test_a_webhook_is_made_tested_and_deleted(visit: Visit, listening: Receiver)
     expect(page.locator(".webhook")).to_have_count(0)
 
 
-def test_a_forbidden_address_is_told_at_its_field(visit: Visit) -> None:
+def test_a_forbidden_address_is_reported_at_its_field(visit: Visit) -> None:
     page = visit.go("/admin/webhooks")
     page.get_by_label("Address").fill("http://10.0.0.1/hook")
     page.get_by_role("button", name="Create").click()
@@ -116,7 +116,7 @@ def test_the_audit_is_narrowed_and_paged(visit: Visit, client: Client) -> None:
 
 
 @pytest.mark.parametrize("path", ["/admin", "/admin/webhooks", "/admin/audit"])
-def test_others_are_told_that_it_is_for_administrators(stranger: Visit, client: Client, path: str) -> None:
+def test_other_users_see_that_the_page_is_for_administrators(stranger: Visit, client: Client, path: str) -> None:
     token = client.create_token("not-an-admin", role="user").token
     page = stranger.sign_in(token, path)
     expect(page.get_by_role("heading", name="For administrators")).to_be_visible()

@@ -35,24 +35,22 @@ def ids(sweep: SweepDetail) -> list[str]:
 def drawn(page: Page, count: int) -> list[dict[str, Any]]:
     """Each curve of the frame as its points, once there are so many."""
     page.wait_for_function("count => document.querySelector('#frame').data?.length === count", arg=count)
-    found: list[dict[str, Any]] = page.evaluate(
+    rows: list[dict[str, Any]] = page.evaluate(
         "() => document.querySelector('#frame').data.map(one => ({x: Array.from(one.x), y: Array.from(one.y)}))"
     )
-    return found
+    return rows
 
 
-def told(client: Client, jobs: Sequence[str]) -> list[dict[str, Any]]:
-    found = client.metrics_of(jobs, ["train/loss"])
-    return [{"x": metrics.series[0].steps, "y": metrics.series[0].values} for metrics in found]
+def text(client: Client, jobs: Sequence[str]) -> list[dict[str, Any]]:
+    rows = client.metrics_of(jobs, ["train/loss"])
+    return [{"x": metrics.series[0].steps, "y": metrics.series[0].values} for metrics in rows]
 
 
-def test_curves_are_those_of_the_api_and_differing_fields_stand_beside(
-    visit: Visit, client: Client, sweep: SweepDetail
-) -> None:
+def test_curves_and_differing_fields_match_the_api(visit: Visit, client: Client, sweep: SweepDetail) -> None:
     first, second = ids(sweep)
     page = visit.go(f"/compare?job={first}&job={second}")
     expect(page.get_by_label("Metric")).to_have_value("train/loss")  # evaluated once at the end, eval/loss is no curve
-    assert drawn(page, 2) == told(client, [first, second])
+    assert drawn(page, 2) == text(client, [first, second])
     expect(page.locator("#runs th.mono")).to_have_text(["optimizer.lr"])
     expect(page.locator("#runs tbody tr td:nth-child(3)")).to_have_text(["0.001", "0.1"])
     (loss,) = client.metrics(first, ["train/loss"]).series
@@ -61,7 +59,7 @@ def test_curves_are_those_of_the_api_and_differing_fields_stand_beside(
     assert float(row.locator(".last").inner_text()) == pytest.approx(loss.values[-1], rel=1e-3)
 
 
-def test_scale_smoothing_and_time_are_kept_in_the_address(visit: Visit, sweep: SweepDetail) -> None:
+def test_scale_smoothing_and_axis_are_stored_in_the_address(visit: Visit, sweep: SweepDetail) -> None:
     page = visit.go(f"/compare?job={ids(sweep)[0]}&job={ids(sweep)[1]}")
     drawn(page, 2)
     page.get_by_text("Log scale").click()

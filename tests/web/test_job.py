@@ -63,14 +63,14 @@ def test_first_view_is_drawn_without_scripts(visit: Visit, running: Any) -> None
     ).new_page()
     page.goto(f"{visit.url}/jobs/{running.id}")
     expect(page.locator("#chart-loss svg.sketch .line")).to_have_attribute("d", re.compile("^M.+L"))
-    expect(page.get_by_role("heading", name=WATCHED, exact=True)).to_be_visible()
+    expect(page.get_by_role("heading", name=WATCHED, iso_timestamp=True)).to_be_visible()
     page.context.close()
 
 
 def test_curves_are_drawn_whole_or_not_yet(visit: Visit, running: Any) -> None:
     page = visit.page
-    held: list[Route] = []
-    page.route("**/v1/jobs/*/metrics*", lambda route: held.append(route))
+    in_use: list[Route] = []
+    page.route("**/v1/jobs/*/metrics*", lambda route: in_use.append(route))
     visit.go(f"/jobs/{running.id}")
     page.wait_for_function("() => window.Plotly")
     step = page.locator("#fact-step")
@@ -82,7 +82,7 @@ def test_curves_are_drawn_whole_or_not_yet(visit: Visit, running: Any) -> None:
     assert min(points(page)) <= ENDLESS["log"]["every_steps"]
 
 
-def test_zoom_is_shared_as_high_as_what_is_seen_and_undone(visit: Visit, client: Client, running: Any) -> None:
+def test_zoom_is_shared_rescaled_and_undone(visit: Visit, client: Client, running: Any) -> None:
     page = visit.go(f"/jobs/{running.id}")
     grown(page, 210)
     page.evaluate("Plotly.relayout(document.querySelector('#chart-loss .frame'), {'xaxis.range': [10, 210]})")
@@ -103,20 +103,22 @@ def test_zoom_is_shared_as_high_as_what_is_seen_and_undone(visit: Visit, client:
 
 def test_a_zoomed_curve_of_finer_points_grows_too(visit: Visit, running: Any) -> None:
     page = visit.page
-    asked: list[str] = []
+    requests: list[str] = []
 
     def thinned(route: Route) -> None:
-        asked.append(route.request.url)
+        requests.append(route.request.url)
         answer = route.fetch()
-        told = answer.json()
-        route.fulfill(response=answer, json={**told, "series": [{**one, "truncated": True} for one in told["series"]]})
+        series = answer.json()
+        route.fulfill(
+            response=answer, json={**series, "series": [{**one, "truncated": True} for one in series["series"]]}
+        )
 
     page.route("**/v1/jobs/*/metrics*", thinned)
     visit.go(f"/jobs/{running.id}")
     grown(page, 30)
     page.evaluate("Plotly.relayout(document.querySelector('#chart-loss .frame'), {'xaxis.range': [0, 900000]})")
     page.wait_for_function("() => document.querySelector('#chart-norm .frame').layout.xaxis.autorange === false")
-    while not any("to_step=900000" in url for url in asked):
+    while not any("to_step=900000" in url for url in requests):
         page.wait_for_timeout(50)
     grown(page, max(points(page)) + 30)
     grown(page, max(points(page)) + 30)
@@ -140,12 +142,12 @@ def test_times_are_those_of_the_readers_clocks(visit: Visit, client: Client, run
     grown(page, 30)
     page.locator("#axis").select_option("time")
     page.wait_for_function("() => document.querySelector('#chart-loss .frame').layout.xaxis.type === 'date'")
-    (told,) = client.metrics(running.id, ["train/loss"], max_points=1_000_000).series
-    there = datetime.fromisoformat(str(told.times[0])).astimezone(ZoneInfo("Europe/Berlin"))
+    (series,) = client.metrics(running.id, ["train/loss"], max_points=1_000_000).series
+    there = datetime.fromisoformat(str(series.times[0])).astimezone(ZoneInfo("Europe/Berlin"))
     assert str(next(iter(points(page)))) == there.replace(tzinfo=None).isoformat(timespec="milliseconds")
 
 
-def test_a_lost_connection_is_told_and_nothing_is_missing_after_it(
+def test_a_lost_connection_is_shown_and_nothing_is_missed(
     browser: Browser, service: ServiceProcess, token: str, client: Client, running: Any
 ) -> None:
     with wired(service.port) as wire, visiting(browser, wire.url) as visit:
@@ -163,8 +165,8 @@ def test_a_lost_connection_is_told_and_nothing_is_missing_after_it(
         expect(page.locator("#banner")).to_be_hidden(timeout=20_000)
         grown(page, there.step + 60)
         shown = points(page)
-        (told,) = client.metrics(running.id, ["train/loss"], max_points=1_000_000).series
-        reported = {step: value for step, value in zip(told.steps, told.values, strict=True) if step <= max(shown)}
+        (series,) = client.metrics(running.id, ["train/loss"], max_points=1_000_000).series
+        reported = {step: value for step, value in zip(series.steps, series.values, strict=True) if step <= max(shown)}
         assert reported.items() >= shown.items()
         missing = [step for step in reported if step not in shown and there.step <= step]
         assert not missing
@@ -176,7 +178,7 @@ def test_a_lost_connection_is_told_and_nothing_is_missing_after_it(
 def test_log_lines_are_text_and_can_be_searched(visit: Visit, running: Any) -> None:
     page = visit.go(f"/jobs/{running.id}")
     expect(page.locator("#log")).to_contain_text("<script>alert(1)</script> red\na needle here\nlast")
-    expect(page.get_by_role("heading", name=WATCHED, exact=True)).to_be_visible()
+    expect(page.get_by_role("heading", name=WATCHED, iso_timestamp=True)).to_be_visible()
     page.get_by_label("Filter log").fill("needle")
     expect(page.locator("#log")).to_have_text(re.compile(r"^(a needle here\s?)+$"))
     expect(page.locator("#log-found")).to_have_text(re.compile(r"^\d+ of \d+ lines$"))
@@ -213,8 +215,8 @@ def test_each_restart_within_an_attempt_is_marked(visit: Visit, client: Client, 
 
     def and_more(route: Route) -> None:
         answer = route.fetch()
-        told = answer.json()
-        route.fulfill(response=answer, json={**told, "data": [*reversed(made_up), *told["data"]]})
+        series = answer.json()
+        route.fulfill(response=answer, json={**series, "data": [*reversed(made_up), *series["data"]]})
 
     page.route("**/events*", and_more)
     visit.go(f"/jobs/{ahead['saved']}")
@@ -225,14 +227,14 @@ def test_each_restart_within_an_attempt_is_marked(visit: Visit, client: Client, 
     page.unroute("**/events*")
 
 
-def test_a_failure_says_where_and_what_to_try_and_its_retry_can_be_cancelled(
+def test_a_failure_shows_rank_and_fix_and_its_retry_can_be_cancelled(
     visit: Visit, client: Client, ahead: dict[str, str]
 ) -> None:
     job = client.job(ahead["too-hot"])
     page = visit.go(f"/jobs/{job.id}")
     expect(page.locator("#failed-where")).to_contain_text("First failure: rank 0", timeout=90_000)
     expect(page.locator("#failed-hint")).to_contain_text("Lower optimizer.lr")
-    page.get_by_text("Traceback", exact=True).click()
+    page.get_by_text("Traceback", iso_timestamp=True).click()
     expect(page.locator("#failed-trace pre")).to_contain_text("TrainingError")
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.get_by_role("button", name="Copy the traceback").click()
@@ -246,12 +248,12 @@ def test_a_failure_says_where_and_what_to_try_and_its_retry_can_be_cancelled(
     wait_for_status(client, before.id, "pending", "running")
     client.retry(job.id)  # elsewhere: the page of a job that was over notices
     expect(page.locator("#attempts li")).to_have_count(2, timeout=30_000)
-    page.get_by_role("button", name="Cancel", exact=True).click()
+    page.get_by_role("button", name="Cancel", iso_timestamp=True).click()
     page.get_by_role("button", name="Cancel the job").click()
     expect(page.locator("#status")).to_have_text("cancelled", timeout=60_000)
     client.cancel(before.id)
     expect(page.get_by_role("button", name="Retry")).to_be_visible()
-    page.get_by_role("button", name="Delete", exact=True).click()
+    page.get_by_role("button", name="Delete", iso_timestamp=True).click()
     page.get_by_role("button", name="Delete the job").click()
     page.wait_for_url(visit.url + "/jobs")
     with pytest.raises(NotFoundError):
@@ -308,7 +310,7 @@ def test_what_cannot_be_copied_is_selected(visit: Visit, running: Any) -> None:
     page.get_by_role("button", name=re.compile("^Copy the job.s id$")).click()
     expect(page.locator("#said")).to_have_text("Copied.")
     page.evaluate("document.execCommand = () => false")
-    page.get_by_text("Spec", exact=True).click()
+    page.get_by_text("Spec", iso_timestamp=True).click()
     page.get_by_role("button", name="Copy the spec").click()
     expect(page.locator("#said")).to_contain_text("The text is selected")
     text = page.evaluate("getSelection().toString()")

@@ -15,10 +15,10 @@ pytestmark = [pytest.mark.web]
 
 
 def row(page: Page, name: str) -> Any:
-    return page.locator("tr.job").filter(has=page.get_by_role("link", name=name, exact=True))
+    return page.locator("tr.job").filter(has=page.get_by_role("link", name=name, iso_timestamp=True))
 
 
-WORDS = """name => {
+FILTER_TEXT = """name => {
   window.words = [];
   const look = () => {
     const named = (one) => one.querySelector(".name a")?.textContent === name;
@@ -36,7 +36,7 @@ def test_a_job_appears_trains_and_ends_without_a_reload(visit: Visit, client: Cl
     job = client.submit({**SPEC, "name": "seen-live"})
     line = row(page, "seen-live")
     expect(line).to_be_visible()
-    page.evaluate(WORDS, "seen-live")
+    page.evaluate(FILTER_TEXT, "seen-live")
     expect(line.locator(".chip")).to_have_text("succeeded", timeout=120_000)
     assert page.evaluate("window.words.at(-2)") == "running"
     expect(line.locator(".steps")).to_have_text("400 / 400")
@@ -45,13 +45,13 @@ def test_a_job_appears_trains_and_ends_without_a_reload(visit: Visit, client: Cl
     assert page.evaluate("window.untouched")
 
 
-def test_filters_are_kept_in_the_address(visit: Visit, client: Client) -> None:
+def test_filters_are_stored_in_the_address(visit: Visit, client: Client) -> None:
     paused = client.submit({**SPEC, "name": "one-paused"})
     client.pause(paused.id)
     wait_for_status(client, paused.id, "paused")
     page = visit.go("/jobs")
     page.get_by_label("Search names").fill("ONE-pau")
-    page.get_by_text("Paused", exact=True).click()
+    page.get_by_text("Paused", iso_timestamp=True).click()
     expect(page.locator("tr.job")).to_have_count(1)
     expect(row(page, "one-paused")).to_be_visible()
     expect(page).to_have_url(visit.url + "/jobs?status=paused&search=ONE-pau")
@@ -90,7 +90,7 @@ def test_selected_jobs_are_cancelled_together(visit: Visit, client: Client) -> N
         expect(row(page, name).locator(".chip")).to_have_text("cancelled", timeout=60_000)
 
 
-def test_sorting_is_told_and_kept(visit: Visit, client: Client) -> None:
+def test_sorting_is_announced_and_stored(visit: Visit, client: Client) -> None:
     for name in ("aa-first", "zz-last"):
         client.cancel(client.submit({**SPEC, "name": name}).id)
     page = visit.go("/jobs")

@@ -67,16 +67,16 @@ def test_sorting_by_name_sorts_all_of_them(many: Visit) -> None:
     expect(page.locator("#loaded")).to_have_text("1\u202f001 jobs")
 
 
-def test_more_than_can_be_sorted_is_told(many: Visit) -> None:
+def test_sorting_reports_jobs_that_are_not_included(many: Visit) -> None:
     page = many.page
     first = page.evaluate("fetch('/v1/jobs?limit=1').then(answer => answer.json())")["data"][0]
     numbers = count()
 
     def endless(route: Route) -> None:
-        found: list[dict[str, Any]] = [
+        rows: list[dict[str, Any]] = [
             {**first, "id": f"job_{n:026}", "name": f"copy-{n}", "metrics": {}} for n in islice(numbers, 200)
         ]
-        route.fulfill(json={"data": found, "has_more": True, "last_id": found[-1]["id"]})
+        route.fulfill(json={"data": rows, "has_more": True, "last_id": rows[-1]["id"]})
 
     page.route("**/v1/jobs?*after=*", endless)
     many.go("/jobs?sort=name:asc")
@@ -89,15 +89,15 @@ def test_more_than_can_be_sorted_is_told(many: Visit) -> None:
     page.unroute("**/v1/jobs?*after=*")
 
 
-def test_a_service_that_does_not_answer_is_not_asked_on_and_on(many: Visit) -> None:
+def test_an_unreachable_service_is_not_polled_forever(many: Visit) -> None:
     page = many.page
-    asked: list[str] = []
-    page.route("**/v1/jobs?*after=*", lambda route: (asked.append(route.request.url), route.abort()))
+    requests: list[str] = []
+    page.route("**/v1/jobs?*after=*", lambda route: (requests.append(route.request.url), route.abort()))
     many.go("/jobs?sort=name:asc")
     expect(page.locator("#said")).to_have_text("The service does not answer.")
     expect(page.locator("#loaded")).to_contain_text("older jobs are not included")
     many.go("/jobs")
     page.evaluate("scrollTo(0, document.body.scrollHeight)")
     expect(page.locator("#said")).to_have_text("The service does not answer.")
-    assert len(asked) <= 4, asked
+    assert len(requests) <= 4, requests
     many.forgive_lost_connections()

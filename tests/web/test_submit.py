@@ -85,7 +85,7 @@ def test_the_plan_follows_the_text(writing: Page) -> None:
     expect(writing.locator("#script pre")).to_contain_text("-m worker.launcher ")
 
 
-def test_what_cannot_fit_says_so_and_offers_to_be_forced(writing: Page) -> None:
+def test_a_spec_that_does_not_fit_can_be_forced(writing: Page) -> None:
     huge = "{source: builtin, name: mlp, sizes: [2, 200000, 200000, 3]}"
     written(writing, TEXT.replace("{source: builtin, name: mlp}", huge))
     expect(writing.locator("#verdict")).to_contain_text("Does not fit")
@@ -122,13 +122,13 @@ def test_a_preset_can_be_taken_and_undone(writing: Page) -> None:
 def test_a_preset_with_code_of_its_own_runs_from_the_browser_alone(visit: Visit) -> None:
     page = visit.go("/submit?preset=custom_spirals")
     expect(page.locator("#code-told")).to_have_text("Upload the folder that contains spirals.py.")
-    page.get_by_role("button", name="Submit", exact=True).click()
+    page.get_by_role("button", name="Submit", iso_timestamp=True).click()
     expect(page.get_by_role("heading", name="Submit without spirals.py?")).to_be_visible()
     page.get_by_role("button", name="Back").click()
     page.get_by_role("button", name="Upload the preset").click()
     expect(page.locator("#code-told")).to_contain_text("Code uploaded: sha256:")
     assert re.search(r"^code: .sha256:[0-9a-f]{64}", page.locator("#spec").input_value(), re.M)
-    page.get_by_role("button", name="Submit", exact=True).click()
+    page.get_by_role("button", name="Submit", iso_timestamp=True).click()
     page.wait_for_url(re.compile("/jobs/job_"))
     expect(page.locator("#fact-loss")).to_have_text(re.compile(r"\d"), timeout=90_000)
     expect(page.locator("#status")).to_have_text("succeeded", timeout=90_000)
@@ -143,9 +143,9 @@ def test_a_folder_is_packed_without_what_is_no_code(visit: Visit, service: Servi
     page = visit.go("/submit?preset=custom_spirals")
     page.locator("#code-folder").set_input_files(tmp_path / "folder")
     expect(page.locator("#code-told")).to_contain_text("Code uploaded")
-    found = re.search(r"sha256:[0-9a-f]{64}", page.locator("#spec").input_value())
-    assert found is not None
-    unpack(code_archive(service.runs_dir, found[0]), found[0], tmp_path / "there")
+    digests = re.search(r"sha256:[0-9a-f]{64}", page.locator("#spec").input_value())
+    assert digests is not None
+    unpack(code_archive(service.runs_dir, digests[0]), digests[0], tmp_path / "there")
     there = {path.relative_to(tmp_path / "there").as_posix() for path in (tmp_path / "there").rglob("*.*")}
     assert there == {"mine.py", "sub/part.py", f"{long}/end.py", ".trainyardignore"}
     assert (tmp_path / "there" / "sub" / "part.py").read_text() == "# sub/part.py\n" * 300
@@ -159,7 +159,7 @@ def test_the_draft_outlives_the_page(visit: Visit) -> None:
 
 def test_a_submitted_spec_becomes_one_running_job_that_can_be_forked(visit: Visit, client: Client) -> None:
     page = written(visit.go("/submit"), f"name: by-hand\n{TEXT}checkpoint: {{every_steps: 100}}\n")
-    page.get_by_role("button", name="Submit", exact=True).dblclick()
+    page.get_by_role("button", name="Submit", iso_timestamp=True).dblclick()
     page.wait_for_url(re.compile("/jobs/job_"))
     expect(page.locator("#status")).to_have_text("succeeded", timeout=120_000)
     (job,) = client.jobs(name="by-hand")
@@ -175,7 +175,7 @@ def test_a_submitted_spec_becomes_one_running_job_that_can_be_forked(visit: Visi
     page.get_by_role("button", name="Continue from its checkpoint").click()
     expect(area).to_have_value(whole)
     written(page, area.input_value().replace("steps: 200", "steps: 300").replace("by-hand", "forked"))
-    page.get_by_role("button", name="Submit", exact=True).click()
+    page.get_by_role("button", name="Submit", iso_timestamp=True).click()
     page.wait_for_url(re.compile("/jobs/job_"))
     (forked,) = client.jobs(name="forked")
     assert forked.origin is not None
@@ -186,41 +186,41 @@ def test_a_submitted_spec_becomes_one_running_job_that_can_be_forked(visit: Visi
 def test_a_submission_whose_answer_was_lost_is_the_same_one(visit: Visit, client: Client) -> None:
     page = written(visit.go("/submit"), "name: answered-late\n" + TEXT.replace("steps: 200", "steps: 1000000"))
     page.route("**/v1/jobs", lambda route: (route.fetch(), route.abort())[-1])
-    page.get_by_role("button", name="Submit", exact=True).click()
+    page.get_by_role("button", name="Submit", iso_timestamp=True).click()
     expect(page.locator("#said")).to_have_text("The service does not answer.")
     page.unroute("**/v1/jobs")
-    page.get_by_role("button", name="Submit", exact=True).click()
+    page.get_by_role("button", name="Submit", iso_timestamp=True).click()
     page.wait_for_url(re.compile("/jobs/job_"))
     (job,) = client.jobs(name="answered-late")
     client.cancel(job.id)
     visit.forgive_lost_connections()
 
 
-def test_fields_are_found_and_set_where_they_stand(visit: Visit) -> None:
+def test_fields_are_located_and_edited_in_the_text(visit: Visit) -> None:
     page = visit.go("/submit")
     module = str(page.locator("script[type=module]").get_attribute("src")).replace("submit.js", "fields.js")
     text = (
         "name: a # b: c\nmodel: {source: hf,\n  path: /x}\nargv:\n- one\n- two\ngrid:\n  - {lr: 1}\nbatch:\n  size: 8\n"
     )
 
-    def asked(call: str) -> object:
+    def requests(call: str) -> object:
         return page.evaluate(f"async text => {{ const it = await import('{module}'); return {call}; }}", text)
 
     places = {"name": 0, "model": 1, "model.path": 2, "argv.1": 5, "grid.0.lr": 7, "batch.size": 9}
     for param, line in places.items():
-        assert asked(f"it.lineOf(it.fieldsOf(text), '{param}')") == line, param
-    assert asked("it.lineOf(it.fieldsOf(text), 'batch.micro_size')") == 8  # the nearest section that is there
-    assert asked("it.lineOf(it.fieldsOf(text), 'steps')") is None
-    assert "size: 16\n" in str(asked("it.put(text, 'batch.size', 16)"))
-    assert "batch:\n  micro_size: 2\n  size: 8" in str(asked("it.put(text, 'batch.micro_size', 2)"))
-    assert "model: {revision: main, source: hf" in str(asked("it.put(text, 'model.revision', 'main')"))
-    assert str(asked("it.put(text, 'optimizer.lr', 0.1)")).endswith("optimizer: {lr: 0.1}\n")
-    assert str(asked("it.put(text, 'name', 'b')")).startswith("name: b # b: c\n")
+        assert requests(f"it.lineOf(it.fieldsOf(text), '{param}')") == line, param
+    assert requests("it.lineOf(it.fieldsOf(text), 'batch.micro_size')") == 8  # the nearest section that is there
+    assert requests("it.lineOf(it.fieldsOf(text), 'steps')") is None
+    assert "size: 16\n" in str(requests("it.put(text, 'batch.size', 16)"))
+    assert "batch:\n  micro_size: 2\n  size: 8" in str(requests("it.put(text, 'batch.micro_size', 2)"))
+    assert "model: {revision: main, source: hf" in str(requests("it.put(text, 'model.revision', 'main')"))
+    assert str(requests("it.put(text, 'optimizer.lr', 0.1)")).endswith("optimizer: {lr: 0.1}\n")
+    assert str(requests("it.put(text, 'name', 'b')")).startswith("name: b # b: c\n")
 
 
-def test_slurm_is_asked_when_it_would_start(visit: Visit) -> None:
+def test_a_start_estimate_is_shown(visit: Visit) -> None:
     page = visit.page
-    asked = {
+    requests = {
         "object": "start_estimate",
         "id": "est_1",
         "state": "waiting",
@@ -228,13 +228,13 @@ def test_slurm_is_asked_when_it_would_start(visit: Visit) -> None:
         "estimated_start": None,
         "message": "asked",
     }
-    answered = {**asked, "state": "answered", "accepted": True, "estimated_start": "2026-01-01T12:00:00.000Z"}
+    answered = {**requests, "state": "answered", "accepted": True, "estimated_start": "2026-01-01T12:00:00.000Z"}
     cluster: dict[str, Any] = {
         "object": "cluster", "backend": "slurm", "taken_at": None, "age_seconds": None, "error": None, "partitions": [],
         "nodes": {}, "gpus": [], "accounts": None, "enforced": [], "slots": None,
     }  # fmt: skip
     page.route("**/v1/cluster", lambda route: route.fulfill(json=cluster))
-    page.route("**/v1/plans?estimate_start=true*", lambda route: route.fulfill(json={"start_estimate": asked}))
+    page.route("**/v1/plans?estimate_start=true*", lambda route: route.fulfill(json={"start_estimate": requests}))
     page.route("**/v1/start-estimates/est_1", lambda route: route.fulfill(json=answered))
     visit.go("/submit")
     page.get_by_role("button", name="Estimate the start time").click()
@@ -245,6 +245,6 @@ def test_a_viewer_plans_and_cannot_submit(stranger: Visit, client: Client) -> No
     token = client.create_token("only-plans", role="viewer").token
     page = written(stranger.sign_in(token, "/submit"), TEXT)
     expect(page.locator("#verdict")).to_contain_text("Fits")
-    expect(page.get_by_role("button", name="Submit", exact=True)).to_have_count(0)
+    expect(page.get_by_role("button", name="Submit", iso_timestamp=True)).to_have_count(0)
     expect(page.get_by_text("plan but not submit")).to_be_visible()
     stranger.require_clean()

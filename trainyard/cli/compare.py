@@ -71,7 +71,7 @@ def compare(
         ("LAST", ["1.234e-05"]),
     ]
     if not fits_terminal([*result, *fields]):
-        _tell_fields(jobs, fields)
+        _print_fields(jobs, fields)
         fields = []
     for key in chosen or [""]:
         _tabulate(jobs, fields, results, key)
@@ -121,7 +121,7 @@ def _fields(jobs: Sequence[JobResource], differing: Sequence[str]) -> list[Field
     return [(path, [str(spec.get(path, "-")) for spec in specs]) for path in differing]
 
 
-def _tell_fields(jobs: Sequence[JobResource], fields: Sequence[Field]) -> None:
+def _print_fields(jobs: Sequence[JobResource], fields: Sequence[Field]) -> None:
     """A line for each field and job: more fields differ than the terminal holds beside the results."""
     rows = [(path if at == 0 else "", job.id, values[at]) for path, values in fields for at, job in enumerate(jobs)]
     print_table(("FIELD", "JOB", "VALUE"), rows)

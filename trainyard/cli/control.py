@@ -13,7 +13,7 @@ from trainyard.cli.watch import watch
 from trainyard.client import Client, TrainyardError
 from trainyard.contract.wire.jobs import TERMINAL, JobResource
 
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 
 
 def cancel(
@@ -50,7 +50,7 @@ def pause(
     def act(client: Client, job: JobResource) -> tuple[JobResource, str]:
         job = client.pause(job.id)
         while wait and job.status not in {"paused", *TERMINAL}:
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
             job = client.job(job.id).resource
         return job, "" if job.status == "paused" else "pause requested; status: "
 

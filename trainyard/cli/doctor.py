@@ -55,7 +55,7 @@ def _examine(client: Client) -> Iterator[Finding]:
     if answered:
         yield from _with_the_token(client)
         if client.local and os.environ.get("TRAINYARD_BACKEND") == "slurm":
-            yield from _look("--scheduler")
+            yield from _run_service_doctor("--scheduler")
     elif os.environ.get("TRAINYARD_URL"):
         message = f"not checked: TRAINYARD_URL is {client.url}, and it does not answer"
         yield warning_finding("local", message, "unset TRAINYARD_URL to check the settings of this shell")
@@ -155,10 +155,10 @@ def _service_side() -> Iterator[Finding]:
     if find_spec("service") is None:
         yield warning_finding("local", "the service is not installed here", "also run this on the service's machine")
         return
-    yield from _look()
+    yield from _run_service_doctor()
 
 
-def _look(*options: str) -> Iterator[Finding]:
+def _run_service_doctor(*options: str) -> Iterator[Finding]:
     """What the service's own program finds with the settings of this shell."""
     command = [sys.executable, "-m", "service", "doctor", *options]
     try:

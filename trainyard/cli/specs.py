@@ -20,8 +20,8 @@ from trainyard.contract.spec.user_code import expected_code_files
 from trainyard.contract.spec.yaml_loader import load_yaml
 
 _NO_FIELDS = "the spec must be a mapping of fields, like those of: trainyard templates digits_ddp"
-_PLACE = re.compile(r"^not valid YAML: (line \d+, column \d+: )?")
-"""Which tells nothing of a single value."""
+_YAML_POSITION = re.compile(r"^not valid YAML: (line \d+, column \d+: )?")
+"""The prefix of a YAML error; it is dropped, because a single value has no useful line number."""
 
 _BARE = re.compile(r"""\s*(?!(null|Null|NULL|~)\s*$)[^\s"'\[{]""")
 """Neither quoted, nor a list or mapping, nor null: YAML would end it at ` #` and refuse `: ` in it."""
@@ -76,7 +76,7 @@ def read_value(option: str, given: str, text: str, path: str) -> Any:
     try:
         return load_yaml(text, all_text=textual)
     except SpecError as error:
-        problem = _PLACE.sub("", error.problems[0].message)
+        problem = _YAML_POSITION.sub("", error.problems[0].message)
         raise UsageError(f"{option} {given}: the value is not valid YAML ({problem})") from None
 
 

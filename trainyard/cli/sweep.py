@@ -38,7 +38,7 @@ from trainyard.contract.wire.sweeps import SweepDetail
 _WHICH = "Id, unique prefix or suffix of an id (at least 4 characters), name (its newest sweep), or `last`."
 SweepArgument = Annotated[str, typer.Argument(metavar="SWEEP", autocompletion=complete_sweep, help=_WHICH)]
 
-_LOOK_SECONDS = 2.0
+_POLL_SECONDS = 2.0
 
 _QUOTED = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*["]""")
 _EMPTY = re.compile(r"(?:^|,)\s*(?:,|$)")
@@ -215,7 +215,7 @@ def _follow(client: Client, detail: SweepDetail, *, as_json: bool) -> int:
             previous = tally
             if set(detail.counts) <= TERMINAL:
                 break
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
             detail = client.sweep(detail.id)
     except KeyboardInterrupt:
         print_error(f"stopped watching; the jobs continue. To cancel them: trainyard sweep-cancel {detail.id}")

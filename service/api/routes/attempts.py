@@ -1,27 +1,18 @@
-"""The worker's routes, and the reading of curves, logs and streams."""
+"""The routes of workers: claim, heartbeat, metrics, events, checkpoints, logs and exit record of an attempt."""
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from service.api.dependencies import (
-    AppState,
-    AppStateDep,
-    AttemptId,
-    AttemptNumber,
-    NowDep,
-    UserDep,
-    WorkerDep,
-    get_app_state,
-)
-from service.api.metrics_body_schema import METRICS_BODY
+from service.api.dependencies import AppState, AppStateDep, AttemptId, WorkerDep, get_app_state
 from service.api.query_params import refuse_unknown
-from service.attempts.service import Ingest, read_log
-from service.core.errors import BodyTooLargeError, InvalidRequestError
+from service.api.routes.logs import Rank
+from service.attempts.service import AttemptService
+from service.core.errors import BodyTooLargeError
+from service.logs.service import LogWriter
 from service.metrics.ingest.decode import decode_batch
-from trainyard.contract.validation_messages import RANK_PATTERN
 from trainyard.contract.wire.reports import (
     MAX_LOG_CHUNK,
     CheckpointReport,
@@ -31,61 +22,77 @@ from trainyard.contract.wire.reports import (
     FinishRecord,
     Heartbeat,
     HeartbeatReply,
+    MetricsBatch,
 )
 
-worker_router = APIRouter(prefix="/v1/attempts/{aid}", tags=["worker"])
-router = APIRouter(prefix="/v1/jobs/{job_id}", tags=["reports"])
-
-LOG_ANSWER = 4 * 1024 * 1024
-Rank = Annotated[str, Query(pattern=RANK_PATTERN, description="`0`, `1`, ... or `launch`.")]
+router = APIRouter(prefix="/v1/attempts/{aid}", tags=["worker"])
 
 
-def _ingest(services: AppState, aid: str) -> Ingest:
-    return Ingest(services.database, aid, services.clock(), services.metrics.ingested)
+def _inline_refs(node: Any, definitions: dict[str, Any]) -> Any:
+    """Return a JSON schema with each reference replaced by its definition."""
+    if isinstance(node, list):
+        return [_inline_refs(item, definitions) for item in node]
+    if not isinstance(node, dict):
+        return node
+    reference = node.get("$ref")
+    if reference is not None:
+        return _inline_refs(definitions[reference.rsplit("/", 1)[1]], definitions)
+    return {key: _inline_refs(value, definitions) for key, value in node.items() if key != "$defs"}
 
 
-@worker_router.post("/claim", operation_id="claim_attempt")
+def _metrics_body() -> dict[str, Any]:
+    """Return the OpenAPI request body of the metrics route, which FastAPI does not parse."""
+    schema = MetricsBatch.model_json_schema()
+    content = {"application/json": {"schema": _inline_refs(schema, schema.get("$defs", {}))}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def _service(services: AppState, aid: str) -> AttemptService:
+    return AttemptService(services.database, aid, services.clock(), services.metrics.ingested)
+
+
+@router.post("/claim", operation_id="claim_attempt")
 def claim(services: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: Claim) -> ClaimGrant:
-    """Be the one run of this attempt, or learn that another is."""
-    granted = _ingest(services, aid).claim(body)
+    """Claim an attempt. Only one run can; 409 `claim_refused` for all others."""
+    granted = _service(services, aid).claim(body)
     services.failpoint("claim.after-commit")
     return granted
 
 
-@worker_router.post("/heartbeat", operation_id="send_heartbeat")
+@router.post("/heartbeat", operation_id="send_heartbeat")
 def heartbeat(services: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: Heartbeat) -> HeartbeatReply:
-    """A sign of life; the answer says whether to go on."""
-    return _ingest(services, aid).heartbeat()
+    """Send a heartbeat. The reply carries stop requests and trace requests."""
+    return _service(services, aid).heartbeat()
 
 
-@worker_router.post("/metrics", operation_id="report_metrics", openapi_extra=METRICS_BODY)
+@router.post("/metrics", operation_id="report_metrics", openapi_extra=_metrics_body())
 async def metrics(request: Request, aid: AttemptId) -> Response:
-    """Points, all or none; a repeated delivery changes nothing. Answered after the commit."""
-    services = await get_app_state(request)  # a parameter would cost a tenth of the request
+    """Report points. A batch is stored as a whole or not at all; the response follows the commit. Repeats are safe."""
+    services = await get_app_state(request)  # FastAPI's injection would cost a tenth of the request
     await services.worker_tokens.require(request.headers.get("authorization"), aid, services.clock())
     refuse_unknown(request)
     body = await request.body()
     batch = decode_batch(body, services.ingest_queue.known_keys)
     stored = await services.ingest_queue.submit(aid, batch, len(body))
     services.metrics.ingested("points", len(batch.rows))
-    answer = b'{"accepted":%d,"duplicates":%d}' % (stored.inserted, stored.duplicates)
-    return Response(answer, media_type="application/json")
+    content = b'{"accepted":%d,"duplicates":%d}' % (stored.inserted, stored.duplicates)
+    return Response(content, media_type="application/json")
 
 
-@worker_router.post("/events", operation_id="report_events")
+@router.post("/events", operation_id="report_events")
 def events(services: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: EventsBatch) -> dict[str, int]:
-    """Lines for the job's history, each once."""
-    return {"accepted": _ingest(services, aid).events(body)}
+    """Add events to the job's history, each once."""
+    return {"accepted": _service(services, aid).events(body)}
 
 
-@worker_router.post("/checkpoints", operation_id="report_checkpoint")
+@router.post("/checkpoints", operation_id="report_checkpoint")
 def checkpoints(services: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: CheckpointReport) -> dict[str, int]:
-    """A complete checkpoint."""
-    _ingest(services, aid).checkpoint(body)
+    """Report a complete checkpoint and the steps whose checkpoints were deleted."""
+    _service(services, aid).checkpoint(body)
     return {"accepted": 1}
 
 
-@worker_router.post("/logs", operation_id="append_log")
+@router.post("/logs", operation_id="append_log")
 async def append_log(
     request: Request,
     services: AppStateDep,
@@ -94,39 +101,18 @@ async def append_log(
     rank: Rank,
     offset: Annotated[int, Query(ge=0, le=2**62)],
 ) -> dict[str, int]:
-    """The next bytes of a rank's log, as they are."""
+    """Append raw bytes to a rank's log."""
     data = await request.body()
     if len(data) > MAX_LOG_CHUNK:
         raise BodyTooLargeError(f"one append takes at most {MAX_LOG_CHUNK} bytes")
-    append = partial(_ingest(services, aid).log, rank, offset, data, services.settings.log_limit)
-    return {"next_offset": await run_in_threadpool(append)}
+    logs = LogWriter(services.database, aid, services.clock(), services.settings.log_limit, services.metrics.ingested)
+    return {"next_offset": await run_in_threadpool(partial(logs.append, rank, offset, data))}
 
 
-@worker_router.post("/finish", operation_id="finish_attempt")
+@router.post("/finish", operation_id="finish_attempt")
 def finish(services: AppStateDep, _worker: WorkerDep, aid: AttemptId, body: FinishRecord) -> dict[str, int]:
-    """The attempt's last word."""
-    _ingest(services, aid).finish(body)
+    """Report the exit record of the attempt's last execution."""
+    _service(services, aid).finish(body)
     services.failpoint("finish.after-commit")
     services.notify_reconciler()
     return {"accepted": 1}
-
-
-@router.get("/logs", operation_id="get_log", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
-def get_log(
-    services: AppStateDep,
-    _user: UserDep,
-    now: NowDep,
-    job_id: str,
-    rank: Rank = "0",
-    attempt: AttemptNumber = None,
-    tail: Annotated[int | None, Query(ge=0, le=100_000, description="Only so many last lines.")] = None,
-    offset: Annotated[int, Query(ge=0, le=2**62, description="From this byte on.")] = 0,
-) -> Response:
-    """One rank's log as text. `X-Trainyard-Next-Offset` is where to go on."""
-    if tail is not None and offset:
-        raise InvalidRequestError("give either `tail` or `offset`", param="tail")
-    start, data = read_log(
-        services.database, job_id, rank, attempt=attempt, tail=tail, offset=offset, limit=LOG_ANSWER, now=now
-    )
-    headers = {"X-Trainyard-Offset": str(start), "X-Trainyard-Next-Offset": str(start + len(data))}
-    return Response(data, media_type="text/plain; charset=utf-8", headers=headers)

@@ -13,27 +13,28 @@ from service.metrics.queries import CurveQuery, read_curves
 from trainyard.contract.wire.curves import ComparisonResource, CurveAxis, MetricsResource, PointResource
 from trainyard.contract.wire.pages import Page
 
-router = APIRouter(prefix="/v1", tags=["reports"])
+router = APIRouter(prefix="/v1", tags=["metrics"])
 
 MAX_JOBS = 20
 MAX_PAGE = 10_000
-_COMPARED_POINTS = 100_000
-"""Of one series in an answer about several jobs."""
+_MAX_COMPARED_POINTS = 100_000
+"""Points per series in a response about several jobs."""
 
 Keys = Annotated[
-    list[str] | None, Query(description="Which metrics, repeated or with commas; all if left out.", max_length=200)
+    list[str] | None,
+    Query(description="Metrics to return, repeated or separated by commas; all if omitted.", max_length=200),
 ]
-FromStep = Annotated[int, Query(ge=0, le=MAX_STEP, description="Leave out earlier steps.")]
-ToStep = Annotated[int, Query(ge=0, le=MAX_STEP, description="Leave out later steps.")]
-Over = Annotated[
+FromStep = Annotated[int, Query(ge=0, le=MAX_STEP, description="Omit earlier steps.")]
+ToStep = Annotated[int, Query(ge=0, le=MAX_STEP, description="Omit later steps.")]
+XAxis = Annotated[
     CurveAxis,
     Query(
-        description="What `x` of each series is: `time`, seconds of training without the gaps between executions, or "
-        "`tokens` seen. Steps are there in any case."
+        description="The meaning of `x` in each series: `time`, seconds of training without the gaps between "
+        "executions, or `tokens`, the number of tokens trained on. `steps` are always included."
     ),
 ]
-Format = Annotated[Literal["json", "csv"], Query(description="`csv` for a table, one line a point.")]
-MaxPoints = Annotated[int, Query(ge=10, le=1_000_000, description="At most so many a series.")]
+Format = Annotated[Literal["json", "csv"], Query(description="`csv` returns a table with one line per point.")]
+MaxPoints = Annotated[int, Query(ge=10, le=1_000_000, description="Maximum number of points per series.")]
 
 
 def _names(keys: list[str] | None) -> tuple[str, ...]:
@@ -55,14 +56,14 @@ def read_metrics(
     from_step: FromStep = 0,
     to_step: ToStep = MAX_STEP,
     max_points: MaxPoints = 2000,
-    x: Over = "step",
+    x: XAxis = "step",
     format: Format = "json",
 ) -> Any:
-    """Curves, thinned to the extremes where there are more points than asked for: such a series is `truncated`."""
-    wanted = CurveQuery(_names(keys), from_step, to_step, max_points, x)
+    """Return a job's curves. A series with more points than `max_points` is downsampled and marked `truncated`."""
+    query = CurveQuery(_names(keys), from_step, to_step, max_points, x)
     if format == "csv":
-        return StreamingResponse(csv_lines(services.database, job_id, wanted, now), media_type="text/csv")
-    return read_curves(services.database, job_id, wanted, now)
+        return StreamingResponse(csv_lines(services.database, job_id, query, now), media_type="text/csv")
+    return read_curves(services.database, job_id, query, now)
 
 
 @router.get("/jobs/{job_id}/points", operation_id="list_points")
@@ -72,10 +73,10 @@ def list_points(
     now: NowDep,
     job_id: str,
     keys: Keys = None,
-    limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="How many at most.")] = 1000,
+    limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="Maximum number of points.")] = 1000,
     after: Annotated[str | None, after_query(r"^[0-9]{1,18}\.[0-9]{1,18}\.[0-9]{1,18}$")] = None,
 ) -> Page[PointResource]:
-    """Every point as it was reported, in order of metric and step."""
+    """List a job's points as they were reported, ordered by metric and step."""
     return point_page(services.database, job_id, _names(keys), after, limit, now)
 
 
@@ -94,25 +95,27 @@ def compare_metrics(
         Query(
             min_length=1,
             max_length=MAX_JOBS,
-            description="A job's id; repeated, each once.",
+            description="The id of a job; may be repeated, each id once.",
             json_schema_extra={"uniqueItems": True},
         ),
     ],
     keys: Keys = None,
     from_step: FromStep = 0,
     to_step: ToStep = MAX_STEP,
-    max_points: Annotated[int, Query(ge=10, le=_COMPARED_POINTS, description="At most so many a series.")] = 2000,
-    x: Over = "step",
+    max_points: Annotated[
+        int, Query(ge=10, le=_MAX_COMPARED_POINTS, description="Maximum number of points per series.")
+    ] = 2000,
+    x: XAxis = "step",
     format: Format = "json",
 ) -> Any:
-    """The curves of several jobs in one answer."""
+    """Return the curves of several jobs."""
     if len(set(job)) < len(job):
-        raise InvalidRequestError("names a job twice", param="job")
-    wanted = CurveQuery(_names(keys), from_step, to_step, max_points, x)
+        raise InvalidRequestError("contains a job twice", param="job")
+    query = CurveQuery(_names(keys), from_step, to_step, max_points, x)
     try:
         if format == "csv":
-            return StreamingResponse(comparison_csv(services.database, job, wanted, now), media_type="text/csv")
-        return ComparisonResource(data=[read_curves(services.database, job_id, wanted, now) for job_id in job])
+            return StreamingResponse(comparison_csv(services.database, job, query, now), media_type="text/csv")
+        return ComparisonResource(data=[read_curves(services.database, job_id, query, now) for job_id in job])
     except NotFoundError as error:
         error.param = "job"
         raise

@@ -1,4 +1,4 @@
-"""The routes of live streams."""
+"""Routes of live streams."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -13,33 +13,33 @@ from starlette.responses import Response, StreamingResponse
 from service.api.dependencies import AppState, AppStateDep, UserDep
 from service.auth.principals import Principal, is_token_valid
 from service.core.errors import InvalidRequestError
-from service.streaming.broadcaster import Place
-from service.streaming.global_feed import parse_place
-from service.streaming.sources import JobNews
-from service.streaming.subscription import Following
+from service.streaming.broadcaster import StreamOffset
+from service.streaming.global_feed import parse_offset
+from service.streaming.sources import JobSource
+from service.streaming.subscription import Subscription
 from trainyard.contract.validation_messages import RANK_PATTERN
 
-router = APIRouter(prefix="/v1", tags=["reports"])
+router = APIRouter(prefix="/v1", tags=["streams"])
 
-TOKEN_SECONDS = 30.0
-"""How often an open stream asks whether its token is good still; what would be sent meanwhile is."""
+TOKEN_CHECK_SECONDS = 30.0
+"""Interval at which an open stream checks that its token is still valid."""
 
 HEADERS = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
-"""Proxies must hand each event on as it comes, unchanged."""
+"""Headers that make proxies forward each event at once and unchanged."""
 
-LastEventId = Annotated[
+JobEventId = Annotated[
     str | None,
     Header(
         max_length=64,
-        description="The id of the last event that was seen.",
+        description="The id of the last event received.",
         json_schema_extra={"pattern": "^[0-9]{0,18}$"},
     ),
 ]
-LastPlace = Annotated[
+GlobalEventId = Annotated[
     str | None,
     Header(
         max_length=64,
-        description="The id of the last event that was seen.",
+        description="The id of the last event received.",
         json_schema_extra={"pattern": "^([0-9]{1,18}-[0-9]{1,18})?$"},
     ),
 ]
@@ -49,28 +49,28 @@ LastPlace = Annotated[
     "/jobs/{job_id}/stream",
     operation_id="stream_job",
     response_class=StreamingResponse,
-    responses={200: {"content": {"text/event-stream": {}}}, 204: {"description": "Nothing more will come."}},
+    responses={200: {"content": {"text/event-stream": {}}}, 204: {"description": "Nothing will follow."}},
 )
 async def stream_job(
     services: AppStateDep,
     user: UserDep,
     job_id: str,
     logs: bool = True,
-    rank: Annotated[str | None, Query(pattern=RANK_PATTERN, description="Of the logs, only this one.")] = None,
+    rank: Annotated[str | None, Query(pattern=RANK_PATTERN, description="Only this rank's log lines.")] = None,
     after: Annotated[int, Query(ge=0, le=2**62)] = 0,
-    last_event_id: LastEventId = None,
+    last_event_id: JobEventId = None,
 ) -> Response:
-    """Status, events, points, checkpoints and log lines as they come, from any place on.
+    """Stream a job's status, events, points, checkpoints and log lines, from any event id on.
 
-    Ends when the job is over and everything was sent; a client that comes back then is told so by a 204.
+    The stream ends when the job has ended and everything was sent; a client that reconnects then receives 204.
     """
     if last_event_id:
         if not last_event_id.isascii() or not last_event_id.isdigit() or len(last_event_id) > 18:
             raise InvalidRequestError("is not the id of an event of this stream", param="Last-Event-ID")
         after = int(last_event_id)
-    make = partial(JobNews, services.database, services.settings.runs, services.clock, job_id)
-    following = Following(services.hub, await run_in_threadpool(make), logs=logs, rank=rank)
-    return await _answer(services, user, following, (after, 0))
+    load = partial(JobSource, services.database, services.settings.runs, services.clock, job_id)
+    subscription = Subscription(services.broadcaster, await run_in_threadpool(load), logs=logs, rank=rank)
+    return await _respond(services, user, subscription, StreamOffset(after))
 
 
 @router.get(
@@ -79,32 +79,34 @@ async def stream_job(
     response_class=StreamingResponse,
     responses={200: {"content": {"text/event-stream": {}}}},
 )
-async def stream_jobs(services: AppStateDep, user: UserDep, last_event_id: LastPlace = None) -> Response:
-    """Status, events, checkpoints and newest metrics of every job, from now on or from `Last-Event-ID` on.
+async def stream_jobs(services: AppStateDep, user: UserDep, last_event_id: GlobalEventId = None) -> Response:
+    """Stream the status, events, checkpoints and latest metrics of all jobs, from now or from `Last-Event-ID` on.
 
-    Ids are of the form `12-34`. An event `reset` says that what the client missed is no longer kept.
+    Ids have the form `12-34`. An event `reset` means that events which the client missed are no longer stored.
     """
-    place = parse_place(last_event_id) if last_event_id else None
-    if last_event_id and place is None:
+    offset = parse_offset(last_event_id) if last_event_id else None
+    if last_event_id and offset is None:
         raise InvalidRequestError("is not the id of an event of this stream", param="Last-Event-ID")
-    following = Following(services.hub, services.feed, logs=False)
-    return await _answer(services, user, following, place)
+    subscription = Subscription(services.broadcaster, services.global_source, logs=False)
+    return await _respond(services, user, subscription, offset)
 
 
-async def _answer(services: AppState, user: Principal, following: Following, after: Place | None) -> Response:
-    if not await following.start(after):
+async def _respond(
+    services: AppState, user: Principal, subscription: Subscription, after: StreamOffset | None
+) -> Response:
+    if not await subscription.start(after):
         return Response(status_code=204)
-    texts = _while_good(services, user, following.events())
+    texts = _until_token_expires(services, user, subscription.events())
     return StreamingResponse(texts, media_type="text/event-stream", headers=HEADERS)
 
 
-async def _while_good(services: AppState, user: Principal, texts: AsyncGenerator[str]) -> AsyncGenerator[str]:
-    """A stream that ends with its token, which may be revoked or expire while it is open for days."""
-    asked = monotonic()
+async def _until_token_expires(services: AppState, user: Principal, texts: AsyncGenerator[str]) -> AsyncGenerator[str]:
+    """Yield the stream until its token is revoked or expires: a stream may be open for days."""
+    checked_at = monotonic()
     async with aclosing(texts):
         async for text in texts:
-            if monotonic() - asked >= TOKEN_SECONDS:
+            if monotonic() - checked_at >= TOKEN_CHECK_SECONDS:
                 if not await run_in_threadpool(is_token_valid, services.database, user.id, services.clock()):
                     return
-                asked = monotonic()
+                checked_at = monotonic()
             yield text

@@ -7,9 +7,10 @@ from datetime import datetime
 from service.core.errors import ConflictError, InvalidRequestError, NotFoundError, ServiceError
 from service.db.engine import Database
 from service.db.types import to_micros
-from service.metrics.ingest.decode import PointBatch
+from service.metrics.ingest.decode import PointBatch, batch_from_model
 from service.metrics.ingest.repository import AcceptedBatch, AttemptState, InsertResult, JobState, PointsRepository
 from service.metrics.values import latest_values
+from trainyard.contract.wire.reports import MetricsBatch
 
 MAX_KEYS = 10_000
 """Metric names per job. More than that indicates a program that puts values into names."""
@@ -67,6 +68,19 @@ class PointWriter:
             raise
         self._on_commit([outcome for outcome in outcomes if isinstance(outcome, InsertResult)])
         return outcomes
+
+
+def store_batch(database: Database, attempt_id: str, batch: MetricsBatch, now: datetime) -> int:
+    """Store one batch without the queue, such as one from a spool, and return the number of inserted points.
+
+    Raises:
+        ServiceError: The batch was rejected.
+        UnavailableError: The database did not answer.
+    """
+    (outcome,) = PointWriter(database).write([(attempt_id, batch_from_model(batch))], now)
+    if isinstance(outcome, ServiceError):
+        raise outcome
+    return outcome.inserted
 
 
 class GroupWriter:

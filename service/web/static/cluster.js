@@ -1,4 +1,4 @@
-// What there is to run on, who has it and who waits, read again while one looks; `service/web/clustering.py` draws it
+// What there is to run on, who has it and who waits, read again while one looks; `service/web/pages/cluster_view.py` draws it
 // first.
 
 import { call, query } from "./api.js";

@@ -1,4 +1,4 @@
-// What a job's page says of it in words and numbers; `service/web/views.py` draws the same at first.
+// What a job's page says of it in words and numbers; `service/web/pages/job_view.py` draws the same at first.
 
 import { count, duration, madeOf, NOTHING, number, size } from "./format.js";
 import { byId, setText } from "./page.js";

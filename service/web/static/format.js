@@ -1,4 +1,4 @@
-// Numbers with units and times in words; `service/web/wording.py` says the same on the server.
+// Numbers with units and times in words; `service/web/formatting.py` says the same on the server.
 
 export const NOTHING = "–";
 

@@ -68,7 +68,7 @@ function bar(one, { most, limit, use }) {
       limit ? make("i", { class: "limit", style: `left:${((100 * limit) / most).toFixed(2)}%` }) : null),
     make("span", { class: "much", text: one.peak_bytes === null ? `${memory(one.state_bytes)} or more` : memory(one.peak_bytes) }),
     make("span", { class: `fits ${one.fits === true ? "good" : one.fits === false ? "bad" : ""}`, text: fits }),
-    make("small", { text: [micro, one.phase ? `peak: ${one.phase}` : ""].filter(Boolean).join(", ") }));
+    make("small", { text: [micro, one.peak_phase ? `peak: ${one.peak_phase}` : ""].filter(Boolean).join(", ") }));
 }
 
 function facts(plan) {

@@ -40,13 +40,13 @@ def expected_code_files(task: object, target: object, argv: object) -> tuple[str
     """
     if task == "custom" and isinstance(target, str):
         return module_paths(target.partition(":")[0])
-    words = [str(word) for word in argv] if isinstance(argv, list | tuple) else []
-    if task != "script" or not words or Path(words[0]).is_absolute():
+    arguments = [str(word) for word in argv] if isinstance(argv, list | tuple) else []
+    if task != "script" or not arguments or Path(arguments[0]).is_absolute():
         return ()
-    if words[0] == "-m":
-        path = module_paths(words[1])[0] if len(words) > 1 else ""
+    if arguments[0] == "-m":
+        path = module_paths(arguments[1])[0] if len(arguments) > 1 else ""
         return (path, f"{path.removesuffix('.py')}/__main__.py") if path else ()
-    return (PurePosixPath(words[0]).as_posix(),)
+    return (PurePosixPath(arguments[0]).as_posix(),)
 
 
 def runs_uploaded_file(argv: Sequence[str]) -> bool:

@@ -16,7 +16,7 @@ class ModelSize(Resource):
 
 
 class MemoryParts(Resource):
-    """The parts of the peak memory of one rank, in bytes. Their sum is the peak."""
+    """Bytes on one rank in the phase with the peak memory; they add up to the peak."""
 
     parameters: int = 0
     """In fp32; the rank's shard if the model is sharded."""
@@ -45,8 +45,8 @@ class StrategyPlan(Resource):
     state_bytes: int
     """Memory for parameters, gradients and optimizer state: a lower bound."""
     parts: MemoryParts | None = None
-    phase: str | None = None
-    """The phase of the step with the peak."""
+    peak_phase: str | None = None
+    """The phase of a step with the peak memory."""
     fits: bool | None = None
     """None: unknown."""
     chosen: bool = False
@@ -86,7 +86,7 @@ class DiskNeed(Resource):
 
 
 class StartEstimateResource(Resource):
-    """When the scheduler would start a plan's job, had it been submitted at that time."""
+    """The start time that the scheduler estimates for a plan submitted now."""
 
     object: Literal["start_estimate"] = "start_estimate"
     id: str | None = None

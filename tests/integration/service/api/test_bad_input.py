@@ -285,7 +285,7 @@ def test_a_second_claim_of_one_attempt(world: World) -> None:
     assert worker.claim().status_code == 200, "the claimant's own repeated request is granted again"
     other = worker.claim("another-nonce")
     assert (other.status_code, other.json()["error"]["code"]) == (409, "claim_refused")
-    assert other.json()["error"]["message"] == f"attempt 1 of job {job} is not to be run"
+    assert other.json()["error"]["message"] == f"attempt 1 of job {job} must not run"
 
 
 @pytest.mark.parametrize(

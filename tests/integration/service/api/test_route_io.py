@@ -78,11 +78,11 @@ def test_no_route_reads_beyond_the_runs_or_starts_a_program(sown: tuple[World, S
 
 def test_the_stream_of_all_jobs_neither(sown: tuple[World, Seeds]) -> None:
     world, _ = sown
-    witness, hub = Witness(), world.services.hub
+    witness, broadcaster = Witness(), world.services.broadcaster
 
     def stop_the_service() -> None:
-        wait_until(lambda: hub.open > 0, 10, "somebody to follow the stream")
-        hub.close()
+        wait_until(lambda: broadcaster.open_streams > 0, 10, "somebody to follow the stream")
+        broadcaster.close()
 
     stopping = threading.Thread(target=stop_the_service)
     stopping.start()

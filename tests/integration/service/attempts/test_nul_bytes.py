@@ -5,7 +5,7 @@ import json
 from tests.support.world import World
 
 
-def test_a_nul_and_half_a_character_are_replaced(world: World) -> None:
+def test_nul_and_truncated_characters_are_replaced(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     time = world.clock().isoformat()
@@ -21,6 +21,6 @@ def test_a_nul_and_half_a_character_are_replaced(world: World) -> None:
     world.tick(2)
     assert world.job(job)["error"]["message"] == "embedded \ufffd here"
     events = world.client.get(f"/v1/jobs/{job}/events?limit=200").json()["data"]
-    (told,) = [one for one in events if one["type"] == "note"]
-    assert told["message"] == "a\ufffdb"
-    assert told["data"] == {"k\ufffd": ["x\ufffdy", {"z": "\\u0000 stays"}], "half": "?"}
+    (answer,) = [one for one in events if one["type"] == "note"]
+    assert answer["message"] == "a\ufffdb"
+    assert answer["data"] == {"k\ufffd": ["x\ufffdy", {"z": "\\u0000 stays"}], "half": "?"}

@@ -15,7 +15,7 @@ def series(world: World, job: str, **query: Any) -> dict[str, list[Any]]:
     return {one["key"]: list(zip(one["steps"], one["values"], strict=True)) for one in answer["series"]}
 
 
-def test_points_come_back_as_curves(world: World) -> None:
+def test_reported_points_are_returned_as_curves(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     assert worker.metrics([("a", 1, 1.5), ("a", 2, 0.1 + 0.2), ("b", 1, 3.0)]).json() == {
@@ -28,7 +28,7 @@ def test_points_come_back_as_curves(world: World) -> None:
 
 
 @pytest.mark.scenario(22)
-def test_a_repeated_delivery_changes_nothing(world: World) -> None:
+def test_repeated_delivery_changes_nothing(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     for _ in range(3):
@@ -37,7 +37,7 @@ def test_a_repeated_delivery_changes_nothing(world: World) -> None:
     assert series(world, job) == {"a": [(1, 1.0), (2, 2.0), (3, 3.0)]}
 
 
-def test_a_higher_execution_hides_what_it_does_again(world: World) -> None:
+def test_later_execution_hides_the_steps_it_repeats(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     worker.metrics([("a", step, 1.0) for step in range(1, 8)])
@@ -50,7 +50,7 @@ def test_a_higher_execution_hides_what_it_does_again(world: World) -> None:
     assert world.job(job)["attempt"]["resumed_from_step"] == 4
 
 
-def test_an_execution_of_another_attempt_is_refused(world: World) -> None:
+def test_execution_of_another_attempt_is_rejected(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     worker.execution = 4
@@ -58,7 +58,7 @@ def test_an_execution_of_another_attempt_is_refused(world: World) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "stale_execution")
 
 
-def test_long_curves_are_thinned_to_their_extremes(world: World) -> None:
+def test_long_curve_is_downsampled_to_its_extremes(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     for start in range(0, 3000, 1000):
@@ -71,7 +71,7 @@ def test_long_curves_are_thinned_to_their_extremes(world: World) -> None:
     assert (len(whole["steps"]), whole["truncated"]) == (3000, False)
 
 
-def test_csv_holds_the_exact_values(world: World) -> None:
+def test_csv_contains_exact_values(world: World) -> None:
     job = world.submit()
     world.start(job).metrics([("a", 1, 0.1 + 0.2), ("a", 2, "NaN")])
     answer = world.client.get(f"/v1/jobs/{job}/metrics?format=csv")
@@ -83,28 +83,28 @@ def test_csv_holds_the_exact_values(world: World) -> None:
     ]
 
 
-def test_a_workers_event_is_stored_once(world: World) -> None:
+def test_worker_event_is_stored_once(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     event = {"sequence": 3, "type": "note", "message": "hello", "time": "2026-01-01T00:00:00Z"}
     for _ in range(2):
         assert worker.post("events", {"execution": 1, "events": [event]}).status_code == 200
-    found = world.client.get(f"/v1/jobs/{job}/events?limit=200").json()["data"]
-    assert [e["message"] for e in found if e["type"] == "note"] == ["hello"]
+    rows = world.client.get(f"/v1/jobs/{job}/events?limit=200").json()["data"]
+    assert [e["message"] for e in rows if e["type"] == "note"] == ["hello"]
 
 
-def test_checkpoints_are_listed_until_retention_removes_them(world: World) -> None:
+def test_checkpoints_are_listed_until_retention_deletes_them(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     worker.checkpoint(10, metrics={"eval/loss": 1.0})
     worker.checkpoint(20)
     worker.checkpoint(30, removed_steps=[10])
-    found = world.client.get(f"/v1/jobs/{job}/checkpoints").json()["data"]
-    assert [c["step"] for c in found] == [20, 30]
-    assert found[0]["path"].endswith(f"{job}/checkpoints/step-0000000020")
+    rows = world.client.get(f"/v1/jobs/{job}/checkpoints").json()["data"]
+    assert [c["step"] for c in rows] == [20, 30]
+    assert rows[0]["path"].endswith(f"{job}/checkpoints/step-0000000020")
 
 
-def test_logs_are_bytes_at_offsets(world: World) -> None:
+def test_log_is_read_by_byte_offset(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     assert worker.log("0", 0, b"one\ntwo\n").json() == {"next_offset": 8}
@@ -119,17 +119,17 @@ def test_logs_are_bytes_at_offsets(world: World) -> None:
     other = world.client.get(f"/v1/jobs/{job}/logs?rank=7")
     assert (other.status_code, other.json()["error"]["message"]) == (
         404,
-        "there is no log of rank 7 in attempt 1; there are: 0",
+        "there is no log of rank 7 in attempt 1; logs exist for: 0",
     )
 
 
-def test_a_log_of_an_attempt_that_never_was(world: World) -> None:
+def test_log_of_a_missing_attempt_is_not_found(world: World) -> None:
     job = world.submit()
     answer = world.client.get(f"/v1/jobs/{job}/logs?attempt=7")
     assert (answer.status_code, answer.json()["error"]["message"]) == (404, "the job has no attempt 7")
 
 
-def test_logs_are_any_bytes_and_bounded(world: World) -> None:
+def test_log_accepts_any_bytes_and_is_bounded(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     worker.log("launch", 0, b"\xff\x00\x1b[31mred")
@@ -146,7 +146,7 @@ def test_logs_are_any_bytes_and_bounded(world: World) -> None:
     assert world.client.get(f"/v1/jobs/{job}/logs?rank=launch&tail=1").content == b"z" * 30
 
 
-def test_what_was_left_on_disk_is_taken_in_before_the_final_status(world: World) -> None:
+def test_spool_and_logs_are_ingested_before_the_final_status(world: World) -> None:
     from trainyard.contract.wire.reports import MetricsBatch
     from trainyard.contract.wire.spool import format_record
 
@@ -176,7 +176,7 @@ def test_what_was_left_on_disk_is_taken_in_before_the_final_status(world: World)
 
 
 @pytest.mark.parametrize("restored", [True, False])
-def test_a_restored_database_is_given_what_the_lost_one_had_acknowledged(world: World, restored: bool) -> None:
+def test_acknowledged_spool_is_read_again_after_a_restore(world: World, restored: bool) -> None:
     from trainyard.contract.wire.reports import MetricsBatch
     from trainyard.contract.wire.spool import format_record
 
@@ -194,7 +194,7 @@ def test_a_restored_database_is_given_what_the_lost_one_had_acknowledged(world: 
     assert series(world, job) == ({"a": [(1, 1.0)]} if restored else {})
 
 
-def test_an_unfit_spooled_record_does_not_stop_the_rest(world: World) -> None:
+def test_invalid_spooled_record_does_not_stop_the_others(world: World) -> None:
     from trainyard.contract.wire.reports import MetricsBatch
     from trainyard.contract.wire.spool import format_record
 
@@ -211,16 +211,16 @@ def test_an_unfit_spooled_record_does_not_stop_the_rest(world: World) -> None:
 
 
 def messages(text: str) -> list[tuple[int, str, Any]]:
-    found = []
+    rows = []
     for block in text.split("\n\n"):
         fields = dict(line.split(": ", 1) for line in block.splitlines() if ": " in line and not line.startswith(":"))
         if "event" in fields:
-            found.append((int(fields["id"]), fields["event"], json.loads(fields["data"])))
-    return found
+            rows.append((int(fields["id"]), fields["event"], json.loads(fields["data"])))
+    return rows
 
 
 @pytest.mark.scenario(30)
-def test_the_stream_replays_from_any_place_and_ends(world: World) -> None:
+def test_stream_replays_from_any_event_id_and_ends(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     worker.metrics([("a", 1, 1.0), ("a", 2, "NaN")])
@@ -232,13 +232,13 @@ def test_the_stream_replays_from_any_place_and_ends(world: World) -> None:
     assert [kind for _, kind, _ in everything] == [
         *("event", "status", "status", "event", "status", "status", "metrics", "log", "checkpoint", "status"),
     ]
-    assert [place for place, _, _ in everything] == sorted({place for place, _, _ in everything})
+    assert [event_id for event_id, _, _ in everything] == sorted({event_id for event_id, _, _ in everything})
     assert everything[6][2]["points"][1]["value"] == "NaN"
     assert everything[7][2] == {"attempt": 1, "rank": "0", "offset": 0, "text": "grüße\n"}
     assert everything[-1][2]["status"] == "succeeded"
     for cut in range(len(everything) - 1):
-        place = everything[cut][0]
-        rest = messages(world.client.get(f"/v1/jobs/{job}/stream", headers={"Last-Event-ID": str(place)}).text)
+        event_id = everything[cut][0]
+        rest = messages(world.client.get(f"/v1/jobs/{job}/stream", headers={"Last-Event-ID": str(event_id)}).text)
         assert rest == everything[cut + 1 :]
     over = world.client.get(f"/v1/jobs/{job}/stream?after={everything[-1][0]}")
     assert over.status_code == 204
@@ -246,7 +246,7 @@ def test_the_stream_replays_from_any_place_and_ends(world: World) -> None:
     assert "log" not in {kind for _, kind, _ in quiet}
 
 
-def test_a_long_stream_is_cut_in_pieces_without_a_gap(world: World) -> None:
+def test_long_stream_is_read_in_parts_without_a_gap(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     for start in range(0, 9000, 1000):
@@ -261,7 +261,7 @@ def test_a_long_stream_is_cut_in_pieces_without_a_gap(world: World) -> None:
     assert [data["offset"] for _, kind, data in everything if kind == "log"] == list(range(0, 300, 2))
 
 
-def test_a_log_that_has_not_begun_is_empty_for_the_ranks_that_the_job_has(world: World) -> None:
+def test_log_of_an_existing_rank_is_empty_before_its_first_append(world: World) -> None:
     job_id = world.submit()
     worker = world.start(job_id)
     worker.log("0", 0, b"one line\n")
@@ -271,7 +271,7 @@ def test_a_log_that_has_not_begun_is_empty_for_the_ranks_that_the_job_has(world:
     assert world.client.get(f"/v1/jobs/{job_id}/logs?rank=2").status_code == 404
 
 
-def test_a_jobs_sequence_is_the_place_to_follow_its_stream_from(world: World) -> None:
+def test_job_sequence_is_an_event_id_of_its_stream(world: World) -> None:
     job_id = world.submit()
     worker = world.start(job_id)
     before = world.job(job_id)["sequence"]
@@ -281,5 +281,5 @@ def test_a_jobs_sequence_is_the_place_to_follow_its_stream_from(world: World) ->
     worker.end("completed")
     world.tick()
     with world.client.stream("GET", f"/v1/jobs/{job_id}/stream?after={before}") as answer:
-        told = "".join(answer.iter_text())
-    assert told.removeprefix("retry: 1000\n\n").startswith(f"id: {after}\nevent: metrics")
+        text = "".join(answer.iter_text())
+    assert text.removeprefix("retry: 1000\n\n").startswith(f"id: {after}\nevent: metrics")

@@ -251,7 +251,7 @@ def test_claimant_of_two_scheduler_jobs_is_followed(world: World) -> None:
     world.worker(job).claim("nonce-of-the-first", "17")
     assert world.job(job)["attempt"]["scheduler_id"] == "17"
     kinds = [event["message"] for event in world.client.get(f"/v1/jobs/{job}/events?limit=200").json()["data"]]
-    assert "the scheduler has it as 17, says its worker" in kinds
+    assert "the worker reports the scheduler id 17" in kinds
 
 
 @pytest.mark.scenario(8)

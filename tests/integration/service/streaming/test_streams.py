@@ -1,4 +1,4 @@
-"""Live streams: every event once to everyone, whoever else watches and however often they come back."""
+"""Live streams: every subscriber receives each event exactly once."""
 
 import asyncio
 import json
@@ -9,58 +9,58 @@ from typing import Any
 
 import pytest
 
-from service.api.routes import streams as endpoints
+from service.api.routes import streams as routes
 from service.core.errors import TooManyRequestsError
-from service.streaming import repository as live_repository
-from service.streaming import subscription as following_module
-from service.streaming.broadcaster import QUEUE, Hub, Item, Subscriber
-from service.streaming.global_feed import WHOLE
-from service.streaming.sources import JobNews
-from service.streaming.subscription import Following
+from service.streaming import repository as streaming_repository
+from service.streaming import subscription as subscription_module
+from service.streaming.broadcaster import QUEUE, Broadcaster, Item, StreamOffset, Subscriber
+from service.streaming.global_feed import END_OF_ENTRY
+from service.streaming.sources import JobSource
+from service.streaming.subscription import Subscription
 from tests.support.world import World
 
 Event = tuple[str, str, Any]
 
 
 def events_in(text: str) -> list[Event]:
-    found = []
+    events = []
     for block in text.split("\n\n"):
         lines = dict(line.split(": ", 1) for line in block.split("\n") if not line.startswith(":") and ": " in line)
         if "data" in lines:
-            found.append((lines.get("id", ""), lines["event"], json.loads(lines["data"])))
-    return found
+            events.append((lines.get("id", ""), lines["event"], json.loads(lines["data"])))
+    return events
 
 
-async def take(stream: AsyncIterator[str], enough: Callable[[list[Event]], bool]) -> list[Event]:
-    found: list[Event] = []
+async def collect(stream: AsyncIterator[str], enough: Callable[[list[Event]], bool]) -> list[Event]:
+    events: list[Event] = []
     async with asyncio.timeout(20):
         async for text in stream:
-            found += events_in(text)
-            if enough(found):
+            events += events_in(text)
+            if enough(events):
                 break
-    return found
+    return events
 
 
-def of_job(world: World, job: str, **options: Any) -> Following:
+def of_job(world: World, job: str, **options: Any) -> Subscription:
     services = world.services
-    news = JobNews(services.database, services.settings.runs, services.clock, job)
-    return Following(services.hub, news, **{"logs": True, **options})
+    source = JobSource(services.database, services.settings.runs, services.clock, job)
+    return Subscription(services.broadcaster, source, **{"logs": True, **options})
 
 
-def values(found: list[Event]) -> list[float]:
-    return [point["value"] for _, kind, data in found if kind == "metrics" for point in data["points"]]
+def values(events: list[Event]) -> list[float]:
+    return [point["value"] for _, kind, data in events if kind == "metrics" for point in data["points"]]
 
 
-def test_everyone_sees_what_comes_while_they_watch(world: World) -> None:
+def test_all_subscribers_receive_new_events(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     worker.metrics([("a", 1, 1.0)])
 
     async def watch() -> list[list[Event]]:
         watchers = [of_job(world, job) for _ in range(3)]
-        assert all([await watcher.start((0, 0)) for watcher in watchers])
+        assert all([await watcher.start(StreamOffset(0)) for watcher in watchers])
         tasks = [
-            asyncio.create_task(take(watcher.events(), lambda found: values(found) == [1.0, 2.0, 3.0]))
+            asyncio.create_task(collect(watcher.events(), lambda events: values(events) == [1.0, 2.0, 3.0]))
             for watcher in watchers
         ]
         for step in (2, 3):
@@ -70,10 +70,10 @@ def test_everyone_sees_what_comes_while_they_watch(world: World) -> None:
     one, two, three = asyncio.run(watch())
     assert [event[0] for event in one] == [event[0] for event in two] == [event[0] for event in three]
     assert [int(event[0]) for event in one] == sorted({int(event[0]) for event in one})
-    assert world.services.hub.open == 0
+    assert world.services.broadcaster.open_streams == 0
 
 
-def test_of_the_logs_one_rank_alone(world: World) -> None:
+def test_rank_parameter_filters_log_lines(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     worker.log("0", 0, b"zero\n")
@@ -84,10 +84,10 @@ def test_of_the_logs_one_rank_alone(world: World) -> None:
     assert [data["text"] for _, kind, data in events_in(text) if kind == "log"] == ["one\n"]
 
 
-def test_all_jobs_in_one_stream_with_ids_that_replay_exactly(world: World) -> None:
+def test_global_stream_replays_exactly_from_each_event_id(world: World) -> None:
     async def watch() -> tuple[list[Event], list[list[Event]]]:
         services = world.services
-        first = Following(services.hub, services.feed, logs=False)
+        first = Subscription(services.broadcaster, services.global_source, logs=False)
         assert await first.start(None)
         jobs: list[str] = []
 
@@ -99,39 +99,39 @@ def test_all_jobs_in_one_stream_with_ids_that_replay_exactly(world: World) -> No
                 worker.checkpoint(1)
                 jobs.append(job)
 
-        def complete(found: list[Event]) -> bool:
-            kinds = [(data["job_id"], kind) for _, kind, data in found]
+        def complete(events: list[Event]) -> bool:
+            kinds = [(data["job_id"], kind) for _, kind, data in events]
             return len(jobs) == 2 and all((job, kind) in kinds for job in jobs for kind in ("metrics", "checkpoint"))
 
-        task = asyncio.create_task(take(first.events(), complete))
+        task = asyncio.create_task(collect(first.events(), complete))
         await asyncio.to_thread(work)
         live = await task
         replays = []
         for event in live[:-1]:
-            again = Following(services.hub, services.feed, logs=False)
+            again = Subscription(services.broadcaster, services.global_source, logs=False)
             position, within = event[0].split("-")
-            assert await again.start((int(position), int(within)))
-            replays.append(await take(again.events(), lambda found: bool(found) and found[-1][0] == live[-1][0]))
+            assert await again.start(StreamOffset(int(position), int(within)))
+            replays.append(await collect(again.events(), lambda events: bool(events) and events[-1][0] == live[-1][0]))
         return live, replays
 
     live, replays = asyncio.run(watch())
     assert len({event[0] for event in live}) == len(live)
-    for place, replay in enumerate(replays, 1):
-        assert [event[:2] for event in replay] == [event[:2] for event in live[place:]]
+    for index, replay in enumerate(replays, 1):
+        assert [event[:2] for event in replay] == [event[:2] for event in live[index:]]
     assert {kind for _, kind, _ in live} >= {"status", "event", "metrics", "checkpoint"}
 
 
-def test_a_checkpoint_that_is_deleted_since_is_told_again_as_it_was(world: World) -> None:
+def test_replay_includes_deleted_checkpoints_unchanged(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
-    place, _ = world.services.feed.head()
+    position, _ = world.services.global_source.head()
     worker.checkpoint(1)
 
     async def first_checkpoint() -> Event:
-        following = Following(world.services.hub, world.services.feed, logs=False)
-        assert await following.start((place, WHOLE))
-        found = await take(following.events(), lambda found: any(kind == "checkpoint" for _, kind, _ in found))
-        return next(event for event in found if event[1] == "checkpoint")
+        subscription = Subscription(world.services.broadcaster, world.services.global_source, logs=False)
+        assert await subscription.start(StreamOffset(position, END_OF_ENTRY))
+        events = await collect(subscription.events(), lambda events: any(kind == "checkpoint" for _, kind, _ in events))
+        return next(event for event in events if event[1] == "checkpoint")
 
     before = asyncio.run(first_checkpoint())
     worker.checkpoint(2, removed_steps=[1])
@@ -144,42 +144,42 @@ def test_a_checkpoint_that_is_deleted_since_is_told_again_as_it_was(world: World
     assert [data["step"] for _, kind, data in own if kind == "checkpoint"] == [1, 2]
 
 
-def begin(world: World, place: tuple[int, int]) -> list[str]:
-    """The kinds of what the stream of all jobs tells first to who has seen this place."""
+def first_event_types(world: World, *offset: int) -> list[str]:
+    """Return the types of the first events in the stream of all jobs after an offset."""
 
     async def watch() -> list[str]:
-        following = Following(world.services.hub, world.services.feed, logs=False)
-        assert await following.start(place)
-        found = await take(following.events(), lambda found: bool(found))
-        return [kind for _, kind, _ in found]
+        subscription = Subscription(world.services.broadcaster, world.services.global_source, logs=False)
+        assert await subscription.start(StreamOffset(*offset))
+        events = await collect(subscription.events(), lambda events: bool(events))
+        return [kind for _, kind, _ in events]
 
     return asyncio.run(watch())
 
 
-def test_who_missed_more_than_is_kept_is_told_to_start_over(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_repository, "KEPT", 3)
+def test_trimmed_offset_starts_with_a_reset(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming_repository, "MAX_ENTRIES", 3)
     for _ in range(6):
         world.submit()
-        newest, _ = world.services.feed.head()
-    assert "reset" not in begin(world, (newest - 3, WHOLE)), "the next one is there still"
-    assert begin(world, (newest - 3, 1))[0] == "reset", "the rest of this one is gone"
-    assert begin(world, (newest - 4, WHOLE))[0] == "reset"
+        newest, _ = world.services.global_source.head()
+    assert "reset" not in first_event_types(world, newest - 3, END_OF_ENTRY), "the next entry is still stored"
+    assert first_event_types(world, newest - 3, 1)[0] == "reset", "the rest of this entry is trimmed"
+    assert first_event_types(world, newest - 4, END_OF_ENTRY)[0] == "reset"
 
 
-def test_who_has_seen_what_a_restored_database_never_told_starts_over(world: World) -> None:
+def test_offset_beyond_a_restored_database_gets_a_reset(world: World) -> None:
     world.submit()
-    newest, _ = world.services.feed.head()
-    assert begin(world, (newest + 1000, 1)) == ["reset"]
+    newest, _ = world.services.global_source.head()
+    assert first_event_types(world, newest + 1000, 1) == ["reset"]
 
 
-def test_a_place_that_a_job_never_reached_begins_anew(world: World) -> None:
+def test_event_id_beyond_the_job_restarts_its_stream(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     worker.end("completed")
     world.tick(3)
     whole, beyond = (
-        events_in(world.client.get(f"/v1/jobs/{job}/stream", headers={"Last-Event-ID": place}).text)
-        for place in ("0", "1000")
+        events_in(world.client.get(f"/v1/jobs/{job}/stream", headers={"Last-Event-ID": event_id}).text)
+        for event_id in ("0", "1000")
     )
     assert whole
     assert beyond == whole
@@ -187,35 +187,35 @@ def test_a_place_that_a_job_never_reached_begins_anew(world: World) -> None:
     assert ended.status_code == 204
 
 
-def test_what_is_no_place_in_the_stream_is_refused(world: World) -> None:
-    for path, place in (("/v1/stream", "7"), ("/v1/stream", "1-x"), (f"/v1/jobs/{world.submit()}/stream", "1-2")):
-        answer = world.client.get(path, headers={"Last-Event-ID": place})
+def test_malformed_event_id_is_rejected(world: World) -> None:
+    for path, event_id in (("/v1/stream", "7"), ("/v1/stream", "1-x"), (f"/v1/jobs/{world.submit()}/stream", "1-2")):
+        answer = world.client.get(path, headers={"Last-Event-ID": event_id})
         assert (answer.status_code, answer.json()["error"]["param"]) == (422, "Last-Event-ID")
 
 
-def test_too_many_streams_are_told_to_come_again(world: World) -> None:
+def test_too_many_open_streams_are_rejected(world: World) -> None:
     job = world.submit()
-    world.services.hub = Hub(limit=1)
+    world.services.broadcaster = Broadcaster(limit=1)
 
     async def watch() -> None:
         one = of_job(world, job)
-        assert await one.start((0, 0))
+        assert await one.start(StreamOffset(0))
         with pytest.raises(TooManyRequestsError):
-            await of_job(world, job).start((0, 0))
-        await asyncio.to_thread(world.services.hub.close)
-        assert await take(one.events(), lambda _: False) != [], "what was missed is told before the end"
+            await of_job(world, job).start(StreamOffset(0))
+        await asyncio.to_thread(world.services.broadcaster.close)
+        assert await collect(one.events(), lambda _: False) != [], "missed events are sent before the end"
 
     asyncio.run(watch())
-    assert world.services.hub.open == 0
+    assert world.services.broadcaster.open_streams == 0
 
 
-def test_a_quiet_stream_shows_that_it_lives(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following_module, "HEARTBEAT_SECONDS", 0.02)
+def test_idle_stream_sends_keep_alive_comments(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscription_module, "KEEP_ALIVE_SECONDS", 0.02)
     job = world.submit()
 
     async def watch() -> None:
         one = of_job(world, job)
-        assert await one.start((0, 0))
+        assert await one.start(StreamOffset(0))
         async with asyncio.timeout(20):
             async for text in one.events():
                 if text.startswith(":"):
@@ -224,9 +224,9 @@ def test_a_quiet_stream_shows_that_it_lives(world: World, monkeypatch: pytest.Mo
     asyncio.run(watch())
 
 
-def test_a_stream_ends_with_its_token(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following_module, "HEARTBEAT_SECONDS", 0.02)
-    monkeypatch.setattr(endpoints, "TOKEN_SECONDS", 0.0)
+def test_stream_ends_when_its_token_is_revoked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscription_module, "KEEP_ALIVE_SECONDS", 0.02)
+    monkeypatch.setattr(routes, "TOKEN_CHECK_SECONDS", 0.0)
     made = world.client.post("/v1/tokens", json={"name": "eve"}).json()
     job, answers = world.submit(), []
 
@@ -237,23 +237,23 @@ def test_a_stream_ends_with_its_token(world: World, monkeypatch: pytest.MonkeyPa
     listener = threading.Thread(target=listen, daemon=True)
     listener.start()
     until = time.monotonic() + 20
-    while not world.services.hub.open and time.monotonic() < until:
+    while not world.services.broadcaster.open_streams and time.monotonic() < until:
         time.sleep(0.01)
     assert world.client.delete(f"/v1/tokens/{made['id']}").status_code == 204
     listener.join(20)
     assert answers == [200]
-    assert world.services.hub.open == 0
+    assert world.services.broadcaster.open_streams == 0
 
 
-def test_a_slow_client_is_let_go_and_others_are_not() -> None:
+def test_slow_client_is_disconnected_without_affecting_others() -> None:
     def items(first: int, last: int) -> list[Item]:
-        return [Item((number, 0), f"id: {number}\n\n") for number in range(first, last)]
+        return [Item(StreamOffset(number), f"id: {number}\n\n") for number in range(first, last)]
 
     async def watch() -> tuple[bool, bool, int]:
         slow, quick = (Subscriber(lambda _item: True, logs=False) for _ in range(2))
         for start in range(0, QUEUE * 3, 100):
             for one in (slow, quick):
-                one.push(items(start, start + 100), over=False)
+                one.push(items(start, start + 100), finished=False)
             quick.items.clear()
         return slow.closed, quick.closed, len(slow.items)
 

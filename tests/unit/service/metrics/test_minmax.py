@@ -35,7 +35,7 @@ def test_nan_is_always_selected() -> None:
     assert any(math.isnan(value) for _, value in curve(values, 20))
 
 
-def test_largest_finite_value_is_selected_beside_an_infinity() -> None:
+def test_largest_finite_value_is_selected_next_to_an_infinity() -> None:
     values = [1.0] * 1000
     values[500:503] = [-math.inf, 7.0, 8.0]
     selected = dict(curve(values, 20))

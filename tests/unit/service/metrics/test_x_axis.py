@@ -3,7 +3,7 @@
 import pytest
 
 from service.core.errors import ConflictError
-from service.metrics.x_axis import ExecutionSpan, StepTime, tokens_seen, training_seconds
+from service.metrics.x_axis import ExecutionSpan, StepTime, token_axis, training_seconds
 
 SECOND = 1_000_000
 
@@ -43,16 +43,16 @@ def test_time_is_never_negative() -> None:
 def test_tokens_are_examples_times_mean_tokens_per_example() -> None:
     spec = {"task": "causal_lm", "batch": {"size": 8}}
     latest = {"perf/tokens_per_second": 5120.0, "perf/examples_per_second": 10.0}
-    assert tokens_seen("job_1", spec, latest)(3, 1, 0) == 3 * 8 * 512
+    assert token_axis("job_1", spec, latest)(3, 1, 0) == 3 * 8 * 512
 
 
 def test_without_reported_rates_there_is_no_coordinate() -> None:
-    assert tokens_seen("job_1", {"task": "causal_lm", "batch": {"size": 8}}, {})(3, 1, 0) is None
+    assert token_axis("job_1", {"task": "causal_lm", "batch": {"size": 8}}, {})(3, 1, 0) is None
     non_finite = {"perf/tokens_per_second": "NaN", "perf/examples_per_second": 10.0}
-    assert tokens_seen("job_1", {"task": "causal_lm", "batch": {"size": 8}}, non_finite)(3, 1, 0) is None
+    assert token_axis("job_1", {"task": "causal_lm", "batch": {"size": 8}}, non_finite)(3, 1, 0) is None
 
 
 def test_image_task_has_no_token_axis() -> None:
     with pytest.raises(ConflictError, match="trains on examples") as refused:
-        tokens_seen("job_1", {"task": "image_classification", "batch": {"size": 8}}, {})
+        token_axis("job_1", {"task": "image_classification", "batch": {"size": 8}}, {})
     assert (refused.value.param, refused.value.code) == ("x", "no_tokens")

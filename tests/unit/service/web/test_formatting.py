@@ -5,13 +5,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from service.web import wording
+from service.web import formatting
 
 
 @pytest.mark.parametrize(
-    ("value", "words"),
+    ("value", "text"),
     [
-        (None, wording.NOTHING),
+        (None, formatting.NOTHING),
         (0.0, "0"),
         (0.123456, "0.1235"),
         (12.0, "12"),
@@ -24,12 +24,12 @@ from service.web import wording
         ("NaN", "NaN"),
     ],
 )
-def test_number(value: float | str | None, words: str) -> None:
-    assert wording.number(value) == words
+def test_number(value: float | str | None, text: str) -> None:
+    assert formatting.number(value) == text
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"),
+    ("seconds", "text"),
     [
         (0.0123, "12 ms"),
         (2.345, "2.3 s"),
@@ -38,21 +38,24 @@ def test_number(value: float | str | None, words: str) -> None:
         (3600, "1 h"),
         (12000, "3 h 20 min"),
         (90000, "1 d 1 h"),
-        (math.nan, wording.NOTHING),
-        (None, wording.NOTHING),
+        (math.nan, formatting.NOTHING),
+        (None, formatting.NOTHING),
     ],
 )
-def test_duration(seconds: float | None, words: str) -> None:
-    assert wording.duration(seconds) == words
+def test_duration(seconds: float | None, text: str) -> None:
+    assert formatting.duration(seconds) == text
 
 
 def test_size_and_count() -> None:
-    assert [wording.size(value) for value in (None, 12, 1500, 2_340_000, 7e12)] == [
-        wording.NOTHING, "12 B", "1.5 kB", "2.34 MB", "7 TB",
+    assert [formatting.size(value) for value in (None, 12, 1500, 2_340_000, 7e12)] == [
+        formatting.NOTHING, "12 B", "1.5 kB", "2.34 MB", "7 TB",
     ]  # fmt: skip
-    assert wording.count(1234567) == "1\u202f234\u202f567"
+    assert formatting.count(1234567) == "1\u202f234\u202f567"
 
 
 def test_times() -> None:
     at = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
-    assert (wording.moment(at), wording.exact(at)) == ("2026-01-02 03:04 UTC", "2026-01-02T03:04:05.678Z")
+    assert (formatting.timestamp(at), formatting.iso_timestamp(at)) == (
+        "2026-01-02 03:04 UTC",
+        "2026-01-02T03:04:05.678Z",
+    )

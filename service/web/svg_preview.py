@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from service.web.wording import count, number
+from service.web.formatting import count, number
 
 _LEFT, _BOTTOM, _MARGIN = 56, 22, 8
 
@@ -61,8 +61,8 @@ def _path(
     across = (size[0] - _LEFT - _MARGIN) / max(1, steps[1] - steps[0])
     span = values[1] - values[0]
     tall = size[1] - _BOTTOM - 2 * _MARGIN
-    found = []
+    segments = []
     for step, value in points:
         part = (value - values[0]) / span if span else 0.5
-        found.append(f"{_LEFT + (step - steps[0]) * across:.1f} {_MARGIN + tall * (1 - part):.1f}")
-    return "M" + "L".join(found)
+        segments.append(f"{_LEFT + (step - steps[0]) * across:.1f} {_MARGIN + tall * (1 - part):.1f}")
+    return "M" + "L".join(segments)

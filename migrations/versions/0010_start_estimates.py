@@ -1,4 +1,4 @@
-"""questions to the scheduler
+"""start estimates
 
 Revision ID: 0010
 Revises: 0009

@@ -2,7 +2,7 @@
 
 import math
 
-from service.web.sketch import draw
+from service.web.svg_preview import draw
 
 
 def test_it_goes_from_the_highest_to_the_lowest_corner() -> None:

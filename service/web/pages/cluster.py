@@ -10,8 +10,8 @@ from service.api.dependencies import AppState, AppStateDep, NowDep
 from service.api.routes.cluster import get_cluster
 from service.db.paging import PageRequest
 from service.jobs.listing import JobFilter, read_page
-from service.web import clustering
-from service.web.endpoints import PagesDep, VisitorDep
+from service.web.pages import cluster_view
+from service.web.pages.jobs import PagesDep, VisitorDep
 from trainyard.contract.wire.jobs import JobResource
 
 router = APIRouter(include_in_schema=False)
@@ -37,24 +37,24 @@ def show_cluster(services: AppStateDep, pages: PagesDep, visitor: VisitorDep, no
         now,
         here="/cluster",
         cluster=cluster,
-        sentence=clustering.sentence(cluster),
-        pools=clustering.pools(cluster),
-        owners=clustering.owners(busy(services, now)),
-        partitions=[(one, clustering.partition_cells(one)) for one in cluster.partitions],
+        sentence=cluster_view.sentence(cluster),
+        pools=cluster_view.pools(cluster),
+        owners=cluster_view.owners(busy(services, now)),
+        partitions=[(one, cluster_view.partition_cells(one)) for one in cluster.partitions],
         facts=facts,
     )
 
 
 def busy(services: AppState, now: datetime) -> list[JobResource]:
     """Jobs that hold something or wait for it, the newest first."""
-    found: list[JobResource] = []
+    jobs_in_use: list[JobResource] = []
     after = None
     for _ in range(_MOST_PAGES):
-        wanted = JobFilter(statuses=(*clustering.HOLDING, *clustering.WAITING))
+        job_filter = JobFilter(statuses=(*cluster_view.HOLDING, *cluster_view.WAITING))
         request = PageRequest(limit=_PAGE, after=after)
-        page = read_page(services.database, request, wanted, services.settings.runs, now)
-        found += page.data
+        page = read_page(services.database, request, job_filter, services.settings.runs, now)
+        jobs_in_use += page.data
         if not page.has_more:
             break
         after = page.last_id
-    return found
+    return jobs_in_use

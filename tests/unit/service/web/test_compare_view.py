@@ -1,27 +1,27 @@
 """Runs side by side."""
 
-from service.web.comparing import cell, compare
-from service.web.sketch import draw_several
-from service.web.wording import NOTHING
-from tests.unit.service.web.test_views import job
+from service.web.formatting import NOTHING
+from service.web.pages.compare_view import cell, compare
+from service.web.svg_preview import draw_several
+from tests.unit.service.web.test_job_view import job
 
 
 def test_only_fields_that_differ_are_columns() -> None:
     one = job(id="job_1", spec={"name": "a", "gpus": 2, "optimizer": {"name": "adamw", "lr": 1e-3}})
     other = job(id="job_2", spec={"name": "b", "gpus": 2, "optimizer": {"name": "adamw", "lr": 1e-4}})
-    found = compare([one, other], None, sweep=None)
-    assert found.fields == ("optimizer.lr",)
-    assert [run.cells for run in found.runs] == [("0.001",), ("1e-4",)]
+    comparison = compare([one, other], None, sweep=None)
+    assert comparison.fields == ("optimizer.lr",)
+    assert [run.cells for run in comparison.runs] == [("0.001",), ("1e-4",)]
 
 
-def test_the_metrics_of_all_runs_can_be_chosen_the_model_s_before_the_machine_s() -> None:
+def test_model_metrics_are_listed_before_machine_metrics() -> None:
     runs = [
         job(id="job_1", metrics={"perf/step_seconds": 0.1, "train/loss": 2.0}),
         job(id="job_2", metrics={"own": 1.0}),
     ]
-    found = compare(runs, None, sweep=None)
-    assert found.keys == ("own", "train/loss", "perf/step_seconds")
-    assert found.key == "train/loss"
+    comparison = compare(runs, None, sweep=None)
+    assert comparison.keys == ("own", "train/loss", "perf/step_seconds")
+    assert comparison.key == "train/loss"
     assert compare(runs, "own", sweep=None).key == "own"
     assert compare(runs, "no such metric", sweep=None).key == "train/loss"
 

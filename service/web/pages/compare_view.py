@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from service.web.wording import NOTHING, number
+from service.web.formatting import NOTHING, number
 from trainyard.contract.spec.spec_diff import differing_paths, flatten
 from trainyard.contract.wire.jobs import JobResource
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from service.web.specs import brief_spec, spec_yaml
+from service.web.pages.spec_text import brief_spec, spec_yaml
 from trainyard.contract.spec.templates import load_template, template_names
 from trainyard.contract.spec.training_spec import dump_spec, parse_spec
 from trainyard.contract.spec.yaml_loader import load_yaml

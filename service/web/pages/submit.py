@@ -9,9 +9,9 @@ from fastapi.responses import HTMLResponse
 from service.api.dependencies import AppState, AppStateDep, NowDep
 from service.api.routes.templates import templates_by_name
 from service.jobs.listing import read_job
-from service.web.endpoints import PagesDep, VisitorDep
-from service.web.pages import Visitor
-from service.web.specs import brief_spec, spec_yaml
+from service.web.pages.jobs import PagesDep, VisitorDep
+from service.web.pages.spec_text import brief_spec, spec_yaml
+from service.web.rendering import Visitor
 from trainyard.contract.spec.templates import Template, code_folder
 from trainyard.contract.spec.user_code import CODE_TASKS
 
@@ -73,9 +73,9 @@ def begin_with(
     Raises:
         NotFoundError: there is no such job.
     """
-    if not (wanted := fork or copy):
+    if not (source_id := fork or copy):
         return None, ""
-    job = read_job(services.database, wanted, services.settings.runs, now)
+    job = read_job(services.database, source_id, services.settings.runs, now)
     document = brief_spec(job.spec)
     document.pop("resume_from", None)
     if fork and job.last_checkpoint_step is not None:

@@ -59,12 +59,12 @@ def count(value: int | None) -> str:
     return NOTHING if value is None else f"{value:,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
 
 
-def moment(value: datetime | None) -> str:
+def timestamp(value: datetime | None) -> str:
     """Of a time, before a script has put it into the reader's zone."""
     return NOTHING if value is None else f"{value:%Y-%m-%d %H:%M} UTC"
 
 
-def exact(value: datetime) -> str:
+def iso_timestamp(value: datetime) -> str:
     """For `datetime=`."""
     return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -74,6 +74,6 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "size": size,
     "duration": duration,
     "count": count,
-    "moment": moment,
-    "exact": exact,
+    "moment": timestamp,
+    "exact": iso_timestamp,
 }

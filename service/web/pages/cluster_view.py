@@ -4,7 +4,7 @@ same."""
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from service.web.wording import NOTHING, count, duration
+from service.web.formatting import NOTHING, count, duration
 from trainyard.contract.wire.cluster import ClusterResource, GpuCount, PartitionResource
 from trainyard.contract.wire.jobs import JobResource
 
@@ -21,12 +21,12 @@ class Pool:
     total: int
 
     @property
-    def held(self) -> float:
+    def in_use(self) -> float:
         """The part that is taken, 0 to 1."""
         return 0.0 if self.free is None or not self.total else 1 - self.free / self.total
 
     @property
-    def said(self) -> str:
+    def label(self) -> str:
         known = f"{count(self.free)} of " if self.free is not None else ""
         return f"{known}{count(self.total)}{' free' if self.free is not None else ''}"
 
@@ -37,30 +37,30 @@ class Owner:
 
     name: str
     running: int = 0
-    held: int = 0
+    in_use: int = 0
     waiting: int = 0
-    wanted: int = 0
+    requested: int = 0
 
 
 def pools(cluster: ClusterResource) -> list[Pool]:
     """By type; on the local backend its worker processes."""
-    found = [Pool("Worker processes", cluster.slots.free, cluster.slots.total)] if cluster.slots else []
-    return [*found, *(Pool(one.type or "GPUs", one.free, one.total) for one in cluster.gpus)]
+    result = [Pool("Worker processes", cluster.slots.free, cluster.slots.total)] if cluster.slots else []
+    return [*result, *(Pool(one.type or "GPUs", one.free, one.total) for one in cluster.gpus)]
 
 
 def owners(jobs: Iterable[JobResource]) -> list[Owner]:
     """Who holds most first, then who wants most."""
-    found: dict[str, Owner] = {}
+    result: dict[str, Owner] = {}
     for job in jobs:
-        owner = found.setdefault(job.created_by, Owner(job.created_by))
+        owner = result.setdefault(job.created_by, Owner(job.created_by))
         gpus = int(job.spec.get("gpus") or 1)
         if job.status in HOLDING:
             owner.running += 1
-            owner.held += gpus
+            owner.in_use += gpus
         elif job.status in WAITING:
             owner.waiting += 1
-            owner.wanted += gpus
-    return sorted(found.values(), key=lambda owner: (-owner.held, -owner.wanted, owner.name))
+            owner.requested += gpus
+    return sorted(result.values(), key=lambda owner: (-owner.in_use, -owner.requested, owner.name))
 
 
 def sentence(cluster: ClusterResource) -> str:
@@ -89,5 +89,5 @@ def partition_cells(partition: PartitionResource) -> tuple[str, ...]:
 
 def _gpus(gpus: Sequence[GpuCount]) -> str:
     """`3 of 4 a100`."""
-    told = [f"{'?' if one.free is None else one.free} of {one.total} {one.type or ''}".rstrip() for one in gpus]
-    return ", ".join(told) or NOTHING
+    labels = [f"{'?' if one.free is None else one.free} of {one.total} {one.type or ''}".rstrip() for one in gpus]
+    return ", ".join(labels) or NOTHING

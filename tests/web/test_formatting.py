@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from service.web import wording
+from service.web import formatting
 from service.web.assets import Assets
 from tests.support.browser import Visit
 
@@ -15,8 +15,8 @@ VALUES = [0, 1, 0.1, 1 / 3, 0.001, 0.00099, 12.345678, 999.95, 1000, 123456, 999
 SECONDS = [0, 0.0004, 0.5, 1, 9.4, 10, 59, 59.6, 60, 61, 3599, 3600, 3660, 86399, 86400, 90061, 1e7]
 
 
-def test_numbers_sizes_and_durations_are_said_alike(visit: Visit) -> None:
-    told = visit.go("/jobs").evaluate(
+def test_python_and_javascript_format_alike(visit: Visit) -> None:
+    rendered = visit.go("/jobs").evaluate(
         """async ([address, values, seconds]) => {
           const { number, size, duration, count } = await import(address);
           return {
@@ -27,8 +27,8 @@ def test_numbers_sizes_and_durations_are_said_alike(visit: Visit) -> None:
         }""",
         [Assets().url("format.js"), VALUES, SECONDS],
     )
-    assert told["number"] == [wording.number(value) for value in VALUES]
-    assert told["size"] == [wording.size(abs(value)) for value in VALUES]
-    assert told["duration"] == [wording.duration(value) for value in SECONDS]
-    assert told["odd"] == [wording.number(value) for value in (math.nan, math.inf, -math.inf, None)]
-    assert told["count"] == wording.count(1234567), json.dumps(told["count"])
+    assert rendered["number"] == [formatting.number(value) for value in VALUES]
+    assert rendered["size"] == [formatting.size(abs(value)) for value in VALUES]
+    assert rendered["duration"] == [formatting.duration(value) for value in SECONDS]
+    assert rendered["odd"] == [formatting.number(value) for value in (math.nan, math.inf, -math.inf, None)]
+    assert rendered["count"] == formatting.count(1234567), json.dumps(rendered["count"])

@@ -15,16 +15,16 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from service.auth.principals import Principal
 from service.auth.sessions import csrf_of
 from service.core.errors import NotFoundError
-from service.web import sketch, wording
-from service.web.assets import KEPT, Assets
+from service.web import formatting, svg_preview
+from service.web.assets import CACHE_FOREVER, Assets
 from service.web.security import PAGE_HEADERS
 from trainyard import __version__
 
-_PLACES = (("/jobs", "Jobs"), ("/compare", "Compare"), ("/submit", "Submit"), ("/cluster", "Cluster"))
-_PLACES_OF: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
+_NAVIGATION = (("/jobs", "Jobs"), ("/compare", "Compare"), ("/submit", "Submit"), ("/cluster", "Cluster"))
+_NAVIGATION_OF: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
     {
-        "admin": (*_PLACES, ("/admin", "Admin")),
-        "viewer": tuple((path, "Plan" if path == "/submit" else word) for path, word in _PLACES),
+        "admin": (*_NAVIGATION, ("/admin", "Admin")),
+        "viewer": tuple((path, "Plan" if path == "/submit" else word) for path, word in _NAVIGATION),
     }
 )
 
@@ -60,24 +60,24 @@ class Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._templates.filters |= wording.FILTERS
+        self._templates.filters |= formatting.FILTERS
         self._templates.globals |= {
             "asset": self.assets.url,
             "plotly_url": self.assets.plotly_url,
             "version": __version__,
-            "sketch": sketch.draw,
+            "sketch": svg_preview.draw,
         }
 
     def show(
         self, template: str, visitor: Visitor | None, now: datetime, *, status: int = 200, **context: Any
     ) -> HTMLResponse:
         """A page; `visitor` is None where nobody is signed in."""
-        places = _PLACES_OF.get(visitor.user.role or "", _PLACES) if visitor else ()
-        shared: Mapping[str, Any] = {"visitor": visitor, "places": places, "here": "", "now": now, "data": {}}
+        navigation = _NAVIGATION_OF.get(visitor.user.role or "", _NAVIGATION) if visitor else ()
+        shared: Mapping[str, Any] = {"visitor": visitor, "places": navigation, "here": "", "now": now, "data": {}}
         body = self._templates.get_template(template).render({**shared, **context})
         return HTMLResponse(body, status_code=status, headers=PAGE_HEADERS)
 
-    def file(self, group: str, name: str, *, packed: bool) -> Response:
+    def file(self, group: str, name: str, *, gzipped: bool) -> Response:
         """A script or a style.
 
         Raises:
@@ -87,10 +87,10 @@ class Pages:
         if asset is None:
             raise NotFoundError("there is no such file")
         current = group in (self.assets.version, f"plotly-{self.assets.plotly_version}")
-        headers = {"Cache-Control": KEPT if current else "no-cache", "Vary": "Accept-Encoding"}
-        if packed:
+        headers = {"Cache-Control": CACHE_FOREVER if current else "no-cache", "Vary": "Accept-Encoding"}
+        if gzipped:
             headers["Content-Encoding"] = "gzip"
-        return Response(asset.packed if packed else asset.body, media_type=asset.kind, headers=headers)
+        return Response(asset.gzipped if gzipped else asset.body, media_type=asset.kind, headers=headers)
 
     def problem(self, request: Request, status: int, message: str) -> Response:
         """A page instead of an error in JSON."""
@@ -104,8 +104,8 @@ class Pages:
         if request.headers.get("sec-fetch-site") == "cross-site":
             # A link on another site's page: the browser held the cookie back. Asked for by a page of ours, it comes.
             return self.show("bounce.html", None, request.app.state.services.clock())
-        wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-        return RedirectResponse(f"/sign-in?next={quote(wanted, safe='/')}", status_code=303, headers=PAGE_HEADERS)
+        target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        return RedirectResponse(f"/sign-in?next={quote(target, safe='/')}", status_code=303, headers=PAGE_HEADERS)
 
 
 def wants_page(request: Request) -> bool:

@@ -14,8 +14,8 @@ from service.api.routes import tokens as access
 from service.api.routes import webhooks
 from service.core.errors import InvalidRequestError
 from service.db.paging import PageRequest
-from service.web.endpoints import PagesDep, VisitorDep
-from service.web.pages import Pages, Visitor
+from service.web.pages.jobs import PagesDep, VisitorDep
+from service.web.rendering import Pages, Visitor
 from trainyard.contract.wire.access import TokenResource
 from trainyard.contract.wire.jobs import JobStatus
 
@@ -37,15 +37,15 @@ def show_tokens(
     """Tokens: who has one, until when, and a form for another."""
     if visitor.user.role != "admin":
         return _refuse(pages, visitor, now)
-    found = access.list_all(services, visitor.user, PageRequest(limit=_LONG, after=after, descending=True))
+    page = access.list_all(services, visitor.user, PageRequest(limit=_LONG, after=after, descending=True))
     return _show(
         pages,
         "admin_tokens.html",
         visitor,
         now,
-        tokens=[(token, state_of(token, now)) for token in found.data],
+        tokens=[(token, state_of(token, now)) for token in page.data],
         own=visitor.user.id,
-        older=f"/admin?after={found.last_id}" if found.has_more else "",
+        older=f"/admin?after={page.last_id}" if page.has_more else "",
     )
 
 
@@ -61,8 +61,8 @@ def show_webhooks(services: AppStateDep, pages: PagesDep, visitor: VisitorDep, n
     """Webhooks of everyone; a script brings what each was told last."""
     if visitor.user.role != "admin":
         return _refuse(pages, visitor, now)
-    found = webhooks.list_all(services, visitor.user, PageRequest(limit=_LONG, descending=True))
-    return _show(pages, "admin_webhooks.html", visitor, now, webhooks=found.data, statuses=get_args(JobStatus))
+    page = webhooks.list_all(services, visitor.user, PageRequest(limit=_LONG, descending=True))
+    return _show(pages, "admin_webhooks.html", visitor, now, webhooks=page.data, statuses=get_args(JobStatus))
 
 
 @router.get("/admin/audit")
@@ -83,7 +83,7 @@ def show_audit(
         return _refuse(pages, visitor, now)
     if after is not None and not after.removeprefix("aud_").isdecimal():
         raise InvalidRequestError(f"{after!r} is not an id of this list", param="after")
-    found = access.list_audit(
+    page = access.list_audit(
         services,
         visitor.user,
         PageRequest(limit=_AUDIT_PAGE, after=after, descending=True),
@@ -94,16 +94,16 @@ def show_audit(
         created_after=now - SINCE[since] if since in SINCE else None,
         created_before=None,
     )
-    told = {"actor": actor, "action": action, "target": target, "outcome": outcome, "since": since}
-    filters = {name: value for name, value in told.items() if value}
-    older = urlencode({**filters, "after": found.last_id}) if found.has_more else ""
+    values = {"actor": actor, "action": action, "target": target, "outcome": outcome, "since": since}
+    filters = {name: value for name, value in values.items() if value}
+    older = urlencode({**filters, "after": page.last_id}) if page.has_more else ""
     return _show(
         pages,
         "admin_audit.html",
         visitor,
         now,
-        entries=found.data,
-        filters=told,
+        entries=page.data,
+        filters=values,
         filtered=bool(filters),
         first=after is None,
         newest=f"/admin/audit?{urlencode(filters)}",

@@ -13,10 +13,11 @@ from service.db.paging import PageRequest
 from service.jobs.listing import JobFilter, read_job, read_page
 from service.metrics.queries import CurveQuery, read_curves
 from service.sweeps import service as sweeps
-from service.web import sketch, views
-from service.web.comparing import FIRST, compare
-from service.web.endpoints import PagesDep, VisitorDep
-from service.web.pages import Visitor
+from service.web import svg_preview
+from service.web.pages import job_view
+from service.web.pages.compare_view import FIRST, compare
+from service.web.pages.jobs import PagesDep, VisitorDep
+from service.web.rendering import Visitor
 from trainyard.contract.wire.jobs import JobResource
 from trainyard.contract.wire.sweeps import SweepDetail
 
@@ -41,29 +42,29 @@ def show_compare(
     key: Annotated[str | None, Query(max_length=200)] = None,
 ) -> HTMLResponse:
     """Curves of several runs in one frame, and a table of what differs between them."""
-    found, missing = named_jobs(services, visitor, now, list(dict.fromkeys(job or ())))
+    runs, missing = named_jobs(services, visitor, now, list(dict.fromkeys(job or ())))
     detail = sweeps.read(services.database, sweep, now) if sweep else None
     if detail is not None:
-        found = [*members(services, detail, now), *found]
-    outcome = compare(found, None, sweep=sweep).key
-    curve = next((name for name in FIRST if is_curve(services, found[:_SKETCHED], name, now)), None)
-    compared = compare(found, key or curve, sweep=sweep)
-    recent = [] if found else sweeps.list_page(services.database, PageRequest(limit=_RECENT))[0]
+        runs = [*members(services, detail, now), *runs]
+    outcome = compare(runs, None, sweep=sweep).key
+    curve = next((name for name in FIRST if is_curve(services, runs[:_SKETCHED], name, now)), None)
+    compared = compare(runs, key or curve, sweep=sweep)
+    recent = [] if runs else sweeps.list_page(services.database, PageRequest(limit=_RECENT))[0]
     return pages.show(
         "compare.html",
         visitor,
         now,
         here="/compare",
         compared=compared,
-        drawn=drawn(services, found[:_SKETCHED], compared.key, now),
+        drawn=drawn(services, runs[:_SKETCHED], compared.key, now),
         sweep=detail,
         may_change=detail is not None and visitor.may_change(detail.created_by),
         missing=missing,
         outcome=outcome,
         recent=recent,
-        tones=views.TONES,
+        tones=job_view.TONES,
         data={
-            "runs": [{"id": one.id, "name": one.name, "status": one.status} for one in found],
+            "runs": [{"id": one.id, "name": one.name, "status": one.status} for one in runs],
             "sweep": sweep,
             "key": compared.key,
             "outcome": outcome,
@@ -76,13 +77,13 @@ def named_jobs(
     services: AppState, visitor: Visitor, now: datetime, ids: list[str]
 ) -> tuple[list[JobResource], list[str]]:
     """Those that there are, and the ids of those that there are not."""
-    found, missing = [], []
+    runs, missing = [], []
     for job_id in ids:
         try:
-            found.append(read_job(services.database, job_id, services.settings.runs, now))
+            runs.append(read_job(services.database, job_id, services.settings.runs, now))
         except NotFoundError:
             missing.append(job_id)
-    return found, missing
+    return runs, missing
 
 
 def members(services: AppState, sweep: SweepDetail, now: datetime) -> list[JobResource]:
@@ -95,16 +96,16 @@ def members(services: AppState, sweep: SweepDetail, now: datetime) -> list[JobRe
 
 def is_curve(services: AppState, runs: list[JobResource], key: str, now: datetime) -> bool:
     """Whether it has more than an end in any run: what is evaluated once makes no line."""
-    wanted = CurveQuery((key,), max_points=10)
+    curve_query = CurveQuery((key,), max_points=10)
     there = (run for run in runs if key in run.metrics)
     return any(
-        len(one.steps) > 2 for run in there for one in read_curves(services.database, run.id, wanted, now).series
+        len(one.steps) > 2 for run in there for one in read_curves(services.database, run.id, curve_query, now).series
     )
 
 
 def drawn(services: AppState, runs: list[JobResource], key: str, now: datetime) -> Markup:
     """The curves by step, until the page's script has drawn them."""
-    wanted = CurveQuery((key,), max_points=_SKETCHED_POINTS)
-    found = [read_curves(services.database, run.id, wanted, now).series for run in runs if key]
-    curves = [list(zip(series[0].steps, series[0].values, strict=True)) if series else [] for series in found]
-    return sketch.draw_several(curves, title=f"{key} by step")
+    curve_query = CurveQuery((key,), max_points=_SKETCHED_POINTS)
+    series_of_runs = [read_curves(services.database, run.id, curve_query, now).series for run in runs if key]
+    curves = [list(zip(series[0].steps, series[0].values, strict=True)) if series else [] for series in series_of_runs]
+    return svg_preview.draw_several(curves, title=f"{key} by step")

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from service.web.charts import STEPLESS
-from service.web.wording import NOTHING, count, duration, number, size
+from service.web.formatting import NOTHING, count, duration, number, size
 from trainyard.contract.wire.jobs import JobResource
 
 LOSS = "train/loss"
@@ -57,7 +57,7 @@ class Row:
     left: str
     loss: str
     gpus: int
-    made_of: str
+    strategy_label: str
     owner: str
     created_at: datetime
 
@@ -65,12 +65,12 @@ class Row:
 def brief(job: JobResource) -> dict[str, Any]:
     """The job as the API tells it, without what the table does not show: a page of many jobs stays small."""
     spec = {name: job.spec.get(name) for name in ("gpus", "strategy", "precision", "lora_rank")}
-    told = job.model_dump(
+    fields = job.model_dump(
         mode="json",
         include={"id", "name", "status", "status_message", "created_by", "created_at", "progress", "sweep_id"},
     )
     metrics = {LOSS: job.model_dump(mode="json", include={"metrics"})["metrics"].get(LOSS)}
-    return {**told, "spec": spec, "metrics": metrics}
+    return {**fields, "spec": spec, "metrics": metrics}
 
 
 def row(job: JobResource) -> Row:
@@ -82,26 +82,26 @@ def row(job: JobResource) -> Row:
         status=job.status,
         tone=TONES[job.status],
         title=job.status_message,
-        fraction=done(job),
+        fraction=fraction_done(job),
         why="" if progress else job.status_message,
         steps=f"{count(progress.step)} / {count(progress.total_steps)}" if progress else "",
         left=f"{duration(progress.eta_seconds)} left" if progress and progress.eta_seconds is not None else "",
         loss=number(job.metrics[LOSS]) if job.metrics.get(LOSS) is not None else "",
         gpus=int(job.spec.get("gpus") or 1),
-        made_of=made_of(job.spec),
+        strategy_label=strategy_label(job.spec),
         owner=job.created_by,
         created_at=job.created_at,
     )
 
 
-def done(job: JobResource) -> float:
+def fraction_done(job: JobResource) -> float:
     """The part of its steps that it has done, 0 to 1."""
     if job.progress is None or not job.progress.total_steps:
         return 0.0
     return min(1.0, job.progress.step / job.progress.total_steps)
 
 
-def made_of(spec: Mapping[str, Any]) -> str:
+def strategy_label(spec: Mapping[str, Any]) -> str:
     """`fsdp · bf16 · LoRA 16`."""
     rank = spec.get("lora_rank")
     parts = [spec.get("strategy"), spec.get("precision"), f"LoRA {rank}" if rank else None]
@@ -124,7 +124,7 @@ class Fact:
 
 
 @dataclass(frozen=True)
-class Broken:
+class ErrorView:
     """What went wrong, in the places of the page."""
 
     where: str = ""
@@ -135,14 +135,14 @@ class Broken:
 
 def sentence(job: JobResource) -> str:
     """What it is doing, or why it waits; `static/facts.js` says the same."""
-    words = job.status_message or job.status
+    text = job.status_message or job.status
     progress = job.progress
     if job.status == "running" and progress:
-        words += f": step {count(progress.step)} of {count(progress.total_steps)}"
-        words += f", about {duration(progress.eta_seconds)} left" if progress.eta_seconds is not None else ""
+        text += f": step {count(progress.step)} of {count(progress.total_steps)}"
+        text += f", about {duration(progress.eta_seconds)} left" if progress.eta_seconds is not None else ""
     if job.status == "running" and not progress and job.spec.get("task") not in STEPLESS:
-        words += "; no steps yet"
-    return f"{words[:1].upper()}{words[1:]}."
+        text += "; no steps yet"
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def facts(job: JobResource) -> list[Fact]:
@@ -151,12 +151,12 @@ def facts(job: JobResource) -> list[Fact]:
     return [
         Fact("step", "Step", f"{count(progress.step)} / {count(progress.total_steps)}" if progress else NOTHING),
         Fact("left", "ETA", duration(progress.eta_seconds) if progress else NOTHING),
-        Fact("ran", "Runtime", ran_for(job)),
+        Fact("ran", "Runtime", runtime(job)),
         Fact("loss", "Loss", number(job.metrics.get(LOSS))),
         Fact("checkpoint", "Checkpoint", _at_step(job.last_checkpoint_step)),
         Fact("where", "Nodes", ", ".join(job.attempt.nodes) if job.attempt and job.attempt.nodes else NOTHING),
         Fact("gpus", "GPUs", str(spec.get("gpus") or 1)),
-        Fact("made", "Strategy", made_of(spec)),
+        Fact("made", "Strategy", strategy_label(spec)),
         Fact("disk", "On disk", size(job.disk_bytes)),
     ]
 
@@ -165,25 +165,25 @@ def _at_step(step: int | None) -> str:
     return NOTHING if step is None else f"step {count(step)}"
 
 
-def ran_for(job: JobResource) -> str:
+def runtime(job: JobResource) -> str:
     """Of a job that is over, from its first start to its end."""
     if job.started_at is None or job.finished_at is None:
         return NOTHING
     return duration((job.finished_at - job.started_at).total_seconds())
 
 
-def broken(job: JobResource) -> Broken:
+def error_view(job: JobResource) -> ErrorView:
     """The first thing that went wrong, on the rank where it went wrong first."""
     error = job.error
     if error is None:
-        return Broken()
+        return ErrorView()
     rank = "Failed" if error.rank is None else f"First failure: rank {error.rank}"
     host = f" on {error.host}" if error.host else ""
-    return Broken(f"{rank}{host}", f"{error.type}: {error.message}", error.hint or "", error.traceback)
+    return ErrorView(f"{rank}{host}", f"{error.type}: {error.message}", error.hint or "", error.traceback)
 
 
-BLANK = Row(
+EMPTY_ROW = Row(
     id="", name="", status="", tone="off", title="", fraction=0.0, why="", steps="", left="", loss="", gpus=1,
-    made_of="", owner="", created_at=datetime(2000, 1, 1, tzinfo=UTC),
+    strategy_label="", owner="", created_at=datetime(2000, 1, 1, tzinfo=UTC),
 )  # fmt: skip
 """What the browser makes new rows of."""

@@ -15,10 +15,10 @@ from service.core.errors import AuthenticationError
 from service.db.paging import PageRequest
 from service.jobs.listing import JobFilter, read_job, read_page
 from service.metrics.queries import CurveQuery, read_curves
-from service.web import views
 from service.web.charts import charts_of
-from service.web.pages import Pages, Visitor
-from service.web.security import PAGE_HEADERS, way_back
+from service.web.pages import job_view
+from service.web.rendering import Pages, Visitor
+from service.web.security import PAGE_HEADERS, safe_redirect
 from trainyard.contract.wire.jobs import TERMINAL, JobStatus
 
 router = APIRouter(include_in_schema=False)
@@ -58,28 +58,28 @@ def home() -> Response:
 @router.get("/static/{group}/{name}")
 def static(request: Request, pages: PagesDep, group: str, name: str) -> Response:
     """A script or a style. Whoever asks learns nothing that is not in the package."""
-    return pages.file(group, name, packed="gzip" in request.headers.get("accept-encoding", ""))
+    return pages.file(group, name, gzipped="gzip" in request.headers.get("accept-encoding", ""))
 
 
 @router.get("/sign-in")
 def show_sign_in(request: Request, pages: PagesDep, now: NowDep, next: str = "/jobs") -> HTMLResponse:
-    return pages.show("sign_in.html", None, now, next=way_back(next), problem="")
+    return pages.show("sign_in.html", None, now, next=safe_redirect(next), problem="")
 
 
 @router.post("/sign-in", operation_id="sign_in")
 async def do_sign_in(request: Request, services: AppStateDep, pages: PagesDep, now: NowDep) -> Response:
     """Make a session of a token. A wrong one is counted in the audit, and limited as elsewhere, by address."""
     form = parse_qs((await request.body()).decode("utf-8", "replace"))
-    token, wanted = form.get("token", [""])[0].strip(), way_back(form.get("next", [""])[0])
+    token, target = form.get("token", [""])[0].strip(), safe_redirect(form.get("next", [""])[0])
     lifetime = timedelta(hours=services.settings.session_hours)
     try:
         principal, secret = await run_in_threadpool(sign_in, services.database, token, lifetime, now)
     except AuthenticationError:
         problem = "Invalid or expired token."
-        return pages.show("sign_in.html", None, now, status=401, next=wanted, problem=problem)
+        return pages.show("sign_in.html", None, now, status=401, next=target, problem=problem)
     set_audit_caller(request, principal)
     headers = {"Set-Cookie": services.cookie.header(secret, int(lifetime.total_seconds()))}
-    return RedirectResponse(wanted, status_code=303, headers={**PAGE_HEADERS, **headers})
+    return RedirectResponse(target, status_code=303, headers={**PAGE_HEADERS, **headers})
 
 
 @router.post("/sign-out", operation_id="sign_out")
@@ -113,28 +113,28 @@ def show_jobs(
 ) -> HTMLResponse:
     """The table of jobs; its filters are those of the API, in the address."""
     labels = metadata_filter(request)
-    wanted = JobFilter(
+    job_filter = JobFilter(
         statuses=tuple(status or ()),
         search=search or None,
         created_by=created_by or None,
         sweep=sweep or None,
         metadata=labels,
     )
-    found = read_page(services.database, window, wanted, services.settings.runs, now)
+    page = read_page(services.database, window, job_filter, services.settings.runs, now)
     return pages.show(
         "jobs.html",
         visitor,
         now,
         here="/jobs",
-        rows=[views.row(job) for job in found.data],
-        filtered=bool(wanted.statuses or search or created_by or sweep or labels),
+        rows=[job_view.row(job) for job in page.data],
+        filtered=bool(job_filter.statuses or search or created_by or sweep or labels),
         may_submit=visitor.user.role != "viewer",
-        statuses=wanted.statuses,
-        blank=views.BLANK,
-        groups=views.GROUPS,
+        statuses=job_filter.statuses,
+        blank=job_view.EMPTY_ROW,
+        groups=job_view.GROUPS,
         search=search,
         created_by=created_by or "",
-        data={"jobs": [views.brief(job) for job in found.data], "has_more": found.has_more, "last_id": found.last_id},
+        data={"jobs": [job_view.brief(job) for job in page.data], "has_more": page.has_more, "last_id": page.last_id},
     )
 
 
@@ -142,7 +142,7 @@ def show_jobs(
 def show_job(services: AppStateDep, pages: PagesDep, visitor: VisitorDep, now: NowDep, job_id: str) -> HTMLResponse:
     """One job: what it does, and its loss so far; scripts bring the rest."""
     job = read_job(services.database, job_id, services.settings.runs, now)
-    curve = read_curves(services.database, job_id, CurveQuery((views.LOSS,), max_points=SKETCHED_POINTS), now)
+    curve = read_curves(services.database, job_id, CurveQuery((job_view.LOSS,), max_points=SKETCHED_POINTS), now)
     drawn = charts_of(job.spec, job.metrics.keys())
     return pages.show(
         "job.html",
@@ -150,16 +150,16 @@ def show_job(services: AppStateDep, pages: PagesDep, visitor: VisitorDep, now: N
         now,
         here="/jobs",
         job=job,
-        tone=views.TONES[job.status],
-        sentence=views.sentence(job),
-        fraction=views.done(job),
-        failure=views.broken(job),
-        facts=views.facts(job),
+        tone=job_view.TONES[job.status],
+        sentence=job_view.sentence(job),
+        fraction=job_view.fraction_done(job),
+        failure=job_view.error_view(job),
+        facts=job_view.facts(job),
         charts=drawn,
-        pointless=job.status in TERMINAL and not job.metrics,
+        has_no_points=job.status in TERMINAL and not job.metrics,
         curve=curve.series[0],
         ranks=[*map(str, range(int(job.spec.get("gpus") or 1))), "launch"],
-        spec=views.spec_text(job),
+        spec=job_view.spec_text(job),
         may_change=visitor.may_change(job.created_by),
         data={"job": job.model_dump(mode="json", by_alias=True), "charts": [chart.plain for chart in drawn]},
     )

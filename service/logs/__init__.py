@@ -1,0 +1,1 @@
+"""The logs of ranks and launchers: appended by workers and read by users."""

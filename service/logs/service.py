@@ -1,0 +1,130 @@
+"""Appending to the logs of an attempt, and reading them."""
+
+from collections.abc import Callable
+from datetime import datetime
+
+from service.core.errors import LogOffsetError, NotFoundError
+from service.db.engine import Database
+from service.db.models import LogChunk
+from service.jobs.repository import JobRepository
+from service.logs.repository import LogRepository
+
+
+class LogWriter:
+    """Appends to the logs of one attempt. Repeated appends are not stored twice."""
+
+    def __init__(
+        self,
+        database: Database,
+        attempt_id: str,
+        now: datetime,
+        limit: int,
+        count: Callable[[str, int], None] = lambda _kind, _amount: None,
+    ):
+        """
+        Args:
+            limit: Size in bytes that a log keeps; older bytes are dropped.
+            count: Called with "log_bytes" and the number of bytes stored.
+        """
+        self._database = database
+        self._attempt_id = attempt_id
+        self._now = now
+        self._limit = limit
+        self._count = count
+
+    def append(self, rank: str, offset: int, data: bytes, *, allow_gap: bool = False) -> int:
+        """Append to a rank's log and return the offset of the next append.
+
+        Args:
+            allow_gap: Accept missing bytes before `offset`, because the limit would drop them anyway.
+
+        Raises:
+            LogOffsetError: Bytes before `offset` are missing.
+        """
+        with self._database.write() as session:
+            jobs, logs = JobRepository(session, self._now), LogRepository(session, self._database)
+            attempt, job = jobs.lock_attempt(self._attempt_id)
+            sequence = jobs.next_sequence(job)
+            stream = logs.lock_stream(attempt.id, rank)
+            if offset > stream.size and not allow_gap:
+                raise LogOffsetError(stream.size)
+            stream.size = max(stream.size, offset)
+            new = data[stream.size - offset :]
+            if new:
+                logs.add(
+                    LogChunk(
+                        job_pk=job.pk,
+                        attempt_id=attempt.id,
+                        rank=rank,
+                        offset=stream.size,
+                        data=new,
+                        sequence=sequence,
+                    ),
+                )
+            stream.size += len(new)
+            end = stream.size
+            if end > self._limit:
+                logs.drop_before(attempt.id, rank, end - self._limit)
+        self._count("log_bytes", len(new))
+        return end
+
+
+def read_log(
+    database: Database,
+    job_id: str,
+    rank: str,
+    *,
+    attempt: int | None,
+    tail: int | None,
+    offset: int,
+    limit: int,
+    now: datetime,
+) -> tuple[int, bytes]:
+    """Return bytes of a rank's log and the offset of the first: from `offset` on, or the last `tail` lines.
+
+    Raises:
+        NotFoundError: There is no such job, attempt or log; the message lists the existing logs.
+    """
+    with database.read() as session:
+        jobs, logs = JobRepository(session, now), LogRepository(session, database)
+        job = jobs.get(job_id)
+        row = jobs.find_attempt(job, attempt)
+        if row is None and attempt is not None:
+            raise NotFoundError(f"the job has no attempt {attempt}", param="attempt", code="attempt_not_found")
+        if row is None:
+            return 0, b""
+        sizes = logs.sizes(row.id)
+        if rank not in sizes:
+            if (not sizes and attempt is None) or rank == "launch" or int(rank) < job.gpus:
+                return 0, b""  # the rank exists and has written nothing yet
+            existing = f"logs exist for: {', '.join(sorted(sizes))}" if sizes else "the attempt has no logs yet"
+            raise NotFoundError(f"there is no log of rank {rank} in attempt {row.number}; {existing}", param="rank")
+        if tail is not None:
+            return _tail(logs, row.id, rank, tail, limit)
+        return _from_offset(logs, row.id, rank, offset, limit, sizes[rank])
+
+
+def _from_offset(
+    logs: LogRepository, attempt_id: str, rank: str, offset: int, limit: int, size: int
+) -> tuple[int, bytes]:
+    chunks = logs.chunks(attempt_id, rank, offset=offset, limit=limit)
+    if not chunks:
+        return min(offset, size), b""
+    data = b"".join(chunk.data for chunk in chunks)
+    first = chunks[0].offset
+    if offset < first:
+        # The notice replaces the last dropped bytes, so that offsets do not change.
+        notice = f"[trainyard: the first {first} bytes of this log were dropped]\n".encode()[-first:]
+        first, data = first - len(notice), notice + data
+    skip = max(0, offset - first)
+    return first + skip, data[skip : skip + limit]
+
+
+def _tail(logs: LogRepository, attempt_id: str, rank: str, lines: int, limit: int) -> tuple[int, bytes]:
+    data, start = b"", 0
+    for chunk in logs.chunks_from_end(attempt_id, rank):
+        data, start = chunk.data + data, chunk.offset
+        if data.count(b"\n") > lines or len(data) >= limit:
+            break
+    last = b"".join(data.splitlines(keepends=True)[-lines:]) if lines else b""
+    return start + len(data) - len(last), last

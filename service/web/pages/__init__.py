@@ -1,0 +1,1 @@
+"""The pages of the dashboard: routes, and the values that their templates show."""
