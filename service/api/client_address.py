@@ -1,4 +1,4 @@
-"""From where a request came, if proxies stand between. Pure."""
+"""The address of a client behind trusted proxies. Pure functions."""
 
 from collections.abc import Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_address
@@ -7,24 +7,24 @@ Network = IPv4Network | IPv6Network
 
 
 def client_address(peer: str, forwarded: str, trusted: Sequence[Network]) -> str:
-    """The nearest address that no trusted proxy has.
+    """Return the last address of the proxy chain that belongs to no trusted proxy.
 
-    Each proxy appends the one that it was called from, so that the list is believed from its end for as long as
-    trusted proxies wrote it.
+    Each proxy appends the address of its caller, so the list is read from its end for as long as trusted proxies wrote
+    it.
 
     Args:
-        peer: who opened the connection.
-        forwarded: `X-Forwarded-For`, which anybody can send.
+        peer: The address that opened the connection.
+        forwarded: The header `X-Forwarded-For`, which any client can send.
     """
-    found = peer
+    address = peer
     for text in reversed([part.strip() for part in forwarded.split(",") if part.strip()]):
-        if not _is_trusted(found, trusted):
+        if not _is_trusted(address, trusted):
             break
         try:
-            found = str(ip_address(text))
+            address = str(ip_address(text))
         except ValueError:
             break
-    return found
+    return address
 
 
 def _is_trusted(text: str, trusted: Sequence[Network]) -> bool:

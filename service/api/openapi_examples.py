@@ -1,6 +1,6 @@
-"""Examples for the OpenAPI document: by the name of a schema, or by operation where an answer has no schema of its own.
+"""Examples for the OpenAPI document: by schema name, or by operation where the response has no schema of its own.
 
-Lists are put together from the examples of their items.
+Examples of lists are built from the examples of their items.
 """
 
 from collections.abc import Mapping
@@ -233,7 +233,7 @@ ANSWERS: Mapping[str, Any] = MappingProxyType(
         "readyz": {"status": "ok", "checks": {"database": "ok", "runs_dir": "ok"}},
     }
 )
-"""By operation id."""
+"""Examples of responses by operation id."""
 
 BODIES: Mapping[str, Any] = MappingProxyType(
     {
@@ -245,4 +245,4 @@ BODIES: Mapping[str, Any] = MappingProxyType(
         }
     }
 )
-"""What is sent where it has no schema of its own, by operation id."""
+"""Examples of request bodies without a schema of their own, by operation id."""

@@ -1,4 +1,4 @@
-"""How often one token may ask: a bucket of requests that fills at a constant rate. Pure but for its memory."""
+"""Rate limits by token bucket: each key has a bucket of requests that refills at a constant rate."""
 
 import threading
 from collections import OrderedDict
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from math import ceil
 
-_REMEMBERED = 10_000
+_MAX_KEYS = 10_000
 
 
 @dataclass(frozen=True)
 class Rate:
-    """So many requests a second in the long run, and so many at once."""
+    """A sustained rate in requests per second, and the largest burst in requests."""
 
     per_second: float
     burst: int
@@ -19,15 +19,15 @@ class Rate:
 
 @dataclass(frozen=True)
 class Allowance:
-    """What is left after a request, or after its refusal."""
+    """The result of one request: whether it is allowed, and the state of its bucket."""
 
     allowed: bool
     limit: int
     remaining: int
     reset_seconds: int
-    """Until the bucket is full again."""
+    """Seconds until the bucket is full."""
     retry_seconds: int = 0
-    """Until one more request is taken."""
+    """Seconds until the next request is allowed; 0 if this one is."""
 
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
@@ -39,7 +39,7 @@ class Allowance:
 
 
 class RateLimiter:
-    """One bucket for each key; those not used for longest are forgotten, which fills them."""
+    """One bucket for each key. The least recently used keys are evicted, which refills their buckets."""
 
     def __init__(self, rate: Rate):
         self._rate = rate
@@ -47,15 +47,15 @@ class RateLimiter:
         self._lock = threading.Lock()
 
     def acquire(self, key: str, now: datetime) -> Allowance:
-        """Take one request out of the key's bucket, if there is one."""
+        """Take one request from the bucket of a key, if it has one."""
         rate = self._rate
         with self._lock:
-            level, seen = self._levels.pop(key, (float(rate.burst), now))
-            level = min(float(rate.burst), level + max(0.0, (now - seen).total_seconds()) * rate.per_second)
+            level, updated_at = self._levels.pop(key, (float(rate.burst), now))
+            level = min(float(rate.burst), level + max(0.0, (now - updated_at).total_seconds()) * rate.per_second)
             allowed = level >= 1.0
             level -= allowed
             self._levels[key] = (level, now)
-            if len(self._levels) > _REMEMBERED:
+            if len(self._levels) > _MAX_KEYS:
                 self._levels.popitem(last=False)
         return Allowance(
             allowed=allowed,

@@ -12,7 +12,7 @@ from service.db.models import AuditEntry
 
 @dataclass(frozen=True)
 class AuditFilter:
-    """Which entries are wanted; what is left out matches all."""
+    """A filter of audit entries; a field that is None matches all."""
 
     actor: str | None = None
     action: str | None = None
@@ -28,16 +28,16 @@ class AuditFilter:
             (AuditEntry.target, self.target),
             (AuditEntry.outcome, self.outcome),
         )
-        found = [column == value for column, value in pairs if value is not None]
+        conditions = [column == value for column, value in pairs if value is not None]
         if self.created_after is not None:
-            found.append(AuditEntry.created_at >= self.created_after)
+            conditions.append(AuditEntry.created_at >= self.created_after)
         if self.created_before is not None:
-            found.append(AuditEntry.created_at < self.created_before)
-        return found
+            conditions.append(AuditEntry.created_at < self.created_before)
+        return conditions
 
 
 class AuditRepository:
-    """The audit within one session."""
+    """Audit entries within one session."""
 
     def __init__(self, session: Session):
         self._session = session
@@ -46,20 +46,20 @@ class AuditRepository:
         self._session.add(entry)
 
     def page(
-        self, wanted: AuditFilter, *, after: int | None, limit: int, descending: bool
+        self, matching: AuditFilter, *, after: int | None, limit: int, descending: bool
     ) -> tuple[Sequence[AuditEntry], bool]:
-        """One page in order of writing, and whether there is more."""
-        query = sa.select(AuditEntry).where(*wanted.conditions())
+        """Return one page in the order of writing, and whether more entries follow."""
+        query = sa.select(AuditEntry).where(*matching.conditions())
         if after is not None:
             query = query.where(AuditEntry.pk < after if descending else AuditEntry.pk > after)
         order = AuditEntry.pk.desc() if descending else AuditEntry.pk.asc()
         rows = list(self._session.scalars(query.order_by(order).limit(limit + 1)))
         return rows[:limit], len(rows) > limit
 
-    def older(self, than: datetime, limit: int) -> Sequence[int]:
-        """Some of the entries that are."""
-        old = sa.select(AuditEntry.pk).where(AuditEntry.created_at < than).order_by(AuditEntry.pk).limit(limit)
+    def keys_before(self, time: datetime, limit: int) -> Sequence[int]:
+        """Return the keys of at most `limit` entries that were created before a time, oldest first."""
+        old = sa.select(AuditEntry.pk).where(AuditEntry.created_at < time).order_by(AuditEntry.pk).limit(limit)
         return self._session.scalars(old).all()
 
-    def forget(self, numbers: Sequence[int]) -> None:
-        self._session.execute(sa.delete(AuditEntry).where(AuditEntry.pk.in_(numbers)))
+    def delete(self, keys: Sequence[int]) -> None:
+        self._session.execute(sa.delete(AuditEntry).where(AuditEntry.pk.in_(keys)))

@@ -20,7 +20,11 @@ class TokenRepository:
         return self._session.get(Token, token_id)
 
     def known(self, token_id: str) -> Token:
-        """Raises NotFoundError."""
+        """Return the token with this id.
+
+        Raises:
+            NotFoundError: there is none.
+        """
         token = self.get(token_id)
         if token is None:
             raise NotFoundError(f"there is no token {token_id!r}", code="token_not_found", param="token_id")
@@ -30,14 +34,14 @@ class TokenRepository:
         self._session.add(token)
 
     def attempt(self, attempt_id: str) -> Attempt | None:
-        """The attempt whose worker's token is asked about."""
+        """Return the attempt that an attempt token names."""
         return self._session.get(Attempt, attempt_id)
 
     def page(self, *, after: str | None, limit: int, descending: bool) -> tuple[list[Token], bool]:
-        """One page by time of creation, and whether there is more.
+        """Return one page by time of creation, and whether more tokens follow.
 
         Raises:
-            NotFoundError: `after` is no token.
+            NotFoundError: there is no token with the id `after`.
         """
         query = sa.select(Token)
         key = sa.tuple_(Token.created_at, Token.id)
@@ -45,31 +49,31 @@ class TokenRepository:
             mark = self.get(after)
             if mark is None:
                 raise NotFoundError(f"there is no token {after!r}", code="token_not_found", param="after")
-            place = sa.tuple_(sa.literal(mark.created_at, Token.created_at.type), sa.literal(mark.id))
-            query = query.where(key < place if descending else key > place)
+            start = sa.tuple_(sa.literal(mark.created_at, Token.created_at.type), sa.literal(mark.id))
+            query = query.where(key < start if descending else key > start)
         columns = (Token.created_at, Token.id)
         order = [column.desc() if descending else column.asc() for column in columns]
         rows = list(self._session.scalars(query.order_by(*order).limit(limit + 1)))
         return rows[:limit], len(rows) > limit
 
     def live_administrators(self, now: datetime) -> int:
-        """Tokens that open everything."""
+        """Return the number of administrators' tokens that are neither revoked nor expired."""
         unexpired = sa.or_(Token.expires_at.is_(None), Token.expires_at > now)
         live = (Token.role == "admin", Token.revoked_at.is_(None), unexpired)
         return self._session.scalar(sa.select(sa.func.count()).select_from(Token).where(*live)) or 0
 
-    def used(self, token_id: str, now: datetime, apart: timedelta) -> None:
-        """Note its use, unless that was done a moment ago."""
-        stale = sa.or_(Token.last_used_at.is_(None), Token.last_used_at <= now - apart)
+    def used(self, token_id: str, now: datetime, interval: timedelta) -> None:
+        """Update the token's time of last use, unless that was updated within the interval."""
+        stale = sa.or_(Token.last_used_at.is_(None), Token.last_used_at <= now - interval)
         self._session.execute(sa.update(Token).where(Token.id == token_id, stale).values(last_used_at=now))
 
     def add_new(self, database: Database, **values: object) -> None:
-        """Unless a token of that id is there, which stays as it is: several processes may add it at once."""
+        """Add a token unless its id exists: several processes may add the same one at once."""
         self._session.execute(database.insert(Token).values(values).on_conflict_do_nothing())
 
 
 class SessionRepository:
-    """Browsers that are signed in, within one session of the database."""
+    """Browser sessions within one session of the database."""
 
     def __init__(self, session: Session):
         self._session = session

@@ -1,4 +1,4 @@
-"""Browsers that are signed in with somebody's token. What they hold is a secret of their own, never the token."""
+"""Browser sessions: a signed-in browser holds a session secret in a cookie, never the API token."""
 
 import hmac
 import secrets
@@ -15,42 +15,42 @@ from service.db.engine import Database
 from service.db.models import WebSession
 
 CSRF_HEADER = "X-CSRF-Token"
-_LONGEST = 200
+_MAX_SECRET_LENGTH = 200
 
 
 @dataclass(frozen=True)
 class Cookie:
-    """How the secret travels."""
+    """The cookie that holds the session secret."""
 
     secure: bool
-    """Whether people come by https."""
+    """Whether users reach the service by https."""
 
     @property
     def name(self) -> str:
-        """A browser takes the prefix only with what makes a cookie unreachable from sibling domains."""
+        """The cookie's name. Browsers accept `__Host-` only on a secure cookie that sibling domains cannot set."""
         return "__Host-trainyard" if self.secure else "trainyard"
 
     def read(self, header: str | None) -> str | None:
-        """The secret in a request's `Cookie` header."""
+        """Return the secret in a `Cookie` header; None if it has none that is well-formed."""
         if not header:
             return None
         try:
-            found = SimpleCookie(header).get(self.name)
+            cookie = SimpleCookie(header).get(self.name)
         except CookieError:
             return None
-        return found.value if found is not None and 0 < len(found.value) <= _LONGEST else None
+        return cookie.value if cookie is not None and 0 < len(cookie.value) <= _MAX_SECRET_LENGTH else None
 
     def header(self, secret: str, seconds: int) -> str:
-        """A `Set-Cookie`; with no seconds left the browser forgets it."""
+        """Return the value of a `Set-Cookie` header; with `seconds=0` the browser deletes the cookie."""
         secure = "; Secure" if self.secure else ""
         return f"{self.name}={secret}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
 
 
 def sign_in(database: Database, token: str, lifetime: timedelta, now: datetime) -> tuple[Principal, str]:
-    """Who holds the token, and the secret of a new session of theirs.
+    """Create a session; return the token's principal and the secret of the session.
 
     Raises:
-        AuthenticationError: it is no person's token, or none that is good.
+        AuthenticationError: the token is invalid, or belongs to a worker.
     """
     principal = authenticate(database, f"Bearer {token}", now)
     if principal.kind != "user":
@@ -65,33 +65,37 @@ def sign_in(database: Database, token: str, lifetime: timedelta, now: datetime) 
 
 
 def authenticate_session(database: Database, secret: str, now: datetime) -> Principal:
-    """Whose session it is.
+    """Return the principal of a session.
 
     Raises:
-        AuthenticationError: there is none, it is over, or its token is.
+        AuthenticationError: the session does not exist or has expired, or its token is revoked or expired.
     """
     with database.read() as session:
-        found = SessionRepository(session).with_token(hash_token(secret))
-    if found is None or now >= found[0].expires_at:
+        row = SessionRepository(session).with_token(hash_token(secret))
+    if row is None or now >= row[0].expires_at:
         raise AuthenticationError
-    return principal_for_token(database, found[1], now)
+    return principal_for_token(database, row[1], now)
 
 
 def sign_out(database: Database, secret: str) -> None:
-    """From now on the secret opens nothing."""
+    """End the session of this secret."""
     with database.write() as session:
         SessionRepository(session).remove(hash_token(secret))
 
 
 def csrf_of(secret: str) -> str:
-    """What a page of ours can send and no other page knows. Made of the secret, so that it need not be kept."""
+    """Return the CSRF token of a session, derived from its secret so that it need not be stored."""
     return sha256(f"csrf:{secret}".encode()).hexdigest()
 
 
 def require_csrf(secret: str, sent: str | None) -> None:
-    """Raises PermissionDeniedError: the request does not come from a page of this session."""
+    """Check the CSRF token of a request.
+
+    Raises:
+        PermissionDeniedError: the request does not come from a page of this session.
+    """
     if not hmac.compare_digest(csrf_of(secret).encode(), (sent or "").encode()):
         raise PermissionDeniedError(
-            f"a change asked for with a cookie needs the header {CSRF_HEADER} that the page was given",
+            f"a change that is authenticated by a cookie needs the page's CSRF token in the header {CSRF_HEADER}",
             code="csrf_token",
         )

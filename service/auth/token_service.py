@@ -1,4 +1,4 @@
-"""Tokens made and taken back by administrators. A secret is in the answer that makes it, and nowhere else."""
+"""Creates and revokes API tokens. The secret is in the response that creates the token, and nowhere else."""
 
 from datetime import datetime, timedelta
 
@@ -14,14 +14,14 @@ from trainyard.contract.wire.access import TokenRequest
 _RESERVED = (ADMIN, SERVICE, ANONYMOUS)
 
 
-def issue(database: Database, principal: Principal, wanted: TokenRequest, now: datetime) -> tuple[Token, str]:
-    """A new token and its secret.
+def issue(database: Database, principal: Principal, request: TokenRequest, now: datetime) -> tuple[Token, str]:
+    """Create a token; return it and its secret.
 
     Raises:
-        InvalidRequestError: the name is not to be had.
+        InvalidRequestError: the name is reserved.
     """
-    if wanted.name in _RESERVED:
-        message = f"`{wanted.name}` is a name of the service's own; take that of a person or program"
+    if request.name in _RESERVED:
+        message = f"`{request.name}` is reserved for the service; use the name of a person or program"
         raise InvalidRequestError(message, param="name", code="reserved_name")
     text = new_user_token()
     parsed = parse_token(text)
@@ -29,12 +29,12 @@ def issue(database: Database, principal: Principal, wanted: TokenRequest, now: d
     token = Token(
         id=parsed.id,
         hash=hash_token(text),
-        name=wanted.name,
-        role=wanted.role,
-        may_run_code=wanted.may_run_code,
+        name=request.name,
+        role=request.role,
+        may_run_code=request.may_run_code,
         created_by=principal.name,
         created_at=now,
-        expires_at=now + timedelta(days=wanted.expires_in_days) if wanted.expires_in_days else None,
+        expires_at=now + timedelta(days=request.expires_in_days) if request.expires_in_days else None,
     )
     with database.write() as session:
         TokenRepository(session).add(token)
@@ -43,10 +43,10 @@ def issue(database: Database, principal: Principal, wanted: TokenRequest, now: d
 
 
 def revoke(database: Database, token_id: str, now: datetime) -> None:
-    """From now on it opens nothing. Asking again changes nothing.
+    """Revoke a token; a repeated call changes nothing.
 
     Raises:
-        ConflictError: nobody could administer the service any more.
+        ConflictError: it is the last valid token of an administrator.
     """
     with database.write() as session:
         repository = TokenRepository(session)

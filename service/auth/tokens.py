@@ -1,4 +1,4 @@
-"""The form of tokens: an id to look up, a random secret, and a hash to compare with. Pure."""
+"""The format of tokens: an id for the lookup, a random secret, and a hash to compare with. Pure functions."""
 
 import hashlib
 import hmac
@@ -9,14 +9,14 @@ from typing import Literal
 from trainyard.contract.wire.access import Role as Role
 
 NO_HASH = "0" * 64
-"""No token's."""
+"""A hash that belongs to no token."""
 
 _USER, _WORKER = "ty", "tyw"
 
 
 @dataclass(frozen=True)
 class ParsedToken:
-    """A well-formed token; nothing is said about its being good."""
+    """A well-formed token, which may still be invalid."""
 
     kind: Literal["user", "worker"]
     id: str
@@ -24,23 +24,23 @@ class ParsedToken:
 
 
 def new_user_token() -> str:
-    """256 bits of chance: as good against guessing as its hash is against theft, without a slow hash."""
+    """Return a new API token. Its secret has 256 random bits, so that a fast hash of it is safe to store."""
     return f"{_USER}_{secrets.token_hex(6)}_{secrets.token_urlsafe(32)}"
 
 
 def new_worker_token(attempt_id: str) -> str:
-    """Names its attempt, so that a look-up needs no second table."""
+    """Return a new attempt token. It contains the attempt's id, so that the lookup needs no second table."""
     return f"{_WORKER}_{attempt_id}_{secrets.token_urlsafe(32)}"
 
 
 def bearer(authorization: str) -> str | None:
-    """The token of a header, however that is spelt."""
+    """Return the token of an `Authorization` header; None if the scheme is not `Bearer`, in any case."""
     scheme, _, text = authorization.partition(" ")
     return text.strip() if scheme.lower() == "bearer" else None
 
 
 def parse_token(text: str) -> ParsedToken | None:
-    """None for anything that no token of ours looks like."""
+    """Parse a token; None if it is not well-formed."""
     parts = text.split("_", 2)
     if len(parts) != 3 or parts[0] not in (_USER, _WORKER) or len(text) > 200 or not text.isascii():
         return None
@@ -49,10 +49,10 @@ def parse_token(text: str) -> ParsedToken | None:
 
 
 def hash_token(text: str) -> str:
-    """SHA-256, hexadecimal."""
+    """Return the SHA-256 of a token in hexadecimal."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def constant_time_equal(one: str, other: str) -> bool:
-    """Compared in constant time."""
+    """Compare two strings in constant time."""
     return hmac.compare_digest(one, other)

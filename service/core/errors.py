@@ -79,7 +79,7 @@ class RangeError(ServiceError):
 
 
 class AuthenticationError(ServiceError):
-    """The token is missing, unknown, expired or revoked; the response does not tell which."""
+    """The token is missing, unknown, expired or revoked; the response does not reveal which."""
 
     status = 401
     type = "authentication_error"
@@ -166,4 +166,4 @@ class UnavailableError(ServiceError):
 
 
 class LeaseLostError(Exception):
-    """Another service has become the leader; what was to be written rests on outdated state and is dropped."""
+    """Another service has become the leader; the transaction rests on outdated state and is rolled back."""

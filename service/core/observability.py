@@ -1,4 +1,4 @@
-"""The service's own log lines and Prometheus series."""
+"""Log lines and Prometheus metrics of the service."""
 
 import logging
 import sys
@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 
 def configure_logging(form: Literal["console", "json"]) -> None:
-    """One line an event on standard error; libraries' lines go the same way."""
+    """Write one line for each log event to standard error, including those of libraries."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     # Errors in a request are logged by the application, once and with the request's id.
     logging.getLogger("uvicorn.error").addFilter(lambda record: "Exception in ASGI" not in record.getMessage())
@@ -28,15 +28,15 @@ def configure_logging(form: Literal["console", "json"]) -> None:
     )
 
 
-# A series that begins with its first event begins at 1, and to Prometheus nothing has risen: these begin at 0.
+# Label values that exist from the start, at 0: Prometheus does not count the rise of a series that begins at 1.
 _OUTCOMES = ("ok", "failed", "timeout")
 _ANSWERS = ("accepted", "rejected", "ambiguous", "not_asked", "postponed", "refused")
-_FOUND = ("name", "claim", "operator")
+_ADOPTED_BY = ("name", "claim", "operator")
 _KINDS = ("points", "log_bytes", "events", "checkpoints")
 
 
 class ServiceMetrics:
-    """Series of one process; a registry of its own, so that several services can live in one test."""
+    """Metrics of one process, in a registry of its own so that several services can run in one test."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -55,21 +55,21 @@ class ServiceMetrics:
         )
         self._commands = self._counter("scheduler_commands", "Commands to Slurm.", "command", "outcome")
         self._submissions = self._counter("submissions", "Answers to submissions.", "outcome")
-        self._adoptions = self._counter("adoptions", "Submissions that were found again.", "how")
-        self._ingested = self._counter("ingested", "What workers have reported, repeated deliveries included.", "kind")
+        self._adoptions = self._counter("adoptions", "Unconfirmed submissions that were found.", "how")
+        self._ingested = self._counter("ingested", "Items that workers reported, repeated ones included.", "kind")
         self._request_children: dict[tuple[str, str, int], Histogram] = {}
         self._ingested_children = {kind: self._ingested.labels(kind) for kind in _KINDS}
-        for counter, values in ((self._submissions, _ANSWERS), (self._adoptions, _FOUND)):
+        for counter, values in ((self._submissions, _ANSWERS), (self._adoptions, _ADOPTED_BY)):
             for value in values:
                 counter.labels(value)
-        self._under_way = Gauge("trainyard_hand_overs", "Submissions under way.", registry=self.registry)
+        self._under_way = Gauge("trainyard_hand_overs", "Submissions in progress.", registry=self.registry)
         self._unanswered = Gauge(
             "trainyard_submissions_unanswered",
-            "Attempts that the scheduler may or may not have.",
+            "Attempts whose submission is unconfirmed.",
             registry=self.registry,
         )
         self._cluster_age = Gauge(
-            "trainyard_cluster_age_seconds", "Age of the cluster's snapshot.", registry=self.registry
+            "trainyard_cluster_age_seconds", "Age of the cluster snapshot.", registry=self.registry
         )
 
     def _counter(self, name: str, help_: str, *labels: str) -> Counter:
@@ -78,7 +78,7 @@ class ServiceMetrics:
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
         child = self._request_children.get((method, route, status))
         if child is None:
-            # Kept: to look it up takes as long as to count.
+            # Cached: `labels` takes as long as `observe`.
             child = self._request_children[method, route, status] = self._requests.labels(method, route, str(status))
         child.observe(seconds)
 
@@ -89,28 +89,28 @@ class ServiceMetrics:
         self._tick_errors.inc()
 
     def command(self, command: str, outcome: str) -> None:
-        """One command to Slurm: `ok`, `failed` or `timeout`; for sbatch, no clear answer is `failed`."""
+        """Count a Slurm command by outcome: `ok`, `failed` or `timeout`; for sbatch, an unclear answer is `failed`."""
         for known in _OUTCOMES:
             self._commands.labels(command, known)
         self._commands.labels(command, outcome).inc()
 
     def submission(self, outcome: str) -> None:
-        """One answer: `accepted`, `rejected`, `ambiguous`, `not_asked`, or `refused` before it was asked."""
+        """Count a submission by the scheduler's answer; `not_asked` and `refused` are those that were never sent."""
         self._submissions.labels(outcome).inc()
 
     def adoption(self, how: str) -> None:
-        """One submission whose entry was found again: by its `name`, by its `claim`, or by an `operator`."""
+        """Count an unconfirmed submission that was found by its `name`, its `claim` or an `operator`."""
         self._adoptions.labels(how).inc()
 
     def ingested(self, kind: str, amount: int) -> None:
-        """Taken in from workers: `points`, `log_bytes`, `events`, `checkpoints`."""
+        """Count items that workers reported: `points`, `log_bytes`, `events` or `checkpoints`."""
         self._ingested_children[kind].inc(amount)
 
     def handing_over(self, count: int) -> None:
         self._under_way.set(count)
 
     def render(self, jobs: dict[str, int], unanswered: int, cluster_age: float | None) -> bytes:
-        """The exposition text, with the jobs as they are now."""
+        """Return the exposition text with the current number of jobs by status."""
         self._jobs.clear()
         for status, count in jobs.items():
             self._jobs.labels(status).set(count)

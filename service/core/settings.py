@@ -91,7 +91,7 @@ class Settings(BaseSettings):
     slurm_network_interface: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.,-]{0,64}$")] = ""
     """Network interface between ranks of several nodes, such as `ib0`; default: gloo and nccl choose."""
     pause_timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
-    """How long a pausing job may take to save and exit before the scheduler is asked to end it."""
+    """How long a pausing job may take to save and exit before the scheduler is requested to end it."""
     gpu_memory_gb: str = ""
     """Memory in GiB of GPU types that the planner does not know: `mygpu=48,a100=80`; `=24` for GPUs without a type."""
     code_roles: Annotated[tuple[Literal["admin", "user"], ...], NoDecode] = ("admin",)

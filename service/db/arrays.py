@@ -1,4 +1,4 @@
-"""Columns of numbers as Postgres takes them in one parameter: quicker than the driver's own lists."""
+"""Array literals of Postgres for columns of numbers: faster than the lists of the driver."""
 
 from collections.abc import Sequence
 
@@ -6,13 +6,13 @@ import msgspec
 
 
 def inside(column: Sequence[float | None]) -> str:
-    """Numbers (ints, or finite floats) as an array literal without its braces; None is NULL.
+    """Return ints or finite floats as an array literal without its braces; None becomes NULL.
 
-    A JSON array's inside differs from it in nothing that numbers have.
+    For numbers and null, the elements of a JSON array have the same syntax.
     """
     return msgspec.json.encode(column)[1:-1].decode()
 
 
 def literal(column: Sequence[float | None]) -> str:
-    """The whole literal of one array."""
+    """Return the array literal of a column."""
     return "{" + inside(column) + "}"

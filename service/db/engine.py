@@ -1,4 +1,4 @@
-"""One way to read and one way to write, on SQLite and Postgres alike."""
+"""Database sessions that behave alike on SQLite and Postgres."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -17,15 +17,15 @@ from service.db.raw import RawTransaction, raw_transaction
 
 BUSY_SECONDS = 5
 _TURN_SECONDS = 30.0
-_TRUSTED_SECONDS = 1.0
-"""A connection to Postgres that rested for longer is asked whether it still is one: that is a trip there and back."""
+_MAX_IDLE_SECONDS = 1.0
+"""A connection to Postgres that was idle for longer is pinged before use, which costs a round trip."""
 
 
 class Database:
     """Sessions on one database. A `write` commits when its block ends without an error.
 
-    On SQLite writers share a single connection, so that within the process they wait in line instead of
-    meeting in SQLITE_BUSY; BEGIN IMMEDIATE does the same against other processes.
+    On SQLite, writers share one connection, so that within the process they wait in order instead of failing with
+    SQLITE_BUSY. BEGIN IMMEDIATE does the same against other processes.
     """
 
     before_commit: Callable[[Session], None] | None = None
@@ -45,24 +45,24 @@ class Database:
         else:
             # A deadlock of two writers or a stuck one must end as an error that is retried, not as a hang.
             options = {"options": "-c statement_timeout=30000 -c lock_timeout=10000"}
-            # The one used last is the warmest: its server process has the plans and pages at hand.
+            # LIFO: the server process of the connection used last has plans and pages cached.
             self._reader = sa.create_engine(
                 self.url, pool_size=10, max_overflow=10, pool_use_lifo=True, connect_args=options
             )
-            _ping_after_rest(self._reader)
+            _ping_after_idle(self._reader)
             self._writer = self._reader
         driver: Any = self._writer.dialect.dbapi
         self._driver_errors: tuple[type[Exception], ...] = (driver.OperationalError, driver.InterfaceError)
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """A session whose changes are thrown away."""
+        """Open a session whose changes are discarded."""
         with _translated(self._driver_errors), Session(self._reader, expire_on_commit=False) as session:
             yield session
 
     @contextmanager
     def write(self) -> Iterator[Session]:
-        """A transaction.
+        """Open a transaction.
 
         Raises:
             UnavailableError: the database did not answer in time; nothing was written.
@@ -76,10 +76,10 @@ class Database:
 
     @contextmanager
     def write_raw(self) -> Iterator[RawTransaction]:
-        """A transaction of few statements and no objects, of the service's own: `before_commit` is not called.
+        """Open a transaction of a few statements on the driver's connection; `before_commit` is not called.
 
         Raises:
-            UnavailableError: as of `write`; after an unanswered commit it may be written all the same.
+            UnavailableError: as `write`, but if the commit was not answered, the transaction may be written.
         """
         with _translated(self._driver_errors), self._turn(), raw_transaction(self._writer) as transaction:
             yield transaction
@@ -94,13 +94,17 @@ class Database:
         return self._turns.turn(_TURN_SECONDS) if self._turns else nullcontext()
 
     def insert(self, table: Any) -> Any:
-        """An INSERT that knows ON CONFLICT; the two dialects spell it alike."""
+        """Return an INSERT that supports ON CONFLICT, whose syntax both dialects share."""
         from sqlalchemy.dialects import postgresql, sqlite
 
         return (sqlite if self.dialect == "sqlite" else postgresql).insert(table)
 
     def ping(self) -> None:
-        """Raises UnavailableError when the database does not answer."""
+        """Run a trivial query.
+
+        Raises:
+            UnavailableError: the database does not answer.
+        """
         with self.read() as session:
             session.execute(sa.text("SELECT 1"))
 
@@ -125,16 +129,16 @@ def _first_line(error: Exception) -> str:
     return str(getattr(error, "orig", None) or error).splitlines()[0]
 
 
-def _ping_after_rest(engine: sa.Engine) -> None:
+def _ping_after_idle(engine: sa.Engine) -> None:
     driver: Any = engine.dialect.dbapi
 
     @sa.event.listens_for(engine, "checkin")
-    def _note(_connection: Any, record: Any) -> None:
-        record.info["rests_since"] = time.monotonic()
+    def _note_checkin(_connection: Any, record: Any) -> None:
+        record.info["idle_since"] = time.monotonic()
 
     @sa.event.listens_for(engine, "checkout")
-    def _ask(connection: Any, record: Any, _proxy: Any) -> None:
-        if time.monotonic() - record.info.get("rests_since", time.monotonic()) > _TRUSTED_SECONDS:
+    def _ping(connection: Any, record: Any, _proxy: Any) -> None:
+        if time.monotonic() - record.info.get("idle_since", time.monotonic()) > _MAX_IDLE_SECONDS:
             try:
                 engine.dialect.do_ping(connection)
             except driver.Error as error:

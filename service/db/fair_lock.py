@@ -1,7 +1,7 @@
-"""A lock that is given in the order in which it was asked for.
+"""A lock that is granted in the order of the requests.
 
-Python's own locks, and so the connection pool, let a thread that comes by at the right moment overtake those that wait.
-With many writers one of them was overtaken for a tenth of a second, where the work before it took a few thousandths.
+Python's locks, and therefore the connection pool, let a newly arrived thread overtake waiting ones. With many writers,
+one was overtaken for 0.1 s although the work before it took a few milliseconds.
 """
 
 import threading
@@ -11,11 +11,11 @@ from contextlib import contextmanager
 
 
 class FairLockTimeoutError(Exception):
-    """The turn did not come in time."""
+    """The lock was not granted in time."""
 
 
 class FairLock:
-    """One at a time, first come, first served."""
+    """A mutex, first come, first served."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -24,10 +24,10 @@ class FairLock:
 
     @contextmanager
     def turn(self, seconds: float) -> Iterator[None]:
-        """Not for a thread that has the turn already.
+        """Hold the lock; not reentrant.
 
         Raises:
-            TurnTimeoutError: it did not come within that time.
+            FairLockTimeoutError: the lock was not granted within that time.
         """
         self._take(seconds)
         try:
@@ -40,15 +40,15 @@ class FairLock:
             if not self._taken:
                 self._taken = True
                 return
-            called = threading.Lock()
-            called.acquire()
-            self._waiting.append(called)
-        if called.acquire(timeout=seconds):
+            granted = threading.Lock()
+            granted.acquire()
+            self._waiting.append(granted)
+        if granted.acquire(timeout=seconds):
             return
         with self._guard:
-            # Else it was called between the end of the time and here, and the turn is ours.
-            if called in self._waiting:
-                self._waiting.remove(called)
+            # Otherwise it was granted after the timeout and before this line.
+            if granted in self._waiting:
+                self._waiting.remove(granted)
                 raise FairLockTimeoutError(f"no turn within {seconds:g} seconds")
 
     def _pass_on(self) -> None:

@@ -1,4 +1,4 @@
-"""Bring a database to this release's schema, and refuse one that is newer."""
+"""Migrate a database to the schema of this release, and reject a newer one."""
 
 from pathlib import Path
 
@@ -22,10 +22,10 @@ def alembic_config(url: str) -> Config:
 
 
 def upgrade(url: str, revision: str = "head") -> None:
-    """Apply what is missing.
+    """Apply the missing migrations.
 
     Raises:
-        UnavailableError: the database was made by a newer release, or cannot be reached.
+        UnavailableError: the schema was written by a newer release, or cannot be reached.
     """
     try:
         command.upgrade(alembic_config(url), revision)

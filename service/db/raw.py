@@ -1,4 +1,4 @@
-"""Transactions on the driver's own connection: where there are many small ones, a Session costs more than they."""
+"""Transactions on the connection of the driver, for many small ones, where a Session would cost more than the SQL."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -10,34 +10,35 @@ if TYPE_CHECKING:
     import psycopg
 
 Statement = tuple[str, Sequence[Any]]
-"""With question marks for its values."""
+"""SQL with `?` for each value, and the values."""
 
 
 class RawTransaction:
-    """One transaction. What is executed raises the driver's own errors."""
+    """One transaction. Statements raise the errors of the driver."""
 
     def __init__(self, driver: Any, *, is_sqlite: bool):
         self._driver = driver
         self._committed = False
         self.is_sqlite = is_sqlite
         self.changed_job_pks: set[int] = set()
-        """Jobs whose sequence it raises."""
+        """Keys of the jobs whose sequence the transaction raises."""
 
     def run(self, statement: str, values: Sequence[Any] = ()) -> Any:
-        """The cursor of one statement."""
+        """Run a statement; return its cursor."""
         return self._driver.execute(self._spelled(statement), tuple(values))
 
     def many(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        """The same statement for each row."""
+        """Run a statement once for each row."""
         if rows:
             self._driver.cursor().executemany(self._spelled(statement), list(rows))
 
     def together(self, *statements: Statement, last: bool = False) -> list[Any]:
-        """The cursors of several statements, which Postgres is sent in one trip: after each, this thread would wait
-        for Python's lock among requests.
+        """Run several statements; return their cursors.
+
+        Postgres gets them in one round trip, because after each one this thread would have to wait for the GIL.
 
         Args:
-            last: commit with them.
+            last: Whether to commit in the same round trip.
         """
         if self.is_sqlite:
             return [self.run(*statement) for statement in statements]
@@ -66,7 +67,7 @@ class RawTransaction:
 
 @contextmanager
 def raw_transaction(engine: sa.Engine) -> Iterator[RawTransaction]:
-    """A transaction on a connection of the engine's pool."""
+    """Open a transaction on a connection of the pool; an error of the driver discards the connection."""
     dbapi: Any = engine.dialect.dbapi
     pooled = engine.raw_connection()
     try:
@@ -80,7 +81,7 @@ def raw_transaction(engine: sa.Engine) -> Iterator[RawTransaction]:
                 transaction.roll_back()
             raise
     except dbapi.Error:
-        pooled.invalidate()  # it may be what is wrong
+        pooled.invalidate()  # the connection may be broken
         raise
     finally:
         pooled.close()

@@ -1,4 +1,4 @@
-"""Column types that mean the same on SQLite and Postgres."""
+"""Column types that behave alike on SQLite and Postgres."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -12,7 +12,7 @@ BigInt = BigInteger().with_variant(Integer(), "sqlite")
 """SQLite's INTEGER is 64 bits wide and, unlike BIGINT there, can be an autoincrementing key."""
 
 PublicId = String(40).with_variant(String(40, collation="C"), "postgresql")
-"""Compared by its bytes, as SQLite does: Postgres would ask the language's rules, which takes twice as long."""
+"""An id, compared bytewise as in SQLite; the collation of a language takes Postgres twice as long."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

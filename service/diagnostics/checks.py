@@ -1,4 +1,4 @@
-"""What can be wrong with an installation, looked at from the machine of the service: one finding each, with its fix."""
+"""Checks of an installation, run on the machine of the service. Each returns one finding with its fix."""
 
 import os
 import shutil
@@ -24,8 +24,9 @@ from trainyard.contract.wire.diagnostics import Finding, error_finding, ok_findi
 
 _LOCAL_FILESYSTEMS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay"})
 _SECONDS = 10.0
-_MOST_SKEW = 2.0
-_TRUST = (
+_MAX_SKEW = 2.0
+"""Seconds by which the clocks of service and database may differ."""
+_TRUST_FIX = (
     "make your authority known here (in containers docker/certs/*.crt, then build again; else the machine's store, or "
     "SSL_CERT_FILE) and on every node; and compare the names in the certificate"
 )
@@ -33,10 +34,10 @@ _PACKAGES = ("trainyard", "fastapi", "sqlalchemy", "submitit", "torch")
 
 
 def examine(settings: Settings, *, ask_scheduler: bool = True) -> Iterator[Finding]:
-    """Every check in turn; one that breaks is a finding too. Nothing is changed.
+    """Yield the finding of each check. A check that raises yields an error finding. Nothing is changed.
 
     Args:
-        ask_scheduler: whether slurmctld may be asked, which no request of the API does.
+        ask_scheduler: Whether to call slurmctld; requests of the API must not.
     """
     checks: list[Callable[[Settings], Finding]] = [_database, _schema, _clock, _runs, _shared, _disk, _private]
     if settings.backend == "slurm":
@@ -47,7 +48,7 @@ def examine(settings: Settings, *, ask_scheduler: bool = True) -> Iterator[Findi
 
 
 def examine_slurm(settings: Settings) -> Iterator[Finding]:
-    """What no request of the API asks: the scheduler."""
+    """Yield the findings of the checks that call the scheduler."""
     yield from _carry_out(settings, [slurm.controller])
 
 
@@ -63,7 +64,7 @@ def _carry_out(settings: Settings, checks: Sequence[Callable[[Settings], Finding
 def _database(settings: Settings) -> Finding:
     if (missing := _missing_file(settings)) is not None:
         fix = "start the service once, or run: python -m service migrate"
-        return error_finding("database", f"{missing} is not there yet", fix)
+        return error_finding("database", f"{missing} does not exist yet", fix)
     url = sa.make_url(settings.url)
     engine = sa.create_engine(url)
     try:
@@ -78,7 +79,7 @@ def _database(settings: Settings) -> Finding:
 
 
 def _missing_file(settings: Settings) -> Path | None:
-    """The file of a SQLite database that is not there. To connect would make it."""
+    """The file of a SQLite database, if it does not exist; connecting would create it."""
     url = sa.make_url(settings.url)
     file = Path(url.database or "")
     return file if url.get_backend_name() == "sqlite" and not file.exists() else None
@@ -87,11 +88,11 @@ def _missing_file(settings: Settings) -> Path | None:
 def _schema(settings: Settings) -> Finding:
     if _missing_file(settings) is not None:
         return error_finding("migrations", "there is no database", "see above")
-    found, wanted = current(settings.url), head()
-    if found == wanted:
-        return ok_finding("migrations", f"at {found}")
+    revision, newest = current(settings.url), head()
+    if revision == newest:
+        return ok_finding("migrations", f"at {revision}")
     return error_finding(
-        "migrations", f"at {found or 'none'}, this release wants {wanted}", "run: python -m service migrate"
+        "migrations", f"at {revision or 'none'}, this release needs {newest}", "run: python -m service migrate"
     )
 
 
@@ -101,11 +102,11 @@ def _clock(settings: Settings) -> Finding:
     engine = sa.create_engine(settings.url)
     try:
         with engine.connect() as connection:
-            theirs = connection.execute(sa.text("SELECT clock_timestamp()")).scalar_one()
+            database_time = connection.execute(sa.text("SELECT clock_timestamp()")).scalar_one()
     finally:
         engine.dispose()
-    skew = abs((datetime.now(UTC) - theirs).total_seconds())
-    if skew > _MOST_SKEW:
+    skew = abs((datetime.now(UTC) - database_time).total_seconds())
+    if skew > _MAX_SKEW:
         return error_finding("clock", f"the database's differs by {skew:.1f} s", "run NTP or chrony on both machines")
     return ok_finding("clock", f"the database's differs by {skew:.1f} s")
 
@@ -126,17 +127,17 @@ def _shared(settings: Settings) -> Finding:
     if settings.backend == "local":
         return ok_finding("filesystem", f"{kind}; the local backend needs no shared one")
     if kind in _LOCAL_FILESYSTEMS:
-        told = f"{settings.runs} is on {kind}, which the nodes do not see unless it is mounted there as well"
+        message = f"{settings.runs} is on {kind}, which the nodes do not see unless it is mounted there as well"
         fix = "nothing, where a job has run already; else set TRAINYARD_RUNS_DIR to a folder that every node has"
-        return warning_finding("filesystem", told, fix)
+        return warning_finding("filesystem", message, fix)
     return ok_finding("filesystem", f"{kind}; whether nodes mount it too: srun -N1 ls {settings.runs}")
 
 
 def filesystem_of(path: Path, mounts: str) -> str:
-    """The kind of the filesystem that a path is on. Pure: `mounts` is the text of /proc/mounts."""
-    found = [line.split()[1:3] for line in mounts.splitlines() if len(line.split()) > 2]
-    on_it = [(place, kind) for place, kind in found if path.is_relative_to(place)]
-    return max(on_it, key=lambda pair: len(pair[0]), default=("", "unknown"))[1]
+    """The type of the filesystem that holds a path, from the text of /proc/mounts; `unknown` if no mount matches."""
+    entries = [line.split()[1:3] for line in mounts.splitlines() if len(line.split()) > 2]
+    above = [(mount_point, kind) for mount_point, kind in entries if path.is_relative_to(mount_point)]
+    return max(above, key=lambda pair: len(pair[0]), default=("", "unknown"))[1]
 
 
 def _disk(settings: Settings) -> Finding:
@@ -151,7 +152,7 @@ def _private(settings: Settings) -> Finding:
     token = settings.admin_token_file or settings.state / "admin_token"
     if not token.exists():
         return warning_finding(
-            "tokens", f"{token} is not there", "fine if the token was moved elsewhere; else start the service"
+            "tokens", f"{token} does not exist", "fine if the token was moved elsewhere; else start the service"
         )
     mode = stat.S_IMODE(token.stat().st_mode)
     if mode & 0o077:
@@ -160,7 +161,7 @@ def _private(settings: Settings) -> Finding:
 
 
 def _route(settings: Settings) -> Finding:
-    """The workers' way to the service, tried from here."""
+    """Whether the URL that workers use answers from this machine."""
     url = settings.service_url
     if settings.backend == "slurm" and (urlsplit(url).hostname or "") in ("127.0.0.1", "localhost", "::1"):
         return error_finding("route", f"workers would call {url}, which is their own node", "set TRAINYARD_PUBLIC_URL")
@@ -170,17 +171,17 @@ def _route(settings: Settings) -> Finding:
     except (URLError, OSError) as error:
         reason = getattr(error, "reason", error)
         distrusted = isinstance(reason, ssl.SSLCertVerificationError)
-        fix = _TRUST if distrusted else "start the service: trainyard serve; if it runs, set TRAINYARD_PUBLIC_URL"
+        fix = _TRUST_FIX if distrusted else "start the service: trainyard serve; if it runs, set TRAINYARD_PUBLIC_URL"
         return error_finding("route", f"{url} does not answer from here: {reason}", fix)
     nodes = f"; whether from the nodes too: srun -N1 curl {url}/livez" if settings.backend == "slurm" else ""
     return ok_finding("route", f"{url} answers from here{nodes}")
 
 
 def _gpus(settings: Settings) -> Finding:
-    asked = settings.backend == "local" and settings.accelerator == "cuda"
-    if asked and not visible_gpus(os.environ, os.listdir("/dev")):
-        told = "TRAINYARD_ACCELERATOR is cuda, and this machine shows no NVIDIA device: no job can run"
-        return error_finding("gpu", told, "unset it, or CUDA_VISIBLE_DEVICES where that hides them")
+    needs_gpu = settings.backend == "local" and settings.accelerator == "cuda"
+    if needs_gpu and not visible_gpus(os.environ, os.listdir("/dev")):
+        message = "TRAINYARD_ACCELERATOR is cuda, and this machine shows no NVIDIA device: no job can run"
+        return error_finding("gpu", message, "unset it, or CUDA_VISIBLE_DEVICES where that hides them")
     if shutil.which("nvidia-smi") is None:
         where = "the nodes may have some" if settings.backend == "slurm" else "jobs run on the CPU"
         return ok_finding("gpu", f"none here; {where}")
@@ -193,10 +194,10 @@ def _gpus(settings: Settings) -> Finding:
 
 
 def _versions(_settings: Settings) -> Finding:
-    found = []
+    versions = []
     for package in _PACKAGES:
         try:
-            found.append(f"{package} {version(package)}")
+            versions.append(f"{package} {version(package)}")
         except PackageNotFoundError:
-            found.append(f"{package} not installed here")
-    return ok_finding("versions", ", ".join(found))
+            versions.append(f"{package} not installed here")
+    return ok_finding("versions", ", ".join(versions))

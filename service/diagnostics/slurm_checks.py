@@ -1,4 +1,4 @@
-"""What can be wrong with Slurm as the service meets it: its commands, munge, and the interpreter on the nodes."""
+"""Checks of Slurm from the machine of the service: its commands, munge, and the interpreter on the nodes."""
 
 import os
 import re
@@ -15,7 +15,7 @@ _IDENTITY = re.compile(r"munge|authenticat|credential", re.IGNORECASE)
 
 
 def commands(_settings: Settings) -> Finding:
-    """Whether Slurm's client is installed."""
+    """Whether Slurm's client commands are installed."""
     missing = [name for name in _COMMANDS if shutil.which(name) is None]
     if missing:
         return error_finding(
@@ -25,40 +25,40 @@ def commands(_settings: Settings) -> Finding:
 
 
 def controller(_settings: Settings) -> Finding:
-    """Whether slurmctld answers and believes us."""
+    """Whether slurmctld answers and accepts the credentials of the service."""
     if shutil.which("sinfo") is None:
         return error_finding(
-            "slurmctld", "cannot be asked without sinfo", "install Slurm's client commands, or mend PATH"
+            "slurmctld", "cannot be checked without sinfo", "install Slurm's client commands, or mend PATH"
         )
-    asked = _run("sinfo", "--noheader")
-    return controller_finding(asked.returncode, asked.stderr)
+    result = _run("sinfo", "--noheader")
+    return controller_finding(result.returncode, result.stderr)
 
 
-def controller_finding(status: int, said: str) -> Finding:
-    """What an exit status and the words of `sinfo` mean. Pure."""
+def controller_finding(status: int, stderr: str) -> Finding:
+    """The finding for the exit status and error output of `sinfo`."""
     if status == 0:
         return ok_finding("slurmctld", "answers")
-    told = (said.strip().splitlines() or ["no reason given"])[-1]
-    if _IDENTITY.search(said):
+    reason = (stderr.strip().splitlines() or ["no reason given"])[-1]
+    if _IDENTITY.search(stderr):
         fix = (
             "start munged on this machine, with the cluster's key and a clock that agrees; in a container mount the "
             "folder of its socket (CLUSTER_MUNGE), and after a restart of munged restart the reconciler"
         )
-        return error_finding("munge", f"Slurm does not know who asks: {told}", fix)
-    return error_finding("slurmctld", f"sinfo fails: {told}", "is slurmctld up? is slurm.conf here?")
+        return error_finding("munge", f"Slurm rejects the credentials: {reason}", fix)
+    return error_finding("slurmctld", f"sinfo fails: {reason}", "is slurmctld up? is slurm.conf here?")
 
 
 def interpreter(settings: Settings) -> Finding:
-    """Whether what the nodes are to run is there, as far as it can be seen from here."""
+    """Whether the interpreter of the workers exists, as far as this machine can see."""
     python = Path(settings.python)
-    there = f"srun -N1 {python} -c 'import torch, worker'"
-    # Where its link leads is the nodes' affair: an environment is made from an interpreter of theirs.
+    node_check = f"srun -N1 {python} -c 'import torch, worker'"
+    # A virtual environment links to an interpreter of the nodes, so the link may be broken here.
     if os.path.lexists(python):
-        return ok_finding("python", f"{python} is here; whether on the nodes too: {there}")
-    told = f"{python} is not here, and jobs end at once where a node does not have it"
-    fix = f"set TRAINYARD_SLURM_PYTHON to the worker's interpreter; a node tells: {there}"
+        return ok_finding("python", f"{python} is here; whether on the nodes too: {node_check}")
+    message = f"{python} is not here, and jobs end at once where a node does not have it"
+    fix = f"set TRAINYARD_SLURM_PYTHON to the worker's interpreter; check on a node: {node_check}"
     shared = any(python.is_relative_to(root) for root in (*settings.site.roots, str(settings.runs.parent)))
-    return error_finding("python", told, fix) if shared else warning_finding("python", told, fix)
+    return error_finding("python", message, fix) if shared else warning_finding("python", message, fix)
 
 
 def _run(*command: str) -> "subprocess.CompletedProcess[str]":

@@ -182,9 +182,9 @@ class MaintenanceTask:
         audit_before = now - timedelta(days=self.settings.audit_retention_days)
         deliveries_before = now - timedelta(days=self.settings.delivery_retention_days)
         with self.database.read() as session:
-            entries = AuditRepository(session).older(audit_before, _PURGE_BATCH)
+            entries = AuditRepository(session).keys_before(audit_before, _PURGE_BATCH)
             deliveries = WebhookRepository(session).older(deliveries_before, _PURGE_BATCH)
         if entries or deliveries:
             with self.database.write() as session:
-                AuditRepository(session).forget(entries)
+                AuditRepository(session).delete(entries)
                 WebhookRepository(session).delete_deliveries(deliveries)

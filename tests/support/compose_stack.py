@@ -24,7 +24,7 @@ COPIED = (
 EXTRAS = "worker,hf"
 """What the nodes of the tests have: low-rank adapters need peft."""
 IMAGES = {"service": "SERVICE_IMAGE", "slurm-controller": "CONTROLLER_IMAGE", "slurm-node": "NODE_IMAGE"}
-SOON = {"SUBMIT_SECONDS": 20, "DOUBT_SECONDS": 15, "POLL_SECONDS": 1, "SLOWEST_POLL_SECONDS": 5}
+SOON = {"SUBMIT_TIMEOUT_SECONDS": 20, "CONFIRM_ABSENCE_SECONDS": 15, "POLL_SECONDS": 1, "MAX_POLL_SECONDS": 5}
 """Of Slurm: a submission in whose middle the service was killed is in doubt for seconds, not for minutes."""
 STAND_INS = {"postgres": "POSTGRES_IMAGE", "nginx": "NGINX_IMAGE"}
 """Images of others that cannot be pulled everywhere, made of Debian's packages."""

@@ -11,6 +11,6 @@ router = APIRouter(prefix="/v1/cluster", tags=["cluster"])
 
 @router.get("", operation_id="get_cluster")
 def get_cluster(services: AppStateDep, _user: UserDep, now: NowDep) -> ClusterResource:
-    """Partitions, nodes by state and GPUs by type, as they were when the scheduler was last asked."""
+    """Get partitions, nodes by state and GPUs by type, as the scheduler last reported them."""
     with services.database.read() as session:
         return ClusterRepository(session).resource(services.settings.backend, now)

@@ -1,4 +1,4 @@
-"""The routes of plans, and of what the scheduler says of them."""
+"""Routes of plans and start estimates."""
 
 import asyncio
 from typing import Annotated, Any
@@ -10,18 +10,17 @@ from service.api.dependencies import AppState, AppStateDep, NowDep, UserDep
 from service.api.routes.jobs import SPEC_BODY, read_document
 from service.auth.principals import Principal
 from service.planner import service as actions
-from service.planner import start_estimates as asking
+from service.planner import start_estimates
 from trainyard.contract.wire.plans import AskResource, PlanResource
 
 router = APIRouter(prefix="/v1", tags=["plans"])
 
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 AskId = Annotated[str, Path(pattern=r"^ask_[0-9a-z]{26}$")]
-MayAsk = Annotated[
-    bool, Query(description="Have the scheduler asked too what would become of it, were it submitted now.")
-]
+MayAsk = Annotated[bool, Query(description="Also request a start estimate from the scheduler.")]
 WaitSeconds = Annotated[
-    float, Query(ge=0, le=10, description="For the scheduler's answer; without one, read it by the `id` of `ask`.")
+    float,
+    Query(ge=0, le=10, description="How long to wait for the estimate; later it is read by the `id` of `ask`."),
 ]
 
 
@@ -34,7 +33,7 @@ async def make_plan(
     ask_scheduler: MayAsk = False,
     wait_seconds: WaitSeconds = 3.0,
 ) -> Any:
-    """What a spec will need: memory by strategy, disk, the batch script. Nothing is submitted."""
+    """Plan a spec: memory by strategy, disk, batch script and warnings. Nothing is submitted."""
     document = read_document(await request.body(), request.headers)
     plan = await run_in_threadpool(actions.plan, services, document, now)
     if not ask_scheduler:
@@ -43,22 +42,22 @@ async def make_plan(
 
 
 async def _answer(services: AppState, user: Principal, plan: PlanResource, seconds: float) -> AskResource:
-    """The scheduler's, once the reconciler has it; after so many seconds only the question's id."""
+    """Request a start estimate, and wait at most so many seconds until the reconciler has answered it."""
     if services.settings.backend == "local":
-        return asking.NO_QUEUE
+        return start_estimates.NO_QUEUE
     if plan.script is None:
-        return asking.NO_SCRIPT
-    asked = await run_in_threadpool(asking.ask, services.database, user, plan.script, services.clock())
+        return start_estimates.NO_SCRIPT
+    estimate = await run_in_threadpool(start_estimates.ask, services.database, user, plan.script, services.clock())
     services.notify_reconciler()
-    for _ in range(round(seconds / _LOOK_SECONDS)):
-        if asked.state == "answered":
+    for _ in range(round(seconds / _POLL_SECONDS)):
+        if estimate.state == "answered":
             break
-        await asyncio.sleep(_LOOK_SECONDS)
-        asked = await run_in_threadpool(asking.read, services.database, str(asked.id))
-    return asked
+        await asyncio.sleep(_POLL_SECONDS)
+        estimate = await run_in_threadpool(start_estimates.read, services.database, str(estimate.id))
+    return estimate
 
 
 @router.get("/asks/{ask_id}", operation_id="get_ask", tags=["plans"])
 def get_ask(services: AppStateDep, _user: UserDep, ask_id: AskId) -> AskResource:
-    """What the scheduler says of a plan, once it has answered; kept for an hour."""
-    return asking.read(services.database, ask_id)
+    """Get a start estimate; it is stored for an hour."""
+    return start_estimates.read(services.database, ask_id)

@@ -1,4 +1,4 @@
-"""The routes of live streams."""
+"""Routes of live streams."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing

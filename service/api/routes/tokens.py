@@ -75,10 +75,10 @@ def list_audit(
 ) -> Page[AuditResource]:
     """List audit entries, newest first: who changed what, when, from which address, and the outcome."""
     after = int(window.after.removeprefix("aud_")) if window.after else None
-    wanted = AuditFilter(actor, action, target, outcome, created_after, created_before)
+    matching = AuditFilter(actor, action, target, outcome, created_after, created_before)
     with services.database.read() as session:
         rows, more = AuditRepository(session).page(
-            wanted,
+            matching,
             after=after,
             limit=window.limit,
             descending=window.descending,

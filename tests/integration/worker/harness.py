@@ -231,10 +231,10 @@ class Run:
 PLAIN = ("-m", "worker.launcher")
 SOON_OVER = (
     "-c",
-    "import sys; from worker import launch; "
-    "launch._FINISH_SECONDS = launch._LAST_LOGS_SECONDS = 0.5; launch.run(sys.argv[1])",
+    "import sys; from worker.launcher import supervisor; "
+    "supervisor._FINISH_SECONDS = supervisor._LAST_LOGS_SECONDS = 0.5; supervisor.run(sys.argv[1])",
 )
-"""The same, for a run whose service will not come: at its end it waits less long for it."""
+"""The same launcher, which at its end waits less long for a service that stays away."""
 
 
 def launch(
