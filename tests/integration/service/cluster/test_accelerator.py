@@ -29,17 +29,17 @@ def launched(world: World, job_id: str) -> dict:
     return dict(json.loads(world.folder(job_id).launch.read_text()))
 
 
-def test_what_is_accepted_and_launched_follows_the_partition(cluster: World) -> None:
+def test_spec_and_launch_follow_the_partition(cluster: World) -> None:
     on_slurm(cluster, GPUS)
     cluster.tick()
-    beside, on_gpus = cluster.submit(), cluster.submit(**ON_GPUS)
-    told = [(cluster.job(job)["spec"]["backend"], cluster.job(job)["spec"]["precision"]) for job in (beside, on_gpus)]
-    assert told == [("gloo", "fp32"), ("nccl", "bf16")]
+    on_cpus, on_gpus = cluster.submit(), cluster.submit(**ON_GPUS)
+    specs = [cluster.job(job)["spec"] for job in (on_cpus, on_gpus)]
+    assert [(spec["backend"], spec["precision"]) for spec in specs] == [("gloo", "fp32"), ("nccl", "bf16")]
     cluster.tick()
-    assert [launched(cluster, job)["accelerator"] for job in (beside, on_gpus)] == ["cpu", "cuda"]
+    assert [launched(cluster, job)["accelerator"] for job in (on_cpus, on_gpus)] == ["cpu", "cuda"]
 
 
-def test_the_plan_shows_the_script_that_will_be_submitted(cluster: World) -> None:
+def test_plan_contains_the_submitted_script(cluster: World) -> None:
     on_slurm(cluster, GPUS)
     cluster.tick()
     answer = cluster.client.post("/v1/plans", json={**SPEC, **ON_GPUS}).json()
@@ -48,7 +48,7 @@ def test_the_plan_shows_the_script_that_will_be_submitted(cluster: World) -> Non
     assert "--gres" not in cluster.client.post("/v1/plans", json=SPEC).json()["script"]
 
 
-def test_without_a_snapshot_a_job_waits_and_is_settled_by_the_first(cluster: World) -> None:
+def test_job_is_resolved_by_the_first_snapshot(cluster: World) -> None:
     on_slurm(cluster, GPUS)
     cluster.scheduler.unavailable = True
     job = cluster.submit(**ON_GPUS)
@@ -65,7 +65,7 @@ def test_without_a_snapshot_a_job_waits_and_is_settled_by_the_first(cluster: Wor
     assert launched(cluster, job)["accelerator"] == "cuda"
 
 
-def test_what_the_partition_cannot_run_is_refused_once_that_is_known(cluster: World) -> None:
+def test_spec_unsuited_to_its_partition_is_rejected(cluster: World) -> None:
     on_slurm(cluster, GPUS)
     job = cluster.submit(backend="nccl")
     cluster.tick()
@@ -73,7 +73,7 @@ def test_what_the_partition_cannot_run_is_refused_once_that_is_known(cluster: Wo
     assert "needs GPUs" in cluster.job(job)["error"]["message"]
 
 
-def test_more_gpus_on_a_node_than_it_has_are_refused_before_submission(cluster: World) -> None:
+def test_too_many_gpus_per_node_fail_before_submission(cluster: World) -> None:
     on_slurm(cluster, GPUS)
     cluster.tick()
     job = cluster.submit(gpus=8, resources={"partition": "gpu", "gpus_per_node": 8})

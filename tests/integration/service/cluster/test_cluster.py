@@ -1,4 +1,4 @@
-"""The cluster's snapshot: asked for seldom, read by everyone, and compared with what new jobs ask for."""
+"""The cluster snapshot: polled at a limited rate, returned by the API, and used by the preflight."""
 
 from datetime import timedelta
 
@@ -38,9 +38,9 @@ def cluster(world: World) -> dict:
     return answer.json()
 
 
-def test_before_the_first_look_nothing_is_claimed(world: World) -> None:
-    found = cluster(world)
-    assert (found["object"], found["taken_at"], found["age_seconds"], found["partitions"]) == (
+def test_without_a_snapshot_the_resource_is_empty(world: World) -> None:
+    snapshot = cluster(world)
+    assert (snapshot["object"], snapshot["taken_at"], snapshot["age_seconds"], snapshot["partitions"]) == (
         "cluster",
         None,
         None,
@@ -49,17 +49,17 @@ def test_before_the_first_look_nothing_is_claimed(world: World) -> None:
 
 
 @pytest.mark.databases("sqlite", "postgres")
-def test_the_snapshot_and_its_age(world: World) -> None:
+def test_snapshot_is_returned_with_its_age(world: World) -> None:
     on_slurm(world)
     world.tick()
     world.clock.advance(9)
-    found = cluster(world)
-    assert (found["backend"], found["age_seconds"], found["nodes"]) == ("slurm", 10.0, {"idle": 2})
-    assert found["gpus"] == [{"type": None, "total": 4, "free": 3}]
-    assert found["partitions"][0]["time_limit_minutes"] == 60
+    snapshot = cluster(world)
+    assert (snapshot["backend"], snapshot["age_seconds"], snapshot["nodes"]) == ("slurm", 10.0, {"idle": 2})
+    assert snapshot["gpus"] == [{"type": None, "total": 4, "free": 3}]
+    assert snapshot["partitions"][0]["time_limit_minutes"] == 60
 
 
-def test_slurm_is_asked_once_a_minute_whoever_reads_and_whoever_reconciles(world: World) -> None:
+def test_cluster_is_polled_once_a_minute(world: World) -> None:
     on_slurm(world)
     for _ in range(100):
         world.tick()
@@ -69,66 +69,66 @@ def test_slurm_is_asked_once_a_minute_whoever_reads_and_whoever_reconciles(world
     assert world.scheduler.cluster_calls == 2
 
 
-def test_a_new_snapshot_is_no_change_that_would_hurry_the_next_tick(world: World) -> None:
+def test_new_snapshot_does_not_trigger_a_tick(world: World) -> None:
     on_slurm(world)
     world.tick()
     assert world.scheduler.cluster_calls == 1
     assert not world.reconciler.changed
 
 
-def test_an_answer_that_does_not_come_leaves_the_last_one_with_its_age(world: World) -> None:
+def test_failed_poll_keeps_the_last_snapshot(world: World) -> None:
     on_slurm(world)
     world.tick()
     world.scheduler.unavailable = True
     world.clock.advance(60)
     world.tick()
-    found = cluster(world)
-    assert (found["error"], found["age_seconds"], found["nodes"]) == ("it does not answer", 62.0, {"idle": 2})
+    snapshot = cluster(world)
+    assert (snapshot["error"], snapshot["age_seconds"], snapshot["nodes"]) == ("it does not answer", 62.0, {"idle": 2})
     world.scheduler.unavailable = False
     world.clock.advance(60)
     world.tick()
     assert cluster(world)["error"] is None
 
 
-def test_a_first_answer_that_does_not_come(world: World) -> None:
+def test_failed_first_poll_leaves_no_snapshot(world: World) -> None:
     on_slurm(world)
     world.scheduler.unavailable = True
     world.tick()
-    found = cluster(world)
-    assert (found["error"], found["taken_at"]) == ("it does not answer", None)
+    snapshot = cluster(world)
+    assert (snapshot["error"], snapshot["taken_at"]) == ("it does not answer", None)
 
 
-def test_local_slots(world: World) -> None:
+def test_local_backend_reports_slots(world: World) -> None:
     world.scheduler.nodes = ClusterSnapshot(slots=SlotCount(total=2, free=1))
     world.tick()
     assert cluster(world)["slots"] == {"total": 2, "free": 1}
 
 
-def test_reading_takes_a_token(world: World) -> None:
+def test_cluster_route_requires_a_token(world: World) -> None:
     assert world.new_client(None).get("/v1/cluster").status_code == 401
 
 
 class TestPreflight:
-    def test_a_job_that_can_never_run_is_refused_before_it_is_submitted(self, world: World) -> None:
+    def test_unsatisfiable_job_fails_before_submission(self, world: World) -> None:
         on_slurm(world)
         job = world.submit(resources={"partition": "gpus"})
         world.tick()
         shown = world.job(job)
-        words = (
+        message = (
             "resources.partition: there is no partition `gpus` (did you mean `gpu`?); this cluster has: gpu (default)"
         )
-        assert (shown["status"], shown["status_reason"], shown["status_message"]) == ("failed", "rejected", words)
+        assert (shown["status"], shown["status_reason"], shown["status_message"]) == ("failed", "rejected", message)
         assert "trainyard cluster" in shown["error"]["hint"]
         assert (world.scheduler.submitted, shown["attempt"]) == ([], None)
 
-    def test_the_default_time_limit_counts(self, world: World) -> None:
+    def test_preflight_checks_the_default_time_limit(self, world: World) -> None:
         on_slurm(world)
         world.settings.slurm_time_limit_minutes = 61
         job = world.submit()
         world.tick()
         assert world.job(job)["status_message"].startswith("resources.time_limit_minutes: 61 is more than")
 
-    def test_on_a_stale_snapshot_slurm_decides(self, world: World) -> None:
+    def test_stale_snapshot_skips_preflight(self, world: World) -> None:
         on_slurm(world)
         world.tick()
         world.clock.advance(600)
@@ -137,14 +137,14 @@ class TestPreflight:
         world.tick()
         assert world.status(job) == "pending"
 
-    def test_a_site_can_turn_it_off(self, world: World) -> None:
+    def test_preflight_can_be_disabled(self, world: World) -> None:
         on_slurm(world)
         world.settings.slurm_preflight = False
         job = world.submit(resources={"partition": "gpus"})
         world.tick()
         assert world.status(job) == "pending"
 
-    def test_a_job_that_has_run_is_left_to_slurm(self, world: World) -> None:
+    def test_job_that_has_run_skips_preflight(self, world: World) -> None:
         on_slurm(world)
         job = world.submit(resources={"partition": "gpu"})
         worker = world.start(job)
@@ -155,7 +155,7 @@ class TestPreflight:
         assert world.job(job)["attempt"]["number"] == 2
 
 
-def test_the_estimated_start_is_the_jobs_while_it_waits(world: World) -> None:
+def test_pending_job_has_an_estimated_start(world: World) -> None:
     job = world.submit()
     world.tick()
     start = world.clock() + timedelta(minutes=30)

@@ -1,4 +1,4 @@
-"""What a job's ranks compute on, by the partition that it wants."""
+"""The accelerator and time limit of a job, by its partition."""
 
 from datetime import UTC, datetime
 
@@ -22,7 +22,7 @@ CLUSTER = ClusterResource(
 
 
 @pytest.mark.parametrize(
-    ("wanted", "found"),
+    ("resources", "accelerator"),
     [
         ({}, "cpu"),
         ({"partition": "gpu"}, "cuda"),
@@ -31,18 +31,18 @@ CLUSTER = ClusterResource(
         ({"partition": "unknown"}, "cuda"),
     ],
 )
-def test_the_partition_tells_however_old_the_snapshot_is(wanted: dict[str, str], found: str) -> None:
-    assert place_of(ON_SLURM, Resources(**wanted), CLUSTER).accelerator == found
+def test_partition_determines_accelerator_in_old_snapshots(resources: dict[str, str], accelerator: str) -> None:
+    assert place_of(ON_SLURM, Resources(**resources), CLUSTER).accelerator == accelerator
 
 
-def test_nothing_is_guessed_before_slurm_has_told() -> None:
+def test_accelerator_is_unknown_without_a_snapshot() -> None:
     nothing = ClusterResource(backend="slurm")
     assert place_of(ON_SLURM, Resources(partition="gpu"), nothing).accelerator is None
     assert place_of(ON_SLURM, Resources(gpu_type="a100"), nothing).accelerator == "cuda"
 
 
 @pytest.mark.parametrize(
-    ("wanted", "minutes"),
+    ("resources", "minutes"),
     [
         ({}, None),
         ({"partition": "short"}, 60),
@@ -51,13 +51,13 @@ def test_nothing_is_guessed_before_slurm_has_told() -> None:
         ({"partition": "short", "qos": "long"}, None),
     ],
 )
-def test_a_job_that_names_no_limit_has_its_partitions(wanted: dict[str, str], minutes: int | None) -> None:
+def test_default_time_limit_is_that_of_the_partition(resources: dict[str, str], minutes: int | None) -> None:
     short = PartitionResource(name="short", time_limit_minutes=60)
     default = PartitionResource(name="default", time_limit_minutes=1440, default_time_minutes=30)
     cluster = CLUSTER.model_copy(update={"partitions": [*CLUSTER.partitions, short, default]})
-    assert place_of(ON_SLURM, Resources(**wanted), cluster).limit_minutes == minutes
+    assert place_of(ON_SLURM, Resources(**resources), cluster).limit_minutes == minutes
 
 
-def test_the_setting_overrides_the_cluster() -> None:
+def test_setting_overrides_the_cluster() -> None:
     forced = Settings(backend="slurm", accelerator="cpu")
     assert place_of(forced, Resources(partition="gpu", gpu_type="a100"), CLUSTER).accelerator == "cpu"
