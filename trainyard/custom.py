@@ -1,4 +1,4 @@
-"""What a task of your own is made of; docs/tasks.md shows one. Only on machines that have torch."""
+"""The base class and data types of a custom task; docs/tasks.md has an example. Requires torch."""
 
 from worker.data.examples import Examples, Tensors
 from worker.tasks.custom import CustomTask

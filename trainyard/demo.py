@@ -1,4 +1,4 @@
-"""The demo: a service of its own, one distributed job through its REST API, watched to the end, and what it left."""
+"""The demo: start a service, submit one distributed job through the REST API, watch it and print its results."""
 
 import ctypes
 import os
@@ -44,14 +44,14 @@ DASHBOARD = f"http://{DEFAULT_HOST}:{DEFAULT_PORT}"
 
 
 class DemoError(Exception):
-    """The demo cannot go on."""
+    """The demo cannot continue."""
 
 
 class ServiceProcess:
-    """A service in a child process, with everything it keeps under one folder."""
+    """A service in a child process; its database, runs and log are in one folder."""
 
     def __init__(self, folder: Path, **settings: str) -> None:
-        """`settings` are TRAINYARD_* by their short names."""
+        """Take settings of the service by name, without the prefix TRAINYARD_."""
         self._settings = {f"TRAINYARD_{name.upper()}": value for name, value in settings.items()}
         self.port = _free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -70,16 +70,16 @@ class ServiceProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                # Ctrl-C is for the demo, which then stops the service in good order.
+                # Ctrl-C interrupts the demo, which then stops the service gracefully.
                 start_new_session=True,
                 preexec_fn=_end_with(os.getpid()),
             )
 
     def client(self) -> Client:
-        """A client of the service, once it is ready.
+        """Wait until the service is ready and return a client with its admin token.
 
         Raises:
-            DemoError: it ended, or is not ready in time.
+            DemoError: the service ended, or was not ready in time.
         """
         assert self._process is not None
         deadline = time.monotonic() + START_SECONDS
@@ -105,7 +105,7 @@ class ServiceProcess:
             process.wait()
 
     def kill(self) -> None:
-        """End it as a crash would."""
+        """Kill the service, as a crash would."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
@@ -116,7 +116,7 @@ class ServiceProcess:
         return "\n".join(sanitize(self.log.read_text(errors="replace")).splitlines()[-LOG_LINES:])
 
     def _environment(self) -> dict[str, str]:
-        """The caller's, without settings of another service, and of a cluster only where it is to be used."""
+        """Return the caller's environment without the settings of other services; Slurm variables only for Slurm."""
         slurm = self._settings.get("TRAINYARD_BACKEND") == "slurm"
         others = ("TRAINYARD_", "SLURM_", "SBATCH_", "SQUEUE_", "SACCT_")
         inherited = {
@@ -135,7 +135,7 @@ class ServiceProcess:
 
 
 def main() -> int:
-    """Run the demo; its exit code."""
+    """Run the demo and return its exit code."""
     folder = Path(".trainyard/demo").resolve()
     shutil.rmtree(folder, ignore_errors=True)
     service = ServiceProcess(folder)
@@ -159,7 +159,7 @@ def main() -> int:
 
 
 def run(client: Client) -> JobResource:
-    """One job from its submission to its checkpoints.
+    """Submit one job, follow it to its end, and print its results.
 
     Raises:
         DemoError: the job did not succeed.
@@ -181,7 +181,7 @@ def run(client: Client) -> JobResource:
 
 
 def show_results(client: Client, job: JobResource) -> None:
-    """The curves and the checkpoints of a job that is over."""
+    """Print the curves and the checkpoints of an ended job."""
     print()
     print_plots([client.metrics(job.id, ["train/loss", "eval/accuracy"], max_points=400)])
     latest = ", ".join(f"{key} {format_number(value)}" for key, value in sorted(job.metrics.items()) if "eval/" in key)
@@ -192,7 +192,7 @@ def show_results(client: Client, job: JobResource) -> None:
 
 
 def _end(client: Client, job: JobResource) -> None:
-    """Leave no process behind: the job outlives its service by design."""
+    """Cancel the job and wait for its end, because a job outlives its service by design."""
     for step in (client.cancel, partial(client.wait, timeout=STOP_SECONDS)):
         with suppress(TrainyardError):
             step(job.id)
@@ -212,7 +212,7 @@ def _stopped_at_the_end(service: ServiceProcess) -> Iterator[None]:
 
 
 def _end_with(parent: int) -> Callable[[], None] | None:
-    """Run in the child before exec: a service whose owner was killed ends as if it had been told to."""
+    """Return a function for the child before exec: it gets SIGTERM when its parent ends."""
     if sys.platform != "linux":
         return None
     libc = ctypes.CDLL(None)

@@ -1,7 +1,7 @@
-"""For the program of a `script` job: report its numbers, find its folder, and learn that it is to stop.
+"""Functions for the program of a `script` job: report metrics, get the checkpoint folder, and check for a stop request.
 
-Run by hand, outside of a job, `report` prints, `checkpoint_dir` is a folder `checkpoints` where one stands, and
-`should_stop` is False.
+Outside a job, `report` prints its values, `checkpoint_dir` returns the folder `checkpoints` in the current directory,
+and `should_stop` returns False.
 """
 
 import faulthandler
@@ -21,24 +21,25 @@ from trainyard.contract.wire.spool import SpoolBody, format_record
 from trainyard.progress_file import ProgressCounter, ProgressWriter
 
 FOLDER = "TRAINYARD_ATTEMPT_FOLDER"
-"""The variable that says where the attempt's folder is; set in a job only."""
+"""The environment variable with the path of the attempt's folder; it is set only in a job."""
 BEATS = "TRAINYARD_BEAT_SECONDS"
-"""The variable that says how often a rank that is watched for stalls shows its progress."""
+"""The environment variable with the seconds between two progress records; it is set if the watchdog is on."""
 
 
 def report(step: int, values: Mapping[str, SupportsFloat], *, total_steps: int | None = None) -> None:
-    """Add points to the job's curves. On disk when it returns; sent from another process. Only rank 0's points count.
+    """Add points to the metrics of the job. Only the points of rank 0 are stored.
 
-    The first step reported says where the program went on from: `report(s, ...)` means that it resumed at s - 1, and
-    hides what earlier starts of the job reported after that.
+    The points are written to the spool before the function returns; another process sends them. The first reported step
+    defines where this execution resumed: `report(s, ...)` means at step s - 1, and hides the points that earlier
+    executions reported after that step.
 
     Args:
-        step: updates done, counted from 1.
-        values: a name without a slash is one of `train/`, so that `loss` is `train/loss`.
-        total_steps: of the whole run; for the progress and the time left.
+        step: the number of completed updates, from 1.
+        values: metric names and values; a name without a slash gets the prefix `train/`.
+        total_steps: the length of the whole run, for the progress and the ETA.
 
     Raises:
-        ValueError: a name or a value that no curve can have.
+        ValueError: a metric name or value is invalid.
     """
     job = _job()
     if job is not None:
@@ -54,9 +55,9 @@ def report(step: int, values: Mapping[str, SupportsFloat], *, total_steps: int |
 
 
 def checkpoint_dir() -> Path:
-    """The job's own folder for checkpoints. It outlives attempts: what is in it is there when the program starts again.
+    """Return the checkpoint folder of the job, which all its attempts share; create it if it is missing.
 
-    What is written there, when, and how it is found again is the program's affair; write aside and rename.
+    The program decides what it writes there. Write to a temporary name and rename it, so that a checkpoint is complete.
     """
     folder = Path(os.environ[FOLDER]).parent.parent / "checkpoints" if FOLDER in os.environ else Path("checkpoints")
     folder.mkdir(parents=True, exist_ok=True)
@@ -64,11 +65,11 @@ def checkpoint_dir() -> Path:
 
 
 def should_stop() -> bool:
-    """Whether the job is to end soon: preempted, cancelled, paused, or near its time limit.
+    """Return whether there is a stop request: a preemption, cancellation, pause or the time limit.
 
-    Save, then exit with 0: the job is continued, or ended, as was asked. With a process group it is a small collective
-    that gives the same answer on every rank, so call it on all of them, once a step. Without one each rank looks for
-    itself, and two may learn of it at different steps.
+    On True, save and exit with 0; the service then continues or ends the job. With a process group this is a small
+    collective operation with the same result on every rank: call it on every rank, once per step. Without a process
+    group each rank checks for itself, and ranks may see the request at different steps.
     """
     job = _job()
     if job is not None:
@@ -80,7 +81,7 @@ def should_stop() -> bool:
 
 
 class _Job:
-    """The job that this process is a rank of."""
+    """The job of this rank, with its spool and its progress file."""
 
     def __init__(self, layout: AttemptLayout, execution: int) -> None:
         self._layout = layout
@@ -96,7 +97,7 @@ class _Job:
             self._show_progress(float(os.environ[BEATS]))
 
     def _show_progress(self, interval: float) -> None:
-        """To the launcher, which ends a run that stands still; asked by a signal, every thread's stack is written."""
+        """Write the progress file for the watchdog; SIGUSR1 writes the stacks of all threads to the log."""
         if signal.getsignal(signal.SIGUSR1) == signal.SIG_IGN:
             faulthandler.register(signal.SIGUSR1)
         path = self._layout.progress_file(_rank())
@@ -108,12 +109,12 @@ class _Job:
             self._mark(self._pulse.marks + 1)
 
     def passed_boundary(self) -> None:
-        """All ranks pass the same ones, so that from now on they alone tell who is behind."""
+        """Count a step boundary. All ranks pass the same boundaries, so that the counts show which rank is behind."""
         self._boundaries += 1
         self._mark(self._boundaries)
 
     def _mark(self, count: int) -> None:
-        """The first comes early: what is compiled or set up lazily comes with the step after it."""
+        """Set the progress mark. Until the second mark the phase is `starting`, because the first step may compile."""
         self._pulse.phase = "between" if count > 1 else "starting"
         self._pulse.marks = count
 
@@ -121,7 +122,7 @@ class _Job:
         return self._layout.stop_request.exists()
 
     def note_stop(self) -> None:
-        """What ends now does so because it was asked, unless all its steps are done."""
+        """Record that this execution ends because of a stop request, unless all its steps are done."""
         if not self._done:
             self._layout.yielded(self._execution).touch()
 
@@ -145,10 +146,10 @@ class _Job:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._seq = path.read_bytes().count(b"\n") if path.exists() else 0
         self._file = path.open("ab")
-        # The job's very first start has nothing to go on from, however seldom it reports.
+        # The first execution of a job never resumes, whatever step it reports first.
         self._resumed_from = max(0, step - 1) if self._execution > 1 else 0
         resumed = self._resumed_from > 0
-        where = f"goes on at step {self._resumed_from}" if resumed else "starts"
+        where = f"resumes at step {self._resumed_from}" if resumed else "starts"
         event = WorkerEvent(
             sequence=self._seq,
             type="training_resumed" if resumed else "training_started",
@@ -184,7 +185,7 @@ def _rank() -> int:
 
 
 def _any_rank(flag: bool) -> bool:
-    """The same answer on every rank of the program's process group, if it has one."""
+    """Return on every rank whether the flag is set on any rank of the process group, if there is one."""
     dist: Any = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
         return flag
@@ -197,5 +198,5 @@ def _any_rank(flag: bool) -> bool:
 
 @cache
 def _flags(world: Any) -> Any:
-    """A gloo group of our own beside this process group: no device is waited for, and nobody's order is disturbed."""
+    """A separate gloo group, so that the flag waits for no GPU and cannot interleave with other collectives."""
     return sys.modules["torch.distributed"].new_group(backend="gloo")

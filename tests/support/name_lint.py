@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("service", "worker", "trainyard", "migrations", "jobs_templates", "tests", "bench", "docker")
 MAX_TEST_NAME = 70
 
-BANNED_WORDS = frozenset(
+BANNED_COMPONENTS = frozenset(
     (
         *("told", "tell", "tells", "asked", "asks", "said", "says", "heard", "hears", "seen", "look", "looks"),
         *("kept", "wanted", "found", "wish", "wishes"),
@@ -27,7 +27,7 @@ ALLOWED_NAMES = re.compile(r"not_?found|placeholder|replace", re.IGNORECASE)
 HUMP = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 
-def words_in(name: str) -> list[str]:
+def components(name: str) -> list[str]:
     """The lower-case words of a snake_case or CamelCase name."""
     return [word.lower() for word in HUMP.findall(ALLOWED_NAMES.sub("", name))]
 
@@ -50,11 +50,11 @@ def bound_names(tree: ast.AST) -> Iterator[tuple[str, int]]:
 def problems_of(path: Path, source: str) -> Iterator[str]:
     """One line for each name of a module that breaks a rule."""
     for part in path.with_suffix("").parts:
-        if banned := BANNED_WORDS.intersection(words_in(part)):
+        if banned := BANNED_COMPONENTS.intersection(components(part)):
             yield f"{path}: the module's name has the word `{min(banned)}`"
     reported = set()
     for name, line in bound_names(ast.parse(source)):
-        banned = BANNED_WORDS.intersection(words_in(name))
+        banned = BANNED_COMPONENTS.intersection(components(name))
         if banned and name not in reported:
             reported.add(name)
             yield f"{path}:{line}: `{name}` has the word `{min(banned)}`"

@@ -22,7 +22,7 @@ from trainyard.contract.spec.field_types import is_text
         "checkpoint.keep_best.metric",
     ],
 )
-def test_what_holds_text_alone_is_text(path: str) -> None:
+def test_text_only_fields_are_text(path: str) -> None:
     assert is_text(path)
 
 
@@ -44,5 +44,5 @@ def test_what_holds_text_alone_is_text(path: str) -> None:
         "",
     ],
 )
-def test_what_holds_anything_else_is_not(path: str) -> None:
+def test_other_fields_are_not_text(path: str) -> None:
     assert not is_text(path)

@@ -19,14 +19,14 @@ def spec(**changes: Any) -> TrainingSpec:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [(ID, (ID, None)), (f"{ID}:0", (ID, 0)), (f"{ID}:12", (ID, 12)), (f"{ID}:-1", None), (f"{ID}/x", None), ("", None)],
 )
-def test_parse_origin(text: str, found: object) -> None:
-    assert parse_origin(text) == found
+def test_parse_origin(text: str, expected: object) -> None:
+    assert parse_origin(text) == expected
 
 
-def test_another_folder_of_the_model_is_for_the_worker_to_judge() -> None:
+def test_another_model_folder_is_checked_by_the_worker() -> None:
     other = spec(model={"source": "hf", "path": "/other"})
     assert incompatible_fields(spec(), other) == []
     assert trajectory_differences(spec(), other) == ["model"]
@@ -40,12 +40,12 @@ def test_another_folder_of_the_model_is_for_the_worker_to_judge() -> None:
         ({"model": {"source": "builtin", "name": "gpt", "layers": 2}}, 9),
     ],
 )
-def test_other_parameters_do_not_fit(changes: dict[str, Any], params: list[str] | int) -> None:
-    found = [problem.param for problem in incompatible_fields(spec(), spec(**changes))]
-    assert found == params if isinstance(params, list) else "model.source" in found
+def test_incompatible_fields_are_listed(changes: dict[str, Any], params: list[str] | int) -> None:
+    expected = [problem.param for problem in incompatible_fields(spec(), spec(**changes))]
+    assert expected == params if isinstance(params, list) else "model.source" in expected
 
 
-def test_how_it_is_laid_out_and_watched_changes_no_update() -> None:
+def test_layout_and_health_fields_keep_the_trajectory() -> None:
     other = spec(
         gpus=4, strategy="fsdp", name="x", log={"every_steps": 1}, checkpoint={"keep_last": 1}, metadata={"a": "b"}
     )

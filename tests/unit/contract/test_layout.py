@@ -13,13 +13,13 @@ SIZE = 200_000
 
 
 class TestWriteAtomic:
-    def test_makes_the_folder_and_sets_the_mode(self, tmp_path):
+    def test_write_creates_the_folder_and_sets_the_mode(self, tmp_path):
         path = tmp_path / "a" / "b" / "token"
         write_atomic(path, "secret", mode=0o600)
         assert path.read_text() == "secret"
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
-    def test_readers_see_one_writers_whole_file(self, tmp_path):
+    def test_readers_get_the_whole_file_of_one_writer(self, tmp_path):
         path, over, torn = tmp_path / "file", threading.Event(), []
         write_atomic(path, b"0" * SIZE)
 
@@ -44,7 +44,7 @@ class TestWriteAtomic:
         assert torn == []
         assert os.listdir(tmp_path) == ["file"]
 
-    def test_a_failed_write_leaves_the_old_file_and_nothing_else(self, tmp_path, monkeypatch):
+    def test_failed_write_leaves_only_the_old_file(self, tmp_path, monkeypatch):
         path = tmp_path / "file"
         write_atomic(path, "old")
 
@@ -58,7 +58,7 @@ class TestWriteAtomic:
 
 
 class TestCreateExclusive:
-    def test_one_of_many_wins_and_its_content_stays(self, tmp_path):
+    def test_one_of_several_writers_wins(self, tmp_path):
         path, start = tmp_path / "run" / "claim.json", threading.Barrier(16)
 
         def claim(number):
@@ -71,7 +71,7 @@ class TestCreateExclusive:
         assert path.read_text() == str(won[0]) * 1000
         assert os.listdir(path.parent) == ["claim.json"]
 
-    def test_a_link_whose_answer_was_lost_is_known_as_ones_own(self, tmp_path, monkeypatch):
+    def test_own_link_is_recognized_after_a_lost_answer(self, tmp_path, monkeypatch):
         link = os.link
 
         def retried(source, target):
@@ -85,7 +85,7 @@ class TestCreateExclusive:
 
 
 class TestRunLayout:
-    def test_only_a_folder_with_a_manifest_is_a_checkpoint(self, tmp_path):
+    def test_folder_without_a_manifest_is_not_a_checkpoint(self, tmp_path):
         run = RunLayout(tmp_path)
         assert run.complete_checkpoints() == []
         for step in (300, 20, 100):

@@ -13,7 +13,7 @@ def test_targets_are_a_list_or_auto(targets, param):
     assert caught.value.problems[0].param == param
 
 
-def test_adapters_and_patterns_do_not_stand_together():
+def test_lora_and_trainable_patterns_are_exclusive():
     with pytest.raises(SpecError, match="trainable: cannot be combined with `lora_rank`"):
         parse_spec(
             {

@@ -9,11 +9,11 @@ from trainyard.contract.spec.training_spec import TrainingSpec
 PAGE = Path(__file__).parents[3] / "docs" / "spec.md"
 
 
-def test_the_page_is_what_the_docstrings_say_now() -> None:
+def test_page_is_up_to_date_with_the_docstrings() -> None:
     assert PAGE.read_text() == reference(), "docs/spec.md is out of date; `make docs` writes it anew"
 
 
-def test_every_top_level_field_and_every_section_is_on_it() -> None:
+def test_page_has_every_field_and_section() -> None:
     page = reference()
     for name in TrainingSpec.model_fields:
         assert f"| `{name}` |" in page
@@ -22,7 +22,7 @@ def test_every_top_level_field_and_every_section_is_on_it() -> None:
         assert (field.description or "").split(":")[0] in page
 
 
-def test_bounds_and_choices_are_told() -> None:
+def test_page_has_bounds_and_choices() -> None:
     page = reference()
     assert "| `lr` | number, above 0 | `0.001` |" in page
     assert "`keep`, `drop`, `pad`" in page

@@ -20,13 +20,13 @@ class TestPoint:
     @pytest.mark.parametrize(
         ("value", "wire"), [(math.nan, "NaN"), (math.inf, "Infinity"), (-math.inf, "-Infinity"), (0.5, 0.5)]
     )
-    def test_every_number_survives_the_wire_as_strict_json(self, value, wire):
+    def test_every_number_round_trips_as_strict_json(self, value, wire):
         text = Point(key="train/loss", step=1, value=value, time=TIME).model_dump_json()
         assert json.loads(text, parse_constant=pytest.fail)["value"] == wire
         assert str(Point.model_validate_json(text).value) == str(value)
 
     @given(st.floats(allow_nan=False))
-    def test_no_digit_is_lost(self, value):
+    def test_numbers_keep_full_precision(self, value):
         text = Point(key="k", step=0, value=value, time=TIME).model_dump_json()
         assert Point.model_validate_json(text).value == value
 
@@ -52,6 +52,6 @@ class TestPoint:
 
 
 class TestResources:
-    def test_an_older_client_reads_a_newer_service(self):
+    def test_unknown_fields_of_a_newer_service_are_ignored(self):
         assert JobProgress.model_validate({"step": 1, "total_steps": 2, "invented_later": 3}).total_steps == 2
         assert JobResource.model_config["extra"] == "ignore"

@@ -38,7 +38,7 @@ class TestAuto:
         resolved = resolve(parse_spec({**BASE, "gpus": gpus}), site)
         assert (resolved.strategy, resolved.precision, resolved.backend) == expected
 
-    def test_explicit_values_are_kept(self):
+    def test_explicit_values_are_unchanged(self):
         health = {"stall_timeout_minutes": 30}
         chosen = {"strategy": "ddp", "precision": "fp16", "backend": "gloo", "gpus": 1, "health": health}
         resolved = resolve(parse_spec({**BASE, **chosen}), CUDA)
@@ -214,7 +214,7 @@ class TestSharding:
         assert params(strategy=strategy, gpus=2, fsdp=fsdp) == [param]
 
 
-class TestTasksWithoutTheLoop:
+class TestTasksWithoutTraining:
     SCRIPT: ClassVar = {"task": "script", "argv": ["-m", "train"], "gpus": 2}
     CHECK: ClassVar = {"task": "comm_check", "gpus": 2}
 

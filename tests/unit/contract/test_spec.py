@@ -65,17 +65,17 @@ class TestConflicts:
             ),
         ],
     )
-    def test_each_names_the_field_and_the_way_out(self, changes, expected):
+    def test_each_message_has_the_field_and_a_fix(self, changes, expected):
         assert problems(**changes) == [expected]
 
-    def test_all_are_told_at_once(self):
+    def test_all_problems_are_reported_at_once(self):
         assert [line.partition(":")[0] for line in problems(gpus=64, steps=None, model=None)] == [
             "steps",
             "batch.size",
             "model",
         ]
 
-    def test_tasks_without_our_loop_need_no_length_and_no_data(self):
+    def test_script_needs_no_length_and_no_data(self):
         assert parse_spec({"task": "script", "argv": ["python", "train.py"]}).steps is None
 
 
@@ -126,18 +126,18 @@ class TestFields:
             ({"model": "mlp"}, f"model: {NUMBER_MODEL}"),
         ],
     )
-    def test_each_names_its_field(self, changes, expected):
+    def test_each_message_starts_with_its_field(self, changes, expected):
         assert problems(**changes) == [expected]
 
-    def test_an_environment_name_that_is_not_one(self):
+    def test_invalid_environment_name_is_rejected(self):
         (problem,) = problems(environment={"variables": {"lower": "x"}})
         assert problem.startswith("environment.variables.lower")
 
     @pytest.mark.parametrize("text", ["1e-4", "0.0001", " 1E-4 "])
-    def test_numbers_that_yaml_reads_as_text_are_numbers(self, text):
+    def test_numbers_in_yaml_text_become_numbers(self, text):
         assert parse_spec({**BASE, "optimizer": {"lr": text}}).optimizer.lr == 1e-4
 
-    def test_a_spec_cannot_be_changed(self):
+    def test_spec_is_immutable(self):
         with pytest.raises(ValueError, match="frozen"):
             parse_spec(BASE).gpus = 2
 
@@ -168,14 +168,14 @@ SPECS = st.fixed_dictionaries(
 
 class TestRoundTrip:
     @given(SPECS)
-    def test_what_was_written_reads_back_equal(self, document):
+    def test_serialized_spec_parses_to_an_equal_spec(self, document):
         document["model"]["sizes"] = document["model"]["sizes"][:64]
         spec = parse_spec(document)
         written = dump_spec(spec)
         assert parse_spec(written) == spec
         assert dump_spec(parse_spec(written)) == written
 
-    def test_written_under_the_names_that_people_use(self):
+    def test_serialized_spec_uses_the_public_field_names(self):
         written = dump_spec(parse_spec(BASE))
         assert written["checkpoint"]["async"] is True
         assert written["model"]["sizes"] == [2, 2, 2, 3]

@@ -9,14 +9,14 @@ from pydantic import Field, TypeAdapter, ValidationError
 from trainyard.contract import validation_messages
 
 
-def told(kind: Any, value: Any) -> str:
+def message_for(kind: Any, value: Any) -> str:
     with pytest.raises(ValidationError) as caught:
         TypeAdapter(kind).validate_python(value)
     return validation_messages.describe_error(caught.value.errors()[0])
 
 
 @pytest.mark.parametrize(
-    ("kind", "value", "words"),
+    ("kind", "value", "expected"),
     [
         (
             Annotated[str, Field(pattern=validation_messages.RANK_PATTERN)],
@@ -38,11 +38,11 @@ def told(kind: Any, value: Any) -> str:
         (dict[str, int], 1, "must be a mapping of fields"),
     ],
 )
-def test_it_says_what_the_value_must_be(kind: Any, value: Any, words: str) -> None:
-    assert told(kind, value).startswith(words)
+def test_message_describes_a_valid_value(kind: Any, value: Any, expected: str) -> None:
+    assert message_for(kind, value).startswith(expected)
 
 
-def test_every_form_is_a_whole_one() -> None:
+def test_every_pattern_is_anchored() -> None:
     for pattern in validation_messages.PATTERN_MESSAGES:
         assert pattern.startswith("^")
         assert pattern.endswith("$")

@@ -29,20 +29,20 @@ class TestLoadYaml:
             ("a: \x00", "not valid YAML: unacceptable character #x0000: special characters are not allowed"),
         ],
     )
-    def test_what_is_refused_says_where(self, text, expected):
+    def test_syntax_error_has_its_position(self, text, expected):
         assert refusal(text).splitlines()[0].startswith(expected)
 
     @pytest.mark.parametrize(
         "tag", ["!!python/object/apply:os.system", "!!python/name:os.system", "!mine", "!!python/tuple", "!!binary"]
     )
-    def test_tags_never_make_more_than_data(self, tag):
+    def test_tags_create_only_plain_data(self, tag):
         try:
-            found = load_yaml(f"a: {tag} ['aGk=']" if tag != "!!binary" else "a: !!binary aGk=")
+            document = load_yaml(f"a: {tag} ['aGk=']" if tag != "!!binary" else "a: !!binary aGk=")
         except SpecError:
             return
-        assert found == {"a": b"hi"}
+        assert document == {"a": b"hi"}
 
-    def test_a_billion_laughs_are_refused_at_the_first(self):
+    def test_exponential_aliases_are_rejected(self):
         lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
         lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]
         started = time.process_time()
@@ -53,20 +53,20 @@ class TestLoadYaml:
     def test_depth_does_not_exhaust_the_stack(self, text):
         assert "not valid YAML" in refusal(text)
 
-    def test_data_is_data(self):
+    def test_plain_data_is_loaded(self):
         text = "a: {b: [1, 2.5, yes, null, 'x']}\nc: 1e-4\nd: 2.0e-4\n"
         assert load_yaml(text) == {"a": {"b": [1, 2.5, True, None, "x"]}, "c": "1e-4", "d": 2e-4}
 
     @pytest.mark.parametrize("text", ["2026-01-01", "2026-01-01T10:00:00Z", "2026-01-01 10:00:00"])
-    def test_a_date_is_text_as_in_json(self, text):
+    def test_date_is_loaded_as_text(self, text):
         assert load_yaml(f"metadata: {{date: {text}}}\nname: {text}") == {"metadata": {"date": text}, "name": text}
 
-    def test_all_can_be_text_but_null(self):
+    def test_all_text_option_keeps_only_null(self):
         text = "{a: 1, b: [yes, 1.50, 'x', \"2\"], 3: null}"
         assert load_yaml(text, all_text=True) == {"a": "1", "b": ["yes", "1.50", "x", "2"], "3": None}
 
-    def test_two_documents_are_not_one(self):
+    def test_several_documents_are_rejected(self):
         assert "not valid YAML" in refusal("a: 1\n---\nb: 2\n")
 
-    def test_keys_that_cannot_be_keys(self):
+    def test_invalid_keys_are_rejected(self):
         assert "not valid YAML" in refusal("? [1, 2]\n: x\n")

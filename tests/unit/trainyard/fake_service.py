@@ -32,7 +32,7 @@ class FakeService:
     def _named(self, name: str) -> list[dict[str, Any]]:
         """The jobs of that name in what the list of jobs answers, as the service's own filter would have them."""
         pages = [answer for answer in self.answers["GET", "/v1/jobs"] if isinstance(answer, httpx.Response)]
-        return [found for answer in pages for found in answer.json()["data"] if found["name"] == name]
+        return [listed for answer in pages for listed in answer.json()["data"] if listed["name"] == name]
 
     def client(self, token: str | None = "secret", **options: Any) -> Client:
         transport = httpx.MockTransport(self._answer)

@@ -19,7 +19,7 @@ HOOK = {
 }
 
 
-def test_a_secret_is_asked_for_once_when_nobody_knows_what_became_of_the_request() -> None:
+def test_token_creation_is_not_retried_after_an_unknown_outcome() -> None:
     for failure, kind in ((httpx.ReadError("cut"), ConnectionFailedError), (httpx.Response(502), ServerError)):
         service = FakeService().on("POST", "/v1/tokens", failure)
         with pytest.raises(kind):
@@ -27,7 +27,7 @@ def test_a_secret_is_asked_for_once_when_nobody_knows_what_became_of_the_request
         assert len(service.requests) == 1
 
 
-def test_and_again_when_the_service_says_that_it_did_nothing() -> None:
+def test_token_creation_is_retried_after_a_clear_failure() -> None:
     busy = error(503, "the database does not answer", "server_error", "database")
     service = FakeService().on("POST", "/v1/tokens", busy, {**TOKEN, "token": "ty_x"})
     assert service.client().create_token("ada", expires_in_days=7).token == "ty_x"
@@ -39,7 +39,7 @@ def test_and_again_when_the_service_says_that_it_did_nothing() -> None:
     }
 
 
-def test_what_the_service_refuses_is_told_with_its_field() -> None:
+def test_rejected_webhook_raises_with_the_services_message() -> None:
     service = FakeService().on(
         "POST", "/v1/webhooks", error(422, "leads to ::1", "invalid_request_error", "forbidden_url")
     )
@@ -52,14 +52,14 @@ async def collected(service: FakeService) -> tuple[list[str], str]:
     return [token.id async for token in client.tokens()], (await client.whoami()).name
 
 
-def test_the_asynchronous_client_does_the_same() -> None:
+def test_async_client_behaves_the_same() -> None:
     import asyncio
 
     service = FakeService().on("GET", "/v1/tokens", page(TOKEN)).on("GET", "/v1/tokens/self", TOKEN)
     assert asyncio.run(collected(service)) == ([TOKEN["id"]], "ada")
 
 
-def test_the_secret_alone_goes_to_stdout(service, run):
+def test_only_the_secret_is_on_stdout(service, run):
     service.on("POST", "/v1/tokens", {**TOKEN, "token": "ty_secret"})
     result = run("tokens", "create", "ada", "--days", "7")
     assert (result.exit_code, result.stdout) == (0, "ty_secret\n")
@@ -103,21 +103,24 @@ def test_the_audit_is_a_table(service, run):
     assert service.requests[-1].url.params["actor"] == "bob"
 
 
-def test_failed_sign_ins_are_shown_with_where_they_came_from(service, run):
+def test_failed_sign_ins_are_shown_with_their_address(service, run):
     counted = {"count": 3, "addresses": {"10.0.0.7": 2, "10.0.0.9": 1}}
     entry = {"id": "aud_1", "created_at": TIME, "actor": "anonymous", "action": "authenticate", "outcome": "refused"}
     service.on("GET", "/v1/audit", page({**entry, "status": 401, "detail": counted}))
     assert "refused (401), 3 requests  10.0.0.7, 10.0.0.9" in run("audit").stdout
 
 
-def test_the_audit_of_some_time(service, run):
+def test_audit_is_filtered_by_time(service, run):
     service.on("GET", "/v1/audit", page())
     assert run("audit", "--since", "2026-01-31", "--until", "2026-02-01 12:00").exit_code == 0
-    asked = service.requests[-1].url.params
-    assert (asked["created_after"], asked["created_before"]) == ("2026-01-31T00:00:00.000Z", "2026-02-01T12:00:00.000Z")
+    params = service.requests[-1].url.params
+    assert (params["created_after"], params["created_before"]) == (
+        "2026-01-31T00:00:00.000Z",
+        "2026-02-01T12:00:00.000Z",
+    )
 
 
-def test_one_webhook_by_its_id(service):
+def test_webhook_is_fetched_by_id(service):
     service.on("GET", f"/v1/webhooks/{HOOK['id']}", HOOK)
     assert service.client().webhook(HOOK["id"]).url == HOOK["url"]
 

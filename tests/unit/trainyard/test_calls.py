@@ -25,13 +25,13 @@ SWEEP = {
 }
 
 
-def told(number, status, job="job_1"):
+def status_event(number, status, job="job_1"):
     data = {"job_id": job, "name": "x", "status": status, "status_message": ""}
     return sse(None, "status", data).replace(b"event", f"id: 1-{number}\nevent".encode(), 1)
 
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient, JobHandle, AsyncJobHandle])
-def test_every_method_tells_its_name_its_words_and_its_parameters(kind):
+def test_every_method_has_name_docstring_and_parameters(kind):
     public = {name: getattr(kind, name) for name in dir(kind) if not name.startswith("_")}
     assert [name for name, method in public.items() if not method.__doc__] == []
     assert [name for name, method in public.items() if callable(method) and method.__name__ != name] == []
@@ -50,7 +50,7 @@ def test_both_clients_have_the_same_calls():
     assert calls(Client) - {"close"} == calls(AsyncClient) - {"aclose"}
 
 
-def test_one_line_is_a_call_of_either_client(service):
+def test_a_single_line_is_a_call_of_either_client(service):
     service.on("GET", f"/v1/sweeps/{ID}", SWEEP).on("GET", "/v1/sweeps", page(SWEEP, more=True), page(SWEEP))
     with service.client() as client:
         assert client.sweep(ID).name == "rates"
@@ -70,8 +70,8 @@ def test_one_line_is_a_call_of_either_client(service):
     assert asyncio.run(same()) == [ID]
 
 
-def test_the_stream_of_all_jobs_goes_on_after_one_is_over_and_after_a_broken_connection(service):
-    broken = streamed(told(1, "succeeded"), told(2, "running", "job_2"), httpx.ReadError("cut"))
+def test_stream_all_continues_past_ended_jobs_and_broken_connections(service):
+    broken = streamed(status_event(1, "succeeded"), status_event(2, "running", "job_2"), httpx.ReadError("cut"))
     update = {"job_id": "job_2", "name": "x", "values": {"train/loss": 0.5}}
     service.on("GET", "/v1/stream", broken, streamed(sse(7, "metrics", update)))
     with service.client() as client:
@@ -84,14 +84,14 @@ def test_the_stream_of_all_jobs_goes_on_after_one_is_over_and_after_a_broken_con
     assert service.requests[1].headers["last-event-id"] == "1-2"
 
 
-def test_who_was_away_for_too_long_is_told_to_start_over(service):
-    service.on("GET", "/v1/stream", streamed(sse(None, "reset", {}), told(9, "running")))
+def test_stream_all_yields_reset_for_an_expired_event_id(service):
+    service.on("GET", "/v1/stream", streamed(sse(None, "reset", {}), status_event(9, "running")))
     with service.client() as client:
         events = list(itertools.islice(client.stream_all(last_event_id="1-2"), 2))
     assert [(one.type, type(one.data)) for one in events] == [("reset", Reset), ("status", JobStatusUpdate)]
 
 
-def test_metrics_are_columns_of_one_length():
+def test_metric_columns_have_equal_length():
     series = [
         {"key": key, "steps": [1, 2], "values": [0.5, "NaN"], "times": [TIME, TIME]} for key in ("eval/loss", "lr")
     ]

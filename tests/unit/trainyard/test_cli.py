@@ -34,7 +34,7 @@ def lines(result):
 
 
 class TestSubmit:
-    def test_a_file_with_fields_set(self, service, run, tmp_path):
+    def test_set_overrides_fields_of_a_file(self, service, run, tmp_path):
         (tmp_path / "spec.yaml").write_text(yaml.safe_dump(SPEC))
         service.on("POST", "/v1/jobs", job("a1"))
         done = run(
@@ -70,12 +70,12 @@ class TestSubmit:
             ("compile=true", {"compile": True}),
         ],
     )
-    def test_what_is_set_is_text_where_the_field_is(self, service, run, setting, sent):
+    def test_set_value_is_text_where_the_field_is_text(self, service, run, setting, sent):
         service.on("POST", "/v1/jobs", job("a1"))
         assert run("submit", "-", "--set", setting, input=json.dumps(SPEC)).exit_code == 0
         assert json.loads(service.requests[0].content) == {**SPEC, **sent}
 
-    def test_a_preset(self, service, run):
+    def test_preset_is_submitted(self, service, run):
         service.on("GET", "/v1/templates/mlp_parity", PRESET).on("POST", "/v1/jobs", job("a1"))
         assert run("submit", "mlp_parity").exit_code == 0
         assert json.loads(service.requests[1].content) == SPEC
@@ -85,7 +85,7 @@ class TestSubmit:
         (answer,) = lines(run("submit", "-", "--json", input=json.dumps(SPEC)))
         assert answer["id"] == "a1"
 
-    def test_watched_to_its_end(self, service, run):
+    def test_watch_follows_the_job_to_its_end(self, service, run):
         service.on("POST", "/v1/jobs", job("a1")).on("GET", STREAM, streamed(status(1, "succeeded", "completed")))
         service.on("GET", "/v1/jobs/a1", job("a1", status="succeeded"))
         done = run("submit", "-", "--watch", input=json.dumps(SPEC))
@@ -103,7 +103,7 @@ class TestWatch:
         service.on("GET", STREAM, streamed(*chunks))
         return run("watch", "a1", *arguments)
 
-    def test_shows_what_happens_and_the_last_of_the_progress(self, service, run):
+    def test_shows_events_and_the_latest_progress(self, service, run):
         progress = {"step": 7, "total_steps": 10, "eta_seconds": 61.2}
         update = {"execution": 1, "resumed_from_step": 0, "progress": progress, "points": []}
         update["points"] = [
@@ -132,7 +132,7 @@ class TestWatch:
             "succeeded; see its metrics with: trainyard metrics a1",
         ]
 
-    def test_a_failed_job_is_exit_1_with_rank_message_and_hint(self, service, run):
+    def test_failed_job_exits_1_with_rank_message_and_hint(self, service, run):
         failure = {"rank": 1, "host": "n2", "type": "ValueError", "message": "bad\nvalue", "hint": "lower the rate"}
         ended = job("a1", status="failed", status_message="an error of the program", error=failure)
         done = self.watch(service, run, ended, status(1, "failed", "an error of the program"))
@@ -144,17 +144,17 @@ class TestWatch:
             "details: trainyard show a1; run it again: trainyard retry a1",
         ]
 
-    def test_a_job_that_was_refused_as_it_is_is_not_to_be_run_again(self, service, run):
+    def test_rejected_job_suggests_no_retry(self, service, run):
         ended = job("a1", status="failed", status_reason="rejected", status_message="strategy: needs 3 TiB")
         done = self.watch(service, run, ended, status(1, "failed", "strategy: needs 3 TiB"))
         assert done.stderr.splitlines()[-1] == "details: trainyard show a1"
 
-    def test_a_cancelled_job_is_exit_3(self, service, run):
+    def test_cancelled_job_exits_3(self, service, run):
         ended = job("a1", status="cancelled", status_message="asked for by admin")
         done = self.watch(service, run, ended, status(1, "cancelled"))
         assert (done.exit_code, done.stderr) == (3, "cancelled: asked for by admin\n")
 
-    def test_json_lines_are_the_events(self, service, run):
+    def test_json_prints_one_event_per_line(self, service, run):
         ended = job("a1", status="succeeded")
         chunks = [metrics(1, train__loss=float("nan")), status(2, "succeeded", "completed")]
         done = self.watch(service, run, ended, *[c.replace(b"NaN", b'"NaN"') for c in chunks], arguments=["--json"])
@@ -164,7 +164,7 @@ class TestWatch:
         assert first["data"]["points"] == [{"key": "train/loss", "step": 1, "value": "NaN", "time": TIME}]
         assert second["data"]["status"] == "succeeded"
 
-    def test_says_when_the_service_is_away_and_back(self, service, run):
+    def test_lost_and_restored_connection_are_reported(self, service, run):
         service.on("GET", "/v1/jobs/a1", job("a1", status="running"), job("a1", status="succeeded"))
         service.on(
             "GET",
@@ -179,7 +179,7 @@ class TestWatch:
             "succeeded: y",
         ]
 
-    def test_ctrl_c_leaves_the_job_running_and_says_so(self, service, run):
+    def test_ctrl_c_stops_watching_and_leaves_the_job_running(self, service, run):
         def interrupt(_):
             raise KeyboardInterrupt
 
@@ -200,28 +200,28 @@ class TestJobs:
         assert first.split()[:5] == ["a2", "[bold]x", "running", "5/10", "0.25"]
         assert second.split()[:5] == ["a1", "digits-ddp", "queued", "-", "-"]
 
-    def test_list_as_json_is_one_job_a_line(self, service, run):
+    def test_list_as_json_prints_one_job_per_line(self, service, run):
         service.on("GET", "/v1/jobs", page(job("a1"), more=True), page(job("a2")))
-        found = lines(run("list", "--all", "--json", "--status", "queued"))
-        assert [one["id"] for one in found] == ["a1", "a2"]
+        printed = lines(run("list", "--all", "--json", "--status", "queued"))
+        assert [one["id"] for one in printed] == ["a1", "a2"]
         assert service.requests[0].url.params["status"] == "queued"
 
-    def test_none(self, service, run):
+    def test_empty_list_suggests_a_submission(self, service, run):
         service.on("GET", "/v1/jobs", page())
         done = run("list")
         assert (done.stdout, done.stderr) == ("", "no jobs yet; try: trainyard submit digits_ddp --watch\n")
 
-    def test_show_as_json_is_the_whole_resource(self, service, run):
+    def test_show_as_json_prints_the_whole_resource(self, service, run):
         service.on("GET", "/v1/jobs/a1", job("a1", metrics={"train/loss": "Infinity"}))
-        (found,) = lines(run("show", "a1", "--json"))
+        (printed,) = lines(run("show", "a1", "--json"))
         empty = ("status_reason", "estimated_start", "started_at", "finished_at", "progress", "attempt")
-        assert found == {
+        assert printed == {
             **job("a1", metrics={"train/loss": "Infinity"}),
             "metadata": {},
             **dict.fromkeys((*empty, "last_checkpoint_step", "error", "origin", "disk_bytes", "sweep_id")),
         }
 
-    def test_show_a_failed_one(self, service, run):
+    def test_show_of_a_failed_job(self, service, run):
         failure = {"rank": 0, "type": "OutOfMemoryError", "message": "2 GB", "traceback": "Traceback\x1b[0m\n  here"}
         failed = job(
             "a1",
@@ -241,35 +241,35 @@ class TestJobs:
         assert shown[-3:] == ["first error on rank 0: OutOfMemoryError: 2 GB", "Traceback", "  here"]
 
     @pytest.mark.parametrize("reference", ["bbbb", "job_01bb", "01bb", "BBBB"])
-    def test_an_abbreviated_id(self, service, run, reference):
+    def test_abbreviated_id_is_resolved(self, service, run, reference):
         service.on("GET", "/v1/jobs", page(job("job_01aaaa"), job("job_01bbbb")))
-        (found,) = lines(run("show", reference, "--json"))
-        assert found["id"] == "job_01bbbb"
+        (printed,) = lines(run("show", reference, "--json"))
+        assert printed["id"] == "job_01bbbb"
 
-    def test_a_short_name_is_one_too(self, service, run):
+    def test_short_name_is_resolved(self, service, run):
         service.on("GET", "/v1/jobs", page(job("job_01cc", name="gpt")))
-        (found,) = lines(run("show", "gpt", "--json"))
-        assert found["id"] == "job_01cc"
+        (printed,) = lines(run("show", "gpt", "--json"))
+        assert printed["id"] == "job_01cc"
 
-    def test_a_name_is_its_newest_job(self, service, run):
+    def test_name_refers_to_its_newest_job(self, service, run):
         jobs = (job("job_01cc", name="other"), job("job_01bb", name="mine"), job("job_01aa", name="mine"))
         service.on("GET", "/v1/jobs", page(*jobs))
-        (found,) = lines(run("show", "mine", "--json"))
-        assert found["id"] == "job_01bb"
+        (printed,) = lines(run("show", "mine", "--json"))
+        assert printed["id"] == "job_01bb"
 
     def test_last(self, service, run):
         service.on("GET", "/v1/jobs", page(job("a9"), more=True))
-        (found,) = lines(run("show", "last", "--json"))
-        assert found["id"] == "a9"
+        (printed,) = lines(run("show", "last", "--json"))
+        assert printed["id"] == "a9"
         assert dict(service.requests[0].url.params) == {"order": "desc", "limit": "1"}
 
     def test_cancel_and_wait(self, service, run):
         service.on("GET", "/v1/jobs/a1", job("a1"), job("a1", status="cancelling"), job("a1", status="cancelled"))
         service.on("POST", "/v1/jobs/a1/cancel", httpx.Response(202, json=job("a1", status="cancelling")))
-        (found,) = lines(run("cancel", "a1", "--wait", "--json"))
-        assert found["status"] == "cancelled"
+        (printed,) = lines(run("cancel", "a1", "--wait", "--json"))
+        assert printed["status"] == "cancelled"
 
-    def test_a_trace_is_asked_of_a_running_job(self, service, run):
+    def test_profile_requests_a_trace_of_a_running_job(self, service, run):
         service.on("GET", "/v1/jobs/a1", job("a1"))
         service.on("POST", "/v1/jobs/a1/profile", httpx.Response(202, json=job("a1")))
         assert "trace of 2 step(s) requested" in run("profile", "a1", "--steps", "2", "--rank", "1").stdout
@@ -279,22 +279,22 @@ class TestJobs:
 class TestLogs:
     PATH = "/v1/jobs/a1/logs"
 
-    def test_all_there_is_without_escape_sequences(self, service, run):
+    def test_whole_log_is_printed_without_escape_sequences(self, service, run):
         service.on("GET", "/v1/jobs/a1", job("a1", attempt=attempt(1)))
         text = "a\x1b[31mb\r\nü".encode()
         service.on("GET", self.PATH, log(text[:-1], 0), log(text[-1:], len(text) - 1), log(b"", len(text)))
         assert run("logs", "a1").stdout == "ab\nü"
-        asked = [dict(request.url.params) for request in service.requests[1:]]
-        assert [one["offset"] for one in asked] == ["0", str(len(text) - 1), str(len(text))]
+        queries = [dict(request.url.params) for request in service.requests[1:]]
+        assert [one["offset"] for one in queries] == ["0", str(len(text) - 1), str(len(text))]
 
     def test_json_lines(self, service, run):
         service.on("GET", "/v1/jobs/a1", job("a1", attempt=attempt(3)))
         service.on("GET", self.PATH, log(b"x\n", 40), log(b"", 42))
-        found = lines(run("logs", "a1", "--tail", "1", "--rank", "launch", "--json"))
-        assert found == [{"attempt": 3, "rank": "launch", "offset": 40, "text": "x\n"}]
+        printed = lines(run("logs", "a1", "--tail", "1", "--rank", "launch", "--json"))
+        assert printed == [{"attempt": 3, "rank": "launch", "offset": 40, "text": "x\n"}]
         assert dict(service.requests[1].url.params) == {"rank": "launch", "attempt": "3", "tail": "1"}
 
-    def test_followed_through_a_restart_and_a_next_attempt_to_the_end(self, service, run):
+    def test_follow_continues_through_restarts_and_attempts(self, service, run):
         running, second = (job("a1", status="running", attempt=attempt(n)) for n in (1, 2))
         over = job("a1", status="succeeded", attempt=attempt(2))
         service.on("GET", "/v1/jobs/a1", job("a1"), job("a1"), running, running, second, over)
@@ -318,7 +318,7 @@ class TestLogs:
         assert waited == "note: the log does not exist yet; the job is queued: waits for the reconciler"
         assert lost.startswith("connection lost, waiting for the service: cannot connect")
 
-    def test_following_a_rank_that_never_was_says_so_at_the_end(self, service, run):
+    def test_following_an_unknown_rank_ends_with_an_error(self, service, run):
         service.on("GET", "/v1/jobs/a1", job("a1", status="failed", attempt=attempt(1)))
         service.on("GET", self.PATH, error(404, "there is no log of rank 9 in attempt 1; there are: 0, 1"))
         done = run("logs", "a1", "-f", "--rank", "9")
@@ -346,7 +346,7 @@ class TestMetrics:
             ["train/lr", "1", "1", "1", "3", "x▁▁"],
         ]
 
-    def test_one_drawn_large(self, service, run):
+    def test_single_metric_is_plotted(self, service, run):
         self.answer(service, ("train/loss", [8, 4, 2, 1]))
         shown = run("metrics", "a1", "--key", "train/loss").stdout.splitlines()
         assert shown[0] == "train/loss: 1 at step 4"
@@ -355,18 +355,18 @@ class TestMetrics:
 
     def test_json(self, service, run):
         self.answer(service, ("train/loss", [1, "-Infinity"]))
-        (found,) = lines(run("metrics", "a1", "--json"))
+        (printed,) = lines(run("metrics", "a1", "--json"))
         series = {"key": "train/loss", "steps": [1, 2], "values": [1.0, "-Infinity"], "times": [TIME] * 2}
-        assert found.pop("axis") == "step"
-        assert found == {"object": "metrics", "job_id": "a1", "series": [{**series, "x": None, "truncated": False}]}
+        assert printed.pop("axis") == "step"
+        assert printed == {"object": "metrics", "job_id": "a1", "series": [{**series, "x": None, "truncated": False}]}
 
-    def test_csv_is_every_point(self, service, run):
+    def test_csv_has_every_point(self, service, run):
         text = "key,step,value,time\ntrain/loss,1,nan,2026-01-02T03:04:05+00:00\n"
         service.on("GET", "/v1/jobs/a1", job("a1")).on("GET", self.PATH, httpx.Response(200, text=text))
         assert run("metrics", "a1", "--csv").stdout == text
         assert service.requests[1].url.params["max_points"] == "1000000"
 
-    def test_several_jobs_stand_beside_each_other(self, service, run):
+    def test_metrics_of_several_jobs_share_a_table(self, service, run):
         for name, values in (("a1", [8, 4]), ("b2", [8, 2])):
             one = {"key": "train/loss", "steps": [1, 2], "values": values, "times": [TIME] * 2, "x": [10.0, 3690.0]}
             service.on("GET", f"/v1/jobs/{name}", job(name))
@@ -384,7 +384,7 @@ class TestMetrics:
         assert (len(drawn), drawn[9].split()) == (20, ["10", "3690"])
         assert [one["job_id"] for one in lines(run("metrics", "a1", "b2", "--json"))] == ["a1", "b2"]
 
-    def test_one_csv_of_several_says_whose_each_line_is(self, service, run):
+    def test_csv_of_several_jobs_has_a_job_column(self, service, run):
         for name in ("a1", "b2"):
             text = f"key,step,value,time\nlr,1,0.{name[1]},2026-01-02T03:04:05+00:00\n"
             service.on("GET", f"/v1/jobs/{name}", job(name))
@@ -395,12 +395,12 @@ class TestMetrics:
             "b2,lr,1,0.2,2026-01-02T03:04:05+00:00",
         ]
 
-    def test_a_curve_without_a_number_has_no_smallest_one(self, service, run):
+    def test_curve_without_finite_values_has_no_minimum(self, service, run):
         self.answer(service, ("train/loss", ["NaN", "Infinity"]))
         assert run("metrics", "a1").stdout.splitlines()[1].split() == ["train/loss", "inf", "nan", "nan", "2", "xx"]
 
     @pytest.mark.parametrize("how", [(), ("--csv",), ("--json",)])
-    def test_what_a_job_that_is_over_does_not_have_is_an_error(self, service, run, how):
+    def test_unknown_metric_of_an_ended_job_is_an_error(self, service, run, how):
         empty = "key,step,value,time\n" if how == ("--csv",) else {"object": "metrics", "job_id": "a1", "series": []}
         first = httpx.Response(200, text=empty) if isinstance(empty, str) else empty
         lr = {"key": "lr", "steps": [1], "values": [1.0], "times": [TIME]}
@@ -410,13 +410,13 @@ class TestMetrics:
         assert result.exit_code == 6
         assert "job a1 has no metrics named loss; it has: lr" in result.stderr
 
-    def test_steps_that_a_job_does_not_have_are_said(self, service, run):
+    def test_missing_steps_are_reported(self, service, run):
         service.on("GET", "/v1/jobs/a1", job("a1", status="succeeded"))
         service.on("GET", self.PATH, {"object": "metrics", "job_id": "a1", "series": []})
         result = run("metrics", "a1", "--key", "lr", "--from-step", "9")
         assert (result.exit_code, result.stderr) == (0, "no metrics named lr from step 9 on\n")
 
-    def test_none_yet(self, service, run):
+    def test_job_without_metrics_is_reported(self, service, run):
         self.answer(service)
         assert run("metrics", "a1").stderr == "no metrics yet\n"
 
@@ -451,20 +451,20 @@ class TestHistory:
         ]
 
     @pytest.mark.parametrize(
-        ("policy", "said"),
+        ("policy", "expected"),
         [
             ({"keep_last": 2, "keep_best": None}, "keeps the newest 2"),
             ({"keep_last": 1, "keep_best": {"metric": "eval/loss"}}, "keeps the newest, and the best by eval/loss"),
         ],
     )
-    def test_checkpoints_with_which_of_them_stay(self, service, run, policy, said):
+    def test_checkpoints_end_with_the_retention_policy(self, service, run, policy, expected):
         service.on("GET", "/v1/jobs/a1", job("a1", spec={"checkpoint": policy}))
         service.on("GET", "/v1/jobs/a1/checkpoints", page(CHECKPOINT))
-        assert run("checkpoints", "a1").stdout.splitlines()[-1] == said
+        assert run("checkpoints", "a1").stdout.splitlines()[-1] == expected
 
     def test_script(self, service, run):
-        found = {"job_id": "a1", "attempt": 1, "script": "#!/bin/sh\nexec \x1b[2Jworker"}
-        service.on("GET", "/v1/jobs/a1", job("a1")).on("GET", "/v1/jobs/a1/script", found)
+        answer = {"job_id": "a1", "attempt": 1, "script": "#!/bin/sh\nexec \x1b[2Jworker"}
+        service.on("GET", "/v1/jobs/a1", job("a1")).on("GET", "/v1/jobs/a1/script", answer)
         assert run("script", "a1").stdout == "#!/bin/sh\nexec worker\n"
 
 
@@ -474,7 +474,7 @@ class TestTemplates:
         assert run("templates").stdout.splitlines()[1] == "mlp_parity  A small network."
         assert lines(run("templates", "--json")) == [PRESET]
 
-    def test_one_is_yaml_that_submit_takes(self, service, run, tmp_path):
+    def test_template_prints_yaml_that_submit_accepts(self, service, run, tmp_path):
         service.on("GET", "/v1/templates/mlp_parity", PRESET).on("POST", "/v1/jobs", job("a1"))
         shown = run("templates", "mlp_parity").stdout
         assert shown == (
@@ -487,7 +487,7 @@ class TestTemplates:
 
 
 class TestServe:
-    def test_becomes_the_service_with_the_options_as_settings(self, run, monkeypatch, tmp_path):
+    def test_options_become_settings_of_the_service(self, run, monkeypatch, tmp_path):
         started = []
         monkeypatch.setattr("os.execve", lambda *arguments: started.append(arguments))
         assert run("serve", "--port", "9", "--state-dir", "here", "--host", "0.0.0.0").exit_code == 0
@@ -499,7 +499,7 @@ class TestServe:
             "TRAINYARD_STATE_DIR": str(tmp_path / "here"),
         }
 
-    def test_without_the_service_installed(self, run, monkeypatch):
+    def test_missing_service_package_is_an_error(self, run, monkeypatch):
         monkeypatch.setattr("trainyard.cli.serve.find_spec", lambda name: None)
         done = run("serve")
         assert done.exit_code == 2

@@ -19,7 +19,7 @@ def ends(result, code, *lines):
 
 
 class TestErrors:
-    def test_connection_refused(self, service, run):
+    def test_refused_connection(self, service, run):
         service.on("GET", "/v1/jobs", httpx.ConnectError("refused"))
         url = "http://trainyard.test"
         line = f"error: cannot connect to {url}: is TRAINYARD_URL correct, and is the service running?"
@@ -30,17 +30,17 @@ class TestErrors:
         line = "error: a valid token is needed; set it in TRAINYARD_TOKEN"
         ends(run("list"), 5, line)
 
-    def test_a_role_that_does_not_allow_it(self, service, run):
+    def test_insufficient_role(self, service, run):
         service.on("GET", "/v1/jobs/a1", job("a1"))
         service.on("POST", "/v1/jobs/a1/cancel", error(403, "a viewer's token can only read", "permission_error"))
         ends(run("cancel", "a1"), 5, "error: a viewer's token can only read")
 
-    def test_nor_does_the_token_of_another(self, service, run):
+    def test_token_of_another_user(self, service, run):
         service.on("GET", "/v1/audit", error(403, "only an administrator may do this", code="admin_required"))
         line = "error: only an administrator may do this; show your token with: trainyard tokens whoami"
         ends(run("audit"), 5, line)
 
-    def test_an_address_with_something_behind_it(self, service, run):
+    def test_address_with_a_path(self, service, run):
         service.on("GET", "/v1/jobs", error(404, "there is no such route", code="route_not_found"))
         line = "error: there is no such route; TRAINYARD_URL must be the service's address without a path"
         ends(run("list"), 6, line)
@@ -80,7 +80,7 @@ class TestErrors:
         line = "error: there is no file and no preset 'nope'; presets: digits_ddp, gpt_stdlib"
         ends(run("submit", "nope"), 2, line)
 
-    def test_a_file_that_is_not_there(self, run):
+    def test_missing_file(self, run):
         ends(run("submit", "some/where.yaml"), 2, "error: there is no file 'some/where.yaml'")
 
     def test_set_without_a_value(self, service, run):
@@ -110,7 +110,7 @@ class TestErrors:
         service.on("POST", "/v1/jobs/a1/cancel", error(409, message, "conflict_error", "job_finished"))
         ends(run("cancel", "a1"), 7, f"error: {message}")
 
-    def test_each_of_several_is_cancelled_though_one_cannot_be(self, service, run):
+    def test_remaining_jobs_are_cancelled_if_one_cannot_be(self, service, run):
         service.on("GET", "/v1/jobs/b2", job("b2", status="succeeded")).on("GET", "/v1/jobs/a1", job("a1"))
         message = "job b2 has succeeded already; there is nothing to cancel"
         service.on("POST", "/v1/jobs/b2/cancel", error(409, message, "conflict_error", "job_finished"))
@@ -120,12 +120,12 @@ class TestErrors:
         assert done.stdout == "job a1: cancellation requested; status: cancelling: being stopped\n"
 
     @pytest.mark.parametrize("command", ["cancel", "pause", "resume", "retry", "delete"])
-    def test_where_one_of_several_is_not_there_nothing_is_changed(self, service, run, command):
+    def test_nothing_changes_if_one_of_several_jobs_is_missing(self, service, run, command):
         service.on("GET", "/v1/jobs/x1", UNKNOWN).on("GET", "/v1/jobs/a1", job("a1")).on("GET", "/v1/jobs", page())
         ends(run(command, "a1", "x1"), 6, "error: there is no job 'x1'; list them with: trainyard list")
         assert {request.method for request in service.requests} == {"GET"}
 
-    def test_one_that_is_named_twice_is_asked_once(self, service, run):
+    def test_duplicate_arguments_are_sent_once(self, service, run):
         service.on("GET", "/v1/jobs/a1", job("a1")).on("DELETE", "/v1/jobs/a1", {})
         done = run("delete", "a1", "a1", "-y")
         assert (done.exit_code, done.stdout) == (0, "job a1 deleted\n")
@@ -141,11 +141,11 @@ class TestErrors:
     def test_wrong_usage(self, run, arguments, line):
         ends(run(*arguments), 2, line)
 
-    def test_what_a_server_says_cannot_move_the_cursor_or_break_the_line(self, service, run):
+    def test_control_characters_of_server_messages_are_removed(self, service, run):
         service.on("GET", "/v1/jobs/x1", error(404, "no\x1b[2J job\n[red]x\x07\u202e", "not_found_error"))
         ends(run("show", "x1"), 6, "error: no job [red]x")
 
-    def test_a_bug_of_ours_is_one_line_too(self, service, run, monkeypatch):
+    def test_unexpected_exception_prints_one_line(self, service, run, monkeypatch):
         service.on("GET", "/v1/jobs", RuntimeError("boom"))
         ends(run("list"), 1, "error: unexpected RuntimeError: boom; set TRAINYARD_DEBUG=1 for a traceback")
         monkeypatch.setenv("TRAINYARD_DEBUG", "1")
@@ -159,7 +159,7 @@ class TestProcess:
         code = "from trainyard.cli import main; main()"
         return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, **options)
 
-    def test_help_tells_the_exit_codes(self):
+    def test_help_lists_the_exit_codes(self):
         done = self.trainyard("--help")
         assert done.returncode == 0
         assert "4 cannot connect" in " ".join(done.stdout.split())
@@ -176,7 +176,7 @@ class TestProcess:
         assert done.returncode == 2
         assert "Run the service:" in done.stdout
 
-    def test_nobody_listening(self):
+    def test_unreachable_service(self):
         done = self.trainyard("show", "last", env=os.environ | {"TRAINYARD_URL": "http://127.0.0.1:1"})
         assert (done.returncode, done.stdout) == (4, "")
         assert done.stderr.count("\n") == 1
@@ -195,27 +195,27 @@ class TestForPrograms:
 
     def ends(self, result, exit_code, **expected):
         assert result.stdout == ""
-        told = json.loads(result.stderr)
-        assert {key: told["error"].get(key) for key in expected} == expected
-        assert set(told["error"]) == {"message", "type", "param", "code"}
+        body = json.loads(result.stderr)
+        assert {key: body["error"].get(key) for key in expected} == expected
+        assert set(body["error"]) == {"message", "type", "param", "code"}
         assert result.exit_code == exit_code
-        return told
+        return body
 
-    def test_what_the_service_says(self, service, run):
+    def test_error_of_the_service(self, service, run):
         service.on("GET", "/v1/jobs/x1", UNKNOWN).on("GET", "/v1/jobs", page())
         self.ends(run("show", "x1", "--json"), 6, message="there is no job 'x1'", code="job_not_found")
 
-    def test_a_service_that_is_not_there(self, service, run):
+    def test_unreachable_service(self, service, run):
         service.on("GET", "/v1/jobs", httpx.ConnectError("refused"))
         self.ends(run("list", "--json"), 4, type="connection_error", code="connection_error")
 
-    def test_every_problem_of_a_spec(self, service, run, tmp_path):
+    def test_all_problems_of_a_spec(self, service, run, tmp_path):
         (tmp_path / "bad.yaml").write_text("task: regression\n")
         problems = [{"param": "gpus", "message": "too many"}, {"param": "stepz", "message": "unknown field"}]
         service.on("POST", "/v1/jobs", error(422, "too many", param="gpus", problems=problems))
         assert self.ends(run("submit", "bad.yaml", "--json"), 2, param="gpus")["problems"] == problems
 
-    def test_a_file_that_is_no_spec(self, run, tmp_path):
+    def test_file_without_a_spec(self, run, tmp_path):
         (tmp_path / "bad.json").write_text("{")
         self.ends(run("submit", "bad.json", "--json"), 2, type="invalid_request_error", code="invalid_spec", param=None)
 
@@ -223,11 +223,11 @@ class TestForPrograms:
         self.ends(run("list", "--json", "--nonsense"), 2, type="usage_error")
         self.ends(run("submit", "nowhere.yaml", "--json"), 2, message="there is no file 'nowhere.yaml'")
 
-    def test_a_bug(self, service, run, monkeypatch):
+    def test_unexpected_exception(self, service, run, monkeypatch):
         monkeypatch.setattr("trainyard.cli.cluster.client_of", lambda ctx: 1 / 0)
         self.ends(run("cluster", "--json"), 1, type="client_error", code="client_error")
 
-    def test_one_of_several_jobs(self, service, run):
+    def test_failure_of_one_of_several_jobs(self, service, run):
         service.on("GET", "/v1/jobs/b2", job("b2", status="failed")).on("GET", "/v1/jobs/a1", job("a1"))
         service.on("POST", "/v1/jobs/b2/cancel", error(409, "over", "conflict_error", "job_finished"))
         service.on("POST", "/v1/jobs/a1/cancel", job("a1", status="cancelled"))
@@ -236,29 +236,30 @@ class TestForPrograms:
         assert (json.loads(done.stdout)["id"], done.exit_code) == ("a1", 7)
 
     @pytest.mark.parametrize(
-        ("words", "param"), [(("fork", "--step", "999"), "step"), (("download", "--checkpoint", "999"), "checkpoint")]
+        ("arguments", "param"),
+        [(("fork", "--step", "999"), "step"), (("download", "--checkpoint", "999"), "checkpoint")],
     )
-    def test_a_checkpoint_that_is_not_there(self, service, run, words, param):
+    def test_missing_checkpoint(self, service, run, arguments, param):
         service.on("GET", "/v1/jobs/a1", job("a1")).on("GET", "/v1/jobs/a1/checkpoints", page())
-        command, *options = words
+        command, *options = arguments
         done = run(command, "a1", *options, "--json")
         self.ends(done, 6, type="not_found_error", code="checkpoint_not_found", param=param)
 
-    def test_the_next_command_is_for_people_again(self, service, run):
+    def test_json_errors_do_not_affect_the_next_command(self, service, run):
         service.on("GET", "/v1/jobs", httpx.ConnectError("refused"))
         run("list", "--json")
         assert run("list").stderr.startswith("error: cannot connect")
 
 
 class TestNames:
-    def test_which_job_a_name_stands_for_is_said(self, service, run):
+    def test_note_names_the_job_that_a_name_refers_to(self, service, run):
         service.on("GET", "/v1/jobs/digits", UNKNOWN)
         service.on("GET", "/v1/jobs", page(job("job_new", name="digits"), job("job_old", name="digits")))
         done = run("show", "digits")
         assert done.stdout.splitlines()[0].endswith("job_new")
         assert done.stderr == "note: 'digits' is job_new, the newest job of this name\n"
 
-    def test_a_name_that_only_one_job_has(self, service, run):
+    def test_unique_name_prints_no_note(self, service, run):
         service.on("GET", "/v1/jobs/digits", UNKNOWN)
         service.on("GET", "/v1/jobs", page(job("job_new", name="digits"), job("job_old", name="other")))
         assert run("show", "digits").stderr == "note: 'digits' is job_new, the job of this name\n"

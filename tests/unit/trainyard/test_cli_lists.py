@@ -12,7 +12,7 @@ from trainyard.cli.arguments import parse_date
 SWEEP = "swp_01kdvdna00az9cxjnszk8v8abh"
 
 
-class TestMoment:
+class TestParseDate:
     @pytest.mark.parametrize(
         ("text", "expected"),
         [
@@ -22,21 +22,21 @@ class TestMoment:
             ("2026-01-31T12:30:00+02:00", datetime(2026, 1, 31, 10, 30, tzinfo=UTC)),
         ],
     )
-    def test_a_date_is_in_utc_unless_it_says_otherwise(self, text, expected):
+    def test_date_without_an_offset_is_utc(self, text, expected):
         assert parse_date(text) == expected
 
     @pytest.mark.parametrize(("text", "seconds"), [("30min", 1800), ("2h", 7200), ("3d", 3 * 86400), ("1w", 7 * 86400)])
-    def test_a_length_is_so_long_ago(self, text, seconds):
+    def test_duration_is_subtracted_from_now(self, text, seconds):
         assert abs(datetime.now(UTC) - timedelta(seconds=seconds) - parse_date(text)) < timedelta(seconds=5)
 
     @pytest.mark.parametrize("text", ["", "yesterday", "2", "h", "-2h", "2026-13-01", "999999w"])
-    def test_anything_else_is_refused_with_what_to_write(self, text):
+    def test_invalid_date_error_lists_the_formats(self, text):
         with pytest.raises(typer.BadParameter, match="2026-01-31"):
             parse_date(text)
 
 
 class TestJobs:
-    def test_are_searched_and_kept_to_a_sweep(self, run, service):
+    def test_list_filters_by_text_sweep_and_date(self, run, service):
         service.on("GET", "/v1/jobs", page(job("a1")))
         service.on("GET", f"/v1/sweeps/{SWEEP}", httpx.Response(200, json=sweep()))
         assert run("list", "--search", "LoRA", "--sweep", SWEEP, "--since", "2026-01-31").exit_code == 0
@@ -44,14 +44,14 @@ class TestJobs:
         assert (sent["search"], sent["sweep"]) == ("LoRA", SWEEP)
         assert sent["created_after"].startswith("2026-01-31T00:00:00")
 
-    def test_a_moment_that_is_none_is_wrong_usage(self, run, service):
+    def test_invalid_date_is_a_usage_error(self, run, service):
         result = run("list", "--since", "yesterday")
         assert (result.exit_code, service.requests) == (2, [])
         assert "2h" in result.stderr
 
 
 class TestAttempts:
-    def test_each_says_where_it_ran_and_how_it_ended(self, run, service):
+    def test_attempt_shows_nodes_reason_and_runtime(self, run, service):
         service.on("GET", "/v1/jobs/a1", job("a1"))
         later = "2026-01-02T03:05:05.000Z"
         ended = attempt(number=1, nodes=["n1", "n2"], started_at=TIME, ended_at=later, exit_reason="preempted")
@@ -60,11 +60,11 @@ class TestAttempts:
         for there in ("n1, n2", "preempted", "1 min"):
             assert there in shown
 
-    def test_none_is_said(self, run, service):
+    def test_job_without_attempts_is_reported(self, run, service):
         service.on("GET", "/v1/jobs/a1", job("a1")).on("GET", "/v1/jobs/a1/attempts", page())
         assert run("attempts", "a1").stderr == "no attempt yet\n"
 
-    def test_an_older_ones_script_is_had_by_its_number(self, run, service):
+    def test_script_of_an_older_attempt_is_printed(self, run, service):
         service.on("GET", "/v1/jobs/a1", job("a1"))
         script = {"object": "script", "job_id": "a1", "attempt": 1, "scheduler": "local", "script": "#!/bin/sh\n"}
         service.on("GET", "/v1/jobs/a1/script", script)
@@ -73,7 +73,7 @@ class TestAttempts:
 
 
 class TestTokens:
-    def test_a_name_is_answered_with_its_tokens(self, run, service):
+    def test_unknown_token_name_lists_its_tokens(self, run, service):
         gone = error(404, "there is no token 'anna'", "not_found_error", "token_not_found")
         service.on("DELETE", "/v1/tokens/anna", gone).on("DELETE", "/v1/tokens/eve", gone)
         tokens = [token("t1", "anna"), token("t2", "bob"), token("t3", "anna", revoked_at=TIME), token("t4", "anna")]

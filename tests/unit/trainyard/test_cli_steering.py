@@ -8,7 +8,7 @@ STREAM = "/v1/jobs/a1/stream"
 
 
 @pytest.mark.parametrize("command", ["retry", "resume"])
-def test_it_is_followed_to_its_end(service, run, command):
+def test_watch_follows_the_job_to_its_end(service, run, command):
     service.on("GET", "/v1/jobs/a1", job("a1", status="failed"), job("a1", status="succeeded"))
     service.on("POST", f"/v1/jobs/a1/{command}", job("a1", status="queued", sequence=7))
     service.on("GET", STREAM, streamed(status(8, "running", "y"), status(9, "succeeded", "z")))
@@ -19,7 +19,7 @@ def test_it_is_followed_to_its_end(service, run, command):
     assert done.stdout.splitlines()[-2:] == ["succeeded: z", "succeeded; see its metrics with: trainyard metrics a1"]
 
 
-def test_one_that_fails_again_is_told_by_the_exit_code(service, run):
+def test_watched_retry_that_fails_exits_1(service, run):
     service.on("GET", "/v1/jobs/a1", job("a1", status="failed"))
     service.on("POST", "/v1/jobs/a1/retry", job("a1", status="queued"))
     service.on("GET", STREAM, streamed(status(1, "failed", "x")))
@@ -27,13 +27,13 @@ def test_one_that_fails_again_is_told_by_the_exit_code(service, run):
 
 
 @pytest.mark.parametrize("command", ["retry", "resume"])
-def test_of_several_none_is_asked_for_if_they_should_be_watched(service, run, command):
+def test_watch_of_several_jobs_is_a_usage_error(service, run, command):
     done = run(command, "a1", "a2", "--watch")
     assert (done.exit_code, service.requests) == (2, [])
     assert "--watch follows one job" in done.stderr
 
 
-def test_a_fork_is_forced(service, run):
+def test_fork_sends_force(service, run):
     service.on("GET", "/v1/jobs/a1", job("a1", status="succeeded"))
     service.on("POST", "/v1/jobs", job("a2"))
     assert run("fork", "a1", "--force").exit_code == 0

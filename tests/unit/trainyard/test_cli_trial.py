@@ -64,13 +64,13 @@ class TestDownload:
         service.on("GET", FILES, page(*listed))
 
     @pytest.mark.parametrize(("status", "code"), [("failed", 7), ("running", 7), ("succeeded", 6)])
-    def test_without_an_export_says_why_there_is_none(self, service, run, status, code):
+    def test_missing_export_error_has_the_job_status(self, service, run, status, code):
         service.on("GET", "/v1/jobs/a1", job("a1", status=status))
         self.files(service)
         line = f"error: job a1 is {status} and has no export; download one of its checkpoints instead"
         ends(run("download", "a1"), code, line)
 
-    def test_of_both_clients_does_too(self, service, tmp_path):
+    def test_missing_export_raises_in_both_clients(self, service, tmp_path):
         other = FakeService().on("GET", "/v1/jobs/a1", OVER)
         service.on("GET", "/v1/jobs/a1", job("a1", status="failed"))
         self.files(service)
@@ -80,27 +80,27 @@ class TestDownload:
         with pytest.raises(NotFoundError, match="succeeded and has no export"):
             asyncio.run(other.async_client().download("a1", tmp_path / "x"))
 
-    def test_of_a_checkpoint_that_is_not_there(self, service, run):
+    def test_download_of_a_missing_checkpoint(self, service, run):
         service.on("GET", "/v1/jobs/a1", OVER).on("GET", "/v1/jobs/a1/checkpoints", page(CHECKPOINT))
         line = "error: there is no checkpoint '3'; available steps: 92"
         ends(run("download", "a1", "--checkpoint", "3"), 6, line)
         ends(run("fork", "a1", "--step", "3"), 6, line)
 
     @pytest.mark.parametrize(("status", "none"), [("succeeded", "no checkpoints"), ("running", "no checkpoint yet")])
-    def test_of_a_checkpoint_where_there_is_none(self, service, run, status, none):
+    def test_download_from_a_job_without_checkpoints(self, service, run, status, none):
         service.on("GET", "/v1/jobs/a1", job("a1", status=status)).on("GET", "/v1/jobs/a1/checkpoints", page())
         ends(run("checkpoints", "a1"), 0, none)
         ends(run("download", "a1", "--checkpoint", "latest"), 6, f"error: job a1 has {none}")
         ends(run("fork", "a1", "--step", "3"), 6, f"error: job a1 has {none}")
 
-    def test_to_a_file(self, service, run, tmp_path):
+    def test_download_target_that_is_a_file(self, service, run, tmp_path):
         service.on("GET", "/v1/jobs/a1", OVER)
         self.files(service, "weights")
         (tmp_path / "afile").write_text("")
         line = "error: cannot write to 'afile': it is a file; name a folder with --to"
         ends(run("download", "a1", "--to", "afile"), 2, line)
 
-    def test_to_where_no_folder_can_be(self, service, run, tmp_path):
+    def test_download_target_that_cannot_be_created(self, service, run, tmp_path):
         service.on("GET", "/v1/jobs/a1", OVER)
         self.files(service, "weights")
         (tmp_path / "afile").write_text("")
@@ -116,28 +116,28 @@ class TestSweepReferences:
         one = {"created_by": "anna", "created_at": TIME, "fields": [], "size": 0, "counts": {}}
         both = [{"id": i, "name": "rates", **one} for i in SWEEP_IDS]
         service.on("GET", "/v1/sweeps", page(*both))
-        for found in both:
-            service.on("GET", f"/v1/sweeps/{found['id']}", {**found, "members": []})
+        for detail in both:
+            service.on("GET", f"/v1/sweeps/{detail['id']}", {**detail, "members": []})
 
     @pytest.mark.parametrize("reference", [ULID[:-2], f"swp_{ULID}"[:-1], "8ABH", "rates", "last", SWEEP_IDS[0]])
-    def test_as_those_of_jobs(self, service, run, reference):
+    def test_sweep_is_resolved_like_a_job(self, service, run, reference):
         self.listed(service)
         assert json.loads(run("sweeps", reference, "--json").stdout)["id"] == SWEEP_IDS[0]
 
-    def test_of_none_and_of_two(self, service, run):
+    def test_unknown_and_ambiguous_sweep_references(self, service, run):
         self.listed(service)
         for command in ("sweeps", "sweep-cancel"):
             ends(run(command, "nope"), 6, "error: there is no sweep 'nope'; list them with: trainyard sweeps")
         ends(run("sweeps", "swp_01"), 2, "error: 2 sweeps have ids like 'swp_01'; use a longer part")
 
-    def test_other_ids_that_cannot_be(self, run, service):
+    def test_malformed_ids_are_not_found(self, run, service):
         service.on("GET", "/v1/tokens", page())
-        for words, kind in ((("tokens", "revoke"), "token"), (("webhooks", "test"), "webhook")):
+        for message, kind in ((("tokens", "revoke"), "token"), (("webhooks", "test"), "webhook")):
             line = f"error: there is no {kind} 'nope'; list them with: trainyard {kind}s list"
-            ends(run(*words, "nope"), 6, line)
+            ends(run(*message, "nope"), 6, line)
 
 
-class TestPasted:
+class TestPastedIds:
     """Ids come with the blanks that a double click took along."""
 
     def test_a_job(self, service, run):
@@ -149,19 +149,19 @@ class TestPasted:
         assert json.loads(run("sweeps", f" {SWEEP_IDS[0]}", "--json").stdout)["id"] == SWEEP_IDS[0]
 
 
-class TestMetricsOfAWrongName:
+class TestUnknownMetricNames:
     def answer(self, service, status):
         there = {"key": "train/loss", "steps": [1], "values": [1.0], "times": [TIME]}
         none = {"key": "typo", "steps": [], "values": [], "times": []}
-        found = [{"object": "metrics", "job_id": "a1", "series": [one]} for one in (none, there)]
-        service.on("GET", "/v1/jobs/a1", job("a1", status=status)).on("GET", "/v1/jobs/a1/metrics", *found)
+        detail = [{"object": "metrics", "job_id": "a1", "series": [one]} for one in (none, there)]
+        service.on("GET", "/v1/jobs/a1", job("a1", status=status)).on("GET", "/v1/jobs/a1/metrics", *detail)
 
-    def test_of_a_job_that_is_over(self, service, run):
+    def test_ended_job_lists_the_metrics(self, service, run):
         self.answer(service, "failed")
         line = "error: job a1 has no metrics named typo; it has: train/loss"
         ends(run("metrics", "a1", "--key", "typo"), 6, line)
 
-    def test_of_one_that_runs_may_come(self, service, run):
+    def test_running_job_may_still_report_the_metric(self, service, run):
         self.answer(service, "running")
         ends(run("metrics", "a1", "--key", "typo"), 0, "no metrics named typo yet")
 
@@ -173,16 +173,16 @@ def test_jobs_of_several_statuses(service, run):
     assert service.requests[0].url.params.get_list("status") == ["failed", "lost"]
 
 
-def test_a_folder_in_the_place_of_a_spec(service, run, tmp_path):
+def test_folder_instead_of_a_spec_is_an_error(service, run, tmp_path):
     (tmp_path / "mine").mkdir()
     service.on("GET", "/v1/templates", page({"name": "digits_ddp", "description": "", "spec": {}}))
     ends(run("submit", str(tmp_path)), 2, f"error: {str(tmp_path)!r} is a folder; name a file")
     ends(run("submit", "mine"), 2, "error: 'mine' is a folder, not a preset; use a file in it, or one of: digits_ddp")
-    words = "error: there is no file and no preset 'digts_ddp'; did you mean 'digits_ddp'? presets: digits_ddp"
-    ends(run("submit", "digts_ddp"), 2, words)
+    message = "error: there is no file and no preset 'digts_ddp'; did you mean 'digits_ddp'? presets: digits_ddp"
+    ends(run("submit", "digts_ddp"), 2, message)
 
 
-class TestANarrowTerminal:
+class TestNarrowTerminal:
     HEADINGS = ("JOB", "NAME", "STATUS", "STEP", "LOSS", "CREATED", "BY")
     ROW = (f"job_{ULID}", "a name of many words", Text("succeeded"), "12000/12000", "0.1234", "3 min 5 s ago", "anna")
 
@@ -202,20 +202,20 @@ class TestANarrowTerminal:
             assert f"job_{ULID}" in text
             assert max(map(len, text.splitlines())) <= width
 
-    def test_loses_the_spare_columns_and_no_more_than_it_must(self, shown):
+    def test_only_as_many_optional_columns_as_needed_are_dropped(self, shown):
         spare = ("BY", "CREATED", "LOSS")
         assert shown(200, spare=spare).split()[:7] == list(self.HEADINGS)
         assert shown(80, spare=spare).splitlines()[0].split() == ["JOB", "NAME", "STATUS", "STEP"]
         assert len(shown(80, spare=spare).splitlines()) == 2
 
-    def test_a_curve_is_on_one_line_or_not_there(self, shown):
+    def test_curve_fits_on_one_line_or_is_omitted(self, shown):
         curve = "▁▂▃▄▅▆▇█" * 4
         self.HEADINGS, self.ROW = ("METRIC", "LAST", "CURVE"), ("perf/checkpoint_stall_seconds", "0.1234", curve)
         assert curve in shown(70, spare=("CURVE",))
         assert "▁" not in shown(60, spare=("CURVE",))
 
     @pytest.mark.parametrize("width", [80, 200])
-    def test_says_once_where_checkpoints_lie(self, service, run, monkeypatch, width):
+    def test_checkpoint_folder_is_printed_once(self, service, run, monkeypatch, width):
         monkeypatch.setattr(output, "console", lambda: output.TerminalConsole(width=width, markup=False))
         folder = f"/shared/runs/of/a/team/with/a/long/name/job_{ULID}/checkpoints"
         saved = [CHECKPOINT | {"step": step, "path": f"{folder}/step-{step:010}"} for step in (5, 10)]
@@ -223,7 +223,7 @@ class TestANarrowTerminal:
         lines = run("checkpoints", "a1").stdout.splitlines()
         assert [line.split()[-1] for line in lines[1:]] == ["step-0000000005", "step-0000000010", folder]
 
-    def test_breaks_no_metrics_name_of_a_checkpoint(self, service, run, monkeypatch):
+    def test_metric_names_of_checkpoints_are_not_wrapped(self, service, run, monkeypatch):
         monkeypatch.setattr(output, "console", lambda: output.TerminalConsole(width=60, markup=False))
         saved = CHECKPOINT | {"best": True, "latest": True, "metrics": {"eval/accuracy": 0.97, "eval/loss": 0.12}}
         service.on("GET", "/v1/jobs/a1", OVER).on("GET", "/v1/jobs/a1/checkpoints", page(saved))
@@ -233,19 +233,19 @@ class TestANarrowTerminal:
 
 
 @pytest.mark.parametrize("group", ["tokens", "webhooks"])
-def test_a_group_alone_shows_its_help_as_the_program_does(run, group):
-    alone, asked = run(group), run(group, "--help")
-    assert (alone.stdout, alone.stderr, alone.exit_code) == (asked.stdout, "", 2)
+def test_command_group_without_arguments_prints_its_help(run, group):
+    alone, requested = run(group), run(group, "--help")
+    assert (alone.stdout, alone.stderr, alone.exit_code) == (requested.stdout, "", 2)
     assert len(alone.stdout.splitlines()) > 5
 
 
-def test_programs_find_only_errors_on_stderr(service, run):
+def test_json_output_prints_only_errors_to_stderr(service, run):
     service.on("GET", "/v1/jobs/digits", UNKNOWN).on("GET", "/v1/jobs", page(job("a1", name="digits")))
     done = run("show", "digits", "--json")
     assert (done.stderr, json.loads(done.stdout)["id"]) == ("", "a1")
 
 
-def test_an_interruption_while_it_loads_leaves_no_traceback(monkeypatch):
+def test_interrupt_during_startup_prints_no_traceback(monkeypatch):
     class Slow:
         def __getattr__(self, name):
             raise KeyboardInterrupt

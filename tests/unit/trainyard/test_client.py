@@ -38,24 +38,24 @@ _CIRCLE["a"] = [_CIRCLE]
 class TestDelete:
     PATH = "/v1/jobs/01JOBAAAA"
 
-    def test_what_is_gone_after_a_lost_answer_was_deleted(self, service):
+    def test_not_found_after_a_lost_answer_counts_as_deleted(self, service):
         service.on("DELETE", self.PATH, httpx.ReadError("cut"), error(404, "there is no job", code="job_not_found"))
         service.client().delete("01JOBAAAA")
         assert len(service.requests) == 2
 
-    def test_what_was_not_there_is_an_error(self, service):
+    def test_deleting_an_unknown_job_is_an_error(self, service):
         service.on("DELETE", self.PATH, error(404, "there is no job", code="job_not_found"))
         with pytest.raises(NotFoundError, match="there is no job"):
             service.client().delete("01JOBAAAA")
 
-    def test_the_asynchronous_client_does_the_same(self, service):
+    def test_async_client_behaves_the_same(self, service):
         service.on("DELETE", self.PATH, httpx.ReadError("cut"), error(404, "there is no job", code="job_not_found"))
         asyncio.run(service.async_client().delete("01JOBAAAA"))
         assert len(service.requests) == 2
 
 
 class TestSubmit:
-    def test_plain_data_goes_as_json_with_a_key_and_the_token(self, service):
+    def test_mapping_is_sent_as_json_with_key_and_token(self, service):
         service.on("POST", "/v1/jobs", httpx.Response(201, json=job()))
         assert service.client().submit(SPEC).id == "01JOBAAAA"
         sent = service.requests[0]
@@ -64,13 +64,13 @@ class TestSubmit:
         assert sent.headers["authorization"] == "Bearer secret"
         assert len(sent.headers["idempotency-key"]) == 36
 
-    def test_yaml_text_goes_as_yaml(self, service):
+    def test_yaml_text_is_sent_as_yaml(self, service):
         service.on("POST", "/v1/jobs", job())
         service.client().submit("task: regression\n")
         assert service.requests[0].content == b"task: regression\n"
         assert service.requests[0].headers["content-type"] == "application/yaml"
 
-    def test_a_training_spec_goes_with_every_default(self, service):
+    def test_training_spec_is_sent_with_all_defaults(self, service):
         service.on("POST", "/v1/jobs", job())
         spec = parse_spec(SPEC)
         service.client().submit(spec)
@@ -78,13 +78,13 @@ class TestSubmit:
         assert sent["batch"]["size"] == 32
         assert parse_spec(sent) == spec
 
-    def test_its_own_retries_carry_one_key(self, service):
+    def test_retries_reuse_the_idempotency_key(self, service):
         service.on("POST", "/v1/jobs", httpx.ReadTimeout("slow"), error(503, "starting"), httpx.ReadError("cut"), job())
         service.client().submit(SPEC)
         keys = {request.headers["idempotency-key"] for request in service.requests}
         assert (len(service.requests), len(keys)) == (4, 1)
 
-    def test_two_submissions_carry_two_keys_unless_told(self, service):
+    def test_submissions_get_distinct_keys_unless_one_is_given(self, service):
         service.on("POST", "/v1/jobs", job())
         client = service.client()
         client.submit(SPEC)
@@ -94,13 +94,13 @@ class TestSubmit:
         assert keys[0] != keys[1]
         assert keys[2] == "mine"
 
-    def test_an_empty_key_is_none_that_could_be_given_again(self, service):
+    def test_empty_idempotency_key_is_rejected(self, service):
         with pytest.raises(InvalidRequestError, match="Idempotency-Key"):
             service.client().submit(SPEC, idempotency_key="")
         assert service.requests == []
 
     @pytest.mark.parametrize(
-        ("document", "field", "found"),
+        ("document", "field", "type_name"),
         [
             ({"optimizer": {"lr": float("nan")}}, "optimizer.lr", "nan"),
             ({"metadata": {"date": date(2026, 1, 1)}}, "metadata.date", "date"),
@@ -108,26 +108,26 @@ class TestSubmit:
             (_CIRCLE, "a.0", "dict"),
         ],
     )
-    def test_what_json_cannot_say_is_refused_before_anything_is_sent(self, service, document, field, found):
+    def test_non_json_value_is_rejected_before_any_request(self, service, document, field, type_name):
         with pytest.raises(InvalidRequestError) as caught:
             service.client().submit(document)
-        told = f"must be a string, a finite number or other plain JSON data, not {found}"
-        assert (caught.value.param, str(caught.value)) == (field, f"{field}: {told}")
+        message = f"must be a string, a finite number or other plain JSON data, not {type_name}"
+        assert (caught.value.param, str(caught.value)) == (field, f"{field}: {message}")
         assert service.requests == []
 
-    def test_a_key_that_json_cannot_say_is_refused_too(self, service):
+    def test_non_json_key_is_rejected_before_any_request(self, service):
         with pytest.raises(InvalidRequestError, match="the spec is not plain JSON data: keys must be"):
             service.client().submit({(1, 2): 3})
 
     @pytest.mark.parametrize("document", ["digits.yaml", Path("digits.yaml"), "", [SPEC]])
-    def test_the_name_of_a_file_is_no_spec(self, service, document):
+    def test_file_name_is_rejected_as_a_spec(self, service, document):
         with pytest.raises(
             InvalidRequestError, match=r'mapping of fields or YAML text; .* Path\("spec.yaml"\)\.read_text'
         ):
             service.client().submit(document)
         assert service.requests == []
 
-    def test_what_is_wrong_with_yaml_is_for_the_service_to_say(self, service):
+    def test_invalid_yaml_is_rejected_by_the_service(self, service):
         service.on("POST", "/v1/jobs", error(400, "not valid YAML: line 1", code="invalid_yaml"))
         with pytest.raises(InvalidRequestError, match="not valid YAML: line 1"):
             service.client().submit("a: [1")
@@ -136,26 +136,26 @@ class TestSubmit:
 class TestPaging:
     def test_pages_follow_the_cursor_and_keep_the_filters(self, service):
         service.on("GET", "/v1/jobs", page(job("a1"), job("a2"), more=True), page(job("a3")))
-        found = service.client().jobs(status="running", metadata={"team": "nlp"})
-        assert [one.id for one in found] == ["a1", "a2", "a3"]
+        type_name = service.client().jobs(status="running", metadata={"team": "nlp"})
+        assert [one.id for one in type_name] == ["a1", "a2", "a3"]
         first, second = (dict(request.url.params) for request in service.requests)
         assert first == {"status": "running", "metadata[team]": "nlp", "order": "desc", "limit": "100"}
         assert second == {**first, "after": "a2"}
 
-    def test_times_are_moments_or_texts_that_the_service_reads(self, service):
+    def test_time_filters_accept_datetimes_and_strings(self, service):
         service.on("GET", "/v1/jobs", page())
         after = datetime(2026, 1, 1, tzinfo=UTC)
         assert list(service.client().jobs(created_after=after, created_before="2026-02-01T00:00+01:00")) == []
         sent = service.requests[0].url.params
         assert (sent["created_after"], sent["created_before"]) == ("2026-01-01T00:00:00.000Z", "2026-02-01T00:00+01:00")
 
-    def test_a_limit_stops_asking(self, service):
+    def test_limit_stops_paging(self, service):
         service.on("GET", "/v1/jobs", page(job("a1"), job("a2"), more=True), page(job("a3"), more=True))
         assert [one.id for one in service.client().jobs(limit=2)] == ["a1", "a2"]
         assert len(service.requests) == 1
         assert service.requests[0].url.params["limit"] == "2"
 
-    def test_an_empty_page_ends_even_a_list_that_claims_more(self, service):
+    def test_empty_page_ends_paging_despite_has_more(self, service):
         service.on("GET", "/v1/jobs", {"object": "list", "data": [], "has_more": True})
         assert list(service.client().jobs()) == []
 
@@ -165,33 +165,33 @@ class TestPaging:
 
 
 class TestReads:
-    def test_metrics_keep_what_is_not_finite(self, service):
+    def test_metrics_preserve_non_finite_values(self, service):
         series = {"key": "train/loss", "steps": [1, 2], "values": ["NaN", 0.5], "times": [TIME, TIME]}
         service.on("GET", "/v1/jobs/a1/metrics", {"object": "metrics", "job_id": "a1", "series": [series]})
-        found = service.client().metrics("a1", ["train/loss", "eval/loss"], from_step=0, max_points=10)
-        assert str(found.series[0].values) == "[nan, 0.5]"
+        type_name = service.client().metrics("a1", ["train/loss", "eval/loss"], from_step=0, max_points=10)
+        assert str(type_name.series[0].values) == "[nan, 0.5]"
         query = service.requests[0].url.query.decode()
         assert query == "keys=train%2Floss&keys=eval%2Floss&from_step=0&max_points=10"
 
-    def test_csv_comes_as_text(self, service):
+    def test_csv_is_returned_as_text(self, service):
         text = "key,step,value,time\ntrain/loss,1,0.5,2026-01-02T03:04:05.000Z\n"
         service.on("GET", "/v1/jobs/a1/metrics", httpx.Response(200, text=text))
         assert service.client().metrics_csv("a1") == text
         assert dict(service.requests[0].url.params) == {"format": "csv", "max_points": "1000000"}
 
-    def test_logs_say_where_to_go_on(self, service):
+    def test_logs_return_the_next_offset(self, service):
         service.on("GET", "/v1/jobs/a1/logs", log("grüße\n".encode(), 10))
         chunk = service.client().logs("a1", rank="launch", attempt=2, offset=10)
         assert (chunk.text, chunk.offset, chunk.next_offset) == ("grüße\n", 10, 18)
         assert dict(service.requests[0].url.params) == {"rank": "launch", "attempt": "2", "offset": "10"}
 
     @pytest.mark.parametrize("job_id", ["", ".", "..", "../tokens", "a/b", "a?b", "a b", "ä"])
-    def test_what_cannot_be_an_id_names_no_job(self, service, job_id):
+    def test_malformed_id_is_not_found(self, service, job_id):
         with pytest.raises(NotFoundError, match="there is no job"):
             service.client().job(job_id)
         assert service.requests == []
 
-    def test_a_newer_service_may_say_more(self, service):
+    def test_unknown_fields_of_a_newer_service_are_ignored(self, service):
         service.on("GET", "/v1/jobs/a1", job("a1", invented_later=1))
         assert service.client().job("a1").id == "a1"
 
@@ -211,14 +211,14 @@ class TestErrors:
             (500, ServerError),
         ],
     )
-    def test_each_status_has_its_class(self, service, status, kind):
+    def test_each_http_status_has_its_exception(self, service, status, kind):
         service.on("GET", "/v1/jobs/a1", error(status, "what is wrong", code="why", param="gpus"))
         with pytest.raises(kind, match=r"what is wrong$") as caught:
             service.client().job("a1")
         assert caught.value.message == "what is wrong"
         assert (caught.value.status, caught.value.code, caught.value.param) == (status, "why", "gpus")
 
-    def test_a_bad_spec_brings_every_problem(self, service):
+    def test_spec_error_has_every_problem(self, service):
         problems = [{"param": "gpus", "message": "is 0"}, {"param": "steps", "message": "is required"}]
         service.on("POST", "/v1/jobs", error(422, "gpus: is 0", param="gpus", problems=problems))
         with pytest.raises(InvalidRequestError) as caught:
@@ -240,12 +240,12 @@ class TestErrors:
             httpx.Response(200, json={"object": "job"}),
         ],
     )
-    def test_what_is_not_trainyard_is_said_to_be_so(self, service, answer):
+    def test_response_of_another_program_is_a_server_error(self, service, answer):
         service.on("GET", "/v1/jobs/a1", answer)
         with pytest.raises(ServerError, match=r"a body that is not Trainyard's; is TRAINYARD_URL correct\?$"):
             service.client().job("a1")
 
-    def test_a_refused_connection_names_the_url_and_the_way_out(self, service):
+    def test_refused_connection_error_has_url_and_fix(self, service):
         service.on("GET", "/v1/jobs/a1", httpx.ConnectError("refused"))
         expected = "cannot connect to http://trainyard.test: is TRAINYARD_URL correct, and is the service running?"
         with pytest.raises(ConnectionFailedError) as caught:
@@ -259,7 +259,7 @@ class TestErrors:
             ("https://localhost:8470", "[SSL] wrong version number", "should TRAINYARD_URL start with http://?"),
         ],
     )
-    def test_the_way_out_is_that_of_the_address(self, url, reason, way_out):
+    def test_suggested_fix_depends_on_the_address(self, url, reason, way_out):
         assert connection_failed(url, httpx.ConnectError(reason)).message.endswith(way_out)
 
 
@@ -267,7 +267,7 @@ class TestRetries:
     @pytest.mark.parametrize(
         "failure", [httpx.ConnectError("x"), httpx.ReadTimeout("x"), error(429, "x"), error(502, "x"), error(503, "x")]
     )
-    def test_passing_failures_are_tried_four_times(self, service, failure):
+    def test_transient_failures_are_tried_four_times(self, service, failure):
         service.on("GET", "/v1/jobs/a1", failure)
         with pytest.raises((ConnectionFailedError, RateLimitedError, ServerError)):
             service.client().job("a1")
@@ -275,18 +275,18 @@ class TestRetries:
         assert [round(s, 2) for s in service.slept] == pytest.approx([0.2, 0.4, 0.8], rel=0.26)
 
     @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 422, 500])
-    def test_a_clear_answer_is_not_asked_for_twice(self, service, status):
+    def test_final_errors_are_not_retried(self, service, status):
         service.on("GET", "/v1/jobs/a1", error(status, "x"))
         with pytest.raises(Exception, match="x"):
             service.client().job("a1")
         assert len(service.requests) == 1
 
-    def test_retry_after_is_respected_within_reason(self, service):
+    def test_retry_after_is_respected_up_to_a_limit(self, service):
         service.on("GET", "/v1/jobs/a1", error(429, "x", headers={"Retry-After": "7"}), job("a1"))
         service.client().job("a1")
         assert service.slept == [7.0]
 
-    def test_an_hour_is_not_waited_out(self, service):
+    def test_retry_after_of_an_hour_is_not_waited_for(self, service):
         service.on("GET", "/v1/jobs/a1", error(429, "x", headers={"Retry-After": "3600"}))
         with pytest.raises(RateLimitedError):
             service.client().job("a1")
@@ -294,7 +294,7 @@ class TestRetries:
 
 
 class TestTimeout:
-    def test_an_answer_may_take_as_long_as_one_says_and_connecting_no_longer(self, service):
+    def test_timeout_applies_to_the_answer_and_not_to_connecting(self, service):
         service.on("GET", "/v1/jobs/a1", job("a1"))
         service.client(timeout=120.0).job("a1")
         assert service.requests[0].extensions["timeout"] == {
@@ -306,7 +306,7 @@ class TestTimeout:
 
 
 class TestWait:
-    def test_returns_the_job_once_it_is_over(self, service):
+    def test_returns_the_job_when_it_has_ended(self, service):
         service.on("GET", "/v1/jobs/a1", job("a1"), job("a1", status="running"), job("a1", status="failed"))
         assert service.client().wait("a1").status == "failed"
         assert len(service.slept) == 2
@@ -316,7 +316,7 @@ class TestWait:
         service.on("GET", "/v1/jobs/a1", job("a1"), *down, error(503, "starting"), job("a1", status="succeeded"))
         assert service.client().wait("a1").status == "succeeded"
 
-    def test_a_service_that_was_never_there_is_an_error_at_once(self, service):
+    def test_unreachable_service_is_an_error_at_once(self, service):
         service.on("GET", "/v1/jobs/a1", httpx.ConnectError("refused"))
         with pytest.raises(ConnectionFailedError):
             service.client().wait("a1")
@@ -329,7 +329,7 @@ class TestWait:
 
 
 class TestReady:
-    def test_says_whether(self, service):
+    def test_returns_whether_the_service_is_ready(self, service):
         service.on("GET", "/readyz", httpx.ConnectError("refused"), httpx.Response(503), httpx.Response(200))
         client = service.client()
         assert [client.ready() for _ in range(3)] == [False, False, True]

@@ -20,8 +20,8 @@ def admin_token(tmp_path, monkeypatch):
 
 class TestConnection:
     def test_default_is_the_local_service_without_a_token(self):
-        found = connection()
-        assert (found.url, found.token, found.local, found.headers) == ("http://127.0.0.1:8470", None, True, {})
+        default = connection()
+        assert (default.url, default.token, default.local, default.headers) == ("http://127.0.0.1:8470", None, True, {})
 
     def test_environment_then_arguments(self, monkeypatch):
         monkeypatch.setenv("TRAINYARD_URL", "https://yard.example/")
@@ -29,50 +29,50 @@ class TestConnection:
         assert (connection().url, connection().token) == ("https://yard.example", "mine")
         assert connection("http://localhost:1", "other").token == "other"
 
-    def test_the_admin_token_file_is_found_on_the_services_machine(self, admin_token):
+    def test_local_admin_token_file_is_read(self, admin_token):
         assert connection().token == "from-the-file"
         assert connection("http://[::1]:8470").token == "from-the-file"
 
-    def test_or_the_file_that_the_service_was_given(self, admin_token, tmp_path, monkeypatch):
+    def test_admin_token_file_setting_is_respected(self, admin_token, tmp_path, monkeypatch):
         (tmp_path / "given").write_text("an-operators\n")
         monkeypatch.setenv("TRAINYARD_ADMIN_TOKEN_FILE", str(tmp_path / "given"))
         assert connection().token == "an-operators"
         assert connection("https://yard.example").token is None
 
-    def test_and_its_token_never_leaves_that_machine(self, admin_token):
+    def test_admin_token_is_never_sent_to_another_host(self, admin_token):
         for url in ("https://yard.example", "http://127.evil.example", "http://localhost.evil.example"):
             assert connection(url).token is None, url
 
-    def test_a_token_of_ones_own_comes_first(self, admin_token, monkeypatch):
+    def test_explicit_token_takes_precedence(self, admin_token, monkeypatch):
         monkeypatch.setenv("TRAINYARD_TOKEN", "mine")
         assert connection().token == "mine"
 
     @pytest.mark.parametrize("url", ["127.0.0.1:8470", "ftp://host", "http://", "http://host:port", "nonsense"])
-    def test_what_is_not_a_url_is_said_to_be_so(self, url):
+    def test_invalid_url_is_an_error(self, url):
         with pytest.raises(TrainyardError, match="check TRAINYARD_URL"):
             connection(url)
 
-    def test_a_token_that_cannot_be_sent(self):
+    def test_token_with_a_line_break_is_an_error(self):
         with pytest.raises(TrainyardError, match="check TRAINYARD_TOKEN"):
             connection(token="two\nlines")
 
 
-class TestPasted:
-    def test_blanks_around_an_address_and_a_token_are_left_out(self, monkeypatch):
+class TestPastedValues:
+    def test_surrounding_blanks_are_stripped(self, monkeypatch):
         monkeypatch.setenv("TRAINYARD_URL", " https://yard.example/\n")
         monkeypatch.setenv("TRAINYARD_TOKEN", "mine \n")
         assert (connection().url, connection().token) == ("https://yard.example", "mine")
 
-    def test_blanks_alone_are_nothing(self, admin_token, monkeypatch):
+    def test_blank_values_count_as_unset(self, admin_token, monkeypatch):
         monkeypatch.setenv("TRAINYARD_TOKEN", " ")
         assert connection().token == "from-the-file"
 
-    def test_a_blank_inside_a_token_is_refused(self):
+    def test_blank_inside_a_token_is_rejected(self):
         with pytest.raises(TrainyardError, match="check TRAINYARD_TOKEN"):
             connection(token="two words")
 
 
-class TestPlaces:
+class TestLocalPaths:
     def test_state_folder(self, monkeypatch, tmp_path):
         assert default_state_dir() == tmp_path / "home/.local/state/trainyard"
         monkeypatch.setenv("XDG_STATE_HOME", "relative")
@@ -91,7 +91,7 @@ class TestImports:
             ("import trainyard.cli.app, trainyard.demo", {"torch", "fastapi", "service", "worker"}),
         ],
     )
-    def test_what_is_not_needed_is_not_loaded(self, statement, forbidden):
+    def test_heavy_modules_are_not_imported(self, statement, forbidden):
         program = f"import sys; {statement}; print(*({forbidden!r} & set(sys.modules)))"
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
         assert done.stdout.split() == []

@@ -22,7 +22,7 @@ def accepted(service):
 
 
 class TestRun:
-    def test_a_good_job_ends_with_its_curve_its_checkpoint_and_the_next_commands(self, accepted, capsys):
+    def test_success_prints_curve_checkpoint_and_next_commands(self, accepted, capsys):
         series = {"key": "train/loss", "steps": [1, 2], "values": [2.0, 1.0], "times": [TIME, TIME]}
         checkpoint = {"id": "c", "job_id": "a1", "step": 2, "size_bytes": 1500, "digest": "d", "world_size": 2}
         checkpoint |= {"execution": 1, "path": "/runs/a1/checkpoints/step-0000000002", "created_at": TIME}
@@ -36,7 +36,7 @@ class TestRun:
         assert "checkpoint of step 2, 1.5 kB: /runs/a1/checkpoints/step-0000000002" in shown
         assert "make serve" in shown
 
-    def test_a_failed_job_shows_its_error_and_its_log(self, accepted, capsys):
+    def test_failed_job_prints_its_error_and_log(self, accepted, capsys):
         failure = {"rank": 1, "type": "ValueError", "message": "bad"}
         accepted.on("GET", STREAM, streamed(status(1, "failed", "an error")))
         accepted.on("GET", "/v1/jobs/a1", job("a1", status="failed", status_message="an error", error=failure))
@@ -47,7 +47,7 @@ class TestRun:
         assert capsys.readouterr().err == "failed: an error\nfirst error on rank 1: ValueError: bad\nlast\n"
 
     @pytest.mark.parametrize("trouble", [KeyboardInterrupt(), error(500, "boom")])
-    def test_an_interruption_ends_the_job(self, accepted, trouble):
+    def test_interrupt_cancels_the_job(self, accepted, trouble):
         def answer(_):
             if isinstance(trouble, BaseException):
                 raise trouble
@@ -61,24 +61,24 @@ class TestRun:
 
 
 class TestServiceProcess:
-    def test_a_service_that_does_not_start_is_told_with_its_log(self, tmp_path, monkeypatch, capsys):
+    def test_failed_service_start_prints_its_log(self, tmp_path, monkeypatch, capsys):
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(demo.sys, "executable", "/bin/false")
         monkeypatch.setattr(demo.signal, "signal", lambda *_: None)
         assert demo.main() == 1
         assert "the demo failed: the service ended with exit code 1" in capsys.readouterr().err
 
-    def test_settings_of_another_service_do_not_reach_it(self, tmp_path, monkeypatch):
+    def test_settings_of_another_service_are_not_inherited(self, tmp_path, monkeypatch):
         monkeypatch.setenv("TRAINYARD_DATABASE_URL", "postgresql://production")
         settings = {k for k in demo.ServiceProcess(tmp_path)._environment() if k.startswith("TRAINYARD_")}
         assert settings == {f"TRAINYARD_{name}" for name in ("HOST", "PORT", "STATE_DIR", "RUNS_DIR", "BACKEND")}
 
-    def test_a_cluster_is_inherited_only_by_a_service_that_is_for_it(self, tmp_path, monkeypatch):
+    def test_slurm_variables_are_inherited_only_for_slurm(self, tmp_path, monkeypatch):
         monkeypatch.setenv("SLURM_CONF", "/a/lab/slurm.conf")
         assert "SLURM_CONF" not in demo.ServiceProcess(tmp_path)._environment()
         assert demo.ServiceProcess(tmp_path, backend="slurm")._environment()["SLURM_CONF"] == "/a/lab/slurm.conf"
 
-    def test_dies_with_an_owner_that_was_killed(self, tmp_path):
+    def test_service_ends_when_its_parent_is_killed(self, tmp_path):
         program = (
             "import sys, time; from pathlib import Path; from trainyard.demo import ServiceProcess\n"
             "service = ServiceProcess(Path(sys.argv[1])); service.start()\n"

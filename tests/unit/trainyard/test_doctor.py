@@ -22,13 +22,13 @@ NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
         (None, "warning"),
     ],
 )
-def test_clocks_that_differ_are_told(date, state):
-    found = clock_finding(date, NOW)
-    assert found.state == state
-    assert (found.fix is None) == (state == "ok")
+def test_clock_difference_is_reported(date, state):
+    finding = clock_finding(date, NOW)
+    assert finding.state == state
+    assert (finding.fix is None) == (state == "ok")
 
 
-def test_a_service_that_does_not_answer_is_wrong_with_the_fix(run, monkeypatch):
+def test_unreachable_service_is_an_error_with_a_fix(run, monkeypatch):
     def refuse(*_args, **_options):
         raise httpx.ConnectError("refused")
 
@@ -40,11 +40,11 @@ def test_a_service_that_does_not_answer_is_wrong_with_the_fix(run, monkeypatch):
 
 
 def ready(monkeypatch):
-    said = {"status": "ok", "checks": {}}
-    monkeypatch.setattr(httpx, "get", lambda *_, **__: httpx.Response(200, json=said))
+    health = {"status": "ok", "checks": {}}
+    monkeypatch.setattr(httpx, "get", lambda *_, **__: httpx.Response(200, json=health))
 
 
-def test_a_service_that_answers_is_asked_and_not_this_shells_settings(service, run, monkeypatch):
+def test_running_service_is_checked_instead_of_shell_settings(service, run, monkeypatch):
     ready(monkeypatch)
     monkeypatch.setenv("TRAINYARD_STATE_DIR", "/nowhere")
     there = {"name": "disk", "state": "error", "message": "full there", "fix": "delete jobs"}
@@ -83,18 +83,18 @@ def test_invalid_token_is_reported_once(service, run, monkeypatch):
     refusal = error(401, "a valid token is needed", "authentication_error", "invalid_token")
     for path in ("/v1/tokens/self", "/v1/cluster", "/v1/doctor"):
         service.on("GET", path, refusal)
-    told = [line for line in run("doctor").stdout.splitlines() if "a valid token is needed" in line]
-    assert [line.split()[1] for line in told] == ["token"]
+    lines = [line for line in run("doctor").stdout.splitlines() if "a valid token is needed" in line]
+    assert [line.split()[1] for line in lines] == ["token"]
 
 
-def test_the_innermost_mount_says_the_filesystem():
+def test_filesystem_is_that_of_the_innermost_mount():
     mounts = "/dev/sda1 / ext4 rw 0 0\nserver:/shared /shared nfs4 rw 0 0\ntmpfs /shared/fast tmpfs rw 0 0\n"
     assert filesystem_of(Path("/shared/runs"), mounts) == "nfs4"
     assert filesystem_of(Path("/shared/fast/x"), mounts) == "tmpfs"
     assert filesystem_of(Path("/sharedish"), mounts) == "ext4"
 
 
-def test_on_the_services_machine_slurm_is_asked_beside_the_service(service, run, monkeypatch, tmp_path):
+def test_local_slurm_is_checked_in_addition_to_the_service(service, run, monkeypatch, tmp_path):
     ready(monkeypatch)
     monkeypatch.setenv("TRAINYARD_BACKEND", "slurm")
     monkeypatch.setenv("PATH", str(tmp_path))

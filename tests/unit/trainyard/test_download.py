@@ -78,17 +78,17 @@ class Server:
         return Client("http://x", TOKEN, transport=httpx.MockTransport(self), sleep=lambda _: None)
 
 
-def test_a_broken_one_goes_on_where_it_broke_off(tmp_path):
-    server, seen = Server(breaks=2), []
+def test_broken_download_resumes_at_its_offset(tmp_path):
+    server, progress = Server(breaks=2), []
     with server.client() as client:
-        client.download("j1", tmp_path, checkpoint=CHECKPOINT, progress=lambda *told: seen.append(told))
+        client.download("j1", tmp_path, checkpoint=CHECKPOINT, progress=lambda *update: progress.append(update))
     assert (tmp_path / "a" / "weights").read_bytes() == WEIGHTS
     assert server.ranges == [None, "bytes=1000-", "bytes=2000-"]
-    assert ("a/weights", len(WEIGHTS), len(WEIGHTS)) in seen
+    assert ("a/weights", len(WEIGHTS), len(WEIGHTS)) in progress
     assert sorted(p.name for p in tmp_path.rglob("*") if p.is_file()) == ["manifest.json", "weights"]
 
 
-def test_a_later_call_goes_on_too_and_what_is_there_is_not_fetched_again(tmp_path):
+def test_later_call_resumes_and_skips_complete_files(tmp_path):
     server = Server(breaks=100)
     with server.client() as client, pytest.raises(Exception, match="failed"):
         client.download("j1", tmp_path, checkpoint=CHECKPOINT)
@@ -96,13 +96,13 @@ def test_a_later_call_goes_on_too_and_what_is_there_is_not_fetched_again(tmp_pat
     with server.client() as client:
         client.download("j1", tmp_path, checkpoint=CHECKPOINT)
         assert server.ranges[-1] == "bytes=4000-"
-        asked = len(server.ranges)
+        request_count = len(server.ranges)
         client.download("j1", tmp_path, checkpoint=CHECKPOINT)
-    assert len(server.ranges) == asked
+    assert len(server.ranges) == request_count
     assert (tmp_path / "a" / "weights").read_bytes() == WEIGHTS
 
 
-def test_one_that_was_all_there_but_had_no_name_yet(tmp_path):
+def test_complete_partial_file_is_renamed(tmp_path):
     (tmp_path / ".weights.part").write_bytes(WEIGHTS)
     (tmp_path / ".weights.etag").write_text('"one"')
     server = Server(names=("weights",))
@@ -112,43 +112,43 @@ def test_one_that_was_all_there_but_had_no_name_yet(tmp_path):
     assert (tmp_path / "weights").read_bytes() == WEIGHTS
 
 
-@pytest.mark.parametrize("told", [True, False])
-def test_no_two_files_are_put_together(tmp_path, told):
+@pytest.mark.parametrize("has_etag", [True, False])
+def test_parts_of_different_files_are_not_joined(tmp_path, has_etag):
     """The export was written anew between two calls, in the same length; a service without ETags cannot tell."""
     server = Server(breaks=100, names=("a/weights",))
-    server.etag = server.etag if told else ""
+    server.etag = server.etag if has_etag else ""
     with server.client() as client, pytest.raises(Exception, match="failed"):
         client.download("j1", tmp_path)
     server.breaks, server.weights = 0, WEIGHTS[::-1]
-    server.etag = told and '"two"'
+    server.etag = has_etag and '"two"'
     with server.client() as client:
         client.download("j1", tmp_path)
     assert (tmp_path / "a" / "weights").read_bytes() == WEIGHTS[::-1]
     assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == ["weights"]
-    assert server.ranges[-1] == ("bytes=4000-" if told else None)
+    assert server.ranges[-1] == ("bytes=4000-" if has_etag else None)
 
 
-def test_a_damaged_one_is_told_and_not_kept(tmp_path):
+def test_damaged_file_is_an_error_and_is_removed(tmp_path):
     server = Server(weights=b"x" + WEIGHTS[1:])
     with server.client() as client, pytest.raises(ServerError, match="a/weights is damaged"):
         client.download("j1", tmp_path, checkpoint=CHECKPOINT)
     assert [p for p in tmp_path.rglob("*") if p.is_file()] == []
 
 
-def test_a_manifest_of_another_checkpoint_is_refused(tmp_path):
+def test_manifest_of_another_checkpoint_is_rejected(tmp_path):
     other = CHECKPOINT.model_copy(update={"digest": "sha256:" + "0" * 64})
     with Server().client() as client, pytest.raises(ServerError, match=r"manifest\.json is damaged"):
         client.download("j1", tmp_path, checkpoint=other)
 
 
 @pytest.mark.parametrize("name", ["../evil", "/etc/evil", "a/../../evil", "a\\..\\evil"])
-def test_no_name_leads_out_of_the_folder(tmp_path, name):
+def test_file_names_cannot_leave_the_folder(tmp_path, name):
     with Server(names=(name,)).client() as client, pytest.raises(ServerError, match="leads out of the folder"):
         client.download("j1", tmp_path / "inner")
     assert not list(tmp_path.rglob("*evil*"))
 
 
-def test_an_export_on_asyncio(tmp_path):
+def test_async_client_downloads_an_export(tmp_path):
     server = Server(breaks=1, names=("a/weights",))
 
     async def play():

@@ -12,21 +12,21 @@ SPEC = {"task": "script", "argv": ["train.py"]}
 REASON = "your token does not permit running code; an administrator grants this with .*--may-run-code.*CODE_ROLES"
 
 
-def test_an_invalid_request_names_all_of_its_fields() -> None:
+def test_invalid_request_error_names_all_fields() -> None:
     problems = [{"param": "gpus", "message": "is required"}, {"param": "steps", "message": "is too small"}]
     refused = error(422, "is required", param="gpus", problems=problems)
-    with pytest.raises(InvalidRequestError) as found:
+    with pytest.raises(InvalidRequestError) as caught:
         FakeService().on("POST", "/v1/jobs", refused).client().submit({})
-    assert str(found.value) == "gpus: is required; steps: is too small"
-    assert found.value.message == "is required"
+    assert str(caught.value) == "gpus: is required; steps: is too small"
+    assert caught.value.message == "is required"
 
 
-def test_and_its_one_field_where_the_service_lists_no_problems() -> None:
+def test_invalid_request_error_without_problems_names_its_field() -> None:
     with pytest.raises(InvalidRequestError, match=r"^limit: is too large$"):
         list(FakeService().on("GET", "/v1/jobs", error(422, "is too large", param="limit")).client().jobs())
 
 
-class TestCodeThatTheTokenMayNotRun:
+class TestCodeRoleRequired:
     @pytest.fixture
     def folder(self, tmp_path):
         (tmp_path / "train.py").write_text("")
@@ -39,21 +39,21 @@ class TestCodeThatTheTokenMayNotRun:
         monkeypatch.setattr(service, "_answer", lambda r: httpx.Response(403) if r.method == "HEAD" else answer(r))
         return service
 
-    def test_is_said_plainly(self, refusing, folder):
+    def test_client_raises_permission_denied(self, refusing, folder):
         with pytest.raises(PermissionDeniedError, match=REASON):
             refusing.client().submit(SPEC, code=folder)
         with pytest.raises(PermissionDeniedError, match=REASON):
             asyncio.run(refusing.async_client().submit(SPEC, code=folder))
         assert refusing.requests == []
 
-    def test_on_the_command_line_too(self, refusing, run, folder):
+    def test_cli_prints_permission_denied(self, refusing, run, folder):
         (folder / "spec.yaml").write_text("task: script\nargv: [train.py]\n")
         done = run("submit", "spec.yaml")
         assert (done.exit_code, done.stdout) == (5, "")
         assert done.stderr.startswith("error: your token does not permit running code; an administrator grants this")
 
 
-def test_an_id_of_no_possible_shape_is_not_there_and_not_asked_for() -> None:
+def test_malformed_id_is_not_found_without_a_request() -> None:
     service = FakeService()
     with service.client() as client:
         for call, kind in (
@@ -68,12 +68,12 @@ def test_an_id_of_no_possible_shape_is_not_there_and_not_asked_for() -> None:
 
 
 @pytest.mark.parametrize("url", ["foo", "ftp://x", "http://x:y"])
-def test_a_url_that_is_none_is_wrong_usage(url):
+def test_invalid_url_is_a_usage_error(url):
     with pytest.raises(SettingError, match="check TRAINYARD_URL"):
         Client(url)
 
 
-def test_and_so_on_the_command_line(monkeypatch, tmp_path):
+def test_malformed_id_on_the_command_line(monkeypatch, tmp_path):
     from typer.testing import CliRunner
 
     from trainyard.cli.app import app

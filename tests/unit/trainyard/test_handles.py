@@ -23,7 +23,7 @@ def answering() -> FakeService:
     return service.on("GET", "/v1/jobs/a1/logs", httpx.Response(200, content=b"hi", headers=offsets))
 
 
-def test_a_job_is_asked_steered_and_waited_for_without_its_id() -> None:
+def test_handle_methods_need_no_job_id() -> None:
     service = answering()
     with service.client() as client:
         held = client.job("a1")
@@ -40,7 +40,7 @@ def test_a_job_is_asked_steered_and_waited_for_without_its_id() -> None:
     assert table["seconds"] == [1.5, 3.0]
 
 
-def test_the_asynchronous_one_is_the_same() -> None:
+def test_async_handle_behaves_the_same() -> None:
     service = answering()
 
     async def use() -> None:
@@ -54,7 +54,7 @@ def test_the_asynchronous_one_is_the_same() -> None:
     asyncio.run(use())
 
 
-def test_each_of_a_list_is_in_the_hand() -> None:
+def test_listed_jobs_are_handles() -> None:
     service = answering().on("GET", "/v1/jobs", page(job("a1"), more=True), page(job("a1")))
     with service.client() as client:
         first, second = client.jobs(status="running", limit=2)
@@ -71,15 +71,15 @@ def test_each_of_a_list_is_in_the_hand() -> None:
     asyncio.run(use())
 
 
-def test_the_curves_of_several_as_one_text() -> None:
+def test_metrics_of_several_jobs_as_csv() -> None:
     service = FakeService().on("GET", "/v1/metrics", httpx.Response(200, text="job,key,step,value,time\n"))
     with service.client() as client:
         assert client.metrics_csv_of(["a1", "a2"], "train/loss").startswith("job,")
-    asked = service.requests[-1].url.params
-    assert (asked.get_list("job"), asked["keys"], asked["format"]) == (["a1", "a2"], "train/loss", "csv")
+    sent = service.requests[-1].url.params
+    assert (sent.get_list("job"), sent["keys"], sent["format"]) == (["a1", "a2"], "train/loss", "csv")
 
 
-def test_what_was_submitted_is_in_the_hand_at_once() -> None:
+def test_submit_returns_a_handle() -> None:
     service = answering().on("POST", "/v1/jobs", httpx.Response(201, json=job("a1", status="queued")))
     with service.client() as client:
         held = client.submit("task: regression\n")
@@ -87,11 +87,11 @@ def test_what_was_submitted_is_in_the_hand_at_once() -> None:
         assert held.metrics("train/loss", x="time")["seconds"] == [1.5, 3.0]
         assert held.wait().status == "succeeded"
         assert client.fork("a1").id == "a1"
-    asked = next(request for request in service.requests if request.url.path.endswith("/metrics"))
-    assert asked.url.params.get_list("keys") == ["train/loss"]
+    request = next(request for request in service.requests if request.url.path.endswith("/metrics"))
+    assert request.url.params.get_list("keys") == ["train/loss"]
 
 
-def test_so_it_is_with_the_asynchronous_client() -> None:
+def test_async_submit_returns_a_handle() -> None:
     service = answering().on("POST", "/v1/jobs", httpx.Response(201, json=job("a1", status="queued")))
 
     async def use() -> None:
@@ -102,7 +102,7 @@ def test_so_it_is_with_the_asynchronous_client() -> None:
     asyncio.run(use())
 
 
-def test_what_the_job_does_not_allow_is_an_error_and_changes_nothing() -> None:
+def test_rejected_action_leaves_the_handle_unchanged() -> None:
     problem = {"error": {"message": "not paused", "type": "conflict_error", "param": None, "code": "not_paused"}}
     service = FakeService().on("GET", "/v1/jobs/a1", job("a1", status="running"))
     service.on("POST", "/v1/jobs/a1/resume", httpx.Response(409, json=problem))

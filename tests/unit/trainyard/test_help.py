@@ -26,25 +26,25 @@ ALL = dict(commands())
 
 
 @pytest.mark.parametrize("path", ALL, ids=" ".join)
-def test_it_says_what_it_does_and_shows_an_example(path):
+def test_each_command_has_a_description_and_an_example(path):
     help_ = ALL[path].help or ""
     assert help_.split("\n")[0].rstrip().endswith((".", ":")) or "\n" in help_, path
     examples = [line for line in help_.splitlines() if line.strip().startswith("Example: trainyard ")]
     assert len(examples) == 1, path
-    words = shlex.split(examples[0].strip().removeprefix("Example: trainyard ").partition(" > ")[0])
-    assert tuple(words[: len(path)]) == path
-    context = ALL[path].make_context(path[-1], words[len(path) :], resilient_parsing=False)
+    arguments = shlex.split(examples[0].strip().removeprefix("Example: trainyard ").partition(" > ")[0])
+    assert tuple(arguments[: len(path)]) == path
+    context = ALL[path].make_context(path[-1], arguments[len(path) :], resilient_parsing=False)
     assert isinstance(context.params, dict)
 
 
 @pytest.mark.parametrize("path", ALL, ids=" ".join)
-def test_each_option_says_what_it_is(path):
+def test_each_option_has_a_help_text(path):
     silent = [p.name for p in ALL[path].params if getattr(p, "help", None) in (None, "")]
     assert silent == [], path
 
 
 @pytest.mark.parametrize("group", [(), ("tokens",), ("webhooks",)], ids=" ".join)
-def test_the_line_of_a_command_in_a_list_is_whole(run, group):
+def test_command_summaries_are_not_truncated(run, group):
     assert (
         "..."
         not in run(*group, "--help", env={"COLUMNS": "80"}).stdout.partition("\nCommands:" if group else "\nTrain:")[2]
@@ -52,23 +52,23 @@ def test_the_line_of_a_command_in_a_list_is_whole(run, group):
 
 
 @pytest.mark.parametrize("path", [path for path in ALL if path != ("serve",)], ids=" ".join)
-def test_each_command_that_answers_does_so_to_programs(path):
+def test_each_command_with_output_has_json(path):
     assert any("--json" in p.opts for p in ALL[path].params)
 
 
-def test_commands_stand_under_headings(run):
+def test_commands_are_grouped_under_headings(run):
     shown = run("--help").stdout
     places = [shown.index(f"\n{heading}:") for heading in ("Train", "Inspect", "Control", "Results", "Run the service")]
     assert places == sorted(places)
     assert shown.count("\n  submit ") == 1
 
 
-def test_what_a_command_does_is_said_to_its_end(run):
+def test_command_summaries_have_no_ellipsis(run):
     shown = run("--help").stdout.partition("Train:")[2]
     assert "..." not in shown
 
 
-def test_exit_codes_stand_in_the_help(run):
+def test_help_has_the_exit_codes(run):
     shown = " ".join(run("--help").stdout.split())
     assert EXIT_CODES in shown
 
@@ -78,13 +78,13 @@ KNOWN = {"JOB", "JOB...", "SPEC", "SWEEP", "PRESET", "ID"}
 
 
 @pytest.mark.parametrize("path", ALL, ids=" ".join)
-def test_the_shell_completes_what_the_service_knows(path):
+def test_completion_uses_data_of_the_service(path):
     arguments = [p for p in ALL[path].params if p.param_type_name == "argument" and p.metavar in KNOWN]
     options = [p for p in ALL[path].params if p.name in ("sweep", "status")]
     assert [p.name for p in (*arguments, *options) if p._custom_shell_complete is None] == []
 
 
-def test_the_shell_is_offered_sweeps_and_statuses(service):
+def test_sweeps_and_statuses_are_completed(service):
     sweep = {"id": "swp_1", "name": "rates", "created_by": "ada", "created_at": TIME, "fields": [], "size": 2}
     service.on("GET", "/v1/sweeps", page(sweep))
     offered = [complete_sweep(SimpleNamespace(obj=service.client), typed) for typed in ("swp", "ra", "x")]
@@ -93,11 +93,11 @@ def test_the_shell_is_offered_sweeps_and_statuses(service):
 
 
 @pytest.mark.parametrize(("typed", "offered"), [("job_1", ["job_1aaa"]), ("dig", ["digits"]), ("x", [])])
-def test_the_shell_is_offered_jobs_by_id_and_name(service, typed, offered):
+def test_jobs_are_completed_by_id_and_name(service, typed, offered):
     service.on("GET", "/v1/jobs", page(job("job_1aaa", name="digits"), job("job_2bbb", name="other")))
     assert [value for value, _ in complete_job(SimpleNamespace(obj=service.client), typed)] == offered
 
 
-def test_the_shell_is_offered_nothing_where_no_service_answers(service):
+def test_completion_is_empty_without_a_service(service):
     service.on("GET", "/v1/jobs", error(500, "no"))
     assert complete_job(SimpleNamespace(obj=service.client), "job") == []

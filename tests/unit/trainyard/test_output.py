@@ -13,7 +13,7 @@ from trainyard.cli.plots import plot, sparkline
 FLOATS = st.lists(st.floats(), max_size=200)
 
 
-class TestClean:
+class TestSanitize:
     @pytest.mark.parametrize(
         ("text", "expected"),
         [
@@ -27,19 +27,19 @@ class TestClean:
             ("tab\tand\nline", "tab\tand\nline"),
         ],
     )
-    def test_leaves_only_text(self, text, expected):
+    def test_escape_sequences_are_removed(self, text, expected):
         assert sanitize(text) == expected
 
     @given(st.text())
-    def test_nothing_that_moves_a_cursor_is_left(self, text):
-        kept = sanitize(text)
-        assert not any((ord(c) < 32 and c not in "\t\n") or 0x7F <= ord(c) <= 0x9F for c in kept)
+    def test_no_cursor_control_remains(self, text):
+        sanitized = sanitize(text)
+        assert not any((ord(c) < 32 and c not in "\t\n") or 0x7F <= ord(c) <= 0x9F for c in sanitized)
         assert "\n" not in one_line(text)
 
 
 class TestCurves:
     @given(FLOATS, st.integers(1, 40))
-    def test_any_values_fit(self, values, width):
+    def test_sparkline_accepts_any_values(self, values, width):
         assert len(sparkline(values, width)) == min(len(values), width)
         lines = plot(values, list(range(len(values))), width=width)
         assert len(lines) == (9 if values else 8)
@@ -57,7 +57,7 @@ class TestCurves:
         ]
 
 
-class TestWords:
+class TestFormatting:
     @pytest.mark.parametrize(
         ("seconds", "expected"),
         [(0.4, "0 s"), (59.6, "1 min"), (125, "2 min 5 s"), (3600, "1 h"), (90061, "1 d 1 h"), (-5, "0 s")],
@@ -74,11 +74,11 @@ class TestWords:
             ("perf/bytes_per_second", 370118656.0, "3.701e+08"),
         ],
     )
-    def test_bytes_are_told_as_a_size(self, metric, value, expected):
+    def test_byte_metrics_are_formatted_as_sizes(self, metric, value, expected):
         assert format_metric(metric, value) == expected
 
     @pytest.mark.parametrize("whole", ["ty-main-0123456789abcdef", "step-0000000092"])
-    def test_names_stay_whole_in_a_narrow_table(self, whole, monkeypatch, capsys):
+    def test_names_are_not_wrapped_in_a_narrow_table(self, whole, monkeypatch, capsys):
         monkeypatch.setattr(output, "console", lambda: output.TerminalConsole(width=40))
         output.print_table(("A", "B"), [(whole, "words that may be broken over several lines")])
         assert whole in capsys.readouterr().out

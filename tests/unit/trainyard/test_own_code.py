@@ -44,24 +44,24 @@ class TestClient:
         assert service.requests[1].content == pack(folder).data
         assert sent_spec(service) == {**SCRIPT, "code": pack(folder).digest}
 
-    def test_code_that_is_there_is_not_sent_again(self, service, folder, code):
+    def test_stored_code_is_not_uploaded_again(self, service, folder, code):
         service.on("HEAD", code, {}).on("POST", "/v1/jobs", job())
         asyncio.run(service.async_client().submit(yaml.safe_dump(SCRIPT), code=folder))
         assert [request.method for request in service.requests] == ["HEAD", "POST"]
         assert sent_spec(service)["code"] == pack(folder).digest
 
-    def test_a_role_that_is_not_enough_is_said_and_nothing_is_submitted(self, service, folder, code):
+    def test_insufficient_role_prevents_the_submission(self, service, folder, code):
         refused = error(403, "takes a token with the role admin", "permission_error", "code_role_required")
         service.on("HEAD", code, httpx.Response(404)).on("PUT", code, refused)
         with pytest.raises(PermissionDeniedError, match="role admin"):
             service.client().submit(SCRIPT, code=folder)
 
-    def test_an_artifact_appears_whole_or_not_at_all(self, service, tmp_path):
+    def test_partial_artifact_download_leaves_no_file(self, service, tmp_path):
         url = "/v1/jobs/a1/artifacts/traces/rank 0.json"
         broken = httpx.ReadError("cut off")
         service.on("GET", url, httpx.Response(200, content=b"{}"), broken, error(404, "no artifact", "not_found_error"))
-        place = service.client().download_artifact("a1", "traces/rank 0.json", tmp_path / "deep" / "trace")
-        assert place.read_bytes() == b"{}"
+        target = service.client().download_artifact("a1", "traces/rank 0.json", tmp_path / "deep" / "trace")
+        assert target.read_bytes() == b"{}"
         for _ in range(2):
             with pytest.raises(Exception, match=r"cut off|no artifact"):
                 service.client().download_artifact("a1", "traces/rank 0.json", tmp_path / "other")
@@ -70,7 +70,7 @@ class TestClient:
 
 
 class TestSweepCommand:
-    def test_all_members_have_the_code_that_lies_beside_the_spec(self, service, run, folder):
+    def test_all_members_get_the_code_of_the_spec_folder(self, service, run, folder):
         (folder / "spec.yaml").write_text(yaml.safe_dump(CUSTOM))
         digest = pack(folder).digest
         service.on("HEAD", f"/v1/code/{digest}", httpx.Response(404)).on("PUT", f"/v1/code/{digest}", {})
@@ -78,7 +78,7 @@ class TestSweepCommand:
         assert [request.method for request in service.requests] == ["HEAD", "PUT", "POST"]
         assert sent_spec(service)["spec"] == {**CUSTOM, "code": digest}
 
-    def test_a_program_that_is_nowhere_is_not_submitted(self, service, run, tmp_path):
+    def test_missing_program_is_not_submitted(self, service, run, tmp_path):
         (tmp_path / "spec.yaml").write_text(yaml.safe_dump(SCRIPT))
         result = run("sweep", str(tmp_path / "spec.yaml"), "--grid", "gpus=1,2")
         assert (result.exit_code, service.requests) == (2, [])
@@ -86,7 +86,7 @@ class TestSweepCommand:
 
 
 class TestSubmitCommand:
-    def test_a_spec_can_come_through_a_pipe(self, service, run, tmp_path):
+    def test_spec_is_read_from_a_pipe(self, service, run, tmp_path):
         service.on("POST", "/v1/jobs", job())
         pipe = tmp_path / "pipe"
         os.mkfifo(pipe)
@@ -97,14 +97,14 @@ class TestSubmitCommand:
         assert sent_spec(service) == {"task": "regression"}
 
     @pytest.mark.parametrize("spec", [SCRIPT, CUSTOM], ids=["script", "custom"])
-    def test_the_spec_files_folder_is_the_code_if_the_program_is_there(self, service, run, folder, spec):
+    def test_spec_folder_is_uploaded_if_it_has_the_program(self, service, run, folder, spec):
         (folder / "spec.yaml").write_text(yaml.safe_dump(spec))
         digest = pack(folder).digest
         service.on("HEAD", f"/v1/code/{digest}", {}).on("POST", "/v1/jobs", job())
         assert run("submit", str(folder / "spec.yaml")).exit_code == 0
         assert sent_spec(service)["code"] == digest
 
-    def test_elsewhere_it_has_to_be_named(self, service, run, folder, code, tmp_path):
+    def test_other_folders_need_the_code_option(self, service, run, folder, code, tmp_path):
         (tmp_path / "spec.yaml").write_text(yaml.safe_dump(SCRIPT))
         service.on("HEAD", code, {}).on("POST", "/v1/jobs", job())
         refused = run("submit", "spec.yaml")
@@ -113,7 +113,7 @@ class TestSubmitCommand:
         assert run("submit", "spec.yaml", "--code", str(folder)).exit_code == 0
         assert sent_spec(service)["code"] == pack(folder).digest
 
-    def test_a_presets_code_comes_from_the_presets(self, service, run):
+    def test_code_of_a_preset_is_uploaded(self, service, run):
         preset = {"object": "template", "name": "p", "description": "", "spec": {**SCRIPT, "argv": ["train_line.py"]}}
         digest = pack(code_folder()).digest
         service.on("GET", "/v1/templates/p", preset).on("HEAD", f"/v1/code/{digest}", {})
@@ -121,7 +121,7 @@ class TestSubmitCommand:
         assert run("submit", "p").exit_code == 0
         assert sent_spec(service)["code"] == digest
 
-    def test_what_cannot_be_packed_is_said_in_one_line(self, run, folder):
+    def test_packing_error_is_one_line(self, run, folder):
         (folder / "spec.yaml").write_text(yaml.safe_dump(SCRIPT))
         (folder / "out").symlink_to("/etc")
         done = run("submit", str(folder / "spec.yaml"))
@@ -132,17 +132,17 @@ class TestSubmitCommand:
 
 
 class TestArtifactsCommand:
-    FOUND = page(
+    ARTIFACTS = page(
         {"object": "artifact", "path": "table.json", "size_bytes": 1500, "modified_at": TIME},
         {"object": "artifact", "path": "traces/0.json", "size_bytes": 2, "modified_at": TIME},
     )
 
     def prepare(self, service):
-        service.on("GET", "/v1/jobs/a1", job("a1")).on("GET", "/v1/jobs/a1/artifacts", self.FOUND)
+        service.on("GET", "/v1/jobs/a1", job("a1")).on("GET", "/v1/jobs/a1/artifacts", self.ARTIFACTS)
         for path, content in (("table.json", b"[]"), ("traces/0.json", b"{}")):
             service.on("GET", f"/v1/jobs/a1/artifacts/{path}", httpx.Response(200, content=content))
 
-    def test_they_are_listed(self, service, run):
+    def test_artifacts_are_listed(self, service, run):
         self.prepare(service)
         assert [line.split()[:3] for line in run("artifacts", "a1").stdout.splitlines()[1:]] == [
             ["table.json", "1.5", "kB"],
@@ -151,7 +151,7 @@ class TestArtifactsCommand:
         first = json.loads(run("artifacts", "a1", "--json").stdout.splitlines()[0])
         assert (first["path"], first["size_bytes"]) == ("table.json", 1500)
 
-    def test_they_are_fetched_with_their_folders(self, service, run, tmp_path):
+    def test_artifacts_are_downloaded_with_their_folders(self, service, run, tmp_path):
         self.prepare(service)
         assert run("artifacts", "a1", "--all", "--to", "got").stdout.splitlines() == [
             "got/table.json",
@@ -162,16 +162,16 @@ class TestArtifactsCommand:
         assert (tmp_path / "table.json").read_bytes() == b"[]"
 
     @pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x"])
-    def test_a_path_that_leads_out_is_refused_whoever_names_it(self, service, run, path):
+    def test_paths_outside_the_target_are_rejected(self, service, run, path):
         self.prepare(service)
         evil = page({"object": "artifact", "path": path, "size_bytes": 1, "modified_at": TIME})
         service.answers["GET", "/v1/jobs/a1/artifacts"].clear()
         service.on("GET", "/v1/jobs/a1/artifacts", evil)
-        for words in (["--download", path], ["--all"]):
-            done = run("artifacts", "a1", *words)
+        for options in (["--download", path], ["--all"]):
+            done = run("artifacts", "a1", *options)
             assert (done.exit_code, done.stderr) == (2, f"error: {path!r} is not the path of an artifact\n")
 
-    def test_an_unknown_one_is_not_found(self, service, run):
+    def test_unknown_artifact_is_not_found(self, service, run):
         self.prepare(service)
         assert run("artifacts", "a1", "--download", "nope").exit_code == 6
         with pytest.raises(NotFoundError):
@@ -197,7 +197,7 @@ COMM = {
 }
 
 
-def test_show_prints_what_a_comm_check_found(service, run):
+def test_show_prints_the_results_of_a_comm_check(service, run):
     service.on("GET", "/v1/jobs/a1", job("a1", spec={"task": "comm_check"}))
     service.on("GET", "/v1/jobs/a1/events", page(COMM))
     shown = [line.split() for line in run("show", "a1").stdout.splitlines()]

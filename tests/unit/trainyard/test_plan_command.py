@@ -41,7 +41,7 @@ def run_plan(service, run, *arguments):
     return run("plan", "-", *arguments, input=json.dumps(SPEC))
 
 
-def test_what_it_shows(service, run):
+def test_plan_is_printed(service, run):
     done = run_plan(service, run)
     assert [" ".join(line.split()) for line in done.stdout.splitlines()] == [
         "1,234,567 parameters, 1,000 of them trained",
@@ -61,7 +61,7 @@ def test_what_it_shows(service, run):
 
 @pytest.mark.parametrize(("fits", "code"), [(True, 0), (None, 0), (False, 1)])
 @pytest.mark.parametrize("options", [[], ["--json"]])
-def test_a_program_can_ask_whether_it_fits(service, run, fits, code, options):
+def test_exit_code_depends_on_whether_the_plan_fits(service, run, fits, code, options):
     service.on("POST", "/v1/plans", {**ANSWER, "fits": fits})
     assert run("plan", "-", *options, input=json.dumps(SPEC)).exit_code == code
 
@@ -77,7 +77,7 @@ def test_ranks_without_gpus(service, run):
     assert not any(line.startswith("?") for line in lines)
 
 
-def test_the_script_on_request(service, run):
+def test_script_option_prints_the_batch_script(service, run):
     assert run_plan(service, run, "--script").stdout.endswith("#!/bin/sh\ntrue\n")
 
 
@@ -85,7 +85,7 @@ def test_json(service, run):
     assert json.loads(run_plan(service, run, "--json").stdout)["changes"][0]["set"] == {"strategy": "fsdp"}
 
 
-def test_fields_are_set_on_top(service, run):
+def test_set_overrides_fields(service, run):
     run_plan(service, run, "--set", "gpus=8")
     assert json.loads(service.requests[-1].content)["gpus"] == 8
 
@@ -105,7 +105,7 @@ def ask(service, run, *answers, arguments=()):
     return run("plan", "-", "--start-estimate", *arguments, input=json.dumps(SPEC))
 
 
-def test_slurms_answer_is_waited_for(service, run, monkeypatch):
+def test_start_estimate_is_awaited(service, run, monkeypatch):
     monkeypatch.setattr("trainyard.cli.plan.time.sleep", lambda seconds: None)
     answer = {"state": "answered", "accepted": True, "message": "Slurm would accept the job"}
     done = ask(service, run, {}, {**answer, "estimated_start": "2020-01-01T00:00:00Z"})
@@ -114,14 +114,14 @@ def test_slurms_answer_is_waited_for(service, run, monkeypatch):
     assert len(service.requests) == 3
 
 
-def test_and_left_when_it_takes_too_long(service, run):
+def test_slow_start_estimate_is_abandoned(service, run):
     done = ask(service, run, arguments=("--timeout", "0"))
     assert f"the scheduler has not answered yet: GET /v1/start-estimates/{ASK['id']} will" in done.stdout.splitlines()
     assert done.exit_code == 0
 
 
-def test_programs_get_the_answer_in_the_plan(service, run, monkeypatch):
+def test_json_plan_has_the_start_estimate(service, run, monkeypatch):
     monkeypatch.setattr("trainyard.cli.plan.time.sleep", lambda seconds: None)
     refused = {"state": "answered", "accepted": False, "message": "Slurm refused the job"}
-    found = json.loads(ask(service, run, refused, arguments=("--json",)).stdout)
-    assert (found["start_estimate"]["accepted"], found["start_estimate"]["message"]) == (False, "Slurm refused the job")
+    plan = json.loads(ask(service, run, refused, arguments=("--json",)).stdout)
+    assert (plan["start_estimate"]["accepted"], plan["start_estimate"]["message"]) == (False, "Slurm refused the job")

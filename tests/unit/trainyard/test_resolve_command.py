@@ -16,7 +16,7 @@ from tests.unit.trainyard.fake_service import error, job
         (["--give-up"], {"action": "give_up"}),
     ],
 )
-def test_what_is_sent_and_said(options, body, service, run):
+def test_options_become_the_request_body(options, body, service, run):
     service.on("GET", "/v1/jobs/a1", job("a1"))
     service.on("POST", "/v1/jobs/a1/resolve", httpx.Response(202, json=job("a1", status_message="so be it")))
     done = run("resolve", "a1", *options)
@@ -25,14 +25,14 @@ def test_what_is_sent_and_said(options, body, service, run):
 
 
 @pytest.mark.parametrize("options", [[], ["--resubmit", "--give-up"], ["--adopt", "7", "--resubmit"]])
-def test_one_word_at_a_time(options, service, run):
+def test_options_are_mutually_exclusive(options, service, run):
     done = run("resolve", "a1", *options)
     assert done.exit_code == 2
     assert "use exactly one of --adopt ID, --resubmit and --give-up" in done.stderr
     assert service.requests == []
 
 
-def test_a_refusal_is_told(service, run):
+def test_rejection_is_printed(service, run):
     service.on("GET", "/v1/jobs/a1", job("a1"))
     refusal = error(409, "job a1 is running; only a job that is lost", "conflict_error", "nothing_to_resolve")
     service.on("POST", "/v1/jobs/a1/resolve", refusal)

@@ -27,8 +27,8 @@ def bodies(layout, execution):
     return [record.body() for record in parse_spool(layout.spool_file(execution))]
 
 
-class TestOutsideOfAJob:
-    def test_it_prints_never_stops_and_has_a_folder(self, tmp_path, monkeypatch, capsys):
+class TestOutsideAJob:
+    def test_prints_never_stops_and_has_a_folder(self, tmp_path, monkeypatch, capsys):
         monkeypatch.chdir(tmp_path)
         script.report(3, {"loss": 0.25}, total_steps=10)
         assert capsys.readouterr().out == "step 3/10  train/loss 0.25\n"
@@ -36,12 +36,12 @@ class TestOutsideOfAJob:
         assert script.checkpoint_dir().resolve() == tmp_path / "checkpoints"
         assert script.checkpoint_dir().is_dir()
 
-    def test_other_ranks_say_nothing(self, monkeypatch, capsys):
+    def test_other_ranks_print_nothing(self, monkeypatch, capsys):
         monkeypatch.setenv("RANK", "1")
         script.report(3, {"loss": 0.25})
         assert capsys.readouterr().out == ""
 
-    def test_it_is_importable_from_the_package(self):
+    def test_module_is_importable_from_the_package(self):
         import trainyard
 
         assert trainyard.report is script.report
@@ -49,7 +49,7 @@ class TestOutsideOfAJob:
 
 
 class TestInAJob:
-    def test_the_first_step_says_where_it_went_on(self, attempt):
+    def test_first_step_sets_the_resume_step(self, attempt):
         script.report(21, {"loss": 0.5, "eval/score": 2}, total_steps=40)
         script.report(22, {"loss": 0.25}, total_steps=40)
         started, first, second = bodies(attempt, 5)
@@ -59,18 +59,18 @@ class TestInAJob:
         assert (second.progress.step, second.progress.total_steps) == (22, 40)
         assert second.progress.seconds_per_step >= 0
 
-    def test_the_jobs_first_start_resumes_from_nothing(self, attempt, monkeypatch):
+    def test_first_execution_has_no_resume_step(self, attempt, monkeypatch):
         monkeypatch.setenv("TRAINYARD_EXECUTION", "1")
         monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
         script.report(10, {"loss": 0.5})
         assert [body.resumed_from_step for body in bodies(attempt, 1)[1:]] == [0]
 
     @pytest.mark.parametrize("name", ["lo\nss", "lüss", "x" * 300])
-    def test_a_name_that_no_curve_can_have_is_an_error(self, attempt, name):
+    def test_invalid_metric_name_is_an_error(self, attempt, name):
         with pytest.raises(ValueError, match="key"):
             script.report(1, {name: 1.0})
 
-    def test_a_stop_is_a_file_and_leaves_a_mark_unless_all_is_done(self, attempt):
+    def test_stop_writes_a_mark_unless_all_steps_are_done(self, attempt):
         assert script.should_stop() is False
         script.report(3, {"loss": 1.0}, total_steps=4)
         attempt.stop_request.write_text("preempted")
@@ -81,5 +81,5 @@ class TestInAJob:
         assert script.should_stop() is True
         assert not attempt.yielded(5).exists()
 
-    def test_the_folder_is_the_jobs_and_outlives_the_attempt(self, attempt):
+    def test_checkpoint_dir_is_shared_by_all_attempts(self, attempt):
         assert script.checkpoint_dir() == attempt.root.parents[1] / "checkpoints"

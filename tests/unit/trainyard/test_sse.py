@@ -24,13 +24,13 @@ EVENTS = [
 
 
 @given(st.lists(st.integers(0, len(WIRE)), max_size=20))
-def test_the_same_events_however_the_bytes_are_cut(cuts):
+def test_events_do_not_depend_on_chunk_boundaries(cuts):
     decoder, edges = SseDecoder(), [0, *sorted(cuts), len(WIRE)]
     chunks = [WIRE[a:b] for a, b in itertools.pairwise(edges)]
     assert [event for chunk in chunks for event in decoder.feed(chunk)] == EVENTS
 
 
-def test_an_unfinished_event_is_not_an_event():
+def test_unfinished_event_is_dropped():
     decoder = SseDecoder()
     assert decoder.feed(b"data: half") == []
     assert decoder.feed(b"\n") == []

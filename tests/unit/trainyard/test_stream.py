@@ -25,34 +25,34 @@ class TestStream:
         assert [event.id for event in events] == ["1", "2", "3"]
         assert len(service.requests) == 1
 
-    def test_a_broken_connection_is_taken_up_after_the_last_event(self, service):
+    def test_broken_connection_resumes_after_the_last_event(self, service):
         first = streamed(status(1, "running"), metrics(2, train__loss=0.5), CUT)
         service.on(
             "GET", PATH, first, httpx.ConnectError("refused"), error(503, "starting"), streamed(status(3, "failed"))
         )
-        told = []
-        events = list(service.client().stream("a1", on_retry=lambda error, delay: told.append(str(error))))
+        errors = []
+        events = list(service.client().stream("a1", on_retry=lambda error, delay: errors.append(str(error))))
         assert [event.id for event in events] == ["1", "2", "3"]
         assert last_event_ids(service) == [None, "2", "2", "2"]
-        assert len(told) == len(service.slept) == 3
+        assert len(errors) == len(service.slept) == 3
 
-    def test_a_service_that_stops_in_good_order_is_asked_again(self, service):
+    def test_closed_stream_is_reconnected(self, service):
         service.on("GET", PATH, streamed(status(1, "running")), streamed(status(2, "succeeded")))
         assert [event.id for event in service.client().stream("a1")] == ["1", "2"]
         assert last_event_ids(service) == [None, "1"]
 
-    def test_what_follows_a_final_status_is_not_missed(self, service):
+    def test_events_after_a_final_status_are_delivered(self, service):
         early = streamed(status(1, "succeeded"), metrics(2, train__loss=0.5))
         service.on("GET", PATH, early, httpx.Response(204))
         assert [event.id for event in service.client().stream("a1")] == ["1", "2"]
         assert last_event_ids(service) == [None, "2"]
 
-    def test_no_content_is_the_end(self, service):
+    def test_no_content_ends_the_stream(self, service):
         service.on("GET", PATH, httpx.Response(204))
         assert list(service.client().stream("a1", last_event_id=9)) == []
         assert last_event_ids(service) == ["9"]
 
-    def test_silence_is_not_the_end(self, service):
+    def test_read_timeout_does_not_end_the_stream(self, service):
         service.on("GET", PATH, streamed(b": heartbeat\n\n"), streamed(status(1, "cancelled")))
         assert [event.id for event in service.client().stream("a1")] == ["1"]
         assert len(service.slept) == 1
@@ -62,7 +62,7 @@ class TestStream:
         assert [event.id for event in service.client().stream("a1", logs=False)] == ["2"]
         assert service.requests[0].url.params["logs"] == "false"
 
-    def test_a_service_never_reached_is_an_error_soon(self, service):
+    def test_unreachable_service_is_an_error_after_few_tries(self, service):
         service.on("GET", PATH, httpx.ConnectError("refused"))
         with pytest.raises(ConnectionFailedError):
             list(service.client().stream("a1"))
@@ -75,19 +75,19 @@ class TestStream:
         assert 45 <= sum(service.slept) <= 60
 
     @pytest.mark.parametrize(("code", "kind"), [(401, AuthenticationError), (404, NotFoundError), (500, ServerError)])
-    def test_a_clear_refusal_is_final_at_any_time(self, service, code, kind):
+    def test_client_error_ends_the_stream(self, service, code, kind):
         service.on("GET", PATH, streamed(status(1, "running"), CUT), error(code, "no"))
         with pytest.raises(kind, match="no"):
             list(service.client().stream("a1"))
 
-    def test_data_of_another_form_is_said_to_be_so(self, service):
+    def test_malformed_event_data_is_a_server_error(self, service):
         service.on("GET", PATH, streamed(sse(1, "status", {"state": "?"})))
         with pytest.raises(ServerError, match="not Trainyard's"):
             list(service.client().stream("a1"))
 
 
 class TestAsyncClient:
-    def test_does_the_same(self, service):
+    def test_async_stream_behaves_the_same(self, service):
         service.on("GET", PATH, streamed(status(1, "running"), CUT), streamed(status(2, "succeeded")))
         service.on("GET", "/v1/jobs", {"data": [job("a1")], "last_id": "a1", "has_more": True}, {"data": [job("a2")]})
         service.on("GET", "/v1/jobs/a1", httpx.ReadError("cut"), job("a1"), job("a1", status="succeeded"))

@@ -43,7 +43,7 @@ def spec(tmp_path):
 
 
 class TestSweep:
-    def test_it_sends_the_spec_the_grid_and_a_key(self, run, service, spec):
+    def test_sweep_sends_spec_grid_and_key(self, run, service, spec):
         service.on("POST", "/v1/sweeps", sweep({"queued": 2}))
         options = [
             "--grid",
@@ -67,14 +67,14 @@ class TestSweep:
         assert service.requests[-1].headers["idempotency-key"]
         assert f"sweep {ID} (rates) accepted: 2 jobs" in result.stdout
 
-    def test_it_is_forced_and_sent_under_a_key(self, run, service, spec):
+    def test_sweep_sends_force_and_the_given_key(self, run, service, spec):
         service.on("POST", "/v1/sweeps", sweep({"queued": 2}))
         result = run("sweep", spec, "--grid", "seed=1,2", "--force", "--idempotency-key", "mine")
         assert result.exit_code == 0, result.stderr
         sent = service.requests[-1]
         assert (sent.url.params["force"], sent.headers["idempotency-key"]) == ("true", "mine")
 
-    def test_watch_waits_for_all_and_ends_like_the_worst(self, run, service, spec):
+    def test_watch_waits_for_all_and_exits_with_the_worst_code(self, run, service, spec):
         service.on("POST", "/v1/sweeps", sweep({"queued": 2}))
         service.on("GET", f"/v1/sweeps/{ID}", sweep({"running": 1, "queued": 1}), sweep({"succeeded": 1, "failed": 1}))
         result = run("sweep", spec, "--grid", "seed=1,2", "--watch")
@@ -82,18 +82,18 @@ class TestSweep:
         assert "1 queued, 1 running" in result.stdout
         assert "1 failed, 1 succeeded" in result.stdout
 
-    def test_without_a_grid_it_says_how(self, run, spec):
+    def test_missing_grid_error_shows_an_example(self, run, spec):
         result = run("sweep", spec)
         assert result.exit_code == 2
         assert "--grid optimizer.lr=1e-4,3e-4" in result.stderr
 
     @pytest.mark.parametrize("grid", [["seed"], ["=1"], ["a..b=1"], ["seed="], ["seed=1", "seed=2"]])
-    def test_what_is_no_grid_is_refused(self, grid):
+    def test_invalid_grid_is_rejected(self, grid):
         with pytest.raises(UsageError):
             parse_grid(grid)
 
     @pytest.mark.parametrize("values", ["1e-4,", "1e-4,,3e-4", ",1e-4", "1e-4, ", " ", "'a,b',"])
-    def test_an_empty_value_is_refused_with_the_way_out(self, run, service, spec, values):
+    def test_empty_value_is_rejected_with_a_fix(self, run, service, spec, values):
         axis = f"optimizer.lr={values}"
         result = run("sweep", spec, "--grid", axis)
         assert (result.exit_code, service.requests) == (2, [])
@@ -110,7 +110,7 @@ class TestSweep:
             ("~", [None]),
         ],
     )
-    def test_an_empty_text_is_given_in_quotes(self, values, read):
+    def test_quoted_empty_string_is_accepted(self, values, read):
         assert parse_grid([f"name={values}"]) == {"name": read}
 
     def test_one_job_is_counted_as_one(self, run, service, spec):
@@ -126,13 +126,13 @@ class TestSweep:
     def test_a_list_can_be_a_value(self):
         assert parse_grid(["lora.targets=[q, k],auto"]) == {"lora.targets": [["q", "k"], "auto"]}
 
-    def test_one_is_shown_with_its_jobs(self, run, service):
+    def test_sweep_is_shown_with_its_jobs(self, run, service):
         service.on("GET", f"/v1/sweeps/{ID}", sweep({"queued": 2}))
         shown = run("sweeps", ID).stdout
         assert "OPTIMIZER.LR" in shown.upper()
         assert "job_1" in shown
 
-    def test_cancel_asks_for_the_end_of_the_newest(self, run, service):
+    def test_cancel_last_cancels_the_newest_sweep(self, run, service):
         service.on("GET", "/v1/sweeps", page(sweep({"queued": 2})))
         service.on("GET", f"/v1/sweeps/{ID}", sweep({"queued": 2}))
         service.on("POST", f"/v1/sweeps/{ID}/cancel", sweep({"queued": 2}))
@@ -143,7 +143,7 @@ class TestSweep:
         ("counts", "ended"),
         [({"failed": 2}, "2 failed"), ({"cancelled": 1, "succeeded": 1}, "1 cancelled, 1 succeeded")],
     )
-    def test_of_one_that_is_over_nothing_can_be_cancelled(self, run, service, counts, ended):
+    def test_cancel_of_an_ended_sweep_is_an_error(self, run, service, counts, ended):
         service.on("GET", f"/v1/sweeps/{ID}", sweep(counts))
         result = run("sweep-cancel", ID)
         line = f"error: sweep {ID} has already ended ({ended}); there is nothing to cancel\n"
@@ -152,10 +152,10 @@ class TestSweep:
 
 
 class TestCompare:
-    def test_only_the_fields_that_differ_are_there(self, run, service):
+    def test_only_differing_fields_are_shown(self, run, service):
         for n, lr in ((1, 0.5), (2, 0.25)):
-            found = job(f"job_{n}aaa", name="x", spec={"seed": 7, "optimizer": {"name": "sgd", "lr": lr}})
-            service.on("GET", f"/v1/jobs/job_{n}aaa", found)
+            resource = job(f"job_{n}aaa", name="x", spec={"seed": 7, "optimizer": {"name": "sgd", "lr": lr}})
+            service.on("GET", f"/v1/jobs/job_{n}aaa", resource)
         curves = [{"job_id": f"job_{n}aaa", "series": [series("train/loss", 3.0, n / 10)]} for n in (1, 2)]
         service.on("GET", "/v1/metrics", {"object": "list", "data": curves})
         result = run("compare", "job_1aaa", "job_2aaa")
@@ -165,7 +165,7 @@ class TestCompare:
         for not_there in ("seed", "optimizer.name"):
             assert not_there not in result.stdout
 
-    def test_more_fields_than_the_terminal_holds_stand_above_the_results(self, run, service, monkeypatch):
+    def test_fields_too_wide_for_the_table_are_printed_above_it(self, run, service, monkeypatch):
         monkeypatch.setattr(output, "console", lambda: output.TerminalConsole(width=80, markup=False))
         ids = [f"job_{'0' * 25}{n}" for n in (1, 2)]
         for n, id_ in enumerate(ids):
@@ -189,26 +189,26 @@ class TestCompare:
         result = run("compare", "--sweep", ID, "--json")
         assert [json.loads(line)["differs"] for line in result.stdout.splitlines()] == [{"seed": 1}, {"seed": 2}]
 
-    def test_the_metric_that_most_of_the_jobs_have_is_chosen(self, run, service):
+    def test_most_common_metric_is_the_default(self, run, service):
         both = [[series("train/loss", 3.0, 0.1), series("eval/loss", 4.0, 0.2)], [series("train/loss", 3.0, 0.3)]]
         for n in (0, 1):
             service.on("GET", f"/v1/jobs/job_{n}aaa", job(f"job_{n}aaa"))
-        curves = [{"job_id": f"job_{n}aaa", "series": found} for n, found in enumerate(both)]
+        curves = [{"job_id": f"job_{n}aaa", "series": series} for n, series in enumerate(both)]
         service.on("GET", "/v1/metrics", {"object": "list", "data": curves})
         assert run("compare", "job_0aaa", "job_1aaa").stdout.startswith("train/loss\n")
 
-    def test_a_metric_that_none_of_the_jobs_has_is_said_not_to_be_there(self, run, service):
+    def test_unknown_metric_error_lists_the_metrics(self, run, service):
         for n in (1, 2):
-            found = job(f"job_{n}aaa", status="succeeded", metrics={"train/loss": 0.5, f"own/{n}": 1.0})
-            service.on("GET", f"/v1/jobs/job_{n}aaa", found)
+            resource = job(f"job_{n}aaa", status="succeeded", metrics={"train/loss": 0.5, f"own/{n}": 1.0})
+            service.on("GET", f"/v1/jobs/job_{n}aaa", resource)
         service.on("GET", "/v1/metrics", {"object": "list", "data": [{"job_id": "x", "series": []}] * 2})
         result = run("compare", "job_1aaa", "job_2aaa", "--key", "loss")
         assert result.exit_code == 6
         assert result.stderr == "error: no metrics named loss; there are: own/1, own/2, train/loss\n"
 
-    def test_jobs_or_a_sweep_have_to_be_named(self, run):
+    def test_compare_needs_jobs_or_a_sweep(self, run):
         assert run("compare").exit_code == 2
 
-    def test_a_field_that_only_one_has_differs(self):
+    def test_field_of_only_one_job_differs(self):
         specs = [flatten({"a": 1, "lora": {"rank": 8}}), flatten({"a": 1})]
         assert differing_paths(specs) == ["lora.rank"]

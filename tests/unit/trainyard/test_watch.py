@@ -48,20 +48,20 @@ def parts_of(line: str) -> list[str]:
 
 
 @pytest.mark.parametrize("width", [120, 100, 80, 72, 66, 60, 45, 30])
-def test_what_does_not_fit_is_left_out_whole_and_is_there_at_the_end(monkeypatch, width):
+def test_parts_that_do_not_fit_are_omitted_and_printed_at_the_end(monkeypatch, width):
     live, last = shown(monkeypatch, width)
     assert all(cell_len(line) <= width for line in (*live, *last))
     frames = [line for line in live if "step 500/500" in line]
     assert frames or width < 40
     assert all(parts_of(line) == PARTS[: len(parts_of(line))] for line in frames)
-    told = " ".join(" ".join(line.split()) for line in last)
-    assert [part for part in PARTS if part in told] == PARTS
+    printed = " ".join(" ".join(line.split()) for line in last)
+    assert [part for part in PARTS if part in printed] == PARTS
 
 
 @pytest.mark.parametrize(
     ("room", "line"), [(40, "step 1/2  loss 0.5  7 x/s"), (24, "step 1/2  loss 0.5"), (8, "step 1/2"), (7, ""), (0, "")]
 )
-def test_a_line_holds_whole_parts(room, line):
+def test_line_has_only_whole_parts(room, line):
     assert watching.fit_line(["step 1/2", "loss 0.5", "7 x/s"], room) == line
 
 
