@@ -14,7 +14,7 @@ def run(stack: Stack) -> LongRun:
     return LongRun(stack, "under-fire")
 
 
-def test_the_reconciler_while_jobs_are_handed_over(stack: Stack, run: LongRun) -> None:
+def test_reconciler_killed_during_submissions(stack: Stack, run: LongRun) -> None:
     names = [f"{when}-{run.id}" for when in ("before", "after")]
     jobs = [submit_insistently(stack, names[0])]
     stack.kill("reconciler")
@@ -26,19 +26,19 @@ def test_the_reconciler_while_jobs_are_handed_over(stack: Stack, run: LongRun) -
     run.goes_on()
 
 
-def test_each_replica_of_the_api(stack: Stack, run: LongRun) -> None:
+def test_each_api_replica_killed(stack: Stack, run: LongRun) -> None:
     for number in range(len(stack.containers("api"))):
         stack.kill("api", number)
         run.goes_on()
 
 
-def test_the_database(stack: Stack, run: LongRun) -> None:
+def test_database_killed(stack: Stack, run: LongRun) -> None:
     stack.kill("postgres")
     wait_until(stack.ready, 120, "the service to be ready again")
     run.goes_on()
 
 
-def test_the_controller_of_slurm(stack: Stack, run: LongRun) -> None:
+def test_slurm_controller_killed(stack: Stack, run: LongRun) -> None:
     stack.kill("slurmctld")
     wait_until(lambda: len(stack.nodes()) == 2, 120, "slurmctld to answer")
     run.goes_on()
@@ -46,12 +46,12 @@ def test_the_controller_of_slurm(stack: Stack, run: LongRun) -> None:
         assert len(client.attempts(run.id)) == 1, "nothing so far was a reason to begin anew"
 
 
-def test_a_node(stack: Stack, run: LongRun) -> None:
+def test_node_killed(stack: Stack, run: LongRun) -> None:
     stack.kill("c2")
     # What was not saved is trained again, from the checkpoint.
     run.goes_on(steps=20, timeout=300)
     wait_until(lambda: "down" not in " ".join(stack.nodes()) and len(stack.nodes()) == 2, 120, "the node to be back")
 
 
-def test_and_in_the_end_the_books_are_right(run: LongRun) -> None:
+def test_all_jobs_are_consistent_after_the_kills(run: LongRun) -> None:
     run.finish()

@@ -28,14 +28,14 @@ def test_only_the_nodes_run_as_root(stack: Stack) -> None:
     assert as_root == ROOT_BECAUSE_SLURMD_BECOMES_EACH_JOBS_ACCOUNT
 
 
-def test_the_service_can_write_to_its_own_folders_alone(stack: Stack) -> None:
+def test_service_can_write_only_to_its_own_folders(stack: Stack) -> None:
     for service in ("api", "reconciler"):
         assert stack.inspect(stack.containers(service)[0])["HostConfig"]["ReadonlyRootfs"]
         with pytest.raises(RuntimeError, match="Read-only file system"):
             stack.execute(service, "touch", "/opt/trainyard/x")
 
 
-def test_no_secret_is_shown(stack: Stack) -> None:
+def test_secrets_are_absent_from_logs_processes_and_images(stack: Stack) -> None:
     folder = stack.folder / "docker" / "secrets"
     secrets = [(folder / name).read_text().strip() for name in ("postgres_password", "mariadb_password", "admin_token")]
     for container in stack.containers():

@@ -16,7 +16,7 @@ REPLICAS = range(3)
 
 
 @pytest.mark.smoke
-def test_one_key_at_all_of_them_is_one_job(stack: Stack) -> None:
+def test_idempotency_key_on_all_replicas_creates_one_job(stack: Stack) -> None:
     def submit(number: int) -> str:
         with stack.client(number % 3) as client:
             return client.submit(count_spec("once"), code=CODE, idempotency_key="replicas-once").id
@@ -35,7 +35,7 @@ def first_metrics_by_tls(stack: Stack, run: LongRun) -> None:
         assert "event: metrics" in answer.iter_lines()
 
 
-def test_a_stream_of_one_replica_has_the_reports_sent_to_the_others(stack: Stack) -> None:
+def test_stream_has_reports_sent_to_other_replicas(stack: Stack) -> None:
     run = LongRun(stack, "streamed")
     token = stack.execute("reconciler", "sh", "-c", f"cat /shared/runs/{run.id}/attempts/1/token").strip()
     with stack.client() as client:

@@ -18,7 +18,7 @@ print(current(url))
 """
 
 
-def test_from_the_previous_migration(stack: Stack) -> None:
+def test_upgrade_from_the_previous_migration(stack: Stack) -> None:
     run = LongRun(stack, "upgraded")
     stack.compose("stop", "api")
     before = stack.execute("reconciler", "python", "-c", PREVIOUS).split()[-1]

@@ -11,7 +11,7 @@ from tests.support.wait import wait_until
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 
-def test_the_demo_trains_shows_the_curve_and_leaves_nothing_running(tmp_path: Path) -> None:
+def test_demo_trains_prints_the_curve_and_leaves_no_process(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "trainyard.demo"], cwd=tmp_path, capture_output=True, text=True, timeout=280
     )

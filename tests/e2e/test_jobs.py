@@ -97,7 +97,7 @@ def test_a_killed_rank_resumes_on_the_same_losses(client: Client, optimizer: str
     assert losses(client, job.id) == losses(client, undisturbed.id)
 
 
-def test_a_second_job_waits_and_a_cancelled_one_is_gone_within_ten_seconds(client: Client) -> None:
+def test_second_job_waits_and_cancelled_job_ends_within_ten_seconds(client: Client) -> None:
     first, second = client.submit(long_run(steps=100_000)), client.submit(parity(name="the second"))
     wait_for_step(client, first.id, 1)
     waiting = wait_for_status(client, second.id, "pending")
@@ -113,13 +113,13 @@ def test_a_second_job_waits_and_a_cancelled_one_is_gone_within_ten_seconds(clien
     assert wait_for_status(client, second.id, "succeeded", "failed").status == "succeeded"
 
 
-def test_a_job_larger_than_the_machine_is_refused_with_the_numbers(client: Client) -> None:
+def test_job_larger_than_the_machine_is_rejected_with_numbers(client: Client) -> None:
     with pytest.raises(InvalidRequestError, match="is 3, but this service runs at most 2 ranks at once") as refused:
         client.submit(parity(gpus=3))
     assert refused.value.param == "gpus"
 
 
-def test_a_warm_up_longer_than_the_run_is_refused_by_the_worker_at_once(client: Client) -> None:
+def test_warm_up_longer_than_the_run_is_rejected_by_the_worker(client: Client) -> None:
     job = client.submit(parity(steps=None, epochs=1, schedule__warmup_steps=100))
     done = wait_for_status(client, job.id, "failed", "succeeded")
     assert "schedule.warmup_steps is 100, more than the run's 10 steps" in done.status_message
@@ -136,7 +136,7 @@ def test_a_diverging_run_fails_with_the_step_in_its_error(client: Client) -> Non
 
 
 @pytest.mark.slow
-def test_the_gpt_learns_python_to_less_than_2_2_nats_a_byte(client: Client) -> None:
+def test_gpt_reaches_2_2_nats_per_byte_on_python_source(client: Client) -> None:
     job = client.submit(fill_template("gpt_stdlib", {}))
     done = wait_for_status(client, job.id, "succeeded", "failed", seconds=900)
     assert done.status == "succeeded", done.status_message

@@ -39,7 +39,7 @@ def trainyard(service: ServiceProcess, client: Client, tmp_path: Path) -> Callab
     return run
 
 
-def test_the_custom_preset_trains_the_code_that_comes_with_it(trainyard, client: Client) -> None:
+def test_custom_preset_trains_its_own_code(trainyard, client: Client) -> None:
     trainyard("submit", "custom_spirals", "--watch")
     job = next(client.jobs(name="custom-spirals"))
     assert job.spec["code"].startswith("sha256:")
@@ -55,7 +55,7 @@ def test_the_script_preset_reports_its_loss(trainyard, client: Client) -> None:
     assert float(job.resource.metrics["train/loss"] or 9) < 1e-3
 
 
-def test_the_comm_check_preset_leaves_a_table(trainyard, client: Client, tmp_path: Path) -> None:
+def test_comm_check_preset_writes_a_table(trainyard, client: Client, tmp_path: Path) -> None:
     trainyard("submit", "comm_check", "--watch")
     shown = trainyard("show", "comm-check")
     for promised in ("all_reduce_sum", "16.8 MB", "GB/s", "slowest pair: 0-1"):
@@ -65,7 +65,7 @@ def test_the_comm_check_preset_leaves_a_table(trainyard, client: Client, tmp_pat
     assert json.loads((tmp_path / "got" / "comm_check.json").read_text())["world_size"] == 2
 
 
-def test_a_spec_files_folder_is_uploaded_once_at_submission(trainyard, client, tmp_path, runs) -> None:
+def test_spec_folder_is_uploaded_once_at_submission(trainyard, client, tmp_path, runs) -> None:
     (tmp_path / "mine.py").write_text("from trainyard.script import report\nreport(1, {'score': 42})\n")
     # Neither shadows anything of ours or of torch's.
     (tmp_path / "worker.py").write_text("raise SystemExit('the wrong worker')\n")
@@ -98,7 +98,7 @@ def test_a_cancelled_script_saves_first(client: Client, runs: Path) -> None:
     assert (run_of(runs, job.id).checkpoints / "latest.pt").is_file()
 
 
-def test_a_script_without_its_code_is_refused(client: Client) -> None:
+def test_script_without_its_code_is_rejected(client: Client) -> None:
     with pytest.raises(InvalidRequestError, match=r"`train_line\.py` is a file of an uploaded folder") as refused:
         client.submit(fill_template("script_line", {}))
     assert refused.value.param == "code"

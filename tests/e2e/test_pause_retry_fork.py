@@ -39,7 +39,7 @@ def test_pause_resume_and_retry_do_not_change_the_losses(client: Client, pace: P
     assert losses(client, job.id) == expected
 
 
-def test_a_retry_from_scratch_begins_again(client: Client, service: ServiceProcess, pace: Pace) -> None:
+def test_retry_from_scratch_restarts_at_step_1(client: Client, service: ServiceProcess, pace: Pace) -> None:
     pace.set(SLOWLY)
     job = client.submit(paced_run(steps=150), code=pace.code)
     wait_for_step(client, job.id, 12)
@@ -79,7 +79,7 @@ def test_a_fork_continues_the_run_or_only_takes_its_weights(client: Client, sour
 
 
 @pytest.mark.slow
-def test_a_fork_with_another_strategy_continues_it_too(client: Client, source: JobResource) -> None:
+def test_fork_with_another_strategy_continues_the_run(client: Client, source: JobResource) -> None:
     expected = losses(client, source.id)
     same = client.submit(long_run(steps=80, strategy="fsdp", resume_from=f"{source.id}:40"))
     assert same.origin is not None

@@ -24,7 +24,7 @@ def service(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", template_names())
-def test_it_completes(service, name):
+def test_preset_completes(service, name):
     token = admin_token_file(service.state_dir).read_text().strip()
     env = {**os.environ, "TRAINYARD_URL": service.url, "TRAINYARD_TOKEN": token}
     with tempfile.TemporaryFile("w+") as output:

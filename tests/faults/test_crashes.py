@@ -267,7 +267,7 @@ CANCELLABLE = [(label, script) for label, script in FAILPOINTS if script is not 
 @pytest.mark.parametrize(
     ("label", "script"), FAILPOINTS, ids=[f"{script.__name__}-{label}" for label, script in FAILPOINTS]
 )
-def test_killed_at(label: str, script: Script, tmp_path: Path, migrated_sqlite: Path) -> None:
+def test_service_killed_at_a_failpoint(label: str, script: Script, tmp_path: Path, migrated_sqlite: Path) -> None:
     url = f"sqlite:///{tmp_path / 'test.sqlite'}"
     shutil.copy(migrated_sqlite, tmp_path / "test.sqlite")
     assert in_a_fork(lambda: _play(tmp_path, url, script, label)) == KILLED, "the place was passed"
@@ -282,7 +282,7 @@ def test_killed_at(label: str, script: Script, tmp_path: Path, migrated_sqlite: 
 @pytest.mark.parametrize(
     ("label", "script"), CANCELLABLE, ids=[f"{script.__name__}-{label}" for label, script in CANCELLABLE]
 )
-def test_cancelled_at(label: str, script: Script, tmp_path: Path, migrated_sqlite: Path) -> None:
+def test_job_cancelled_at_a_failpoint(label: str, script: Script, tmp_path: Path, migrated_sqlite: Path) -> None:
     """Killed there, and the next that anybody hears of the job is that it is not wanted: nothing of it is left."""
     url = f"sqlite:///{tmp_path / 'test.sqlite'}"
     shutil.copy(migrated_sqlite, tmp_path / "test.sqlite")

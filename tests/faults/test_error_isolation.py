@@ -27,7 +27,7 @@ def test_an_error_in_one_job_does_not_stop_the_others(world: World) -> None:
     assert world.services.metrics._tick_errors._value.get() == 1
 
 
-def test_a_snapshot_that_cannot_be_read_holds_up_no_job(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_snapshot_delays_no_job(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def cluster() -> None:
         raise IndexError("a column that nobody knows")
 
@@ -45,7 +45,7 @@ def spooled(world: World, *keys: str) -> bytes:
     return format_record(0, "metrics", batch)
 
 
-def test_more_metrics_than_a_job_may_have_are_left_in_the_spool(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_over_the_limit_stay_in_the_spool(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.metrics.ingest.writer.MAX_KEYS", 2)
     job = world.submit()
     worker = world.start(job)
@@ -75,7 +75,7 @@ def test_a_job_cannot_set_the_services_read_position(world: World, planted: str,
 
 
 @pytest.mark.parametrize("name", ["rank-12345678901234567890.log", "rank-².log"])
-def test_a_log_of_no_rank_is_left_where_it_is(world: World, name: str) -> None:
+def test_log_file_of_no_rank_is_ignored(world: World, name: str) -> None:
     job = world.submit()
     worker = world.start(job)
     (world.folder(job).logs / name).write_text("odd")
@@ -84,7 +84,7 @@ def test_a_log_of_no_rank_is_left_where_it_is(world: World, name: str) -> None:
     assert world.status(job) == "succeeded"
 
 
-def test_a_log_that_was_closed_to_the_service_is_done_without(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_log_is_skipped(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def closed(path: Path, offset: int, size: int) -> bytes:
         raise PermissionError(13, "Permission denied")
 
@@ -97,7 +97,7 @@ def test_a_log_that_was_closed_to_the_service_is_done_without(world: World, monk
     assert world.status(job) == "succeeded"
 
 
-def test_of_an_unsent_log_only_the_stored_part_is_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_stored_part_of_an_unsent_log_is_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tick waits for it, with all other jobs; a file's length costs who wrote it nothing."""
     limit = 2 * MAX_LOG_CHUNK
     world.services.settings = world.settings.model_copy(update={"log_limit": limit})
@@ -129,7 +129,7 @@ def test_of_an_unsent_log_only_the_stored_part_is_read(world: World, monkeypatch
     assert first.startswith(b"[trainyard: the first ")
 
 
-def test_a_spool_beyond_memory_ends_where_it_is_no_longer_one(world: World) -> None:
+def test_oversized_corrupt_spool_is_read_up_to_the_corruption(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     point = Point(key="train/loss", step=1, value=1.0, time=world.clock())

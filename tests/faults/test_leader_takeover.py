@@ -11,7 +11,7 @@ from tests.support.world import World
 CANCEL = {"stop": "cancel", "profile": None}
 
 
-def test_a_lease_that_was_anothers_meanwhile_is_not_taken_up_within_a_tick(world: World) -> None:
+def test_lease_lost_during_a_tick_is_not_reacquired_in_it(world: World) -> None:
     """What the tick has read is older than what the other wrote, and the new term would let it pass."""
     world.tick()
     world.clock.advance(60)
@@ -39,7 +39,7 @@ class TestClocksThatDisagree:
 
     HOUR = timedelta(hours=1)
 
-    def test_who_was_ahead_and_is_gone_is_followed_within_seconds(self, world: World) -> None:
+    def test_dead_leader_is_replaced_within_seconds(self, world: World) -> None:
         ahead, other = LeaderLease(world.database, "ahead"), LeaderLease(world.database, "other")
         assert ahead.acquire(world.clock() + self.HOUR)
         for _ in range(3):
@@ -49,14 +49,14 @@ class TestClocksThatDisagree:
         with pytest.raises(LeaseLostError), ahead.write():
             pytest.fail("two lead")
 
-    def test_who_is_ahead_and_renews_is_left_in_peace(self, world: World) -> None:
+    def test_leader_that_renews_is_not_replaced(self, world: World) -> None:
         ahead, other = LeaderLease(world.database, "ahead"), LeaderLease(world.database, "other")
         for _ in range(10):
             assert ahead.acquire(world.clock() + self.HOUR)
             assert not other.acquire(world.clock())
             world.clock.advance(5)
 
-    def test_a_holder_whose_clock_is_set_back_loses_the_lease_to_the_other(self, world: World) -> None:
+    def test_leader_whose_clock_is_set_back_loses_the_lease(self, world: World) -> None:
         back, other = LeaderLease(world.database, "back"), LeaderLease(world.database, "other")
         assert back.acquire(world.clock())
         assert back.acquire(world.clock() - self.HOUR)
@@ -68,7 +68,7 @@ class TestClocksThatDisagree:
             world.clock.advance(5)
         assert back.acquire(world.clock() - self.HOUR), "the other has not renewed it since"
 
-    def test_a_clock_that_is_set_back_while_it_waits_waits_on(self, world: World) -> None:
+    def test_clock_set_back_while_waiting_does_not_restart_the_wait(self, world: World) -> None:
         ahead, other = LeaderLease(world.database, "ahead"), LeaderLease(world.database, "other")
         assert ahead.acquire(world.clock() + self.HOUR)
         assert not other.acquire(world.clock())

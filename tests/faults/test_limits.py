@@ -30,7 +30,7 @@ KILLED = 137
 
 @pytest.mark.scenario(24)
 @pytest.mark.databases("sqlite")
-def test_24_a_database_without_room_takes_nothing_by_halves(world: World) -> None:
+def test_24_full_database_stores_no_partial_request(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     pages = pages_of(world.database, None)
@@ -63,7 +63,7 @@ def steps_of(world: World, job: str) -> list[int]:
 
 
 @pytest.mark.scenario(29)
-def test_29_a_migration_that_is_interrupted_goes_on_at_the_next_start(tmp_path: Path) -> None:
+def test_29_interrupted_migration_continues_at_the_next_start(tmp_path: Path) -> None:
     whole = tables(tmp_path / "whole.sqlite", upgrade)
     statement = 0
     while True:

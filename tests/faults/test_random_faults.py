@@ -216,7 +216,7 @@ class Campaign(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("examples", [15, pytest.param(250, marks=pytest.mark.slow)])
-def test_any_order_of_faults(examples: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_job_completes_under_any_order_of_faults(examples: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("campaign") / "migrated.sqlite"
     upgrade(f"sqlite:///{path}")
     Campaign.template = path

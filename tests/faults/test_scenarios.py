@@ -70,7 +70,7 @@ def test_every_scenario_has_a_test() -> None:
 
 
 @pytest.mark.scenario(9)
-def test_09_a_tick_that_was_stopped_in_the_middle_applies_nothing(world: World) -> None:
+def test_09_suspended_tick_applies_nothing_after_losing_the_lease(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     worker.end("completed")
@@ -175,7 +175,7 @@ def test_25_a_database_that_does_not_answer(world: World, monkeypatch: pytest.Mo
 
 
 @pytest.mark.scenario(28)
-def test_28_a_last_word_that_shows_a_minute_late(world: World) -> None:
+def test_28_exit_record_that_appears_a_minute_late(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     world.clock.advance(60)
@@ -188,7 +188,7 @@ def test_28_a_last_word_that_shows_a_minute_late(world: World) -> None:
     assert world.status(job) == "succeeded"
 
 
-def test_an_ambiguous_submission_is_explained_while_it_lasts(world: World) -> None:
+def test_ambiguous_submission_has_a_status_message(world: World) -> None:
     world.scheduler.name = "slurm"
     job = world.submit()
     world.scheduler.outcome = Ambiguous("Socket timed out")

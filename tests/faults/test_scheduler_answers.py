@@ -28,7 +28,7 @@ class Crowded(FakeScheduler):
         self.cancelled.append(known.scheduler_id)
 
 
-def test_of_two_entries_never_the_one_that_claims_meanwhile_is_cancelled(world: World) -> None:
+def test_entry_that_claims_is_not_cancelled_as_a_duplicate(world: World) -> None:
     world.scheduler = Crowded(name="slurm", outcome=Ambiguous("Socket timed out"))
     world.reconciler = world.new_reconciler("one")
     world.scheduler.world, world.scheduler.job = world, world.submit()
@@ -62,7 +62,7 @@ def test_one_empty_search_does_not_resolve_a_second_ambiguous_submission(world: 
     assert len(world.scheduler.submitted) == 1
 
 
-def test_refusals_are_not_forgotten_while_the_database_is_away(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rejections_are_recorded_after_a_database_outage(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.scheduler.name = "slurm"
     jobs = [world.submit() for _ in range(2)]
     world.scheduler.outcome = Rejected("Slurm refused the job")
@@ -79,9 +79,7 @@ def test_refusals_are_not_forgotten_while_the_database_is_away(world: World, mon
     assert [world.status(job) for job in jobs] == ["failed", "failed"]
 
 
-def test_an_answer_that_cannot_be_recorded_does_not_end_all_ticks(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unrecordable_answer_does_not_stop_later_ticks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.scheduler.name = "slurm"
     first, second = world.submit(), world.submit()
     numbers: list[int] = []
@@ -110,7 +108,7 @@ class Full(FakeScheduler):
         return Postponed("no more jobs until others have ended")
 
 
-def test_what_is_not_taken_yet_is_offered_again_less_and_less_often(world: World) -> None:
+def test_deferred_submission_is_retried_with_backoff(world: World) -> None:
     full = world.scheduler = Full()
     world.reconciler = world.new_reconciler("one")
     job = world.submit()
@@ -129,7 +127,7 @@ def test_what_is_not_taken_yet_is_offered_again_less_and_less_often(world: World
     assert (world.status(job), len(full.submitted), world.job(job)["attempt"]["number"]) == ("pending", 1, 1)
 
 
-def test_what_is_not_taken_yet_is_cancelled_at_once(world: World) -> None:
+def test_deferred_submission_is_cancelled_at_once(world: World) -> None:
     full = world.scheduler = Full()
     world.reconciler = world.new_reconciler("one")
     job = world.submit()
@@ -139,7 +137,7 @@ def test_what_is_not_taken_yet_is_cancelled_at_once(world: World) -> None:
     assert (world.status(job), full.offers) == ("cancelled", 1)
 
 
-def test_a_clock_set_back_delays_no_search_and_no_survey(world: World) -> None:
+def test_clock_set_back_delays_no_search_or_observation(world: World) -> None:
     """It was a day ahead when the machine came up."""
     world.scheduler.name = "slurm"
     world.submit()

@@ -70,7 +70,7 @@ def test_tf32_is_close_to_fp32_and_is_enabled(results):
     assert rounded != exact
 
 
-def test_a_size_that_auto_finds_changes_nothing(results):
+def test_auto_micro_batch_size_does_not_change_losses(results):
     assert series(results(), 1, "auto") == pytest.approx(series(results(), 1, "fsdp"), rel=1e-4)
 
 
@@ -84,7 +84,7 @@ def test_memory_is_reported_as_peaks_of_device_and_host(results):
             assert host[step] > 0
 
 
-def test_utilisation_is_a_share_where_the_peak_is_known(results):
+def test_utilisation_is_a_fraction_if_the_peak_is_known(results):
     from worker.engine.flops import peak_flops
 
     if peak_flops(torch.cuda.get_device_name(), "bf16") is None:
@@ -93,7 +93,7 @@ def test_utilisation_is_a_share_where_the_peak_is_known(results):
         assert all(0 < value < 1 for value in series(results(), 1, "ddp_bf16", "perf/mfu").values())
 
 
-def test_a_step_that_does_not_log_reads_no_value(results):
+def test_step_without_logging_does_not_synchronize(results):
     reads = results()[1][0]["reads"]["reads"]
     assert {step: reads[step] for step in reads if step not in ("1", "20")} == {str(s): 0 for s in range(2, 20)}
 

@@ -75,7 +75,7 @@ class Campaign:
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_any_order_of_faults(seed: int, slurm: SlurmLab, tmp_path: Path) -> None:
+def test_job_completes_under_any_order_of_faults(seed: int, slurm: SlurmLab, tmp_path: Path) -> None:
     book, code = tmp_path / "book", tmp_path / "code"
     code.mkdir()
     book.touch()

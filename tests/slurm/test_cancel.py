@@ -44,7 +44,7 @@ def processes_below(runs: Path) -> list[psutil.Process]:
     return live
 
 
-def test_while_slurm_does_not_answer(service: ServiceProcess, slurm: SlurmLab) -> None:
+def test_cancel_while_slurm_does_not_answer(service: ServiceProcess, slurm: SlurmLab) -> None:
     slurm.stop_controller()
     try:
         with service.client() as client:
@@ -57,7 +57,7 @@ def test_while_slurm_does_not_answer(service: ServiceProcess, slurm: SlurmLab) -
 
 
 @pytest.mark.smoke
-def test_while_it_waits(service: ServiceProcess, slurm: SlurmLab) -> None:
+def test_cancel_while_pending(service: ServiceProcess, slurm: SlurmLab) -> None:
     slurm.run("sbatch", "-N2", "--exclusive", "--output=/dev/null", "--wrap", "sleep 300")
     wait_until(lambda: slurm.jobs(states="RUNNING"), 30, "the nodes to be taken")
     with service.client() as client:
@@ -66,7 +66,7 @@ def test_while_it_waits(service: ServiceProcess, slurm: SlurmLab) -> None:
         cancel_and_check(client, job.id, service, slurm, others=1)
 
 
-def test_between_its_start_and_its_claim(service: ServiceProcess, slurm: SlurmLab) -> None:
+def test_cancel_between_start_and_claim(service: ServiceProcess, slurm: SlurmLab) -> None:
     with service.client() as client:
         job = client.submit(long_run())
         wait_until(lambda: slurm.jobs(states="RUNNING"), 30, "Slurm to start it")
@@ -84,7 +84,7 @@ POINTS = {
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_while_it_is_handed_over(point: str, slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancel_during_submission(point: str, slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     began, answer = tmp_path / "began", tmp_path / "answer"
     install(tmp_path / "bin", "sbatch", POINTS[point].format(began=began, answer=answer), monkeypatch)
     with slurm_service(tmp_path) as service, service.client() as client:
@@ -94,7 +94,7 @@ def test_while_it_is_handed_over(point: str, slurm: SlurmLab, tmp_path: Path, mo
         cancel_and_check(client, job.id, service, slurm)
 
 
-def test_while_its_submission_is_ambiguous(slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancel_of_an_ambiguous_submission(slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hidden = tmp_path / "hidden"
     hidden.touch()
     refusal = "Socket timed out on send/recv operation"
@@ -115,7 +115,9 @@ def test_while_its_submission_is_ambiguous(slurm: SlurmLab, tmp_path: Path, monk
             require_gone(client, job.id, service, slurm, others=0)
 
 
-def test_while_slurm_does_not_list_it(slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancel_while_slurm_does_not_list_the_job(
+    slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its worker is heard, and so it is not lost."""
     hidden = tmp_path / "hidden"
     install(tmp_path / "bin", "squeue", f'[ -e {hidden} ] && exit 0; exec $REAL "$@"', monkeypatch)

@@ -44,7 +44,7 @@ def test_two_nodes_train_and_report(service: ServiceProcess, slurm: SlurmLab) ->
 
 
 @on_both_databases
-def test_a_cancelled_job_leaves_nothing(service: ServiceProcess, slurm: SlurmLab) -> None:
+def test_cancelled_job_leaves_no_process(service: ServiceProcess, slurm: SlurmLab) -> None:
     with service.client() as client:
         job = client.submit(long_run())
         wait_for_step(client, job.id, 3)
@@ -59,7 +59,7 @@ def test_a_cancelled_job_leaves_nothing(service: ServiceProcess, slurm: SlurmLab
 
 @pytest.mark.smoke
 @pytest.mark.scenario(19)
-def test_somebody_elses_scancel_is_shown_as_such(service: ServiceProcess, slurm: SlurmLab) -> None:
+def test_external_scancel_is_reported(service: ServiceProcess, slurm: SlurmLab) -> None:
     with service.client() as client:
         running = client.submit(long_run())
         wait_for_step(client, running.id, 3)
@@ -78,7 +78,7 @@ def test_somebody_elses_scancel_is_shown_as_such(service: ServiceProcess, slurm:
 
 @pytest.mark.scenario(15)
 @on_both_databases
-def test_a_preempted_job_goes_on_in_a_next_attempt(service: ServiceProcess, slurm: SlurmLab, pace: Pace) -> None:
+def test_preempted_job_continues_in_a_new_attempt(service: ServiceProcess, slurm: SlurmLab, pace: Pace) -> None:
     with service.client() as client:
         pace.set(SLOWLY)
         job = client.submit(on_two_nodes(steps=150, checkpoint={"every_steps": 1000}), code=pace.code)
@@ -95,7 +95,7 @@ def test_a_preempted_job_goes_on_in_a_next_attempt(service: ServiceProcess, slur
 
 
 @pytest.mark.scenario(10)
-def test_an_outage_of_the_controller_concludes_nothing(service: ServiceProcess, slurm: SlurmLab, pace: Pace) -> None:
+def test_controller_outage_changes_no_status(service: ServiceProcess, slurm: SlurmLab, pace: Pace) -> None:
     with service.client() as client:
         pace.set(SLOWLY)
         job = client.submit(on_two_nodes(steps=1000), code=pace.code)

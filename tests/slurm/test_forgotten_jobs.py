@@ -41,7 +41,7 @@ def kill(slurm: SlurmLab, number: str) -> None:
         ("sleep 300", ["--begin=now+1hour"], ("cancelled", "CANCELLED")),
     ],
 )
-def test_the_accounting_reports_how_a_forgotten_job_ended(
+def test_accounting_reports_how_an_unlisted_job_ended(
     command: str, options: list[str], expected: tuple[str, str], accounted: SlurmLab
 ) -> None:
     name = f"ty-{expected[0]}"
@@ -64,7 +64,7 @@ def _ended(scheduler: SlurmScheduler, known: SubmittedJob):  # type: ignore[no-u
 
 
 @pytest.mark.scenario(11)
-def test_without_an_answer_from_the_accounting_nothing_is_concluded(accounted: SlurmLab) -> None:
+def test_no_conclusion_without_an_answer_of_the_accounting(accounted: SlurmLab) -> None:
     accounted.stop_accounting()
     try:
         assert SlurmScheduler().observe([SubmittedJob("ty-gone", "999999", Path("/nowhere"))]) == {}
@@ -80,7 +80,7 @@ def _answers(slurm: SlurmLab) -> bool:
     return False
 
 
-def test_a_job_that_was_killed_and_forgotten_while_the_service_was_away(accounted: SlurmLab, tmp_path: Path) -> None:
+def test_job_killed_and_unlisted_during_an_outage_is_resolved(accounted: SlurmLab, tmp_path: Path) -> None:
     with slurm_service(tmp_path) as service:
         with service.client() as client:
             job = client.submit(long_run())
@@ -96,7 +96,7 @@ def test_a_job_that_was_killed_and_forgotten_while_the_service_was_away(accounte
 
 
 @pytest.mark.scenario(14)
-def test_where_preemption_would_requeue_the_service_continues_it(
+def test_preempted_job_is_continued_by_the_service_not_requeued(
     accounted: SlurmLab, tmp_path: Path, pace: Pace
 ) -> None:
     with slurm_service(tmp_path) as service, service.client() as client:
@@ -115,7 +115,7 @@ def test_where_preemption_would_requeue_the_service_continues_it(
 
 class TestWithoutAccounting:
     @pytest.mark.scenario(11)
-    def test_the_last_word_on_disk_counts(self, forgetful: SlurmLab, tmp_path: Path) -> None:
+    def test_exit_record_on_disk_is_used(self, forgetful: SlurmLab, tmp_path: Path) -> None:
         with slurm_service(tmp_path) as service:
             job_id, number = _submitted(service.client(), parity())
             service.kill()
@@ -127,7 +127,7 @@ class TestWithoutAccounting:
                 assert sorted(losses(client, job_id)) == list(range(1, 31))
 
     @pytest.mark.scenario(13)
-    def test_without_a_last_word_either_nothing_is_guessed(self, forgetful: SlurmLab, tmp_path: Path) -> None:
+    def test_job_without_an_exit_record_is_lost(self, forgetful: SlurmLab, tmp_path: Path) -> None:
         with slurm_service(tmp_path) as service:
             job_id, number = _submitted(service.client(), long_run())
             with service.client() as client:

@@ -30,7 +30,7 @@ def hostile(file: Path) -> str:
     return f"x\\'\"\ntouch {file} #"
 
 
-def test_is_refused_by_name_in_every_field(service: ServiceProcess, tmp_path: Path) -> None:
+def test_injection_is_rejected_in_every_field(service: ServiceProcess, tmp_path: Path) -> None:
     text = hostile(tmp_path / "pwned")
     doors: list[tuple[str, dict[str, Any]]] = [
         (f"resources.{field}", {f"resources__{field}": text}) for field in FIELDS
@@ -44,7 +44,7 @@ def test_is_refused_by_name_in_every_field(service: ServiceProcess, tmp_path: Pa
             assert param in str(caught.value.param), param
 
 
-def test_never_reaches_a_script_even_past_acceptance(slurm: SlurmLab, tmp_path: Path) -> None:
+def test_injection_never_reaches_the_batch_script(slurm: SlurmLab, tmp_path: Path) -> None:
     spec = parse_spec(parity(gpus=1, strategy="single", resources__gpus_per_node=1))
     for field in FIELDS:
         resources = spec.resources.model_copy(update={field: hostile(tmp_path / "pwned")})
@@ -56,7 +56,7 @@ def test_never_reaches_a_script_even_past_acceptance(slurm: SlurmLab, tmp_path: 
     assert not (tmp_path / "pwned").exists()
 
 
-def test_a_tag_with_it_runs_nothing(slurm: SlurmLab, tmp_path: Path) -> None:
+def test_injection_in_a_tag_runs_nothing(slurm: SlurmLab, tmp_path: Path) -> None:
     spec = parse_spec(parity(gpus=1, strategy="single", resources__gpus_per_node=1))
     document = _document(spec).model_copy(update={"tag": hostile(tmp_path / "pwned")})
     plan = plan_launch(document, folder=tmp_path, inherited={})
@@ -64,7 +64,7 @@ def test_a_tag_with_it_runs_nothing(slurm: SlurmLab, tmp_path: Path) -> None:
         batch_script(document, plan)
 
 
-def test_the_bypass_itself_still_works_on_this_slurm(slurm: SlurmLab, tmp_path: Path) -> None:
+def test_unescaped_injection_works_on_this_slurm(slurm: SlurmLab, tmp_path: Path) -> None:
     """Without this the tests above could pass on a Slurm that has closed the hole, and prove nothing."""
     file = tmp_path / "pwned"
     script = tmp_path / "batch.sh"

@@ -25,7 +25,7 @@ with running_lab() as lab:
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
-def test_what_was_killed_leaves_nothing(end: signal.Signals) -> None:
+def test_killed_lab_leaves_no_process(end: signal.Signals) -> None:
     root = Path(__file__).parents[2]
     with subprocess.Popen([sys.executable, "-c", PROGRAM], cwd=root, stdout=subprocess.PIPE, text=True) as tests:
         assert tests.stdout is not None

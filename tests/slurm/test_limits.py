@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
 
 @pytest.mark.scenario(16)
-def test_a_time_limit_is_continued(service: ServiceProcess, slurm: SlurmLab) -> None:
+def test_job_continues_after_the_time_limit(service: ServiceProcess, slurm: SlurmLab) -> None:
     with service.client() as client:
         limits = {"resources__partition": "minute", "resources__time_limit_minutes": 1}
         job = client.submit(long_run(**limits))

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slurm
 
 @pytest.mark.scenario(17)
 @pytest.mark.parametrize("dead", ["node1", pytest.param("node2", marks=pytest.mark.slow)])
-def test_a_dead_node_is_a_continuation_that_costs_no_retry(
+def test_node_failure_is_a_continuation_without_a_retry(
     dead: str, service: ServiceProcess, slurm: SlurmLab, pace: Pace
 ) -> None:
     with service.client() as client:

@@ -20,7 +20,9 @@ def submit(slurm: SlurmLab, name: str, *options: str) -> SubmittedJob:
 
 
 @pytest.mark.scenario(19)
-def test_two_calls_a_tick_for_twenty_jobs(slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tick_observes_twenty_jobs_with_two_calls(
+    slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     known = [submit(slurm, f"ty-many-{number}", "--hold") for number in range(20)]
     unknown = SubmittedJob("ty-gone", "999999", Path("/nowhere"))
     log = tmp_path / "calls"
@@ -36,7 +38,7 @@ def test_two_calls_a_tick_for_twenty_jobs(slurm: SlurmLab, tmp_path: Path, monke
 
 
 @pytest.mark.scenario(20)
-def test_an_id_with_another_name_is_another_job(slurm: SlurmLab) -> None:
+def test_reused_id_with_another_name_is_another_job(slurm: SlurmLab) -> None:
     mine = submit(slurm, "ty-mine", "--hold")
     mistaken = SubmittedJob("ty-other", mine.scheduler_id, mine.folder)
     scheduler = SlurmScheduler(poll_seconds=0)
@@ -66,7 +68,7 @@ def test_failing_accounting_gives_no_observation_of_unlisted_jobs(
     assert {tag: one.state for tag, one in observed.items()} == {"ty-mine": "pending"}
 
 
-def test_formats_of_the_account_change_nothing(slurm: SlurmLab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_format_variables_of_the_account_are_ignored(slurm: SlurmLab, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = submit(slurm, "ty-formats", "--hold")
     monkeypatch.setenv("SQUEUE_FORMAT", "%t")
     monkeypatch.setenv("SQUEUE_STATES", "RUNNING")

@@ -12,7 +12,7 @@ from trainyard.demo import ServiceProcess
 pytestmark = pytest.mark.slurm
 
 
-def test_a_paused_run_gives_its_nodes_back_and_goes_on(service: ServiceProcess, slurm: SlurmLab, pace: Pace) -> None:
+def test_paused_run_releases_its_nodes_and_resumes(service: ServiceProcess, slurm: SlurmLab, pace: Pace) -> None:
     with service.client() as client:
         pace.set(SLOWLY)
         # A pause reaches a worker on Slurm with its next heartbeat, after ten seconds at most.

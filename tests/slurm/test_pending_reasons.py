@@ -35,7 +35,7 @@ def wait_for_message(known: SubmittedJob, part: str) -> Observation:
     return wait_until(observed, 30, f"{known.tag} to wait with {part!r}")
 
 
-def test_resources_with_an_estimated_start(slurm: SlurmLab) -> None:
+def test_resources_reason_has_an_estimated_start(slurm: SlurmLab) -> None:
     sbatch(slurm, "ty-first", *_FULL)
     second = sbatch(slurm, "ty-second", *_FULL)
     observed = wait_for_message(
@@ -44,7 +44,7 @@ def test_resources_with_an_estimated_start(slurm: SlurmLab) -> None:
     assert observed.estimated_start is not None
 
 
-def test_priority_with_how_many_are_ahead(slurm: SlurmLab) -> None:
+def test_priority_reason_has_the_number_of_jobs_ahead(slurm: SlurmLab) -> None:
     for name in ("ty-first", "ty-second", "ty-third"):
         sbatch(slurm, name, *_FULL)
     held = sbatch(slurm, "ty-held", "--hold", *_FULL)
@@ -61,11 +61,11 @@ def test_priority_with_how_many_are_ahead(slurm: SlurmLab) -> None:
         (("--begin=now+1hour",), "begin time is in the future"),
     ],
 )
-def test_what_is_not_a_matter_of_room(options: tuple[str, ...], part: str, slurm: SlurmLab) -> None:
+def test_reasons_other_than_resources(options: tuple[str, ...], part: str, slurm: SlurmLab) -> None:
     wait_for_message(sbatch(slurm, "ty-odd", *options), part)
 
 
-def test_nodes_that_are_drained(slurm: SlurmLab) -> None:
+def test_drained_nodes_are_reported(slurm: SlurmLab) -> None:
     slurm.run("scontrol", "update", "nodename=node2", "state=drain", "reason=a test")
     try:
         wait_for_message(sbatch(slurm, "ty-both", "-N2"), "down, drained or reserved for jobs with higher priority")
@@ -73,7 +73,7 @@ def test_nodes_that_are_drained(slurm: SlurmLab) -> None:
         slurm.run("scontrol", "update", "nodename=node2", "state=resume")
 
 
-def test_partitions_nodes_and_gpus(slurm: SlurmLab) -> None:
+def test_cluster_snapshot_has_partitions_nodes_and_gpus(slurm: SlurmLab) -> None:
     sbatch(slurm, "ty-gpu", "-N1", "--gres=gpu:1", "-w", "node1")
     scheduler = SlurmScheduler()
     reported = wait_until(
@@ -112,7 +112,7 @@ def test_the_service_reports_reasons_and_the_cluster(service: ServiceProcess, sl
         wait_for_status(client, waiting.id, "cancelled", seconds=60)
 
 
-def test_an_account_without_access_is_refused_with_the_allowed_ones(accounted: SlurmLab, tmp_path: Path) -> None:
+def test_account_without_access_error_lists_allowed_accounts(accounted: SlurmLab, tmp_path: Path) -> None:
     accounted.run("sacctmgr", "--immediate", "add", "account", "physics")
     accounted.run("sacctmgr", "--immediate", "add", "user", getpass.getuser(), "account=physics")
     with slurm_service(tmp_path) as service, service.client() as client:
@@ -129,7 +129,7 @@ def test_an_account_without_access_is_refused_with_the_allowed_ones(accounted: S
         assert done.status == "succeeded", done.status_message
 
 
-def test_jobs_beyond_the_accounts_limit_are_submitted_as_others_end(accounted: SlurmLab, tmp_path: Path) -> None:
+def test_jobs_over_the_account_limit_are_submitted_later(accounted: SlurmLab, tmp_path: Path) -> None:
     accounted.run("sacctmgr", "--immediate", "add", "account", "chemistry")
     who = ("user", getpass.getuser(), "account=chemistry")
     accounted.run("sacctmgr", "--immediate", "add", *who, "maxsubmitjobs=1")

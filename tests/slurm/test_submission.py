@@ -29,7 +29,7 @@ def ours(slurm: SlurmLab, tag: str) -> list[str]:
 @pytest.mark.scenario(4, 7)
 @pytest.mark.smoke
 @pytest.mark.parametrize("fault", BROKEN_ANSWERS)
-def test_a_lost_answer_never_doubles_a_job(
+def test_lost_answer_creates_no_duplicate_job(
     fault: str, slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(tmp_path / "bin", "sbatch", BROKEN_ANSWERS[fault], monkeypatch)
@@ -45,7 +45,7 @@ def test_a_lost_answer_never_doubles_a_job(
 
 @pytest.mark.scenario(3)
 @pytest.mark.smoke
-def test_a_service_killed_between_sbatch_and_the_record_adopts_its_job(
+def test_service_killed_after_sbatch_adopts_its_job(
     slurm: SlurmLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     accepted = tmp_path / "accepted"

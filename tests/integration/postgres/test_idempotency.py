@@ -62,7 +62,7 @@ def pair(migrated_postgres: str, tmp_path: Path) -> Iterator[tuple[str, str, str
 
 
 @pytest.mark.parametrize("path", ["/v1/jobs", "/v1/sweeps"])
-def test_two_services_at_once_make_one_job(pair: tuple[str, str, str], path: str) -> None:
+def test_concurrent_requests_to_two_services_create_one_job(pair: tuple[str, str, str], path: str) -> None:
     *urls, token = pair
     body = SPEC if path == "/v1/jobs" else {"spec": SPEC, "grid": {"seed": [1, 2]}}
     headers = {"Authorization": f"Bearer {token}", "Idempotency-Key": "the-same"}

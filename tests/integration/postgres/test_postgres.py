@@ -23,7 +23,7 @@ def test_every_database_is_new_and_empty(postgres_server: PostgresServer) -> Non
     assert (tables(first), tables(second)) == (["once"], [])
 
 
-def test_a_copy_is_as_prepared(postgres_server: PostgresServer) -> None:
+def test_copied_database_has_the_prepared_content(postgres_server: PostgresServer) -> None:
     first, second = postgres_server.copy_of(prepare), postgres_server.copy_of(prepare)
     assert first != second
     assert tables(second) == ["once"]

@@ -60,7 +60,7 @@ def test_one_and_two_ranks_make_the_same_updates(layouts, case):
     assert series(layouts, 2, case) == pytest.approx(series(layouts, 1, case), rel=1e-5)
 
 
-def test_each_loss_has_its_curve_and_they_add_up(layouts):
+def test_each_loss_has_a_metric_and_they_sum_to_the_total(layouts):
     a, b = (series(layouts, 2, "ddp", f"train/loss/{name}") for name in "ab")
     assert [one + other for one, other in zip(a, b, strict=True)] == pytest.approx(series(layouts, 2, "ddp"))
     assert series(layouts, 2, "plain", "eval/loss")
@@ -103,7 +103,7 @@ def test_a_resume_restores_the_state_of_every_optimizer(layouts, world):
         ("LeavesOut", "parameter `b.weight` is in no optimizer of optimizers()"),
     ],
 )
-def test_a_target_that_is_no_task_is_refused_with_its_name(target, message):
+def test_invalid_target_is_rejected_by_name(target, message):
     parsed = resolve(parse_spec(spec(target)), Site())
 
     def begin():
@@ -118,7 +118,7 @@ def test_a_target_that_is_no_task_is_refused_with_its_name(target, message):
         assert 'raise LookupError("the data went away")' in "".join(traceback.format_exception(refused.value))
 
 
-def test_what_a_task_returns_is_checked_before_the_first_step(tmp_path):
+def test_return_values_of_a_task_are_checked_before_step_1(tmp_path):
     overrides = {"task": "custom", "target": f"{HERE}:LossOfEach", "model": None, "data": None, "gpus": 2}
     with FakeService() as service:
         attempt = Run(tmp_path / "job", service.url, overrides).run()

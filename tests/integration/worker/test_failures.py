@@ -15,7 +15,7 @@ def service():
         yield fake
 
 
-class TestTheFirstFailingRank:
+class TestFirstFailingRank:
     def test_an_exception_on_one_rank(self, tmp_path, service):
         run = Run(tmp_path / "job", service.url, {}, max_restarts=0)
         attempt = run.start(faults=[{"kind": "raise", "rank": 1, "step": 5}])
@@ -32,7 +32,7 @@ class TestTheFirstFailingRank:
         assert processes_of(attempt) == []
 
     @pytest.mark.scenario(18)
-    def test_a_killed_rank_is_named_although_only_its_peer_left_a_word(self, tmp_path, service):
+    def test_killed_rank_is_named_although_only_its_peer_wrote_a_record(self, tmp_path, service):
         run = Run(tmp_path / "job", service.url, {}, max_restarts=0)
         attempt = run.run(faults=[{"kind": "kill", "rank": 1, "step": 5}])
         record = finish_of(attempt, 1)
@@ -40,7 +40,7 @@ class TestTheFirstFailingRank:
         assert (record.failure.rank, record.failure.type) == (1, "SIGKILL")
         assert "out-of-memory killer" in record.failure.hint
 
-    def test_memory_that_ran_out(self, tmp_path, service):
+    def test_out_of_memory(self, tmp_path, service):
         overrides = {"gpus": 1, "strategy": "single"}
         run = Run(tmp_path / "job", service.url, overrides, max_restarts=1)
         attempt = run.run(faults=[{"kind": "memory", "step": 5}])
@@ -49,7 +49,7 @@ class TestTheFirstFailingRank:
         assert "micro_size" in record.failure.hint
 
 
-class TestANanLoss:
+class TestNanLoss:
     def test_ends_the_run_without_a_restart(self, tmp_path, service):
         run = Run(tmp_path / "job", service.url, {"log.every_steps": 10}, max_restarts=2)
         attempt = run.run(faults=[{"kind": "nan", "step": 5}])
@@ -59,8 +59,8 @@ class TestANanLoss:
         assert "optimizer.lr" in record.failure.hint
 
 
-class TestALaunchThatIsKilled:
-    def test_nothing_of_it_lives_on(self, tmp_path, service):
+class TestKilledLauncher:
+    def test_no_process_survives(self, tmp_path, service):
         run = Run(tmp_path / "job", service.url, {"epochs": 300})
         attempt = run.start(faults=[{"kind": "sleep", "seconds": 0.1}])
         wait_for(lambda: len(processes_of(attempt)) >= 4, "launch, torchrun and two ranks")
@@ -69,8 +69,8 @@ class TestALaunchThatIsKilled:
         wait_for(lambda: processes_of(attempt) == [], "everything to be gone", 10)
 
 
-class TestAClaimThatIsRefused:
-    def test_nothing_is_touched(self, tmp_path):
+class TestRejectedClaim:
+    def test_no_file_is_changed(self, tmp_path):
         with FakeService() as service:
             service.refuse_claim = True
             run = Run(tmp_path / "job", service.url, {})
@@ -86,8 +86,8 @@ class TestAClaimThatIsRefused:
         assert not attempt.logs.exists()
 
 
-class TestARankThatStandsStill:
-    def test_it_is_named_and_every_ranks_stack_is_in_its_log(self, tmp_path, service):
+class TestStalledRank:
+    def test_stalled_rank_is_named_and_all_stacks_are_logged(self, tmp_path, service):
         run = Run(tmp_path / "job", service.url, {"health.stall_timeout_minutes": 0.05}, max_restarts=2)
         attempt = run.start(faults=[{"kind": "sleep", "rank": 1, "step": 3, "seconds": 600}])
         wait_for(lambda: "step 2/" in attempt.rank_log(0).read_text() if attempt.rank_log(0).exists() else "", "step 2")

@@ -52,9 +52,9 @@ def refusal(path):
     return str(caught.value).removeprefix(f"model.path: {path} ")
 
 
-class TestTheLoss:
+class TestLoss:
     @pytest.mark.parametrize("model", ["plain", "tied"])
-    def test_is_the_models_own_and_in_pieces_the_same(self, folder, model, monkeypatch):
+    def test_chunked_loss_equals_the_models_loss(self, folder, model, monkeypatch):
         built = task(folder, "completion", model, packing=False)
         batch = everything(built)
 
@@ -78,7 +78,7 @@ class TestTheLoss:
             assert torch.linalg.norm(one.grad - other.grad) <= 2e-6 * torch.linalg.norm(other.grad), name
 
     @pytest.mark.parametrize("data", ["text", "chat", "completion"])
-    def test_of_packed_rows_is_that_of_the_examples_apart(self, folder, data):
+    def test_packed_loss_equals_the_loss_of_separate_examples(self, folder, data):
         packed, apart = task(folder, data), task(folder, data, packing=False)
         assert packed.examples.train < apart.examples.train
         losses = [
@@ -87,7 +87,7 @@ class TestTheLoss:
         ]
         assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
-    def test_of_a_model_that_caps_its_logits_is_still_its_own(self, tmp_path):
+    def test_loss_of_a_model_with_capped_logits(self, tmp_path):
         from transformers import Gemma2Config, Gemma2ForCausalLM
 
         config = Gemma2Config(
@@ -111,14 +111,14 @@ class TestTheLoss:
 
 
 class TestConversations:
-    def test_the_answers_alone_are_learned(self, folder):
+    def test_only_answers_are_trained(self, folder):
         built = task(folder, "chat", packing=False)
         tokenizer = HfFolder(str(folder / "plain")).tokenizer
         inputs, labels = everything(built)
         assert tokenizer.decode(labels[0][labels[0] != IGNORED_LABEL]) == "1<|end|>2<|end|>"
         assert "And one more?" in tokenizer.decode(inputs[0])
 
-    def test_a_template_that_rewrites_earlier_answers_teaches_the_last_one(self, folder, copy):
+    def test_template_that_rewrites_answers_trains_only_the_last(self, folder, copy):
         tokenizer = HfFolder(str(copy)).tokenizer
         tokenizer.chat_template = hf.TEMPLATE.replace(
             "{{ m.content }}", "{{ m.content if loop.last or m.role != 'assistant' else '-' }}"
@@ -129,49 +129,49 @@ class TestConversations:
         assert tokenizer.decode(labels[0][labels[0] != IGNORED_LABEL]) == "2<|end|>"
 
 
-class TestAFolderThatIsRefused:
-    def test_is_not_there(self, tmp_path):
+class TestRejectedFolder:
+    def test_missing_folder(self, tmp_path):
         assert refusal(tmp_path / "none") == "is not a folder that this node can read"
 
-    def test_has_no_configuration(self, copy):
+    def test_missing_configuration(self, copy):
         (copy / "config.json").unlink()
         assert refusal(copy) == "has no config.json: it is not the folder of a Hugging Face model"
 
-    def test_has_a_broken_one(self, copy):
+    def test_broken_configuration(self, copy):
         (copy / "config.json").write_text("{")
         assert refusal(copy).startswith("does not hold a configuration that can be loaded: ")
 
-    def test_has_only_pickled_weights(self, copy):
+    def test_pickled_weights(self, copy):
         (copy / "model.safetensors").rename(copy / "pytorch_model.bin")
         assert refusal(copy) == "has no *.safetensors file"
 
-    def test_has_no_tokenizer(self, copy):
+    def test_missing_tokenizer(self, copy):
         for path in copy.glob("token*"):
             path.unlink()
         assert refusal(copy).startswith("does not hold a tokenizer that can be loaded: ")
 
-    def test_has_damaged_weights(self, copy):
+    def test_damaged_weights(self, copy):
         (copy / "model.safetensors").write_bytes(b"\0" * 100)
         assert refusal(copy).startswith("does not hold a causal language model that can be loaded: ")
 
-    def test_lacks_weights_that_its_configuration_names(self, copy):
+    def test_missing_weights(self, copy):
         config = json.loads((copy / "config.json").read_text())
         (copy / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
         message = refusal(copy)
         assert message.startswith("does not fit its config.json: it lacks model.layers.2.input_layernorm.weight, ")
         assert message.endswith(" and 4 more")
 
-    def test_has_weights_of_other_shapes(self, copy):
+    def test_weights_of_other_shapes(self, copy):
         config = json.loads((copy / "config.json").read_text())
         (copy / "config.json").write_text(json.dumps({**config, "intermediate_size": 96}))
         assert "mlp.down_proj.weight" in refusal(copy)
 
-    def test_has_a_tokenizer_with_more_tokens_than_the_model(self, tmp_path):
+    def test_tokenizer_larger_than_the_embedding(self, tmp_path):
         hf.save_llama(tmp_path / "small", vocabulary=100)
         message = refusal(tmp_path / "small")
         assert message.startswith("has a tokenizer of 320 tokens, more than the model's 100 embeddings")
 
-    def test_needs_code_of_its_own(self, copy):
+    def test_model_with_custom_code(self, copy):
         config = json.loads((copy / "config.json").read_text())
         custom = {**config, "model_type": "own", "auto_map": {"AutoConfig": "own.Config"}}
         (copy / "config.json").write_text(json.dumps(custom))
@@ -179,6 +179,6 @@ class TestAFolderThatIsRefused:
         assert refusal(copy).startswith("does not hold a configuration that can be loaded: ")
 
 
-def test_a_row_longer_than_the_model_sees(folder):
+def test_row_longer_than_the_context(folder):
     with pytest.raises(RefusedError, match=r"data\.max_length is 65, longer than the 64 tokens"):
         task(folder, "text", max_length=65)

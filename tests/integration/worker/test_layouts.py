@@ -98,31 +98,31 @@ def parameters(result, case):
 @pytest.mark.parametrize("world", [2, 3])
 @pytest.mark.parametrize("case", ["uneven", "starved", "adamw", "tokens"])
 class TestAnyNumberOfProcesses:
-    def test_losses_are_the_single_processes_own(self, layouts, case, world):
+    def test_losses_equal_those_of_one_process(self, layouts, case, world):
         alone, together = losses(layouts(1), case), losses(layouts(world), case)
         assert alone.keys() == together.keys()
         assert len(alone) > 5
         for step, loss in alone.items():
             assert together[step] == pytest.approx(loss, rel=1e-5), step
 
-    def test_parameters_are_too(self, layouts, case, world):
+    def test_parameters_equal_those_of_one_process(self, layouts, case, world):
         alone, together = parameters(layouts(1), case), parameters(layouts(world), case)
         assert torch.linalg.norm(together - alone) <= 1e-5 * torch.linalg.norm(alone)
 
-    def test_every_step_sees_the_same_examples_once(self, layouts, case, world):
+    def test_every_step_uses_the_same_examples_once(self, layouts, case, world):
         alone = layouts(1)[0][case]["examples"]
         ranks = [rank[case]["examples"] for rank in layouts(world)]
         for step, examples in alone.items():
             assert [example for rank in ranks for example in rank[step]] == examples, step
 
-    def test_evaluation_is_the_same(self, layouts, case, world):
+    def test_evaluation_equals_that_of_one_process(self, layouts, case, world):
         alone = layouts(1)[0][case]["series"].get("eval/loss", {})
         together = layouts(world)[0][case]["series"].get("eval/loss", {})
         assert alone.keys() == together.keys()
         for step, loss in alone.items():
             assert float(together[step]) == pytest.approx(float(loss), rel=1e-5)
 
-    def test_gradient_norm_is_the_global_one(self, layouts, case, world):
+    def test_gradient_norm_is_global(self, layouts, case, world):
         alone, together = (layouts(n)[0][case]["series"]["train/grad_norm"] for n in (1, world))
         for step, norm in alone.items():
             assert float(together[step]) == pytest.approx(float(norm), rel=1e-4)
@@ -172,7 +172,7 @@ class BareLoop:
             assert torch.linalg.norm(parameters(result, case) - weights) <= 1e-5 * torch.linalg.norm(weights)
 
 
-class TestABareLoop(BareLoop):
+class TestBareLoop(BareLoop):
     def test_sgd(self, layouts):
         self.compare(layouts, "uneven", lambda p: torch.optim.SGD(p, lr=0.1), lambda step, total: 0.1)
 
@@ -191,7 +191,7 @@ class TestABareLoop(BareLoop):
         self.compare(layouts, "adamw", lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1), rate)
 
 
-class TestTheClassicExercise(BareLoop):
+class TestClassicExercise(BareLoop):
     """Three epochs in order, batches of ten: two processes end where one does, with the same rate and no rescaling."""
 
     @pytest.mark.parametrize(
@@ -201,12 +201,12 @@ class TestTheClassicExercise(BareLoop):
             ("classic_adam", lambda p: torch.optim.Adam(p, lr=0.01, eps=0), 0.01),
         ],
     )
-    def test_the_preset_on_two_processes_is_a_plain_loop_on_one(self, layouts, case, optimizer, rate):
+    def test_preset_on_two_processes_equals_a_plain_loop(self, layouts, case, optimizer, rate):
         assert len(losses(layouts(2), case)) == 36
         self.compare(layouts, case, optimizer, lambda step, total: rate)
 
     @pytest.mark.parametrize("case", CLASSIC)
-    def test_nothing_was_shuffled(self, layouts, case):
+    def test_data_is_not_shuffled(self, layouts, case):
         examples = layouts(1)[0][case]["examples"]
         assert [examples[str(step)] for step in (1, 2, 12, 13)] == [
             list(range(10)),
@@ -216,7 +216,7 @@ class TestTheClassicExercise(BareLoop):
         ]
 
 
-class TestAnInfinityOnOneRank:
+class TestInfinityOnOneRank:
     @pytest.mark.parametrize("world", [1, 2, 3])
     def test_all_ranks_skip_and_the_scale_halves_once(self, layouts, world):
         for rank in layouts(world):
@@ -228,19 +228,19 @@ class TestAnInfinityOnOneRank:
         assert torch.isfinite(parameters(layouts(world), "inf_in_fp16")).all()
 
 
-class TestANanLoss:
+class TestNanLoss:
     @pytest.mark.parametrize("world", [1, 2, 3])
-    def test_stop_names_the_step_where_it_began(self, layouts, world):
+    def test_stop_reports_the_first_nan_step(self, layouts, world):
         for rank in layouts(world):
             assert rank["nan_stops"]["error"] == "the loss became NaN or infinite at step 5"
 
     @pytest.mark.parametrize("world", [1, 2, 3])
-    def test_skip_leaves_the_step_out_and_counts(self, layouts, world):
+    def test_skip_omits_and_counts_the_step(self, layouts, world):
         result = layouts(world)[0]["nan_skipped"]
         assert result["error"] is None
         assert float(result["series"]["train/skipped_steps"]["12"]) == 1.0
         assert math.isnan(float(result["series"]["train/loss"]["5"]))
         assert math.isfinite(float(result["series"]["train/loss"]["6"]))
 
-    def test_ignore_goes_on(self, layouts):
+    def test_ignore_continues(self, layouts):
         assert math.isnan(float(layouts(2)[0]["nan_ignored"]["series"]["train/loss"]["12"]))

@@ -72,8 +72,8 @@ class TestTheUpdatesOfOneProcess:
             assert series(layouts[world], f"{problem}/{variant}", "eval/loss") == pytest.approx(alone, rel=1e-5)
 
 
-class TestWhatIsTrained:
-    def test_it_is_something_and_nothing_else(self, cases, layouts):
+class TestTrainedParameters:
+    def test_only_adapters_change(self, cases, layouts):
         base = {name: value.flatten() for name, value in load_base(cases, "tied").state_dict().items()}
         for problem, moved in (("lora", "lora_"), ("partial", ("model.layers.1.", "model.norm.weight"))):
             for name, value in tensors(layouts[1], problem).items():
@@ -82,21 +82,21 @@ class TestWhatIsTrained:
                 assert trained or torch.equal(value, base[frozen]), name
                 assert not trained or frozen not in base or not torch.equal(value, base[frozen]), name
 
-    def test_named_targets_alone_are_adapted(self, layouts):
+    def test_only_named_targets_are_adapted(self, layouts):
         adapted = {name.split(".lora_")[0] for name in tensors(layouts[1], "named") if ".lora_" in name}
         assert {name.rpartition(".")[2] for name in adapted} == {"q_proj", "v_proj", "down_proj"}
         assert len(adapted) == 6
 
 
 @pytest.mark.parametrize("variant", EXPORTED)
-def test_activation_checkpointing_changes_no_digit(layouts, variant):
+def test_activation_checkpointing_gives_identical_losses(layouts, variant):
     again, reference = (layouts[2][0][f"{case}/{variant}"] for case in ("again", "lora"))
     assert again["series"]["train/loss"] == reference["series"]["train/loss"]
     assert again["parameters"] == reference["parameters"]
 
 
 class TestCheckpoints:
-    def test_hold_no_frozen_tensor_by_any_name(self, cases, layouts):
+    def test_checkpoint_has_no_frozen_tensor(self, cases, layouts):
         from torch.distributed.checkpoint.filesystem import FileSystemReader
 
         for run in ("moved", "resumed-ddp"):
@@ -109,14 +109,14 @@ class TestCheckpoints:
                 assert all(".lora_" in name for name in model)
                 assert all(".lora_" in name for name in names if name.startswith("optimizer."))
 
-    def test_on_the_same_layout_the_losses_are_equal_as_text(self, layouts):
+    def test_resume_on_the_same_layout_gives_identical_losses(self, layouts):
         whole, first, rest = (
             layouts[2][0][f"{part}/ddp"]["series"]["train/loss"] for part in ("lora", "first", "rest")
         )
         assert first == {step: whole[step] for step in "123"}
         assert rest == {step: whole[step] for step in "456"}
 
-    def test_from_two_shards_to_one_process_the_trajectory_goes_on(self, layouts):
+    def test_resume_from_two_shards_on_one_process(self, layouts):
         whole = series(layouts[1], "lora")
         assert series(layouts[2], "first/layer") == pytest.approx({step: whole[step] for step in (1, 2, 3)}, rel=1e-5)
         assert series(layouts[1], "rest/single") == pytest.approx({step: whole[step] for step in (4, 5, 6)}, rel=1e-5)
@@ -130,7 +130,7 @@ class TestCheckpoints:
             ("another model", "missing: model.layers.2."),
         ],
     )
-    def test_of_another_model_are_refused_with_what_differs(self, layouts, case, message):
+    def test_checkpoint_of_another_model_is_rejected_with_differences(self, layouts, case, message):
         error = layouts[1][0][case]["error"]
         assert error.startswith("the checkpoint of step 6 does not fit the model: ")
         assert message in error
@@ -138,7 +138,7 @@ class TestCheckpoints:
 
 @pytest.mark.parametrize("variant", EXPORTED)
 class TestExports:
-    def test_adapters_load_with_peft_and_compute_what_was_trained(self, cases, layouts, variant):
+    def test_exported_adapters_give_the_trained_outputs_in_peft(self, cases, layouts, variant):
         from peft import AutoPeftModelForCausalLM, PeftModel
 
         folder = cases.folder / f"lora-{variant}"
@@ -148,12 +148,12 @@ class TestExports:
         assert torch.equal(logits_of(by_itself), logits(layouts, f"lora/{variant}"))
         assert not torch.equal(logits_of(load_base(cases, "tied")), logits(layouts, f"lora/{variant}"))
 
-    def test_adapters_of_named_targets_say_so(self, cases, variant):
+    def test_exported_adapters_list_named_targets(self, cases, variant):
         config = json.loads((cases.folder / f"named-{variant}" / "adapter_config.json").read_text())
         assert sorted(config["target_modules"]) == ["down_proj", "q_proj", "v_proj"]
         assert config["base_model_name_or_path"] == str(cases.folder / "plain")
 
-    def test_adapters_hold_no_tensor_of_the_base(self, cases, variant):
+    def test_exported_adapters_have_no_base_tensor(self, cases, variant):
         from safetensors import safe_open
 
         with safe_open(cases.folder / f"lora-{variant}" / "adapter_model.safetensors", "pt") as file:
@@ -161,7 +161,7 @@ class TestExports:
         assert len(names) == 28
         assert all(name.endswith((".lora_A.weight", ".lora_B.weight")) for name in names)
 
-    def test_merged_is_a_whole_model_that_computes_the_same(self, cases, layouts, variant):
+    def test_merged_export_gives_the_trained_outputs(self, cases, layouts, variant):
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         folder = cases.folder / f"merged-{variant}"
@@ -171,7 +171,7 @@ class TestExports:
         assert AutoTokenizer.from_pretrained(folder).eos_token == "<|end|>"
         assert not list(folder.glob("adapter*"))
 
-    def test_a_whole_model_loads_and_computes_what_was_trained(self, cases, layouts, variant):
+    def test_full_export_gives_the_trained_outputs(self, cases, layouts, variant):
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         folder = cases.folder / f"full-{variant}"
@@ -182,7 +182,7 @@ class TestExports:
             == "a b"
         )
 
-    def test_trained_tensors_complete_their_base(self, cases, layouts, variant):
+    def test_exported_tensors_load_into_the_base_model(self, cases, layouts, variant):
         from safetensors.torch import load_file
 
         folder = cases.folder / f"partial-{variant}"
@@ -194,7 +194,7 @@ class TestExports:
         note = json.loads((folder / "export.json").read_text())
         assert (note["kind"], note["trainable"]) == ("trained", PARTIAL["trainable"])
 
-    def test_adapters_trained_in_bf16_are_near(self, cases, layouts, variant):
+    def test_adapters_trained_in_bf16_are_close_to_fp32(self, cases, layouts, variant):
         from peft import PeftModel
 
         loaded = PeftModel.from_pretrained(load_base(cases, "plain"), cases.folder / f"bf16-{variant}").eval()
@@ -225,13 +225,13 @@ class TestExportsOfBuiltinModels:
         assert any(".lora_" in name for name in trained)
         assert all(torch.equal(state[name].flatten(), value) for name, value in trained.items())
 
-    def test_a_transformer_computes_what_was_trained(self, cases, layouts):
+    def test_transformer_export_gives_the_trained_outputs(self, cases, layouts):
         with torch.no_grad():
             computed = self.loaded(cases, "gpt")(TOKENS)
         assert torch.equal(computed, logits(layouts, "builtin-gpt"))
 
 
-class TestARunThatIsRefused:
+class TestRejectedRun:
     def test_ends_as_rejected_before_the_first_step(self, cases, tmp_path):
         broken = tmp_path / "broken.jsonl"
         broken.write_text('{"text": "fine"}\n{"text": \n')

@@ -7,8 +7,8 @@ from tests.integration.worker.harness import FakeService, Run, spooled
 SPEC = {"batch.size": 20, "batch.micro_size": "auto", "optimizer.momentum": 0.9, "epochs": 2}
 
 
-class TestASizeThatDoesNotFit:
-    def test_is_halved_on_all_ranks_recorded_and_changes_no_digit(self, tmp_path):
+class TestMicroBatchOutOfMemory:
+    def test_size_is_halved_on_all_ranks_with_identical_losses(self, tmp_path):
         # One rank alone runs out, above 3 examples: all go down with it.
         faults = [{"kind": "memory_above", "examples": 3, "rank": 1}]
         with FakeService() as service:

@@ -20,8 +20,8 @@ def operations(path):
         return {event.get("name") for event in json.load(file)["traceEvents"]}
 
 
-class TestATrace:
-    def test_of_the_steps_and_ranks_of_the_spec_and_of_a_later_request(self, tmp_path):
+class TestTrace:
+    def test_trace_covers_requested_steps_and_ranks(self, tmp_path):
         with FakeService() as service:
             overrides = {"profile": {"start_step": 5, "steps": 2, "ranks": [1]}, "epochs": 300}
             run = Run(tmp_path / "job", service.url, overrides)
@@ -54,14 +54,14 @@ WRAPPED = {"gpus": 1, "strategy": "single", "profile": {"start_step": 2, "steps"
 
 
 class TestNsys:
-    def test_is_refused_where_it_is_not_there(self, tmp_path, service):
+    def test_missing_nsys_is_rejected(self, tmp_path, service):
         run = Run(tmp_path / "job", service.url, WRAPPED)
         attempt = run.run(seconds=30)
         record = finish_of(attempt, 1)
         assert (record.reason, record.failure.final) == ("rejected", True)
         assert "no program `nsys`" in record.failure.message
 
-    def test_wraps_the_ranks_where_it_is(self, tmp_path, service):
+    def test_nsys_wraps_the_ranks(self, tmp_path, service):
         tools = tmp_path / "tools"
         tools.mkdir()
         script = '#!/bin/sh\necho "$@" > "$NSYS_SEEN"\nwhile [ "$1" != --output ]; do shift; done\nshift 2\n"$@"\n'

@@ -29,7 +29,7 @@ SLOW_STEPS = [{"kind": "sleep", "seconds": 0.05}]
         pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(1800)]),
     ],
 )
-def test_the_curve_is_that_of_a_run_that_nobody_killed(tmp_path, kills):
+def test_losses_after_random_kills_equal_an_undisturbed_run(tmp_path, kills):
     chance = random.Random(kills)
     with FakeService() as service:
         run = Run(tmp_path / "job", service.url, SPEC | {"steps": 60 + 15 * kills}, max_restarts=100)

@@ -57,7 +57,7 @@ def killed_after_checkpoint(run, rank, *, checkpoint, step):
     ]
 
 
-class TestARankThatIsKilled:
+class TestKilledRank:
     @pytest.mark.parametrize(
         ("overrides", "rank"),
         [
@@ -68,7 +68,7 @@ class TestARankThatIsKilled:
         ],
         ids=["momentum-2", "adamw-3", "fsdp-2", "hsdp-4", *EVERY],
     )
-    def test_resumes_in_the_attempt_with_the_losses_of_an_undisturbed_run(self, tmp_path, overrides, rank):
+    def test_restart_in_the_attempt_keeps_the_losses(self, tmp_path, overrides, rank):
         with FakeService() as service:
             run = Run(tmp_path / "job", service.url, overrides)
             attempt = run.run(faults=killed_after_checkpoint(run, rank, checkpoint=10, step=13))
@@ -90,8 +90,8 @@ class TestARankThatIsKilled:
         assert [event["data"]["step"] for event in resumed] == [10]
 
 
-class TestASignalToLaunch:
-    def test_the_run_saves_and_the_next_attempt_continues(self, tmp_path):
+class TestSignalToLauncher:
+    def test_run_saves_and_the_next_attempt_continues(self, tmp_path):
         slow = [{"kind": "sleep", "seconds": 0.2}]
         with FakeService() as service:
             run = Run(tmp_path / "job", service.url, MOMENTUM | {"checkpoint.every_steps": None})
@@ -115,7 +115,7 @@ class TestASignalToLaunch:
         assert (run.layout.export / "model.safetensors").is_file()
         assert json.loads((run.layout.export / "config.json").read_text())["step"] == 36
 
-    def test_a_cancel_through_the_heartbeat(self, tmp_path):
+    def test_cancellation_in_a_heartbeat_answer(self, tmp_path):
         with FakeService() as service:
             run = Run(tmp_path / "job", service.url, {"epochs": 300})
             attempt = run.start(faults=[{"kind": "sleep", "seconds": 0.05}])
@@ -126,8 +126,8 @@ class TestASignalToLaunch:
         assert processes_of(attempt) == []
 
 
-class TestADamagedCheckpoint:
-    def test_the_previous_one_is_used_and_an_event_names_the_damaged_one(self, tmp_path):
+class TestDamagedCheckpoint:
+    def test_previous_checkpoint_is_used_and_the_damaged_is_reported(self, tmp_path):
         with FakeService() as service:
             run = Run(tmp_path / "job", service.url, MOMENTUM | {"gpus": 1, "strategy": "single"})
             run.run(1)
@@ -152,7 +152,7 @@ class TestADamagedCheckpoint:
 
 
 class TestRetention:
-    def test_the_last_ones_and_the_best_stay(self, tmp_path):
+    def test_latest_and_best_checkpoints_are_retained(self, tmp_path):
         overrides = {
             "gpus": 1,
             "strategy": "single",

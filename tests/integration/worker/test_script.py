@@ -74,7 +74,7 @@ def test_a_program_reports_and_completes(script):
     assert service.heartbeats
 
 
-def test_a_warned_program_saves_and_the_next_attempt_goes_on_from_there(script):
+def test_stop_request_saves_and_the_next_attempt_resumes(script):
     with FakeService() as service:
         run = script(service, "slow")
         first = run.start()
@@ -105,7 +105,7 @@ def test_the_rank_that_raised_is_named_with_its_message(script):
     assert not processes_of(attempt)
 
 
-def test_a_program_that_dies_is_restarted_within_the_attempt(script):
+def test_failed_program_is_restarted_within_the_attempt(script):
     with FakeService() as service:
         attempt = script(service, "die once").run()
     record = finish_of(attempt, 2)
@@ -115,7 +115,7 @@ def test_a_program_that_dies_is_restarted_within_the_attempt(script):
     assert len(service.series("train/loss")) == 5 + 36
 
 
-def test_code_that_is_gone_ends_the_job_before_any_rank(script):
+def test_missing_code_fails_the_job_before_any_rank_starts(script):
     with FakeService() as service:
         run = script(service, "run")
         code_archive(run.layout.root.parent, run.spec.code).unlink()
@@ -126,7 +126,7 @@ def test_code_that_is_gone_ends_the_job_before_any_rank(script):
     assert not attempt.rank_log(0).exists()
 
 
-def test_a_program_without_progress_is_ended_after_the_specs_timeout(script):
+def test_stalled_program_is_ended_after_the_stall_timeout(script):
     with FakeService() as service:
         attempt = script(service, "stall", **{"health.stall_timeout_minutes": 0.05}).run(seconds=60)
     record = finish_of(attempt, 1)

@@ -17,8 +17,8 @@ from trainyard.contract.wire.spool import parse_spool, read_acknowledged
 SINGLE = {"gpus": 1, "strategy": "single", "checkpoint.every_steps": 10}
 
 
-class TestAServiceThatIsAway:
-    def test_of_two_runs_one_trains_and_its_spool_is_whole(self, tmp_path):
+class TestServiceOutage:
+    def test_one_of_two_runs_trains_with_a_complete_spool(self, tmp_path):
         run = Run(tmp_path / "job", f"http://127.0.0.1:{free_port()}", SINGLE)
         attempt = run.prepare()
         assert [process.wait(60) for process in [launch(attempt, program=SOON_OVER) for _ in range(2)]] == [0, 0]
@@ -30,7 +30,7 @@ class TestAServiceThatIsAway:
         assert read_acknowledged(attempt.spool_acknowledged(1)) == 0
 
     @pytest.mark.scenario(21)
-    def test_it_comes_back_in_the_middle_and_loses_answers(self, tmp_path):
+    def test_service_returns_during_the_run_and_loses_answers(self, tmp_path):
         service = FakeService(free_port())
         run = Run(tmp_path / "job", service.url, SINGLE | {"epochs": 12})
         attempt = run.start(faults=[{"kind": "sleep", "seconds": 0.05}])

@@ -41,7 +41,7 @@ class TestTheUpdatesOfOneProcess:
         flat, expected = (torch.cat(list(merged.values())) for merged in (together, alone))
         assert torch.linalg.norm(flat - expected) <= 1e-6 * torch.linalg.norm(expected)
 
-    def test_the_export_is_all_that_was_trained_in_the_first_ranks_hands(self, layouts, case):
+    def test_rank_0_exports_all_trained_parameters(self, layouts, case):
         first, *others = (rank[case_name(case)] for rank in layouts[case["ranks"]])
         patterns = {"all": ("*",), "lora": ("*.lora_*",), "partial": PARTS[case["model"]]}[case["trained"]]
         trained = {name for name in first["parameters"] if any(fnmatchcase(name, p) for p in patterns)}
@@ -60,14 +60,14 @@ class TestTheUpdatesOfOneProcess:
         alone = series(layouts[1], problem_name(case), "eval/loss")
         assert series(layouts[case["ranks"]], case_name(case), "eval/loss") == pytest.approx(alone, rel=1e-5)
 
-    def test_what_is_to_be_clipped_is(self, layouts, case):
+    def test_gradients_are_clipped(self, layouts, case):
         norms = series(layouts[1], problem_name(case), "train/grad_norm")
         assert not case["clipped"] or sum(norm > CLIP[case["trained"]] for norm in norms.values()) >= 5
 
 
 class TestLowPrecision:
     @pytest.mark.parametrize(("world", "variant", "precision"), LOW_PRECISION)
-    def test_losses_stay_near_those_of_fp32(self, layouts, world, variant, precision):
+    def test_losses_are_close_to_fp32(self, layouts, world, variant, precision):
         expected = series(layouts[1], "fp32", "train/loss")
         merged = series(layouts[world], f"{precision}/{variant}", "train/loss")
         assert len(merged) == 50
@@ -84,23 +84,23 @@ class TestLowPrecision:
         assert torch.linalg.norm(together - alone) <= 1e-2 * torch.linalg.norm(alone)
 
 
-class TestWhatIsCommunicated:
+class TestCommunication:
     """Three units: two blocks and the root. Four micro-batches on two ranks, two on four."""
 
     @pytest.mark.parametrize(
         ("world", "variant", "scatters", "gathers", "sums"),
         [(2, "zero1", 3, 3, 0), (2, "zero2", 12, 12, 0), (2, "layer", 12, 24, 0), (4, "hsdp", 6, 12, 3)],
     )
-    def test_in_a_step(self, layouts, world, variant, scatters, gathers, sums):
+    def test_collectives_of_a_step(self, layouts, world, variant, scatters, gathers, sums):
         counts = layouts[world][0][f"kept/{variant}"]["collectives"]["2"]
         assert counts == {"scatters": scatters, "gathers": gathers, "sums": sums}
 
 
-class TestTheSmallNetwork:
+class TestSmallNetwork:
     """2-2-2-3, 21 parameters, on two ranks: what each holds, seen from inside its forward and backward."""
 
     @pytest.mark.parametrize(("wrap", "gathered"), [("naive", 21), ("layer", 9), ("size", 21)])
-    def test_what_a_rank_holds(self, layouts, wrap, gathered):
+    def test_parameters_of_each_rank(self, layouts, wrap, gathered):
         ranks = [rank[f"small/{wrap}"] for rank in layouts[2]]
         assert [rank["sharded"] for rank in ranks] == [12, 9]
         assert [rank["most_gathered"] for rank in ranks] == [gathered, gathered]
@@ -108,7 +108,7 @@ class TestTheSmallNetwork:
 
 class TestActivationCheckpointing:
     @pytest.mark.parametrize(("how", "variant"), RECOMPUTED)
-    def test_changes_no_digit(self, layouts, how, variant):
+    def test_losses_are_identical(self, layouts, how, variant):
         again, reference = (layouts[2][0][f"{case}/{variant}"] for case in (how, "kept"))
         for key in ("train/loss", "train/grad_norm", "eval/loss"):
             assert again["series"][key] == reference["series"][key]
@@ -117,7 +117,7 @@ class TestActivationCheckpointing:
 
 @pytest.mark.parametrize(("world", "variant"), LAYOUTS)
 class TestResume:
-    def test_on_the_same_layout_the_losses_are_equal_as_text(self, layouts, world, variant):
+    def test_resume_on_the_same_layout_gives_identical_losses(self, layouts, world, variant):
         undisturbed, first, rest = (
             layouts[world][0][f"{part}/{variant}"]["series"]["train/loss"] for part in ("whole", "first", "rest")
         )
@@ -136,7 +136,7 @@ class TestResharding:
         assert list(merged) == list(range(1, 25))
         assert merged == pytest.approx(expected, rel=1e-5)
 
-    def test_each_step_saw_the_examples_of_the_undisturbed_run(self, layouts):
+    def test_each_step_used_the_examples_of_an_undisturbed_run(self, layouts):
         merged = {}
         for world, case in [(n, case) for n in STAGES for case in layouts[n][0] if case[:6] == "chain-"]:
             ranks = [rank[case]["examples"] for rank in layouts[world]]

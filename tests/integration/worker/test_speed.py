@@ -56,7 +56,7 @@ class TestOptions:
             ("prefetch", "fsdp"),
         ],
     )
-    def test_change_nothing(self, results, option, plain):
+    def test_losses_are_unchanged(self, results, option, plain):
         expected, got = losses(results(), plain), losses(results(), option)
         assert len(expected) == 12
         assert {step: float(value) for step, value in got.items()} == pytest.approx(
@@ -80,19 +80,19 @@ class TestMemory:
         assert list(most.values()) == sorted(most.values())
 
 
-class TestAStep:
+class TestStep:
     @pytest.mark.parametrize("case", ["reads_ddp", "reads_fsdp", "reads_fp16"])
-    def test_never_reads_a_value(self, results, case):
+    def test_step_does_not_synchronize(self, results, case):
         for rank in results():
             assert rank[case]["reads"] == {str(step): 0 for step in range(1, 13)}
 
-    def test_that_may_have_to_be_skipped_does(self, results):
+    def test_step_that_may_be_skipped_synchronizes(self, results):
         assert min(results()[0]["reads_skip"]["reads"].values()) >= 1
 
 
 @pytest.mark.slow
 class TestCompiledBlocks:
-    def test_losses_are_those_of_the_plain_ones(self, results, tmp_path):
+    def test_losses_equal_those_without_compilation(self, results, tmp_path):
         compiled = run_layout(2, COMPILED, tmp_path / "compiled", seconds=600)
         for name in COMPILED:
             expected, got = losses(results(), name), losses(compiled, name)

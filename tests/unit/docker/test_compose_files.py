@@ -19,7 +19,7 @@ def before(name: str, all_of_them: dict[str, dict[str, Any]]) -> set[str]:
     return direct.union(*(before(other, all_of_them) for other in direct))
 
 
-def test_what_builds_an_image_comes_before_all_that_only_use_it() -> None:
+def test_services_that_build_an_image_come_before_its_users() -> None:
     """docker-compose 1.29 builds or pulls each service when its turn has come, and ends at the first that it cannot."""
     all_of_them = services()
     builder = {service["image"]: name for name, service in all_of_them.items() if "build" in service}

@@ -31,13 +31,13 @@ def family(name: str) -> str:
     return re.sub(r"_(bucket|sum|count)$", "", name)
 
 
-def test_operations_names_series_that_there_are() -> None:
+def test_operations_page_names_existing_series() -> None:
     named = set(NAMES.findall((ROOT / "docs" / "operations.md").read_text()))
     assert len(named) > 8
     assert named <= offered()
 
 
-def test_so_does_the_dashboard_and_it_shows_all_of_them() -> None:
+def test_dashboard_uses_exactly_the_existing_series() -> None:
     board = json.loads((ROOT / "docker" / "grafana-dashboard.json").read_text())
     queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     queried = {name for query in queries for name in NAMES.findall(query)}
@@ -47,7 +47,7 @@ def test_so_does_the_dashboard_and_it_shows_all_of_them() -> None:
     assert all(query.count("(") == query.count(")") for query in queries)
 
 
-def test_a_first_event_is_a_rise_because_its_series_was_there_at_zero() -> None:
+def test_counters_start_at_zero() -> None:
     metrics = ServiceMetrics()
     metrics.command("squeue", "ok")
     text = metrics.render({}, 0, None).decode()

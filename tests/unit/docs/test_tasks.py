@@ -23,7 +23,7 @@ def test_each_spec_is_accepted(document):
     assert resolve(parse_spec(document), Site())
 
 
-def test_the_custom_task_is_one(tmp_path, monkeypatch):
+def test_custom_task_example_is_valid(tmp_path, monkeypatch):
     (tmp_path / "my_task.py").write_text(re.search(r"```python\n(# my_task.py.*?)```", PAGE, re.DOTALL)[1])
     monkeypatch.syspath_prepend(tmp_path)
     task = select_task(resolve(parse_spec(SPECS[0]), Site()))

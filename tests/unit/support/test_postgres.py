@@ -22,14 +22,14 @@ def program(path: Path, text: str = "") -> None:
     path.chmod(0o755)
 
 
-def test_takes_the_newest_version(bare_machine: Path) -> None:
+def test_newest_version_is_selected(bare_machine: Path) -> None:
     for version in ("9.6", "15", "17"):
         for name in ("initdb", "pg_ctl"):
             program(bare_machine / "lib" / version / "bin" / name)
     assert postgres._programs() == bare_machine / "lib" / "17" / "bin"
 
 
-def test_installs_the_package_as_root(bare_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_package_is_installed_as_root(bare_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     made = bare_machine / "lib" / "15" / "bin"
     program(bare_machine / "apt-get", f'echo "$DEBIAN_FRONTEND $*" >> {bare_machine}/calls')

@@ -29,7 +29,7 @@ def function(lines: int) -> str:
         ("tests", "x = 1\n" * 401, 0, "401      1  tests"),
     ],
 )
-def test_limits(
+def test_files_and_functions_over_the_limit_are_reported(
     tree: Path, capsys: pytest.CaptureFixture[str], package: str, text: str, status: int, output: str
 ) -> None:
     (tree / package / "a.py").write_text(text)
@@ -37,7 +37,7 @@ def test_limits(
     assert output in capsys.readouterr().out
 
 
-def test_a_reason_lets_it_pass_and_must_be_needed(
+def test_exception_needs_a_reason_and_must_be_used(
     tree: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(size_report, "REASONS", {"service/a.py:A.f": "because"})

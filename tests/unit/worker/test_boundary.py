@@ -74,20 +74,20 @@ def reported(monkeypatch):
 
 
 class TestAgreement:
-    def test_short_steps_agree_seldom_and_stop_together(self, reported):
+    def test_short_steps_agree_rarely_and_stop_together(self, reported):
         (first, second), world = reported((0.001, 0.001), stop_before=25)
         assert first == second
         assert first[-1]
         assert 25 < len(first) <= 25 + MAX_STEPS
         assert world.reductions == 4
 
-    def test_the_slowest_rank_sets_the_pace(self, reported):
+    def test_slowest_rank_sets_the_interval(self, reported):
         (first, second), world = reported((0.001, 0.2), stop_before=9)
         assert first == second
         assert len(first) == 11
         assert world.reductions == 6
 
-    def test_long_steps_agree_every_time(self, reported):
+    def test_long_steps_agree_at_every_step(self, reported):
         (first, second), _ = reported((1.0, 1.0), stop_before=3)
         assert first == second == [False] * 3 + [True]
 
@@ -105,5 +105,5 @@ class TestAgreement:
 
 class TestPace:
     @pytest.mark.parametrize(("seconds", "steps"), [(1e-6, MAX_STEPS), (0.2, 2), (0.5, 1), (3600.0, 1)])
-    def test_follows_the_time_of_a_step(self, seconds, steps):
+    def test_interval_follows_the_step_time(self, seconds, steps):
         assert steps_until_sync(seconds) == steps

@@ -46,17 +46,17 @@ class TestHint:
             ({"on_device": False}, ["batch.micro_size", "activation_checkpointing", "strategy"]),
         ],
     )
-    def test_names_three_settings_that_would_change_something(self, changes, expected):
+    def test_hint_names_three_effective_settings(self, changes, expected):
         assert settings(**changes)[:3] == expected
 
-    def test_the_micro_size_it_proposes_is_half(self):
+    def test_hint_proposes_half_the_micro_batch_size(self):
         assert "batch.micro_size: 8 " in memory_hint(parse_spec(BASE), on_device=True)
         assert "batch.micro_size: 2 " in memory_hint(
             parse_spec({**BASE, "batch": {"size": 64, "micro_size": 4}}), on_device=True
         )
 
 
-class TestKillsOfTheKernel:
+class TestKernelKills:
     @pytest.mark.parametrize(
         ("membership", "file"),
         [
@@ -65,13 +65,13 @@ class TestKillsOfTheKernel:
             ("4:memory:/elsewhere\n", "memory/memory.oom_control"),
         ],
     )
-    def test_are_counted_in_either_version_of_cgroups(self, tmp_path, membership, file):
+    def test_kills_are_counted_in_cgroup_v1_and_v2(self, tmp_path, membership, file):
         (tmp_path / "cgroup").write_text(membership)
         (tmp_path / file).parent.mkdir(parents=True)
         (tmp_path / file).write_text("oom 7\noom_kill_disable 0\noom_kill 3\n")
         assert count_oom_kills(tmp_path / "cgroup", tmp_path) == 3
 
-    def test_zero_without_a_kernel_counter(self, tmp_path):
+    def test_kills_are_zero_without_a_kernel_counter(self, tmp_path):
         assert count_oom_kills(tmp_path / "nothing", tmp_path) == 0
 
 
@@ -80,8 +80,8 @@ class Item:
         self.__dict__ |= fields
 
 
-class TestEveryStart:
-    def test_has_one_number_on_all_nodes_whichever_nodes_rank_failed(self):
+class TestExecutionNumber:
+    def test_execution_number_is_equal_on_all_nodes(self):
         group = Item(spec=Item(max_restarts=3))
         nodes = [Item(_remaining_restarts=3), Item(_remaining_restarts=3)]
         starts = [count_restarts(lambda agent, group: 3 - agent._remaining_restarts) for _ in nodes]
@@ -94,8 +94,8 @@ class TestEveryStart:
         assert numbers == [[0, 0], [1, 1], [2, 2], [3, 3]]
 
 
-class TestEveryFailedStart:
-    def test_is_written_down_with_its_ranks(self, tmp_path):
+class TestFailedExecution:
+    def test_failed_execution_is_recorded_with_its_ranks(self, tmp_path):
         failure = Item(exitcode=-11, pid=5, timestamp=9, error_file="<N/A>")
         results = iter([Item(failures={}), Item(failures={3: failure})])
         monitor = record_failures(lambda agent, group: next(results), lambda restart: tmp_path / f"{restart}.json")

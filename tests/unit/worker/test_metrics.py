@@ -27,7 +27,7 @@ def test_the_memory_peak_is_never_below_the_current_value(performance, monkeypat
 
 
 @pytest.mark.parametrize(("world", "reported"), [(1, []), (3, [0, 1, 2]), (64, list(range(64))), (65, [])])
-def test_each_rank_has_a_curve_up_to_64_ranks(world, reported):
+def test_per_rank_metrics_up_to_64_ranks(world, reported):
     def gather(own):
         return [[float(rank), *own[1:]] for rank in range(world)]
 
@@ -39,7 +39,7 @@ def test_each_rank_has_a_curve_up_to_64_ranks(world, reported):
     assert result["perf/rank_spread_seconds"] == world - 1
 
 
-def test_the_step_time_is_that_of_the_last_minute():
+def test_step_time_covers_the_last_minute():
     pace = StepTimeAverage()
     assert pace.seconds_per_step is None
     pace.add(5, 5.0)

@@ -9,19 +9,19 @@ from worker.engine.micro_batch_size import estimate, halvings, preserve_buffers,
 
 class TestHalvings:
     @pytest.mark.parametrize(("share", "sizes"), [(1, [1]), (5, [5, 3, 2, 1]), (16, [16, 8, 4, 2, 1])])
-    def test_down_to_one(self, share, sizes):
+    def test_halvings_end_at_one(self, share, sizes):
         assert halvings(share) == sizes
 
 
-class TestTries:
+class TestTrials:
     @pytest.mark.parametrize(
         ("most", "chosen", "tried"), [(16, 16, (16,)), (7, 4, (16, 8, 4)), (0, 1, (16, 8, 4, 2, 1))]
     )
-    def test_the_first_that_fits(self, most, chosen, tried):
+    def test_first_size_that_fits_is_chosen(self, most, chosen, tried):
         settled = search_down(16, lambda size: size <= most)
         assert (settled.micro_size, settled.tried) == (chosen, tried)
 
-    def test_one_is_not_tried_since_there_is_no_less(self):
+    def test_size_one_is_not_tried(self):
         requested = []
         search_down(4, lambda size: requested.append(size))
         assert requested == [4, 2]
@@ -29,15 +29,15 @@ class TestTries:
 
 class TestEstimate:
     @pytest.mark.parametrize(("room", "chosen"), [(100 + 15 * 10, 16), (100 + 15 * 10 - 1, 8), (50, 1)])
-    def test_follows_the_line_through_two_peaks(self, room, chosen):
+    def test_estimate_is_linear_in_two_peaks(self, room, chosen):
         assert estimate(16, (100, 110), room).micro_size == chosen
 
-    def test_a_share_that_costs_nothing_more_fits(self):
+    def test_constant_memory_always_fits(self):
         assert estimate(16, (100, 100), 101).micro_size == 16
 
 
 class TestBuffers:
-    def test_batch_statistics_forget_the_try(self):
+    def test_batch_statistics_are_restored_after_a_trial(self):
         model = nn.BatchNorm1d(3)
         before = {name: value.clone() for name, value in model.named_buffers()}
         with preserve_buffers(model):

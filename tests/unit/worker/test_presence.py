@@ -20,7 +20,7 @@ class Clock:
         self.now += seconds
 
 
-def test_a_node_that_never_ended_is_named_after_a_while(tmp_path: Path) -> None:
+def test_node_that_never_ended_is_named_after_the_timeout(tmp_path: Path) -> None:
     layout, clock = AttemptLayout(tmp_path), Clock()
     for index in (0, 1):
         mark_alive(layout, node(index))
@@ -42,6 +42,6 @@ def test_marks_of_another_scheduler_job_are_ignored(tmp_path: Path) -> None:
     assert await_others(layout, node(0, 2), now=clock, sleep=clock.sleep) == ["node 1"]
 
 
-def test_alone_nothing_is_written(tmp_path: Path) -> None:
+def test_single_node_writes_nothing(tmp_path: Path) -> None:
     mark_alive(AttemptLayout(tmp_path), node(0, 1))
     assert list(tmp_path.iterdir()) == []

@@ -50,7 +50,7 @@ def listener():
     return Listener()
 
 
-def test_a_trace_holds_its_steps_and_not_what_comes_between(tmp_path: Path, listener):
+def test_trace_has_only_the_requested_steps(tmp_path: Path, listener):
     train(Profiler(Profile(start_step=2, steps=1), tmp_path, ALONE, listener), 2)
     ((type_, data),) = listener.output
     assert (type_, data["first_step"], data["steps"]) == ("profile_written", 2, 1)
@@ -59,7 +59,7 @@ def test_a_trace_holds_its_steps_and_not_what_comes_between(tmp_path: Path, list
     assert "aten::exp" not in table
 
 
-def test_a_trace_cut_short_by_the_runs_end_reports_its_steps(tmp_path: Path, listener):
+def test_trace_ended_early_reports_its_steps(tmp_path: Path, listener):
     train(Profiler(Profile(start_step=2, steps=5), tmp_path, ALONE, listener), 3)
     ((type_, data),) = listener.output
     assert (type_, data["first_step"], data["steps"]) == ("profile_written", 2, 2)

@@ -79,7 +79,7 @@ class TestSpoolReporter:
         assert time.monotonic() - began < 3
         assert read_acknowledged(layout.spool_acknowledged(1)) == 0
 
-    def test_a_points_time_is_that_of_the_call_and_not_of_the_writing(self, layout):
+    def test_point_time_is_the_time_of_the_call(self, layout):
         speaking = SpoolReporter(layout, 1, 0, None)
         before = datetime.now(UTC)
         speaking.points(1, {"train/loss": 1.0})
@@ -102,9 +102,9 @@ class TestSpoolReporter:
         assert [route for route, _ in service.requests] == ["metrics", "checkpoints", "metrics"]
 
 
-class TestADiskThatIsFull:
+class TestFullDisk:
     @pytest.mark.scenario(24)
-    def test_a_full_disk_loses_no_record_once_there_is_room(self, layout):
+    def test_full_disk_loses_no_record(self, layout):
         assert in_a_fork(lambda: self.fill_and_free(layout)) == 0
         steps = [record.body().points[0].step for record in parse_spool(layout.spool_file(1))]
         assert steps == list(range(1, 60))
@@ -125,7 +125,7 @@ class TestADiskThatIsFull:
         wait_until(lambda: layout.spool_file(1).read_text().count("\n") == 59, 10, "the rest to be written")
         speaking.close(1)
 
-    def test_what_comes_while_too_much_waits_is_counted(self, layout, monkeypatch):
+    def test_records_dropped_from_a_full_queue_are_counted(self, layout, monkeypatch):
         monkeypatch.setattr("worker.reporting.reporter._MAX_QUEUED", 0)
         speaking = SpoolReporter(layout, 1, 0, None)
         speaking.points(1, {"train/loss": 1.0})
@@ -147,7 +147,7 @@ class TestSpoolSender:
         sender.start()
         sender.close(5)
 
-    def test_earlier_executions_go_first_from_where_they_stopped(self, layout):
+    def test_earlier_executions_are_sent_first_from_their_offset(self, layout):
         self.fill(layout, 1, [1, 2, 3])
         first = next(parse_spool(layout.spool_file(1)))
         layout.spool_acknowledged(1).write_text(str(first.end))
@@ -158,13 +158,13 @@ class TestSpoolSender:
         assert [body["execution"] for _, body in service.requests] == [1, 2]
         assert read_acknowledged(layout.spool_acknowledged(1)) == layout.spool_file(1).stat().st_size
 
-    def test_tries_again_after_failures_that_pass(self, layout):
+    def test_transient_failures_are_retried(self, layout):
         self.fill(layout, 1, [1])
         service = Service(503, 429, httpx.ReadTimeout("slow"), 408, 500)
         self.send(layout, service, 1)
         assert service.points() == [1]
 
-    def test_a_rejected_record_is_skipped_and_its_neighbours_are_not(self, layout):
+    def test_only_the_rejected_record_is_skipped(self, layout):
         self.fill(layout, 1, [1, 2, 3])
         # The merged request, then each record by itself: the second is the bad one.
         service = Service(422, 200, 422, 200)
@@ -173,14 +173,14 @@ class TestSpoolSender:
         assert read_acknowledged(layout.spool_acknowledged(1)) == layout.spool_file(1).stat().st_size
 
     @pytest.mark.parametrize("status", [401, 403, 404, 409])
-    def test_a_refusal_ends_the_sending_and_nothing_is_acknowledged(self, layout, status):
+    def test_rejection_ends_sending_without_acknowledgement(self, layout, status):
         self.fill(layout, 1, [1])
         service = Service(status)
         self.send(layout, service, 1)
         assert service.points() == []
         assert read_acknowledged(layout.spool_acknowledged(1)) == 0
 
-    def test_a_damaged_record_ends_its_file_but_not_the_next(self, layout):
+    def test_damaged_record_ends_only_its_own_file(self, layout):
         self.fill(layout, 1, [1, 2, 3])
         path = layout.spool_file(1)
         path.write_bytes(path.read_bytes().replace(b'"step":2', b'"step":7'))
@@ -191,7 +191,7 @@ class TestSpoolSender:
 
 
 class TestParcels:
-    def test_no_request_has_more_points_than_the_service_takes(self, layout):
+    def test_request_size_is_within_the_service_limit(self, layout):
         speaking = SpoolReporter(layout, 1, 0, None)
         for step in range(1, 50):
             speaking.points(step, {f"key/{index}": 0.0 for index in range(90)})
@@ -208,7 +208,7 @@ class TestServiceClient:
         transport = httpx.MockTransport(Service(*answers))
         return ServiceClient("http://service", "a1", "secret", transport=transport, **options)
 
-    def test_speaks_for_its_attempt(self):
+    def test_requests_carry_the_attempt_token(self):
         observed = []
 
         def answer(request):
@@ -235,23 +235,23 @@ class TestServiceClient:
             (409, RefusedError),
         ],
     )
-    def test_what_an_answer_means(self, answer, error):
+    def test_status_code_selects_the_outcome(self, answer, error):
         client = self.client(answer)
         with pytest.raises(error):
             client.post("claim", "{}")
 
-    def test_a_page_of_a_proxy_acknowledges_nothing(self):
+    def test_proxy_success_page_is_not_an_acknowledgement(self):
         transport = httpx.MockTransport(lambda request: httpx.Response(200, text="<html>Log in</html>"))
         with pytest.raises(UnavailableError):
             ServiceClient("http://service", "a1", "secret", transport=transport).post("metrics", "{}")
 
     @pytest.mark.parametrize("status", [401, 403, 404])
-    def test_a_page_of_a_proxy_refuses_nothing(self, status):
+    def test_proxy_error_page_is_not_a_rejection(self, status):
         transport = httpx.MockTransport(lambda request: httpx.Response(status, text="<html>default backend</html>"))
         with pytest.raises(UnavailableError):
             ServiceClient("http://service", "a1", "secret", transport=transport).post("claim", "{}")
 
-    def test_tries_until_the_deadline(self):
+    def test_requests_are_retried_until_the_deadline(self):
         clock = [0.0]
         client = self.client(
             *[503] * 1000,
@@ -275,8 +275,8 @@ class TestBackoff:
         assert Backoff(uniform=lambda low, high: low).pause(7.0) == 7.0
 
 
-class TestTheCostOfACall:
-    def test_a_report_only_hands_over(self, layout):
+class TestCallCost:
+    def test_report_only_enqueues(self, layout):
         """With nobody to send to and the spool's writer held up, a thousand calls still return at once."""
         service = Service(*[httpx.ConnectError("down")] * 10_000)
         speaking = reporter(layout, service)

@@ -13,13 +13,13 @@ worlds = st.integers(1, 9)
 
 class TestGlobalBatches:
     @given(examples, sizes, seeds)
-    def test_an_epoch_sees_every_example_once(self, n, size, seed):
+    def test_epoch_has_every_example_once(self, n, size, seed):
         batches = GlobalBatches(n, size, seed=seed)
         epoch = np.concatenate([batches.at(step) for step in range(batches.steps_per_epoch)])
         assert sorted(epoch) == list(range(n))
 
     @given(examples, sizes, seeds, st.sampled_from(["keep", "pad"]), st.integers(0, 1000))
-    def test_a_step_is_a_function_of_the_step_alone(self, n, size, seed, last, step):
+    def test_batch_depends_only_on_the_step(self, n, size, seed, last, step):
         walked = GlobalBatches(n, size, seed=seed, last=last)
         for earlier in range(max(0, step - 3), step):
             walked.at(earlier)
@@ -51,10 +51,10 @@ class TestGlobalBatches:
         assert digest(batches.at(0)) != digest(GlobalBatches(100, 100, seed=2).at(0))
         assert digest(batches.at(0)) != digest(GlobalBatches(100, 100, seed=1 + 2**32).at(0))
 
-    def test_the_order_is_the_same_for_ever(self):
+    def test_shuffle_order_is_stable_across_versions(self):
         assert list(GlobalBatches(8, 8, seed=5).at(0)) == [2, 7, 5, 0, 4, 3, 6, 1]
 
-    def test_without_shuffling_the_order_is_the_datas(self):
+    def test_order_without_shuffling_is_that_of_the_data(self):
         assert list(GlobalBatches(5, 2, seed=5, shuffle=False).at(1)) == [2, 3]
 
 
@@ -70,7 +70,7 @@ class TestShare:
 
 class TestMicroBatches:
     @given(st.integers(1, 100), worlds, st.none() | st.integers(1, 20))
-    def test_every_rank_has_as_many_and_together_they_are_the_batch(self, n, world, micro_size):
+    def test_micro_batches_of_all_ranks_form_the_batch(self, n, world, micro_size):
         ranks = [micro_batches(np.arange(n), rank, world, micro_size) for rank in range(world)]
         assert len({len(pieces) for pieces in ranks}) == 1
         assert all(len(part) <= (micro_size or n) for pieces in ranks for part in pieces)

@@ -49,7 +49,7 @@ class TestLoader:
 
 
 class TestGarbageCollector:
-    def test_is_collected_at_chosen_steps_only(self, monkeypatch):
+    def test_garbage_is_collected_only_at_chosen_steps(self, monkeypatch):
         collected = []
         monkeypatch.setattr(gc, "collect", lambda *_: collected.append(len(collected)))
         garbage = GarbageCollector()
@@ -76,7 +76,7 @@ class TestPeak:
             ("Something new", "bf16", False, None),
         ],
     )
-    def test_by_the_name_that_the_device_has(self, name, precision, tf32, expected):
+    def test_peak_is_selected_by_device_name(self, name, precision, tf32, expected):
         assert peak_flops(name, precision, tf32=tf32) == expected
 
 
@@ -85,7 +85,7 @@ class TestFlops:
         tokens_per_example = 8
 
     @pytest.mark.parametrize("tied", [True, False])
-    def test_of_a_transformer(self, tied):
+    def test_flops_of_a_transformer(self, tied):
         size = GptModel(layers=2, width=16, heads=2, context=8, vocab=32, tied=tied)
         model = Gpt(size)
         # Row selections do not multiply: positions never, token rows only where the head has its own weight.
@@ -97,7 +97,7 @@ class TestFlops:
         model = nn.Linear(4, 4, bias=False).requires_grad_(False)
         assert flops_per_example(self.Text(), model, None) == 4 * 16 * 8
 
-    def test_a_task_knows_better(self):
+    def test_flops_of_the_task_take_precedence(self):
         class Own(self.Text):
             def flops_per_example(self, model):
                 return 7
@@ -106,7 +106,7 @@ class TestFlops:
 
 
 class TestCompile:
-    def test_without_a_compiler_it_is_refused_before_the_first_step(self, monkeypatch):
+    def test_missing_compiler_is_rejected_before_the_first_step(self, monkeypatch):
         monkeypatch.delenv("CXX", raising=False)
         monkeypatch.setattr(compilation.shutil, "which", lambda name: None)
         with pytest.raises(RefusedError, match="compile needs a C\\+\\+ compiler"):

@@ -18,25 +18,25 @@ SPOOL = b"".join(line(seq) for seq in range(4))
 
 
 class TestParseSpool:
-    def test_reads_back_what_was_written(self):
+    def test_written_records_are_parsed(self):
         records = list(parse_spool(SPOOL))
         assert [record.seq for record in records] == [0, 1, 2, 3]
         assert [record.body().points[0].step for record in records] == [1, 2, 3, 4]
         assert records[-1].end == len(SPOOL)
 
-    def test_from_an_offset(self, tmp_path):
+    def test_parsing_starts_at_an_offset(self, tmp_path):
         path = tmp_path / "spool"
         path.write_bytes(SPOOL)
         offset = next(parse_spool(SPOOL)).end
         assert [record.seq for record in parse_spool(path, offset)] == [1, 2, 3]
 
     @given(st.integers(0, len(SPOOL)))
-    def test_a_torn_end_is_left_out(self, length):
+    def test_partial_last_record_is_ignored(self, length):
         whole = SPOOL[:length].count(b"\n")
         assert [record.seq for record in parse_spool(SPOOL[:length])] == list(range(whole))
 
     @given(st.integers(0, len(SPOOL) - 1), st.integers(0, 7))
-    def test_a_flipped_bit_never_passes(self, index, bit):
+    def test_flipped_bit_is_detected(self, index, bit):
         damaged = bytearray(SPOOL)
         damaged[index] ^= 1 << bit
         intact = SPOOL[:index].count(b"\n")
@@ -56,5 +56,5 @@ class TestParseSpool:
 
 
 class TestReadAcknowledged:
-    def test_nothing_yet(self, tmp_path):
+    def test_missing_file_has_nothing_acknowledged(self, tmp_path):
         assert read_acknowledged(tmp_path / "none") == 0

@@ -25,25 +25,25 @@ class TestShares:
             ]
             assert sorted(names) == sorted((part, name) for part in ("model", "optimizer") for name in state()[part])
 
-    def test_the_ranks_write_about_as_much(self):
+    def test_ranks_write_similar_amounts(self):
         sizes = [
             sum(t.nbytes for part in ("model", "optimizer") for t in writer_share(state(), rank, 2)[part].values())
             for rank in (0, 1)
         ]
         assert max(sizes) <= 0.55 * sum(sizes)
 
-    def test_progress_and_generators_stay_with_everyone(self):
+    def test_every_rank_writes_its_progress_and_generators(self):
         for rank in (0, 1):
             assert writer_share(state(), rank, 2)["rng"].keys() == {"rank-0"}
             assert int(writer_share(state(), rank, 2)["progress"]["step"]) == 3
 
-    def test_alone_a_rank_writes_all(self):
+    def test_single_rank_writes_everything(self):
         assert writer_share(state(), 0, 1).keys() == state().keys()
         assert writer_share(state(), 0, 1)["model"].keys() == {"a", "b", "c"}
 
 
 class TestStaging:
-    def test_the_copy_is_there_when_it_returns_and_its_memory_is_used_again(self):
+    def test_copy_is_complete_on_return_and_its_buffer_is_reused(self):
         stager = build_stager(torch.device("cpu"))
         weight = torch.zeros(1000)
         first = stager.stage({"w": weight})

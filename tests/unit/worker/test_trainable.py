@@ -29,7 +29,7 @@ class Tied(nn.Module):
 
 
 class TestPatterns:
-    def test_choose_parameters_by_name(self):
+    def test_patterns_select_parameters_by_name(self):
         model = gpt()
         freeze_except(model, ("blocks.1.*.bias", "norm.*"))
         assert {"norm.weight", "norm.bias", "blocks.1.attention.out.bias"} <= trained(model)
@@ -37,24 +37,24 @@ class TestPatterns:
             name.startswith("blocks.0") or name == "blocks.1.attention.qkv.weight" for name in trained(model)
         )
 
-    def test_reach_a_tied_weight_by_any_of_its_names(self):
+    def test_tied_weight_matches_any_of_its_names(self):
         model = Tied()
         freeze_except(model, ("head.*",))
         assert trained(model) == {"embedding.weight"}
 
-    def test_that_match_nothing_are_refused_with_the_closest_names(self):
+    def test_unmatched_pattern_error_suggests_close_names(self):
         with pytest.raises(RefusedError, match=r"trainable: `blocks.7.attention.qkv.weight` matches no") as caught:
             freeze_except(gpt(), ("norm.*", "blocks.7.attention.qkv.weight"))
         assert "blocks.1.attention.qkv.weight" in caught.value.hint
 
 
-class TestWhatACheckpointHolds:
-    def test_no_frozen_tensor_by_any_name_but_the_buffers(self):
+class TestCheckpointContent:
+    def test_checkpoint_has_buffers_and_no_frozen_parameters(self):
         model = Tied()
         freeze_except(model, ("middle.*",))
         assert frozen_names(model) == {"embedding.weight", "head.weight"}
         assert set(trained_state(model)) == {"middle.weight", "middle.bias", "seen"}
         assert set(trained_state(model, whole=True)) == {"middle.weight", "middle.bias", "seen"}
 
-    def test_everything_where_everything_is_trained(self):
+    def test_checkpoint_is_complete_if_all_parameters_are_trained(self):
         assert set(trained_state(Tied())) == set(Tied().state_dict())

@@ -8,7 +8,7 @@ import pytest
 from worker.reporting.service_client import _trusted
 
 
-def test_a_sites_own_authority_is_trusted_where_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configured_ca_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, end = (
         Path(certifi.where()).read_text().split("-----END CERTIFICATE-----", 1)[0],
         "-----END CERTIFICATE-----\n",
@@ -19,6 +19,6 @@ def test_a_sites_own_authority_is_trusted_where_it_is_named(tmp_path: Path, monk
     assert len(_trusted().get_ca_certs()) == 1
 
 
-def test_without_one_the_public_authorities_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_public_cas_are_trusted_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     assert len(_trusted().get_ca_certs()) > 50

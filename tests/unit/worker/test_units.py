@@ -20,7 +20,7 @@ def units(model, options):
     return [(unit.module, unit.size) for unit in plan_units(model, options)]
 
 
-class TestTheSmallNetwork:
+class TestSmallNetwork:
     """2-2-2-3 with biases: 21 parameters."""
 
     @pytest.mark.parametrize(
@@ -33,26 +33,26 @@ class TestTheSmallNetwork:
             (size(22), [("", 21)]),
         ],
     )
-    def test_units(self, options, expected):
+    def test_units_of_the_small_network(self, options, expected):
         assert units(mlp((2, 2, 2, 3), "tanh"), options) == expected
 
     @pytest.mark.parametrize(
         ("options", "gathered"),
         [(NAIVE, 21), (LAYER, 9), (size(7), 21)],
     )
-    def test_what_two_ranks_hold(self, options, gathered):
+    def test_shards_of_two_ranks(self, options, gathered):
         model = mlp((2, 2, 2, 3), "tanh")
         planned = plan_units(model, options)
         held = [parameter_footprint(model, planned, rank=rank, shards=2) for rank in (0, 1)]
         assert held == [ParameterFootprint(12, 12 + gathered), ParameterFootprint(9, 9 + gathered)]
 
     @pytest.mark.parametrize("options", [NAIVE, LAYER, size(7)])
-    def test_units_gathered_until_the_backward_add_up(self, options):
+    def test_gathered_units_accumulate_until_the_backward(self, options):
         model = mlp((2, 2, 2, 3), "tanh")
         held = parameter_footprint(model, plan_units(model, options), rank=0, shards=2, keeps_gathered=True)
         assert held == ParameterFootprint(12, 33)
 
-    def test_a_rank_past_the_last_row_holds_nothing(self):
+    def test_rank_beyond_the_last_row_has_an_empty_shard(self):
         model = mlp((2, 2), "tanh")
         assert [parameter_footprint(model, plan_units(model, NAIVE), rank=r, shards=3).sharded for r in range(3)] == [
             3,
@@ -61,11 +61,11 @@ class TestTheSmallNetwork:
         ]
 
 
-class TestATransformer:
+class TestTransformer:
     def gpt(self, *, tied=True):
         return Gpt(GptModel(layers=2, width=16, heads=2, context=8, vocab=257, tied=tied))
 
-    def test_layers_are_its_blocks(self):
+    def test_layers_of_a_transformer_are_its_blocks(self):
         assert units(self.gpt(), LAYER) == [("blocks.0", 3232), ("blocks.1", 3232), ("", 257 * 16 + 8 * 16 + 32)]
 
     @pytest.mark.parametrize("least", [1, 16, 700, 1050, 4000])
@@ -75,11 +75,11 @@ class TestATransformer:
         assert sorted(name for unit in planned for name in unit.parameters) == sorted(dict(model.named_parameters()))
         assert {"embedding.weight", "positions.weight"} <= set(planned[-1].parameters)
 
-    def test_inner_units_come_before_the_ones_around_them(self):
+    def test_inner_units_precede_outer_units(self):
         names = [name for name, _ in units(self.gpt(), size(1050))]
         assert names.index("blocks.0.feed_forward.0") < names.index("blocks.0") < names.index("")
 
-    def test_a_head_of_its_own_may_be_a_unit(self):
+    def test_untied_head_may_be_a_unit(self):
         assert ("head", 257 * 16) in units(self.gpt(tied=False), size(3000))
 
 
@@ -91,11 +91,11 @@ class TestTiedModules:
             self.layers[2].weight = self.layers[0].weight
 
     @pytest.mark.parametrize("options", [LAYER, size(5)])
-    def test_stay_together_with_the_root(self, options):
+    def test_tied_modules_stay_in_the_root_unit(self, options):
         assert units(self.Tied(), options) == [("layers.1", 20), ("", 24)]
 
 
-class TestAConvnet:
-    def test_layers_are_what_its_lists_hold(self):
+class TestConvnet:
+    def test_layers_of_a_convnet_are_its_module_lists(self):
         names = [name for name, _ in units(Convnet(4, 10, 0.0), LAYER)]
         assert names == ["features.0", "features.2", "features.5", "head.2", ""]

@@ -14,21 +14,21 @@ def beats(*result):
 
 
 class TestBehind:
-    def test_the_rank_with_the_fewest_marks(self):
+    def test_rank_with_the_fewest_marks_is_behind(self):
         assert behind(beats(beat(0, 9), beat(1, 7), beat(2, 9)), 3) == [1]
 
-    def test_a_rank_without_a_record(self):
+    def test_rank_without_a_record_is_behind(self):
         assert behind(beats(beat(0, 9), beat(2, 1)), 4) == [1, 3]
 
     def test_at_equal_marks_the_rank_outside_torch_is_behind(self):
         assert behind(beats(beat(0, 9, in_torch=True), beat(1, 9, in_torch=False)), 2) == [1]
 
-    def test_no_rank_if_nothing_distinguishes_them(self):
+    def test_no_rank_is_behind_if_all_are_equal(self):
         assert behind(beats(beat(0, 9, in_torch=True), beat(1, 9, in_torch=True)), 2) == []
 
 
 class TestDetectStall:
-    def test_names_the_rank_its_position_and_the_others(self):
+    def test_stall_names_the_rank_its_position_and_the_others(self):
         result = beats(beat(0, 9, phase="backward"), beat(1, 7, phase="between", where="a.py:3 in load"))
         stall = detect_stall(result, 61.0, 60.0, 2)
         assert stall.behind == (1,)
@@ -37,20 +37,20 @@ class TestDetectStall:
             "the others wait in step 3 (backward)"
         )
 
-    def test_nothing_before_the_time(self):
+    def test_no_stall_before_the_timeout(self):
         assert detect_stall(beats(beat(0, 9)), 60.0, 60.0, 1) is None
 
-    def test_nothing_without_any_beat(self):
+    def test_no_stall_without_a_progress_record(self):
         assert detect_stall({}, 1e9, 60.0, 2) is None
 
-    def test_a_start_has_longer(self):
+    def test_start_has_a_longer_timeout(self):
         result = beats(beat(0, 2, phase="starting", step=0))
         assert detect_stall(result, 61.0, 60.0, 1) is None
         assert detect_stall(result, START_GRACE_SECONDS + 61.0, 60.0, 1) is not None
 
 
 class TestWatchdog:
-    def test_any_rank_that_moves_starts_the_time_anew(self, tmp_path):
+    def test_progress_of_any_rank_resets_the_timeout(self, tmp_path):
         layout, clock = AttemptLayout(tmp_path), [0.0]
         layout.progress.mkdir()
         watchdog = Watchdog(layout, 2, 60.0, lambda: 1, now=lambda: clock[0])
@@ -74,7 +74,7 @@ class TestWatchdog:
 
 
 class TestProgressCounter:
-    def test_it_is_starting_until_the_first_update_is_done(self):
+    def test_phase_is_starting_until_the_first_update(self):
         pulse = ProgressCounter()
         pulse.mark("forward", 1)
         assert pulse.phase == "starting"
@@ -98,7 +98,7 @@ class TestProgressCounter:
         assert inside
         assert "test_watchdog.py" in where
 
-    def test_beats_come_often_enough_for_the_timeout_and_no_oftener(self):
+    def test_progress_interval_follows_the_stall_timeout(self):
         assert (interval(1.0), interval(60.0), interval(900.0)) == (0.1, 3.0, 5.0)
 
 
@@ -113,5 +113,5 @@ class TestStacks:
         assert stack_after(log, end).startswith("Current thread\nxxx")
         assert len(stack_after(log, end)) == 60_000
 
-    def test_of_a_rank_that_never_wrote_a_log(self, tmp_path):
+    def test_stacks_of_a_rank_without_a_log(self, tmp_path):
         assert (size_of(tmp_path / "none.log"), stack_after(tmp_path / "none.log", 0)) == (0, "")

@@ -32,12 +32,12 @@ def test_bus_bandwidth_is_that_of_nccl_tests(operation, ranks, factor):
         (4, [(0, 1, 2, 3), (0, 1), (2, 3), (0, 2), (1, 3)]),
     ],
 )
-def test_groups_have_two_ranks_at_least_and_none_comes_twice(world, expected):
+def test_groups_are_unique_and_have_at_least_two_ranks(world, expected):
     assert [group.ranks for group in groups_of(world)] == expected
 
 
 @pytest.mark.parametrize("world", [2, 3, 4, 7, 8, 17])
-def test_every_pair_comes_once_and_nobody_is_in_two_at_once(world):
+def test_each_pair_occurs_once_and_rounds_have_disjoint_pairs(world):
     rounds = rounds_of(world)
     for pairs in rounds:
         inside = [rank for pair in pairs for rank in pair]
@@ -46,10 +46,10 @@ def test_every_pair_comes_once_and_nobody_is_in_two_at_once(world):
     assert len(rounds) <= world
 
 
-def test_a_pair_is_timed_alone_where_there_are_few():
+def test_few_pairs_are_timed_one_at_a_time():
     assert timed_rounds_of(3) == [[(0, 1)], [(0, 2)], [(1, 2)]]
     assert timed_rounds_of(17) == rounds_of(17)
 
 
-def test_a_partner_is_the_other_of_the_pair():
+def test_partner_is_the_other_rank_of_the_pair():
     assert [partner(rank, [(0, 2), (1, 3)]) for rank in range(5)] == [2, 3, 0, 1, None]
