@@ -65,7 +65,7 @@ def test_lines_about_a_job_name_it_its_attempt_and_the_schedulers_id(world: Worl
     with structlog.testing.capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
         world.scheduler.set_states("absent")
         world.tick()
-    (moved,) = [line for line in lines if line["event"] == "moved"]
+    (moved,) = [line for line in lines if line["event"] == "transition"]
     attempt = world.job(job)["attempt"]
     assert (moved["target"], moved["job"], moved["attempt"]) == ("lost", job, attempt["id"])
     assert moved["scheduler_id"] == attempt["scheduler_id"]
