@@ -73,7 +73,7 @@ class Pages:
     ) -> HTMLResponse:
         """A page; `visitor` is None where nobody is signed in."""
         navigation = _NAVIGATION_OF.get(visitor.user.role or "", _NAVIGATION) if visitor else ()
-        shared: Mapping[str, Any] = {"visitor": visitor, "places": navigation, "here": "", "now": now, "data": {}}
+        shared: Mapping[str, Any] = {"visitor": visitor, "navigation": navigation, "here": "", "now": now, "data": {}}
         body = self._templates.get_template(template).render({**shared, **context})
         return HTMLResponse(body, status_code=status, headers=PAGE_HEADERS)
 

@@ -33,7 +33,7 @@ ENDLESS = {"GET /v1/stream", "GET /v1/jobs/{job_id}/stream"}
 
 
 @dataclass
-class Place:
+class DocsService:
     """A service with something behind every route, and how to reach it."""
 
     world: World
@@ -43,16 +43,16 @@ class Place:
 
 
 def entries() -> dict[str, dict[str, str]]:
-    found = {match["route"]: match.groupdict() for match in ENTRY.finditer(PAGE.read_text())}
-    assert found
-    return found
+    by_route = {match["route"]: match.groupdict() for match in ENTRY.finditer(PAGE.read_text())}
+    assert by_route
+    return by_route
 
 
 ENTRIES = entries()
 
 
 @pytest.fixture(scope="module")
-def place(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def docs_service(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DocsService]:
     folder = tmp_path_factory.mktemp("page")
     shutil.copy(migrated_sqlite, folder / "test.sqlite")
     world = World(f"sqlite:///{folder / 'test.sqlite'}", folder / "state")
@@ -61,30 +61,30 @@ def place(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     (folder / "my-code").mkdir()
     (folder / "my-code" / "train.py").write_text("print('hello')\n")
     with served(world) as url:
-        yield Place(world, seeds, url, folder)
+        yield DocsService(world, seeds, url, folder)
     world.database.dispose()
 
 
-def test_every_route_of_the_openapi_document_is_there_and_no_other(place: Place) -> None:
-    paths = place.world.app.openapi()["paths"]
+def test_page_documents_exactly_the_openapi_routes(docs_service: DocsService) -> None:
+    paths = docs_service.world.app.openapi()["paths"]
     assert set(ENTRIES) == {f"{verb.upper()} {path}" for path, verbs in paths.items() for verb in verbs}
 
 
-def test_an_error_is_never_saved_in_the_place_of_a_file() -> None:
+def test_downloads_with_curl_fail_on_http_errors() -> None:
     lines = [line for line in PAGE.read_text().splitlines() if re.match(r"curl.* -(O|OJ|o)( |$)", line)]
     assert lines
     assert [line for line in lines if "--fail" not in line] == []
 
 
-def environment(place: Place, half: int) -> dict[str, str]:
+def environment(docs_service: DocsService, half: int) -> dict[str, str]:
     """What the examples call things. Each half has its own of what a line uses up."""
-    values, special = place.seeds.values, place.seeds.special
+    values, special = docs_service.seeds.values, docs_service.seeds.special
     victims = special["delete_job"]["job_id"]
     queued, running, done, other = values["job_id"]
     return {
-        "URL": place.url,
-        "TOKEN": place.world.token,
-        "WORKER_TOKEN": place.seeds.worker_token,
+        "URL": docs_service.url,
+        "TOKEN": docs_service.world.token,
+        "WORKER_TOKEN": docs_service.seeds.worker_token,
         "JOB": running,
         "DONE": done,
         "OTHER_JOB": (queued, other)[half],
@@ -103,34 +103,34 @@ def environment(place: Place, half: int) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("route", ENTRIES)
-def test_the_curl_line_is_answered(place: Place, route: str) -> None:
+def test_curl_example_succeeds(docs_service: DocsService, route: str) -> None:
     seconds = 2 if route in ENDLESS else 20
     quiet = f"curl() {{ command curl -sS -o answer -w '%{{stderr}}%{{http_code}}' --max-time {seconds} \"$@\"; }}\n"
     line = re.sub(r" -(OJ?|C -|o code\.tar)(?= |$)", "", ENTRIES[route]["curl"])
     made = subprocess.run(
         ["bash", "-c", quiet + line],
-        cwd=place.folder,
-        env={"PATH": os.environ["PATH"], **environment(place, 0)},
+        cwd=docs_service.folder,
+        env={"PATH": os.environ["PATH"], **environment(docs_service, 0)},
         capture_output=True,
         text=True,
         timeout=30,
     )
     status = int(re.findall(r"\d{3}", made.stderr)[-1 if route not in ENDLESS else 0])
-    answer = (place.folder / "answer").read_bytes()[:300] if (place.folder / "answer").exists() else b""
+    answer = (docs_service.folder / "answer").read_bytes()[:300] if (docs_service.folder / "answer").exists() else b""
     assert status in ((409,) if route in CONFLICTS else range(200, 300)), (made.stderr, answer)
 
 
 @pytest.mark.parametrize("route", ENTRIES)
-def test_the_python_line_does_what_it_says(place: Place, route: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(place.folder)
-    names = environment(place, 1)
-    with Client(place.url, place.world.token) as client:
+def test_python_example_succeeds(docs_service: DocsService, route: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(docs_service.folder)
+    names = environment(docs_service, 1)
+    with Client(docs_service.url, docs_service.world.token) as client:
         scope: dict[str, Any] = {
             "client": client,
             "httpx": httpx,
-            "url": place.url,
-            "headers": {"Authorization": f"Bearer {place.world.token}"},
-            "worker_headers": {"Authorization": f"Bearer {place.seeds.worker_token}"},
+            "url": docs_service.url,
+            "headers": {"Authorization": f"Bearer {docs_service.world.token}"},
+            "worker_headers": {"Authorization": f"Bearer {docs_service.seeds.worker_token}"},
             "spec": SPEC,
             "script_spec": {"task": "script", "argv": ["train.py"]},
             "job_id": names["JOB"],
@@ -149,7 +149,7 @@ def test_the_python_line_does_what_it_says(place: Place, route: str, monkeypatch
             "estimate_id": names["ESTIMATE"],
         }
         line = ENTRIES[route]["python"]
-        with something_happens(client) if route == "GET /v1/stream" else nullcontext():
+        with continuous_submissions(client) if route == "GET /v1/stream" else nullcontext():
             try:
                 exec(compile(line, route, "exec"), scope)
             except ConflictError:
@@ -157,7 +157,7 @@ def test_the_python_line_does_what_it_says(place: Place, route: str, monkeypatch
 
 
 @contextmanager
-def something_happens(client: Client) -> Iterator[None]:
+def continuous_submissions(client: Client) -> Iterator[None]:
     """Again and again, for who listens from now on."""
     over = threading.Event()
 

@@ -112,7 +112,7 @@ def without(field: str) -> dict[str, Any]:
         ),
     ],
 )
-def test_a_bad_spec_names_the_field_and_the_way_out(world: World, spec: Any, param: str, message: str) -> None:
+def test_invalid_spec_error_names_field_and_fix(world: World, spec: Any, param: str, message: str) -> None:
     answer = world.client.post("/v1/jobs", json=spec)
     assert answer.status_code == 422
     error = answer.json()["error"]
@@ -120,7 +120,7 @@ def test_a_bad_spec_names_the_field_and_the_way_out(world: World, spec: Any, par
     assert answer.json()["problems"][0] == {"param": param, "message": message}
 
 
-def test_every_problem_is_told_at_once(world: World) -> None:
+def test_all_spec_problems_are_reported_at_once(world: World) -> None:
     answer = world.client.post("/v1/jobs", json={**SPEC, "gpus": 0, "seed": -1})
     assert [problem["param"] for problem in answer.json()["problems"]] == ["gpus", "seed"]
 
@@ -137,7 +137,7 @@ def test_every_problem_is_told_at_once(world: World) -> None:
         ("a: &a [1,1]\nb: [*a,*a]", "not valid YAML: line 1, column 4: anchors and aliases are not allowed"),
     ],
 )
-def test_yaml_is_data_and_nothing_else(world: World, text: str, message: str) -> None:
+def test_yaml_accepts_no_tags_or_anchors(world: World, text: str, message: str) -> None:
     answer = world.client.post("/v1/jobs", content=text, headers={"Content-Type": "application/yaml"})
     assert (answer.status_code, answer.json()["error"]["message"]) == (400, message)
     assert answer.json()["error"]["code"] == "invalid_yaml"
@@ -154,12 +154,12 @@ def test_yaml_is_data_and_nothing_else(world: World, text: str, message: str) ->
         (b"null", 422, "invalid_spec"),
     ],
 )
-def test_a_body_that_is_no_spec(world: World, body: bytes, status: int, code: str) -> None:
+def test_malformed_spec_bodies_are_rejected(world: World, body: bytes, status: int, code: str) -> None:
     answer = world.client.post("/v1/jobs", content=body, headers={"Content-Type": "application/json"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
 
 
-def test_a_body_over_the_limit_is_refused_before_it_is_parsed(world: World) -> None:
+def test_oversized_body_is_rejected_before_parsing(world: World) -> None:
     answer = world.client.post("/v1/jobs", content=b" " * (world.settings.body_limit + 1))
     assert answer.status_code == 413
     assert answer.json()["error"] == {
@@ -178,7 +178,7 @@ def test_a_body_over_the_limit_is_refused_before_it_is_parsed(world: World) -> N
 
 
 @pytest.mark.parametrize("header", [None, "Bearer nonsense", "Bearer ty_00000000_" + "x" * 43, "Basic YTpi"])
-def test_no_token_and_a_wrong_one_get_the_same_answer(world: World, header: str | None) -> None:
+def test_missing_and_invalid_tokens_get_the_same_response(world: World, header: str | None) -> None:
     client = world.new_client(None)
     answer = client.get("/v1/jobs", headers={"Authorization": header} if header else {})
     assert answer.status_code == 401
@@ -194,7 +194,7 @@ def test_no_token_and_a_wrong_one_get_the_same_answer(world: World, header: str 
 @pytest.mark.parametrize(
     "path", ["", "/events", "/attempts", "/metrics", "/logs", "/stream", "/checkpoints", "/script"]
 )
-def test_a_job_that_does_not_exist(world: World, path: str) -> None:
+def test_unknown_job_returns_404(world: World, path: str) -> None:
     answer = world.client.get(f"/v1/jobs/job_nope{path}")
     assert answer.status_code == 404
     error = answer.json()["error"]
@@ -205,7 +205,7 @@ def test_a_job_that_does_not_exist(world: World, path: str) -> None:
     )
 
 
-def test_a_cancel_of_a_finished_job(world: World) -> None:
+def test_cancelling_a_finished_job_returns_409(world: World) -> None:
     job = world.submit()
     world.start(job).end("completed")
     world.tick()
@@ -227,7 +227,7 @@ def test_a_cancel_of_a_finished_job(world: World) -> None:
         ({"key": "a\nb"}, "points.1.key"),
     ],
 )
-def test_case_16_a_bad_point_is_named_and_nothing_of_its_batch_is_stored(world: World, point: Any, param: str) -> None:
+def test_case_16_invalid_point_rejects_its_whole_batch(world: World, point: Any, param: str) -> None:
     job = world.submit()
     worker = world.start(job)
     good = {"key": "a", "step": 1, "value": 1.0, "time": "2026-01-01T00:00:00Z"}
@@ -237,7 +237,7 @@ def test_case_16_a_bad_point_is_named_and_nothing_of_its_batch_is_stored(world: 
 
 
 @pytest.mark.databases("sqlite", "postgres")
-def test_case_16_not_a_number_is_kept(world: World) -> None:
+def test_case_16_nan_and_infinity_are_stored(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     odd = [("a", 1, "NaN"), ("a", 2, "Infinity"), ("a", 3, "-Infinity"), ("a", 4, 1.5)]
@@ -260,7 +260,7 @@ def test_case_16_not_a_number_is_kept(world: World) -> None:
     assert world.job(job)["metrics"] == {"a": 1.5, "b": "NaN"}
 
 
-def test_case_07_a_workers_token_opens_only_its_own_attempt(world: World) -> None:
+def test_case_07_attempt_token_is_limited_to_its_attempt(world: World) -> None:
     first, second = world.submit(), world.submit()
     world.tick()
     one, two = world.worker(first), world.worker(second)
@@ -279,7 +279,7 @@ def test_case_07_a_workers_token_opens_only_its_own_attempt(world: World) -> Non
     assert user.status_code == 403
 
 
-def test_a_second_claim_of_one_attempt(world: World) -> None:
+def test_second_claim_of_an_attempt_is_rejected(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     assert worker.claim().status_code == 200, "the claimant's own repeated request is granted again"
@@ -300,14 +300,14 @@ def test_a_second_claim_of_one_attempt(world: World) -> None:
         ("after=job_zzz", "after"),
     ],
 )
-def test_case_23_a_bad_query(world: World, query: str, param: str) -> None:
+def test_case_23_invalid_query_parameters_are_named(world: World, query: str, param: str) -> None:
     answer = world.client.get(f"/v1/jobs?{query}")
     assert (answer.status_code, answer.json()["error"]["param"]) == (422, param)
 
 
-@pytest.mark.parametrize("moment", ["2026-01-01", "2026-01-01T00:00:00", "yesterday", "2026-13-01T00:00:00Z"])
-def test_what_is_no_moment_says_how_to_write_one(world: World, moment: str) -> None:
-    answer = world.client.get("/v1/jobs", params={"created_after": moment})
+@pytest.mark.parametrize("timestamp", ["2026-01-01", "2026-01-01T00:00:00", "yesterday", "2026-13-01T00:00:00Z"])
+def test_invalid_timestamp_error_shows_the_format(world: World, timestamp: str) -> None:
+    answer = world.client.get("/v1/jobs", params={"created_after": timestamp})
     assert "2026-01-01T00:00:00Z" in answer.json()["error"]["message"]
 
 
@@ -315,17 +315,17 @@ def test_what_is_no_moment_says_how_to_write_one(world: World, moment: str) -> N
     ("method", "path", "status", "code"),
     [("GET", "/nope", 404, "route_not_found"), ("PUT", "/v1/jobs", 405, "method_not_allowed")],
 )
-def test_the_envelope_is_on_every_route(world: World, method: str, path: str, status: int, code: str) -> None:
+def test_routing_errors_use_the_error_envelope(world: World, method: str, path: str, status: int, code: str) -> None:
     answer = world.client.request(method, path)
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
 
 
-def test_case_21_a_foreign_host_name_is_refused(world: World) -> None:
+def test_case_21_unknown_host_is_rejected(world: World) -> None:
     answer = world.client.get("/v1/jobs", headers={"Host": "evil.example"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "unknown_host")
 
 
-def test_a_bad_event_id(world: World) -> None:
+def test_malformed_last_event_id_is_rejected(world: World) -> None:
     job = world.submit()
     answer = world.client.get(f"/v1/jobs/{job}/stream", headers={"Last-Event-ID": "x"})
     assert (answer.status_code, answer.json()["error"]["param"]) == (422, "Last-Event-ID")
@@ -339,7 +339,7 @@ class TestPathsOfModelsAndData:
         "data": {"source": "jsonl", "path": "/srv/../data.jsonl"},
     }
 
-    def test_those_outside_of_the_allowed_folders_are_named_with_them(self, world: World) -> None:
+    def test_paths_outside_the_allowed_roots_are_rejected(self, world: World) -> None:
         answer = world.client.post("/v1/jobs", json=self.HF)
         assert answer.status_code == 422
         roots = f"{Path.home()}, {world.settings.runs}"
@@ -349,13 +349,13 @@ class TestPathsOfModelsAndData:
             {"param": "data.path", "message": "must not contain `..`"},
         ]
 
-    def test_an_earlier_jobs_export_is_a_model_to_start_from(self, world: World) -> None:
+    def test_export_of_a_job_is_an_allowed_model_path(self, world: World) -> None:
         export = str(world.settings.runs / "job_1" / "export")
         data = {"source": "jsonl", "path": f"{world.settings.runs}/data.jsonl"}
         spec = {**self.HF, "model": {"source": "hf", "path": export}, "data": data}
         assert world.client.post("/v1/jobs", json=spec).status_code == 201
 
-    def test_the_folders_are_the_administrators(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_allowed_roots_come_from_the_settings(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("TRAINYARD_ALLOWED_ROOTS", "/shared/models, /shared/data")
         assert Settings().site.roots == ("/shared/models", "/shared/data")
         monkeypatch.setenv("TRAINYARD_ALLOWED_ROOTS", "models")
@@ -364,7 +364,7 @@ class TestPathsOfModelsAndData:
 
 
 @pytest.mark.parametrize("path", ["logs?rank=abc", "logs?rank=", "stream?rank=-1"])
-def test_what_is_no_rank_is_told_what_one_is(world: World, path: str) -> None:
+def test_invalid_rank_error_describes_the_format(world: World, path: str) -> None:
     answer = world.client.get(f"/v1/jobs/{world.submit()}/{path}")
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (422, "rank")

@@ -35,13 +35,13 @@ def refused(answer: Any, status: int, code: str) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code), answer.text
 
 
-def test_every_case_has_a_test_of_its_number() -> None:
+def test_every_numbered_case_has_a_test() -> None:
     texts = [path.read_text() for path in Path(__file__).parents[3].rglob("test_*.py")]
     assert {int(n) for text in texts for n in re.findall(r"def test_case_(\d\d)_", text)} == set(range(1, 28))
 
 
 @pytest.mark.parametrize("name", ["a\nb", "a\rb", "a\0b", "a\u2028b", INJECTION])
-def test_case_01_a_name_of_several_lines(world: World, name: str) -> None:
+def test_case_01_control_characters_in_a_name_are_rejected(world: World, name: str) -> None:
     answer = world.client.post("/v1/jobs", json={**SPEC, "name": name})
     refused(answer, 422, "invalid_spec")
     assert answer.json()["error"]["param"] == "name"
@@ -49,7 +49,7 @@ def test_case_01_a_name_of_several_lines(world: World, name: str) -> None:
 
 @pytest.mark.parametrize("field", ["partition", "account", "qos", "constraint", "exclude"])
 @pytest.mark.parametrize("value", ["gpu\n#SBATCH --uid=0", "a b", "a;b", "$(x)", "a\\b", "", "x" * 129, "a'b"])
-def test_case_02_what_slurm_would_read(world: World, field: str, value: str) -> None:
+def test_case_02_unsafe_resource_values_are_rejected(world: World, field: str, value: str) -> None:
     answer = world.client.post("/v1/jobs", json={**SPEC, "resources": {field: value}})
     refused(answer, 422, "invalid_spec")
     assert answer.json()["error"]["param"] == f"resources.{field}"
@@ -58,7 +58,7 @@ def test_case_02_what_slurm_would_read(world: World, field: str, value: str) -> 
 @pytest.mark.parametrize(
     "option", ["wrap", "export", "output", "uid", "chdir", "propagate", "mail-user", "--wrap", "a b"]
 )
-def test_case_03_an_option_of_sbatch(world: World, option: str) -> None:
+def test_case_03_sbatch_options_in_a_spec_are_rejected(world: World, option: str) -> None:
     answer = world.client.post("/v1/jobs", json={**SPEC, "resources": {option: "x"}})
     refused(answer, 422, "invalid_spec")
     assert answer.json()["error"]["param"] == f"resources.{option}"
@@ -67,13 +67,13 @@ def test_case_03_an_option_of_sbatch(world: World, option: str) -> None:
 @pytest.mark.parametrize(
     "name", ["lower", "1X", "A-B", "A B", "A=B", "LD_PRELOAD", "PYTHONPATH", "SLURM_JOB_ID", "SBATCH_X", "SUBMITIT_X"]
 )
-def test_case_04_a_variable_that_no_spec_may_set(world: World, name: str) -> None:
+def test_case_04_invalid_and_reserved_variables_are_rejected(world: World, name: str) -> None:
     answer = world.client.post("/v1/jobs", json={**SPEC, "environment": {"variables": {name: "x"}}})
     refused(answer, 422, "invalid_spec")
     assert answer.json()["error"]["param"].startswith("environment.variables")
 
 
-def test_case_05_arguments_are_never_a_shells(world: World) -> None:
+def test_case_05_arguments_are_not_interpreted_by_a_shell(world: World) -> None:
     argv = ["/bin/echo", "two words", "'q\"", "$(touch x)", "-rf", "a\nb"]
     answer = world.client.post("/v1/jobs", json={"task": "script", "gpus": 1, "argv": argv})
     if answer.status_code == 422:
@@ -89,7 +89,7 @@ def test_case_05_arguments_are_never_a_shells(world: World) -> None:
     assert "touch" not in plan.script
 
 
-def test_case_06_every_bad_token_gets_one_answer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_case_06_all_invalid_tokens_get_the_same_response(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     gone = world.client.post("/v1/tokens", json={"name": "gone"}).json()
     world.client.delete(f"/v1/tokens/{gone['id']}")
     old = world.client.post("/v1/tokens", json={"name": "old", "expires_in_days": 1}).json()
@@ -101,19 +101,19 @@ def test_case_06_every_bad_token_gets_one_answer(world: World, monkeypatch: pyte
     monkeypatch.setattr(actions, "constant_time_equal", lambda one, other: compared.append(one) or real(one, other))
     unknown = "ty_000000000000_" + "x" * 43
     wrong = gone["token"][:-1] + ("a" if gone["token"][-1] != "a" else "b")
-    seen = set()
+    responses = set()
     for token in (gone["token"], old["token"], unknown, wrong):
         answer = world.new_client(token).get("/v1/jobs")
-        seen.add((answer.status_code, answer.text, answer.headers["www-authenticate"]))
+        responses.add((answer.status_code, answer.text, answer.headers["www-authenticate"]))
     for header in ("", "Bearer", "Bearer x", "Basic YTpi", f"Bearer {unknown}\u00e9".encode("latin-1")):
         answer = world.new_client(None).get("/v1/jobs", headers={"Authorization": header})
-        seen.add((answer.status_code, answer.text, answer.headers["www-authenticate"]))
-    assert len(seen) == 1
-    assert seen.pop()[0] == 401
-    assert len(compared) == 4, "a hash is compared where there is none too: time tells nothing"
+        responses.add((answer.status_code, answer.text, answer.headers["www-authenticate"]))
+    assert len(responses) == 1
+    assert responses.pop()[0] == 401
+    assert len(compared) == 4, "a hash is compared where there is none too: response times reveal nothing"
 
 
-def test_case_08_a_workers_token_when_its_attempt_is_over(world: World) -> None:
+def test_case_08_attempt_token_expires_after_its_attempt(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     worker.execution = 10_000
@@ -122,12 +122,12 @@ def test_case_08_a_workers_token_when_its_attempt_is_over(world: World) -> None:
     worker.end("completed")
     world.tick()
     world.clock.advance(86_000)
-    assert worker.metrics([("a", 2, 1.0)]).status_code == 200, "what it had spooled still arrives"
+    assert worker.metrics([("a", 2, 1.0)]).status_code == 200, "spooled reports still arrive"
     world.clock.advance(500)
     refused(worker.metrics([("a", 3, 1.0)]), 401, "invalid_token")
 
 
-def test_case_09_another_persons_job(world: World) -> None:
+def test_case_09_changing_another_users_job_is_forbidden(world: World) -> None:
     job = world.submit()
     bob = world.new_user("user", "bob")
     assert bob.get(f"/v1/jobs/{job}").status_code == 200
@@ -140,7 +140,7 @@ def test_case_09_another_persons_job(world: World) -> None:
     ("path", "kind"),
     [("/v1/jobs", "application/json"), ("/v1/jobs", "application/yaml"), ("/v1/tokens", "application/json")],
 )
-def test_case_15_bodies_that_would_burst(world: World, path: str, kind: str) -> None:
+def test_case_15_huge_and_deeply_nested_bodies_are_rejected(world: World, path: str, kind: str) -> None:
     headers = {"Content-Type": kind}
 
     def post(body: Any, **more: str) -> Any:
@@ -159,7 +159,7 @@ def test_case_15_bodies_that_would_burst(world: World, path: str, kind: str) -> 
 
 
 @pytest.mark.databases("sqlite", "postgres")
-def test_case_18_one_key_two_bodies_and_twins(world: World) -> None:
+def test_case_18_idempotency_key_creates_one_job(world: World) -> None:
     headers = {"Idempotency-Key": "one"}
 
     def post(_: int) -> Any:
@@ -175,7 +175,7 @@ def test_case_18_one_key_two_bodies_and_twins(world: World) -> None:
 
 
 class TestCase19:
-    """A webhook to where none may go, when it is made and again when it is sent."""
+    """Webhook URLs are checked at creation and again before each delivery."""
 
     @pytest.mark.parametrize(
         "url",
@@ -197,13 +197,13 @@ class TestCase19:
             "https://user@1.1.1.1/",
         ],
     )
-    def test_case_19_at_creation(self, world: World, url: str) -> None:
+    def test_case_19_private_webhook_url_is_rejected_at_creation(self, world: World, url: str) -> None:
         answer = world.client.post("/v1/webhooks", json={"url": url})
         refused(answer, 422, "forbidden_url")
         assert answer.json()["error"]["param"] == "url"
         assert world.client.get("/v1/webhooks").json()["data"] == []
 
-    def test_case_19_a_name_that_is_nobodys(self, world: World) -> None:
+    def test_case_19_unresolvable_webhook_host_is_rejected(self, world: World) -> None:
         def unknown(_host: str, _port: int) -> list[str]:
             raise OSError("no such name")
 
@@ -211,66 +211,66 @@ class TestCase19:
         refused(world.client.post("/v1/webhooks", json={"url": "https://x.example/"}), 422, "unknown_url")
 
     @pytest.mark.parametrize("later", ["127.0.0.1", "10.0.0.1", "::ffff:127.0.0.1", "169.254.169.254"])
-    def test_case_19_a_name_that_changes_in_between(self, world: World, later: str) -> None:
-        """Public when it was made, private when it is sent: nothing is connected to."""
-        asked: list[str] = []
+    def test_case_19_dns_rebinding_is_detected_before_sending(self, world: World, later: str) -> None:
+        """A host that resolves to a public address at creation and a private one at delivery is not contacted."""
+        lookups: list[str] = []
 
         def rebinding(host: str, _port: int) -> list[str]:
-            asked.append(host)
-            return ["93.184.215.14"] if len(asked) == 1 else [later]
+            lookups.append(host)
+            return ["93.184.215.14"] if len(lookups) == 1 else [later]
 
         world.services.resolver = rebinding
-        with receiver() as told:
-            url = f"https://rebind.example:{told.port}/"
+        with receiver() as target:
+            url = f"https://rebind.example:{target.port}/"
             webhook = world.client.post("/v1/webhooks", json={"url": url}).json()["id"]
             world.client.post(f"/v1/webhooks/{webhook}/test")
             assert world.deliver_webhooks() == 1
-            assert told.messages == []
+            assert target.messages == []
         (delivery,) = world.client.get(f"/v1/webhooks/{webhook}/deliveries").json()["data"]
         assert delivery["error"].startswith(f"not sent: the URL resolves to {later}, which is not a public address")
-        assert len(asked) == 2, "resolved once for each sending: the address judged is the address called"
+        assert len(lookups) == 2, "resolved once for each sending: the address judged is the address called"
 
     @pytest.fixture
-    def told(self, world: World) -> Iterator[Receiver]:
+    def target(self, world: World) -> Iterator[Receiver]:
         with receiver() as made:
             hosts = (f"127.0.0.1:{made.port}",)
             world.services.settings = world.settings.model_copy(update={"webhook_allowed_hosts": hosts})
             yield made
 
-    def sent(self, world: World, told: Receiver) -> dict[str, Any]:
-        url = f"http://127.0.0.1:{told.port}/"
+    def sent(self, world: World, target: Receiver) -> dict[str, Any]:
+        url = f"http://127.0.0.1:{target.port}/"
         webhook = world.client.post("/v1/webhooks", json={"url": url}).json()["id"]
         world.client.post(f"/v1/webhooks/{webhook}/test")
         assert world.deliver_webhooks() == 1
         (delivery,) = world.client.get(f"/v1/webhooks/{webhook}/deliveries").json()["data"]
-        found: dict[str, Any] = delivery
-        return found
+        first: dict[str, Any] = delivery
+        return first
 
-    def test_case_19_a_redirect_is_not_followed(self, world: World, told: Receiver) -> None:
+    def test_case_19_redirect_is_not_followed(self, world: World, target: Receiver) -> None:
         with receiver() as inner:
-            told.status, told.location = 307, f"http://127.0.0.1:{inner.port}/"
-            assert self.sent(world, told)["error"] == "redirects are not followed"
+            target.status, target.location = 307, f"http://127.0.0.1:{inner.port}/"
+            assert self.sent(world, target)["error"] == "redirects are not followed"
             assert inner.messages == []
 
-    def test_case_19_an_endless_answer_is_cut(self, world: World, told: Receiver) -> None:
-        told.answer = b"x" * 200_000
-        assert self.sent(world, told)["error"] == "the response is longer than 65536 bytes"
+    def test_case_19_long_webhook_response_is_cut_off(self, world: World, target: Receiver) -> None:
+        target.answer = b"x" * 200_000
+        assert self.sent(world, target)["error"] == "the response is longer than 65536 bytes"
 
-    def test_case_19_an_answer_in_drops_is_cut(self, world: World, told: Receiver) -> None:
-        told.seconds = 30.0
-        assert self.sent(world, told)["error"] == "no answer within 1 s"
+    def test_case_19_slow_webhook_response_times_out(self, world: World, target: Receiver) -> None:
+        target.seconds = 30.0
+        assert self.sent(world, target)["error"] == "no answer within 1 s"
 
-    def test_case_19_an_allowance_that_was_taken_back(self, world: World, told: Receiver) -> None:
-        url = f"http://127.0.0.1:{told.port}/"
+    def test_case_19_removed_allowed_host_stops_deliveries(self, world: World, target: Receiver) -> None:
+        url = f"http://127.0.0.1:{target.port}/"
         webhook = world.client.post("/v1/webhooks", json={"url": url}).json()["id"]
         world.client.post(f"/v1/webhooks/{webhook}/test")
         world.services.settings = world.settings
         world.deliver_webhooks()
-        assert told.messages == []
+        assert target.messages == []
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
-def test_case_20_a_page_of_another_site(world: World, method: str) -> None:
+def test_case_20_cross_site_changes_are_rejected(world: World, method: str) -> None:
     job = world.submit()
     path = f"/v1/jobs/{job}" if method == "DELETE" else f"/v1/jobs/{job}/cancel"
     for origin in ({}, {"Origin": "https://evil.example"}, {"Origin": "null"}, {"Origin": "http://localhost:1"}):
@@ -282,7 +282,7 @@ def test_case_20_a_page_of_another_site(world: World, method: str) -> None:
     assert world.client.get("/v1/jobs", headers={"Cookie": "session=1"}).status_code == 200
 
 
-def test_case_22_text_is_text(world: World) -> None:
+def test_case_22_markup_and_control_codes_are_served_as_text(world: World) -> None:
     name = "<script>alert(1)</script>"
     job = world.submit(name=name)
     worker = world.start(job)
@@ -298,7 +298,7 @@ def test_case_22_text_is_text(world: World) -> None:
 
 @pytest.mark.databases("sqlite", "postgres")
 @pytest.mark.parametrize("value", ["%", "_", "'; DROP TABLE jobs; --", "\\", "' OR '1'='1", "a\u0000b"])
-def test_case_23_filters_are_values(world: World, value: str) -> None:
+def test_case_23_filter_values_are_not_interpreted_as_sql(world: World, value: str) -> None:
     world.submit()
     for field in ("name", "created_by", "metadata[team]", "metadata[%]"):
         answer = world.client.get("/v1/jobs", params={field: value})
@@ -312,7 +312,7 @@ def test_case_23_filters_are_values(world: World, value: str) -> None:
     assert len(world.client.get("/v1/jobs").json()["data"]) == 1
 
 
-def test_case_24_secrets_are_not_shown(world: World) -> None:
+def test_case_24_responses_contain_no_secrets(world: World) -> None:
     hush = "hush-hush-4711"
     variables = {"HF_TOKEN": hush, "DB_PASSWORD": hush, "AWS_SECRET": hush, "MY_API_KEY": hush, "PLAIN": "seen"}
     job = world.submit(environment={"variables": variables}, metadata={"db_password": hush, "tokenizer": "llama"})
@@ -333,7 +333,7 @@ def test_case_24_secrets_are_not_shown(world: World) -> None:
     assert launch["spec"]["environment"]["variables"]["HF_TOKEN"] == hush, "the worker needs it"
 
 
-def test_case_25_a_token_is_one_however_its_header_is_spelt(database_url: str, tmp_path: Path) -> None:
+def test_case_25_header_spelling_does_not_evade_rate_limit(database_url: str, tmp_path: Path) -> None:
     world = World(database_url, tmp_path / "state", rate_per_second=1, rate_burst=3)
     spellings = [f"Bearer {world.token}", f"bearer {world.token}", f"Bearer   {world.token}", f"BEARER \t{world.token}"]
     answers = [world.client.get("/v1/jobs", headers={"Authorization": text}) for text in spellings]
@@ -341,7 +341,7 @@ def test_case_25_a_token_is_one_however_its_header_is_spelt(database_url: str, t
     world.database.dispose()
 
 
-def test_case_25_a_token_that_asks_too_often(database_url: str, tmp_path: Path) -> None:
+def test_case_25_exhausted_rate_limit_returns_429(database_url: str, tmp_path: Path) -> None:
     world = World(database_url, tmp_path / "state", rate_per_second=2, rate_burst=10)
     answers = [world.client.get("/v1/jobs") for _ in range(12)]
     assert [answer.status_code for answer in answers] == [200] * 10 + [429] * 2
@@ -350,7 +350,7 @@ def test_case_25_a_token_that_asks_too_often(database_url: str, tmp_path: Path) 
     assert answers[0].headers["ratelimit-limit"] == "10"
     assert [answer.headers["ratelimit-remaining"] for answer in answers[-4:]] == ["1", "0", "0", "0"]
     assert answers[-1].headers["ratelimit-reset"] == "5"
-    assert world.new_user("user", "ada").get("/v1/jobs").status_code == 200, "another's bucket is another one"
+    assert world.new_user("user", "ada").get("/v1/jobs").status_code == 200, "each token has its own bucket"
     assert world.client.get("/livez").status_code == 200
     world.clock.advance(1)
     assert world.client.get("/v1/jobs").status_code == 200
@@ -358,8 +358,8 @@ def test_case_25_a_token_that_asks_too_often(database_url: str, tmp_path: Path) 
 
 
 class TestCase27:
-    def test_case_27_there_is_no_service_without_authentication(self, database_url: str, tmp_path: Path) -> None:
-        """Not even a setting: bound to every address, each route but the probes wants a token."""
+    def test_case_27_all_api_routes_require_authentication(self, database_url: str, tmp_path: Path) -> None:
+        """No setting disables it: each route except the probes requires a token on every bound address."""
         assert not [name for name in Settings.model_fields if "auth" in name]
         world = World(database_url, tmp_path / "state", host="0.0.0.0")
         stranger = world.new_client(None)
@@ -375,7 +375,7 @@ class TestCase27:
                     assert answer.status_code == 401, (method, path, answer.status_code, answer.text)
         world.database.dispose()
 
-    def test_case_27_a_token_that_others_can_read(self, world: World) -> None:
+    def test_case_27_readable_admin_token_file_is_rejected(self, world: World) -> None:
         path = world.settings.state / "admin_token"
         path.chmod(0o644)
         with pytest.raises(ServiceError, match="chmod 600"):

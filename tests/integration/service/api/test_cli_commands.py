@@ -37,18 +37,18 @@ def run(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return invoke
 
 
-def saved(world: World, job: str, worker: Any, step: int) -> None:
+def save_checkpoint(world: World, job: str, worker: Any, step: int) -> None:
     folder = world.services.run(job).checkpoint(step).root
     folder.mkdir(parents=True)
     (folder / "weights").write_bytes(b"w" * step)
     digest = hashlib.sha256(b"w" * step).hexdigest()
     manifest = json.dumps({"files": {"weights": {"size": step, "sha256": digest}}})
     (folder / "manifest.json").write_text(manifest)
-    told = "sha256:" + hashlib.sha256(manifest.encode()).hexdigest()
-    worker.checkpoint(step, digest=told, metrics={"eval/loss": 1.0 / step})
+    manifest_digest = "sha256:" + hashlib.sha256(manifest.encode()).hexdigest()
+    worker.checkpoint(step, digest=manifest_digest, metrics={"eval/loss": 1.0 / step})
 
 
-def test_a_job_is_paused_resumed_cancelled_and_tried_again(world: World, run: Any) -> None:
+def test_pause_resume_cancel_and_retry(world: World, run: Any) -> None:
     job = world.submit()
     assert "pause requested; status: queued" in run("pause", "last")
     world.tick()
@@ -60,11 +60,11 @@ def test_a_job_is_paused_resumed_cancelled_and_tried_again(world: World, run: An
     assert "queued to run again from the beginning" in run("retry", job, "--from-scratch")
 
 
-def test_checkpoints_are_listed_downloaded_forked_and_deleted(world: World, run: Any, tmp_path: Path) -> None:
+def test_list_download_fork_and_delete_checkpoints(world: World, run: Any, tmp_path: Path) -> None:
     job = world.submit()
     worker = world.start(job)
-    saved(world, job, worker, 5)
-    saved(world, job, worker, 10)
+    save_checkpoint(world, job, worker, 5)
+    save_checkpoint(world, job, worker, 10)
     assert "best latest" in run("checkpoints", job)
     assert run("download", job, "--checkpoint", "5").strip() == f"{job}-step-5"
     assert (tmp_path / f"{job}-step-5" / "weights").read_bytes() == b"wwwww"
@@ -87,7 +87,7 @@ def test_checkpoints_are_listed_downloaded_forked_and_deleted(world: World, run:
     assert "2" in run("usage")
 
 
-def test_lists_are_filtered(world: World, run: Any) -> None:
+def test_list_commands_apply_filters(world: World, run: Any) -> None:
     job = world.submit(name="mine", metadata={"team": "nlp"})
     world.submit(name="other")
     for arguments in (

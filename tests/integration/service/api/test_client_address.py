@@ -1,4 +1,4 @@
-"""What stands in a request's address and means nothing is told, on every route alike."""
+"""Unknown, repeated and malformed parameters are rejected in the same way on all routes."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def routes(world: World) -> list[tuple[str, str, dict[str, Any]]]:
     ]
 
 
-def test_every_route_refuses_a_query_parameter_that_it_does_not_know(
+def test_unknown_query_parameters_are_rejected_on_all_routes(
     world: World, routes: list[tuple[str, str, dict[str, Any]]]
 ) -> None:
     worker = world.start(world.submit())
@@ -46,17 +46,17 @@ def test_every_route_refuses_a_query_parameter_that_it_does_not_know(
         assert all(name in error["message"] for name in known), (method, path, error["message"])
 
 
-def test_a_near_miss_is_told(world: World) -> None:
-    def said(address: str) -> str:
+def test_error_suggests_the_closest_parameter(world: World) -> None:
+    def error_message(address: str) -> str:
         return str(world.client.get(address).json()["error"]["message"])
 
-    assert "did you mean `status`?" in said("/v1/jobs?statsu=running")
-    assert "did you mean `max_points`?" in said("/v1/metrics?job=job_x&maxpoints=10")
-    assert said("/v1/usage?limit=2") == "unknown query parameter; this route takes none"
-    assert "metadata[key]" in said("/v1/jobs?metadata=nlp")
+    assert "did you mean `status`?" in error_message("/v1/jobs?statsu=running")
+    assert "did you mean `max_points`?" in error_message("/v1/metrics?job=job_x&maxpoints=10")
+    assert error_message("/v1/usage?limit=2") == "unknown query parameter; this route takes none"
+    assert "metadata[key]" in error_message("/v1/jobs?metadata=nlp")
 
 
-def test_what_is_given_twice_and_can_hold_once_is_refused(world: World) -> None:
+def test_repeated_single_value_parameter_is_rejected(world: World) -> None:
     for address in ("name=a&name=b", "limit=1&limit=2", "metadata[team]=a&metadata[team]=b"):
         answer = world.client.get(f"/v1/jobs?{address}")
         error = answer.json()["error"]
@@ -71,14 +71,12 @@ def test_what_is_given_twice_and_can_hold_once_is_refused(world: World) -> None:
     assert world.client.get("/v1/metrics?job=job_x&job=job_y&keys=a&keys=b").json()["error"]["code"] == "job_not_found"
 
 
-def test_a_stranger_learns_nothing_of_parameters(world: World) -> None:
+def test_parameters_are_checked_after_authentication(world: World) -> None:
     assert world.new_client(None).get("/v1/jobs?nonsense=1").status_code == 401
 
 
 @pytest.mark.parametrize("nonsense", ["nonsense", "job_" + "0" * 25, "sha256:x", "%C3%A9", "x" * 300])
-def test_what_has_not_the_form_of_an_id_is_the_id_of_nothing(
-    world: World, routes: list[tuple[str, str, dict[str, Any]]], nonsense: str
-) -> None:
+def test_malformed_ids_return_404(world: World, routes: list[tuple[str, str, dict[str, Any]]], nonsense: str) -> None:
     worker = world.start(world.submit())
     for method, path, operation in routes:
         name = operation["operationId"]

@@ -51,7 +51,7 @@ def is_closed(connection: socket.socket) -> bool:
         return True
 
 
-def test_case_25_a_connection_that_brings_no_request_is_closed(world: World) -> None:
+def test_case_25_connection_without_a_request_is_closed(world: World) -> None:
     with served(world) as port:
         silent = socket.create_connection(("127.0.0.1", port))
         dripping = socket.create_connection(("127.0.0.1", port))
@@ -62,11 +62,11 @@ def test_case_25_a_connection_that_brings_no_request_is_closed(world: World) -> 
         assert is_closed(dripping)
 
 
-def test_case_25_no_more_connections_than_so_many(world: World) -> None:
+def test_case_25_connections_over_the_limit_are_closed(world: World) -> None:
     with served(world, limit=2, seconds=30) as port:
-        kept = [socket.create_connection(("127.0.0.1", port)) for _ in range(2)]
+        connections = [socket.create_connection(("127.0.0.1", port)) for _ in range(2)]
         assert is_closed(socket.create_connection(("127.0.0.1", port)))
-        for connection in kept:
+        for connection in connections:
             connection.close()
 
         def is_open() -> bool:
@@ -78,7 +78,7 @@ def test_case_25_no_more_connections_than_so_many(world: World) -> None:
         wait_until(is_open, 10, "room for another connection")
 
 
-def test_case_25_a_body_in_drops_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_case_25_slow_body_is_rejected(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(body, "_BODY_SECONDS", 0.3)
     with served(world) as port:
         connection = socket.create_connection(("127.0.0.1", port))
@@ -101,7 +101,7 @@ CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n0\r\n"
     [(POST, b"X-%d: y\r\n"), (POST + b"X: ", b"%d"), (CHUNKED, b"X-%d: y\r\n")],
     ids=["headers", "one header", "trailers"],
 )
-def test_a_head_without_end_is_not_kept(world: World, begin: bytes, endless: bytes) -> None:
+def test_endless_request_head_is_not_buffered(world: World, begin: bytes, endless: bytes) -> None:
     with served(world, seconds=30) as port:
         connection = socket.create_connection(("127.0.0.1", port))
         connection.settimeout(10)
@@ -109,32 +109,32 @@ def test_a_head_without_end_is_not_kept(world: World, begin: bytes, endless: byt
         sent = 0
         with pytest.raises(ConnectionError):  # noqa: PT012
             while sent < 50_000_000:
-                piece = b"".join(endless % number for number in range(1000))
-                connection.sendall(piece)
-                sent += len(piece)
-        assert sent < 20_000_000, "what the sockets hold, and no more"
+                chunk = b"".join(endless % number for number in range(1000))
+                connection.sendall(chunk)
+                sent += len(chunk)
+        assert sent < 20_000_000, "no more than the buffers of the sockets"
 
 
-def test_a_body_is_read_whatever_protocol_its_sender_would_like_better(world: World) -> None:
+def test_body_of_an_upgrade_request_is_read(world: World) -> None:
     with served(world, seconds=30) as port:
-        wish = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "Authorization": f"Bearer {world.token}"}
-        assert httpx.post(f"http://localhost:{port}/v1/jobs", json=SPEC, headers=wish).status_code == 201
+        headers = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "Authorization": f"Bearer {world.token}"}
+        assert httpx.post(f"http://localhost:{port}/v1/jobs", json=SPEC, headers=headers).status_code == 201
 
 
-def test_an_id_of_the_callers_is_kept_if_it_is_one(world: World) -> None:
-    for given, kept in (("abc-1_2", True), ("a b", False), ("x" * 65, False), ("<script>", False), ("", False)):
+def test_valid_request_id_of_the_client_is_returned(world: World) -> None:
+    for given, accepted in (("abc-1_2", True), ("a b", False), ("x" * 65, False), ("<script>", False), ("", False)):
         answer = world.client.get("/livez", headers={"X-Request-ID": given})
-        assert (answer.headers["x-request-id"] == given) is kept, given
-        assert kept or answer.headers["x-request-id"].startswith("req_")
+        assert (answer.headers["x-request-id"] == given) is accepted, given
+        assert accepted or answer.headers["x-request-id"].startswith("req_")
     for answer in (world.client.get("/nope"), world.new_client(None).get("/v1/jobs")):
         assert answer.headers["x-request-id"].startswith("req_")
 
 
-def test_only_a_trusted_proxy_says_where_a_request_comes_from(database_url: str, tmp_path: Path) -> None:
-    for proxies, told in (("", "10.0.0.9"), ("10.0.0.0/8", "198.51.100.7")):
+def test_forwarded_address_requires_a_trusted_proxy(database_url: str, tmp_path: Path) -> None:
+    for proxies, expected in (("", "10.0.0.9"), ("10.0.0.0/8", "198.51.100.7")):
         world = World(database_url, tmp_path / f"state{len(proxies)}", trusted_proxies=proxies)
         headers = {"Authorization": f"Bearer {world.token}", "X-Forwarded-For": "203.0.113.1, 198.51.100.7"}
         behind = TestClient(world.app, base_url="http://localhost", headers=headers, client=("10.0.0.9", 5))
         assert behind.post("/v1/jobs", json=SPEC).status_code == 201
-        assert behind.get("/v1/audit?limit=1").json()["data"][0]["address"] == told
+        assert behind.get("/v1/audit?limit=1").json()["data"][0]["address"] == expected
         world.database.dispose()

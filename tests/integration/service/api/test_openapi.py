@@ -29,7 +29,7 @@ def operations(world: World) -> dict[str, dict[str, Any]]:
     return {f"{verb.upper()} {path}": one for path, verbs in paths.items() for verb, one in verbs.items()}
 
 
-def test_every_route_says_what_it_does_under_a_name_of_its_own(operations: dict[str, dict[str, Any]]) -> None:
+def test_routes_have_descriptions_and_unique_operation_ids(operations: dict[str, dict[str, Any]]) -> None:
     for route, one in operations.items():
         assert one["summary"], route
         assert one["description"].endswith("."), route
@@ -38,7 +38,7 @@ def test_every_route_says_what_it_does_under_a_name_of_its_own(operations: dict[
     assert all(name.replace("_", "").isalnum() and name.islower() for name in names)
 
 
-def test_every_route_says_how_it_fails(operations: dict[str, dict[str, Any]]) -> None:
+def test_routes_document_their_error_responses(operations: dict[str, dict[str, Any]]) -> None:
     for route, one in operations.items():
         for status in ("401", "404", "409", "422", "503"):
             if status == "503" and route == "GET /readyz":
@@ -48,7 +48,7 @@ def test_every_route_says_how_it_fails(operations: dict[str, dict[str, Any]]) ->
             assert content["example"]["error"]["code"], route
 
 
-def test_the_headers_of_an_answer_are_announced(world: World, operations: dict[str, dict[str, Any]]) -> None:
+def test_response_headers_are_documented(world: World, operations: dict[str, dict[str, Any]]) -> None:
     usual = {"content-length", "content-type", "x-content-type-options"}
     key = {"Idempotency-Key": "twice"}
     for route, status in (("POST /v1/jobs", 201), ("POST /v1/jobs", 201), ("GET /v1/jobs", 200), ("GET /livez", 200)):
@@ -59,19 +59,19 @@ def test_the_headers_of_an_answer_are_announced(world: World, operations: dict[s
         assert set(answer.headers) - usual <= {name.lower() for name in announced}, route
 
 
-def test_those_that_steer_and_save_are_there(operations: dict[str, dict[str, Any]]) -> None:
+def test_document_contains_control_and_checkpoint_routes(operations: dict[str, dict[str, Any]]) -> None:
     job = "/v1/jobs/{job_id}"
-    wanted = {
+    required = {
         *(f"POST {job}/{verb}" for verb in ("pause", "resume", "retry", "cancel")),
         *(f"GET {job}/checkpoints/{{checkpoint_id}}{rest}" for rest in ("", "/files", "/files/{path}", "/archive")),
         *(f"GET {job}/export/{rest}" for rest in ("files", "files/{path}", "archive")),
         *(f"DELETE {job}{rest}" for rest in ("", "/checkpoints/{checkpoint_id}")),
         "GET /v1/usage",
     }
-    assert wanted <= set(operations)
+    assert required <= set(operations)
 
 
-def test_requests_say_how_they_are_signed(operations: dict[str, dict[str, Any]]) -> None:
+def test_routes_document_their_security_scheme(operations: dict[str, dict[str, Any]]) -> None:
     for route, one in operations.items():
         path = route.split()[1]
         open_ = path in ("/livez", "/readyz", "/metrics")
@@ -79,13 +79,13 @@ def test_requests_say_how_they_are_signed(operations: dict[str, dict[str, Any]])
         assert one["security"] == ([] if open_ else [{scheme: []}]), route
 
 
-def test_no_parameter_can_be_null(operations: dict[str, dict[str, Any]]) -> None:
+def test_no_parameter_is_nullable(operations: dict[str, dict[str, Any]]) -> None:
     for route, one in operations.items():
         for parameter in one.get("parameters", ()):
             assert {"type": "null"} not in parameter["schema"].get("anyOf", ()), (route, parameter["name"])
 
 
-def test_every_parameter_says_what_it_means(operations: dict[str, dict[str, Any]]) -> None:
+def test_every_parameter_has_a_description(operations: dict[str, dict[str, Any]]) -> None:
     for route, one in operations.items():
         for parameter in one.get("parameters", ()):
             assert parameter["description"], (route, parameter["name"])
@@ -97,19 +97,19 @@ def patterns(document: Any) -> set[str]:
     return own.union(*map(patterns, inner))
 
 
-def test_every_form_of_a_text_is_told_in_words(world: World, operations: dict[str, dict[str, Any]]) -> None:
-    """A regular expression helps nobody; one that only bounds the characters is told as such."""
-    asked = [parameter for one in operations.values() for parameter in one.get("parameters", ())]
-    # What has not the form of an id in a path is the id of nothing; these two have words of their own.
-    asked = [one for one in asked if one["in"] != "path" and one["name"] not in ("after", "last-event-id")]
+def test_every_pattern_has_a_readable_validation_message(world: World, operations: dict[str, dict[str, Any]]) -> None:
+    """Errors describe formats in words; a pattern that only limits the characters has a generic message."""
+    parameters = [parameter for one in operations.values() for parameter in one.get("parameters", ())]
+    # A malformed id in a path gets 404, and these two parameters have messages of their own.
+    parameters = [one for one in parameters if one["in"] != "path" and one["name"] not in ("after", "last-event-id")]
     schemas = world.client.get("/openapi.json").json()["components"]["schemas"]
-    found = patterns(asked) | patterns(schemas)
-    assert RANK_PATTERN in found
-    for pattern in found - set(PATTERN_MESSAGES):
+    used = patterns(parameters) | patterns(schemas)
+    assert RANK_PATTERN in used
+    for pattern in used - set(PATTERN_MESSAGES):
         assert re.fullmatch(r"\^\[.*\][*+]\$", pattern), pattern
 
 
-def test_answers_name_the_headers_that_a_client_goes_by(operations: dict[str, dict[str, Any]]) -> None:
+def test_documented_headers_cover_retries_ranges_and_offsets(operations: dict[str, dict[str, Any]]) -> None:
     for route, one in operations.items():
         assert "X-Request-ID" in one["responses"]["401"]["headers"], route
         assert "Retry-After" in one["responses"]["429"]["headers"], route
@@ -124,7 +124,7 @@ def test_answers_name_the_headers_that_a_client_goes_by(operations: dict[str, di
 
 
 def problems(document: dict[str, Any], content: dict[str, Any]) -> list[str]:
-    """What is wrong with the example of a body: that there is none, or how it does not fit."""
+    """Return the problems of a body's example: it is missing, or it does not match the schema."""
     schema = content["schema"]
     named = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]] if "$ref" in schema else {}
     example = content.get("example", named.get("example"))
@@ -136,9 +136,9 @@ def problems(document: dict[str, Any], content: dict[str, Any]) -> list[str]:
     ]
 
 
-def test_every_answer_and_every_body_comes_with_an_example_that_fits_it(world: World) -> None:
+def test_bodies_have_examples_that_match_their_schema(world: World) -> None:
     document = world.app.openapi()
-    seen = 0
+    checked = 0
     for verbs in document["paths"].values():
         for operation in verbs.values():
             bodies = [one for status, one in operation["responses"].items() if status.startswith("2")]
@@ -147,18 +147,18 @@ def test_every_answer_and_every_body_comes_with_an_example_that_fits_it(world: W
                 content = body.get("content", {}).get("application/json")
                 if content is not None and {"type": "null"} not in content["schema"].get("anyOf", ()):
                     assert problems(document, content) == [], operation["operationId"]
-                    seen += 1
-    assert seen > 60
+                    checked += 1
+    assert checked > 60
 
 
-def test_an_example_that_does_not_fit_is_found(world: World) -> None:
+def test_invalid_example_is_detected(world: World) -> None:
     document = world.app.openapi()
     content = {"schema": {"$ref": "#/components/schemas/ClaimGrant"}}
     assert problems(document, {**content, "example": {"execution": 0}}) != []
     assert problems(document, {"schema": {"type": "object"}}) == ["there is none"]
 
 
-def test_a_spec_has_one_schema_wherever_it_is_sent(world: World) -> None:
+def test_routes_share_one_schema_of_the_spec(world: World) -> None:
     document = world.app.openapi()
     schemas = document["components"]["schemas"]
     for path in ("/v1/jobs", "/v1/plans"):
@@ -178,7 +178,7 @@ def test_a_spec_has_one_schema_wherever_it_is_sent(world: World) -> None:
         ("/v1/jobs/job_x/export/files/a/b", "GET, HEAD"),
     ],
 )
-def test_a_wrong_method_is_told_all_that_the_path_takes(world: World, path: str, allowed: str) -> None:
+def test_wrong_method_returns_all_allowed_methods(world: World, path: str, allowed: str) -> None:
     answer = world.client.put(path)
     assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
 
@@ -186,10 +186,10 @@ def test_a_wrong_method_is_told_all_that_the_path_takes(world: World, path: str,
 @pytest.mark.parametrize(
     "query", ["jobs?after=", "jobs?created_after=0.5", "sweeps?after=job_1", "audit?after=7", "webhooks?after=x"]
 )
-def test_what_a_list_cannot_go_on_from_is_refused(world: World, query: str) -> None:
+def test_invalid_page_cursor_is_rejected(world: World, query: str) -> None:
     assert world.client.get(f"/v1/{query}").status_code == 422
 
 
-def test_an_attempt_beyond_all_numbers_is_refused(world: World) -> None:
+def test_out_of_range_attempt_number_is_rejected(world: World) -> None:
     job_id = world.submit()
     assert world.client.get(f"/v1/jobs/{job_id}/script?attempt={10**30}").status_code == 422

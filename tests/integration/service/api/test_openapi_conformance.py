@@ -54,10 +54,10 @@ def described() -> Any:
                 if parameter["in"] == "path":
                     parameter["schema"] = {"type": "string", "enum": _PLACES}
                     parameter.pop("example", None)
-    found = schemathesis.openapi.from_dict(document)
+    api_schema = schemathesis.openapi.from_dict(document)
     # Of an address with a NUL nothing is read: test_nul.py.
-    found.config.generation.update(allow_extra_parameters=False, allow_x00=False)
-    return found.exclude(operation_id=ENDLESS)
+    api_schema.config.generation.update(allow_extra_parameters=False, allow_x00=False)
+    return api_schema.exclude(operation_id=ENDLESS)
 
 
 class Door:
@@ -99,7 +99,7 @@ def sown(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-def test_every_answer_is_an_announced_one(case: Any, sown: tuple[World, Seeds]) -> None:
+def test_every_response_is_documented(case: Any, sown: tuple[World, Seeds]) -> None:
     world, seeds = sown
     operation = case.operation.definition.raw["operationId"]
     for name, value in case.path_parameters.items():

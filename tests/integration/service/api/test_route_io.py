@@ -31,22 +31,22 @@ CODE = (".py", ".pyc", ".so")
 """Modules of Python are imported where they are first used."""
 
 
-class Witness:
-    """Sees every file that Python opens, every folder it lists and every program it starts. It cannot be taken away."""
+class FileAccessRecorder:
+    """Records the files that Python opens, the folders it lists and the programs it starts; it cannot be removed."""
 
     def __init__(self) -> None:
-        self.seen: list[str] = []
+        self.events: list[str] = []
         self.programs: list[str] = []
-        """With their arguments."""
-        sys.addaudithook(self._saw)
+        """Command lines of the programs."""
+        sys.addaudithook(self._record)
 
-    def _saw(self, event: str, args: tuple[Any, ...]) -> None:
+    def _record(self, event: str, args: tuple[Any, ...]) -> None:
         if event in STARTS:
-            self.seen.append(event)
+            self.events.append(event)
             if event == "subprocess.Popen":
                 self.programs.append(" ".join(map(os.fsdecode, args[1])))
         elif event in ("open", "os.listdir", "os.scandir") and isinstance(args[0], str | bytes | os.PathLike):
-            self.seen.append(os.fsdecode(args[0]))
+            self.events.append(os.fsdecode(args[0]))
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +58,9 @@ def sown(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     world.database.dispose()
 
 
-def test_no_route_reads_beyond_the_runs_or_starts_a_program(sown: tuple[World, Seeds]) -> None:
+def test_routes_read_only_run_files_and_start_no_program(sown: tuple[World, Seeds]) -> None:
     world, seeds = sown
-    workers, witness, strayed = world.new_client(seeds.worker_token), Witness(), {}
+    workers, recorder, outside = world.new_client(seeds.worker_token), FileAccessRecorder(), {}
     for path, verbs in world.app.openapi()["paths"].items():
         for verb, operation in verbs.items():
             name = operation["operationId"]
@@ -68,17 +68,17 @@ def test_no_route_reads_beyond_the_runs_or_starts_a_program(sown: tuple[World, S
                 continue
             client = workers if path.startswith("/v1/attempts/") else world.client
             body = operation.get("requestBody", {}).get("content", {}).get("application/json")
-            witness.seen.clear()
+            recorder.events.clear()
             answer = client.request(verb, filled(seeds, name, path), json=example(world, body) if body else None)
             assert answer.status_code < 500, name
-            strayed[name] = elsewhere(witness, world)
-    assert len(strayed) > 60
-    assert {name: places for name, places in strayed.items() if places} == {}
+            outside[name] = elsewhere(recorder, world)
+    assert len(outside) > 60
+    assert {name: paths for name, paths in outside.items() if paths} == {}
 
 
-def test_the_stream_of_all_jobs_neither(sown: tuple[World, Seeds]) -> None:
+def test_global_stream_reads_only_run_files(sown: tuple[World, Seeds]) -> None:
     world, _ = sown
-    witness, broadcaster = Witness(), world.services.broadcaster
+    recorder, broadcaster = FileAccessRecorder(), world.services.broadcaster
 
     def stop_the_service() -> None:
         wait_until(lambda: broadcaster.open_streams > 0, 10, "somebody to follow the stream")
@@ -90,25 +90,25 @@ def test_the_stream_of_all_jobs_neither(sown: tuple[World, Seeds]) -> None:
     stopping.join()
     assert answer.status_code == 200
     assert "event: " in answer.text
-    assert elsewhere(witness, world) == set()
+    assert elsewhere(recorder, world) == set()
 
 
-def test_a_plan_reads_the_models_folder_alone(
+def test_plan_reads_only_the_model_folder(
     sown: tuple[World, Seeds], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, _ = sown
     folder = save_llama(tmp_path / "model")
     monkeypatch.setattr(world.settings, "allowed_roots", (str(tmp_path),))
     model, data = {"source": "hf", "path": str(folder)}, {"source": "jsonl", "path": str(tmp_path / "lines.jsonl")}
-    witness = Witness()
+    recorder = FileAccessRecorder()
     answer = world.client.post("/v1/plans", json={**SPEC, "task": "causal_lm", "model": model, "data": data})
     assert (answer.status_code, answer.json()["unknown"]) == (200, None), answer.text
-    read = elsewhere(witness, world)
-    assert {Path(place).name for place in read} >= {"config.json", "model.safetensors"}
-    assert {place for place in read if not Path(place).is_relative_to(folder)} <= {MEMORY}
+    read = elsewhere(recorder, world)
+    assert {Path(path).name for path in read} >= {"config.json", "model.safetensors"}
+    assert {path for path in read if not Path(path).is_relative_to(folder)} <= {MEMORY}
 
 
-def test_the_doctor_reads_of_the_installation_and_asks_no_scheduler(
+def test_diagnostics_do_not_call_the_scheduler(
     sown: tuple[World, Seeds], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, _ = sown
@@ -117,37 +117,37 @@ def test_the_doctor_reads_of_the_installation_and_asks_no_scheduler(
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(world.settings, "backend", "slurm")
-    witness = Witness()
+    recorder = FileAccessRecorder()
     assert world.client.get("/v1/doctor").status_code == 200
-    read = elsewhere(witness, world) - set(STARTS)
-    assert {place for place in read if not place.startswith(INSTALLATION)} == set()
-    assert witness.programs == ["sbatch --version", "nvidia-smi -L"]
+    read = elsewhere(recorder, world) - set(STARTS)
+    assert {path for path in read if not path.startswith(INSTALLATION)} == set()
+    assert recorder.programs == ["sbatch --version", "nvidia-smi -L"]
 
 
-def elsewhere(witness: Witness, world: World) -> set[str]:
-    return {place for place in witness.seen if is_elsewhere(place, world)}
+def elsewhere(recorder: FileAccessRecorder, world: World) -> set[str]:
+    return {path for path in recorder.events if is_elsewhere(path, world)}
 
 
 def filled(seeds: Seeds, operation: str, path: str) -> str:
-    """The path with ids of what is there."""
+    """Return the path with existing ids."""
     parts = [part.strip("{}") if part.startswith("{") else None for part in path.split("/")]
     known = [seeds.of(operation, name) if name else None for name in parts]
-    return "/".join(found[0] if found else part for part, found in zip(path.split("/"), known, strict=True))
+    return "/".join(ids[0] if ids else part for part, ids in zip(path.split("/"), known, strict=True))
 
 
 def example(world: World, body: dict[str, Any]) -> Any:
-    """Of the body, of its schema, or of the schema that it names."""
+    """Return the example of a body, of its schema, or of a schema that it refers to."""
     schemas = world.app.openapi()["components"]["schemas"]
     kinds = [body["schema"], *body["schema"].get("anyOf", ())]
     named = [schemas[kind["$ref"].rpartition("/")[2]] for kind in kinds if "$ref" in kind]
     return next(one["example"] for one in (body, *kinds, *named) if "example" in one)
 
 
-def is_elsewhere(place: str, world: World) -> bool:
-    """Whether it is no file of a run. What is opened below a folder that is open already has no more than a name."""
-    path = Path(place)
+def is_elsewhere(event: str, world: World) -> bool:
+    """Whether an event is a program start or an access outside the run directories; relative paths do not count."""
+    path = Path(event)
     return (
         path.suffix not in CODE
-        and (place in STARTS or path.is_absolute())
+        and (event in STARTS or path.is_absolute())
         and not path.is_relative_to(world.settings.runs)
     )

@@ -21,11 +21,11 @@ IDS = {
 def entries(world: World, query: str = "") -> list[dict[str, Any]]:
     answer = world.client.get(f"/v1/audit?limit=200&{query}")
     assert answer.status_code == 200, answer.text
-    found: list[dict[str, Any]] = answer.json()["data"]
-    return found
+    rows: list[dict[str, Any]] = answer.json()["data"]
+    return rows
 
 
-def test_an_entry_says_who_what_when_from_where_and_under_which_id(world: World) -> None:
+def test_entry_has_actor_action_time_address_and_request_id(world: World) -> None:
     ada = world.new_user("user", "ada")
     job = ada.post("/v1/jobs", json=SPEC, headers={"X-Request-ID": "from-ada"}).json()["id"]
     (entry,) = entries(world)
@@ -42,7 +42,7 @@ def test_an_entry_says_who_what_when_from_where_and_under_which_id(world: World)
     assert entry["created_at"] == "2026-01-01T00:00:00.000Z"
 
 
-def test_what_is_refused_is_there_too_and_reading_is_not(world: World) -> None:
+def test_refused_changes_are_audited_and_reads_are_not(world: World) -> None:
     job = world.submit()
     bob = world.new_user("user", "bob")
     bob.get(f"/v1/jobs/{job}")
@@ -56,8 +56,8 @@ def test_what_is_refused_is_there_too_and_reading_is_not(world: World) -> None:
     )
 
 
-def test_it_is_in_the_transaction_of_the_change(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is not committed leaves no entry that says that it was done."""
+def test_entry_is_in_the_transaction_of_the_change(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change that is rolled back leaves no entry with the outcome `done`."""
     job = world.submit()
     monkeypatch.setattr("service.jobs.service.job_resource", lambda *_: 1 / 0)
     answer = world.client.post(f"/v1/jobs/{job}/cancel")
@@ -69,8 +69,8 @@ def test_it_is_in_the_transaction_of_the_change(world: World, monkeypatch: pytes
     assert world.job(job)["desired"] == "run"
 
 
-def test_every_route_that_can_change_something_leaves_an_entry(world: World) -> None:
-    """Walks the OpenAPI document, so that a route that is added tomorrow is walked too."""
+def test_every_changing_route_writes_an_entry(world: World) -> None:
+    """All routes of the OpenAPI document are called, so that new ones are covered."""
     walked = []
     for path, methods in world.app.openapi()["paths"].items():
         for method, operation in methods.items():
@@ -86,7 +86,7 @@ def test_every_route_that_can_change_something_leaves_an_entry(world: World) -> 
     assert {"submit_job", "cancel_job", "put_code", "create_token", "create_webhook", "delete_job"} <= set(walked)
 
 
-def test_what_the_service_does_by_itself_is_nobodys_request(world: World) -> None:
+def test_changes_by_the_service_are_not_audited(world: World) -> None:
     world.submit()
     before = len(entries(world))
     world.tick(3)
@@ -94,20 +94,20 @@ def test_what_the_service_does_by_itself_is_nobodys_request(world: World) -> Non
     assert CURRENT_REQUEST.get() is None
 
 
-def test_failed_authentications_are_counted_not_listed(world: World) -> None:
+def test_failed_authentications_are_aggregated(world: World) -> None:
     stranger = world.new_client("ty_000000000000_" + "x" * 43)
     for _ in range(5):
         assert stranger.get("/v1/jobs").status_code == 401
     world.clock.advance(61)
     stranger.get("/v1/jobs")
-    found = entries(world, "action=authenticate")
-    assert sum(entry["detail"]["count"] for entry in found) == 6
-    assert len(found) == 2
-    assert found[0]["actor"] == "anonymous"
-    assert found[0]["detail"]["addresses"] == {"testclient": 5}
+    rows = entries(world, "action=authenticate")
+    assert sum(entry["detail"]["count"] for entry in rows) == 6
+    assert len(rows) == 2
+    assert rows[0]["actor"] == "anonymous"
+    assert rows[0]["detail"]["addresses"] == {"testclient": 5}
 
 
-def test_pages_and_filters(world: World) -> None:
+def test_entries_are_paged_and_filtered(world: World) -> None:
     for _ in range(3):
         world.submit()
     job = world.submit()
@@ -125,7 +125,7 @@ def test_pages_and_filters(world: World) -> None:
         assert (answer.status_code, answer.json()["error"]["param"]) == (422, param)
 
 
-def test_it_is_for_administrators_and_kept_for_so_long(world: World) -> None:
+def test_audit_requires_an_administrator_and_has_a_retention(world: World) -> None:
     assert world.new_user("user", "ada").get("/v1/audit").status_code == 403
     world.submit()
     world.clock.advance(365 * 86_400 - 1)

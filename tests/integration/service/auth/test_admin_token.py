@@ -24,14 +24,14 @@ def statuses(world: World, *tokens: str) -> list[int]:
 
 
 @pytest.mark.databases("sqlite", "postgres")
-def test_a_second_service_takes_nobodys_token_away(world: World, tmp_path: Path) -> None:
+def test_second_service_keeps_existing_admin_tokens_valid(world: World, tmp_path: Path) -> None:
     other = tmp_path / "other" / "admin_token"
     other.parent.mkdir()
     ensure_admin_token(world.database, other, world.clock())
     assert statuses(world, world.token, other.read_text().strip()) == [200, 200]
 
 
-def test_every_replica_takes_the_one_that_is_given(world: World, tmp_path: Path) -> None:
+def test_replicas_share_the_given_admin_token(world: World, tmp_path: Path) -> None:
     path = given(tmp_path, new_user_token())
     for _ in range(3):
         register_admin_token(world.database, path, world.clock())
@@ -39,7 +39,7 @@ def test_every_replica_takes_the_one_that_is_given(world: World, tmp_path: Path)
     assert len(world.client.get("/v1/tokens").json()["data"]) == 2
 
 
-def test_a_revoked_one_does_not_come_back(world: World, tmp_path: Path) -> None:
+def test_revoked_admin_token_stays_revoked(world: World, tmp_path: Path) -> None:
     path = given(tmp_path, new_user_token())
     register_admin_token(world.database, path, world.clock())
     world.client.delete(f"/v1/tokens/{path.read_text().split('_')[1]}")
@@ -47,7 +47,7 @@ def test_a_revoked_one_does_not_come_back(world: World, tmp_path: Path) -> None:
         register_admin_token(world.database, path, world.clock())
 
 
-def test_anothers_digits_open_nothing(world: World, tmp_path: Path) -> None:
+def test_token_with_the_id_of_another_is_rejected(world: World, tmp_path: Path) -> None:
     digits = world.token.split("_")[1]
     with pytest.raises(ServiceError, match="another token has its id"):
         register_admin_token(world.database, given(tmp_path, f"ty_{digits}_{'x' * 32}"), world.clock())
@@ -55,12 +55,12 @@ def test_anothers_digits_open_nothing(world: World, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "secret", "ty_0123456789ab_short", f"tyw_0123456789ab_{'x' * 32}"])
-def test_what_is_no_token(world: World, tmp_path: Path, text: str) -> None:
+def test_malformed_admin_token_is_rejected(world: World, tmp_path: Path, text: str) -> None:
     with pytest.raises(ServiceError, match="is empty" if not text else "must hold ty_<12 hexadecimal digits>"):
         register_admin_token(world.database, given(tmp_path, text), world.clock())
 
 
-def test_one_that_others_can_read(world: World, tmp_path: Path) -> None:
+def test_readable_admin_token_file_is_rejected(world: World, tmp_path: Path) -> None:
     path = given(tmp_path, new_user_token())
     path.chmod(0o640)
     with pytest.raises(ServiceError, match="chmod 600"):

@@ -16,9 +16,9 @@ HERE = {"Origin": "http://localhost"}
 PAGE = {"Accept": "text/html"}
 
 
-def signed_in(world: World, token: str | None = None, wanted: str = "/jobs") -> TestClient:
+def signed_in(world: World, token: str | None = None, next_page: str = "/jobs") -> TestClient:
     browser = world.new_client(None)
-    form = {"token": token or world.token, "next": wanted}
+    form = {"token": token or world.token, "next": next_page}
     answer = browser.post("/sign-in", data=form, headers=HERE, follow_redirects=False)
     assert answer.status_code == 303, answer.text
     return browser
@@ -32,21 +32,21 @@ def code(answer: Any) -> tuple[int, str]:
     return answer.status_code, answer.json()["error"]["code"]
 
 
-def test_the_cookie_opens_what_the_token_opens(world: World) -> None:
+def test_cookie_authenticates_like_its_token(world: World) -> None:
     browser = signed_in(world)
     assert browser.get("/v1/tokens/self").json()["name"] == "admin"
 
 
-def test_only_a_hash_of_the_secret_is_kept(world: World) -> None:
+def test_session_secret_is_stored_as_a_hash(world: World) -> None:
     browser = signed_in(world)
     with world.database.read() as session:
         row = session.scalars(sa.select(WebSession)).one()
-        kept = [str(getattr(row, column.key)) for column in sa.inspect(WebSession).columns]
-    assert not any(secret(browser) in value for value in kept)
+        columns = [str(getattr(row, column.key)) for column in sa.inspect(WebSession).columns]
+    assert not any(secret(browser) in value for value in columns)
 
 
 @pytest.mark.parametrize("token", ["", "nonsense", "ty_000000000000_" + "x" * 43, "ty_" + "é" * 20])
-def test_a_wrong_token_makes_no_session(world: World, token: str) -> None:
+def test_invalid_token_creates_no_session(world: World, token: str) -> None:
     browser = world.new_client(None)
     answer = browser.post("/sign-in", data={"token": token}, headers=HERE, follow_redirects=False)
     assert answer.status_code == 401
@@ -54,7 +54,7 @@ def test_a_wrong_token_makes_no_session(world: World, token: str) -> None:
     assert "set-cookie" not in answer.headers
 
 
-def test_a_workers_token_makes_no_session(world: World) -> None:
+def test_attempt_token_creates_no_session(world: World) -> None:
     job_id = world.submit()
     world.tick()
     token = world.folder(job_id).token.read_text().strip()
@@ -62,7 +62,7 @@ def test_a_workers_token_makes_no_session(world: World) -> None:
     assert answer.status_code == 401
 
 
-def test_a_change_by_cookie_needs_the_header_and_the_origin(world: World) -> None:
+def test_change_by_cookie_requires_csrf_header_and_origin(world: World) -> None:
     browser, job_id = signed_in(world), world.submit()
     right = {"X-CSRF-Token": csrf_of(secret(browser))}
     path = f"/v1/jobs/{job_id}/cancel"
@@ -74,20 +74,20 @@ def test_a_change_by_cookie_needs_the_header_and_the_origin(world: World) -> Non
     assert browser.post(path, headers={**HERE, **right}).status_code == 202
 
 
-def test_the_header_of_another_session_does_not_do(world: World) -> None:
+def test_csrf_token_of_another_session_is_rejected(world: World) -> None:
     one, other = signed_in(world), signed_in(world)
     headers = {**HERE, "X-CSRF-Token": csrf_of(secret(other))}
     assert code(one.post("/v1/jobs", json=SPEC, headers=headers)) == (403, "csrf_token")
 
 
-def test_a_bearer_token_goes_before_a_cookie_and_needs_no_header(world: World) -> None:
+def test_bearer_token_overrides_cookie_and_needs_no_csrf_header(world: World) -> None:
     browser = signed_in(world)
     bearer = {**HERE, "Authorization": f"Bearer {world.token}"}
     assert browser.post("/v1/jobs", json=SPEC, headers=bearer).status_code == 201
     assert browser.get("/v1/jobs", headers={"Authorization": "Bearer wrong"}).status_code == 401
 
 
-def test_signing_out_ends_the_session_for_whoever_copied_the_cookie(world: World) -> None:
+def test_sign_out_invalidates_copies_of_the_cookie(world: World) -> None:
     browser = signed_in(world)
     copied = secret(browser)
     form = {"csrf": csrf_of(copied)}
@@ -100,7 +100,7 @@ def test_signing_out_ends_the_session_for_whoever_copied_the_cookie(world: World
     assert stale.get("/v1/jobs").status_code == 401
 
 
-def test_a_session_ends_by_time(world: World) -> None:
+def test_session_expires(world: World) -> None:
     browser = signed_in(world)
     world.clock.advance(world.settings.session_hours * 3600 - 1)
     assert browser.get("/v1/jobs").status_code == 200
@@ -111,7 +111,7 @@ def test_a_session_ends_by_time(world: World) -> None:
 
 
 @pytest.mark.databases("sqlite", "postgres")
-def test_a_session_ends_with_its_token(world: World) -> None:
+def test_session_ends_with_its_token(world: World) -> None:
     made = world.client.post("/v1/tokens", json={"name": "ada", "role": "viewer"}).json()
     browser = signed_in(world, made["token"])
     assert browser.get("/v1/jobs").status_code == 200
@@ -120,7 +120,7 @@ def test_a_session_ends_with_its_token(world: World) -> None:
 
 
 @pytest.mark.databases("sqlite", "postgres")
-def test_sessions_that_are_over_are_removed_by_the_next_sign_in(world: World) -> None:
+def test_sign_in_removes_expired_sessions(world: World) -> None:
     signed_in(world)
     world.clock.advance(world.settings.session_hours * 3600)
     signed_in(world)
@@ -128,7 +128,7 @@ def test_sessions_that_are_over_are_removed_by_the_next_sign_in(world: World) ->
         assert session.scalar(sa.select(sa.func.count()).select_from(WebSession)) == 1
 
 
-def test_another_sites_page_cannot_sign_anybody_in(world: World) -> None:
+def test_cross_site_sign_in_is_rejected(world: World) -> None:
     browser = world.new_client(None)
     for headers in ({}, {"Origin": "http://evil.example"}):
         answer = browser.post("/sign-in", data={"token": world.token}, headers=headers, follow_redirects=False)
@@ -136,7 +136,7 @@ def test_another_sites_page_cannot_sign_anybody_in(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "goes"),
+    ("next_page", "goes"),
     [
         ("/jobs?status=failed", "/jobs?status=failed"),
         ("//evil.example", "/jobs"),
@@ -146,14 +146,14 @@ def test_another_sites_page_cannot_sign_anybody_in(world: World) -> None:
         ("/jobs\r\nSet-Cookie: a=b", "/jobs"),
     ],
 )
-def test_the_way_back_stays_here(world: World, wanted: str, goes: str) -> None:
+def test_redirect_after_sign_in_stays_on_the_site(world: World, next_page: str, goes: str) -> None:
     browser = world.new_client(None)
-    form = {"token": world.token, "next": wanted}
+    form = {"token": world.token, "next": next_page}
     answer = browser.post("/sign-in", data=form, headers=HERE, follow_redirects=False)
     assert answer.headers["location"] == goes
 
 
-def test_the_cookie_is_bound_to_https_where_people_come_by_it(database_url: str, tmp_path: Any) -> None:
+def test_cookie_is_secure_if_the_public_url_is_https(database_url: str, tmp_path: Any) -> None:
     world = World(database_url, tmp_path / "state", public_url="https://yard.example")
     browser = TestClient(world.app, base_url="https://yard.example")
     form, headers = {"token": world.token}, {"Origin": "https://yard.example"}
@@ -164,7 +164,7 @@ def test_the_cookie_is_bound_to_https_where_people_come_by_it(database_url: str,
     assert {"Path=/", "HttpOnly", "SameSite=Strict", "Secure"} <= set(cookie.split("; "))
 
 
-def test_signing_in_and_failing_to_are_in_the_audit(world: World) -> None:
+def test_sign_ins_and_failures_are_audited(world: World) -> None:
     world.new_client(None).post("/sign-in", data={"token": "no"}, headers=HERE)
     signed_in(world)
     entries = world.client.get("/v1/audit").json()["data"]
@@ -174,7 +174,7 @@ def test_signing_in_and_failing_to_are_in_the_audit(world: World) -> None:
     }
 
 
-def test_guesses_are_limited_by_address(database_url: str, tmp_path: Any) -> None:
+def test_sign_in_attempts_are_rate_limited_by_address(database_url: str, tmp_path: Any) -> None:
     world = World(database_url, tmp_path / "state", rate_per_second=0.1, rate_burst=3)
     browser = world.new_client(None)
     answers = [browser.post("/sign-in", data={"token": "no"}, headers=HERE).status_code for _ in range(4)]
@@ -182,7 +182,7 @@ def test_guesses_are_limited_by_address(database_url: str, tmp_path: Any) -> Non
     assert answers == [401, 401, 401, 429]
 
 
-def test_pages_send_the_signed_out_to_the_sign_in_and_the_lost_to_a_page(world: World) -> None:
+def test_pages_redirect_to_sign_in_and_render_errors(world: World) -> None:
     stranger = world.new_client(None)
     answer = stranger.get("/jobs?search=a%26b", headers=PAGE, follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in?next=/jobs%3Fsearch%3Da%2526b")
@@ -193,7 +193,7 @@ def test_pages_send_the_signed_out_to_the_sign_in_and_the_lost_to_a_page(world: 
     assert code(world.client.get("/v1/no-such-route", headers=PAGE)) == (404, "route_not_found")
 
 
-def test_every_page_forbids_what_it_does_not_need(world: World) -> None:
+def test_pages_have_restrictive_security_headers(world: World) -> None:
     browser, job_id = signed_in(world), world.submit()
     for path in ("/sign-in", "/jobs", f"/jobs/{job_id}", "/no-such-page"):
         answer = browser.get(path, headers=PAGE)
@@ -202,14 +202,14 @@ def test_every_page_forbids_what_it_does_not_need(world: World) -> None:
         assert (answer.headers["x-frame-options"], answer.headers["cache-control"]) == ("DENY", "no-store")
 
 
-def test_a_hostile_name_is_escaped_in_text_and_data(world: World) -> None:
+def test_job_names_are_escaped_in_pages(world: World) -> None:
     name = "</script><img src=x onerror=alert(1)>"
     browser, job_id = signed_in(world), world.submit(name=name)
     for path in ("/jobs", f"/jobs/{job_id}"):
         assert "<img" not in browser.get(path).text
 
 
-def test_files_are_kept_for_ever_under_an_address_of_their_contents(world: World) -> None:
+def test_static_files_are_immutable_under_their_digest(world: World) -> None:
     browser = world.new_client(None)
     page = browser.get("/sign-in").text
     address = page.split('href="')[2].split('"')[0]
@@ -222,14 +222,14 @@ def test_files_are_kept_for_ever_under_an_address_of_their_contents(world: World
 
 
 @pytest.mark.databases("sqlite", "postgres")
-def test_search_finds_parts_of_names_and_ids_and_knows_no_wildcards(world: World) -> None:
+def test_search_matches_substrings_without_wildcards(world: World) -> None:
     one, other = world.submit(name="Llama_a"), world.submit(name="llama-b")
 
-    def found(text: str) -> list[str]:
+    def search(text: str) -> list[str]:
         answer = world.client.get("/v1/jobs", params={"search": text})
         return sorted(job["id"] for job in answer.json()["data"])
 
-    assert found("LLAMA") == sorted([one, other])
-    assert found("a_a") == [one]
-    assert found("%") == []
-    assert found(other) == [other]
+    assert search("LLAMA") == sorted([one, other])
+    assert search("a_a") == [one]
+    assert search("%") == []
+    assert search(other) == [other]

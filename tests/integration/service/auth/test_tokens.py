@@ -9,15 +9,15 @@ from tests.support.world import SPEC, World
 pytestmark = pytest.mark.databases("sqlite")
 
 
-def made(world: World, **body: object) -> dict[str, object]:
+def create_token(world: World, **body: object) -> dict[str, object]:
     answer = world.client.post("/v1/tokens", json={"name": "ada", **body})
     assert answer.status_code == 201, answer.text
-    found: dict[str, object] = answer.json()
-    return found
+    token: dict[str, object] = answer.json()
+    return token
 
 
-def test_a_token_is_shown_once_and_only_its_hash_is_kept(world: World) -> None:
-    token = made(world)
+def test_token_is_returned_once_and_stored_as_a_hash(world: World) -> None:
+    token = create_token(world)
     client = world.new_client(str(token["token"]))
     own = client.get("/v1/tokens/self").json()
     assert (own["name"], own["role"], own["created_by"]) == ("ada", "user", "admin")
@@ -26,19 +26,19 @@ def test_a_token_is_shown_once_and_only_its_hash_is_kept(world: World) -> None:
     assert str(token["token"]) not in listed
     with world.database.read() as session:
         row = session.get_one(Token, token["id"])
-        kept = [str(getattr(row, column.key)) for column in sa.inspect(Token).columns]
+        columns = [str(getattr(row, column.key)) for column in sa.inspect(Token).columns]
     secret = str(token["token"]).rsplit("_", 1)[-1]
-    assert not any(secret in value for value in kept)
+    assert not any(secret in value for value in columns)
 
 
-def test_a_key_for_a_second_showing_is_refused(world: World) -> None:
+def test_idempotency_key_is_rejected_for_new_tokens(world: World) -> None:
     answer = world.client.post("/v1/tokens", json={"name": "ada"}, headers={"Idempotency-Key": "k"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (422, "not_replayable")
     assert len(world.client.get("/v1/tokens").json()["data"]) == 1
 
 
-def test_revocation_takes_effect_at_once_and_twice_is_once(world: World) -> None:
-    token = made(world)
+def test_revocation_is_immediate_and_idempotent(world: World) -> None:
+    token = create_token(world)
     client = world.new_client(str(token["token"]))
     assert client.get("/v1/jobs").status_code == 200
     assert world.client.delete(f"/v1/tokens/{token['id']}").status_code == 204
@@ -47,8 +47,8 @@ def test_revocation_takes_effect_at_once_and_twice_is_once(world: World) -> None
     assert world.client.delete("/v1/tokens/000000000000").status_code == 404
 
 
-def test_a_token_expires(world: World) -> None:
-    client = world.new_client(str(made(world, expires_in_days=1)["token"]))
+def test_token_expires(world: World) -> None:
+    client = world.new_client(str(create_token(world, expires_in_days=1)["token"]))
     world.clock.advance(86_399)
     assert client.get("/v1/jobs").status_code == 200
     world.clock.advance(1)
@@ -56,8 +56,8 @@ def test_a_token_expires(world: World) -> None:
 
 
 @pytest.mark.databases("sqlite", "postgres")
-def test_its_last_use_is_noted_once_a_minute(world: World) -> None:
-    token = made(world)
+def test_last_used_at_is_updated_once_a_minute(world: World) -> None:
+    token = create_token(world)
     client = world.new_client(str(token["token"]))
 
     def noted() -> str:
@@ -70,9 +70,9 @@ def test_its_last_use_is_noted_once_a_minute(world: World) -> None:
     assert noted() > first
 
 
-def test_only_administrators_deal_with_tokens(world: World) -> None:
+def test_token_routes_require_an_administrator(world: World) -> None:
     for role in ("user", "viewer"):
-        client = world.new_client(str(made(world, name=f"a-{role}", role=role)["token"]))
+        client = world.new_client(str(create_token(world, name=f"a-{role}", role=role)["token"]))
         assert client.get("/v1/tokens/self").json()["role"] == role
         for method, path in (("GET", "/v1/tokens"), ("POST", "/v1/tokens"), ("DELETE", "/v1/tokens/0123456789ab")):
             answer = client.request(method, path, json={"name": "x"} if method == "POST" else None)
@@ -80,24 +80,24 @@ def test_only_administrators_deal_with_tokens(world: World) -> None:
 
 
 @pytest.mark.databases("sqlite", "postgres")
-def test_the_last_administrator_stays(world: World) -> None:
+def test_last_admin_token_cannot_be_revoked(world: World) -> None:
     own = world.client.get("/v1/tokens/self").json()["id"]
     answer = world.client.delete(f"/v1/tokens/{own}")
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "last_admin")
-    other = world.new_client(str(made(world, role="admin")["token"]))
+    other = world.new_client(str(create_token(world, role="admin")["token"]))
     assert other.delete(f"/v1/tokens/{own}").status_code == 204
 
 
-def test_names_of_the_services_own_are_not_to_be_had(world: World) -> None:
+def test_reserved_names_are_rejected(world: World) -> None:
     for name in ("admin", "service", "anonymous"):
         answer = world.client.post("/v1/tokens", json={"name": name})
         assert (answer.status_code, answer.json()["error"]["param"]) == (422, "name"), name
 
 
-def test_own_code_is_a_power_of_single_tokens_too(world: World) -> None:
+def test_single_token_may_be_allowed_to_run_code(world: World) -> None:
     script = {"task": "script", "gpus": 1, "argv": ["/bin/true"]}
-    plain = world.new_client(str(made(world)["token"]))
-    granted = world.new_client(str(made(world, may_run_code=True)["token"]))
+    plain = world.new_client(str(create_token(world)["token"]))
+    granted = world.new_client(str(create_token(world, may_run_code=True)["token"]))
     assert plain.post("/v1/jobs", json=script).json()["error"]["code"] == "code_role_required"
     assert plain.get("/v1/tokens/self").json()["may_run_code"] is False
     assert granted.post("/v1/jobs", json=script).status_code == 201
@@ -106,10 +106,10 @@ def test_own_code_is_a_power_of_single_tokens_too(world: World) -> None:
     assert useless.status_code == 422
 
 
-def test_viewers_only_read_and_users_change_only_their_own(world: World) -> None:
-    viewer = world.new_client(str(made(world, name="eve", role="viewer")["token"]))
-    ada = world.new_client(str(made(world, name="ada")["token"]))
-    bob = world.new_client(str(made(world, name="bob")["token"]))
+def test_roles_limit_changes(world: World) -> None:
+    viewer = world.new_client(str(create_token(world, name="eve", role="viewer")["token"]))
+    ada = world.new_client(str(create_token(world, name="ada")["token"]))
+    bob = world.new_client(str(create_token(world, name="bob")["token"]))
     job = ada.post("/v1/jobs", json=SPEC).json()["id"]
     assert viewer.post("/v1/jobs", json=SPEC).status_code == 403
     for client in (viewer, bob):
@@ -121,15 +121,15 @@ def test_viewers_only_read_and_users_change_only_their_own(world: World) -> None
 
 
 @pytest.mark.databases("sqlite", "postgres")
-def test_pages_of_tokens(world: World) -> None:
+def test_token_list_is_paged(world: World) -> None:
     for name in ("a1", "a2", "a3"):
-        made(world, name=name)
-    seen: list[str] = []
+        create_token(world, name=name)
+    names: list[str] = []
     after = ""
     while True:
         page = world.client.get(f"/v1/tokens?order=asc&limit=2{after}").json()
-        seen += [token["name"] for token in page["data"]]
+        names += [token["name"] for token in page["data"]]
         if not page["has_more"]:
             break
         after = f"&after={page['last_id']}"
-    assert sorted(seen) == ["a1", "a2", "a3", "admin"]
+    assert sorted(names) == ["a1", "a2", "a3", "admin"]

@@ -1,4 +1,4 @@
-"""A service in a process of its own is asked to stop."""
+"""A service in its own process stops on a signal."""
 
 import os
 import signal
@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from tests.support.wait import wait_until
 
 
-def test_a_sigterm_is_a_clean_stop(tmp_path: Path) -> None:
-    """The lease is handed over and the address taken back; a SIGTERM of uvicorn's own must not come first."""
+def test_sigterm_stops_the_service_cleanly(tmp_path: Path) -> None:
+    """The lease expires and the URL file is removed, before the SIGTERM that uvicorn raises again."""
     state = tmp_path / "state"
     environment = {
         **os.environ,
@@ -26,10 +26,10 @@ def test_a_sigterm_is_a_clean_stop(tmp_path: Path) -> None:
     try:
         wait_until(lambda: (state / "url").exists() or service.poll() is not None, 60, "the service to start")
         service.send_signal(signal.SIGTERM)
-        _, said = service.communicate(timeout=60)
+        _, log_output = service.communicate(timeout=60)
     finally:
         service.kill()
-    assert b"stopped; running jobs continue" in said
+    assert b"stopped; running jobs continue" in log_output
     assert not (state / "url").exists()
     engine = sa.create_engine(f"sqlite:///{state / 'trainyard.sqlite'}")
     with engine.connect() as connection:

@@ -25,12 +25,12 @@ def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def tables(url: str) -> set[str]:
     engine = sa.create_engine(url)
-    found = set(sa.inspect(engine).get_table_names())
+    names = set(sa.inspect(engine).get_table_names())
     engine.dispose()
-    return found
+    return names
 
 
-def test_up_down_and_up_again(empty_url: str) -> None:
+def test_upgrade_downgrade_and_upgrade(empty_url: str) -> None:
     upgrade(empty_url)
     first = tables(empty_url)
     assert {"jobs", "attempts", "points", "events"} <= first
@@ -41,13 +41,13 @@ def test_up_down_and_up_again(empty_url: str) -> None:
     upgrade(empty_url)
 
 
-def test_models_and_migrations_agree(empty_url: str) -> None:
+def test_models_match_migrations(empty_url: str) -> None:
     upgrade(empty_url)
     command.check(alembic_config(empty_url))
 
 
 @pytest.mark.scenario(29)
-def test_a_database_of_a_newer_release_is_refused(empty_url: str) -> None:
+def test_newer_schema_is_rejected(empty_url: str) -> None:
     upgrade(empty_url)
     engine = sa.create_engine(empty_url)
     with engine.begin() as connection:
@@ -58,7 +58,7 @@ def test_a_database_of_a_newer_release_is_refused(empty_url: str) -> None:
     assert head() is not None
 
 
-def test_points_survive_the_loss_of_their_foreign_keys_and_the_way_back(empty_url: str) -> None:
+def test_points_survive_migration_0011_in_both_directions(empty_url: str) -> None:
     config = alembic_config(empty_url)
     command.upgrade(config, "0010")
     engine = sa.create_engine(empty_url)

@@ -35,7 +35,7 @@ def postgres(world: World) -> Database:
     return world.database
 
 
-def test_what_fails_leaves_nothing_and_the_next_is_well(world: World) -> None:
+def test_failed_transaction_is_rolled_back(world: World) -> None:
     with pytest.raises(ZeroDivisionError), world.database.write_raw() as transaction:  # noqa: PT012
         transaction.run("INSERT INTO metric_keys (name) VALUES (?)", ("a",))
         raise ZeroDivisionError
@@ -44,19 +44,19 @@ def test_what_fails_leaves_nothing_and_the_next_is_well(world: World) -> None:
     assert keys(world.database) == 1
 
 
-def test_who_watches_is_told_after_the_commit_and_not_without(world: World) -> None:
-    told: list[tuple[set[int], int]] = []
-    world.database.committed.append(lambda jobs: told.append((jobs, keys(world.database))))
+def test_callbacks_run_only_after_a_commit(world: World) -> None:
+    calls: list[tuple[set[int], int]] = []
+    world.database.committed.append(lambda jobs: calls.append((jobs, keys(world.database))))
     with pytest.raises(ZeroDivisionError), world.database.write_raw() as transaction:  # noqa: PT012
         transaction.changed_job_pks.add(7)
         raise ZeroDivisionError
     with world.database.write_raw() as transaction:
         transaction.run("INSERT INTO metric_keys (name) VALUES (?)", ("a",))
         transaction.changed_job_pks.add(7)
-    assert told == [({7}, 1)]
+    assert calls == [({7}, 1)]
 
 
-def test_an_error_in_the_trip_that_commits_leaves_nothing(postgres: Database) -> None:
+def test_error_in_the_committing_round_trip_rolls_back(postgres: Database) -> None:
     add(postgres, "a")
     insert = "INSERT INTO metric_keys (name) VALUES (?)"
     with pytest.raises(Exception, match="duplicate key"), postgres.write_raw() as transaction:
@@ -67,7 +67,7 @@ def test_an_error_in_the_trip_that_commits_leaves_nothing(postgres: Database) ->
     assert keys(postgres) == 3
 
 
-def test_a_connection_that_breaks_in_use_is_a_503_once(postgres: Database) -> None:
+def test_broken_connection_in_use_raises_unavailable_once(postgres: Database) -> None:
     with pytest.raises(UnavailableError), postgres.write_raw() as transaction:  # noqa: PT012
         transaction.run("INSERT INTO metric_keys (name) VALUES (?)", ("a",))
         break_connections(postgres)
@@ -77,17 +77,17 @@ def test_a_connection_that_breaks_in_use_is_a_503_once(postgres: Database) -> No
     assert keys(postgres) == 1
 
 
-def test_one_that_broke_while_it_rested_is_exchanged(postgres: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_broken_while_idle_is_replaced(postgres: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     add(postgres, "a")
     other = Database(postgres.url.render_as_string(hide_password=False))
     break_connections(other)
     other.dispose()
-    monkeypatch.setattr(engine, "_TRUSTED_SECONDS", -1.0)
+    monkeypatch.setattr(engine, "_MAX_IDLE_SECONDS", -1.0)
     add(postgres, "b")
     assert keys(postgres) == 2
 
 
-def test_a_read_by_the_drivers_own_cursor_is_unavailable_once(postgres: Database) -> None:
+def test_broken_driver_cursor_raises_unavailable_once(postgres: Database) -> None:
     with pytest.raises(UnavailableError), postgres.read() as session:  # noqa: PT012
         curves = CurveRepository(session, postgres)
         assert curves.pending_points(1, 0, 1) == []

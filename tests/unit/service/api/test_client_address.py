@@ -23,5 +23,5 @@ PROXIES = (ip_network("10.0.0.0/8"), ip_network("::1"))
         ("testclient", "198.51.100.7", "testclient"),
     ],
 )
-def test_only_trusted_proxies_are_believed(peer: str, forwarded: str, expected: str) -> None:
+def test_only_trusted_proxies_forward_addresses(peer: str, forwarded: str, expected: str) -> None:
     assert client_address(peer, forwarded, PROXIES) == expected

@@ -7,11 +7,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from service.api.dependencies import QueryTimestamp
 
-MOMENTS: TypeAdapter[datetime] = TypeAdapter(QueryTimestamp)
+TIMESTAMPS: TypeAdapter[datetime] = TypeAdapter(QueryTimestamp)
 
 
 @pytest.mark.parametrize(
-    ("text", "moment"),
+    ("text", "expected"),
     [
         ("2026-11-22T10:00:00Z", datetime(2026, 11, 22, 10, tzinfo=UTC)),
         ("2026-11-22T10:00:00+02:00", datetime(2026, 11, 22, 10, tzinfo=timezone(timedelta(hours=2)))),
@@ -20,11 +20,11 @@ MOMENTS: TypeAdapter[datetime] = TypeAdapter(QueryTimestamp)
         ("2026-11-22T10:00 00:00", datetime(2026, 11, 22, 10, tzinfo=UTC)),
     ],
 )
-def test_a_plus_that_came_as_a_blank_is_a_plus(text: str, moment: datetime) -> None:
-    assert MOMENTS.validate_python(text) == moment
+def test_blank_before_the_zone_is_read_as_plus(text: str, expected: datetime) -> None:
+    assert TIMESTAMPS.validate_python(text) == expected
 
 
 @pytest.mark.parametrize("text", ["2026-11-22 10:00", "2026-11-22 10:00:00", "2026-11-22T10:00:00", "0.5"])
-def test_a_moment_without_a_zone_is_none(text: str) -> None:
+def test_timestamp_without_a_zone_is_rejected(text: str) -> None:
     with pytest.raises(ValidationError):
-        MOMENTS.validate_python(text)
+        TIMESTAMPS.validate_python(text)

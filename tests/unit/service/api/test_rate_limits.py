@@ -7,7 +7,7 @@ from service.api.rate_limits import Rate, RateLimiter
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def test_a_burst_then_the_rate() -> None:
+def test_burst_then_sustained_rate() -> None:
     limiter = RateLimiter(Rate(per_second=2, burst=3))
     taken = [limiter.acquire("a", START) for _ in range(4)]
     assert [one.allowed for one in taken] == [True, True, True, False]
@@ -17,14 +17,14 @@ def test_a_burst_then_the_rate() -> None:
     assert limiter.acquire("a", START + timedelta(seconds=0.5)).allowed
 
 
-def test_keys_do_not_share() -> None:
+def test_keys_have_separate_buckets() -> None:
     limiter = RateLimiter(Rate(per_second=1, burst=1))
     assert limiter.acquire("a", START).allowed
     assert limiter.acquire("b", START).allowed
     assert not limiter.acquire("a", START).allowed
 
 
-def test_it_never_holds_more_than_the_burst_and_a_clock_set_back_takes_nothing() -> None:
+def test_bucket_is_capped_and_survives_a_clock_step_back() -> None:
     limiter = RateLimiter(Rate(per_second=1, burst=2))
     limiter.acquire("a", START)
     later = START + timedelta(days=1)
@@ -32,7 +32,7 @@ def test_it_never_holds_more_than_the_burst_and_a_clock_set_back_takes_nothing()
     assert limiter.acquire("a", START).remaining == 0
 
 
-def test_its_memory_is_bounded() -> None:
+def test_number_of_keys_is_bounded() -> None:
     limiter = RateLimiter(Rate(per_second=1, burst=1))
     for number in range(10_001):
         limiter.acquire(str(number), START)

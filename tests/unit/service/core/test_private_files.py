@@ -10,7 +10,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_what_others_could_read_is_closed_to_them(tmp_path: Path) -> None:
+def test_access_of_other_accounts_is_removed(tmp_path: Path) -> None:
     state = tmp_path / "state"
     state.mkdir()
     state.chmod(0o755)
@@ -22,12 +22,12 @@ def test_what_others_could_read_is_closed_to_them(tmp_path: Path) -> None:
     assert [mode(state), mode(file), mode(Path(f"{file}-wal"))] == [0o700, 0o600, 0o600]
 
 
-def test_a_new_database_is_closed_from_the_start(tmp_path: Path) -> None:
+def test_new_database_is_created_private(tmp_path: Path) -> None:
     file = tmp_path / "elsewhere" / "x.sqlite"
     restrict_permissions(tmp_path, f"sqlite:///{file}")
     assert mode(file) == 0o600
 
 
-def test_postgres_has_no_file_of_ours(tmp_path: Path) -> None:
+def test_postgres_url_creates_no_file(tmp_path: Path) -> None:
     restrict_permissions(tmp_path, "postgresql+psycopg://somebody@db.example/x")
     assert list(tmp_path.iterdir()) == []

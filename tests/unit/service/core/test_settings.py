@@ -23,7 +23,7 @@ def private(path: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize(("name", "value"), [("CODE_ROLES", "admin,viewer"), ("PORT", "x"), ("DATABASE_URL", "x:")])
-def test_a_bad_setting_is_named_as_it_is_set(
+def test_error_names_the_environment_variable(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, value: str
 ) -> None:
     monkeypatch.setenv(f"TRAINYARD_{name}", value)
@@ -31,7 +31,7 @@ def test_a_bad_setting_is_named_as_it_is_set(
     assert capsys.readouterr().err.startswith(f"TRAINYARD_{name}: ")
 
 
-def test_the_nodes_interpreter_stands_in_the_batch_script(tmp_path: Path) -> None:
+def test_batch_script_uses_slurm_python(tmp_path: Path) -> None:
     settings = Settings(backend="slurm", slurm_python=Path("/nodes/bin/python"), state_dir=tmp_path, accelerator="cpu")
     spec = resolve(parse_spec(fill_template("mlp_parity", {})), settings.site)
     script, _ = preview_script(settings, spec, Site(accelerator="cpu"))
@@ -39,19 +39,19 @@ def test_the_nodes_interpreter_stands_in_the_batch_script(tmp_path: Path) -> Non
     assert " /nodes/bin/python -u -m submitit.core._submit " in script
 
 
-def test_on_this_machine_it_is_the_services_own() -> None:
+def test_default_interpreter_is_that_of_the_service() -> None:
     assert Settings(slurm_python=Path("/nodes/bin/python")).python == sys.executable
     assert Settings(backend="slurm").python == sys.executable
 
 
-def test_the_password_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_password_file_is_read_verbatim(tmp_path: Path) -> None:
     secret = private(tmp_path / "password", "odd/@:p%w\n")
     settings = Settings(database_url="postgres://ada@host/yard", database_password_file=secret)
     url = sa.make_url(settings.url)
     assert (url.username, url.password, url.host, url.database) == ("ada", "odd/@:p%w", "host", "yard")
 
 
-def test_a_file_that_is_no_secret_is_refused(tmp_path: Path) -> None:
+def test_invalid_password_file_is_rejected(tmp_path: Path) -> None:
     def url_with(path: Path) -> str:
         return Settings(database_url="postgres://ada@host/yard", database_password_file=path).url
 
@@ -65,6 +65,6 @@ def test_a_file_that_is_no_secret_is_refused(tmp_path: Path) -> None:
         url_with(tmp_path / "absent")
 
 
-def test_a_name_that_is_nearly_a_setting_is_told_and_others_are_not() -> None:
+def test_only_misspelled_settings_are_reported() -> None:
     names = ["TRAINYARD_MAX_GPUS_PER_USR", "TRAINYARD_MAX_GPUS_PER_USER", "TRAINYARD_PORTS", "TRAINYARD_URL", "PATH"]
     assert list(misspelled_variables(names)) == [("TRAINYARD_MAX_GPUS_PER_USR", "TRAINYARD_MAX_GPUS_PER_USER")]

@@ -12,7 +12,7 @@ def waiting(turns: FairLock) -> int:
     return len(turns._waiting)
 
 
-def test_first_come_first_served() -> None:
+def test_lock_is_granted_in_order() -> None:
     turns, served = FairLock(), []
 
     def serve(number: int) -> None:
@@ -29,7 +29,7 @@ def test_first_come_first_served() -> None:
     assert served == [0, 1, 2, 3, 4]
 
 
-def test_one_at_a_time() -> None:
+def test_lock_is_exclusive() -> None:
     turns, inside, most = FairLock(), [], []
 
     def serve() -> None:
@@ -47,7 +47,7 @@ def test_one_at_a_time() -> None:
     assert (len(most), max(most)) == (1600, 1)
 
 
-def test_who_gives_up_holds_nobody_up() -> None:
+def test_timed_out_waiter_does_not_block_others() -> None:
     turns = FairLock()
     with turns.turn(1):
         with pytest.raises(FairLockTimeoutError), turns.turn(0.01):
@@ -57,7 +57,7 @@ def test_who_gives_up_holds_nobody_up() -> None:
         pass
 
 
-def test_an_error_passes_the_turn_on() -> None:
+def test_error_releases_the_lock() -> None:
     turns = FairLock()
     with pytest.raises(ValueError, match="no"), turns.turn(1):
         raise ValueError("no")
