@@ -63,6 +63,7 @@ check: venv
 	$(BIN)/python -m tests.support.alembic_check
 	$(BIN)/python -m tests.support.generate_sync_client --check
 	$(BIN)/python -m tests.support.size_report
+	$(BIN)/python -m tests.support.name_lint
 
 sync-client: venv
 	$(BIN)/python -m tests.support.generate_sync_client

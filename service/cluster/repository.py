@@ -17,7 +17,7 @@ class ClusterRepository:
     def __init__(self, session: Session):
         self._session = session
 
-    def asked_at(self, backend: str) -> datetime | None:
+    def polled_at(self, backend: str) -> datetime | None:
         """When the scheduler was last asked, by whichever service."""
         return self._session.scalar(sa.select(Cluster.polled_at).where(Cluster.backend == backend))
 

@@ -9,7 +9,7 @@ from trainyard.contract.wire.plans import DiskNeed
 
 INTERPRETER = 2**30
 """Host memory of Python with torch and its libraries, in bytes per rank; a rough figure."""
-PIECE_BYTES = 2_200
+SHARD_BYTES = 2_200
 """Checkpoint overhead for each piece of a tensor: its archive and its index entry. At most 1960 was measured."""
 RANK_BYTES = 32_000
 """Checkpoint overhead for each rank: generator states and the last file block. 25 kB were measured."""
@@ -62,5 +62,5 @@ def _moments(spec: TrainingSpec) -> int:
 def _overhead(spec: TrainingSpec, trainable: TrainableModel) -> int:
     """Return the bytes of a checkpoint beside its tensors, which dominate for small models."""
     # Each tensor has its moments and a step count; a sharded one is stored in one piece per rank.
-    pieces = len(trainable.trained) * (2 + _moments(spec)) * (spec.gpus if spec.strategy in SHARDED else 1)
-    return PIECE_BYTES * pieces + RANK_BYTES * spec.gpus + FIXED_BYTES
+    shards = len(trainable.trained) * (2 + _moments(spec)) * (spec.gpus if spec.strategy in SHARDED else 1)
+    return SHARD_BYTES * shards + RANK_BYTES * spec.gpus + FIXED_BYTES

@@ -54,6 +54,6 @@ class ClusterPoll:
         if self.polled_at is not None and timedelta(0) <= now - self.polled_at < interval:
             return False
         with self.database.read() as session:
-            self.polled_at = ClusterRepository(session).asked_at(self.scheduler.name)
+            self.polled_at = ClusterRepository(session).polled_at(self.scheduler.name)
         # A time in the future was written by a service whose clock was ahead.
         return self.polled_at is None or not timedelta(0) <= now - self.polled_at < interval

@@ -55,10 +55,10 @@ def test_a_job_is_given_the_gpus_that_it_requests(slurm: SlurmLab, tmp_path: Pat
     assert json.loads((folder / "environment.json").read_text())["SLURM_GPUS_ON_NODE"] == "2"
 
 
-def test_the_partitions_tell_their_gpus_and_the_time_of_jobs_that_name_none(slurm: SlurmLab) -> None:
-    told = {one.name: one for one in SlurmCommands().sinfo().partitions}
-    assert (told["minute"].default_time_minutes, told["minute"].time_limit_minutes) == (1, 1)
-    assert told["gpu"].default_time_minutes is None
-    cluster = ClusterResource(backend="slurm", taken_at=datetime.now(UTC), partitions=list(told.values()))
+def test_partitions_report_gpus_and_default_times(slurm: SlurmLab) -> None:
+    partitions = {one.name: one for one in SlurmCommands().sinfo().partitions}
+    assert (partitions["minute"].default_time_minutes, partitions["minute"].time_limit_minutes) == (1, 1)
+    assert partitions["gpu"].default_time_minutes is None
+    cluster = ClusterResource(backend="slurm", taken_at=datetime.now(UTC), partitions=list(partitions.values()))
     site = site_of(Settings(backend="slurm"), Resources(partition="minute"), cluster)
     assert (site.accelerator, site.partition_limit_minutes) == ("cuda", 1)

@@ -15,12 +15,12 @@ pytestmark = pytest.mark.slurm
 
 
 def answer_to(client: Client, **changes: object) -> StartEstimateResource:
-    asked = client.plan(parity(**changes), estimate_start=True).start_estimate
-    assert asked is not None
+    requested = client.plan(parity(**changes), estimate_start=True).start_estimate
+    assert requested is not None
 
     def answered() -> StartEstimateResource | None:
-        found = client.start_estimate(str(asked.id))
-        return found if found.state == "answered" else None
+        estimate = client.start_estimate(str(requested.id))
+        return estimate if estimate.state == "answered" else None
 
     return wait_until(answered, 60, "Slurm's answer")
 

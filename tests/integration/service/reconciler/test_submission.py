@@ -333,8 +333,8 @@ def test_silent_failures_exclude_a_limited_number_of_nodes(world: World) -> None
         worker = world.start(job)
         worker.checkpoint(number)
         tag = world.scheduler.submitted[-1].tag
-        seen = Observation("ended", "Slurm: FAILED, exit code 1:0", (f"n{number}",), ended_as="failed")
-        world.scheduler.states[tag] = seen
+        observation = Observation("ended", "Slurm: FAILED, exit code 1:0", (f"n{number}",), ended_as="failed")
+        world.scheduler.states[tag] = observation
         world.tick()
         assert world.status(job) == "queued"
     events = world.client.get(f"/v1/jobs/{job}/events?limit=200").json()["data"]
