@@ -14,8 +14,8 @@ from typing import Any
 
 from bench import _llama
 from bench._ranks import run_ranks
-from service.planner.fit import Estimate, Question
-from service.planner.model_reader import Models
+from service.planner.fit import Estimate, FitEstimator
+from service.planner.model_reader import ModelReader
 from trainyard.contract.spec.resolve import resolve
 from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import parse_spec
@@ -148,9 +148,9 @@ def compare(cases: list[Case], ranks: int, accelerator: str) -> list[float]:
 def predict(document: Document, accelerator: str) -> int:
     """As `POST /v1/plans` does."""
     spec = resolve(parse_spec(document), Site(accelerator="cuda" if accelerator == "cuda" else "cpu"))
-    outlined = Models().find(spec, (os.sep,))
-    assert outlined.outline is not None, outlined.unknown
-    estimate = Question(outlined.outline, context=outlined.context).estimate(spec)
+    model = ModelReader().find(spec, (os.sep,))
+    assert model.structure is not None, model.unknown
+    estimate = FitEstimator(model.structure, context=model.context).estimate(spec)
     assert isinstance(estimate, Estimate), estimate
     return estimate.peak
 

@@ -25,8 +25,7 @@ from service.db.leader_lease import LeaderLease
 from service.db.migrate import upgrade
 from service.db.models import Attempt, Job
 from service.reconciler.reconciler import Reconciler
-from service.reconciler.submission.pool import HandOvers
-from service.reconciler.submission.prepare import Preparation
+from service.reconciler.submission.pool import SubmitPool
 from service.reconciler.submission.submitter import Submitter
 from service.scheduler.slurm.scheduler import SlurmScheduler
 from service.scheduler.slurm.sinfo import WIDE
@@ -112,7 +111,17 @@ def _tick(reconciler: Reconciler, statements: Counter[str], calls: Path) -> dict
 def _reconciler(services: AppState) -> Reconciler:
     scheduler = SlurmScheduler(poll_seconds=0)
     lease = LeaderLease(services.database, "bench")
-    submitter = Submitter(services, scheduler, lease, Preparation(services, slurm=True), HandOvers(threads=4))
+    submitter = Submitter(
+        database=services.database,
+        settings=services.settings,
+        clock=services.clock,
+        acceptance=services.acceptance,
+        planner=services.planner,
+        scheduler=scheduler,
+        lease=lease,
+        metrics=services.metrics,
+        pool=SubmitPool(threads=4),
+    )
     return Reconciler(
         database=services.database,
         clock=services.clock,

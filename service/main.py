@@ -28,8 +28,7 @@ from service.maintenance import task as maintenance
 from service.metrics.retention import cutoff, trim
 from service.reconciler.poll_loop import ChangeWatcher, ReconcileLoop
 from service.reconciler.reconciler import Reconciler
-from service.reconciler.submission.pool import HandOvers
-from service.reconciler.submission.prepare import Preparation
+from service.reconciler.submission.pool import SubmitPool
 from service.reconciler.submission.submitter import Submitter
 from service.scheduler.base import Scheduler
 from service.scheduler.launch_document import source_tree
@@ -208,10 +207,22 @@ def make_loop(services: AppState, scheduler: Scheduler) -> ReconcileLoop:
     slurm, settings = scheduler.name == "slurm", services.settings
     batch = partial(batch_script, extra=settings.slurm_extra_options) if slurm else None
     lease = LeaderLease(services.database, lease_owner(services.state))
-    preparation = Preparation(services, slurm=slurm, search_path=source_tree(), batch_script=batch)
     # The local queue answers immediately; sbatch may hang for minutes.
-    hand_overs = HandOvers(threads=_CONCURRENT_SUBMISSIONS if slurm else 0)
-    submitter = Submitter(services, scheduler, lease, preparation, hand_overs)
+    pool = SubmitPool(threads=_CONCURRENT_SUBMISSIONS if slurm else 0)
+    submitter = Submitter(
+        database=services.database,
+        settings=settings,
+        clock=services.clock,
+        acceptance=services.acceptance,
+        planner=services.planner,
+        scheduler=scheduler,
+        lease=lease,
+        metrics=services.metrics,
+        pool=pool,
+        search_path=source_tree(),
+        batch_script=batch,
+        failpoint=services.failpoint,
+    )
     max_tick_seconds = settings.slurm_max_poll_seconds if slurm else settings.tick_seconds
     reconciler = Reconciler(
         database=services.database,
@@ -225,7 +236,7 @@ def make_loop(services: AppState, scheduler: Scheduler) -> ReconcileLoop:
         failpoint=services.failpoint,
     )
     loop = ReconcileLoop(reconciler, services.metrics, settings.tick_seconds, max_tick_seconds)
-    hand_overs.done = loop.hint
+    pool.on_result = loop.hint
     loop.idle_work = partial(_trim_metrics, services)
     return loop
 

@@ -29,7 +29,8 @@ from service.metrics.downsampling.downsampler import Downsampler
 from service.metrics.ingest.batch_queue import IngestQueue
 from service.metrics.ingest.worker_tokens import WorkerTokenCache
 from service.metrics.ingest.writer import PointWriter
-from service.planner.model_reader import Models
+from service.planner.service import Planner
+from service.specs.acceptance import SpecAcceptance
 from service.streaming.broadcaster import Broadcaster
 from service.streaming.sources import GlobalSource
 from service.webhooks.service import Resolver, resolve_host
@@ -61,12 +62,12 @@ class AppState:
     """Resolves the host names of webhooks."""
     metrics: ServiceMetrics = field(default_factory=ServiceMetrics)
     """Prometheus metrics of this process."""
-    models: Models = field(default_factory=Models)
-    """Reads the configuration of model folders."""
     failpoint: Failpoint = no_failpoint
     """Called at each failpoint."""
 
     def __post_init__(self) -> None:
+        self.planner = Planner(self.settings)
+        self.acceptance = SpecAcceptance(self.database, self.settings, self.planner)
         self.downsampler = Downsampler(self.database)
         self.ingest_queue = IngestQueue(
             PointWriter(self.database, self.downsampler.on_commit),

@@ -8,7 +8,7 @@ PARAMETERS = {
     "checkpoint_id": "Id of the checkpoint: `ckpt_...`.",
     "webhook_id": "Id of the webhook: `whk_...`.",
     "token_id": "Id of the token (not a secret).",
-    "ask_id": "Id of the question, from the plan's `ask`.",
+    "estimate_id": "Id of the start estimate, from the plan's `start_estimate`.",
     "aid": "Id of the attempt.",
     "path": "Path of the file in its folder, with slashes.",
     "limit": "Maximum number of results.",

@@ -47,9 +47,9 @@ _METRICS = {
     "series": [{"key": "train/loss", "steps": [10, 20], "values": [0.5, 0.25], "times": [_TIME, _LATER]}],
 }
 _PARTS = {"parameters": _GIB, "gradients": _GIB, "optimizer": 2 * _GIB, "activations": _GIB, "logits": _GIB}
-_ASK = {
-    "object": "ask",
-    "id": "ask_01kdvdna00az9cxjnszk8v8abh",
+_START_ESTIMATE = {
+    "object": "start_estimate",
+    "id": "est_01kdvdna00az9cxjnszk8v8abh",
     "state": "answered",
     "created_at": _TIME,
     "answered_at": _TIME,
@@ -127,7 +127,7 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType(
             "nodes": {"idle": 2},
             "gpus": [{"type": "h100", "total": 8, "free": 5}],
         },
-        "AskResource": _ASK,
+        "StartEstimateResource": _START_ESTIMATE,
         "DiagnosticsReport": {
             "object": "diagnostics",
             "findings": [
@@ -158,14 +158,14 @@ EXAMPLES: Mapping[str, Any] = MappingProxyType(
                 }
             ],
             "strategy": "ddp",
-            "why": "the spec says so",
+            "strategy_reason": "set in the spec",
             "fits": True,
-            "verdict": "fits: needs about 6 GiB of 80 GiB per GPU",
+            "summary": "fits: needs about 6 GiB of 80 GiB per GPU",
             "accelerator": "cuda",
-            "gpus": [{"type": "h100", "least_bytes": 80 * _GIB, "most_bytes": 80 * _GIB}],
+            "gpus": [{"type": "h100", "min_bytes": 80 * _GIB, "max_bytes": 80 * _GIB}],
             "disk": {"checkpoint_bytes": 12000, "checkpoints": 3, "export_bytes": 4000, "total_bytes": 40000},
             "script": "#!/bin/bash\n#SBATCH --nodes=1\n",
-            "ask": _ASK,
+            "start_estimate": _START_ESTIMATE,
         },
         "TokenRequest": {"name": "anna", "role": "user", "expires_in_days": 90},
         "TokenResource": _TOKEN,

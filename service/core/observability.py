@@ -30,7 +30,7 @@ def configure_logging(form: Literal["console", "json"]) -> None:
 
 # Label values that exist from the start, at 0: Prometheus does not count the rise of a series that begins at 1.
 _OUTCOMES = ("ok", "failed", "timeout")
-_ANSWERS = ("accepted", "rejected", "ambiguous", "not_asked", "postponed", "refused")
+_ANSWERS = ("accepted", "rejected", "ambiguous", "not_submitted", "postponed", "refused")
 _ADOPTED_BY = ("name", "claim", "operator")
 _KINDS = ("points", "log_bytes", "events", "checkpoints")
 
@@ -62,7 +62,7 @@ class ServiceMetrics:
         for counter, values in ((self._submissions, _ANSWERS), (self._adoptions, _ADOPTED_BY)):
             for value in values:
                 counter.labels(value)
-        self._under_way = Gauge("trainyard_hand_overs", "Submissions in progress.", registry=self.registry)
+        self._in_flight = Gauge("trainyard_submissions_in_flight", "Submissions in flight.", registry=self.registry)
         self._unanswered = Gauge(
             "trainyard_submissions_unanswered",
             "Attempts whose submission is unconfirmed.",
@@ -95,7 +95,7 @@ class ServiceMetrics:
         self._commands.labels(command, outcome).inc()
 
     def submission(self, outcome: str) -> None:
-        """Count a submission by the scheduler's answer; `not_asked` and `refused` are those that were never sent."""
+        """Count a submission by its answer; `not_submitted` and `refused` ones were never sent."""
         self._submissions.labels(outcome).inc()
 
     def adoption(self, how: str) -> None:
@@ -106,8 +106,8 @@ class ServiceMetrics:
         """Count items that workers reported: `points`, `log_bytes`, `events` or `checkpoints`."""
         self._ingested_children[kind].inc(amount)
 
-    def handing_over(self, count: int) -> None:
-        self._under_way.set(count)
+    def submissions_in_flight(self, count: int) -> None:
+        self._in_flight.set(count)
 
     def render(self, jobs: dict[str, int], unanswered: int, cluster_age: float | None) -> bytes:
         """Return the exposition text with the current number of jobs by status."""

@@ -8,21 +8,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from service.auth.principals import Principal
-from service.core.errors import ConflictError, InvalidRequestError, InvalidSpecError, PermissionDeniedError
+from service.core.errors import ConflictError, InvalidRequestError, PermissionDeniedError
 from service.db.engine import Database
 from service.db.models import Attempt, Job
 from service.jobs.quota import UserQuotas, check_queue_quota
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import job_resource
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.problems import SpecError
-from trainyard.contract.spec.environment import forbidden_variables
-from trainyard.contract.spec.resolve import resolve
-from trainyard.contract.spec.site import Site
-from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec, parse_spec
+from trainyard.contract.spec.training_spec import LOOP_TASKS
 from trainyard.contract.wire.jobs import TERMINAL, JobResource, ProfileRequest
 from trainyard.contract.wire.reports import TraceRequest
 
@@ -32,24 +28,6 @@ PROFILE_ANSWERS = ("profile_written", "profile_dropped")
 
 JobAction = Callable[[JobRepository, Job, str], None]
 """Changes a locked job; the last argument is the name of the user who requested it."""
-
-
-def accept_spec(document: Any, site_of: Callable[[TrainingSpec], Site]) -> TrainingSpec:
-    """Return a document as a resolved spec, for the site that `site_of` returns.
-
-    Raises:
-        InvalidSpecError: with every problem found.
-    """
-    if not isinstance(document, dict):
-        raise InvalidRequestError("a spec is a mapping of fields", code="invalid_spec")
-    try:
-        parsed = parse_spec(document)
-        spec = resolve(parsed, site_of(parsed))
-    except SpecError as error:
-        raise InvalidSpecError(error.problems) from None
-    if problems := forbidden_variables(spec):
-        raise InvalidSpecError(problems)
-    return spec
 
 
 @contextmanager

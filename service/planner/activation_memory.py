@@ -1,8 +1,11 @@
-"""What a block keeps for its backward and what the backward makes, operation by operation. Pure.
+"""Activation memory of a block, operation by operation: what the forward saves and what the backward allocates. Pure
+functions. Bytes are those of one micro-batch on one rank.
 
-Sources: what autograd saves for each operation of `worker/tasks/gpt.py` and of transformers' Llama with fused
-attention, counted from live tensors (`bench/planner.py` compares). Bytes are those of one micro-batch on one rank.
-For a plain fp16 Llama this comes to T x h x (12 + 4 r + 8 f / h), r being the part of heads that have their own keys.
+The accounting follows Korthikanti et al. 2022 (arXiv:2205.05198, section 4.1), with the tensors that autograd saves for
+`worker/tasks/gpt.py` and for the Llama of transformers, counted from live tensors (`bench/planner.py` compares them).
+Attention is fused (FlashAttention, arXiv:2205.14135): it saves q, k, v, its output and 4 bytes per token and head. For
+an fp16 Llama this sums to T h (12 + 4 r + 8 f / h) bytes: T tokens, width h, feed-forward width f, and r the number of
+key-value heads over the number of heads.
 """
 
 from collections.abc import Iterable
@@ -12,14 +15,14 @@ from service.planner.model_structure import Transformer
 
 
 @dataclass(frozen=True)
-class Numbers:
-    """In what the forward computes."""
+class ComputeDtype:
+    """The dtype of the forward pass."""
 
     bytes: int
-    """Of a computed value: 4, or 2 in bf16 and fp16."""
+    """Bytes of a computed value: 4, or 2 in bf16 and fp16."""
     autocast: bool = False
-    """Weights stay in fp32 and are cast at each use; the copies live until their use's backward. The stream between
-    blocks stays in fp32."""
+    """Weights stay in fp32 and are cast at each use; autograd keeps the copies until the backward of that use (PyTorch
+    documentation, `torch.autocast`). The residual stream between blocks stays in fp32."""
 
     @property
     def stream(self) -> int:
@@ -27,29 +30,29 @@ class Numbers:
 
     @property
     def copy(self) -> int:
-        """Bytes of a weight's cast copy."""
+        """Bytes per element of a weight's cast copy."""
         return self.bytes if self.autocast and self.bytes < 4 else 0
 
 
 @dataclass(frozen=True)
 class Op:
-    """One operation in the forward's order. Bytes, but for `weights`."""
+    """One operation of the forward pass. All fields but `weights` are in bytes."""
 
     saved: int
-    """For the backward."""
-    into: int
-    """Of the gradient of its inputs."""
-    out: int
-    """Of the gradient of its output."""
+    """Saved for the backward."""
+    grad_in: int
+    """The gradient of its inputs."""
+    grad_out: int
+    """The gradient of its output."""
     weights: int = 0
-    """Elements that it multiplies with."""
-    product: int = 0
-    """Of its output where selective checkpointing keeps it."""
+    """Elements of its weight."""
+    saved_output: int = 0
+    """Its output, if selective activation checkpointing saves it."""
 
 
 @dataclass(frozen=True)
 class Adapters:
-    """LoRA in a block: the rank, and the layers that have it."""
+    """LoRA adapters in a block (arXiv:2106.09685): their rank, and the layers that have them."""
 
     rank: int
     names: frozenset[str]
@@ -59,138 +62,145 @@ class Adapters:
         return sum(name in self.names for name in names)
 
 
-def block_ops(model: Transformer, tokens: int, numbers: Numbers, adapters: Adapters | None) -> list[Op]:
-    """One block of a decoder."""
+def block_ops(model: Transformer, tokens: int, dtype: ComputeDtype, adapters: Adapters | None) -> list[Op]:
+    """Return the operations of one decoder block in forward order."""
     if model.own:
-        return _gpt(model, tokens, numbers, adapters)
-    return _llama(model, tokens, numbers, adapters)
+        return _gpt(model, tokens, dtype, adapters)
+    return _llama(model, tokens, dtype, adapters)
 
 
-def _gpt(m: Transformer, t: int, n: Numbers, lora: Adapters | None) -> list[Op]:
+def _gpt(m: Transformer, t: int, n: ComputeDtype, lora: Adapters | None) -> list[Op]:
     w, f, c, s = t * m.width, t * m.feed_forward, n.bytes, n.stream
-    norm = Op(saved=s * w + 8 * t, into=s * w, out=s * w)
+    norm = Op(saved=s * w + 8 * t, grad_in=s * w, grad_out=s * w)
     square = m.width * m.width
     ops = [
         norm,
-        Op(saved=c * w, into=c * w, out=3 * c * w, weights=3 * square, product=3 * c * w),
-        Op(saved=4 * c * w + 4 * t * m.heads, into=3 * c * w, out=c * w, product=c * w),
-        Op(saved=0, into=c * w, out=c * w, weights=square, product=c * w),
+        Op(saved=c * w, grad_in=c * w, grad_out=3 * c * w, weights=3 * square, saved_output=3 * c * w),
+        Op(saved=4 * c * w + 4 * t * m.heads, grad_in=3 * c * w, grad_out=c * w, saved_output=c * w),
+        Op(saved=0, grad_in=c * w, grad_out=c * w, weights=square, saved_output=c * w),
         norm,
-        Op(saved=c * w, into=c * w, out=c * f, weights=m.width * m.feed_forward, product=c * f),
-        Op(saved=c * f, into=c * f, out=c * f),
-        Op(saved=c * f, into=c * f, out=c * w, weights=m.width * m.feed_forward, product=c * w),
+        Op(saved=c * w, grad_in=c * w, grad_out=c * f, weights=m.width * m.feed_forward, saved_output=c * f),
+        Op(saved=c * f, grad_in=c * f, grad_out=c * f),
+        Op(saved=c * f, grad_in=c * f, grad_out=c * w, weights=m.width * m.feed_forward, saved_output=c * w),
     ]
     if lora is not None:
         inputs = {1: ("qkv", w), 3: ("out", w), 5: ("0", w), 7: ("2", f)}
-        for place, (name, size) in inputs.items():
-            ops[place] = _adapted(ops[place], lora.has(name), size, t, n, lora)
+        for index, (name, size) in inputs.items():
+            ops[index] = _adapted(ops[index], lora.has(name), size, t, n, lora)
     return ops
 
 
-def _llama(m: Transformer, t: int, n: Numbers, lora: Adapters | None) -> list[Op]:
+def _llama(m: Transformer, t: int, n: ComputeDtype, lora: Adapters | None) -> list[Op]:
     h, f, c, s = t * m.width, t * m.feed_forward, n.bytes, n.stream
     q, k = t * m.heads * m.head_width, t * m.key_value_heads * m.head_width
-    # The norm computes in fp32; its weight's gradient needs what it is multiplied with.
-    norm = Op(saved=4 * h + 4 * t + (0 if lora else s * h), into=s * h, out=s * h)
-    # Each projection casts the fp32 stream for itself.
+    # RMSNorm computes in fp32 and saves its normalized input for the gradient of its weight.
+    norm = Op(saved=4 * h + 4 * t + (0 if lora else s * h), grad_in=s * h, grad_out=s * h)
+    # With autocast, each projection casts the fp32 stream separately.
     casts = (3, 2) if n.copy else (1, 1)
     heads = m.width * m.head_width
     ops = [
         norm,
         Op(
             saved=casts[0] * c * h,
-            into=c * h,
-            out=c * (q + 2 * k),
+            grad_in=c * h,
+            grad_out=c * (q + 2 * k),
             weights=heads * (m.heads + 2 * m.key_value_heads),
-            product=c * (q + 2 * k),
+            saved_output=c * (q + 2 * k),
         ),
-        Op(saved=c * (2 * q + 2 * k) + 4 * t * m.heads, into=c * (q + 2 * k), out=c * q, product=c * q),
-        Op(saved=c * q if n.copy and lora else 0, into=c * q, out=c * h, weights=heads * m.heads, product=c * h),
+        Op(saved=c * (2 * q + 2 * k) + 4 * t * m.heads, grad_in=c * (q + 2 * k), grad_out=c * q, saved_output=c * q),
+        Op(
+            saved=c * q if n.copy and lora else 0,
+            grad_in=c * q,
+            grad_out=c * h,
+            weights=heads * m.heads,
+            saved_output=c * h,
+        ),
         norm,
         Op(
             saved=casts[1] * c * h,
-            into=c * h,
-            out=2 * c * f,
+            grad_in=c * h,
+            grad_out=2 * c * f,
             weights=2 * m.width * m.feed_forward,
-            product=2 * c * f,
+            saved_output=2 * c * f,
         ),
-        Op(saved=3 * c * f, into=2 * c * f, out=c * f),
-        Op(saved=c * f, into=c * f, out=c * h, weights=m.width * m.feed_forward, product=c * h),
+        Op(saved=3 * c * f, grad_in=2 * c * f, grad_out=c * f),
+        Op(saved=c * f, grad_in=c * f, grad_out=c * h, weights=m.width * m.feed_forward, saved_output=c * h),
     ]
     if lora is not None:
         inputs = {1: (("q_proj", "k_proj", "v_proj"), h), 3: (("o_proj",), q), 5: (("gate_proj", "up_proj"), h)}
-        for place, (names, size) in {**inputs, 7: (("down_proj",), f)}.items():
-            ops[place] = _adapted(ops[place], lora.has(*names), size, t, n, lora)
+        for index, (names, size) in {**inputs, 7: (("down_proj",), f)}.items():
+            ops[index] = _adapted(ops[index], lora.has(*names), size, t, n, lora)
     return ops
 
 
-def _adapted(op: Op, count: int, inputs: int, tokens: int, n: Numbers, lora: Adapters) -> Op:
-    """An adapter keeps what is between its two matrices, and with dropout an input of its own and the mask."""
+def _adapted(op: Op, count: int, inputs: int, tokens: int, n: ComputeDtype, lora: Adapters) -> Op:
+    """Add what adapters save: the value between their two matrices and, with dropout, its input and mask."""
     each = n.bytes * tokens * lora.rank + ((n.bytes + 1) * inputs if lora.dropout else 0)
     return replace(op, saved=op.saved + count * each)
 
 
-def layer_op(inputs: int, outputs: int, weights: int, examples: int, numbers: Numbers) -> list[Op]:
-    """A layer with its activation, of a plain network: what it keeps is its input."""
-    c = numbers.bytes * examples
-    return [Op(saved=c * inputs, into=c * inputs, out=c * outputs, weights=weights, product=c * outputs)]
+def layer_op(inputs: int, outputs: int, weights: int, examples: int, dtype: ComputeDtype) -> list[Op]:
+    """Return a layer of an MLP or convnet with its activation function; it saves its input."""
+    c = dtype.bytes * examples
+    return [Op(saved=c * inputs, grad_in=c * inputs, grad_out=c * outputs, weights=weights, saved_output=c * outputs)]
 
 
-def saved(ops: Iterable[Op], numbers: Numbers) -> int:
-    """Bytes that a block's forward leaves for its backward."""
-    return sum(op.saved + numbers.copy * op.weights for op in ops)
+def saved(ops: Iterable[Op], dtype: ComputeDtype) -> int:
+    """Return the bytes that a block's forward saves for its backward."""
+    return sum(op.saved + dtype.copy * op.weights for op in ops)
 
 
 @dataclass(frozen=True)
 class Head:
-    """From the last block to the loss. Bytes."""
+    """The part from the last block to the loss. All fields but `weights` and `pieces` are in bytes."""
 
-    kept: int
-    """Until its backward: the norm's input and output."""
+    saved_bytes: int
+    """Saved until its backward: the input and output of the final norm."""
     logits: int
-    """Until its backward: what the loss keeps of them."""
+    """Saved until its backward: what the loss needs of the logits."""
     forward: int
-    """Beside both, at the forward's fullest moment."""
+    """Allocated beside both at the peak of its forward."""
     backward: int
-    """Beside both, at the backward's."""
+    """Allocated beside both at the peak of its backward."""
     after: int
-    """When the logits' own gradient turns into that of the head's input: in their place."""
+    """Allocated in place of `logits` while the gradient of the head's input is computed."""
     weights: int
-    """Elements that make the logits."""
+    """Elements of the output layer's weight."""
     pieces: int = 1
 
 
-MOST_LOGITS = 2**26
-"""As `worker/tasks/language_loss.py` has it: a test compares."""
+MAX_LOGITS = 2**26
+"""Elements. The limit in `worker/tasks/language_loss.py`; a test compares the two."""
 
 
-def head_of(m: Transformer, tokens: int, numbers: Numbers, *, frozen: bool) -> Head:
-    """The final norm, the logits and their loss: whole, or in pieces where they are many.
+def head_of(m: Transformer, tokens: int, dtype: ComputeDtype, *, frozen: bool) -> Head:
+    """Return the memory of the final norm, the logits and the cross-entropy loss.
 
-    The loss is computed in fp32: logits, their logarithms and two gradients of the same size, 4 bytes each.
+    Above `MAX_LOGITS` elements, logits are computed in pieces. The loss is computed in fp32: logits, log-probabilities
+    and two gradients of the same size, with 4 bytes per element each.
     """
-    h, c, s = tokens * m.width, numbers.bytes, numbers.stream
+    h, c, s = tokens * m.width, dtype.bytes, dtype.stream
     normed = s * h if not m.own and not frozen else 0
-    kept = 4 * h + normed if not m.own else s * h
-    kept += 0 if frozen else c * h
+    saved_bytes = 4 * h + normed if not m.own else s * h
+    saved_bytes += 0 if frozen else c * h
     weights = m.vocabulary * m.width
-    copy = numbers.copy * weights
-    at_once = max(1, MOST_LOGITS // m.vocabulary)
+    copy = dtype.copy * weights
+    at_once = max(1, MAX_LOGITS // m.vocabulary)
     narrow = 2 if c == 2 else 0
     if tokens <= at_once or not m.pieces:
         v = tokens * m.vocabulary
         wide = 4 * v if c == 2 else 0
         return Head(
-            kept=kept + copy,
+            saved_bytes=saved_bytes + copy,
             logits=4 * v,
-            forward=(narrow or 4) * v + wide + (s * h if numbers.copy else 0),
+            forward=(narrow or 4) * v + wide + (s * h if dtype.copy else 0),
             backward=8 * v,
             after=4 * v + narrow * v + c * h,
             weights=weights,
         )
     v = at_once * m.vocabulary
     return Head(
-        kept=kept + (c * h if frozen else 0) + copy,
+        saved_bytes=saved_bytes + (c * h if frozen else 0) + copy,
         logits=0,
         forward=(4 + 4 + narrow) * v,
         backward=(12 + narrow) * v + c * h,
@@ -201,6 +211,6 @@ def head_of(m: Transformer, tokens: int, numbers: Numbers, *, frozen: bool) -> H
 
 
 def no_head(outputs: int, examples: int) -> Head:
-    """A loss on a few outputs."""
-    return Head(kept=0, logits=8 * outputs * examples, forward=4 * outputs * examples, backward=8 * outputs * examples,
-                after=0, weights=0)  # fmt: skip
+    """Return the head of a model with few outputs."""
+    values = outputs * examples
+    return Head(saved_bytes=0, logits=8 * values, forward=4 * values, backward=8 * values, after=0, weights=0)

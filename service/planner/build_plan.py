@@ -1,36 +1,29 @@
-"""A plan put together from its parts. Pure."""
+"""A plan as the API returns it, put together from its parts. Pure functions."""
 
 from collections.abc import Iterator, Sequence
 
+from service.planner.block_model import SHARDED, examples_per_rank
 from service.planner.devices import Device
-from service.planner.fit import Estimate, Question, needs, proposals
+from service.planner.fit import Estimate, FitEstimator, describe_need, propose_changes
 from service.planner.host_and_disk import disk_need, host_bytes
-from service.planner.model_reader import Found
-from service.planner.trainable_parameters import Adapted
-from service.planner.work import SHARDED, share_of
+from service.planner.model_reader import ModelInfo
+from service.planner.trainable_parameters import TrainableModel
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
-from trainyard.contract.wire.plans import (
-    Change,
-    GpuMemory,
-    MemoryParts,
-    ModelSize,
-    PlanResource,
-    StrategyPlan,
-)
+from trainyard.contract.wire.plans import Change, GpuMemory, MemoryParts, ModelSize, PlanResource, StrategyPlan
 
 
-def compose(
+def build_plan(
     spec: TrainingSpec,
-    found: Found,
+    model_info: ModelInfo,
     gpus: Sequence[Device],
     *,
-    why: str,
+    strategy_reason: str,
     cpu: bool,
     script: str | None,
     warnings: Sequence[str],
 ) -> PlanResource:
-    """The answer for a resolved spec.
+    """Return the plan of a resolved spec.
 
     Args:
         cpu: The workers have no GPUs.
@@ -38,56 +31,58 @@ def compose(
     base = PlanResource(
         spec=dump_spec(spec),
         strategy=spec.strategy,
-        why=why,
-        verdict=found.unknown,
-        unknown=found.unknown or None,
-        gpus=[GpuMemory(type=gpu.type, least_bytes=gpu.least, most_bytes=gpu.most) for gpu in gpus],
+        strategy_reason=strategy_reason,
+        summary=model_info.unknown,
+        unknown=model_info.unknown or None,
+        gpus=[GpuMemory(type=gpu.type, min_bytes=gpu.least, max_bytes=gpu.most) for gpu in gpus],
         script=script,
         accelerator="cpu" if cpu else "cuda",
         warnings=[*warnings, *_warnings(spec)],
     )
-    if found.outline is None:
+    if model_info.structure is None:
         return base
-    question = Question(found.outline, list(gpus), found.context, cpu)
-    model = question.model(spec)
+    estimator = FitEstimator(model_info.structure, list(gpus), model_info.context, cpu)
+    model = estimator.model(spec)
     if isinstance(model, Problem):
-        return base.model_copy(update={"verdict": str(model)})
-    adapted = model.adapted
-    estimate = question.estimate(spec)
+        return base.model_copy(update={"summary": str(model)})
+    trainable = model.trainable
+    estimate = estimator.estimate(spec)
     assert isinstance(estimate, Estimate)
-    fits = question.fits(estimate)
-    changes = proposals(question, spec) if fits is False else []
+    fits = estimator.fits(estimate)
+    changes = propose_changes(estimator, spec) if fits is False else []
     return base.model_copy(
         update={
-            "model": ModelSize(parameters=adapted.outline.count, trained=adapted.trained_count),
-            "strategies": list(_strategies(spec, question, adapted, cpu=cpu)),
+            "model": ModelSize(parameters=trainable.structure.count, trained=trainable.trained_count),
+            "strategies": list(_strategies(spec, estimator, trainable, cpu=cpu)),
             "fits": fits,
-            "verdict": _verdict(question, estimate, fits),
+            "summary": _summary(estimator, estimate, fits),
             "changes": [Change(set=one.set, message=one.message, peak_bytes=one.peak) for one in changes],
-            "disk": disk_need(spec, adapted),
-            "warnings": [*base.warnings, *_doubts(estimate, spec), *_excess(question, estimate)],
+            "disk": disk_need(spec, trainable),
+            "warnings": [*base.warnings, *_uncertainties(estimate, spec), *_memory_warnings(estimator, estimate)],
         }
     )
 
 
-def _verdict(question: Question, estimate: Estimate, fits: bool | None) -> str:
-    told = needs(question, estimate)
-    if question.cpu and fits is None:
-        return f"{told}; it is the host's memory, since the workers have no GPUs"
+def _summary(estimator: FitEstimator, estimate: Estimate, fits: bool | None) -> str:
+    need = describe_need(estimator, estimate)
+    if estimator.cpu and fits is None:
+        return f"{need}; this is host memory, because the workers have no GPUs"
     if fits is None:
-        unknown = [gpu.type or "GPUs without a type" for gpu in question.devices if gpu.least is None]
+        unknown = [gpu.type or "GPUs without a type" for gpu in estimator.devices if gpu.least is None]
         what = ", ".join(unknown) or "the GPUs that it would get"
         if estimate.memory is None and not unknown:
-            return f"{told}; whether it fits is not known"
-        return f"{told}; the memory of {what} is not known (TRAINYARD_GPU_MEMORY_GB)"
-    return f"fits: {told}" if fits else f"does not fit: {told}"
+            return f"{need}; whether it fits is not known"
+        return f"{need}; the memory of {what} is not known (TRAINYARD_GPU_MEMORY_GB)"
+    return f"fits: {need}" if fits else f"does not fit: {need}"
 
 
-def _strategies(spec: TrainingSpec, question: Question, adapted: Adapted, *, cpu: bool) -> Iterator[StrategyPlan]:
-    """Every strategy at the asked number of ranks, the spec's own among them."""
+def _strategies(
+    spec: TrainingSpec, estimator: FitEstimator, trainable: TrainableModel, *, cpu: bool
+) -> Iterator[StrategyPlan]:
+    """Yield the estimate of each strategy that this number of ranks allows, the spec's own included."""
     for strategy in _possible(spec, cpu=cpu):
         changed = spec if strategy == spec.strategy else _with_strategy(spec, strategy)
-        estimate = question.estimate(changed)
+        estimate = estimator.estimate(changed)
         if isinstance(estimate, Problem):
             continue
         memory = estimate.memory
@@ -97,10 +92,10 @@ def _strategies(spec: TrainingSpec, question: Question, adapted: Adapted, *, cpu
             peak_bytes=memory.peak if memory else None,
             state_bytes=estimate.least,
             parts=MemoryParts(**memory.parts) if memory else None,
-            peak_phase=memory.moment if memory else None,
-            fits=question.fits(estimate),
+            peak_phase=memory.phase if memory else None,
+            fits=estimator.fits(estimate),
             chosen=strategy == spec.strategy,
-            host_bytes=host_bytes(changed, question.outline, adapted, memory, cpu=cpu),
+            host_bytes=host_bytes(changed, estimator.structure, trainable, memory, cpu=cpu),
         )
 
 
@@ -116,7 +111,7 @@ def _possible(spec: TrainingSpec, *, cpu: bool) -> list[str]:
 
 
 def _with_strategy(spec: TrainingSpec, strategy: str) -> TrainingSpec:
-    """With what goes with it."""
+    """Return the spec with another strategy, and the replicas that it needs."""
     fsdp = spec.fsdp.model_copy(update={"replicas": _replicas(spec) if strategy == "hsdp" else 1})
     return spec.model_copy(update={"strategy": strategy, "fsdp": fsdp})
 
@@ -126,36 +121,36 @@ def _nodes(spec: TrainingSpec) -> int:
 
 
 def _replicas(spec: TrainingSpec) -> int:
-    """Of `hsdp`: as the spec says, else one for each node, and two on one; 1 where a rank would hold all of it."""
+    """Return the replicas of `hsdp`: the spec's, else one per node or two on a single node; 1 if it is impossible."""
     several = spec.fsdp.replicas if spec.fsdp.replicas > 1 else _nodes(spec)
     return 2 if several == 1 and spec.gpus > 2 and spec.gpus % 2 == 0 else several
 
 
 def _warnings(spec: TrainingSpec) -> Iterator[str]:
-    if spec.strategy == "zero1" and spec.batch.micro_size == share_of(spec):
+    if spec.strategy == "zero1" and spec.batch.micro_size == examples_per_rank(spec):
         yield "zero1 without accumulation is zero2: its gradients are whole only between micro-batches"
     if spec.strategy in SHARDED and spec.gpus == 1:
         yield f"{spec.strategy} on one rank shards nothing"
     if spec.strategy == "dp":
-        yield "dp's figure is that of its first GPU, which holds more than the others"
+        yield "the figure of dp is for its first GPU, which holds more than the others"
 
 
-def _excess(question: Question, estimate: Estimate) -> Iterator[str]:
-    """What comes of a run without GPUs that is larger than its machine."""
-    if not question.cpu or question.fits(estimate) is not False:
+def _memory_warnings(estimator: FitEstimator, estimate: Estimate) -> Iterator[str]:
+    """Yield the consequence of a CPU run that exceeds its machine's memory."""
+    if not estimator.cpu or estimator.fits(estimate) is not False:
         return
-    if question.surely_not(estimate):
-        yield "parameters, gradients and optimizer alone are more than this machine's memory: submitted, it is refused"
+    if estimator.cannot_fit(estimate):
+        yield "parameters, gradients and optimizer alone are more than this machine's memory: a job would be rejected"
     else:
-        yield "more than this machine's memory: the ranks would swap, or be killed by the system"
+        yield "more than this machine's memory: the ranks would swap or be killed by the system"
 
 
-def _doubts(estimate: Estimate, spec: TrainingSpec) -> Iterator[str]:
+def _uncertainties(estimate: Estimate, spec: TrainingSpec) -> Iterator[str]:
     if estimate.memory is None:
-        yield "this family's activations are not known: only parameters, gradients and optimizer are counted"
+        yield "the activations of this model family are not known: only parameters, gradients and optimizer are counted"
     if spec.trainable is not None:
-        yield "with `trainable` the activations are an upper bound: what only frozen layers need is counted too"
+        yield "with `trainable`, activations are an upper bound: those that only frozen layers need are counted too"
     if spec.batch.micro_size == "auto":
-        yield "batch.micro_size is auto: the figures are for the largest halving that should fit; the run tries it out"
+        yield "batch.micro_size is auto: the figures are for the largest halving that should fit; the run measures it"
     if spec.compile:
-        yield "with `compile` less is kept and made on the way than is counted here"
+        yield "with `compile`, a run needs less memory than is counted here"

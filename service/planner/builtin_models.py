@@ -1,27 +1,27 @@
-"""Our own models by formula, as `worker/tasks` builds them; a test compares the two. Pure."""
+"""The structures of the builtin models by formula. A test compares them with the modules of `worker/tasks`."""
 
 from collections.abc import Iterator
 from itertools import pairwise
 
-from service.planner.model_structure import Outline, Parameter, Transformer
+from service.planner.model_structure import ModelStructure, Parameter, Transformer
 from trainyard.contract.spec.sections import ConvnetModel, GptModel, MlpModel
 
-MOST_LAYERS = 1024
-"""A model with more is not counted: its list of parameters alone would be a burden."""
+MAX_LAYERS = 1024
+"""A model with more layers is not counted, because its list of parameters would take too much memory."""
 
 
-def outline_of(model: GptModel | ConvnetModel | MlpModel) -> Outline | None:
-    """None where the model has more layers than are counted."""
+def structure_of(model: GptModel | ConvnetModel | MlpModel) -> ModelStructure | None:
+    """Return the structure of a builtin model, or None if it has more than `MAX_LAYERS` layers."""
     match model:
         case GptModel():
-            return _gpt(model) if model.layers <= MOST_LAYERS else None
+            return _gpt(model) if model.layers <= MAX_LAYERS else None
         case MlpModel():
             return _mlp(model)
         case ConvnetModel():
             return _convnet(model)
 
 
-def _gpt(model: GptModel) -> Outline:
+def _gpt(model: GptModel) -> ModelStructure:
     width = model.width
     parameters = [
         Parameter("embedding.weight", (model.vocab, width), "embedding"),
@@ -32,7 +32,7 @@ def _gpt(model: GptModel) -> Outline:
     parameters += _affine("norm", width)
     if not model.tied:
         parameters.append(Parameter("head.weight", (model.vocab, width)))
-    return Outline(
+    return ModelStructure(
         parameters=tuple(parameters),
         blocks=tuple(f"blocks.{number}" for number in range(model.layers)),
         output="embedding" if model.tied else "head",
@@ -59,19 +59,19 @@ def _gpt_block(name: str, width: int) -> Iterator[Parameter]:
     yield from _linear(f"{name}.feed_forward.2", 4 * width, width)
 
 
-def _mlp(model: MlpModel) -> Outline:
+def _mlp(model: MlpModel) -> ModelStructure:
     names = [str(2 * number) for number in range(len(model.sizes) - 1)]
     pairs = zip(names, pairwise(model.sizes), strict=True)
-    return Outline(
+    return ModelStructure(
         parameters=tuple(parameter for name, (before, after) in pairs for parameter in _linear(name, before, after)),
         blocks=tuple(names),
         output=names[-1],
-        # A linear layer keeps its input, which is what the activation before it keeps.
+        # A linear layer saves its input, which is the tensor that the activation before it saves.
         sizes=model.sizes[:-1],
     )
 
 
-def _convnet(model: ConvnetModel) -> Outline:
+def _convnet(model: ConvnetModel) -> ModelStructure:
     first, second = model.channels, 2 * model.channels
     parameters = [
         *_convolution("features.0", 1, first),
@@ -79,11 +79,11 @@ def _convnet(model: ConvnetModel) -> Outline:
         *_convolution("features.5", first, second),
         *_linear("head.2", second * 4, model.classes),
     ]
-    return Outline(
+    return ModelStructure(
         parameters=tuple(parameters),
         blocks=("features.0", "features.2", "features.5", "head.2"),
         output="head.2",
-        # Images of 8 x 8; pooling keeps the places of its maxima, 8 bytes each, counted as two values.
+        # Images have 8 x 8 pixels. Pooling saves the indices of its maxima, 8 bytes each, counted as two values.
         sizes=(64, 64 * first, (64 + 16 + 32) * first, (16 + 4 + 8) * second),
     )
 

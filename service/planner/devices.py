@@ -1,17 +1,20 @@
-"""How much memory the GPUs have that a job could get: by Slurm's name of their type, or as the administrator says.
+"""Memory of the GPUs that a job could get, by the type names of Slurm or the setting of the administrator.
 
-Slurm does not tell. The table has what the driver reports for each type, in GiB; a type that was sold with several
-sizes has the least and the most. Pure.
+Slurm does not report memory. The table has what the driver reports, in GiB; a type that is sold in several
+sizes has the smallest and the largest.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import psutil
+
 from trainyard.contract.spec.sections import Resources
 from trainyard.contract.wire.cluster import ClusterResource
 
 GIB = 2**30
+MACHINE = "this machine's memory"
 
 _TABLE: Mapping[str, tuple[float, float]] = {
     "a10": (22, 24), "a100": (39.4, 80), "a16": (15, 16), "a2": (15, 16), "a30": (24, 24), "a40": (45, 48),
@@ -29,7 +32,7 @@ _SIZE = re.compile(r"(?:^|[-_.])(\d{1,3})g(?:b|ib)(?=$|[-_])")
 
 @dataclass(frozen=True)
 class Device:
-    """One type of GPU. Bytes; None: not known."""
+    """One type of GPU, with its smallest and largest memory in bytes; None: not known."""
 
     type: str | None
     least: int | None = None
@@ -37,16 +40,16 @@ class Device:
 
 
 def device_of(type_: str | None, sizes: Mapping[str, float]) -> Device:
-    """The administrator's word first, then a size in the name (`a100_80gb`), then the table."""
+    """Return the device of a type: by the setting, else by a size in the name (`a100_80gb`), else by the table."""
     name = (type_ or "").lower()
     if name in sizes:
         return _device(type_, sizes[name], sizes[name])
     plain = name
     while (shorter := _MAKERS.sub("", plain)) != plain:
         plain = shorter
-    if told := _SIZE.search(plain):
-        # A slice of a GPU (`1g.10gb`) has somewhat less than its name says.
-        return _device(type_, float(told[1]) * (0.9 if "g." in plain else 0.95), float(told[1]))
+    if size := _SIZE.search(plain):
+        # A MIG slice (`1g.10gb`) has a little less than its name states.
+        return _device(type_, float(size[1]) * (0.9 if "g." in plain else 0.95), float(size[1]))
     model = re.split(r"[-_ ]", re.sub(r"^(rtx|gtx|titan)[-_ ]", r"\1", plain))[0]
     known = _TABLE.get(model) or _TABLE.get(model.removeprefix("rtx"))
     return _device(type_, *known) if known else Device(type_)
@@ -57,7 +60,7 @@ def _device(type_: str | None, least: float, most: float) -> Device:
 
 
 def devices(resources: Resources, cluster: ClusterResource, sizes: Mapping[str, float]) -> list[Device]:
-    """Every type that a job with these resources could be given; nothing where the snapshot does not tell."""
+    """Return every type that a job with these resources could get; empty if the snapshot does not show any."""
     if resources.gpu_type is not None:
         return [device_of(resources.gpu_type, sizes)]
     names = resources.partition.split(",") if resources.partition else None
@@ -68,15 +71,25 @@ def devices(resources: Resources, cluster: ClusterResource, sizes: Mapping[str, 
     return [device_of(type_ or None, sizes) for type_ in sorted(types)]
 
 
-def smallest(found: Sequence[Device]) -> int | None:
-    """Bytes that every one of them surely has."""
-    sizes = [device.least for device in found]
+def smallest(available: Sequence[Device]) -> int | None:
+    """Return the memory in bytes that each device has at least; None if not known for all."""
+    sizes = [device.least for device in available]
     known = [size for size in sizes if size is not None]
     return min(known) if known and len(known) == len(sizes) else None
 
 
-def largest(found: Sequence[Device]) -> int | None:
-    """Bytes that none of them has more than."""
-    sizes = [device.most for device in found]
+def largest(available: Sequence[Device]) -> int | None:
+    """Return the memory in bytes that no device exceeds; None if not known for all."""
+    sizes = [device.most for device in available]
     known = [size for size in sizes if size is not None]
     return max(known) if known and len(known) == len(sizes) else None
+
+
+def machine_bytes() -> int:
+    """Return the size of this machine's memory in bytes."""
+    return int(psutil.virtual_memory().total)
+
+
+def share_of_machine(total: int, ranks: int) -> Device:
+    """Return a rank's share of this machine's memory as if it were a GPU of its own."""
+    return Device(MACHINE, total // ranks, total // ranks)

@@ -1,44 +1,44 @@
-"""Whether a run fits a GPU, what would make it fit, and which strategy `auto` takes. Pure.
+"""Whether a run fits a GPU, which changes would make it fit, and which strategy `auto` selects. Pure functions.
 
-To fit, a run leaves 8 % and 1.5 GiB of the GPU free: for the driver's context, NCCL's buffers and fragments. To be
-refused, nine tenths of what it needs are more than all the memory that the largest of the GPUs has: the estimate is
-within a tenth of what was measured (`docs/planner.md`), so between the two nothing is claimed.
+A run fits if it leaves 8 % and 1.5 GiB of the smallest GPU free, for the CUDA context, NCCL's buffers and
+fragmentation. It cannot fit if 90 % of the estimate exceeds the largest GPU: estimates are within 10 % of measured
+peaks (`docs/planner.md`). Between the two, nothing is claimed.
 
-Ranks without GPUs share their machine's memory: each leaves what Python with torch holds, and only a run whose state
-alone is more than all of that memory is refused.
+CPU ranks share the memory of their machine. Each leaves room for Python with torch, and a run cannot fit only if its
+parameters, gradients and optimizer state alone exceed that memory.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from service.planner.block_model import BlockModel, block_model, examples_per_rank, micro_batch_memory, state_memory
 from service.planner.devices import GIB, Device, largest, smallest
-from service.planner.model_structure import Outline
+from service.planner.model_structure import ModelStructure
 from service.planner.step_memory import Memory
-from service.planner.trainable_parameters import adapt
-from service.planner.work import Sized, least_of, memory_of, share_of, sized
+from service.planner.trainable_parameters import trainable_model
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec.training_spec import Strategy, TrainingSpec
 
-SPARE_SHARE = 0.92
-SPARE_BYTES = int(1.5 * GIB)
-HOST_SPARE_BYTES = GIB // 2
-"""Of the host's memory: a rank of a tiny model holds 0.35 GiB."""
-SURE = 0.9
-"""The part of an estimate that is beyond doubt."""
+USABLE_SHARE = 0.92
+RESERVED_BYTES = int(1.5 * GIB)
+HOST_RESERVED_BYTES = GIB // 2
+"""Host memory of a CPU rank beside the estimate; a rank with a tiny model uses 0.35 GiB."""
+CONFIDENCE = 0.9
+"""The share of an estimate that is certain."""
 PROPOSED_RANK = 16
-MOST_GPUS = 64
+MAX_GPUS = 64
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """One spec on one rank. Bytes."""
+    """The memory of one spec on one rank, in bytes."""
 
     micro_size: int
     least: int
-    """State alone."""
+    """Parameters, gradients and optimizer state, without activations."""
     memory: Memory | None = None
-    """None: activations are not known."""
+    """None: the activations are not known."""
 
     @property
     def peak(self) -> int:
@@ -46,53 +46,56 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Question:
-    """A model and the GPUs it is to fit."""
+class FitEstimator:
+    """Estimates whether specs of one model fit the given devices."""
 
-    outline: Outline
+    structure: ModelStructure
     devices: list[Device] = field(default_factory=list)
     context: int | None = None
     cpu: bool = False
-    """The ranks have no GPUs; the devices are shares of their machine's memory."""
-    _sized: dict[object, Sized | Problem] = field(default_factory=dict, compare=False)
+    """The ranks have no GPUs; each device is a rank's share of its machine's memory."""
+    _sized: dict[object, BlockModel | Problem] = field(default_factory=dict, compare=False)
 
-    def model(self, spec: TrainingSpec) -> Sized | Problem:
-        """As the spec trains it; gone through once, however many strategies are asked about."""
+    def model(self, spec: TrainingSpec) -> BlockModel | Problem:
+        """Return the model as the spec trains it, or why it cannot. Cached, because all strategies share it."""
         key = (spec.lora_rank, spec.lora, spec.trainable, spec.fsdp.wrap, spec.fsdp.min_params)
         if key not in self._sized:
-            adapted = adapt(self.outline, spec)
-            self._sized[key] = adapted if isinstance(adapted, Problem) else sized(spec, adapted)
+            trainable = trainable_model(self.structure, spec)
+            self._sized[key] = trainable if isinstance(trainable, Problem) else block_model(spec, trainable)
         return self._sized[key]
 
     def estimate(self, spec: TrainingSpec) -> Estimate | Problem:
-        """For the spec's micro size; where that is `auto`, the largest halving of a rank's share that fits, or where
-        none does the one that needs least."""
+        """Estimate a spec for its micro-batch size.
+
+        With `auto`, sizes are halved from a rank's share of the batch until one fits; if none fits, the size with the
+        smallest peak is used.
+        """
         model = self.model(spec)
         if isinstance(model, Problem):
             return model
-        least = least_of(spec, model).peak
-        asked = spec.batch.micro_size
-        sizes = [asked] if isinstance(asked, int) else list(_halvings(share_of(spec)))
+        least = state_memory(spec, model).peak
+        micro_size = spec.batch.micro_size
+        sizes = [micro_size] if isinstance(micro_size, int) else list(_halvings(examples_per_rank(spec)))
         tried: list[Estimate] = []
         for size in sizes:
-            tried.append(Estimate(size, least, memory_of(spec, model, size, self.context)))
+            tried.append(Estimate(size, least, micro_batch_memory(spec, model, size, self.context)))
             if self.fits(tried[-1]) is not False or tried[-1].memory is None:
                 return tried[-1]
-        # Smaller is not always less: gradients wait for the update's last micro-batch.
+        # A smaller micro-batch may need more: gradients are accumulated until the last micro-batch of the step.
         return min(tried, key=lambda one: one.peak)
 
     def fits(self, estimate: Estimate) -> bool | None:
-        """None: not known."""
+        """Return whether the estimate fits every device; None if that is not known."""
         room, most = smallest(self.devices), largest(self.devices)
         if room is None or most is None:
             return None
         if estimate.memory is not None:
-            return estimate.peak <= SPARE_SHARE * room - (HOST_SPARE_BYTES if self.cpu else SPARE_BYTES)
+            return estimate.peak <= USABLE_SHARE * room - (HOST_RESERVED_BYTES if self.cpu else RESERVED_BYTES)
         return False if estimate.least > most else None
 
-    def surely_not(self, estimate: Estimate) -> bool:
-        """Beyond doubt, on every GPU that it could get."""
-        most, sure = largest(self.devices), 0.0 if self.cpu else SURE * estimate.peak
+    def cannot_fit(self, estimate: Estimate) -> bool:
+        """Return whether it is certain that the estimate fits no device that the job could get."""
+        most, sure = largest(self.devices), 0.0 if self.cpu else CONFIDENCE * estimate.peak
         return most is not None and max(sure, estimate.least) > most
 
 
@@ -103,51 +106,60 @@ def _halvings(share: int) -> Iterator[int]:
     yield 1
 
 
-def automatic(question: Question, spec: TrainingSpec) -> tuple[Strategy, str]:
-    """What `auto` becomes on several ranks, and why: the least communication that fits.
+def choose_strategy(estimator: FitEstimator, spec: TrainingSpec) -> tuple[Strategy, str]:
+    """Return the strategy that `auto` becomes on several ranks, and the reason.
+
+    It is the first of ddp, zero2 and fsdp that fits; each communicates more than the one before.
 
     Args:
-        spec: resolved, with `ddp`.
+        spec: Resolved, with `ddp`.
     """
-    ddp = question.estimate(spec)
-    if isinstance(ddp, Problem) or question.fits(ddp) is None:
-        return "ddp", "`auto` takes ddp on several ranks; whether it fits is not known"
-    if question.fits(ddp):
-        return "ddp", "`auto` takes ddp: the whole model fits on each GPU"
+    ddp = estimator.estimate(spec)
+    if isinstance(ddp, Problem) or estimator.fits(ddp) is None:
+        return "ddp", "`auto` selects ddp for several ranks; whether it fits is not known"
+    if estimator.fits(ddp):
+        return "ddp", "`auto` selects ddp: the whole model fits on each GPU"
     for strategy in ("zero2", "fsdp"):
-        found = question.estimate(spec.model_copy(update={"strategy": strategy}))
-        if not isinstance(found, Problem) and question.fits(found):
-            return strategy, f"`auto` takes {strategy}: ddp needs {_gb(ddp.peak)} a GPU, {strategy} {_gb(found.peak)}"
-    return "ddp", "`auto` takes ddp: no strategy fits as the spec is"
+        sharded = estimator.estimate(spec.model_copy(update={"strategy": strategy}))
+        if not isinstance(sharded, Problem) and estimator.fits(sharded):
+            return (
+                strategy,
+                f"`auto` selects {strategy}: ddp needs {_gb(ddp.peak)} per GPU, {strategy} {_gb(sharded.peak)}",
+            )
+    return "ddp", "`auto` selects ddp: no strategy fits this spec"
 
 
 @dataclass(frozen=True)
-class Proposal:
-    """A change that fits."""
+class ProposedChange:
+    """A change of a spec that makes it fit."""
 
     set: dict[str, Any]
     message: str
     peak: int
 
 
-def proposals(question: Question, spec: TrainingSpec, count: int = 3) -> list[Proposal]:
-    """Changes under which a spec that does not fit would, the cheapest in time first."""
-    found: list[Proposal] = []
-    for changes, words in _candidates(spec, most_gpus=0 if question.cpu else MOST_GPUS):
-        if any(changes == other.set for other in found):
+def propose_changes(estimator: FitEstimator, spec: TrainingSpec, count: int = 3) -> list[ProposedChange]:
+    """Return changes that would make a spec fit, the cheapest in time first."""
+    proposed: list[ProposedChange] = []
+    for changes, description in _candidates(spec, max_gpus=0 if estimator.cpu else MAX_GPUS):
+        if any(changes == other.set for other in proposed):
             continue
         changed = _changed(spec, changes)
-        estimate = question.estimate(changed)
-        if not isinstance(estimate, Problem) and estimate.memory is not None and question.fits(estimate):
-            found.append(Proposal(changes, f"{words}: {_gb(estimate.peak)}", estimate.peak))
-            if len(found) == count:
+        estimate = estimator.estimate(changed)
+        if not isinstance(estimate, Problem) and estimate.memory is not None and estimator.fits(estimate):
+            proposed.append(ProposedChange(changes, f"{description}: {_gb(estimate.peak)}", estimate.peak))
+            if len(proposed) == count:
                 break
-    return found
+    return proposed
 
 
-def _candidates(spec: TrainingSpec, *, most_gpus: int) -> Iterator[tuple[dict[str, Any], str]]:
-    """Less at once costs nearly nothing, sharding communication, checkpointing a third more arithmetic. More ranks that
-    share a machine's memory would each have less of it: there `most_gpus` is 0."""
+def _candidates(spec: TrainingSpec, *, max_gpus: int) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield changes and their descriptions, the cheapest first.
+
+    A smaller micro-batch costs nearly nothing, sharding costs communication, and full activation checkpointing costs
+    one more forward, a third of the arithmetic (Chen et al. 2016, arXiv:1604.06174). For CPU ranks, which share their
+    machine's memory, `max_gpus` is 0.
+    """
     micro = spec.batch.micro_size
     smaller: dict[str, Any] = {}
     if isinstance(micro, int):
@@ -163,22 +175,22 @@ def _candidates(spec: TrainingSpec, *, most_gpus: int) -> Iterator[tuple[dict[st
     if spec.activation_checkpointing != "full":
         again = {"activation_checkpointing": "full"}
         yield again, "activation_checkpointing full"
-        yield sharded | smaller | again, " and ".join(_words(sharded | smaller | again))
+        yield sharded | smaller | again, " and ".join(_describe(sharded | smaller | again))
     else:
         again = {}
     gpus = spec.gpus * 2
-    while gpus <= min(most_gpus, spec.batch.size):
+    while gpus <= min(max_gpus, spec.batch.size):
         more = {"gpus": gpus, "strategy": spec.strategy if spec.strategy == "hsdp" else "fsdp"}
-        yield more | smaller, " and ".join(_words(more | smaller))
-        yield more | smaller | again, " and ".join(_words(more | smaller | again))
+        yield more | smaller, " and ".join(_describe(more | smaller))
+        yield more | smaller | again, " and ".join(_describe(more | smaller | again))
         gpus *= 2
     if spec.lora_rank is None and spec.trainable is None:
         for others in ({}, sharded | smaller | again):
             lora = {"lora_rank": PROPOSED_RANK, **others}
-            yield lora, f"{' and '.join(_words(lora))} (it trains adapters alone, which is another training)"
+            yield lora, f"{' and '.join(_describe(lora))} (trains only adapters, so the result differs)"
 
 
-def _words(changes: dict[str, Any]) -> list[str]:
+def _describe(changes: dict[str, Any]) -> list[str]:
     return [f"{path} {value}" for path, value in changes.items()]
 
 
@@ -189,30 +201,32 @@ def _changed(spec: TrainingSpec, changes: dict[str, Any]) -> TrainingSpec:
     return spec.model_copy(update=plain)
 
 
-def too_large(question: Question, spec: TrainingSpec) -> list[Problem]:
-    """Why a resolved spec can never run on these GPUs, with the numbers and the cheapest change. A model that the
-    adapters do not seem to fit is left to the worker, which has the model itself."""
-    estimate = question.estimate(spec)
-    if isinstance(estimate, Problem) or not question.surely_not(estimate):
+def exceeds_memory(estimator: FitEstimator, spec: TrainingSpec) -> list[Problem]:
+    """Return why a resolved spec can never fit these devices, with the numbers and the cheapest change that fits.
+
+    If the spec's adapters do not match the model, nothing is returned: the worker, which builds the model, decides.
+    """
+    estimate = estimator.estimate(spec)
+    if isinstance(estimate, Problem) or not estimator.cannot_fit(estimate):
         return []
-    ways = proposals(question, spec, count=1)
-    changed = "strategy or checkpointing" if question.cpu else "strategy, checkpointing or GPUs"
+    ways = propose_changes(estimator, spec, count=1)
+    changed = "strategy or checkpointing" if estimator.cpu else "strategy, checkpointing or GPUs"
     way = f"; {ways[0].message} would fit" if ways else f"; no change of {changed} would fit"
-    return [Problem(param="strategy", message=f"{needs(question, estimate)}{way}")]
+    return [Problem(param="strategy", message=f"{describe_need(estimator, estimate)}{way}")]
 
 
-def needs(question: Question, estimate: Estimate) -> str:
-    """`needs about 38 GiB of 24 GiB per GPU: parameters 12, ...`."""
-    most = largest(question.devices)
-    room = f"{f' of {_gb(most)}' if most is not None else ''} per {'rank' if question.cpu else 'GPU'}"
-    if question.cpu and most is not None:
-        room += f" ({question.devices[0].type})"
+def describe_need(estimator: FitEstimator, estimate: Estimate) -> str:
+    """Return a text such as `needs about 38 GiB of 24 GiB per GPU: parameters 12, ...`."""
+    most = largest(estimator.devices)
+    room = f"{f' of {_gb(most)}' if most is not None else ''} per {'rank' if estimator.cpu else 'GPU'}"
+    if estimator.cpu and most is not None:
+        room += f" ({estimator.devices[0].type})"
     if estimate.memory is None:
         return f"needs more than {_gb(estimate.least)}{room}, without activations"
     parts = sorted(estimate.memory.parts.items(), key=lambda part: -part[1])
     unit = _unit(estimate.peak)[0]
-    told = ", ".join(f"{name} {size / unit:.3g}" for name, size in parts if size >= 0.01 * estimate.peak)
-    return f"needs about {_gb(estimate.peak)}{room}: {told}"
+    shown = ", ".join(f"{name} {size / unit:.3g}" for name, size in parts if size >= 0.01 * estimate.peak)
+    return f"needs about {_gb(estimate.peak)}{room}: {shown}"
 
 
 def _gb(size: int) -> str:

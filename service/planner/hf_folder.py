@@ -1,7 +1,7 @@
-"""What a Hugging Face folder says of its model: `config.json` and the headers of its safetensors.
+"""Reading a Hugging Face folder: `config.json` and the headers of its safetensors files.
 
-The folder is its owner's, so it is hostile: only regular files under the allowed roots are opened, none is read past a
-cap, nothing of it is executed, and the weights themselves are never read.
+The folder is untrusted: only regular files under the allowed roots are opened, each up to a size limit, nothing is
+executed, and weights are never read. The header format is documented at https://github.com/huggingface/safetensors.
 """
 
 import json
@@ -15,29 +15,29 @@ from typing import IO, Any
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
-MOST_CONFIG = 2**20
-MOST_INDEX = 32 * 2**20
-MOST_HEADER = 32 * 2**20
-MOST_HEADERS = 128 * 2**20
-"""Bytes of all headers together."""
-MOST_SHARDS = 2048
-MOST_ENTRIES = 10_000
-MOST_TENSORS = 50_000
+MAX_CONFIG_BYTES = 2**20
+MAX_INDEX_BYTES = 32 * 2**20
+MAX_HEADER_BYTES = 32 * 2**20
+MAX_TOTAL_HEADER_BYTES = 128 * 2**20
+"""Of all headers together."""
+MAX_SHARDS = 2048
+MAX_ENTRIES = 10_000
+MAX_TENSORS = 50_000
 
 WIDTHS = {
     "F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2,
     "F8_E4M3": 1, "F8_E5M2": 1, "I8": 1, "U8": 1, "BOOL": 1,
 }  # fmt: skip
-"""Bytes of an element, by safetensors' names."""
+"""Bytes of an element, by the dtype names of safetensors."""
 
 
 class FolderError(Exception):
-    """The folder is not what it should be; the message names the file."""
+    """The folder is not a readable model; the message names the file."""
 
 
 @dataclass(frozen=True)
-class Stored:
-    """One tensor in the folder."""
+class StoredTensor:
+    """One tensor in a safetensors file."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -48,40 +48,40 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class FolderFacts:
-    """All that is read of a folder."""
+class FolderContents:
+    """What is read of a folder."""
 
     config: Mapping[str, Any]
-    tensors: Mapping[str, Stored]
+    tensors: Mapping[str, StoredTensor]
     bytes: int
-    """Of the weights on disk."""
+    """Bytes of the weights on disk."""
 
 
-def read_folder(path: str, roots: Sequence[str]) -> FolderFacts:
+def read_folder(path: str, roots: Sequence[str]) -> FolderContents:
     """Read a model's configuration and headers.
 
     Raises:
-        FolderError: a file is missing, broken, too large, no regular file, or leads out of the roots.
+        FolderError: A file is missing, broken, too large, not a regular file, or outside of the roots.
     """
     folder = Path(path)
     real = _inside(folder, roots)
-    config = _json(real / CONFIG, MOST_CONFIG, roots)
-    tensors: dict[str, Stored] = {}
-    total, room = 0, MOST_HEADERS
+    config = _json(real / CONFIG, MAX_CONFIG_BYTES, roots)
+    tensors: dict[str, StoredTensor] = {}
+    total, room = 0, MAX_TOTAL_HEADER_BYTES
     for name in _shards(real, roots):
-        found, size, header = _header(real / name, roots, room)
+        parsed, size, header = _header(real / name, roots, room)
         room -= header
-        if twice := tensors.keys() & found.keys():
+        if twice := tensors.keys() & parsed.keys():
             raise FolderError(f"{name}: tensor `{min(twice)}` stands in another file too")
-        tensors |= found
-        if len(tensors) > MOST_TENSORS:
-            raise FolderError(f"there are more than {MOST_TENSORS} tensors in the folder")
+        tensors |= parsed
+        if len(tensors) > MAX_TENSORS:
+            raise FolderError(f"there are more than {MAX_TENSORS} tensors in the folder")
         total += size
-    return FolderFacts(config, tensors, total)
+    return FolderContents(config, tensors, total)
 
 
 def _inside(path: Path, roots: Sequence[str]) -> Path:
-    """The real path, links followed."""
+    """Return the real path, with links resolved."""
     try:
         real = path.resolve(strict=True)
         allowed = [Path(root).resolve() for root in roots]
@@ -95,7 +95,7 @@ def _inside(path: Path, roots: Sequence[str]) -> Path:
 def _open(path: Path, roots: Sequence[str]) -> IO[bytes]:
     real = _inside(path, roots)
     try:
-        # A pipe would make the open wait for a writer.
+        # Without O_NONBLOCK, opening a pipe would wait for a writer.
         handle = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         raise FolderError(f"{path.name} cannot be read: {_reason(error)}") from None
@@ -116,12 +116,12 @@ def _json(path: Path, most: int, roots: Sequence[str]) -> dict[str, Any]:
 
 def _object(text: bytes, name: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        parsed = json.loads(text)
     except (ValueError, RecursionError):
         raise FolderError(f"{name} is not valid JSON") from None
-    if not isinstance(found, dict):
+    if not isinstance(parsed, dict):
         raise FolderError(f"{name} is not a JSON object")
-    return found
+    return parsed
 
 
 def _read(file: IO[bytes], count: int, name: str) -> bytes:
@@ -132,9 +132,9 @@ def _read(file: IO[bytes], count: int, name: str) -> bytes:
 
 
 def _shards(folder: Path, roots: Sequence[str]) -> list[str]:
-    """The files with weights: as the index says, or the only one there is."""
+    """Return the names of the weight files: those of the index, or all *.safetensors."""
     if (folder / INDEX).is_file():
-        weights = _json(folder / INDEX, MOST_INDEX, roots).get("weight_map")
+        weights = _json(folder / INDEX, MAX_INDEX_BYTES, roots).get("weight_map")
         if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights.values()):
             raise FolderError(f"{INDEX} has no `weight_map` from tensors to files")
         names = sorted(set(weights.values()))
@@ -142,8 +142,8 @@ def _shards(folder: Path, roots: Sequence[str]) -> list[str]:
         names = sorted(name for name in _listed(folder) if name.endswith(".safetensors"))
     if not names:
         raise FolderError("there is no *.safetensors file in the folder")
-    if len(names) > MOST_SHARDS:
-        raise FolderError(f"there are more than {MOST_SHARDS} *.safetensors files")
+    if len(names) > MAX_SHARDS:
+        raise FolderError(f"there are more than {MAX_SHARDS} *.safetensors files")
     if bad := [name for name in names if "/" in name or name in ("", ".", "..")]:
         raise FolderError(f"{INDEX} names {bad[0]!r}, which is no file of the folder")
     return names
@@ -152,38 +152,38 @@ def _shards(folder: Path, roots: Sequence[str]) -> list[str]:
 def _listed(folder: Path) -> list[str]:
     try:
         with os.scandir(folder) as entries:
-            return [entry.name for _, entry in zip(range(MOST_ENTRIES), entries, strict=False)]
+            return [entry.name for _, entry in zip(range(MAX_ENTRIES), entries, strict=False)]
     except OSError as error:
         raise FolderError(f"{folder} cannot be read: {_reason(error)}") from None
 
 
-def _header(path: Path, roots: Sequence[str], room: int) -> tuple[dict[str, Stored], int, int]:
-    """Tensors, bytes of weights, bytes of the header."""
+def _header(path: Path, roots: Sequence[str], room: int) -> tuple[dict[str, StoredTensor], int, int]:
+    """Return the tensors, the bytes of weights and the bytes of the header."""
     with _open(path, roots) as file:
         prefix = _read(file, 8, path.name)
         length = int.from_bytes(prefix, "little")
         size = os.fstat(file.fileno()).st_size
         if len(prefix) < 8 or length > size - 8:
             raise FolderError(f"{path.name} is no complete safetensors file")
-        if length > min(MOST_HEADER, room):
+        if length > min(MAX_HEADER_BYTES, room):
             raise FolderError(f"{path.name} has a header of {length >> 20} MiB, more than is read")
-        found = _object(_read(file, length, path.name), f"the header of {path.name}")
-    found.pop("__metadata__", None)
-    tensors = {name: _stored(entry, f"{path.name}: tensor `{name}`") for name, entry in found.items()}
-    told = sum(tensor.size * WIDTHS.get(tensor.dtype, 1) for tensor in tensors.values())
-    if told > size - 8 - length:
+        parsed = _object(_read(file, length, path.name), f"the header of {path.name}")
+    parsed.pop("__metadata__", None)
+    tensors = {name: _stored(entry, f"{path.name}: tensor `{name}`") for name, entry in parsed.items()}
+    declared = sum(tensor.size * WIDTHS.get(tensor.dtype, 1) for tensor in tensors.values())
+    if declared > size - 8 - length:
         raise FolderError(f"{path.name} is shorter than its header says")
     return tensors, size - 8 - length, length
 
 
-def _stored(entry: Any, what: str) -> Stored:
+def _stored(entry: Any, what: str) -> StoredTensor:
     dtype = entry.get("dtype") if isinstance(entry, dict) else None
     shape = entry.get("shape") if isinstance(entry, dict) else None
     if not isinstance(dtype, str) or not isinstance(shape, list) or len(shape) > 8:
         raise FolderError(f"{what} has no type and shape")
     if not all(type(side) is int and 0 <= side < 2**48 for side in shape):
         raise FolderError(f"{what} has a shape that cannot be")
-    return Stored(dtype, tuple(shape))
+    return StoredTensor(dtype, tuple(shape))
 
 
 def _reason(error: Exception) -> str:

@@ -1,28 +1,28 @@
-"""From what a Hugging Face folder says to an outline. Pure.
+"""The structure of a Hugging Face model, from the contents of its folder. Pure functions.
 
-Counts come from the headers; the configuration says which weights are tied and what the activations will be. A family
-that is not known here is counted all the same, and its activations are unknown.
+Parameters come from the safetensors headers; the configuration determines tied weights and activations. The parameters
+of an unknown model family are counted too, but its activations are not known.
 """
 
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from service.planner.hf_folder import FolderFacts, Stored
-from service.planner.model_structure import Kind, Outline, Parameter, Transformer
+from service.planner.hf_folder import FolderContents, StoredTensor
+from service.planner.model_structure import Kind, ModelStructure, Parameter, Transformer
 
 GATED = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma", "smollm3", "granite", "olmo2"})
-"""Families with Llama's blocks: norm, attention, norm, three projections."""
+"""Model families with Llama's blocks: norm, attention, norm, three projections."""
 _SCALED = frozenset({"granite", "gemma2"})
-"""Their logits are not the head's alone, so they are not made piece by piece."""
+"""Model families that scale their logits, which are therefore not computed in pieces."""
 _BLOCK = re.compile(r"(.*\.(?:layers|h|blocks))\.(\d+)\.")
 _EMBEDDINGS = ("embed_tokens", "wte", "wpe", "embed_in", "word_embeddings", "embed_positions")
 _HEADS = ("lm_head", "embed_out")
 _INTEGER = frozenset({"I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"})
 
 
-def outline_of(facts: FolderFacts) -> Outline:
-    """Parameters as the worker will have them: in fp32 whatever the folder's type, tied weights once."""
+def structure_of(facts: FolderContents) -> ModelStructure:
+    """Return the structure of the model as the worker builds it, with tied weights once."""
     config = facts.config
     names = {name: tensor for name, tensor in facts.tensors.items() if not _is_buffer(name, tensor)}
     embedding = next((name for name in names if _last(name) in _EMBEDDINGS and name.endswith(".weight")), None)
@@ -35,8 +35,8 @@ def outline_of(facts: FolderFacts) -> Outline:
         aliases, tied = ((alias, embedding),), frozenset({alias.removesuffix(".weight")})
     parameters = [Parameter(name, tensor.shape, _kind(name, tensor.shape)) for name, tensor in names.items()]
     parameters.sort(key=lambda parameter: _order(parameter.name))
-    blocks = sorted({found[0] for p in parameters if (found := _block(p.name))}, key=_order)
-    return Outline(
+    blocks = sorted({block[0] for p in parameters if (block := _block(p.name))}, key=_order)
+    return ModelStructure(
         parameters=tuple(parameters),
         blocks=tuple(blocks),
         output=(head or "lm_head.weight").removesuffix(".weight"),
@@ -47,12 +47,12 @@ def outline_of(facts: FolderFacts) -> Outline:
 
 
 def context_of(config: Mapping[str, Any]) -> int | None:
-    """Tokens that the model sees at most."""
+    """Return the context length of the model in tokens."""
     return _positive(config.get("max_position_embeddings")) or _positive(config.get("n_positions"))
 
 
 def _transformer(config: Mapping[str, Any], layers: int) -> Transformer | None:
-    """None where the family's blocks are not known."""
+    """Return the sizes of the decoder, or None if the family's blocks are not known."""
     family = config.get("model_type")
     width, heads = _positive(config.get("hidden_size")), _positive(config.get("num_attention_heads"))
     feed_forward, vocabulary = _positive(config.get("intermediate_size")), _positive(config.get("vocab_size"))
@@ -71,12 +71,12 @@ def _transformer(config: Mapping[str, Any], layers: int) -> Transformer | None:
     )
 
 
-def _is_buffer(name: str, tensor: Stored) -> bool:
+def _is_buffer(name: str, tensor: StoredTensor) -> bool:
     return tensor.dtype in _INTEGER or name.endswith((".inv_freq", ".masked_bias", ".attn.bias"))
 
 
 def _ties_by_default(config: Mapping[str, Any]) -> bool:
-    # transformers leaves a setting out of the file where it is the family's own default.
+    # transformers omits a setting from the file if it equals the default of the family.
     return config.get("model_type") in ("gpt2", "gemma", "gemma2")
 
 
@@ -89,17 +89,17 @@ def _kind(name: str, shape: tuple[int, ...]) -> Kind:
 
 
 def _last(name: str) -> str:
-    """The name of the module that holds the parameter."""
+    """Return the last part of the name of the module that holds the parameter."""
     return name.rpartition(".")[0].rpartition(".")[2]
 
 
 def _block(name: str) -> tuple[str, int] | None:
-    found = _BLOCK.match(name)
-    return (f"{found[1]}.{found[2]}", int(found[2])) if found else None
+    match = _BLOCK.match(name)
+    return (f"{match[1]}.{match[2]}", int(match[2])) if match else None
 
 
 def _order(name: str) -> tuple[tuple[int, str], ...]:
-    """Numbers by size, so that layer 10 follows layer 9."""
+    """Return a sort key with numbers by value, so that layer 10 follows layer 9."""
     return tuple((int(part), "") if part.isdigit() else (-1, part) for part in name.split("."))
 
 

@@ -1,58 +1,66 @@
-"""What a run needs beside the GPU's memory: the host's, and disk. Pure."""
+"""Host memory and disk of a run. Pure functions."""
 
-from service.planner.model_structure import Outline
+from service.planner.block_model import SHARDED
+from service.planner.model_structure import ModelStructure
 from service.planner.step_memory import Memory
-from service.planner.trainable_parameters import Adapted
-from service.planner.work import SHARDED
+from service.planner.trainable_parameters import TrainableModel
 from trainyard.contract.spec.training_spec import TrainingSpec
 from trainyard.contract.wire.plans import DiskNeed
 
 INTERPRETER = 2**30
-"""Of the host's memory: Python with torch and its libraries, on each rank; a rough figure."""
+"""Host memory of Python with torch and its libraries, in bytes per rank; a rough figure."""
 PIECE_BYTES = 2_200
-"""Of a checkpoint, around each piece of a tensor: its archive and its lines in the index. At most 1960 was measured."""
+"""Checkpoint overhead for each piece of a tensor: its archive and its index entry. At most 1960 was measured."""
 RANK_BYTES = 32_000
-"""Of a checkpoint, for each rank: the state of its generators, its file's last block. 25 kB were measured."""
+"""Checkpoint overhead for each rank: generator states and the last file block. 25 kB were measured."""
 FIXED_BYTES = 16_000
-"""Of a checkpoint: progress, manifest, their last blocks."""
+"""Checkpoint overhead for progress and manifest."""
 HEADER_BYTES, CONFIG_BYTES = 200, 16_000
-"""Of an export: each tensor's entry, and what describes it."""
+"""Export overhead for each tensor's header entry, and for the configuration."""
 
 
-def host_bytes(spec: TrainingSpec, outline: Outline, adapted: Adapted, memory: Memory | None, *, cpu: bool) -> int:
-    """For each rank: the whole model in fp32 while it is built, a share of a checkpoint that is staged, and on a
-    machine without GPUs everything."""
-    staged = _trained_state(spec, adapted) // spec.gpus if spec.checkpoint.asynchronous else 0
+def host_bytes(
+    spec: TrainingSpec, structure: ModelStructure, trainable: TrainableModel, memory: Memory | None, *, cpu: bool
+) -> int:
+    """Return the host memory of one rank in bytes.
+
+    It covers the whole model in fp32 while it is built, the rank's share of a checkpoint that is staged for an
+    asynchronous write, offloaded state, and on CPU ranks the whole training step.
+    """
+    staged = _trained_state(spec, trainable) // spec.gpus if spec.checkpoint.asynchronous else 0
     training = staged + (memory.host if memory else 0) + (memory.peak if cpu and memory else 0)
-    return INTERPRETER + max(4 * outline.count, training)
+    return INTERPRETER + max(4 * structure.count, training)
 
 
-def disk_need(spec: TrainingSpec, adapted: Adapted) -> DiskNeed:
-    """Checkpoints hold what is trained and its moments in fp32; while one is written there is one more than kept. Upper
-    bounds, but for what an export copies from the model's folder beside its weights."""
-    checkpoint, kept = spec.checkpoint, spec.checkpoint.keep_last + 1
-    kept += int(checkpoint.keep_best is not None)
+def disk_need(spec: TrainingSpec, trainable: TrainableModel) -> DiskNeed:
+    """Return upper bounds of the disk space in the run directory.
+
+    A checkpoint holds the trained parameters and their moments in fp32. While one is written, there is one more than
+    `keep_last`. Files that an export copies from the model's folder, such as the tokenizer, are not counted.
+    """
+    checkpoint, count = spec.checkpoint, spec.checkpoint.keep_last + 1
+    count += int(checkpoint.keep_best is not None)
     merged = spec.lora_rank is None or spec.lora.merge
-    whole = adapted.outline.count - (adapted.trained_count if spec.lora_rank is not None else 0)
-    weights = 4 * (whole if merged else adapted.trained_count)
-    export = weights + HEADER_BYTES * len(adapted.outline.parameters) + CONFIG_BYTES if checkpoint.export else 0
-    each = _trained_state(spec, adapted) + _overhead(spec, adapted)
+    whole = trainable.structure.count - (trainable.trained_count if spec.lora_rank is not None else 0)
+    weights = 4 * (whole if merged else trainable.trained_count)
+    export = weights + HEADER_BYTES * len(trainable.structure.parameters) + CONFIG_BYTES if checkpoint.export else 0
+    each = _trained_state(spec, trainable) + _overhead(spec, trainable)
     if checkpoint.every_steps is None:
-        # One at the end, and one where the run was stopped before.
-        kept = min(kept, 2)
-    return DiskNeed(checkpoint_bytes=each, checkpoints=kept, export_bytes=export, total_bytes=each * kept + export)
+        # One at the end of the run, and one from an earlier stop.
+        count = min(count, 2)
+    return DiskNeed(checkpoint_bytes=each, checkpoints=count, export_bytes=export, total_bytes=each * count + export)
 
 
-def _trained_state(spec: TrainingSpec, adapted: Adapted) -> int:
-    return 4 * (1 + _moments(spec)) * adapted.trained_count
+def _trained_state(spec: TrainingSpec, trainable: TrainableModel) -> int:
+    return 4 * (1 + _moments(spec)) * trainable.trained_count
 
 
 def _moments(spec: TrainingSpec) -> int:
     return 2 if spec.optimizer.name != "sgd" else int(spec.optimizer.momentum > 0)
 
 
-def _overhead(spec: TrainingSpec, adapted: Adapted) -> int:
-    """Of a checkpoint, beside the numbers themselves: what a small model's consists of."""
-    # A tensor, its moments and the count of its steps; a sharded one is in as many pieces as there are ranks.
-    pieces = len(adapted.trained) * (2 + _moments(spec)) * (spec.gpus if spec.strategy in SHARDED else 1)
+def _overhead(spec: TrainingSpec, trainable: TrainableModel) -> int:
+    """Return the bytes of a checkpoint beside its tensors, which dominate for small models."""
+    # Each tensor has its moments and a step count; a sharded one is stored in one piece per rank.
+    pieces = len(trainable.trained) * (2 + _moments(spec)) * (spec.gpus if spec.strategy in SHARDED else 1)
     return PIECE_BYTES * pieces + RANK_BYTES * spec.gpus + FIXED_BYTES

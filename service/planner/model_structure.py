@@ -1,4 +1,4 @@
-"""What a model is made of, as far as its memory goes: named parameters, layers that can be adapted, blocks. Pure."""
+"""The structure of a model as far as its memory depends on it: parameters, layers, blocks."""
 
 from dataclasses import dataclass
 from math import prod
@@ -9,17 +9,17 @@ Kind = Literal["linear", "embedding", "norm", "other"]
 
 @dataclass(frozen=True)
 class Parameter:
-    """One tensor of weights."""
+    """One parameter tensor."""
 
     name: str
-    """As `named_parameters` has it."""
+    """Its name in `named_parameters`."""
     shape: tuple[int, ...]
     kind: Kind = "linear"
-    """Of the module that holds it; `linear` can be adapted."""
+    """The kind of the module that holds it; adapters can be added to `linear` layers."""
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """The number of elements."""
         return prod(self.shape)
 
     @property
@@ -29,7 +29,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Transformer:
-    """Sizes that say what a decoder keeps for its backward."""
+    """The sizes of a decoder that determine its activation memory."""
 
     width: int
     layers: int
@@ -39,29 +39,29 @@ class Transformer:
     feed_forward: int
     vocabulary: int
     gated: bool
-    """Two projections up, one of them through the activation (Llama's); else one (GPT's)."""
+    """Whether the feed-forward has two up-projections, one through the activation (Llama), instead of one (GPT)."""
     own: bool = False
-    """Our `gpt`: its norms keep less than those of transformers' models."""
+    """Whether it is the builtin `gpt`, whose norms save less than those of transformers' models."""
     pieces: bool = True
-    """Whether its logits are made piece by piece where they are many."""
+    """Whether large logits are computed in pieces."""
 
 
 @dataclass(frozen=True)
-class Outline:
-    """A model's parameters, each once, in the model's order."""
+class ModelStructure:
+    """The parameters of a model, each once, in the model's order, and its blocks."""
 
     parameters: tuple[Parameter, ...]
     blocks: tuple[str, ...]
-    """Modules that are computed one after the other, and become units of a sharded model."""
+    """Modules that are computed one after the other; each can become an FSDP unit."""
     output: str | None = None
-    """The layer that makes the output, which `lora.targets: auto` leaves out."""
+    """The output layer, to which `lora.targets: auto` adds no adapter."""
     tied: frozenset[str] = frozenset()
-    """Layers that share their weight with another, which no adapter reaches."""
+    """Layers that share their weight with another layer; they get no adapters."""
     aliases: tuple[tuple[str, str], ...] = ()
-    """Further names of tied parameters: (alias, name)."""
+    """Other names of tied parameters, as (alias, name)."""
     transformer: Transformer | None = None
     sizes: tuple[int, ...] = ()
-    """Values an example leaves behind in each block; for models that are no transformer."""
+    """Values that each block saves per example, for models other than transformers."""
 
     @property
     def count(self) -> int:

@@ -1,61 +1,105 @@
-"""Asking the scheduler what would become of a plan: the question is a row, which the reconciler answers."""
+"""Start estimates: a request is stored as a row, and the reconciler answers it with `sbatch --test-only`."""
 
+from collections.abc import Sequence
 from datetime import datetime
 
-from service.audit.log import set_audit_action, set_audit_target
-from service.auth.principals import Principal
-from service.core.errors import PermissionDeniedError, TooManyRequestsError
-from service.core.ids import new_id
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from service.core.errors import NotFoundError, TooManyRequestsError
 from service.db.engine import Database
 from service.db.models import StartEstimate
-from service.planner.repository import AskRepository
-from trainyard.contract.wire.plans import AskResource
+from trainyard.contract.wire.plans import StartEstimateResource
 
-_MOST_WAITING = 20
-"""Of all people: an answer takes seconds each."""
+_MAX_WAITING = 20
+"""Of all users together: each estimate takes the scheduler seconds."""
 
-NO_QUEUE = AskResource(
+NO_QUEUE = StartEstimateResource(
     state="answered",
-    message="the local backend has no queue to ask: a job starts as soon as this machine has room for it",
+    message="the local backend has no queue: a job starts as soon as this machine has free slots",
 )
-NO_SCRIPT = AskResource(state="answered", message="there is no batch script to ask about; `warnings` has why")
+NO_SCRIPT = StartEstimateResource(
+    state="answered", message="there is no batch script to estimate; `warnings` gives the reason"
+)
 
 
-def ask(database: Database, principal: Principal, script: str, now: datetime) -> AskResource:
-    """Put a batch script to the scheduler.
+class StartEstimateRepository:
+    """Start estimates within one session."""
+
+    def __init__(self, session: Session):
+        self._session = session
+
+    def add(self, estimate: StartEstimate) -> None:
+        self._session.add(estimate)
+
+    def get(self, estimate_id: str) -> StartEstimate:
+        """Raises NotFoundError."""
+        estimate = self._session.get(StartEstimate, estimate_id)
+        if estimate is None:
+            message = f"there is no start estimate {estimate_id!r}"
+            raise NotFoundError(message, code="start_estimate_not_found", param="estimate_id")
+        return estimate
+
+    def waiting(self, limit: int) -> Sequence[StartEstimate]:
+        """Return those without an answer, oldest first."""
+        query = (
+            sa.select(StartEstimate).where(StartEstimate.answered_at.is_(None)).order_by(StartEstimate.id).limit(limit)
+        )
+        return self._session.scalars(query).all()
+
+    def last_answered(self) -> datetime | None:
+        """Return when the scheduler last answered, to whichever service."""
+        return self._session.scalar(sa.select(sa.func.max(StartEstimate.answered_at)))
+
+    def answer(
+        self,
+        estimate_ids: Sequence[str],
+        now: datetime,
+        *,
+        accepted: bool | None,
+        message: str,
+        estimated_start: datetime | None = None,
+    ) -> None:
+        """Store the same answer for all of them."""
+        row = {"answered_at": now, "accepted": accepted, "message": message, "estimated_start": estimated_start}
+        self._session.execute(sa.update(StartEstimate).where(StartEstimate.id.in_(estimate_ids)).values(row))
+
+    def delete_answered(self, before: datetime) -> None:
+        """Delete what was answered before that time."""
+        self._session.execute(sa.delete(StartEstimate).where(StartEstimate.answered_at < before))
+
+
+def request_estimate(
+    database: Database, estimate_id: str, created_by: str, script: str, now: datetime
+) -> StartEstimateResource:
+    """Store a request for the start estimate of a batch script.
 
     Raises:
-        PermissionDeniedError: viewers only look.
-        TooManyRequestsError: many wait for an answer already.
+        TooManyRequestsError: Too many requests wait for an answer already.
     """
-    row = StartEstimate(id=new_id("ask", now), created_by=principal.name, created_at=now, script=script)
-    set_audit_action("ask_scheduler")
-    if principal.role == "viewer":
-        raise PermissionDeniedError("a viewer's token can only read")
+    row = StartEstimate(id=estimate_id, created_by=created_by, created_at=now, script=script)
     with database.write() as session:
-        asks = AskRepository(session)
-        if len(asks.waiting(_MOST_WAITING)) == _MOST_WAITING:
-            raise TooManyRequestsError(f"{_MOST_WAITING} questions wait for the scheduler's answer already")
-        asks.add(row)
-        set_audit_target(row.id)
+        estimates = StartEstimateRepository(session)
+        if len(estimates.waiting(_MAX_WAITING)) == _MAX_WAITING:
+            raise TooManyRequestsError(f"{_MAX_WAITING} start estimates wait for the scheduler already")
+        estimates.add(row)
         session.flush()
         return _resource(row)
 
 
-def read(database: Database, ask_id: str) -> AskResource:
-    """Raises NotFoundError: it was never asked, or answered more than an hour ago."""
+def read_estimate(database: Database, estimate_id: str) -> StartEstimateResource:
+    """Raises NotFoundError: it was never requested, or was answered more than an hour ago."""
     with database.read() as session:
-        return _resource(AskRepository(session).get(ask_id))
+        return _resource(StartEstimateRepository(session).get(estimate_id))
 
 
-def _resource(ask: StartEstimate) -> AskResource:
-    waiting = ask.answered_at is None
-    return AskResource(
-        id=ask.id,
-        state="waiting" if waiting else "answered",
-        created_at=ask.created_at,
-        answered_at=ask.answered_at,
-        accepted=ask.accepted,
-        estimated_start=ask.estimated_start,
-        message=ask.message or "the scheduler is being asked",
+def _resource(row: StartEstimate) -> StartEstimateResource:
+    return StartEstimateResource(
+        id=row.id,
+        state="waiting" if row.answered_at is None else "answered",
+        created_at=row.created_at,
+        answered_at=row.answered_at,
+        accepted=row.accepted,
+        estimated_start=row.estimated_start,
+        message=row.message or "waiting for the scheduler's answer",
     )

@@ -1,78 +1,80 @@
-"""Which parameters a run trains: by the rules of `worker/engine/adapters.py` and `worker/engine/trainable.py`. Pure."""
+"""Which parameters a run trains, by the rules of the worker's engine. Pure functions."""
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from service.planner import builtin_models as builtin
-from service.planner.model_structure import Outline, Parameter
+from service.planner import builtin_models
+from service.planner.model_structure import ModelStructure, Parameter
 from trainyard.contract.problems import Problem, nearest_names
 from trainyard.contract.spec.sections import HfModel
 from trainyard.contract.spec.training_spec import LOOP_TASKS, TrainingSpec
 
 
 @dataclass(frozen=True)
-class Adapted:
-    """A model with what a run trains of it."""
+class TrainableModel:
+    """A model, and the parameters that a run trains."""
 
-    outline: Outline
-    """Adapters included."""
+    structure: ModelStructure
+    """The model with its adapters."""
     trained: frozenset[str]
-    """Names of parameters."""
+    """Names of the trained parameters."""
     targets: tuple[str, ...] = ()
-    """Layers with adapters."""
+    """Names of the layers that have adapters."""
 
     @property
     def trained_count(self) -> int:
-        return sum(parameter.size for parameter in self.outline.parameters if parameter.name in self.trained)
+        return sum(parameter.size for parameter in self.structure.parameters if parameter.name in self.trained)
 
 
-def adapt(outline: Outline, spec: TrainingSpec) -> Adapted | Problem:
-    """The model as it is trained, or why it cannot be."""
+def trainable_model(structure: ModelStructure, spec: TrainingSpec) -> TrainableModel | Problem:
+    """Return the model as the spec trains it, or why the spec does not match the model."""
     if spec.lora_rank is not None:
-        return _with_adapters(outline, spec)
-    names = [parameter.name for parameter in outline.parameters]
+        return _with_adapters(structure, spec)
+    names = [parameter.name for parameter in structure.parameters]
     if spec.trainable is None:
-        return Adapted(outline, frozenset(names))
-    alias = dict(outline.aliases)
+        return TrainableModel(structure, frozenset(names))
+    alias = dict(structure.aliases)
     chosen: set[str] = set()
     for pattern in spec.trainable:
-        found = {alias.get(name, name) for name in [*names, *alias] if fnmatchcase(name, pattern)}
-        if not found:
+        matches = {alias.get(name, name) for name in [*names, *alias] if fnmatchcase(name, pattern)}
+        if not matches:
             near = nearest_names(pattern, [*names, *alias], count=3)
             return Problem(
                 param="trainable", message=f"`{pattern}` matches no parameter of the model; the closest: {near}"
             )
-        chosen |= found
-    return Adapted(outline, frozenset(chosen))
+        chosen |= matches
+    return TrainableModel(structure, frozenset(chosen))
 
 
-def mismatch(spec: TrainingSpec) -> Problem | None:
-    """Why what the spec trains cannot be trained of its model, where that is one of our own: which layers a folder's
-    has is known for certain when it is built."""
+def trainable_problem(spec: TrainingSpec) -> Problem | None:
+    """Return why `lora` or `trainable` does not match a builtin model.
+
+    A Hugging Face model is not checked: its layers are certain only when the worker has built it.
+    """
     if spec.task not in LOOP_TASKS - {"custom"} or spec.model is None or isinstance(spec.model, HfModel):
         return None
     if spec.lora_rank is None and spec.trainable is None:
         return None
-    outline = builtin.outline_of(spec.model)
-    found = adapt(outline, spec) if outline else None
-    return found if isinstance(found, Problem) else None
+    structure = builtin_models.structure_of(spec.model)
+    result = trainable_model(structure, spec) if structure else None
+    return result if isinstance(result, Problem) else None
 
 
-def _with_adapters(outline: Outline, spec: TrainingSpec) -> Adapted | Problem:
+def _with_adapters(structure: ModelStructure, spec: TrainingSpec) -> TrainableModel | Problem:
     assert spec.lora_rank is not None
     rank = spec.lora_rank
-    layers = {p.module: p for p in outline.parameters if p.kind == "linear" and p.name.endswith(".weight")}
+    layers = {p.module: p for p in structure.parameters if p.kind == "linear" and p.name.endswith(".weight")}
     if spec.lora.targets == "auto":
-        targets = [name for name in layers if name != outline.output and name not in outline.tied]
+        targets = [name for name in layers if name != structure.output and name not in structure.tied]
     else:
         targets = []
         for target in spec.lora.targets:
-            found = [name for name in layers if _matches(name, target)]
-            if not found:
-                there = nearest_names(target, dict.fromkeys(name.rpartition(".")[2] for name in layers), count=20)
-                message = f"`{target}` matches no layer that can be adapted; there are: {there}"
+            matches = [name for name in layers if _matches(name, target)]
+            if not matches:
+                available = nearest_names(target, dict.fromkeys(name.rpartition(".")[2] for name in layers), count=20)
+                message = f"`{target}` matches no layer that can be adapted; there are: {available}"
                 return Problem(param="lora.targets", message=message)
-            targets += [name for name in found if name not in targets]
+            targets += [name for name in matches if name not in targets]
     if not targets:
         return Problem(param="lora.targets", message="`auto` finds no layer to adapt in this model")
     smallest = min(targets, key=lambda name: min(_sides(layers[name])))
@@ -82,13 +84,13 @@ def _with_adapters(outline: Outline, spec: TrainingSpec) -> Adapted | Problem:
     chosen = set(targets)
     parameters: list[Parameter] = []
     adapters: list[Parameter] = []
-    for parameter in outline.parameters:
+    for parameter in structure.parameters:
         parameters.append(parameter)
         if parameter.module in chosen and parameter.name.endswith(".weight"):
             adapters += _adapters(parameter, rank)
             parameters += adapters[-2:]
-    whole = Outline(**{**vars(outline), "parameters": tuple(parameters)})
-    return Adapted(whole, frozenset(adapter.name for adapter in adapters), tuple(targets))
+    whole = ModelStructure(**{**vars(structure), "parameters": tuple(parameters)})
+    return TrainableModel(whole, frozenset(adapter.name for adapter in adapters), tuple(targets))
 
 
 def _matches(name: str, target: str) -> bool:
@@ -96,7 +98,7 @@ def _matches(name: str, target: str) -> bool:
 
 
 def _sides(weight: Parameter) -> tuple[int, int]:
-    """Outputs and inputs; for a convolution the inputs of one place."""
+    """Return the numbers of outputs and inputs; for a convolution, the inputs of one output pixel."""
     out, *rest = weight.shape
     inputs = 1
     for side in rest:
@@ -105,7 +107,7 @@ def _sides(weight: Parameter) -> tuple[int, int]:
 
 
 def _adapters(weight: Parameter, rank: int) -> list[Parameter]:
-    """peft's two: A as the layer with `rank` outputs, B from there to the layer's outputs."""
+    """Return the two matrices of LoRA (arXiv:2106.09685) as peft names them: A (rank, inputs) and B (outputs, rank)."""
     out, *rest = weight.shape
     down = (rank, *rest)
     up = (out, rank, *(1 for _ in rest[1:]))

@@ -118,7 +118,7 @@ class Reconciler:
             log.warning("another service became the leader; the rest of this tick is dropped")
             return False
         finally:
-            self.changed = self.lease.writes != writes_before or self._submitter.hand_overs.busy
+            self.changed = self.lease.writes != writes_before or self._submitter.pool.busy
 
     def _tick(self) -> bool:
         self._submitter.collect()
@@ -147,7 +147,7 @@ class Reconciler:
 
     def _load(self) -> list[_JobEntry]:
         # Quotas depend on every queued job, and without a pool the submitter takes all of them in one tick.
-        load_all = self._quotas.limits_gpus or self._submitter.hand_overs.threads == 0
+        load_all = self._quotas.limits_gpus or self._submitter.pool.threads == 0
         with self._database.read() as session:
             rows = JobRepository(session, self._clock()).list_active(None if load_all else _QUEUED_PER_TICK)
             return [_JobEntry(job, attempt) for job, attempt in rows]
@@ -275,7 +275,7 @@ class Reconciler:
 
     def close(self) -> None:
         """Wait up to five seconds for submissions in flight, record their outcome and release the lease."""
-        self._submitter.hand_overs.wait(_CLOSE_SECONDS)
+        self._submitter.pool.wait(_CLOSE_SECONDS)
         try:
             self._submitter.collect()
         except LeaseLostError:

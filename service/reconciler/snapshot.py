@@ -11,7 +11,7 @@ from service.db.models import Attempt, Job
 from service.jobs.repository import JobRepository
 from service.reconciler.decide import JobSnapshot
 from service.reconciler.run_dir import UnclaimedAttempt, read_unclaimed
-from service.reconciler.submission.submitter import newest_step
+from service.reconciler.submission.attempts import newest_step
 from service.scheduler.base import Observation
 from trainyard.contract.layout import RunLayout
 from trainyard.contract.spec.training_spec import parse_spec

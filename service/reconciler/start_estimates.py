@@ -8,7 +8,7 @@ import structlog
 from service.core.clock import Clock
 from service.db.engine import Database
 from service.db.leader_lease import LeaderLease
-from service.planner.repository import AskRepository
+from service.planner.start_estimates import StartEstimateRepository
 from service.scheduler.base import Forecast, Forecaster, Scheduler, SchedulerUnavailableError
 
 log = structlog.get_logger("start-estimates")
@@ -43,7 +43,7 @@ class StartEstimates:
         if not isinstance(self.scheduler, Forecaster):
             return False
         with self.database.read() as session:
-            estimates = AskRepository(session)
+            estimates = StartEstimateRepository(session)
             waiting = [(row.id, row.script) for row in estimates.waiting(_MAX_OPEN)]
             last = max(filter(None, (self.queried_at, estimates.last_answered() if waiting else None)), default=None)
         now = self.clock()
@@ -58,7 +58,7 @@ class StartEstimates:
             log.warning("scheduler unavailable", error=str(error))
             forecast, answered = Forecast(None, f"Slurm does not answer: {error}"), [row_id for row_id, _ in waiting]
         with self.lease.write() as session:
-            estimates = AskRepository(session)
+            estimates = StartEstimateRepository(session)
             estimates.answer(
                 answered,
                 self.clock(),
@@ -66,5 +66,5 @@ class StartEstimates:
                 message=forecast.message,
                 estimated_start=forecast.estimated_start,
             )
-            estimates.forget(now - _RETENTION)
+            estimates.delete_answered(now - _RETENTION)
         return len(answered) < len(waiting)

@@ -25,6 +25,7 @@ from service.jobs.submission import (
     record_override,
     request_digest,
 )
+from service.specs.acceptance import AcceptedSpec
 from service.sweeps.repository import SweepRepository
 from trainyard.contract.problems import Problem, SpecError
 from trainyard.contract.spec.training_spec import TrainingSpec, dump_spec
@@ -39,16 +40,6 @@ from trainyard.contract.wire.sweeps import (
     member_spec,
     variants,
 )
-
-
-class AcceptedSpec(NamedTuple):
-    """An accepted spec of a member."""
-
-    spec: TrainingSpec
-    """Resolved for the current cluster."""
-    unresolved: TrainingSpec
-    """Without what was resolved for the cluster; equal for members that are the same job."""
-
 
 AcceptSpec = Callable[[dict[str, Any]], AcceptedSpec]
 """Validates and resolves a document. Raises ServiceError."""

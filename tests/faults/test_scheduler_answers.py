@@ -9,7 +9,7 @@ import pytest
 
 from service.core.errors import UnavailableError
 from service.core.failpoints import no_failpoint
-from service.reconciler.submission.pool import HandOvers
+from service.reconciler.submission.pool import SubmitPool
 from service.scheduler.base import Accepted, Ambiguous, LaunchPlan, Postponed, Rejected, SubmitOutcome, SubmittedJob
 from tests.support.world import FakeScheduler, World
 
@@ -158,7 +158,7 @@ def test_a_submission_without_a_thread_is_repeated(world: World, monkeypatch: py
         raise RuntimeError("can't start new thread")
 
     world.scheduler.name = "slurm"
-    world.reconciler = world.new_reconciler("one", HandOvers(threads=2))
+    world.reconciler = world.new_reconciler("one", SubmitPool(threads=2))
     job = world.submit()
     with monkeypatch.context() as patched:
         patched.setattr("service.reconciler.submission.pool.threading.Thread.start", full)
@@ -185,7 +185,7 @@ class Slow(FakeScheduler):
 
 def test_an_entry_accepted_after_another_has_claimed_is_cancelled(world: World) -> None:
     world.scheduler = Slow(name="slurm")
-    world.reconciler = world.new_reconciler("one", HandOvers(threads=1))
+    world.reconciler = world.new_reconciler("one", SubmitPool(threads=1))
     world.scheduler.world, world.scheduler.job = world, world.submit()
     world.tick()
     world.reconciler.close()

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from service.cluster.placement import Place, place_of
 from service.core.settings import Settings
 from service.scheduler.base import Accepted
 from service.scheduler.launch_plan import plan_launch
 from service.scheduler.slurm.batch_script import batch_script
 from service.scheduler.slurm.commands import SlurmCommands
 from service.scheduler.slurm.scheduler import SlurmScheduler
+from service.specs.site import site_of
 from tests.slurm.specs import parity
 from tests.support.slurm_lab import SlurmLab
 from tests.support.wait import wait_until
@@ -55,10 +55,10 @@ def test_a_job_is_given_the_gpus_that_it_requests(slurm: SlurmLab, tmp_path: Pat
     assert json.loads((folder / "environment.json").read_text())["SLURM_GPUS_ON_NODE"] == "2"
 
 
-def test_partitions_report_their_gpus_and_default_time_limit(slurm: SlurmLab) -> None:
-    partitions = {one.name: one for one in SlurmCommands().sinfo().partitions}
-    assert (partitions["minute"].default_time_minutes, partitions["minute"].time_limit_minutes) == (1, 1)
-    assert partitions["gpu"].default_time_minutes is None
-    cluster = ClusterResource(backend="slurm", taken_at=datetime.now(UTC), partitions=list(partitions.values()))
-    placement = place_of(Settings(backend="slurm"), Resources(partition="minute"), cluster)
-    assert placement == Place("cuda", 1)
+def test_the_partitions_tell_their_gpus_and_the_time_of_jobs_that_name_none(slurm: SlurmLab) -> None:
+    told = {one.name: one for one in SlurmCommands().sinfo().partitions}
+    assert (told["minute"].default_time_minutes, told["minute"].time_limit_minutes) == (1, 1)
+    assert told["gpu"].default_time_minutes is None
+    cluster = ClusterResource(backend="slurm", taken_at=datetime.now(UTC), partitions=list(told.values()))
+    site = site_of(Settings(backend="slurm"), Resources(partition="minute"), cluster)
+    assert (site.accelerator, site.partition_limit_minutes) == ("cuda", 1)

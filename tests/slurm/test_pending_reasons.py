@@ -93,8 +93,11 @@ def test_the_service_reports_reasons_and_the_cluster(service: ServiceProcess, sl
         assert sorted(partition.name for partition in reported.partitions) == ["gpu", "high", "minute"]
         for changes, part in (
             ({"resources__partition": "gqu"}, "there is no partition `gqu` (did you mean `gpu`?)"),
-            ({"resources__partition": "minute", "resources__time_limit_minutes": 9}, "9 is more than partition minute"),
-            ({"resources__gpus_per_node": 1}, "asks for 4 nodes, but in partition gpu a job can have 2"),
+            (
+                {"resources__partition": "minute", "resources__time_limit_minutes": 9},
+                "9 exceeds the limit of partition minute",
+            ),
+            ({"resources__gpus_per_node": 1}, "requests 4 nodes, but a job in partition gpu can have 2"),
         ):
             refused = wait_for_status(client, client.submit(parity(**changes)).id, "failed", seconds=30)
             assert part in refused.status_message
@@ -119,7 +122,7 @@ def test_account_without_access_error_lists_allowed_accounts(accounted: SlurmLab
         assert "physics" in {account.name for account in reported.accounts or []}
         assert "account" in reported.enforced
         refused = wait_for_status(client, client.submit(parity(resources__account="phisics")).id, "failed", seconds=30)
-        assert "resources.account: this service may not use an account `phisics`" in refused.status_message
+        assert "resources.account: the service may not use account `phisics`" in refused.status_message
         assert "did you mean `physics`?" in refused.status_message
         taken = client.submit(parity(resources__account="physics"))
         done = wait_for_status(client, taken.id, "succeeded", "failed")

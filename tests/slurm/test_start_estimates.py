@@ -8,19 +8,19 @@ from tests.slurm.specs import parity
 from tests.support.slurm_lab import SlurmLab
 from tests.support.wait import wait_until
 from trainyard.client import Client
-from trainyard.contract.wire.plans import AskResource
+from trainyard.contract.wire.plans import StartEstimateResource
 from trainyard.demo import ServiceProcess
 
 pytestmark = pytest.mark.slurm
 
 
-def answer_to(client: Client, **changes: object) -> AskResource:
-    estimate = client.plan(parity(**changes), ask_scheduler=True).ask
-    assert estimate is not None
+def answer_to(client: Client, **changes: object) -> StartEstimateResource:
+    asked = client.plan(parity(**changes), estimate_start=True).start_estimate
+    assert asked is not None
 
-    def answered() -> AskResource | None:
-        answer = client.ask(str(estimate.id))
-        return answer if answer.state == "answered" else None
+    def answered() -> StartEstimateResource | None:
+        found = client.start_estimate(str(asked.id))
+        return found if found.state == "answered" else None
 
     return wait_until(answered, 60, "Slurm's answer")
 

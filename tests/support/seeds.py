@@ -51,10 +51,10 @@ def sow(world: World) -> Seeds:
     sweep = world.client.post("/v1/sweeps", json=body).json()
     with world.database.write() as session:
         now = world.clock()
-        ask = StartEstimate(id=new_id("ask", now), created_by="admin", created_at=now, script="#!/bin/bash\n")
+        ask = StartEstimate(id=new_id("est", now), created_by="admin", created_at=now, script="#!/bin/bash\n")
         session.add(ask)
         session.flush()
-        ask_id = ask.id
+        estimate_id = ask.id
     return Seeds(
         worker_token=world.folder(running).token.read_text().strip(),
         values={
@@ -67,7 +67,7 @@ def sow(world: World) -> Seeds:
             "token_id": tokens[:1],
             "webhook_id": webhooks[:1],
             "sweep_id": [sweep["id"]],
-            "ask_id": [ask_id],
+            "estimate_id": [estimate_id],
         },
         special={
             "delete_job": {"job_id": victims},

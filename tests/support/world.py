@@ -20,8 +20,7 @@ from service.db.leader_lease import LeaderLease
 from service.db.models import Token
 from service.maintenance.task import MaintenanceTask
 from service.reconciler.reconciler import Reconciler
-from service.reconciler.submission.pool import HandOvers
-from service.reconciler.submission.prepare import Preparation
+from service.reconciler.submission.pool import SubmitPool
 from service.reconciler.submission.submitter import Submitter
 from service.scheduler.base import (
     Accepted,
@@ -154,11 +153,22 @@ class World:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         return TestClient(self.app, base_url="http://localhost", headers=headers, raise_server_exceptions=False)
 
-    def new_reconciler(self, owner: str, hand_overs: HandOvers | None = None) -> Reconciler:
+    def new_reconciler(self, owner: str, pool: SubmitPool | None = None) -> Reconciler:
         """The reconciler of a restarted or of a second service."""
         lease = LeaderLease(self.database, owner)
-        preparation = Preparation(self.services, slurm=self.scheduler.name == "slurm")
-        submitter = Submitter(self.services, self.scheduler, lease, preparation, hand_overs or HandOvers())
+        services = self.services
+        submitter = Submitter(
+            database=self.database,
+            settings=self.settings,
+            clock=self.clock,
+            acceptance=services.acceptance,
+            planner=services.planner,
+            scheduler=self.scheduler,
+            lease=lease,
+            metrics=services.metrics,
+            pool=pool or SubmitPool(),
+            failpoint=lambda label: services.failpoint(label),
+        )
         return Reconciler(
             database=self.database,
             clock=lambda: self.services.clock(),

@@ -44,7 +44,7 @@ new PerformanceObserver((list) => {
 """
 
 
-def test_curves_and_log_grow_without_a_reload_and_nothing_moves(visit: Visit, running: Any) -> None:
+def test_curves_and_log_update_live_without_layout_shift(visit: Visit, running: Any) -> None:
     visit.page.add_init_script(SHIFTS)
     page = visit.go(f"/jobs/{running.id}")
     page.evaluate("window.untouched = true")
@@ -67,7 +67,7 @@ def test_first_view_is_drawn_without_scripts(visit: Visit, running: Any) -> None
     page.context.close()
 
 
-def test_curves_are_drawn_whole_or_not_yet(visit: Visit, running: Any) -> None:
+def test_curves_are_drawn_completely_or_not_at_all(visit: Visit, running: Any) -> None:
     page = visit.page
     in_use: list[Route] = []
     page.route("**/v1/jobs/*/metrics*", lambda route: in_use.append(route))

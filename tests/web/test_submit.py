@@ -221,8 +221,8 @@ def test_fields_are_located_and_edited_in_the_text(visit: Visit) -> None:
 def test_a_start_estimate_is_shown(visit: Visit) -> None:
     page = visit.page
     requests = {
-        "object": "ask",
-        "id": "ask_1",
+        "object": "start_estimate",
+        "id": "est_1",
         "state": "waiting",
         "accepted": None,
         "estimated_start": None,
@@ -234,8 +234,8 @@ def test_a_start_estimate_is_shown(visit: Visit) -> None:
         "nodes": {}, "gpus": [], "accounts": None, "enforced": [], "slots": None,
     }  # fmt: skip
     page.route("**/v1/cluster", lambda route: route.fulfill(json=cluster))
-    page.route("**/v1/plans?ask_scheduler=true*", lambda route: route.fulfill(json={"ask": requests}))
-    page.route("**/v1/asks/ask_1", lambda route: route.fulfill(json=answered))
+    page.route("**/v1/plans?estimate_start=true*", lambda route: route.fulfill(json={"start_estimate": requests}))
+    page.route("**/v1/start-estimates/est_1", lambda route: route.fulfill(json=answered))
     visit.go("/submit")
     page.get_by_role("button", name="Estimate the start time").click()
     expect(page.locator("#asked")).to_have_text("Estimated start if submitted now: 1 Jan 2026, 13:00.")

@@ -20,7 +20,7 @@ from trainyard.cli.output import (
 )
 from trainyard.cli.specs import read_spec
 from trainyard.client import Client
-from trainyard.contract.wire.plans import AskResource, MemoryParts, PlanResource, StrategyPlan
+from trainyard.contract.wire.plans import MemoryParts, PlanResource, StartEstimateResource, StrategyPlan
 
 _ASK_SECONDS = 1.0
 """Between two looks for the scheduler's answer."""
@@ -33,7 +33,9 @@ def plan(
         list[str] | None,
         typer.Option("--set", metavar="PATH=VALUE", help="Set one field, as in gpus=8; can be repeated."),
     ] = None,
-    ask: Annotated[bool, typer.Option("--ask", help="Also request a start estimate from Slurm.")] = False,
+    estimate_start: Annotated[
+        bool, typer.Option("--start-estimate", help="Also request a start estimate from Slurm.")
+    ] = False,
     patience: Annotated[float, typer.Option("--timeout", min=0, help="Seconds to wait for the start estimate.")] = 60.0,
     with_script: Annotated[bool, typer.Option("--script", help="Also show the batch script.")] = False,
     as_json: JsonOption = False,
@@ -45,10 +47,12 @@ def plan(
     Example: trainyard plan spec.yaml --set gpus=8
     """
     with client_of(ctx) as client:
-        result = client.plan(read_spec(client, source, settings or []), ask_scheduler=ask)
-        if result.ask is not None:
+        result = client.plan(read_spec(client, source, settings or []), estimate_start=estimate_start)
+        if result.start_estimate is not None:
             result = result.model_copy(
-                update={"ask": _wait_for_estimate(client, result.ask, time.monotonic() + patience)}
+                update={
+                    "start_estimate": _wait_for_estimate(client, result.start_estimate, time.monotonic() + patience)
+                }
             )
     if as_json:
         print_json(result)
@@ -67,8 +71,8 @@ def _show(result: PlanResource, *, with_script: bool) -> None:
         print_table(headings, [_row(one) for one in result.strategies], spare=spare)
         if any(one.fits is None for one in result.strategies):
             print_line("?: unknown, because the available memory or the model's activation memory is unknown")
-    if result.ask is not None:
-        print_line(_estimate_line(result.ask))
+    if result.start_estimate is not None:
+        print_line(_estimate_line(result.start_estimate))
     for change in result.changes:
         print_line(f"would fit: {change.message}")
     for warning in result.warnings:
@@ -77,17 +81,17 @@ def _show(result: PlanResource, *, with_script: bool) -> None:
         print_text(result.script if result.script.endswith("\n") else f"{result.script}\n")
 
 
-def _wait_for_estimate(client: Client, estimate: AskResource, until: float) -> AskResource:
+def _wait_for_estimate(client: Client, estimate: StartEstimateResource, until: float) -> StartEstimateResource:
     """The scheduler's answer, or the question where there is none in time."""
     while estimate.state == "waiting" and estimate.id is not None and time.monotonic() < until:
         time.sleep(_ASK_SECONDS)
-        estimate = client.ask(estimate.id)
+        estimate = client.start_estimate(estimate.id)
     return estimate
 
 
-def _estimate_line(estimate: AskResource) -> str:
+def _estimate_line(estimate: StartEstimateResource) -> str:
     if estimate.state == "waiting":
-        return f"the scheduler has not answered yet: GET /v1/asks/{estimate.id} will"
+        return f"the scheduler has not answered yet: GET /v1/start-estimates/{estimate.id} will"
     if estimate.estimated_start is None:
         return estimate.message
     seconds = (estimate.estimated_start - datetime.now(UTC)).total_seconds()
@@ -100,11 +104,11 @@ def _summary(result: PlanResource) -> Iterator[str]:
         yield f"{result.model.parameters:,} parameters{part}"
     if result.gpus:
         yield ("each rank: " if result.accelerator == "cpu" else "GPUs: ") + ", ".join(
-            f"{gpu.type or 'unknown type'} ({_memory(gpu.least_bytes) if gpu.least_bytes else 'memory unknown'})"
+            f"{gpu.type or 'unknown type'} ({_memory(gpu.min_bytes) if gpu.min_bytes else 'memory unknown'})"
             for gpu in result.gpus
         )
-    yield f"strategy {result.strategy}: {result.why}"
-    yield result.verdict
+    yield f"strategy {result.strategy}: {result.strategy_reason}"
+    yield result.summary
     if host := next((one.host_bytes for one in result.strategies if one.chosen), None):
         yield f"host memory: roughly {_memory(host)} for each rank"
     if result.disk is not None:

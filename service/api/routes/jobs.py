@@ -1,7 +1,5 @@
 """Routes of jobs: each parses the request, makes one call and returns a resource."""
 
-import json
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -19,20 +17,17 @@ from service.api.dependencies import (
     QueryTimestamp,
     UserDep,
 )
-from service.api.openapi import SPEC
 from service.api.query_params import metadata_filter
+from service.api.spec_body import SPEC_BODY, read_document
 from service.auth.principals import Principal
 from service.code.service import check_code
-from service.core.errors import MalformedRequestError, NotFoundError
+from service.core.errors import NotFoundError
 from service.jobs import operator_resolution
 from service.jobs import service as job_service
 from service.jobs.listing import JobFilter, read_job, read_page
 from service.jobs.repository import JobRepository
 from service.jobs.schemas import attempt_resource, event_resource, page_of
 from service.jobs.submission import SubmissionRequest, SubmissionResult, submit
-from service.planner import service as planning
-from trainyard.contract.problems import SpecError
-from trainyard.contract.spec.yaml_loader import load_yaml
 from trainyard.contract.wire.jobs import (
     AttemptResource,
     EventResource,
@@ -46,14 +41,6 @@ from trainyard.contract.wire.jobs import (
 from trainyard.contract.wire.pages import Page
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
-
-_YAML_TYPES = ("application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml")
-SPEC_BODY = {
-    "requestBody": {
-        "required": True,
-        "content": {kind: {"schema": SPEC} for kind in ("application/json", "application/yaml")},
-    },
-}
 
 
 @router.post("", status_code=201, response_model=JobResource, operation_id="submit_job", openapi_extra=SPEC_BODY)
@@ -70,9 +57,9 @@ async def submit_job(
 
     def accept() -> SubmissionResult:
         settings = services.settings
-        accepted = planning.accept(services, document, now)
+        accepted = services.acceptance.accept(document, now)
         check_code(user, accepted.spec, roles=settings.code_roles, runs=settings.runs)
-        request = SubmissionRequest(accepted.spec, idempotency_key, accepted.plain, force)
+        request = SubmissionRequest(accepted.spec, idempotency_key, accepted.unresolved, force)
         return submit(services.database, user, request, runs=settings.runs, now=now, quotas=services.quotas)
 
     result = await run_in_threadpool(accept)
@@ -82,33 +69,6 @@ async def submit_job(
     headers = {"Idempotent-Replayed": "true"} if result.replayed else None
     # Returned as stored: FastAPI would validate and serialize the resource a second time.
     return JSONResponse(result.response, status_code=201, headers=headers)
-
-
-def read_document(body: bytes, headers: Mapping[str, str]) -> Any:
-    """Parse a request body as JSON, or as YAML if its content type is YAML.
-
-    Raises:
-        MalformedRequestError: the body is neither.
-    """
-    kind = headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-    try:
-        text = body.decode()
-        if kind in _YAML_TYPES:
-            return load_yaml(text)
-        return json.loads(text, object_pairs_hook=_reject_duplicate_keys)
-    except SpecError as error:
-        raise MalformedRequestError(str(error), code="invalid_yaml") from None
-    except UnicodeDecodeError:
-        raise MalformedRequestError("the body is not UTF-8 text", code="invalid_encoding") from None
-    except (ValueError, RecursionError) as error:
-        raise MalformedRequestError(f"the body is not valid JSON: {error}", code="invalid_json") from None
-
-
-def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    mapping = dict(pairs)
-    if len(mapping) != len(pairs):
-        raise ValueError("a key occurs twice in one object")
-    return mapping
 
 
 _METADATA = {

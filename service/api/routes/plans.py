@@ -1,4 +1,4 @@
-"""Routes of plans and start estimates."""
+"""The routes of plans and start estimates."""
 
 import asyncio
 from typing import Annotated, Any
@@ -7,20 +7,26 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.concurrency import run_in_threadpool
 
 from service.api.dependencies import AppState, AppStateDep, NowDep, UserDep
-from service.api.routes.jobs import SPEC_BODY, read_document
+from service.api.spec_body import SPEC_BODY, read_document
+from service.audit.log import set_audit_action, set_audit_target
 from service.auth.principals import Principal
-from service.planner import service as actions
-from service.planner import start_estimates
-from trainyard.contract.wire.plans import AskResource, PlanResource
+from service.core.ids import new_id
+from service.jobs.service import require_change
+from service.planner.start_estimates import NO_QUEUE, NO_SCRIPT, read_estimate, request_estimate
+from trainyard.contract.wire.plans import PlanResource, StartEstimateResource
 
 router = APIRouter(prefix="/v1", tags=["plans"])
 
 _POLL_SECONDS = 0.2
-AskId = Annotated[str, Path(pattern=r"^ask_[0-9a-z]{26}$")]
-MayAsk = Annotated[bool, Query(description="Also request a start estimate from the scheduler.")]
+EstimateId = Annotated[str, Path(pattern=r"^est_[0-9a-z]{26}$")]
+EstimateStart = Annotated[bool, Query(description="Also request a start estimate from the scheduler.")]
 WaitSeconds = Annotated[
     float,
-    Query(ge=0, le=10, description="How long to wait for the estimate; later it is read by the `id` of `ask`."),
+    Query(
+        ge=0,
+        le=10,
+        description="How long to wait for the start estimate. After that, read it by the `id` of `start_estimate`.",
+    ),
 ]
 
 
@@ -30,34 +36,45 @@ async def make_plan(
     services: AppStateDep,
     user: UserDep,
     now: NowDep,
-    ask_scheduler: MayAsk = False,
+    estimate_start: EstimateStart = False,
     wait_seconds: WaitSeconds = 3.0,
 ) -> Any:
-    """Plan a spec: memory by strategy, disk, batch script and warnings. Nothing is submitted."""
+    """Plan a spec: memory by strategy, disk, and the batch script. Nothing is submitted."""
     document = read_document(await request.body(), request.headers)
-    plan = await run_in_threadpool(actions.plan, services, document, now)
-    if not ask_scheduler:
+
+    def make() -> PlanResource:
+        return services.planner.plan(services.acceptance.accept(document, now))
+
+    plan = await run_in_threadpool(make)
+    if not estimate_start:
         return plan
-    return plan.model_copy(update={"ask": await _answer(services, user, plan, wait_seconds)})
+    return plan.model_copy(update={"start_estimate": await _estimate(services, user, plan, wait_seconds)})
 
 
-async def _answer(services: AppState, user: Principal, plan: PlanResource, seconds: float) -> AskResource:
-    """Request a start estimate, and wait at most so many seconds until the reconciler has answered it."""
+async def _estimate(
+    services: AppState, principal: Principal, plan: PlanResource, wait_seconds: float
+) -> StartEstimateResource:
+    """Request the start estimate and wait for the reconciler to answer it."""
     if services.settings.backend == "local":
-        return start_estimates.NO_QUEUE
+        return NO_QUEUE
     if plan.script is None:
-        return start_estimates.NO_SCRIPT
-    estimate = await run_in_threadpool(start_estimates.ask, services.database, user, plan.script, services.clock())
+        return NO_SCRIPT
+    now, script = services.clock(), plan.script
+    set_audit_action("estimate_start")
+    require_change(principal)
+    estimate_id = new_id("est", now)
+    set_audit_target(estimate_id)
+    estimate = await run_in_threadpool(request_estimate, services.database, estimate_id, principal.name, script, now)
     services.notify_reconciler()
-    for _ in range(round(seconds / _POLL_SECONDS)):
+    for _ in range(round(wait_seconds / _POLL_SECONDS)):
         if estimate.state == "answered":
             break
         await asyncio.sleep(_POLL_SECONDS)
-        estimate = await run_in_threadpool(start_estimates.read, services.database, str(estimate.id))
+        estimate = await run_in_threadpool(read_estimate, services.database, estimate_id)
     return estimate
 
 
-@router.get("/asks/{ask_id}", operation_id="get_ask", tags=["plans"])
-def get_ask(services: AppStateDep, _user: UserDep, ask_id: AskId) -> AskResource:
-    """Get a start estimate; it is stored for an hour."""
-    return start_estimates.read(services.database, ask_id)
+@router.get("/start-estimates/{estimate_id}", operation_id="get_start_estimate", tags=["plans"])
+def get_start_estimate(services: AppStateDep, _user: UserDep, estimate_id: EstimateId) -> StartEstimateResource:
+    """Read a start estimate. It is deleted an hour after it was answered."""
+    return read_estimate(services.database, estimate_id)

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Header, Path, Query, Response
 from service.api.dependencies import AppStateDep, NowDep, SweepWindowDep, UserDep
 from service.code.service import check_code
 from service.jobs.schemas import page_of
-from service.planner import service as planning
+from service.specs.acceptance import AcceptedSpec
 from service.sweeps import service as sweep_service
 from trainyard.contract.wire.pages import Page
 from trainyard.contract.wire.sweeps import SweepDetail, SweepRequest, SweepResource
@@ -30,10 +30,10 @@ def submit(
     """Submit several variants of a spec, of which at most `max_parallel` run at once. All are accepted, or none."""
     settings = services.settings
 
-    def accept(document: dict[str, Any]) -> sweep_service.AcceptedSpec:
-        accepted = planning.accept(services, document, now)
+    def accept(document: dict[str, Any]) -> AcceptedSpec:
+        accepted = services.acceptance.accept(document, now)
         check_code(user, accepted.spec, roles=settings.code_roles, runs=settings.runs)
-        return sweep_service.AcceptedSpec(accepted.spec, accepted.plain)
+        return accepted
 
     options = sweep_service.SubmissionOptions(services.quotas, settings.max_sweep_members, idempotency_key, force)
     result = sweep_service.submit(services.database, user, body, accept, options, now)

@@ -1,32 +1,32 @@
-"""Attempts that the scheduler would not take yet, and when each is offered to it again."""
+"""Backoff for attempts that the scheduler does not accept at present, such as over a limit on queued jobs."""
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 _FIRST = timedelta(seconds=15)
-_LONGEST = timedelta(minutes=4)
-"""A sweep of hundreds beyond the limit is then a question a second to the controller, and no more."""
+_MAX = timedelta(minutes=4)
+"""With hundreds of deferred jobs, the controller gets about one submission per second."""
 
 
 @dataclass
-class Postponements:
-    """Kept in memory alone: a restart asks at once."""
+class SubmitBackoff:
+    """When each deferred attempt may be submitted again. Kept in memory: after a restart, all may be."""
 
-    _until: dict[str, tuple[datetime, timedelta]] = field(default_factory=dict)
-    """The next moment and the pause before it, by attempt."""
+    _deferred: dict[str, tuple[datetime, timedelta]] = field(default_factory=dict)
+    """The next time and the delay before it, by attempt id."""
 
-    def put_off(self, attempt_id: str, now: datetime) -> None:
-        """Twice as long as the last time."""
-        pause = min(self._until[attempt_id][1] * 2, _LONGEST) if attempt_id in self._until else _FIRST
-        self._until[attempt_id] = (now + pause, pause)
+    def defer(self, attempt_id: str, now: datetime) -> None:
+        """Wait twice as long as the last time."""
+        delay = min(self._deferred[attempt_id][1] * 2, _MAX) if attempt_id in self._deferred else _FIRST
+        self._deferred[attempt_id] = (now + delay, delay)
 
-    def waits(self, attempt_id: str, now: datetime) -> bool:
-        """Whether it is too early; a clock that was set back makes it no later."""
-        if attempt_id not in self._until:
+    def is_waiting(self, attempt_id: str, now: datetime) -> bool:
+        """Return whether it is too early. A clock that was set back does not make the wait longer."""
+        if attempt_id not in self._deferred:
             return False
-        until, pause = self._until[attempt_id]
-        return until - pause <= now < until
+        until, delay = self._deferred[attempt_id]
+        return until - delay <= now < until
 
-    def forget(self, attempt_id: str) -> None:
-        """It has another answer."""
-        self._until.pop(attempt_id, None)
+    def clear(self, attempt_id: str) -> None:
+        """Forget an attempt that has another outcome."""
+        self._deferred.pop(attempt_id, None)

@@ -1,4 +1,4 @@
-"""Asking the scheduler beside the tick: a few threads, each of which hands one attempt over and keeps the answer."""
+"""A pool of threads that call the scheduler beside the tick; each submits one attempt and stores the result."""
 
 import threading
 import time
@@ -13,103 +13,107 @@ log = structlog.get_logger("submit")
 
 
 @dataclass(frozen=True)
-class NotAsked:
-    """The scheduler was not asked: nothing can have been queued."""
+class NotSubmitted:
+    """The scheduler was not called, so nothing can have been queued."""
 
     message: str
 
 
 @dataclass(frozen=True)
 class Superseded:
-    """Another service has taken the attempt up meanwhile; there is nothing to record."""
+    """Another service has taken over the attempt; there is nothing to record."""
+
+
+Outcome = SubmitOutcome | NotSubmitted | Superseded
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What became of one hand-over."""
+class SubmitResult:
+    """The outcome of one submission."""
 
     job_pk: int
     attempt_id: str
-    outcome: SubmitOutcome | NotAsked | Superseded
+    outcome: Outcome
 
 
 def _ignore() -> None:
-    """Nobody waits for an answer."""
+    """Do nothing."""
 
 
 @dataclass
-class HandOvers:
-    """Those under way. The threads write nothing: the tick collects their answers, under its lease.
+class SubmitPool:
+    """The submissions in flight. The threads write nothing to the database: the tick collects and records the results.
 
-    A thread that outlives the process's interest is a daemon: what it asked goes on in a child of its own, and the next
-    start finds what came of it.
+    The threads are daemons. If the process ends first, the scheduler's command goes on in a child process, and the
+    next start of the service finds out what became of it.
     """
 
     threads: int = 0
-    """At most so many at once; 0: each is done at once, in the caller's thread."""
-    done: Callable[[], None] = field(default=_ignore)
-    """Called when an answer is there to be collected."""
-    _under_way: dict[str, threading.Thread | None] = field(default_factory=dict)
-    _answers: list[Answer] = field(default_factory=list)
+    """At most this many at once; 0: each submission runs in the caller's thread."""
+    on_result: Callable[[], None] = field(default=_ignore)
+    """Called when a result can be collected."""
+    _in_flight: dict[str, threading.Thread | None] = field(default_factory=dict)
+    _results: list[SubmitResult] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
-    def room(self) -> bool:
-        """Whether one more can begin."""
-        return self.threads == 0 or len(self._under_way) < self.threads
+    def has_room(self) -> bool:
+        """Whether one more submission can begin."""
+        return self.threads == 0 or len(self._in_flight) < self.threads
 
     @property
     def count(self) -> int:
-        """How many are under way."""
-        return len(self._under_way)
+        """How many submissions are in flight."""
+        return len(self._in_flight)
 
     @property
     def busy(self) -> bool:
-        return bool(self._under_way)
+        return bool(self._in_flight)
 
-    def under_way(self, attempt_id: str) -> bool:
-        """From its beginning until its answer is collected."""
-        return attempt_id in self._under_way
+    def is_in_flight(self, attempt_id: str) -> bool:
+        """Return whether the attempt was begun and its result is not collected yet."""
+        return attempt_id in self._in_flight
 
-    def begin(self, job_pk: int, attempt_id: str, work: Callable[[], SubmitOutcome | NotAsked | Superseded]) -> None:
-        """Start one; the caller has made sure that there is room."""
+    def begin(self, job_pk: int, attempt_id: str, call: Callable[[], Outcome]) -> None:
+        """Begin one submission. The caller must have checked `has_room`."""
         if self.threads == 0:
-            self._answers.append(Answer(job_pk, attempt_id, work()))
+            self._results.append(SubmitResult(job_pk, attempt_id, call()))
             return
         thread = threading.Thread(
-            target=self._run, args=(job_pk, attempt_id, work), name=f"submit-{attempt_id}", daemon=True
+            target=self._run, args=(job_pk, attempt_id, call), name=f"submit-{attempt_id}", daemon=True
         )
         with self._lock:
-            self._under_way[attempt_id] = thread
+            self._in_flight[attempt_id] = thread
         try:
             thread.start()
         except RuntimeError as error:
             with self._lock:
-                self._answers.append(Answer(job_pk, attempt_id, NotAsked(str(error))))
+                self._results.append(SubmitResult(job_pk, attempt_id, NotSubmitted(str(error))))
 
-    def collect(self) -> Iterator[Answer]:
-        """The answers so far; each is kept until the next one is wanted, in case it could not be recorded."""
-        while self._answers:
-            answer = self._answers[0]
-            yield answer
+    def collect(self) -> Iterator[SubmitResult]:
+        """Yield the results so far. A result is removed when the next one is requested, so one that could not be
+        recorded is yielded again."""
+        while self._results:
+            result = self._results[0]
+            yield result
             with self._lock:
-                self._answers.remove(answer)
-                self._under_way.pop(answer.attempt_id, None)
+                self._results.remove(result)
+                self._in_flight.pop(result.attempt_id, None)
 
     def wait(self, seconds: float) -> None:
-        """Until all have an answer, at most so long."""
+        """Wait until all have a result, for at most this many seconds."""
         deadline = time.monotonic() + seconds
-        for thread in list(self._under_way.values()):
+        for thread in list(self._in_flight.values()):
             if thread is not None:
                 thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _run(self, job_pk: int, attempt_id: str, work: Callable[[], SubmitOutcome | NotAsked | Superseded]) -> None:
+    def _run(self, job_pk: int, attempt_id: str, call: Callable[[], Outcome]) -> None:
         try:
-            outcome = work()
+            outcome = call()
         except Exception as error:
-            # Whatever it was, it may have come after the scheduler was asked.
-            log.exception("hand-over failed", attempt=attempt_id)
+            # The error may have occurred after the scheduler was called.
+            log.exception("submission failed", attempt=attempt_id)
             outcome = Ambiguous(str(error))
         with self._lock:
-            self._answers.append(Answer(job_pk, attempt_id, outcome))
-        self.done()
+            self._results.append(SubmitResult(job_pk, attempt_id, outcome))
+        self.on_result()

@@ -11,7 +11,7 @@ const PARTS = {
 /** Draw a plan. `use(fields)` changes fields of the spec, given by path. */
 export function showPlan(plan, use) {
   const verdict = byId("verdict");
-  setText(verdict, sentence(plan.verdict));
+  setText(verdict, sentence(plan.summary));
   verdict.className = `verdict ${plan.fits === true ? "good" : plan.fits === false ? "bad" : ""}`;
   showChanges(plan, use);
   showBars(plan, use);
@@ -51,7 +51,7 @@ const taken = (one) => one.peak_bytes ?? one.state_bytes;
 
 /** The least memory of a GPU that it could get; null where any is unknown. */
 function smallest(gpus) {
-  const known = gpus.map((gpu) => gpu.least_bytes);
+  const known = gpus.map((gpu) => gpu.min_bytes);
   return known.length && known.every(Boolean) ? Math.min(...known) : null;
 }
 
@@ -72,7 +72,7 @@ function bar(one, { most, limit, use }) {
 }
 
 function facts(plan) {
-  const found = [["Strategy", `${plan.strategy}: ${plan.why}`]];
+  const found = [["Strategy", `${plan.strategy}: ${plan.strategy_reason}`]];
   if (plan.model) found.push(["Parameters", plan.model.trained === plan.model.parameters ? short(plan.model.parameters) : `${short(plan.model.parameters)}, of which ${short(plan.model.trained)} are trained`]);
   if (plan.disk) found.push(["On disk", `${size(plan.disk.total_bytes)}: ${count(plan.disk.checkpoints)} checkpoints of ${size(plan.disk.checkpoint_bytes)}${plan.disk.export_bytes ? `, export ${size(plan.disk.export_bytes)}` : ""}`]);
   return found;

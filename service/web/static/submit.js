@@ -149,8 +149,8 @@ byId("ask")?.addEventListener("click", async (event) => {
   event.target.disabled = true;
   setText(byId("asked"), "asking …");
   try {
-    const told = await call(`/v1/plans${query({ ask_scheduler: "true", wait_seconds: 5 })}`, { method: "POST", body: text, headers: YAML });
-    const words = await answer(told.ask);
+    const told = await call(`/v1/plans${query({ estimate_start: "true", wait_seconds: 5 })}`, { method: "POST", body: text, headers: YAML });
+    const words = await answer(told.start_estimate);
     if (text === editor.text) setText(byId("asked"), words);
   } catch (error) {
     setText(byId("asked"), "");
@@ -163,7 +163,7 @@ byId("ask")?.addEventListener("click", async (event) => {
 async function answer(asked) {
   for (let look = 0; asked.state === "waiting" && look < LOOKS; look += 1) {
     await new Promise((resolve) => setTimeout(resolve, 1000));
-    asked = await call(`/v1/asks/${encodeURIComponent(asked.id)}`);
+    asked = await call(`/v1/start-estimates/${encodeURIComponent(asked.id)}`);
   }
   return asked.estimated_start ? `Estimated start if submitted now: ${moment(asked.estimated_start)}.` : asked.message;
 }

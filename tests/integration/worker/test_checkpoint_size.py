@@ -2,9 +2,9 @@
 
 import pytest
 
-from service.planner import builtin_models as builtin
+from service.planner import builtin_models
 from service.planner.host_and_disk import disk_need
-from service.planner.trainable_parameters import Adapted, adapt
+from service.planner.trainable_parameters import TrainableModel, trainable_model
 from tests.integration.worker.harness import run_layout
 from trainyard.contract.spec.templates import load_template
 from trainyard.contract.spec.training_spec import parse_spec
@@ -30,8 +30,8 @@ def test_a_checkpoint_is_no_larger_than_planned(ranks, tmp_path):
     run_layout(ranks, cases, tmp_path / "out", seconds=300)
     for name in strategies:
         parsed = parse_spec(cases[name]["spec"])
-        adapted = adapt(builtin.outline_of(parsed.model), parsed)
-        assert isinstance(adapted, Adapted)
-        planned = disk_need(parsed, adapted).checkpoint_bytes
+        trainable = trainable_model(builtin_models.structure_of(parsed.model), parsed)
+        assert isinstance(trainable, TrainableModel)
+        planned = disk_need(parsed, trainable).checkpoint_bytes
         [folder] = (tmp_path / f"run-{name}" / "checkpoints").iterdir()
         assert 0.5 * planned < on_disk(folder) <= planned

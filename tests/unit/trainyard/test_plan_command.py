@@ -25,10 +25,10 @@ ANSWER = {
         {"strategy": "fsdp", "state_bytes": 2 * GIB, "fits": None, "host_bytes": GIB},
     ],
     "strategy": "ddp",
-    "why": "the spec says so",
+    "strategy_reason": "set in the spec",
     "fits": False,
-    "verdict": "does not fit: needs about 6 GiB of 4 GiB per GPU",
-    "gpus": [{"type": "t4", "least_bytes": 4 * GIB}, {"type": "odd"}],
+    "summary": "does not fit: needs about 6 GiB of 4 GiB per GPU",
+    "gpus": [{"type": "t4", "min_bytes": 4 * GIB}, {"type": "odd"}],
     "changes": [{"set": {"strategy": "fsdp"}, "message": "strategy fsdp: 2 GiB", "peak_bytes": 2 * GIB}],
     "disk": {"checkpoint_bytes": 12000, "checkpoints": 3, "export_bytes": 4000, "total_bytes": 40000},
     "script": "#!/bin/sh\ntrue",
@@ -46,7 +46,7 @@ def test_plan_is_printed(service, run):
     assert [" ".join(line.split()) for line in done.stdout.splitlines()] == [
         "1,234,567 parameters, 1,000 of them trained",
         "GPUs: t4 (4 GiB), odd (memory unknown)",
-        "strategy ddp: the spec says so",
+        "strategy ddp: set in the spec",
         "does not fit: needs about 6 GiB of 4 GiB per GPU",
         "host memory: roughly 1 GiB for each rank",
         "disk: 40 kB at most (3 checkpoints of 12 kB, export 4 kB)",
@@ -67,7 +67,7 @@ def test_exit_code_depends_on_whether_the_plan_fits(service, run, fits, code, op
 
 
 def test_ranks_without_gpus(service, run):
-    share = {"type": "this machine's memory", "least_bytes": 12 * GIB, "most_bytes": 12 * GIB}
+    share = {"type": "this machine's memory", "min_bytes": 12 * GIB, "max_bytes": 12 * GIB}
     strategies = [ANSWER["strategies"][0] | {"peak_bytes": 2880 * GIB}]
     service.on("POST", "/v1/plans", ANSWER | {"accelerator": "cpu", "gpus": [share], "strategies": strategies})
     lines = [" ".join(line.split()) for line in run("plan", "-", input=json.dumps(SPEC)).stdout.splitlines()]
@@ -90,14 +90,19 @@ def test_set_overrides_fields(service, run):
     assert json.loads(service.requests[-1].content)["gpus"] == 8
 
 
-ASK = {"object": "ask", "id": "ask_" + "0" * 26, "state": "waiting", "message": "the scheduler is being asked"}
+ASK = {
+    "object": "start_estimate",
+    "id": "est_" + "0" * 26,
+    "state": "waiting",
+    "message": "the scheduler is being asked",
+}
 
 
 def ask(service, run, *answers, arguments=()):
-    service.on("POST", "/v1/plans", {**ANSWER, "fits": None, "ask": ASK})
+    service.on("POST", "/v1/plans", {**ANSWER, "fits": None, "start_estimate": ASK})
     if answers:
-        service.on("GET", f"/v1/asks/{ASK['id']}", *({**ASK, **answer} for answer in answers))
-    return run("plan", "-", "--ask", *arguments, input=json.dumps(SPEC))
+        service.on("GET", f"/v1/start-estimates/{ASK['id']}", *({**ASK, **answer} for answer in answers))
+    return run("plan", "-", "--start-estimate", *arguments, input=json.dumps(SPEC))
 
 
 def test_start_estimate_is_awaited(service, run, monkeypatch):
@@ -105,13 +110,13 @@ def test_start_estimate_is_awaited(service, run, monkeypatch):
     answer = {"state": "answered", "accepted": True, "message": "Slurm would accept the job"}
     done = ask(service, run, {}, {**answer, "estimated_start": "2020-01-01T00:00:00Z"})
     assert "Slurm would accept the job (at once)" in done.stdout.splitlines()
-    assert service.requests[0].url.params["ask_scheduler"] == "true"
+    assert service.requests[0].url.params["estimate_start"] == "true"
     assert len(service.requests) == 3
 
 
 def test_slow_start_estimate_is_abandoned(service, run):
     done = ask(service, run, arguments=("--timeout", "0"))
-    assert f"the scheduler has not answered yet: GET /v1/asks/{ASK['id']} will" in done.stdout.splitlines()
+    assert f"the scheduler has not answered yet: GET /v1/start-estimates/{ASK['id']} will" in done.stdout.splitlines()
     assert done.exit_code == 0
 
 
@@ -119,4 +124,4 @@ def test_json_plan_has_the_start_estimate(service, run, monkeypatch):
     monkeypatch.setattr("trainyard.cli.plan.time.sleep", lambda seconds: None)
     refused = {"state": "answered", "accepted": False, "message": "Slurm refused the job"}
     plan = json.loads(ask(service, run, refused, arguments=("--json",)).stdout)
-    assert (plan["ask"]["accepted"], plan["ask"]["message"]) == (False, "Slurm refused the job")
+    assert (plan["start_estimate"]["accepted"], plan["start_estimate"]["message"]) == (False, "Slurm refused the job")

@@ -39,33 +39,33 @@ def run(tmp_path):
 
 
 class TestRemovable:
-    def test_keeps_the_last_ones(self):
+    def test_latest_checkpoints_are_retained(self):
         assert removable_steps([manifest(step) for step in (1, 2, 3, 4)], Checkpoint(keep_last=2)) == [1, 2]
 
-    def test_keeps_the_best_and_never_a_nan(self):
+    def test_best_checkpoint_is_retained_and_nan_is_never_best(self):
         policy = Checkpoint(keep_last=1, keep_best=KeepBest(metric="eval/loss", mode="min"))
         losses = {1: float("nan"), 2: 0.3, 3: 0.5, 4: 0.9}
         assert removable_steps([manifest(step, eval__loss=loss) for step, loss in losses.items()], policy) == [1, 3]
 
-    def test_of_equally_good_ones_the_later(self):
+    def test_later_of_equally_good_checkpoints_is_retained(self):
         policy = Checkpoint(keep_last=1, keep_best=KeepBest(metric="eval/accuracy", mode="max"))
         assert removable_steps([manifest(step, eval__accuracy=1.0) for step in (1, 2, 3)], policy) == [1, 2]
 
-    def test_one_that_was_not_evaluated_is_no_candidate(self):
+    def test_checkpoint_without_evaluation_is_never_best(self):
         policy = Checkpoint(keep_last=1, keep_best=KeepBest())
         assert removable_steps([manifest(1, eval__loss=2.0), manifest(2), manifest(3)], policy) == [2]
 
 
 class TestDiscover:
-    def test_nothing_there(self, run):
+    def test_no_checkpoint(self, run):
         assert discover(run).latest is None
 
-    def test_the_latest_complete_one(self, run):
+    def test_latest_complete_checkpoint_is_used(self, run):
         write(run, 1)
         write(run, 2)
         assert discover(run).latest.step == 2
 
-    def test_those_from_before_a_retry_from_scratch_are_removed(self, run):
+    def test_checkpoints_before_a_retry_from_scratch_are_removed(self, run):
         write(run, 1)
         result = discover(run, first_execution=2)
         assert (result.latest, result.manifests, result.skipped) == (None, [], {})
@@ -81,7 +81,7 @@ class TestDiscover:
             (lambda data: (data.parent / "manifest.json").write_text("{"), "Invalid JSON"),
         ],
     )
-    def test_a_damaged_one_is_set_aside_and_the_one_before_is_used(self, run, damage, problem):
+    def test_damaged_checkpoint_is_renamed_and_the_previous_is_used(self, run, damage, problem):
         write(run, 1)
         damage(write(run, 2))
         result = discover(run)
@@ -91,7 +91,7 @@ class TestDiscover:
         assert (run.checkpoints / "step-0000000002.damaged").is_dir()
 
     @pytest.mark.scenario(26)
-    def test_one_without_a_manifest_is_removed(self, run):
+    def test_checkpoint_without_a_manifest_is_removed(self, run):
         write(run, 1)
         run.checkpoint(3).root.mkdir()
         assert discover(run).latest.step == 1

@@ -24,7 +24,7 @@ def archive(tmp_path, *members, mode="w"):
     return path, f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"
 
 
-def test_files_and_folders_are_unpacked_and_replace_what_was_left(tmp_path):
+def test_unpacking_replaces_existing_files(tmp_path):
     folder = tmp_path / "code"
     folder.mkdir()
     (folder / "left").write_text("by a launcher that was killed")
@@ -45,7 +45,7 @@ def test_files_and_folders_are_unpacked_and_replace_what_was_left(tmp_path):
         (member("large", content=b"x" * 5000), "unpacks to more than"),
     ],
 )
-def test_anything_else_is_refused(tmp_path, planted, message):
+def test_unsafe_members_are_rejected(tmp_path, planted, message):
     path, digest = archive(tmp_path, member("a.py"), planted)
     with pytest.raises(CodeError, match=message):
         unpack(path, digest, tmp_path / "in" / "code", limit=4096)

@@ -43,17 +43,17 @@ def refusal(path, **options):
 
 
 class TestWhatIsLearned:
-    def test_of_a_text_every_token_and_its_end(self, file):
+    def test_text_trains_every_token_and_the_end_token(self, file):
         inputs, labels = batch(rows(file({"text": "abc"}), packing=False))
         assert inputs == [[97, 98, 99]]
         assert labels == [[98, 99, 0]]
 
-    def test_of_a_completion_the_answer_alone(self, file):
+    def test_completion_trains_only_the_answer(self, file):
         inputs, labels = batch(rows(file({"prompt": "ab", "completion": "cd"}), packing=False))
         assert inputs == [[97, 98, 99, 100]]
         assert labels == [[IGNORED_LABEL, 99, 100, 0]]
 
-    def test_shorter_rows_are_filled_up_with_what_is_ignored(self, file):
+    def test_short_rows_are_padded_with_ignored_labels(self, file):
         inputs, labels = batch(rows(file({"text": "a"}, {"text": "abc"}), packing=False))
         assert inputs == [[97, 0, 0], [97, 98, 99]]
         assert labels[0] == [0, IGNORED_LABEL, IGNORED_LABEL]
@@ -85,7 +85,7 @@ class TestPacking:
         packed = pack([part(size) for size in (5, 4, 3, 4, 2)], 8)
         assert [[len(p.tokens) for p in row] for row in packed] == [[5, 3], [4, 4], [2]]
 
-    def test_only_so_many_rows_stay_open(self):
+    def test_number_of_open_rows_is_limited(self):
         def part(size):
             return Segment(np.zeros(size, dtype=np.int32), np.ones(size, dtype=np.bool_))
 
@@ -111,7 +111,7 @@ class TestPacking:
 
 
 class TestEvaluation:
-    def test_its_examples_are_counted_after_those_for_training(self, tmp_path):
+    def test_evaluation_examples_follow_the_training_examples(self, tmp_path):
         train, held_out = tmp_path / "a", tmp_path / "b"
         train.write_text('{"text": "abc"}\n' * 3)
         held_out.write_text('{"text": "z"}\n')
@@ -144,7 +144,7 @@ class TestWhatIsRefused:
         assert message.startswith(", line 1 has none of the known formats")
         assert all(word in message for word in ("`text`", "`prompt` and `completion`", "`messages`"))
 
-    def test_the_file_is_never_quoted(self, file):
+    def test_error_does_not_quote_the_file(self, file):
         assert "secret" not in refusal(file("secret"))
 
     def test_conversations_need_a_template(self, file):
@@ -155,11 +155,11 @@ class TestWhatIsRefused:
         with pytest.raises(RefusedError, match="holds no example with a target token"):
             rows(file())
 
-    def test_a_file_that_is_not_there(self, tmp_path):
+    def test_missing_file(self, tmp_path):
         with pytest.raises(RefusedError, match="cannot be read: No such file or directory"):
             rows(str(tmp_path / "none"))
 
-    def test_a_row_longer_than_the_model_sees(self):
+    def test_row_longer_than_the_context(self):
         with pytest.raises(RefusedError, match=r"data.max_length is 65, longer than the model.s context of 64 tokens"):
             row_length(65, 64)
 

@@ -17,7 +17,7 @@ def grown(tmp_path):
     return path
 
 
-def test_a_long_log_gives_its_beginning_back_and_keeps_offsets_and_end(grown):
+def test_start_of_a_long_log_is_freed_and_offsets_are_unchanged(grown):
     size, held, end = grown.stat().st_size, grown.stat().st_blocks, grown.read_bytes()[-MB // 2 :]
     LogCaps(MB).apply(grown)
     assert grown.stat().st_size == size
@@ -29,7 +29,7 @@ def test_a_long_log_gives_its_beginning_back_and_keeps_offsets_and_end(grown):
     assert content.lstrip(b"\0").startswith(b"\n[trainyard: the first ")
 
 
-def test_whoever_appends_goes_on_where_they_were(grown):
+def test_writers_continue_to_append_after_truncation(grown):
     handle = os.open(grown, os.O_WRONLY | os.O_APPEND)
     LogCaps(MB).apply(grown)
     os.write(handle, b"after\n")

@@ -20,27 +20,28 @@ from trainyard.contract.spec.templates import Template
 from trainyard.contract.wire.cluster import ClusterResource
 from trainyard.contract.wire.diagnostics import DiagnosticsReport
 from trainyard.contract.wire.files import UsageResource
-from trainyard.contract.wire.plans import AskResource, PlanResource
+from trainyard.contract.wire.plans import PlanResource, StartEstimateResource
 from trainyard.contract.wire.sweeps import SweepDetail, SweepResource
 
 
 class AsyncServiceCalls(AsyncTransport):
     """Calls about plans, sweeps, templates and the service itself."""
 
-    async def plan(self, spec: Spec, *, ask_scheduler: bool = False) -> PlanResource:
+    async def plan(self, spec: Spec, *, estimate_start: bool = False) -> PlanResource:
         """Return what a spec will need: memory by strategy, disk, the batch script. Nothing is submitted.
 
         Args:
-            ask_scheduler: also request a start estimate; while `ask` in the plan is waiting, `ask` reads it later.
+            estimate_start: also request a start estimate; while it is waiting, `start_estimate` reads it later.
         """
         content, media_type = spec_body(spec)
-        params = {"ask_scheduler": "true"} if ask_scheduler else {}
+        params = {"estimate_start": "true"} if estimate_start else {}
         headers = {"Content-Type": media_type}
         return await self._send(Request("POST", "/v1/plans", model(PlanResource), params, headers, content))
 
-    async def ask(self, ask_id: str) -> AskResource:
+    async def start_estimate(self, estimate_id: str) -> StartEstimateResource:
         """Return the start estimate of a plan."""
-        return await self._send(Request("GET", f"/v1/asks/{segment(ask_id, 'ask')}", model(AskResource)))
+        path = f"/v1/start-estimates/{segment(estimate_id, 'start estimate')}"
+        return await self._send(Request("GET", path, model(StartEstimateResource)))
 
     async def submit_sweep(
         self,

@@ -17,3 +17,5 @@ class Site:
     """Slurm only: default of `resources.gpus_per_node`. None: all ranks on one node."""
     roots: tuple[str, ...] = ("/",)
     """Folders that a spec may read models and data from."""
+    partition_limit_minutes: int | None = None
+    """The time limit of the partition for a job that sets none. None: no limit, or not known."""

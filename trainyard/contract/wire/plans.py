@@ -59,9 +59,9 @@ class GpuMemory(Resource):
 
     type: str | None = None
     """Name of the type in the scheduler."""
-    least_bytes: int | None = None
+    min_bytes: int | None = None
     """Memory of the smallest variant of the type. None: unknown."""
-    most_bytes: int | None = None
+    max_bytes: int | None = None
 
 
 class Change(Resource):
@@ -74,7 +74,7 @@ class Change(Resource):
 
 
 class DiskNeed(Resource):
-    """Bytes in the run directory."""
+    """Disk space in the run directory, in bytes."""
 
     checkpoint_bytes: int
     """Maximum size of one checkpoint: trained parameters, optimizer state and metadata."""
@@ -85,17 +85,17 @@ class DiskNeed(Resource):
     total_bytes: int
 
 
-class AskResource(Resource):
+class StartEstimateResource(Resource):
     """The start time that the scheduler estimates for a plan submitted now."""
 
-    object: Literal["ask"] = "ask"
+    object: Literal["start_estimate"] = "start_estimate"
     id: str | None = None
-    """For `GET /v1/asks/{id}`; None: there was nobody to ask, `message` has why."""
+    """For `GET /v1/start-estimates/{id}`; None: nothing was requested, and `message` gives the reason."""
     state: Literal["waiting", "answered"]
     created_at: Timestamp | None = None
     answered_at: Timestamp | None = None
     accepted: bool | None = None
-    """None: not answered yet, or not clearly."""
+    """Whether the scheduler would accept the job; None: no answer yet, or no clear one."""
     estimated_start: Timestamp | None = None
     message: str
 
@@ -113,10 +113,10 @@ class PlanResource(Resource):
     strategies: list[StrategyPlan] = Field(default_factory=list)
     strategy: str
     """The strategy of the spec, or the one that `auto` selects."""
-    why: str
-    """Of the strategy."""
+    strategy_reason: str
+    """Why this strategy is used."""
     fits: bool | None = None
-    verdict: str
+    summary: str
     """The result as a sentence."""
     accelerator: Literal["cpu", "cuda"] = "cuda"
     """What the ranks compute on."""
@@ -128,5 +128,5 @@ class PlanResource(Resource):
     script: str | None = None
     """The batch script with placeholder ids. None: it cannot be determined; see `warnings`."""
     warnings: list[str] = Field(default_factory=list)
-    ask: AskResource | None = None
-    """What the scheduler says, where it was to be asked."""
+    start_estimate: StartEstimateResource | None = None
+    """Set if `estimate_start` was requested."""

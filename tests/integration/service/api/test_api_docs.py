@@ -98,7 +98,7 @@ def environment(docs_service: DocsService, half: int) -> dict[str, str]:
         "WEBHOOK": values["webhook_id"][0],
         "OTHER_WEBHOOK": special["delete_webhook"]["webhook_id"][half],
         "SWEEP": values["sweep_id"][0],
-        "ASK": values["ask_id"][0],
+        "ESTIMATE": values["estimate_id"][0],
     }
 
 
@@ -146,7 +146,7 @@ def test_python_example_succeeds(docs_service: DocsService, route: str, monkeypa
             "webhook_id": names["WEBHOOK"],
             "other_webhook_id": names["OTHER_WEBHOOK"],
             "sweep_id": names["SWEEP"],
-            "ask_id": names["ASK"],
+            "estimate_id": names["ESTIMATE"],
         }
         line = ENTRIES[route]["python"]
         with continuous_submissions(client) if route == "GET /v1/stream" else nullcontext():

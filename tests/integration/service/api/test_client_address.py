@@ -34,7 +34,7 @@ def test_unknown_query_parameters_are_rejected_on_all_routes(
             address = address.replace(f"{{{name}}}", "any")
         answer = client.request(
             method,
-            address.replace("{checkpoint_id}", "ckpt_" + "0" * 26).replace("{ask_id}", "ask_" + "0" * 26),
+            address.replace("{checkpoint_id}", "ckpt_" + "0" * 26).replace("{estimate_id}", "est_" + "0" * 26),
             params={"nonsens": "1"},
         )
         known = [one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"]

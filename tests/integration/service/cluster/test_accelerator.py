@@ -29,17 +29,19 @@ def launched(world: World, job_id: str) -> dict:
     return dict(json.loads(world.folder(job_id).launch.read_text()))
 
 
-def test_spec_and_launch_follow_the_partition(cluster: World) -> None:
+def test_partition_determines_the_accelerator(cluster: World) -> None:
     on_slurm(cluster, GPUS)
     cluster.tick()
-    on_cpus, on_gpus = cluster.submit(), cluster.submit(**ON_GPUS)
-    specs = [cluster.job(job)["spec"] for job in (on_cpus, on_gpus)]
-    assert [(spec["backend"], spec["precision"]) for spec in specs] == [("gloo", "fp32"), ("nccl", "bf16")]
+    others, on_gpus = cluster.submit(), cluster.submit(**ON_GPUS)
+    messages = [
+        (cluster.job(job)["spec"]["backend"], cluster.job(job)["spec"]["precision"]) for job in (others, on_gpus)
+    ]
+    assert messages == [("gloo", "fp32"), ("nccl", "bf16")]
     cluster.tick()
-    assert [launched(cluster, job)["accelerator"] for job in (on_cpus, on_gpus)] == ["cpu", "cuda"]
+    assert [launched(cluster, job)["accelerator"] for job in (others, on_gpus)] == ["cpu", "cuda"]
 
 
-def test_plan_contains_the_submitted_script(cluster: World) -> None:
+def test_plan_shows_the_script_to_submit(cluster: World) -> None:
     on_slurm(cluster, GPUS)
     cluster.tick()
     answer = cluster.client.post("/v1/plans", json={**SPEC, **ON_GPUS}).json()
@@ -48,7 +50,7 @@ def test_plan_contains_the_submitted_script(cluster: World) -> None:
     assert "--gres" not in cluster.client.post("/v1/plans", json=SPEC).json()["script"]
 
 
-def test_job_is_resolved_by_the_first_snapshot(cluster: World) -> None:
+def test_first_snapshot_resolves_waiting_jobs(cluster: World) -> None:
     on_slurm(cluster, GPUS)
     cluster.scheduler.unavailable = True
     job = cluster.submit(**ON_GPUS)
@@ -65,7 +67,7 @@ def test_job_is_resolved_by_the_first_snapshot(cluster: World) -> None:
     assert launched(cluster, job)["accelerator"] == "cuda"
 
 
-def test_spec_unsuited_to_its_partition_is_rejected(cluster: World) -> None:
+def test_first_snapshot_rejects_impossible_jobs(cluster: World) -> None:
     on_slurm(cluster, GPUS)
     job = cluster.submit(backend="nccl")
     cluster.tick()
@@ -73,7 +75,7 @@ def test_spec_unsuited_to_its_partition_is_rejected(cluster: World) -> None:
     assert "needs GPUs" in cluster.job(job)["error"]["message"]
 
 
-def test_too_many_gpus_per_node_fail_before_submission(cluster: World) -> None:
+def test_too_many_gpus_per_node_are_rejected(cluster: World) -> None:
     on_slurm(cluster, GPUS)
     cluster.tick()
     job = cluster.submit(gpus=8, resources={"partition": "gpu", "gpus_per_node": 8})

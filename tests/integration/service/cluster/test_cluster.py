@@ -1,4 +1,4 @@
-"""The cluster snapshot: polled at a limited rate, returned by the API, and used by the preflight."""
+"""The cluster's snapshot: asked for seldom, read by everyone, and compared with what new jobs ask for."""
 
 from datetime import timedelta
 
@@ -38,9 +38,9 @@ def cluster(world: World) -> dict:
     return answer.json()
 
 
-def test_without_a_snapshot_the_resource_is_empty(world: World) -> None:
-    snapshot = cluster(world)
-    assert (snapshot["object"], snapshot["taken_at"], snapshot["age_seconds"], snapshot["partitions"]) == (
+def test_no_snapshot_before_the_first_poll(world: World) -> None:
+    result = cluster(world)
+    assert (result["object"], result["taken_at"], result["age_seconds"], result["partitions"]) == (
         "cluster",
         None,
         None,
@@ -49,14 +49,14 @@ def test_without_a_snapshot_the_resource_is_empty(world: World) -> None:
 
 
 @pytest.mark.databases("sqlite", "postgres")
-def test_snapshot_is_returned_with_its_age(world: World) -> None:
+def test_snapshot_has_an_age(world: World) -> None:
     on_slurm(world)
     world.tick()
     world.clock.advance(9)
-    snapshot = cluster(world)
-    assert (snapshot["backend"], snapshot["age_seconds"], snapshot["nodes"]) == ("slurm", 10.0, {"idle": 2})
-    assert snapshot["gpus"] == [{"type": None, "total": 4, "free": 3}]
-    assert snapshot["partitions"][0]["time_limit_minutes"] == 60
+    result = cluster(world)
+    assert (result["backend"], result["age_seconds"], result["nodes"]) == ("slurm", 10.0, {"idle": 2})
+    assert result["gpus"] == [{"type": None, "total": 4, "free": 3}]
+    assert result["partitions"][0]["time_limit_minutes"] == 60
 
 
 def test_cluster_is_polled_once_a_minute(world: World) -> None:
@@ -69,7 +69,7 @@ def test_cluster_is_polled_once_a_minute(world: World) -> None:
     assert world.scheduler.cluster_calls == 2
 
 
-def test_new_snapshot_does_not_trigger_a_tick(world: World) -> None:
+def test_new_snapshot_does_not_hurry_the_next_tick(world: World) -> None:
     on_slurm(world)
     world.tick()
     assert world.scheduler.cluster_calls == 1
@@ -82,53 +82,53 @@ def test_failed_poll_keeps_the_last_snapshot(world: World) -> None:
     world.scheduler.unavailable = True
     world.clock.advance(60)
     world.tick()
-    snapshot = cluster(world)
-    assert (snapshot["error"], snapshot["age_seconds"], snapshot["nodes"]) == ("it does not answer", 62.0, {"idle": 2})
+    result = cluster(world)
+    assert (result["error"], result["age_seconds"], result["nodes"]) == ("it does not answer", 62.0, {"idle": 2})
     world.scheduler.unavailable = False
     world.clock.advance(60)
     world.tick()
     assert cluster(world)["error"] is None
 
 
-def test_failed_first_poll_leaves_no_snapshot(world: World) -> None:
+def test_failed_first_poll_is_reported(world: World) -> None:
     on_slurm(world)
     world.scheduler.unavailable = True
     world.tick()
-    snapshot = cluster(world)
-    assert (snapshot["error"], snapshot["taken_at"]) == ("it does not answer", None)
+    result = cluster(world)
+    assert (result["error"], result["taken_at"]) == ("it does not answer", None)
 
 
-def test_local_backend_reports_slots(world: World) -> None:
+def test_local_slots_are_reported(world: World) -> None:
     world.scheduler.nodes = ClusterSnapshot(slots=SlotCount(total=2, free=1))
     world.tick()
     assert cluster(world)["slots"] == {"total": 2, "free": 1}
 
 
-def test_cluster_route_requires_a_token(world: World) -> None:
+def test_cluster_requires_a_token(world: World) -> None:
     assert world.new_client(None).get("/v1/cluster").status_code == 401
 
 
 class TestPreflight:
-    def test_unsatisfiable_job_fails_before_submission(self, world: World) -> None:
+    def test_unavailable_resources_reject_the_job(self, world: World) -> None:
         on_slurm(world)
         job = world.submit(resources={"partition": "gpus"})
         world.tick()
         shown = world.job(job)
-        message = (
+        text = (
             "resources.partition: there is no partition `gpus` (did you mean `gpu`?); this cluster has: gpu (default)"
         )
-        assert (shown["status"], shown["status_reason"], shown["status_message"]) == ("failed", "rejected", message)
+        assert (shown["status"], shown["status_reason"], shown["status_message"]) == ("failed", "rejected", text)
         assert "trainyard cluster" in shown["error"]["hint"]
         assert (world.scheduler.submitted, shown["attempt"]) == ([], None)
 
-    def test_preflight_checks_the_default_time_limit(self, world: World) -> None:
+    def test_default_time_limit_is_checked(self, world: World) -> None:
         on_slurm(world)
         world.settings.slurm_time_limit_minutes = 61
         job = world.submit()
         world.tick()
-        assert world.job(job)["status_message"].startswith("resources.time_limit_minutes: 61 is more than")
+        assert world.job(job)["status_message"].startswith("resources.time_limit_minutes: 61 exceeds the limit of")
 
-    def test_stale_snapshot_skips_preflight(self, world: World) -> None:
+    def test_stale_snapshot_leaves_the_decision_to_slurm(self, world: World) -> None:
         on_slurm(world)
         world.tick()
         world.clock.advance(600)
@@ -144,7 +144,7 @@ class TestPreflight:
         world.tick()
         assert world.status(job) == "pending"
 
-    def test_job_that_has_run_skips_preflight(self, world: World) -> None:
+    def test_job_that_has_run_is_not_checked_again(self, world: World) -> None:
         on_slurm(world)
         job = world.submit(resources={"partition": "gpu"})
         worker = world.start(job)
@@ -155,7 +155,7 @@ class TestPreflight:
         assert world.job(job)["attempt"]["number"] == 2
 
 
-def test_pending_job_has_an_estimated_start(world: World) -> None:
+def test_estimated_start_is_shown_while_the_job_waits(world: World) -> None:
     job = world.submit()
     world.tick()
     start = world.clock() + timedelta(minutes=30)

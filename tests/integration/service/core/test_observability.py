@@ -26,7 +26,7 @@ def test_submissions_are_counted_by_outcome(world: World) -> None:
     assert metrics['trainyard_submissions_total{outcome="rejected"}'] == 1
     assert metrics['trainyard_submissions_total{outcome="ambiguous"}'] == 1
     assert metrics["trainyard_submissions_unanswered"] == 1
-    assert metrics["trainyard_hand_overs"] == 0
+    assert metrics["trainyard_submissions_in_flight"] == 0
 
 
 def test_adopted_submissions_are_counted(world: World) -> None:

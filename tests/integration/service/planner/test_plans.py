@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from service.planner.model_reader import Models
+from service.planner.model_reader import ModelReader
 from tests.integration.service.cluster.test_cluster import on_slurm
 from tests.support.hf import save_llama
 from tests.support.world import SPEC, World
@@ -42,20 +42,20 @@ def plan(world: World, document: dict) -> PlanResource:
 
 class TestPlans:
     @pytest.mark.parametrize(("gpus", "offered"), [(2, False), (3, False), (4, True)])
-    def test_hsdp_requires_several_ranks_per_replica(self, world: World, gpus: int, offered: bool) -> None:
-        by_strategy = {one.strategy: one for one in plan(world, {**SPEC, "strategy": "ddp", "gpus": gpus}).strategies}
-        assert ("hsdp" in by_strategy) is offered
+    def test_hsdp_on_one_node_needs_several_ranks_per_replica(self, world: World, gpus: int, offered: bool) -> None:
+        result = {one.strategy: one for one in plan(world, {**SPEC, "strategy": "ddp", "gpus": gpus}).strategies}
+        assert ("hsdp" in result) is offered
         if offered:
-            assert by_strategy["ddp"].state_bytes > by_strategy["hsdp"].state_bytes > by_strategy["fsdp"].state_bytes
+            assert result["ddp"].state_bytes > result["hsdp"].state_bytes > result["fsdp"].state_bytes
 
-    def test_comm_check_has_no_strategy(self, world: World) -> None:
+    def test_task_with_its_own_program_has_no_strategy(self, world: World) -> None:
         result = plan(world, {"task": "comm_check", "gpus": 2})
-        assert (result.model, result.why) == (
+        assert (result.model, result.strategy_reason) == (
             None,
-            "a `comm_check` job runs its own program, which no strategy is applied to",
+            "a `comm_check` job runs its own program, to which no strategy applies",
         )
 
-    def test_plan_lists_strategies_with_memory_parts(self, world: World) -> None:
+    def test_each_strategy_is_estimated_by_part(self, world: World) -> None:
         gpus(world)
         result = plan(world, {**TOO_LARGE, "strategy": "ddp", "gpus": 4})
         assert [one.strategy for one in result.strategies] == ["dp", "ddp", "zero1", "zero2", "fsdp", "hsdp"]
@@ -67,20 +67,20 @@ class TestPlans:
         assert result.model is not None
         assert result.model.parameters == result.model.trained == 1276088320
         assert result.fits is False
-        assert result.verdict.startswith("does not fit: needs about 28.4 GiB of 16 GiB per GPU: ")
+        assert result.summary.startswith("does not fit: needs about 28.4 GiB of 16 GiB per GPU: ")
         assert result.changes[0].set == {"strategy": "fsdp"}
         assert result.disk is not None
         assert result.disk.checkpoint_bytes == pytest.approx(12 * result.model.parameters, rel=1e-3)
         assert (result.disk.checkpoint_bytes > 12 * result.model.parameters, result.disk.checkpoints) == (True, 2)
         assert result.gpus[0].type == "t4"
 
-    def test_plan_stores_nothing_and_calls_no_scheduler(self, world: World) -> None:
+    def test_plan_stores_and_submits_nothing(self, world: World) -> None:
         plan(world, SPEC)
         world.tick()
         assert world.client.get("/v1/jobs").json()["data"] == []
         assert (world.scheduler.submitted, list(world.settings.runs.iterdir())) == ([], [])
 
-    def test_plan_script_equals_the_submitted_one(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_plan_script_equals_the_submitted_script(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("PYTHONPATH", raising=False)
         result = plan(world, SPEC)
         job = world.submit()
@@ -101,7 +101,7 @@ class TestPlans:
         answer = world.client.post("/v1/plans", content=json.dumps(SPEC), headers={"Content-Type": "application/yaml"})
         assert answer.status_code == 200
 
-    def test_invalid_spec_is_rejected_as_for_a_job(self, world: World) -> None:
+    def test_invalid_spec_gets_the_error_of_a_submission(self, world: World) -> None:
         bad = {**SPEC, "gpus": 0, "colour": "red"}
         plans, jobs = (world.client.post(path, json=bad) for path in ("/v1/plans", "/v1/jobs"))
         assert (plans.status_code, plans.json()) == (422, jobs.json())
@@ -109,25 +109,25 @@ class TestPlans:
     def test_plan_requires_a_token(self, world: World) -> None:
         assert world.new_client(None).post("/v1/plans", json=SPEC).status_code == 401
 
-    def test_viewer_may_plan(self, world: World) -> None:
+    def test_viewer_can_plan(self, world: World) -> None:
         assert world.new_user("viewer", "ann").post("/v1/plans", json=SPEC).status_code == 200
 
-    def test_unknown_gpu_type_has_no_verdict(self, world: World) -> None:
+    def test_unknown_gpu_memory_is_reported(self, world: World) -> None:
         gpus(world, "gpu9000")
         result = plan(world, TOO_LARGE)
         assert result.fits is None
-        assert result.verdict.endswith("the memory of gpu9000 is not known (TRAINYARD_GPU_MEMORY_GB)")
+        assert result.summary.endswith("the memory of gpu9000 is not known (TRAINYARD_GPU_MEMORY_GB)")
         world.settings.gpu_memory_gb = "gpu9000=8"
         assert plan(world, TOO_LARGE).fits is False
 
-    def test_custom_task_has_no_verdict(self, world: World) -> None:
+    def test_model_of_a_script_is_unknown(self, world: World) -> None:
         result = plan(world, {"task": "script", "argv": ["/usr/bin/true"]})
         assert (result.model, result.strategies, result.fits) == (None, [], None)
-        assert result.unknown == "task `script` runs its own program; nothing is known of its memory"
+        assert result.unknown == "task `script` runs its own program, whose memory is not known"
 
 
 class TestThisMachine:
-    def test_model_above_machine_memory_is_rejected(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_model_larger_than_the_machine_is_rejected(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("service.planner.service.machine_bytes", lambda: 16 * 2**30)
         document = {**TOO_LARGE, "gpus": 2, "strategy": "ddp"}
         result = plan(world, document)
@@ -136,25 +136,25 @@ class TestThisMachine:
             False,
             ["this machine's memory"],
         )
-        assert result.verdict.startswith("does not fit: needs about 27.2 GiB of 8 GiB per rank (this machine's memory)")
-        assert result.warnings[-1].endswith("are more than this machine's memory: submitted, it is refused")
+        assert result.summary.startswith("does not fit: needs about 27.2 GiB of 8 GiB per rank (this machine's memory)")
+        assert result.warnings[-1].endswith("are more than this machine's memory: a job would be rejected")
         job, forced = world.submit(**document), world.client.post("/v1/jobs?force=true", json=document).json()["id"]
         world.tick()
         assert (world.job(job)["status"], world.job(job)["status_reason"]) == ("failed", "rejected")
         assert world.status(forced) == "pending"
 
-    def test_model_that_fits_runs(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_model_that_fits_the_machine_is_submitted(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("service.planner.service.machine_bytes", lambda: 80 * 2**30)
         assert plan(world, {**TOO_LARGE, "gpus": 2, "strategy": "ddp"}).fits
         job = world.submit(**TOO_LARGE)
         world.tick()
         assert world.status(job) == "pending"
 
-    def test_slurm_plan_ignores_memory_of_the_service_machine(self, world: World) -> None:
+    def test_memory_of_cluster_nodes_is_unknown(self, world: World) -> None:
         world.settings.backend = "slurm"
         result = plan(world, TOO_LARGE)
         assert (result.fits, result.gpus) == (None, [])
-        assert result.verdict.endswith("it is the host's memory, since the workers have no GPUs")
+        assert result.summary.endswith("this is host memory, because the workers have no GPUs")
 
 
 class TestFolders:
@@ -162,42 +162,42 @@ class TestFolders:
         data = {"source": "jsonl", "path": f"{folder}/x.jsonl", "max_length": 33}
         return {**TOO_LARGE, "model": {"source": "hf", "path": str(folder)}, "data": data, **changes}
 
-    def test_model_folder_is_counted_from_its_headers(self, world: World) -> None:
+    def test_folder_is_counted_from_its_headers(self, world: World) -> None:
         folder = save_llama(world.settings.runs / "llama", tied=True)
         result = plan(world, self.spec(folder, lora_rank=4))
         assert result.model is not None
         assert result.model.trained == 2 * 4 * (2 * (64 + 64) + 2 * (64 + 32) + 3 * (64 + 128))
         assert result.strategies[0].peak_bytes is not None
 
-    def test_broken_model_folder_is_unknown_with_a_reason(self, world: World) -> None:
+    def test_broken_folder_is_unknown_with_the_reason(self, world: World) -> None:
         folder = save_llama(world.settings.runs / "llama")
         (folder / "config.json").write_text("{")
         result = plan(world, self.spec(folder))
         assert (result.unknown, result.model) == ("model.path: config.json is not valid JSON", None)
 
-    def test_model_folder_outside_the_roots_is_not_read(self, world: World) -> None:
+    def test_folder_outside_of_the_roots_is_rejected(self, world: World) -> None:
         answer = world.client.post("/v1/plans", json=self.spec("/etc"))
         assert (answer.status_code, answer.json()["error"]["param"]) == (422, "model.path")
 
-    def test_hanging_filesystem_costs_its_timeout(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        world.services.models = Models(seconds=0.05)
+    def test_hanging_filesystem_costs_its_time_limit(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        world.services.planner.models = ModelReader(seconds=0.05)
         monkeypatch.setattr("service.planner.model_reader.read_folder", lambda *_: time.sleep(0.5))
         result = plan(world, self.spec(world.settings.runs))
         assert result.unknown == f"model.path: {world.settings.runs} was not read within 0.05 s"
 
 
 class TestAutomatic:
-    def test_auto_strategy_is_chosen_and_stored(self, world: World) -> None:
+    def test_auto_strategy_that_fits_is_stored(self, world: World) -> None:
         gpus(world)
         document = {**TOO_LARGE, "strategy": "auto", "gpus": 4}
         result = plan(world, document)
         assert (result.strategy, result.fits) == ("zero2", True)
-        assert result.why == "`auto` takes zero2: ddp needs 28.4 GiB a GPU, zero2 9.02 GiB"
+        assert result.strategy_reason == "`auto` selects zero2: ddp needs 28.4 GiB per GPU, zero2 9.02 GiB"
         job = world.submit(**document)
         assert world.job(job)["spec"]["strategy"] == "zero2"
 
     @pytest.mark.databases("sqlite", "postgres")
-    def test_idempotency_key_survives_a_changed_cluster(self, world: World) -> None:
+    def test_idempotency_key_ignores_cluster_changes(self, world: World) -> None:
         document, key = {**TOO_LARGE, "strategy": "auto", "gpus": 4}, {"Idempotency-Key": "one"}
         gpus(world)
         first = world.client.post("/v1/jobs", json=document, headers=key)
@@ -205,26 +205,26 @@ class TestAutomatic:
         again = world.client.post("/v1/jobs", json=document, headers=key)
         assert (again.status_code, again.json()["id"]) == (201, first.json()["id"])
 
-    def test_auto_strategy_without_gpus_is_ddp(self, world: World) -> None:
+    def test_auto_is_ddp_without_gpus(self, world: World) -> None:
         assert plan(world, {**SPEC, "strategy": "auto", "gpus": 2}).strategy == "ddp"
 
 
 class TestRefusals:
-    def test_plan_warns_of_preflight_rejections(self, world: World) -> None:
+    def test_plan_warns_of_unavailable_resources(self, world: World) -> None:
         gpus(world)
         document = {**SPEC, "resources": {"partition": "cpu"}}
         warnings = plan(world, document).warnings
         job = world.submit(**document)
         world.tick()
-        message = world.job(job)["status_message"]
-        assert (world.status(job), f"{message}: submitted, it is refused" in warnings) == ("failed", True), warnings
+        messages = world.job(job)["status_message"]
+        assert (world.status(job), f"{messages}: a job would be rejected" in warnings) == ("failed", True), warnings
         assert plan(world, {**SPEC, "resources": {"partition": "gpu"}}).warnings[-1:] != [
-            f"{message}: submitted, it is refused"
+            f"{messages}: a job would be rejected"
         ]
         world.settings.slurm_preflight = False
-        assert not any("it is refused" in one for one in plan(world, document).warnings)
+        assert not any("would be rejected" in one for one in plan(world, document).warnings)
 
-    def test_job_that_cannot_fit_is_not_submitted(self, world: World) -> None:
+    def test_job_that_cannot_fit_is_rejected(self, world: World) -> None:
         gpus(world)
         job = world.submit(**TOO_LARGE)
         world.tick()
@@ -243,13 +243,13 @@ class TestRefusals:
         events = world.client.get(f"/v1/jobs/{job}/events").json()["data"]
         assert [event["level"] for event in events if event["type"] == "preflight_overridden"] == ["warning"]
 
-    def test_force_is_part_of_the_idempotent_request(self, world: World) -> None:
+    def test_idempotency_key_distinguishes_forced_jobs(self, world: World) -> None:
         key = {"Idempotency-Key": "one"}
         assert world.client.post("/v1/jobs", json=SPEC, headers=key).status_code == 201
         assert world.client.post("/v1/jobs?force=true", json=SPEC, headers=key).status_code == 409
 
     @pytest.mark.parametrize("setting", ["unknown", "off"])
-    def test_no_rejection_if_unknown_or_preflight_is_off(self, world: World, setting: str) -> None:
+    def test_unknown_memory_or_disabled_preflight_rejects_nothing(self, world: World, setting: str) -> None:
         gpus(world, "gpu9000" if setting == "unknown" else "t4")
         world.settings.slurm_preflight = setting != "off"
         job = world.submit(**TOO_LARGE)

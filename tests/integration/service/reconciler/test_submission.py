@@ -7,7 +7,7 @@ import pytest
 
 from service.core.errors import LeaseLostError
 from service.db.leader_lease import LeaderLease
-from service.reconciler.submission.pool import HandOvers
+from service.reconciler.submission.pool import SubmitPool
 from service.scheduler.base import Ambiguous, LaunchPlan, Observation, Rejected, SubmitOutcome
 from tests.support.wait import wait_until
 from tests.support.world import FakeScheduler, World
@@ -19,11 +19,11 @@ class HangingScheduler(FakeScheduler):
 
     def __init__(self) -> None:
         super().__init__(name="slurm")
-        self.asked = threading.Event()
+        self.requested = threading.Event()
         self.go = threading.Event()
 
     def submit(self, plan: LaunchPlan) -> SubmitOutcome:
-        self.asked.set()
+        self.requested.set()
         assert self.go.wait(30)
         return super().submit(plan)
 
@@ -32,15 +32,15 @@ class HangingScheduler(FakeScheduler):
 def hanging(world: World) -> HangingScheduler:
     """The world's scheduler, whose answers come from threads."""
     world.scheduler = HangingScheduler()
-    world.reconciler = world.new_reconciler("one", HandOvers(threads=2))
+    world.reconciler = world.new_reconciler("one", SubmitPool(threads=2))
     return world.scheduler
 
 
 @pytest.mark.scenario(6)
-def test_an_sbatch_that_hangs_holds_up_nothing_else(world: World, hanging: HangingScheduler) -> None:
+def test_hanging_sbatch_delays_no_other_job(world: World, hanging: HangingScheduler) -> None:
     stuck = world.submit()
     world.tick()
-    assert hanging.asked.wait(10)
+    assert hanging.requested.wait(10)
     other = world.submit()
     world.client.post(f"/v1/jobs/{other}/cancel")
     world.tick(3)
@@ -50,21 +50,21 @@ def test_an_sbatch_that_hangs_holds_up_nothing_else(world: World, hanging: Hangi
     assert len(hanging.submitted) == 1
 
 
-def test_a_question_that_takes_long_is_told_of(world: World, hanging: HangingScheduler) -> None:
+def test_slow_submission_is_reported(world: World, hanging: HangingScheduler) -> None:
     job = world.submit()
     world.tick()
-    assert hanging.asked.wait(10)
+    assert hanging.requested.wait(10)
     world.clock.advance(50)
     world.tick()
-    assert world.job(job)["status_message"] == "being handed to the scheduler (slurm)"
+    assert world.job(job)["status_message"] == "submitting to the scheduler (slurm)"
     world.clock.advance(10)
     world.tick(2)
-    assert "for more than a minute" in world.job(job)["status_message"]
+    assert "more than a minute" in world.job(job)["status_message"]
     hanging.go.set()
     wait_until(lambda: (world.tick(), world.status(job) == "pending")[1], 10, "its id to be recorded")
 
 
-def test_no_more_are_asked_at_once_than_there_is_room(world: World, hanging: HangingScheduler) -> None:
+def test_concurrent_submissions_are_limited(world: World, hanging: HangingScheduler) -> None:
     jobs = [world.submit() for _ in range(4)]
     world.tick()
     assert [world.status(job) for job in jobs] == ["submitting", "submitting", "queued", "queued"]
@@ -75,10 +75,10 @@ def test_no_more_are_asked_at_once_than_there_is_room(world: World, hanging: Han
 
 
 @pytest.mark.scenario(32)
-def test_a_job_cancelled_while_it_is_being_asked_about_leaves_nothing(world: World, hanging: HangingScheduler) -> None:
+def test_cancel_during_submission_leaves_no_scheduler_job(world: World, hanging: HangingScheduler) -> None:
     job = world.submit()
     world.tick()
-    assert hanging.asked.wait(10)
+    assert hanging.requested.wait(10)
     world.client.post(f"/v1/jobs/{job}/cancel")
     world.tick(2)
     assert world.status(job) == "submitting", "what may have been queued is not called gone"
@@ -89,9 +89,7 @@ def test_a_job_cancelled_while_it_is_being_asked_about_leaves_nothing(world: Wor
     assert world.status(job) == "cancelled"
 
 
-def test_a_shutdown_records_what_is_answered_in_time_and_hands_the_lease_over(
-    world: World, hanging: HangingScheduler
-) -> None:
+def test_shutdown_records_answers_and_releases_the_lease(world: World, hanging: HangingScheduler) -> None:
     job = world.submit()
     world.tick()
     hanging.go.set()
@@ -102,7 +100,7 @@ def test_a_shutdown_records_what_is_answered_in_time_and_hands_the_lease_over(
 
 
 @pytest.mark.scenario(2)
-def test_a_crash_between_the_intention_and_the_question_costs_no_waiting(world: World) -> None:
+def test_crash_before_the_announcement_costs_no_wait(world: World) -> None:
     world.scheduler.name = "slurm"
     job = world.submit()
     world.fail_at("submit.after-intent")
@@ -113,7 +111,7 @@ def test_a_crash_between_the_intention_and_the_question_costs_no_waiting(world: 
     assert (world.status(job), len(world.scheduler.submitted)) == ("pending", 1)
 
 
-def test_a_question_whose_end_was_not_heard_is_waited_for_to_its_limit(world: World) -> None:
+def test_unanswered_submission_is_awaited_to_its_deadline(world: World) -> None:
     """The submitter outlives a service that was killed: sbatch may still be asked while the next service looks."""
     world.scheduler.name = "slurm"
     world.submit()
@@ -130,7 +128,7 @@ def test_a_question_whose_end_was_not_heard_is_waited_for_to_its_limit(world: Wo
     assert len(world.scheduler.submitted) == 1
 
 
-def test_the_wait_counts_from_the_last_question_and_not_from_the_first(world: World) -> None:
+def test_absence_is_confirmed_from_the_last_submission(world: World) -> None:
     world.scheduler.name = "slurm"
     world.submit()
     world.scheduler.outcome = Ambiguous("Socket timed out")
@@ -149,7 +147,7 @@ def test_the_wait_counts_from_the_last_question_and_not_from_the_first(world: Wo
 
 
 @pytest.mark.scenario(24)
-def test_a_full_disk_leaves_the_job_to_be_tried_again(world: World) -> None:
+def test_full_disk_is_retried(world: World) -> None:
     job = world.submit()
     blocked = world.settings.runs / job
     blocked.write_text("a file where the folder should be")
@@ -161,7 +159,7 @@ def test_a_full_disk_leaves_the_job_to_be_tried_again(world: World) -> None:
     assert (world.status(job), len(world.scheduler.submitted)) == ("pending", 1)
 
 
-def test_while_the_scheduler_is_silent_nothing_is_submitted(world: World) -> None:
+def test_nothing_is_submitted_during_a_scheduler_outage(world: World) -> None:
     first = world.submit()
     world.tick()
     world.scheduler.unavailable = True
@@ -174,7 +172,7 @@ def test_while_the_scheduler_is_silent_nothing_is_submitted(world: World) -> Non
 
 
 @pytest.mark.scenario(9)
-def test_a_leader_that_was_stopped_writes_nothing_when_it_goes_on(world: World) -> None:
+def test_former_leader_writes_nothing(world: World) -> None:
     job = world.submit()
     old = LeaderLease(world.database, "one")
     assert old.acquire(world.clock())
@@ -188,10 +186,10 @@ def test_a_leader_that_was_stopped_writes_nothing_when_it_goes_on(world: World) 
 
 
 @pytest.mark.scenario(9)
-def test_a_stopped_leaders_answer_is_not_recorded_over_the_next_ones(world: World, hanging: HangingScheduler) -> None:
+def test_former_leader_does_not_overwrite_an_answer(world: World, hanging: HangingScheduler) -> None:
     job = world.submit()
     world.tick()
-    assert hanging.asked.wait(10)
+    assert hanging.requested.wait(10)
     world.clock.advance(60)
     second = world.new_reconciler("two")
     second.run_once()
@@ -204,7 +202,7 @@ def test_a_stopped_leaders_answer_is_not_recorded_over_the_next_ones(world: Worl
     assert len(hanging.submitted) == 1
 
 
-def test_a_refusal_without_the_excluded_nodes_is_asked_again_with_them(world: World) -> None:
+def test_rejection_lifts_the_node_exclusion(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     worker.end("node_failure", failure={"type": "NodeVanished", "message": "gone", "node": "n7", "consequence": True})
@@ -218,7 +216,7 @@ def test_a_refusal_without_the_excluded_nodes_is_asked_again_with_them(world: Wo
     assert {"node_excluded", "node_exclusion_lifted"} <= set(kinds)
 
 
-def test_a_node_that_failed_an_attempt_is_left_out_of_the_next_one(world: World) -> None:
+def test_failed_node_is_excluded_from_the_next_attempt(world: World) -> None:
     job = world.submit()
     worker = world.start(job)
     worker.end("node_failure", failure={"type": "NodeVanished", "message": "gone", "node": "n7", "consequence": True})
@@ -231,12 +229,12 @@ def test_a_node_that_failed_an_attempt_is_left_out_of_the_next_one(world: World)
         if event["type"] == "node_excluded"
     ]
     assert event["message"] == (
-        "n7 is left out of the next attempt: as far as can be told, attempt 1 failed because of it"
+        "node n7 is excluded from the next attempt, because it probably caused the failure of attempt 1"
     )
 
 
 @pytest.mark.parametrize("name", ["n7,n8", "n[1-99]", "a b", "x\n#SBATCH", "", "-n", "n" * 65])
-def test_a_stranger_cannot_exclude_more_than_a_node(world: World, name: str) -> None:
+def test_invalid_node_names_are_not_excluded(world: World, name: str) -> None:
     job = world.submit()
     worker = world.start(job)
     worker.end("node_failure", failure={"type": "NodeVanished", "message": "gone", "node": name, "consequence": True})
@@ -245,7 +243,7 @@ def test_a_stranger_cannot_exclude_more_than_a_node(world: World, name: str) -> 
 
 
 @pytest.mark.scenario(8)
-def test_of_two_entries_the_one_that_claimed_is_watched(world: World) -> None:
+def test_claimant_of_two_scheduler_jobs_is_followed(world: World) -> None:
     """The first was accepted without an answer and stayed unseen; the second is the one whose id came back."""
     world.scheduler.name = "slurm"
     job = world.submit()
@@ -257,7 +255,7 @@ def test_of_two_entries_the_one_that_claimed_is_watched(world: World) -> None:
 
 
 @pytest.mark.scenario(8)
-def test_the_end_of_a_refused_double_is_not_the_end_of_the_attempt(world: World) -> None:
+def test_end_of_a_duplicate_does_not_end_the_attempt(world: World) -> None:
     """Its claim was decided by files while the service was away."""
     world.scheduler.name = "slurm"
     job = world.submit()
@@ -270,12 +268,12 @@ def test_the_end_of_a_refused_double_is_not_the_end_of_the_attempt(world: World)
 
 
 @pytest.mark.parametrize("outcome", [Rejected("no"), Ambiguous("who knows")])
-def test_a_late_answer_changes_nothing_for_a_job_that_runs(
+def test_late_answer_does_not_change_a_running_job(
     outcome: SubmitOutcome, world: World, hanging: HangingScheduler
 ) -> None:
     job = world.submit()
     world.tick()
-    assert hanging.asked.wait(10)
+    assert hanging.requested.wait(10)
     hanging.outcome = outcome
     world.worker(job).claim("nonce-of-the-first", "17")
     hanging.go.set()
@@ -312,7 +310,7 @@ class TestASlowDisk:
         assert slow.scheduler.submitted == []
 
 
-def test_restarts_of_a_launcher_that_left_no_last_word_are_errors_of_the_program_all_the_same(world: World) -> None:
+def test_launcher_without_exit_record_uses_retries(world: World) -> None:
     job = world.submit(restart={"max_retries": 3})
     worker = world.start(job)
     for execution in (1, 2, 3):
@@ -328,7 +326,7 @@ def test_restarts_of_a_launcher_that_left_no_last_word_are_errors_of_the_program
     assert "(1 left)" in world.job(job)["status_message"]
 
 
-def test_what_fails_without_a_word_on_every_node_does_not_use_them_up(world: World) -> None:
+def test_silent_failures_exclude_a_limited_number_of_nodes(world: World) -> None:
     """It gets on each time, so that there is no end to it."""
     job = world.submit()
     for number in (1, 2, 3, 4, 5):

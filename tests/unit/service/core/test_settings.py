@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from service.cluster.placement import Place
 from service.core.errors import ServiceError
 from service.core.settings import Settings, misspelled_variables
 from service.main import main
-from service.planner.script import preview
+from service.planner.service import preview_script
 from trainyard.contract.spec.resolve import resolve
+from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.templates import fill_template
 from trainyard.contract.spec.training_spec import parse_spec
 
@@ -34,7 +34,7 @@ def test_error_names_the_environment_variable(
 def test_batch_script_uses_slurm_python(tmp_path: Path) -> None:
     settings = Settings(backend="slurm", slurm_python=Path("/nodes/bin/python"), state_dir=tmp_path, accelerator="cpu")
     spec = resolve(parse_spec(fill_template("mlp_parity", {})), settings.site)
-    script, _ = preview(settings, spec, Place(accelerator="cpu"))
+    script, _ = preview_script(settings, spec, Site(accelerator="cpu"))
     assert script is not None
     assert " /nodes/bin/python -u -m submitit.core._submit " in script
 

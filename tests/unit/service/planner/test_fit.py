@@ -3,11 +3,10 @@
 import pytest
 
 from service.core.setting_parsers import parse_gpu_memory
-from service.planner import builtin_models as builtin
-from service.planner.devices import GIB, Device, device_of, devices
-from service.planner.fit import Question, automatic, needs, proposals, too_large
-from service.planner.host import share_of_machine
-from service.planner.trainable_parameters import adapt
+from service.planner import builtin_models
+from service.planner.devices import GIB, Device, device_of, devices, share_of_machine
+from service.planner.fit import FitEstimator, choose_strategy, describe_need, exceeds_memory, propose_changes
+from service.planner.trainable_parameters import trainable_model
 from tests.unit.service.planner.test_model_structure import spec_of
 from trainyard.contract.spec.sections import Resources
 from trainyard.contract.wire.cluster import ClusterResource, NodeShape, PartitionResource
@@ -16,9 +15,9 @@ LARGE = {"source": "builtin", "name": "gpt", "layers": 24, "width": 2048, "heads
 """1.3 billion parameters: 19 GiB of state."""
 
 
-def question(gib):
+def estimator(gib):
     known = [Device("x", int(gib * GIB), int(gib * GIB))] if gib else [Device("x")]
-    return Question(builtin.outline_of(spec_of(LARGE).model), known)
+    return FitEstimator(builtin_models.structure_of(spec_of(LARGE).model), known)
 
 
 def spec(**changes):
@@ -27,107 +26,109 @@ def spec(**changes):
 
 
 class TestRefusals:
-    def test_the_numbers_and_the_cheapest_change(self):
-        problem = too_large(question(24), spec())[0]
+    def test_excess_memory_is_reported_with_the_cheapest_change(self):
+        problem = exceeds_memory(estimator(24), spec())[0]
         assert problem.param == "strategy"
         assert problem.message.startswith("needs about 28.4 GiB of 24 GiB per GPU: optimizer 9.51, parameters 4.75, ")
         assert problem.message.endswith("strategy fsdp: 6.96 GiB would fit")
 
-    def test_what_fits_is_not(self):
-        assert too_large(question(80), spec()) == []
+    def test_fitting_spec_has_no_problem(self):
+        assert exceeds_memory(estimator(80), spec()) == []
 
-    def test_nor_what_is_in_doubt(self):
-        needed = question(80).estimate(spec()).peak / GIB
-        near = question(0.95 * needed)
+    def test_uncertain_excess_is_no_problem(self):
+        needed = estimator(80).estimate(spec()).peak / GIB
+        near = estimator(0.95 * needed)
         assert near.fits(near.estimate(spec())) is False
-        assert too_large(near, spec()) == []
+        assert exceeds_memory(near, spec()) == []
 
-    def test_nor_where_the_memory_is_not_known(self):
-        assert too_large(question(0), spec()) == []
+    def test_unknown_gpu_memory_is_no_problem(self):
+        assert exceeds_memory(estimator(0), spec()) == []
 
-    def test_nor_where_a_larger_gpu_may_come(self):
-        several = Question(question(24).outline, [Device("a", 24 * GIB, 24 * GIB), Device("b", 80 * GIB, 80 * GIB)])
+    def test_possible_larger_gpu_is_no_problem(self):
+        several = FitEstimator(
+            estimator(24).structure, [Device("a", 24 * GIB, 24 * GIB), Device("b", 80 * GIB, 80 * GIB)]
+        )
         assert several.fits(several.estimate(spec())) is False
-        assert too_large(several, spec()) == []
+        assert exceeds_memory(several, spec()) == []
 
-    def test_an_automatic_micro_size_is_taken_as_small_as_it_must_be(self):
-        found = question(24).estimate(spec(strategy="fsdp", batch={"size": 64, "micro_size": "auto"}))
-        assert 1 <= found.micro_size < 16
-        assert question(24).fits(found)
+    def test_auto_micro_size_is_halved_until_it_fits(self):
+        result = estimator(24).estimate(spec(strategy="fsdp", batch={"size": 64, "micro_size": "auto"}))
+        assert 1 <= result.micro_size < 16
+        assert estimator(24).fits(result)
 
-    def test_where_none_fits_the_micro_size_that_needs_least_counts(self):
+    def test_smallest_peak_is_used_if_no_micro_size_fits(self):
         automatic_size = {"size": 4, "micro_size": "auto"}
-        whole = question(80).estimate(spec(gpus=2, batch={"size": 4, "micro_size": 2}))
-        assert question(4).estimate(spec(gpus=2, batch=automatic_size)).peak == whole.peak
+        whole = estimator(80).estimate(spec(gpus=2, batch={"size": 4, "micro_size": 2}))
+        assert estimator(4).estimate(spec(gpus=2, batch=automatic_size)).peak == whole.peak
 
-    def test_state_alone_can_be_too_large(self):
-        outline = question(1).outline
-        blind = Question(type(outline)(outline.parameters, outline.blocks), [Device("x", 8 * GIB, 8 * GIB)])
+    def test_training_state_alone_can_exceed_memory(self):
+        structure = estimator(1).structure
+        blind = FitEstimator(type(structure)(structure.parameters, structure.blocks), [Device("x", 8 * GIB, 8 * GIB)])
         estimate = blind.estimate(spec(strategy="single", gpus=1))
         assert estimate.memory is None
-        assert needs(blind, estimate).endswith("of 8 GiB per GPU, without activations")
-        assert too_large(blind, spec(strategy="single", gpus=1))
+        assert describe_need(blind, estimate).endswith("of 8 GiB per GPU, without activations")
+        assert exceeds_memory(blind, spec(strategy="single", gpus=1))
 
 
 class TestWithoutGpus:
-    def question(self, gib, ranks=1):
-        return Question(question(0).outline, [share_of_machine(int(gib * GIB), ranks)], cpu=True)
+    def estimator(self, gib, ranks=1):
+        return FitEstimator(estimator(0).structure, [share_of_machine(int(gib * GIB), ranks)], cpu=True)
 
-    def test_the_ranks_share_the_machine(self):
-        asked = spec(gpus=2)
-        assert self.question(64).fits(self.question(64).estimate(asked))
-        halves = self.question(64, ranks=4)
-        assert halves.fits(halves.estimate(asked)) is False
-        told = needs(halves, halves.estimate(asked))
-        assert told.startswith("needs about 28.4 GiB of 16 GiB per rank (this machine's memory): optimizer 9.51, ")
+    def test_cpu_ranks_share_the_machine_memory(self):
+        requested = spec(gpus=2)
+        assert self.estimator(64).fits(self.estimator(64).estimate(requested))
+        halves = self.estimator(64, ranks=4)
+        assert halves.fits(halves.estimate(requested)) is False
+        messages = describe_need(halves, halves.estimate(requested))
+        assert messages.startswith("needs about 28.4 GiB of 16 GiB per rank (this machine's memory): optimizer 9.51, ")
 
-    def test_a_small_machine_has_room_for_small_models(self):
-        tiny = builtin.outline_of(spec_of({**LARGE, "layers": 1, "width": 64, "vocab": 256}).model)
-        small = Question(tiny, [share_of_machine(4 * GIB, 4)], cpu=True)
+    def test_small_models_fit_a_small_machine(self):
+        tiny = builtin_models.structure_of(spec_of({**LARGE, "layers": 1, "width": 64, "vocab": 256}).model)
+        small = FitEstimator(tiny, [share_of_machine(4 * GIB, 4)], cpu=True)
         assert small.fits(small.estimate(spec_of({**LARGE, "layers": 1, "width": 64, "vocab": 256})))
 
-    def test_only_state_that_is_more_than_the_machine_is_refused(self):
-        state = self.question(64).estimate(spec()).least / GIB
-        assert too_large(self.question(state + 0.1), spec()) == []
-        problem = too_large(self.question(state - 0.1), spec())[0]
+    def test_cpu_run_cannot_fit_only_if_its_state_exceeds_the_machine(self):
+        state = self.estimator(64).estimate(spec()).least / GIB
+        assert exceeds_memory(self.estimator(state + 0.1), spec()) == []
+        problem = exceeds_memory(self.estimator(state - 0.1), spec())[0]
         assert problem.message.endswith("strategy fsdp: 6.96 GiB would fit")
 
-    def test_more_ranks_are_no_way_out(self):
-        problem = too_large(self.question(0.1), spec())[0]
+    def test_more_cpu_ranks_are_not_proposed(self):
+        problem = exceeds_memory(self.estimator(0.1), spec())[0]
         assert problem.message.endswith("no change of strategy or checkpointing would fit")
 
-    def test_thousands_are_told_in_the_next_unit(self):
-        asked = spec_of({**LARGE, "layers": 96, "width": 12288, "heads": 96}, gpus=2, strategy="ddp")
-        huge = Question(builtin.outline_of(asked.model), [share_of_machine(23 * GIB, 2)], cpu=True)
-        assert " TiB of 11.5 GiB per rank" in needs(huge, huge.estimate(asked))
+    def test_large_sizes_use_the_next_unit(self):
+        requested = spec_of({**LARGE, "layers": 96, "width": 12288, "heads": 96}, gpus=2, strategy="ddp")
+        huge = FitEstimator(builtin_models.structure_of(requested.model), [share_of_machine(23 * GIB, 2)], cpu=True)
+        assert " TiB of 11.5 GiB per rank" in describe_need(huge, huge.estimate(requested))
 
 
 class TestProposals:
-    def test_less_at_once_comes_first(self):
-        found = proposals(question(80), spec(batch={"size": 128, "micro_size": 32}))
-        assert found[0].set == {"batch.micro_size": 16}
+    def test_smaller_micro_batch_is_proposed_first(self):
+        result = propose_changes(estimator(80), spec(batch={"size": 128, "micro_size": 32}))
+        assert result[0].set == {"batch.micro_size": 16}
 
-    def test_lora_is_proposed_last_and_said_to_be_another_training(self):
-        found = proposals(question(14), spec(gpus=1, strategy="single", batch={"size": 1, "micro_size": 1}))
-        assert set(found[0].set) == {"lora_rank"}
-        assert "another training" in found[0].message
+    def test_lora_is_proposed_last_with_a_note(self):
+        result = propose_changes(estimator(14), spec(gpus=1, strategy="single", batch={"size": 1, "micro_size": 1}))
+        assert set(result[0].set) == {"lora_rank"}
+        assert "trains only adapters" in result[0].message
 
-    def test_each_is_told_once(self):
-        found = proposals(question(40), spec(strategy="fsdp", batch={"size": 128, "micro_size": 32}), count=9)
-        assert len({str(one.set) for one in found}) == len(found) > 2
+    def test_each_change_is_proposed_once(self):
+        result = propose_changes(estimator(40), spec(strategy="fsdp", batch={"size": 128, "micro_size": 32}), count=9)
+        assert len({str(one.set) for one in result}) == len(result) > 2
 
 
 class TestAutomatic:
-    def test_ddp_where_it_fits(self):
-        assert automatic(question(80), spec())[0] == "ddp"
+    def test_auto_selects_ddp_if_it_fits(self):
+        assert choose_strategy(estimator(80), spec())[0] == "ddp"
 
-    def test_the_least_sharding_that_fits(self):
-        assert automatic(question(24), spec())[0] == "zero2"
-        assert automatic(question(10), spec())[0] == "fsdp"
+    def test_auto_selects_the_least_sharding_that_fits(self):
+        assert choose_strategy(estimator(24), spec())[0] == "zero2"
+        assert choose_strategy(estimator(10), spec())[0] == "fsdp"
 
-    def test_ddp_where_nothing_is_known_or_fits(self):
-        assert automatic(question(0), spec())[0] == "ddp"
-        assert automatic(question(2), spec())[0] == "ddp"
+    def test_auto_selects_ddp_if_nothing_is_known_or_fits(self):
+        assert choose_strategy(estimator(0), spec())[0] == "ddp"
+        assert choose_strategy(estimator(2), spec())[0] == "ddp"
 
 
 class TestDevices:
@@ -143,14 +144,14 @@ class TestDevices:
             ("mine", 7, 7),
         ],
     )
-    def test_by_name(self, name, least, most):
-        found = device_of(name, {"mine": 7.0})
-        assert (round(found.least / GIB, 1), round(found.most / GIB, 1)) == (least, most)
+    def test_device_memory_by_type_name(self, name, least, most):
+        result = device_of(name, {"mine": 7.0})
+        assert (round(result.least / GIB, 1), round(result.most / GIB, 1)) == (least, most)
 
-    def test_an_unknown_one_is_unknown(self):
+    def test_unknown_type_has_no_memory(self):
         assert device_of("gpu9000", {}) == Device("gpu9000")
 
-    def test_those_of_the_partition(self):
+    def test_devices_of_the_partition(self):
         cluster = ClusterResource(
             backend="slurm",
             partitions=[
@@ -158,19 +159,24 @@ class TestDevices:
                 PartitionResource(name="b", shapes=[NodeShape(nodes=1, gpus={"l4": 1}), NodeShape(nodes=1)]),
             ],
         )
-        types = [[gpu.type for gpu in devices(Resources(**asked), cluster, {})] for asked in ({}, {"partition": "a,b"})]
+        types = [
+            [gpu.type for gpu in devices(Resources(**requested), cluster, {})]
+            for requested in ({}, {"partition": "a,b"})
+        ]
         assert types == [["t4"], ["l4", "t4"]]
         assert [gpu.type for gpu in devices(Resources(gpu_type="h100"), cluster, {})] == ["h100"]
 
-    def test_the_setting(self):
+    def test_setting_overrides_the_table(self):
         assert parse_gpu_memory("gtx1080=8, =24") == {"gtx1080": 8.0, "": 24.0}
         for bad in ("a100", "a100=", "a100=big", "a100=0"):
             with pytest.raises(ValueError, match="is not <type>=<GiB>"):
                 parse_gpu_memory(bad)
 
 
-def test_a_model_is_gone_through_once(monkeypatch):
+def test_structure_is_visited_once_for_all_strategies(monkeypatch):
     calls = []
-    monkeypatch.setattr("service.planner.fit.adapt", lambda *given: calls.append(1) or adapt(*given))
-    automatic(question(10), spec())
+    monkeypatch.setattr(
+        "service.planner.fit.trainable_model", lambda *given: calls.append(1) or trainable_model(*given)
+    )
+    choose_strategy(estimator(10), spec())
     assert len(calls) == 1

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from service.planner import hf_folder as folders
+from service.planner import hf_folder
 from service.planner.hf_folder import FolderError, read_folder
 
 
@@ -42,71 +42,71 @@ def refusal(model):
     return str(caught.value)
 
 
-def test_what_is_read(model):
-    found = read(model)
-    assert (found.config, found.tensors["a.weight"].shape, found.bytes) == ({"model_type": "llama"}, (3, 2), 24)
+def test_read_config_and_headers(model):
+    result = read(model)
+    assert (result.config, result.tensors["a.weight"].shape, result.bytes) == ({"model_type": "llama"}, (3, 2), 24)
 
 
-def test_shards_by_the_index(model):
+def test_index_selects_the_shards(model):
     (model / "model.safetensors").unlink()
     write(model / "m-1.safetensors", {"a.weight": (3, 2)})
     write(model / "m-2.safetensors", {"b.weight": (5,)})
     write(model / "other.safetensors", {"c.weight": (7,)})
     index = {"weight_map": {"a.weight": "m-1.safetensors", "b.weight": "m-2.safetensors"}}
-    (model / folders.INDEX).write_text(json.dumps(index))
+    (model / hf_folder.INDEX).write_text(json.dumps(index))
     assert set(read(model).tensors) == {"a.weight", "b.weight"}
     (model / "m-2.safetensors").unlink()
     assert refusal(model).endswith("m-2.safetensors cannot be read: No such file or directory")
 
 
 @pytest.mark.parametrize("name", ["../../secret", "/etc/passwd", ".."])
-def test_an_index_names_files_of_the_folder_only(model, name):
-    (model / folders.INDEX).write_text(json.dumps({"weight_map": {"a.weight": name}}))
+def test_index_may_name_only_files_of_the_folder(model, name):
+    (model / hf_folder.INDEX).write_text(json.dumps({"weight_map": {"a.weight": name}}))
     assert "is no file of the folder" in refusal(model)
 
 
-def test_a_folder_outside_of_the_roots(model, tmp_path):
+def test_folder_outside_of_the_roots_is_rejected(model, tmp_path):
     with pytest.raises(FolderError, match="leads out of the folders"):
         read_folder(str(model), [str(tmp_path / "elsewhere")])
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
-def test_a_link_out_of_the_roots(model, tmp_path, name):
+def test_link_out_of_the_roots_is_rejected(model, tmp_path, name):
     secret = tmp_path / "secret"
     (model / name).rename(secret)
     (model / name).symlink_to(secret)
     assert "leads out of the folders" in refusal(model)
 
 
-def test_a_link_inside_of_the_roots_is_followed(model):
+def test_link_inside_the_roots_is_followed(model):
     (model / "model.safetensors").rename(model.parent / "blob")
     (model / "model.safetensors").symlink_to(model.parent / "blob")
     assert read(model).bytes == 24
 
 
-def test_a_pipe_does_not_hold_anyone(model):
+def test_pipe_does_not_block_reading(model):
     (model / "config.json").unlink()
     os.mkfifo(model / "config.json")
     assert refusal(model) == "config.json is not a regular file"
 
 
 @pytest.mark.parametrize("text", ["{", "\x00", "[" * 100_000])
-def test_a_configuration_that_is_not_json(model, text):
+def test_config_must_be_json(model, text):
     (model / "config.json").write_text(text)
     assert refusal(model) == "config.json is not valid JSON"
 
 
-def test_a_configuration_that_is_no_object(model):
+def test_config_must_be_an_object(model):
     (model / "config.json").write_text("[]")
     assert refusal(model) == "config.json is not a JSON object"
 
 
-def test_a_configuration_that_is_too_large(model):
-    (model / "config.json").write_text(" " * (folders.MOST_CONFIG + 1))
+def test_large_config_is_rejected(model):
+    (model / "config.json").write_text(" " * (hf_folder.MAX_CONFIG_BYTES + 1))
     assert refusal(model) == "config.json is larger than 1 MiB"
 
 
-def test_a_header_of_100_mib_is_not_read(model):
+def test_large_header_is_not_read(model):
     file = model / "model.safetensors"
     with file.open("wb") as out:
         out.write(struct.pack("<Q", 100 * 2**20))
@@ -115,26 +115,26 @@ def test_a_header_of_100_mib_is_not_read(model):
 
 
 @pytest.mark.parametrize("content", [b"", b"\x01\x00", struct.pack("<Q", 2**63) + b"{}"])
-def test_a_file_that_is_none(model, content):
+def test_non_regular_file_is_rejected(model, content):
     (model / "model.safetensors").write_bytes(content)
     assert refusal(model) == "model.safetensors is no complete safetensors file"
 
 
 @pytest.mark.parametrize("text", [b"nonsense", b'{"a": 1}', b'{"a": {"dtype": "F32", "shape": [-1]}}'])
-def test_a_broken_header(model, text):
+def test_broken_header_is_rejected(model, text):
     (model / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text)
     assert "model.safetensors" in refusal(model)
 
 
-def test_a_file_that_is_cut_short(model):
+def test_truncated_file_is_rejected(model):
     write(model / "model.safetensors", {"a.weight": (3, 2)}, cut=4)
     assert refusal(model) == "model.safetensors is shorter than its header says"
 
 
-def test_no_weights(model):
+def test_folder_without_weights_is_rejected(model):
     (model / "model.safetensors").unlink()
     assert refusal(model) == "there is no *.safetensors file in the folder"
 
 
-def test_no_folder(model):
+def test_missing_folder_is_rejected(model):
     assert "cannot be read: No such file or directory" in refusal(model.parent / "two")

@@ -2,11 +2,10 @@
 
 import pytest
 
-from service.planner import builtin_models as builtin
-from service.planner import hf_models as huggingface
+from service.planner import builtin_models, hf_models
+from service.planner.block_model import unit_sizes
 from service.planner.hf_folder import read_folder
-from service.planner.trainable_parameters import Adapted, adapt
-from service.planner.units import unit_sizes
+from service.planner.trainable_parameters import TrainableModel, trainable_model
 from tests.support.hf import save_llama
 from trainyard.contract.problems import Problem
 from trainyard.contract.spec.sections import ConvnetModel, Fsdp, GptModel, MlpModel
@@ -36,50 +35,50 @@ def shapes(module):
     return {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
 
 
-def told(outline):
-    return {parameter.name: parameter.shape for parameter in outline.parameters}
+def messages(structure):
+    return {parameter.name: parameter.shape for parameter in structure.parameters}
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_gpt(tied):
+def test_gpt_structure_equals_the_module(tied):
     model = GptModel(**{**GPT, "tied": tied})
-    assert told(builtin.outline_of(model)) == shapes(Gpt(model))
+    assert messages(builtin_models.structure_of(model)) == shapes(Gpt(model))
 
 
 @pytest.mark.parametrize("sizes", [(3, 2), (5, 7, 11, 2)])
-def test_mlp(sizes):
-    assert told(builtin.outline_of(MlpModel(sizes=sizes))) == shapes(mlp(sizes, "tanh"))
+def test_mlp_structure_equals_the_module(sizes):
+    assert messages(builtin_models.structure_of(MlpModel(sizes=sizes))) == shapes(mlp(sizes, "tanh"))
 
 
-def test_convnet():
+def test_convnet_structure_equals_the_module():
     model = ConvnetModel(channels=6, classes=11)
-    assert told(builtin.outline_of(model)) == shapes(Convnet(6, 11, 0.0))
+    assert messages(builtin_models.structure_of(model)) == shapes(Convnet(6, 11, 0.0))
 
 
-def test_a_model_of_endless_layers_is_not_counted():
-    assert builtin.outline_of(GptModel(layers=10**12)) is None
+def test_model_with_too_many_layers_is_not_counted():
+    assert builtin_models.structure_of(GptModel(layers=10**12)) is None
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_folder(tmp_path, tied):
+def test_folder_structure_equals_the_module(tmp_path, tied):
     from transformers import AutoModelForCausalLM
 
     folder = save_llama(tmp_path / "model", tied=tied, layers=11)
-    outline = huggingface.outline_of(read_folder(str(folder), [str(tmp_path)]))
+    structure = hf_models.structure_of(read_folder(str(folder), [str(tmp_path)]))
     model = AutoModelForCausalLM.from_pretrained(folder)
-    assert told(outline) == shapes(model)
-    assert outline.blocks == tuple(f"model.layers.{number}" for number in range(11))
+    assert messages(structure) == shapes(model)
+    assert structure.blocks == tuple(f"model.layers.{number}" for number in range(11))
 
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("targets", ["auto", ("q_proj", "*.down_proj")])
-def test_adapters_of_a_folder(tmp_path, tied, targets):
+def test_folder_adapters_equal_the_module(tmp_path, tied, targets):
     from transformers import AutoModelForCausalLM
 
     folder = save_llama(tmp_path / "model", tied=tied)
     spec = spec_of({"source": "hf", "path": str(folder)}, lora_rank=4, lora={"targets": targets})
-    outline = huggingface.outline_of(read_folder(str(folder), [str(tmp_path)]))
-    assert counted(outline, spec) == trained(AutoModelForCausalLM.from_pretrained(folder), spec)
+    structure = hf_models.structure_of(read_folder(str(folder), [str(tmp_path)]))
+    assert counted(structure, spec) == trained(AutoModelForCausalLM.from_pretrained(folder), spec)
 
 
 @pytest.mark.parametrize(
@@ -92,48 +91,48 @@ def test_adapters_of_a_folder(tmp_path, tied, targets):
     ],
 )
 @pytest.mark.parametrize("tied", [True, False])
-def test_what_is_trained_of_a_gpt(changes, tied):
+def test_trained_parameters_of_gpt_equal_the_module(changes, tied):
     spec = spec_of({**GPT, "tied": tied}, **changes)
-    assert counted(builtin.outline_of(spec.model), spec) == trained(Gpt(spec.model), spec)
+    assert counted(builtin_models.structure_of(spec.model), spec) == trained(Gpt(spec.model), spec)
 
 
-def test_adapters_of_convolutions_and_plain_layers():
+def test_adapters_of_convolutions_and_linear_layers():
     for model, module in (
         (ConvnetModel(channels=6), Convnet(6, 10, 0.0)),
         (MlpModel(sizes=(8, 9, 7, 2)), mlp((8, 9, 7, 2), "relu")),
     ):
         spec = spec_of(lora_rank=3)
-        assert counted(builtin.outline_of(model), spec) == trained(module, spec)
+        assert counted(builtin_models.structure_of(model), spec) == trained(module, spec)
 
 
-def test_what_does_not_fit_is_a_problem_with_its_field():
-    outline = builtin.outline_of(GptModel(**GPT))
+def test_mismatch_is_a_problem_with_its_field():
+    structure = builtin_models.structure_of(GptModel(**GPT))
     cases = {
         "lora_rank": {"lora_rank": 25},
         "lora.targets": {"lora_rank": 2, "lora": {"targets": ["gate"]}},
         "trainable": {"trainable": ["nothing.*"]},
     }
     for param, changes in cases.items():
-        found = adapt(outline, spec_of(**changes))
-        assert isinstance(found, Problem)
-        assert found.param == param
+        result = trainable_model(structure, spec_of(**changes))
+        assert isinstance(result, Problem)
+        assert result.param == param
 
 
 @pytest.mark.parametrize("options", [Fsdp(), Fsdp(wrap="naive"), Fsdp(wrap="size", min_params=1500)])
-def test_units(options):
+def test_units_equal_the_engine(options):
     model = GptModel(**GPT)
     module = Gpt(model)
-    sizes = unit_sizes(builtin.outline_of(model), options)
+    sizes = unit_sizes(builtin_models.structure_of(model), options)
     units = plan_units(module, options)
     for block, size in sizes.items():
         inside = [unit.size for unit in units if unit.module != ROOT and f"{unit.module}.".startswith(f"{block}.")]
         assert size == max(inside, default=0)
 
 
-def counted(outline, spec):
-    found = adapt(outline, spec)
-    assert isinstance(found, Adapted), found
-    return found.outline.count, found.trained_count
+def counted(structure, spec):
+    result = trainable_model(structure, spec)
+    assert isinstance(result, TrainableModel), result
+    return result.structure.count, result.trained_count
 
 
 def trained(module, spec):

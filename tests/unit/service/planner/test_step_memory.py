@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from bench._counted import Counted
-from service.planner import builtin_models as builtin
-from service.planner.activation_memory import MOST_LOGITS, Numbers, block_ops, head_of, saved
-from service.planner.fit import Question
-from service.planner.work import LONGEST_ROW, tokens_of
+from service.planner import builtin_models
+from service.planner.activation_memory import MAX_LOGITS, ComputeDtype, block_ops, head_of, saved
+from service.planner.block_model import MAX_ROW_TOKENS, tokens_per_example
+from service.planner.fit import FitEstimator
 from tests.unit.service.planner.test_model_structure import GPT, spec_of
 from trainyard.contract.spec.sections import GptModel
 from worker.tasks import causal_lm, language_loss
@@ -19,73 +19,75 @@ BIG = {**GPT, "layers": 8, "width": 256, "heads": 8}
 def estimate(model=BIG, **changes):
     batch = {"size": 8, "micro_size": 8 // changes.get("gpus", 1), **changes.pop("batch", {})}
     spec = spec_of(model, batch=batch, **changes)
-    return Question(builtin.outline_of(spec.model)).estimate(spec)
+    return FitEstimator(builtin_models.structure_of(spec.model)).estimate(spec)
 
 
 def count(model=BIG):
-    return builtin.outline_of(GptModel(**model)).count
+    return builtin_models.structure_of(GptModel(**model)).count
 
 
-def test_the_constants_are_the_workers():
-    assert (MOST_LOGITS, LONGEST_ROW) == (language_loss.MAX_LOGITS, causal_lm.MAX_ROW_TOKENS)
+def test_constants_equal_those_of_the_worker():
+    assert (MAX_LOGITS, MAX_ROW_TOKENS) == (language_loss.MAX_LOGITS, causal_lm.MAX_ROW_TOKENS)
 
 
-def test_adam_in_fp32_is_sixteen_bytes_a_parameter():
+def test_adam_in_fp32_takes_16_bytes_per_parameter():
     assert estimate().least == 16 * count()
 
 
 @pytest.mark.parametrize("strategy", ["zero1", "zero2", "fsdp"])
-def test_sharded_state_is_divided(strategy):
+def test_sharded_state_is_divided_by_ranks(strategy):
     parts = estimate(gpus=4, strategy=strategy).memory.parts
     assert (parts["parameters"], parts["optimizer"]) == (count(), 2 * count())
 
 
-def test_ddp_holds_gradients_in_its_buckets_and_waiting_ones_beside_them():
+def test_ddp_accumulates_gradients_outside_its_buckets():
     at_once = estimate(gpus=2, strategy="ddp").memory.parts
     waiting = estimate(gpus=2, strategy="ddp", batch={"micro_size": 2}).memory.parts
     assert (at_once["buckets"], at_once["gradients"]) == (4 * count(), 0)
     assert (waiting["buckets"], waiting["gradients"]) == (4 * count(), 4 * count())
 
 
-def test_each_strategy_shards_more_than_the_one_before():
+def test_each_strategy_needs_less_than_the_one_before():
     peaks = [estimate(gpus=4, strategy=strategy).peak for strategy in ("ddp", "zero2", "fsdp")]
     assert peaks == sorted(peaks, reverse=True)
 
 
-def test_checkpointing_keeps_less():
+def test_activation_checkpointing_saves_less():
     peaks = [estimate(activation_checkpointing=how).peak for how in ("none", "selective", "full")]
     assert peaks == sorted(peaks, reverse=True)
 
 
-def test_adapters_have_no_moments_for_the_base():
+def test_base_parameters_have_no_moments_with_adapters():
     parts = estimate(lora_rank=8).memory.parts
     assert parts["parameters"] > 4 * count()
     assert parts["optimizer"] < 0.2 * 8 * count()
 
 
-def test_offloaded_state_is_the_hosts():
-    found = estimate(gpus=2, strategy="fsdp", fsdp={"cpu_offload": True})
-    assert found.memory.parts["optimizer"] == 0
-    assert found.memory.host == 8 * count()
+def test_offloaded_state_is_host_memory():
+    result = estimate(gpus=2, strategy="fsdp", fsdp={"cpu_offload": True})
+    assert result.memory.parts["optimizer"] == 0
+    assert result.memory.host == 8 * count()
 
 
-def test_many_logits_are_made_in_pieces():
-    model = builtin.outline_of(GptModel(**{**BIG, "vocab": 128_000})).transformer
-    few, many = (head_of(model, tokens, Numbers(2, autocast=True), frozen=False) for tokens in (500, 50_000))
+def test_large_logits_are_computed_in_pieces():
+    model = builtin_models.structure_of(GptModel(**{**BIG, "vocab": 128_000})).transformer
+    few, many = (head_of(model, tokens, ComputeDtype(2, autocast=True), frozen=False) for tokens in (500, 50_000))
     assert (few.pieces, many.pieces) == (1, 96)
-    assert many.backward - 2 * 50_000 * model.width < 15 * MOST_LOGITS
+    assert many.backward - 2 * 50_000 * model.width < 15 * MAX_LOGITS
 
 
-def test_tokens_of_an_example():
+def test_tokens_per_example():
     lengths = [
-        tokens_of(spec_of({"source": "hf", "path": "/m"}, data={"source": "jsonl", "path": "/x", **data}), context)
+        tokens_per_example(
+            spec_of({"source": "hf", "path": "/m"}, data={"source": "jsonl", "path": "/x", **data}), context
+        )
         for data, context in (({"max_length": 100}, 512), ({}, 512), ({}, 8192), ({}, None))
     ]
     assert lengths == [99, 511, 2047, 2047]
 
 
 @pytest.mark.parametrize("bf16", [False, True])
-def test_a_block_keeps_what_is_counted(bf16):
+def test_block_saves_the_counted_bytes(bf16):
     width, heads, examples, length = 64, 4, 3, 32
     block = Block(width, heads, 0.0)
     x = torch.randn(examples, length, width, requires_grad=True)
@@ -93,8 +95,8 @@ def test_a_block_keeps_what_is_counted(bf16):
         counted.add(x, *block.parameters())
         before = counted.live
         y = block(x)
-        kept = counted.live - before - y.nbytes
-    model = builtin.outline_of(GptModel(layers=1, width=width, heads=heads)).transformer
-    numbers = Numbers(2 if bf16 else 4, autocast=bf16)
-    told = saved(block_ops(model, examples * length, numbers, None), numbers) - x.nbytes
-    assert told == pytest.approx(kept, rel=0.03)
+        saved_bytes = counted.live - before - y.nbytes
+    model = builtin_models.structure_of(GptModel(layers=1, width=width, heads=heads)).transformer
+    dtype = ComputeDtype(2 if bf16 else 4, autocast=bf16)
+    messages = saved(block_ops(model, examples * length, dtype, None), dtype) - x.nbytes
+    assert messages == pytest.approx(saved_bytes, rel=0.03)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from service.specs.preflight import refusals
+from service.specs.preflight import resource_problems
 from trainyard.contract.spec.sections import Resources
 from trainyard.contract.wire.cluster import AccountResource, ClusterResource, NodeShape, PartitionResource
 
@@ -20,13 +20,13 @@ CPU = PartitionResource(name="cpu", nodes={"idle": 2}, shapes=[NodeShape(nodes=2
 CLUSTER = ClusterResource(backend="slurm", partitions=[GPU, CPU], age_seconds=30)
 
 
-def told(cluster: ClusterResource = CLUSTER, **asked: Any) -> list[str]:
-    nodes, gpus, minutes = asked.pop("nodes", 1), asked.pop("gpus", 0), asked.pop("minutes", None)
-    return [str(problem) for problem in refusals(Resources(**asked), nodes, gpus, minutes, cluster)]
+def problems(cluster: ClusterResource = CLUSTER, **requested: Any) -> list[str]:
+    nodes, gpus, minutes = requested.pop("nodes", 1), requested.pop("gpus", 0), requested.pop("minutes", None)
+    return [str(problem) for problem in resource_problems(Resources(**requested), nodes, gpus, minutes, cluster)]
 
 
 @pytest.mark.parametrize(
-    ("asked", "expected"),
+    ("requested", "expected"),
     [
         (
             {"partition": "gpus"},
@@ -35,48 +35,47 @@ def told(cluster: ClusterResource = CLUSTER, **asked: Any) -> list[str]:
         ),
         (
             {"partition": "cpu", "gpus": 1},
-            "resources.partition: partition cpu has no GPUs; take a partition that has some",
+            "resources.partition: partition cpu has no GPUs; use a partition that has",
         ),
         (
             {"minutes": 600},
-            "resources.time_limit_minutes: 600 is more than partition gpu allows, which is 480; a job "
-            "is continued past it",
+            "resources.time_limit_minutes: 600 exceeds the limit of partition gpu, 480; "
+            "a job continues in a new attempt after it",
         ),
         (
             {"nodes": 3},
-            "resources.gpus_per_node: asks for 3 nodes, but in partition gpu a job can have 2; "
+            "resources.gpus_per_node: requests 3 nodes, but a job in partition gpu can have 2; "
             "lower gpus or raise this",
         ),
         (
             {"partition": "cpu", "nodes": 3},
-            "resources.gpus_per_node: asks for 3 nodes, but in partition cpu a job can have 2; "
+            "resources.gpus_per_node: requests 3 nodes, but a job in partition cpu can have 2; "
             "lower gpus or raise this",
         ),
         (
             {"gpu_type": "h100", "gpus": 1},
-            "resources.gpu_type: there is no `h100` in partition gpu; it has: a100, v100",
+            "resources.gpu_type: partition gpu has no `h100` GPUs; it has: a100, v100",
         ),
         (
             {"gpus": 16},
-            "resources.gpus_per_node: 16 GPUs on one node are more than any node of partition gpu has; the most is 8",
+            "resources.gpus_per_node: requests 16 GPUs per node, but the nodes of partition gpu have at most 8",
         ),
         (
             {"gpu_type": "a100", "gpus": 8},
-            "resources.gpus_per_node: 8 `a100` GPUs on one node are more than any node of partition gpu has; "
-            "the most is 4",
+            "resources.gpus_per_node: requests 8 `a100` GPUs per node, but the nodes of partition gpu have at most 4",
         ),
         (
             {"gpus": 8, "nodes": 2},
-            "gpus: 2 nodes with 8 GPUs each are more than partition gpu has; there are 1",
+            "gpus: requests 2 nodes with 8 GPUs each, but partition gpu has 1",
         ),
     ],
 )
-def test_is_refused(asked: dict[str, Any], expected: str) -> None:
-    assert told(**asked) == [expected]
+def test_unavailable_resources_are_problems(requested: dict[str, Any], expected: str) -> None:
+    assert problems(**requested) == [expected]
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "requested",
     [
         {},
         {"partition": "gpu", "gpus": 4, "nodes": 2, "minutes": 480},
@@ -86,25 +85,25 @@ def test_is_refused(asked: dict[str, Any], expected: str) -> None:
         {"account": "nobody-told-us", "qos": "either"},
     ],
 )
-def test_is_let_through(asked: dict[str, Any]) -> None:
-    assert told(**asked) == []
+def test_available_resources_are_no_problem(requested: dict[str, Any]) -> None:
+    assert problems(**requested) == []
 
 
-def test_every_problem_is_told_at_once() -> None:
-    assert len(told(gpus=16, minutes=600, nodes=3)) == 3
+def test_all_problems_are_reported_together() -> None:
+    assert len(problems(gpus=16, minutes=600, nodes=3)) == 3
 
 
 @pytest.mark.parametrize(
     "change",
     [{"age_seconds": None}, {"age_seconds": 301.0}, {"partitions": []}],
 )
-def test_a_missing_or_stale_snapshot_refuses_nothing(change: dict[str, Any]) -> None:
-    assert told(CLUSTER.model_copy(update=change), partition="nowhere", minutes=10_000) == []
+def test_missing_or_stale_snapshot_yields_no_problem(change: dict[str, Any]) -> None:
+    assert problems(CLUSTER.model_copy(update=change), partition="nowhere", minutes=10_000) == []
 
 
-def test_without_a_default_partition_a_plugin_of_the_site_may_choose() -> None:
+def test_without_default_partition_nothing_is_checked() -> None:
     cluster = CLUSTER.model_copy(update={"partitions": [CPU]})
-    assert told(cluster, gpus=4, nodes=99) == []
+    assert problems(cluster, gpus=4, nodes=99) == []
 
 
 ACCOUNTS = [
@@ -115,31 +114,31 @@ BOTH = CLUSTER.model_copy(update={"accounts": ACCOUNTS, "enforced": ["account", 
 
 
 @pytest.mark.parametrize(
-    ("asked", "expected"),
+    ("requested", "expected"),
     [
         (
             {"account": "phisics"},
-            "resources.account: this service may not use an account `phisics` (did you mean `physics`?); "
-            "it may use: physics (default), chemistry",
+            "resources.account: the service may not use account `phisics` (did you mean `physics`?); "
+            "available: physics (default), chemistry",
         ),
         (
             {"account": "chemistry", "qos": "long"},
-            "resources.qos: account chemistry may not use a qos `long`; there is: normal",
+            "resources.qos: account chemistry may not use QOS `long`; available: normal",
         ),
-        ({"qos": "urgent"}, "resources.qos: the service's accounts may not use a qos `urgent`; there is: long, normal"),
+        ({"qos": "urgent"}, "resources.qos: the service's accounts may not use QOS `urgent`; available: long, normal"),
     ],
 )
-def test_an_account_or_qos_that_slurm_would_refuse(asked: dict[str, Any], expected: str) -> None:
-    assert told(BOTH, **asked) == [expected]
+def test_unknown_account_or_qos_is_a_problem(requested: dict[str, Any], expected: str) -> None:
+    assert problems(BOTH, **requested) == [expected]
 
 
-def test_accounts_that_exist_or_are_not_enforced_are_left_to_slurm() -> None:
-    assert told(BOTH, account="Physics", qos="long") == []
-    for enforced, asked in (
+def test_known_or_unenforced_accounts_are_no_problem() -> None:
+    assert problems(BOTH, account="Physics", qos="long") == []
+    for enforced, requested in (
         ([], {"account": "x", "qos": "y"}),
         (["account"], {"qos": "y"}),
         (["qos"], {"account": "x"}),
     ):
-        assert told(BOTH.model_copy(update={"enforced": enforced}), **asked) == []
-    assert told(BOTH.model_copy(update={"accounts": None}), account="x") == [], "the accounting does not answer"
-    assert told(BOTH.model_copy(update={"age_seconds": 400}), account="x") == [], "an old answer"
+        assert problems(BOTH.model_copy(update={"enforced": enforced}), **requested) == []
+    assert problems(BOTH.model_copy(update={"accounts": None}), account="x") == [], "the accounting does not answer"
+    assert problems(BOTH.model_copy(update={"age_seconds": 400}), account="x") == [], "an old answer"

@@ -1,11 +1,11 @@
-"""The accelerator and time limit of a job, by its partition."""
+"""What a job's ranks compute on, by the partition that it wants."""
 
 from datetime import UTC, datetime
 
 import pytest
 
-from service.cluster.placement import place_of
 from service.core.settings import Settings
+from service.specs.site import site_of
 from trainyard.contract.spec.sections import Resources
 from trainyard.contract.wire.cluster import ClusterResource, NodeShape, PartitionResource
 
@@ -31,14 +31,14 @@ CLUSTER = ClusterResource(
         ({"partition": "unknown"}, "cuda"),
     ],
 )
-def test_partition_determines_accelerator_in_old_snapshots(resources: dict[str, str], accelerator: str) -> None:
-    assert place_of(ON_SLURM, Resources(**resources), CLUSTER).accelerator == accelerator
+def test_stale_snapshot_still_determines_the_accelerator(resources: dict[str, str], accelerator: str) -> None:
+    assert site_of(ON_SLURM, Resources(**resources), CLUSTER).accelerator == accelerator
 
 
-def test_accelerator_is_unknown_without_a_snapshot() -> None:
+def test_accelerator_is_unknown_before_the_first_snapshot() -> None:
     nothing = ClusterResource(backend="slurm")
-    assert place_of(ON_SLURM, Resources(partition="gpu"), nothing).accelerator is None
-    assert place_of(ON_SLURM, Resources(gpu_type="a100"), nothing).accelerator == "cuda"
+    assert site_of(ON_SLURM, Resources(partition="gpu"), nothing).accelerator is None
+    assert site_of(ON_SLURM, Resources(gpu_type="a100"), nothing).accelerator == "cuda"
 
 
 @pytest.mark.parametrize(
@@ -51,13 +51,13 @@ def test_accelerator_is_unknown_without_a_snapshot() -> None:
         ({"partition": "short", "qos": "long"}, None),
     ],
 )
-def test_default_time_limit_is_that_of_the_partition(resources: dict[str, str], minutes: int | None) -> None:
+def test_partition_limit_applies_without_a_qos(resources: dict[str, str], minutes: int | None) -> None:
     short = PartitionResource(name="short", time_limit_minutes=60)
     default = PartitionResource(name="default", time_limit_minutes=1440, default_time_minutes=30)
     cluster = CLUSTER.model_copy(update={"partitions": [*CLUSTER.partitions, short, default]})
-    assert place_of(ON_SLURM, Resources(**resources), cluster).limit_minutes == minutes
+    assert site_of(ON_SLURM, Resources(**resources), cluster).partition_limit_minutes == minutes
 
 
-def test_setting_overrides_the_cluster() -> None:
+def test_accelerator_setting_overrides_the_cluster() -> None:
     forced = Settings(backend="slurm", accelerator="cpu")
-    assert place_of(forced, Resources(partition="gpu", gpu_type="a100"), CLUSTER).accelerator == "cpu"
+    assert site_of(forced, Resources(partition="gpu", gpu_type="a100"), CLUSTER).accelerator == "cpu"

@@ -1,0 +1,207 @@
+"""From a resolved spec and its model to the input of `step_memory`: blocks, micro-batch, layout. Pure functions."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from service.planner.activation_memory import Adapters, ComputeDtype, block_ops, head_of, layer_op, no_head
+from service.planner.model_structure import ModelStructure, Transformer
+from service.planner.step_memory import Block, Layout, Memory, MicroBatchWork, peak_memory
+from service.planner.trainable_parameters import TrainableModel
+from trainyard.contract.spec.sections import BuiltinData, ConvnetModel, Fsdp, JsonlData, MlpModel
+from trainyard.contract.spec.training_spec import TrainingSpec
+
+MAX_ROW_TOKENS = 2048
+"""Tokens. The default in `worker/tasks/causal_lm.py`; a test compares the two."""
+_IMAGE = 64
+"""Pixels of an image of the `digits` data set."""
+SHARDED = frozenset({"zero1", "zero2", "fsdp", "hsdp"})
+
+
+def examples_per_rank(spec: TrainingSpec) -> int:
+    """Return the number of examples of one step on the rank with the most."""
+    return -(-spec.batch.size // spec.gpus)
+
+
+@dataclass(frozen=True)
+class BlockModel:
+    """A trainable model cut into blocks; it does not depend on strategy, precision or batch."""
+
+    trainable: TrainableModel
+    blocks: tuple[Block, ...]
+    """Only element counts are set. Equal neighbouring blocks of a decoder are merged into one with a `count`."""
+
+
+def block_model(spec: TrainingSpec, trainable: TrainableModel) -> BlockModel:
+    """Cut a model into its blocks. Slow for large models, because it visits every parameter."""
+    blocks = _plain_blocks(trainable, spec)
+    return BlockModel(trainable, tuple(blocks) if trainable.structure.sizes else _merged(blocks))
+
+
+def micro_batch_memory(
+    spec: TrainingSpec, model: BlockModel, micro_size: int, context: int | None = None
+) -> Memory | None:
+    """Return the peak memory of one rank in bytes, or None if the model's activations are not known.
+
+    Args:
+        spec: Resolved. Its `batch.micro_size` is not used.
+        micro_size: The micro-batch size.
+        context: The context length of a Hugging Face model, in tokens.
+    """
+    micro = min(micro_size, examples_per_rank(spec))
+    layout = step_layout(spec, micro)
+    work = micro_batch_work(spec, model, micro, layout.dtype, context)
+    return None if work is None else peak_memory(work, layout)
+
+
+def state_memory(spec: TrainingSpec, model: BlockModel) -> Memory:
+    """Return the memory of parameters, gradients and optimizer state, without activations."""
+    trainable = model.trainable
+    work = MicroBatchWork(model.blocks, no_head(0, 0), trainable.structure.count, trainable.trained_count, 0)
+    return peak_memory(work, step_layout(spec, examples_per_rank(spec)))
+
+
+def step_layout(spec: TrainingSpec, micro: int) -> Layout:
+    """Return how a resolved spec shards the model and in which dtype it computes."""
+    half = spec.precision in ("bf16", "fp16")
+    dtype = ComputeDtype(2 if half else 4, autocast=half and spec.strategy not in SHARDED)
+    return Layout(
+        strategy=spec.strategy,
+        shards=spec.gpus // spec.fsdp.replicas if spec.strategy in SHARDED else 1,
+        dtype=dtype,
+        accumulates=micro < examples_per_rank(spec),
+        moments=2 if spec.optimizer.name != "sgd" else int(spec.optimizer.momentum > 0),
+        checkpointing=spec.activation_checkpointing,
+        offload=spec.strategy in SHARDED and spec.fsdp.cpu_offload,
+        bucket_view=spec.ddp.gradient_as_bucket_view,
+    )
+
+
+def micro_batch_work(
+    spec: TrainingSpec, model: BlockModel, micro: int, dtype: ComputeDtype, context: int | None
+) -> MicroBatchWork | None:
+    """Return the work of one micro-batch, or None if the model's activations are not known."""
+    structure = model.trainable.structure
+    if structure.transformer is not None:
+        return _decoder(spec, model, structure.transformer, micro, tokens_per_example(spec, context), dtype)
+    if not structure.sizes:
+        return None
+    return _plain(spec, model, micro, dtype)
+
+
+def tokens_per_example(spec: TrainingSpec, context: int | None) -> int:
+    """Return the largest number of tokens in an example, by the rules of `worker/tasks/causal_lm.py`."""
+    own = getattr(spec.model, "context", None)
+    if isinstance(spec.data, JsonlData):
+        return max(1, (spec.data.max_length or min(own or context or MAX_ROW_TOKENS, MAX_ROW_TOKENS)) - 1)
+    return own or context or MAX_ROW_TOKENS
+
+
+def _decoder(
+    spec: TrainingSpec, sizes: BlockModel, model: Transformer, micro: int, length: int, dtype: ComputeDtype
+) -> MicroBatchWork:
+    trainable, tokens = sizes.trainable, micro * length
+    adapters = None
+    if spec.lora_rank is not None:
+        targets = frozenset(target.rpartition(".")[2] for target in trainable.targets)
+        adapters = Adapters(spec.lora_rank, targets, spec.lora.dropout > 0)
+    ops = block_ops(model, tokens, dtype, adapters)
+    stream = dtype.stream * tokens * model.width
+    blocks = tuple(replace(block, ops=ops, stream=stream, residual=stream) for block in sizes.blocks)
+    head = head_of(model, tokens, dtype, frozen=adapters is not None)
+    rows = examples_per_rank(spec) * (length + 1)
+    batch = 8 * tokens + (rows if isinstance(spec.data, BuiltinData) else 16 * rows)
+    return MicroBatchWork(blocks, head, trainable.structure.count, trainable.trained_count, batch)
+
+
+def _plain(spec: TrainingSpec, model: BlockModel, micro: int, dtype: ComputeDtype) -> MicroBatchWork:
+    trainable, structure = model.trainable, model.trainable.structure
+    outputs = _outputs(spec)
+    sizes = (*structure.sizes, outputs)
+    blocks = []
+    for index, block in enumerate(model.blocks):
+        ops = layer_op(sizes[index], sizes[index + 1], block.elements, micro, dtype)
+        blocks.append(replace(block, ops=ops, stream=dtype.bytes * sizes[index] * micro))
+    values = _IMAGE + 2 if isinstance(spec.model, ConvnetModel) else sizes[0] + outputs
+    return MicroBatchWork(
+        tuple(blocks),
+        no_head(outputs, micro),
+        structure.count,
+        trainable.trained_count,
+        4 * values * examples_per_rank(spec),
+    )
+
+
+def _outputs(spec: TrainingSpec) -> int:
+    match spec.model:
+        case MlpModel(sizes=sizes):
+            return sizes[-1]
+        case ConvnetModel(classes=classes):
+            return classes
+    return 0
+
+
+def _plain_blocks(trainable: TrainableModel, spec: TrainingSpec) -> list[Block]:
+    """Return the blocks in the model's order with their element counts only."""
+    structure: ModelStructure = trainable.structure
+    gathered = unit_sizes(structure, spec.fsdp)
+    elements = dict.fromkeys(structure.blocks, 0)
+    trained = dict.fromkeys(structure.blocks, 0)
+    for parameter in structure.parameters:
+        block = block_of(parameter.name, elements)
+        if block is not None:
+            elements[block] += parameter.size
+            trained[block] += parameter.size if parameter.name in trainable.trained else 0
+    return [Block((), elements[name], trained[name], gathered[name], 0) for name in structure.blocks]
+
+
+def _merged(blocks: list[Block]) -> tuple[Block, ...]:
+    """Merge equal neighbours."""
+    merged: list[Block] = []
+    for block in blocks:
+        if merged and replace(merged[-1], count=1) == block:
+            merged[-1] = replace(merged[-1], count=merged[-1].count + 1)
+        else:
+            merged.append(block)
+    return tuple(merged)
+
+
+def unit_sizes(structure: ModelStructure, options: Fsdp) -> Mapping[str, int]:
+    """Return the elements of the largest FSDP unit in each block, by the rules of `worker/engine/strategies/units.py`.
+
+    Parameters outside of all blocks belong to the root unit."""
+    if options.wrap == "naive":
+        return dict.fromkeys(structure.blocks, 0)
+    inside = _by_block(structure)
+    if options.wrap == "layer":
+        return {block: sum(sizes.values()) for block, sizes in inside.items()}
+    return {block: _largest(sizes, options.min_params or 1) for block, sizes in inside.items()}
+
+
+def _by_block(structure: ModelStructure) -> dict[str, dict[str, int]]:
+    """Return the elements of each module, by block."""
+    elements: dict[str, dict[str, int]] = {block: {} for block in structure.blocks}
+    for parameter in structure.parameters:
+        block = block_of(parameter.name, elements)
+        if block is not None:
+            elements[block][parameter.module] = elements[block].get(parameter.module, 0) + parameter.size
+    return elements
+
+
+def block_of(name: str, blocks: Mapping[str, object]) -> str | None:
+    """Return the block that contains a parameter."""
+    parts = name.split(".")
+    joined = (".".join(parts[:end]) for end in range(1, len(parts)))
+    return next((path for path in joined if path in blocks), None)
+
+
+def _largest(sizes: Mapping[str, int], least: int) -> int:
+    """Return the size of the largest unit: from the inside out, a module with `least` free elements becomes a unit."""
+    free = dict(sizes)
+    units = [0]
+    paths = {".".join(parts[:end]) for path in sizes for parts in [path.split(".")] for end in range(1, len(parts) + 1)}
+    for path in sorted(paths, key=lambda path: -path.count(".")):
+        mine = {name: size for name, size in free.items() if name == path or name.startswith(f"{path}.")}
+        if sum(mine.values()) >= least:
+            units.append(sum(mine.values()))
+            free = {name: size for name, size in free.items() if name not in mine}
+    return max(units)

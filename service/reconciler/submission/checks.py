@@ -1,0 +1,79 @@
+"""Checks of a queued job before its submission: its accepted spec, or why it is rejected or has to wait."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from service.cluster.repository import ClusterRepository
+from service.core.clock import Clock
+from service.core.errors import InvalidSpecError
+from service.core.settings import Settings
+from service.db.engine import Database
+from service.jobs.repository import JobRepository
+from service.jobs.submission import PREFLIGHT_OVERRIDDEN
+from service.planner.service import Planner
+from service.scheduler.launch_document import MSG_UNKNOWN_ACCELERATOR
+from service.specs.acceptance import AcceptedSpec, SpecAcceptance
+from service.specs.preflight import unavailable_resources
+from trainyard.contract.problems import Problem
+from trainyard.contract.spec.training_spec import parse_spec
+
+_CHANGE_FIELDS = "Change these fields and submit again; `trainyard cluster` shows the available resources."
+_REDUCE_MEMORY = (
+    "Change the spec so that it fits and submit again: `trainyard plan` shows its memory by part, `trainyard cluster` "
+    "the available resources; `--force` submits it unchanged."
+)
+
+
+@dataclass(frozen=True)
+class CheckedJob:
+    """The result of the checks. Without problems and without a reason to wait, the job can be submitted."""
+
+    accepted: AcceptedSpec
+    resolved: bool = False
+    """The spec was resolved just now, by the first cluster snapshot, and must be stored."""
+    waiting: str = ""
+    """Why the job cannot be checked yet."""
+    problems: Sequence[Problem] = ()
+    """Why the job can never run here."""
+    hint: str = ""
+    """What the user can do about the problems."""
+
+
+@dataclass(frozen=True)
+class SubmissionChecks:
+    """Checks jobs against the newest cluster snapshot and the model's folder."""
+
+    database: Database
+    settings: Settings
+    clock: Clock
+    acceptance: SpecAcceptance
+    planner: Planner
+    slurm: bool
+
+    def check(self, job_pk: int) -> CheckedJob:
+        """Load and check a queued job. Not to be called in a database session: it may read the model's folder.
+
+        Only the first attempt is checked; a job that has run before is left to the scheduler.
+        """
+        now = self.clock()
+        with self.database.read() as session:
+            jobs = JobRepository(session, now)
+            job = jobs.load(job_pk)
+            forced = jobs.last_event(job, PREFLIGHT_OVERRIDDEN, since=None) is not None
+            cluster = ClusterRepository(session).resource(self.settings.backend, now)
+        accepted = self.acceptance.stored(parse_spec(job.spec), cluster)
+        if accepted.site.accelerator is None:
+            return CheckedJob(accepted, waiting=MSG_UNKNOWN_ACCELERATOR)
+        if job.attempts:
+            return CheckedJob(accepted)
+        resolved = self.settings.known_accelerator is None
+        if resolved:
+            try:
+                accepted = self.acceptance.resolve(accepted.spec, cluster)
+            except InvalidSpecError as error:
+                return CheckedJob(accepted, problems=error.problems, hint=_CHANGE_FIELDS)
+        problems = unavailable_resources(self.settings, accepted) if self.slurm else []
+        check_memory = self.settings.slurm_preflight and not forced
+        excess = self.planner.exceeds_memory(accepted) if check_memory else []
+        hint = _REDUCE_MEMORY if excess else _CHANGE_FIELDS
+        return CheckedJob(accepted, resolved, problems=[*problems, *excess], hint=hint)

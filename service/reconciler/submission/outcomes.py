@@ -1,0 +1,117 @@
+"""Recording the outcomes of submissions: each function is one transaction, fenced by the leader lease."""
+
+from dataclasses import dataclass
+
+import structlog
+
+from service.core.clock import Clock
+from service.core.failpoints import Failpoint, no_failpoint
+from service.db.leader_lease import LeaderLease
+from service.db.models import Attempt, Job
+from service.jobs.repository import JobRepository
+from service.scheduler.base import Accepted, Ambiguous, Rejected
+from trainyard.contract.wire.reports import Failure
+
+log = structlog.get_logger("submit")
+
+
+@dataclass(frozen=True)
+class OutcomeRecorder:
+    """Writes the outcomes of submissions into jobs and attempts."""
+
+    lease: LeaderLease
+    clock: Clock
+    failpoint: Failpoint = no_failpoint
+
+    def record(
+        self, job_pk: int, attempt_id: str, outcome: Accepted | Rejected | Ambiguous, note: str = ""
+    ) -> str | None:
+        """Record the scheduler's answer, whatever the status of the job is by now.
+
+        Returns:
+            The scheduler id that the attempt has now. If a worker has claimed the attempt, it is the claimant's.
+        """
+        with self.lease.write() as session:
+            jobs = JobRepository(session, self.clock())
+            job, attempt = jobs.get_for_update(job_pk), jobs.get_attempt(attempt_id)
+            scheduler_id = outcome.scheduler_id if isinstance(outcome, Accepted) else None
+            name = type(outcome).__name__.lower()
+            log.info("answer", job=job.id, attempt=attempt_id, scheduler_id=scheduler_id, outcome=name)
+            if job.attempt_id != attempt_id:
+                # An operator has resolved the attempt since; the service would refuse its worker.
+                log.warning("answer for a former attempt", attempt=attempt_id, outcome=str(outcome))
+            elif attempt.scheduler_id is not None:
+                self._record_late(jobs, job, attempt, outcome)
+            else:
+                self._record_first(jobs, job, attempt, outcome, note)
+            self.failpoint("record.before-commit")
+        return attempt.scheduler_id
+
+    def _record_late(
+        self, jobs: JobRepository, job: Job, attempt: Attempt, outcome: Accepted | Rejected | Ambiguous
+    ) -> None:
+        """Record an answer for an attempt whose scheduler id is known already."""
+        if isinstance(outcome, Accepted) and outcome.scheduler_id != attempt.scheduler_id:
+            jobs.add_event(
+                job, "submitted", f"duplicate submission: the scheduler also has it as {outcome.scheduler_id}"
+            )
+        else:
+            log.info("answer after the worker's claim", attempt=attempt.id, outcome=str(outcome))
+
+    def _record_first(
+        self,
+        jobs: JobRepository,
+        job: Job,
+        attempt: Attempt,
+        outcome: Accepted | Rejected | Ambiguous,
+        note: str,
+    ) -> None:
+        now = self.clock()
+        match outcome:
+            case Accepted(scheduler_id):
+                attempt.scheduler_id, attempt.submitted_at = scheduler_id, now
+                jobs.add_event(job, "submitted", note or f"submitted as scheduler job {scheduler_id}")
+                if job.status == "submitting":
+                    jobs.transition(job, "pending", "waiting for the scheduler to start the job")
+            case Rejected(message, _) if attempt.excluded_nodes:
+                # Without these nodes, the request may exceed what the cluster can ever provide.
+                names = ", ".join(attempt.excluded_nodes)
+                attempt.excluded_nodes, attempt.last_submit_at = [], None
+                text = f"exclusion of {names} lifted, because the scheduler rejected the job: {message}"
+                jobs.add_event(job, "node_exclusion_lifted", text, level="warning")
+            case Rejected(message, hint):
+                failure = Failure(type="SubmissionRefused", message=message, hint=hint or None, final=True)
+                job.failure = failure.model_dump(mode="json")
+                attempt.ended_at, attempt.exit_reason = now, "rejected"
+                jobs.finish(job, "rejected", message)
+            case Ambiguous(message):
+                attempt.absence_checks, attempt.last_submit_at = 0, now
+                log.warning("ambiguous submission", job=job.id, attempt=attempt.id, tag=attempt.tag, message=message)
+                text = f"submitted without a clear answer ({message}); checking whether the scheduler has the job"
+                jobs.set_status_message(job, text)
+
+    def not_submitted(self, job_pk: int, attempt_id: str, message: str) -> None:
+        """Record that the scheduler has nothing of the attempt, which is submitted again later."""
+        with self.lease.write() as session:
+            jobs = JobRepository(session, self.clock())
+            job, attempt = jobs.get_for_update(job_pk), jobs.get_attempt(attempt_id)
+            if attempt.scheduler_id is None:
+                attempt.last_submit_at = None
+            jobs.set_status_message(job, f"not submitted yet; it will be retried: {message}")
+            self.failpoint("not-asked.before-commit")
+
+    def withdraw(self, jobs: JobRepository, job: Job, attempt: Attempt) -> None:
+        """End an attempt that the scheduler certainly does not have, because the job is to be paused or cancelled."""
+        row, fresh = jobs.get_for_update(job.pk), jobs.get_attempt(attempt.id)
+        if row.status not in ("submitting", "cancelling", "lost") or fresh.scheduler_id is not None:
+            return
+        fresh.ended_at = self.clock()
+        if row.desired == "cancelled":
+            fresh.exit_reason = "user_cancelled"
+            if row.status == "submitting":
+                jobs.transition(row, "cancelling", "cancellation requested")
+            jobs.finish(row, "user_cancelled", "cancelled before the scheduler accepted it")
+        else:
+            fresh.exit_reason = "paused"
+            jobs.transition(row, "queued", "withdrawn before the scheduler accepted it")
+        self.failpoint("give-up.before-commit")

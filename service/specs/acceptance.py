@@ -1,0 +1,108 @@
+"""Acceptance of specs: a document is parsed once, resolved once, and passed on as an `AcceptedSpec`."""
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Protocol
+
+from service.cluster.repository import ClusterRepository
+from service.core.errors import InvalidRequestError, InvalidSpecError
+from service.core.settings import Settings
+from service.db.engine import Database
+from service.specs.site import site_of
+from trainyard.contract.problems import Problem, SpecError
+from trainyard.contract.spec.environment import forbidden_variables
+from trainyard.contract.spec.resolve import resolve
+from trainyard.contract.spec.site import Site
+from trainyard.contract.spec.training_spec import Strategy, TrainingSpec, parse_spec
+from trainyard.contract.wire.cluster import ClusterResource
+
+
+@dataclass(frozen=True)
+class AcceptedSpec:
+    """A parsed and resolved spec, with the site and the cluster snapshot for which it was resolved."""
+
+    spec: TrainingSpec
+    unresolved: TrainingSpec
+    """The spec without anything that the cluster snapshot decided. An idempotency key stands for this one, since the
+    snapshot changes."""
+    site: Site
+    cluster: ClusterResource
+    strategy_reason: str = ""
+    """Why `spec.strategy` is what it is. Empty if the spec was loaded from the database."""
+
+
+class ModelAdvisor(Protocol):
+    """Answers the questions of acceptance that need the structure of the model."""
+
+    def trainable_problem(self, spec: TrainingSpec) -> Problem | None:
+        """Return why the spec's `lora` or `trainable` does not match its model, if that is certain."""
+        ...
+
+    def choose_strategy(self, accepted: AcceptedSpec) -> tuple[Strategy, str]:
+        """Return the strategy that `auto` becomes, and the reason."""
+        ...
+
+
+@dataclass(frozen=True)
+class SpecAcceptance:
+    """Accepts the documents of requests and the specs of stored jobs."""
+
+    database: Database
+    settings: Settings
+    advisor: ModelAdvisor
+
+    def accept(self, document: Any, now: datetime) -> AcceptedSpec:
+        """Parse and resolve a document. Reads the cluster snapshot, and for `strategy: auto` the model's folder.
+
+        Raises:
+            InvalidRequestError: The document is not a mapping.
+            InvalidSpecError: With every problem of the spec.
+        """
+        if not isinstance(document, dict):
+            raise InvalidRequestError("a spec must be a mapping of fields", code="invalid_spec")
+        try:
+            parsed = parse_spec(document)
+        except SpecError as error:
+            raise InvalidSpecError(error.problems) from None
+        with self.database.read() as session:
+            cluster = ClusterRepository(session).resource(self.settings.backend, now)
+        return self.resolve(parsed, cluster)
+
+    def resolve(self, parsed: TrainingSpec, cluster: ClusterResource) -> AcceptedSpec:
+        """Resolve a parsed spec for its site. Not to be called in a database session: it may read the model's folder.
+
+        Raises:
+            InvalidSpecError: With every problem of the spec.
+        """
+        site = site_of(self.settings, parsed.resources, cluster)
+        spec = _resolve(parsed, site)
+        if problem := self.advisor.trainable_problem(spec):
+            raise InvalidSpecError([problem])
+        unresolved = spec if self.settings.site.accelerator else parsed
+        accepted = AcceptedSpec(spec, unresolved, site, cluster, "set in the spec")
+        return accepted if parsed.strategy != "auto" else self._with_strategy(accepted, parsed)
+
+    def stored(self, spec: TrainingSpec, cluster: ClusterResource) -> AcceptedSpec:
+        """Return the accepted spec of a job that was resolved when it was submitted."""
+        return AcceptedSpec(spec, spec, site_of(self.settings, spec.resources, cluster), cluster)
+
+    def _with_strategy(self, accepted: AcceptedSpec, parsed: TrainingSpec) -> AcceptedSpec:
+        strategy, reason = self.advisor.choose_strategy(accepted)
+        if strategy == accepted.spec.strategy:
+            return replace(accepted, strategy_reason=reason)
+        try:
+            spec = _resolve(parsed.model_copy(update={"strategy": strategy}), accepted.site)
+        except InvalidSpecError as error:
+            reason = f"`auto` selects ddp, because {strategy} conflicts with this spec ({error.problems[0]})"
+            return replace(accepted, strategy_reason=reason)
+        return replace(accepted, spec=spec, strategy_reason=reason)
+
+
+def _resolve(parsed: TrainingSpec, site: Site) -> TrainingSpec:
+    try:
+        spec = resolve(parsed, site)
+    except SpecError as error:
+        raise InvalidSpecError(error.problems) from None
+    if problems := forbidden_variables(spec):
+        raise InvalidSpecError(problems)
+    return spec
