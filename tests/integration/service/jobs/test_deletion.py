@@ -228,4 +228,4 @@ def test_low_disk_space_adds_one_event_an_hour(world: World) -> None:
     assert [event["level"] for event in events if event["type"] == "low_disk"] == ["warning", "warning"]
     ready = world.client.get("/readyz")
     assert ready.status_code == 200
-    assert "are free for runs" in ready.json()["notes"][0]
+    assert "free for runs" in ready.json()["notes"][0]
