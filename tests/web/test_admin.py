@@ -53,7 +53,7 @@ def test_a_token_is_made_shown_once_and_revoked(visit: Visit) -> None:
     page.get_by_role("button", name="Back").click()
     assert httpx.get(f"{visit.url}/v1/tokens/self", headers=bearer).status_code == 200
     page.get_by_role("button", name="Revoke carla").click()
-    page.get_by_role("button", name="Revoke", iso_timestamp=True).click()
+    page.get_by_role("button", name="Revoke", exact=True).click()
     expect(line.locator(".chip")).to_have_text("revoked")
     assert httpx.get(f"{visit.url}/v1/tokens/self", headers=bearer).status_code == 401
 
@@ -70,7 +70,7 @@ def test_an_invalid_name_is_reported_at_its_field(visit: Visit) -> None:
 def test_a_webhook_is_made_tested_and_deleted(visit: Visit, listening: Receiver) -> None:
     page = visit.go("/admin/webhooks")
     page.get_by_label("Address").fill(f"http://127.0.0.1:{listening.port}/hook")
-    page.get_by_text("failed", iso_timestamp=True).click()
+    page.get_by_text("failed", exact=True).click()
     page.get_by_role("button", name="Create").click()
     created(page)
     card = page.locator(".webhook").first

@@ -63,7 +63,7 @@ def test_first_view_is_drawn_without_scripts(visit: Visit, running: Any) -> None
     ).new_page()
     page.goto(f"{visit.url}/jobs/{running.id}")
     expect(page.locator("#chart-loss svg.sketch .line")).to_have_attribute("d", re.compile("^M.+L"))
-    expect(page.get_by_role("heading", name=WATCHED, iso_timestamp=True)).to_be_visible()
+    expect(page.get_by_role("heading", name=WATCHED, exact=True)).to_be_visible()
     page.context.close()
 
 
@@ -178,7 +178,7 @@ def test_a_lost_connection_is_shown_and_nothing_is_missed(
 def test_log_lines_are_text_and_can_be_searched(visit: Visit, running: Any) -> None:
     page = visit.go(f"/jobs/{running.id}")
     expect(page.locator("#log")).to_contain_text("<script>alert(1)</script> red\na needle here\nlast")
-    expect(page.get_by_role("heading", name=WATCHED, iso_timestamp=True)).to_be_visible()
+    expect(page.get_by_role("heading", name=WATCHED, exact=True)).to_be_visible()
     page.get_by_label("Filter log").fill("needle")
     expect(page.locator("#log")).to_have_text(re.compile(r"^(a needle here\s?)+$"))
     expect(page.locator("#log-found")).to_have_text(re.compile(r"^\d+ of \d+ lines$"))
@@ -234,7 +234,7 @@ def test_a_failure_shows_rank_and_fix_and_its_retry_can_be_cancelled(
     page = visit.go(f"/jobs/{job.id}")
     expect(page.locator("#failed-where")).to_contain_text("First failure: rank 0", timeout=90_000)
     expect(page.locator("#failed-hint")).to_contain_text("Lower optimizer.lr")
-    page.get_by_text("Traceback", iso_timestamp=True).click()
+    page.get_by_text("Traceback", exact=True).click()
     expect(page.locator("#failed-trace pre")).to_contain_text("TrainingError")
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.get_by_role("button", name="Copy the traceback").click()
@@ -248,12 +248,12 @@ def test_a_failure_shows_rank_and_fix_and_its_retry_can_be_cancelled(
     wait_for_status(client, before.id, "pending", "running")
     client.retry(job.id)  # elsewhere: the page of a job that was over notices
     expect(page.locator("#attempts li")).to_have_count(2, timeout=30_000)
-    page.get_by_role("button", name="Cancel", iso_timestamp=True).click()
+    page.get_by_role("button", name="Cancel", exact=True).click()
     page.get_by_role("button", name="Cancel the job").click()
     expect(page.locator("#status")).to_have_text("cancelled", timeout=60_000)
     client.cancel(before.id)
     expect(page.get_by_role("button", name="Retry")).to_be_visible()
-    page.get_by_role("button", name="Delete", iso_timestamp=True).click()
+    page.get_by_role("button", name="Delete", exact=True).click()
     page.get_by_role("button", name="Delete the job").click()
     page.wait_for_url(visit.url + "/jobs")
     with pytest.raises(NotFoundError):
@@ -310,7 +310,7 @@ def test_what_cannot_be_copied_is_selected(visit: Visit, running: Any) -> None:
     page.get_by_role("button", name=re.compile("^Copy the job.s id$")).click()
     expect(page.locator("#said")).to_have_text("Copied.")
     page.evaluate("document.execCommand = () => false")
-    page.get_by_text("Spec", iso_timestamp=True).click()
+    page.get_by_text("Spec", exact=True).click()
     page.get_by_role("button", name="Copy the spec").click()
     expect(page.locator("#said")).to_contain_text("The text is selected")
     text = page.evaluate("getSelection().toString()")

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.web]
 
 
 def row(page: Page, name: str) -> Any:
-    return page.locator("tr.job").filter(has=page.get_by_role("link", name=name, iso_timestamp=True))
+    return page.locator("tr.job").filter(has=page.get_by_role("link", name=name, exact=True))
 
 
 FILTER_TEXT = """name => {
@@ -51,7 +51,7 @@ def test_filters_are_stored_in_the_address(visit: Visit, client: Client) -> None
     wait_for_status(client, paused.id, "paused")
     page = visit.go("/jobs")
     page.get_by_label("Search names").fill("ONE-pau")
-    page.get_by_text("Paused", iso_timestamp=True).click()
+    page.get_by_text("Paused", exact=True).click()
     expect(page.locator("tr.job")).to_have_count(1)
     expect(row(page, "one-paused")).to_be_visible()
     expect(page).to_have_url(visit.url + "/jobs?status=paused&search=ONE-pau")

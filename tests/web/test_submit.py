@@ -122,13 +122,13 @@ def test_a_preset_can_be_taken_and_undone(writing: Page) -> None:
 def test_a_preset_with_code_of_its_own_runs_from_the_browser_alone(visit: Visit) -> None:
     page = visit.go("/submit?preset=custom_spirals")
     expect(page.locator("#code-told")).to_have_text("Upload the folder that contains spirals.py.")
-    page.get_by_role("button", name="Submit", iso_timestamp=True).click()
+    page.get_by_role("button", name="Submit", exact=True).click()
     expect(page.get_by_role("heading", name="Submit without spirals.py?")).to_be_visible()
     page.get_by_role("button", name="Back").click()
     page.get_by_role("button", name="Upload the preset").click()
     expect(page.locator("#code-told")).to_contain_text("Code uploaded: sha256:")
     assert re.search(r"^code: .sha256:[0-9a-f]{64}", page.locator("#spec").input_value(), re.M)
-    page.get_by_role("button", name="Submit", iso_timestamp=True).click()
+    page.get_by_role("button", name="Submit", exact=True).click()
     page.wait_for_url(re.compile("/jobs/job_"))
     expect(page.locator("#fact-loss")).to_have_text(re.compile(r"\d"), timeout=90_000)
     expect(page.locator("#status")).to_have_text("succeeded", timeout=90_000)
@@ -159,7 +159,7 @@ def test_the_draft_outlives_the_page(visit: Visit) -> None:
 
 def test_a_submitted_spec_becomes_one_running_job_that_can_be_forked(visit: Visit, client: Client) -> None:
     page = written(visit.go("/submit"), f"name: by-hand\n{TEXT}checkpoint: {{every_steps: 100}}\n")
-    page.get_by_role("button", name="Submit", iso_timestamp=True).dblclick()
+    page.get_by_role("button", name="Submit", exact=True).dblclick()
     page.wait_for_url(re.compile("/jobs/job_"))
     expect(page.locator("#status")).to_have_text("succeeded", timeout=120_000)
     (job,) = client.jobs(name="by-hand")
@@ -175,7 +175,7 @@ def test_a_submitted_spec_becomes_one_running_job_that_can_be_forked(visit: Visi
     page.get_by_role("button", name="Continue from its checkpoint").click()
     expect(area).to_have_value(whole)
     written(page, area.input_value().replace("steps: 200", "steps: 300").replace("by-hand", "forked"))
-    page.get_by_role("button", name="Submit", iso_timestamp=True).click()
+    page.get_by_role("button", name="Submit", exact=True).click()
     page.wait_for_url(re.compile("/jobs/job_"))
     (forked,) = client.jobs(name="forked")
     assert forked.origin is not None
@@ -186,10 +186,10 @@ def test_a_submitted_spec_becomes_one_running_job_that_can_be_forked(visit: Visi
 def test_a_submission_whose_answer_was_lost_is_the_same_one(visit: Visit, client: Client) -> None:
     page = written(visit.go("/submit"), "name: answered-late\n" + TEXT.replace("steps: 200", "steps: 1000000"))
     page.route("**/v1/jobs", lambda route: (route.fetch(), route.abort())[-1])
-    page.get_by_role("button", name="Submit", iso_timestamp=True).click()
+    page.get_by_role("button", name="Submit", exact=True).click()
     expect(page.locator("#said")).to_have_text("The service does not answer.")
     page.unroute("**/v1/jobs")
-    page.get_by_role("button", name="Submit", iso_timestamp=True).click()
+    page.get_by_role("button", name="Submit", exact=True).click()
     page.wait_for_url(re.compile("/jobs/job_"))
     (job,) = client.jobs(name="answered-late")
     client.cancel(job.id)
@@ -245,6 +245,6 @@ def test_a_viewer_plans_and_cannot_submit(stranger: Visit, client: Client) -> No
     token = client.create_token("only-plans", role="viewer").token
     page = written(stranger.sign_in(token, "/submit"), TEXT)
     expect(page.locator("#verdict")).to_contain_text("Fits")
-    expect(page.get_by_role("button", name="Submit", iso_timestamp=True)).to_have_count(0)
+    expect(page.get_by_role("button", name="Submit", exact=True)).to_have_count(0)
     expect(page.get_by_text("plan but not submit")).to_be_visible()
     stranger.require_clean()

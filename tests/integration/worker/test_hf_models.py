@@ -180,5 +180,5 @@ class TestRejectedFolder:
 
 
 def test_row_longer_than_the_context(folder):
-    with pytest.raises(RefusedError, match=r"data\.max_length is 65, longer than the 64 tokens"):
+    with pytest.raises(RefusedError, match=r"data\.max_length is 65, longer than the model's context of 64 tokens"):
         task(folder, "text", max_length=65)

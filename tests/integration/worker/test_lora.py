@@ -124,8 +124,8 @@ class TestCheckpoints:
     @pytest.mark.parametrize(
         ("case", "message"),
         [
-            ("changed rank", "of other shapes are model.layers.0.mlp.down_proj.lora_A.default.weight"),
-            ("changed targets", "it has model.layers.0.mlp.down_proj.lora_A.default.weight"),
+            ("changed rank", "different shapes: model.layers.0.mlp.down_proj.lora_A.default.weight"),
+            ("changed targets", "unexpected: model.layers.0.mlp.down_proj.lora_A.default.weight"),
             ("no adapters", "missing: lm_head.weight"),
             ("another model", "missing: model.layers.2."),
         ],
