@@ -1,1 +1,1 @@
-"""A package, so that its browser is closed after its last test: Playwright occupies the thread's event loop until then."""
+"""A package, so that its fixtures end with its last test: until then, Playwright occupies the thread's event loop."""
