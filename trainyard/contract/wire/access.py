@@ -57,6 +57,23 @@ class NewTokenResource(TokenResource):
     """The secret; only its hash is stored."""
 
 
+class SecretRequest(Strict):
+    """The body of `PUT /v1/secrets/{name}`."""
+
+    value: Annotated[str, StringConstraints(min_length=1, max_length=16_384, pattern=r"^[^\x00]*$"), Field(repr=False)]
+    """The value of the environment variable."""
+
+
+class SecretResource(Resource):
+    """A secret without its value, which no route returns."""
+
+    object: Literal["secret"] = "secret"
+    name: str
+    """Name of the secret, and of the environment variable that has its value."""
+    created_at: Timestamp
+    updated_at: Timestamp
+
+
 class AuditResource(Resource):
     """One requested change and its outcome."""
 

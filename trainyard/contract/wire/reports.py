@@ -68,6 +68,8 @@ class ClaimGrant(Strict):
     """The claim is granted. A rejected claim is a 409."""
 
     execution: PositiveInt
+    secrets: dict[str, str] = Field(default_factory=dict, repr=False)
+    """The values of `environment.secrets`, without those that the user has deleted."""
 
 
 class Heartbeat(Strict):
