@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, StringConstraints, Tag
 
 from trainyard.contract.base import (
+    CONTROL_FREE_PATTERN,
     ConstraintName,
     Float,
     Fraction,
@@ -204,12 +205,20 @@ class Ddp(Strict):
     """Synchronize batch normalization over all ranks; GPUs only."""
 
 
+MAX_PATTERNS = 64
+"""Patterns in `lora.targets` or `trainable`; each is compared with every layer of the model."""
+
+NamePattern = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=CONTROL_FREE_PATTERN)]
+"""A name of layers or parameters, or a glob pattern of names."""
+
+
 def _targets_tag(value: Any) -> str:
     return "auto" if value == "auto" else "names"
 
 
 Targets = Annotated[
-    Annotated[Literal["auto"], Tag("auto")] | Annotated[tuple[ShortText, ...], Field(min_length=1), Tag("names")],
+    Annotated[Literal["auto"], Tag("auto")]
+    | Annotated[tuple[NamePattern, ...], Field(min_length=1, max_length=MAX_PATTERNS), Tag("names")],
     Discriminator(_targets_tag),
 ]
 
@@ -329,7 +338,7 @@ class Profile(Strict):
     """First step to trace, counted from 1."""
     steps: PositiveInt = 3
     """Number of steps to trace."""
-    ranks: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)] = (0,)
+    ranks: Annotated[tuple[NonNegativeInt, ...], Field(min_length=1, max_length=64)] = (0,)
     """Ranks to trace."""
     nsys: bool = False
     """Record with NVIDIA's `nsys` instead, which must be installed on the nodes."""
