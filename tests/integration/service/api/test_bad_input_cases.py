@@ -155,7 +155,7 @@ def test_case_15_huge_and_deeply_nested_bodies_are_rejected(world: World, path: 
     refused(post(bomb, **{"Content-Encoding": "gzip"}), 400, "content_encoding")
     deep = post(b"[" * limit)
     assert deep.status_code in (400, 422), deep.text
-    nested = post(b'{"metadata": ' + b'{"a":' * 100_000 + b"1" + b"}" * 100_001)
+    nested = post(b'{"metadata": ' + b'{"a":' * 40_000 + b"1" + b"}" * 40_001)
     assert nested.status_code in (400, 422), nested.text
 
 
