@@ -86,4 +86,4 @@ def _check_events(text: str, max_values: int) -> None:
             elif isinstance(event, yaml.ScalarEvent) and len(event.value) > MAX_TEXT:
                 problem = f"a value has more than {MAX_TEXT} characters"
         if problem:
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)  # type: ignore[arg-type]  # a libyaml mark is the same
