@@ -140,7 +140,8 @@ class Settings(BaseSettings):
     delivery_retention_days: Annotated[int, Field(ge=1)] = 30
     """Retention of webhook deliveries."""
     body_limit: int = 1024 * 1024
-    """Maximum size of a request body in bytes; log appends have their own limit."""
+    """Maximum size of a worker's report in bytes; log appends have their own limit, and users' requests are limited to
+    256 KiB."""
     low_disk_gb: Annotated[float, Field(ge=0)] = 5.0
     """Free space of the runs directory, in 10^9 bytes, below which running jobs get a warning."""
     quota_gb_per_user: Annotated[float | None, Field(gt=0)] = None

@@ -60,7 +60,7 @@ class SecretService:
             secrets = SecretRepository(session, principal.name)
             rows = secrets.select([name])
             if not rows:
-                raise NotFoundError(f"you have no secret {name!r}", code="secret_not_found", param="name")
+                raise NotFoundError(f"you have no secret {name!r}", code="secret_not_found", param="secret_name")
             secrets.delete(rows[0])
 
     def require(self, principal: Principal, spec: TrainingSpec) -> None:
@@ -90,6 +90,6 @@ def _check_name(name: str) -> None:
     if len(name) > MAX_VARIABLE_NAME or not re.fullmatch(VARIABLE_PATTERN, name):
         # The name may be a value by mistake.
         set_audit_target("an invalid name")
-        raise InvalidRequestError(PATTERN_MESSAGES[VARIABLE_PATTERN], param="name")
+        raise InvalidRequestError(PATTERN_MESSAGES[VARIABLE_PATTERN], param="secret_name")
     if reason := reserved_reason(name):
-        raise InvalidRequestError(f"`{name}` is {reason}; a spec may not set this variable", param="name")
+        raise InvalidRequestError(f"`{name}` is {reason}; a spec may not set this variable", param="secret_name")

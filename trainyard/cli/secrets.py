@@ -29,7 +29,7 @@ def set_secret(
 
     A spec lists the names that its ranks need: `environment.secrets: [HF_TOKEN]`.
 
-    Example: trainyard secrets set HF_TOKEN < token.txt
+    Example: trainyard secrets set HF_TOKEN
     """
     value = getpass(f"{name}: ") if _is_interactive() else sys.stdin.read()
     value = value.removesuffix("\n").removesuffix("\r")

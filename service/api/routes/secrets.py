@@ -17,16 +17,16 @@ def list_all(services: AppStateDep, user: UserDep) -> Page[SecretResource]:
     return page_of(services.secrets.list_all(user), False, _secret_resource, lambda secret: secret.name)
 
 
-@router.put("/{name}", operation_id="set_secret")
-def put(services: AppStateDep, user: UserDep, now: NowDep, name: str, body: SecretRequest) -> SecretResource:
+@router.put("/{secret_name}", operation_id="set_secret")
+def put(services: AppStateDep, user: UserDep, now: NowDep, secret_name: str, body: SecretRequest) -> SecretResource:
     """Store a secret of yours, or replace its value. Jobs that start later get the new value."""
-    return _secret_resource(services.secrets.store(user, name, body.value, now))
+    return _secret_resource(services.secrets.store(user, secret_name, body.value, now))
 
 
-@router.delete("/{name}", status_code=204, operation_id="delete_secret")
-def delete(services: AppStateDep, user: UserDep, name: str) -> None:
+@router.delete("/{secret_name}", status_code=204, operation_id="delete_secret")
+def delete(services: AppStateDep, user: UserDep, secret_name: str) -> None:
     """Delete a secret of yours. Jobs that name it and start later fail."""
-    services.secrets.delete(user, name)
+    services.secrets.delete(user, secret_name)
 
 
 def _secret_resource(secret: Secret) -> SecretResource:

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, StringConstraints, model_validator
 
-from trainyard.contract.base import Resource, Strict, Timestamp, reject_bool
+from trainyard.contract.base import Resource, SecretValue, Strict, Timestamp, reject_bool
 from trainyard.contract.validation_messages import USER_NAME_PATTERN
 from trainyard.contract.wire.jobs import JobStatus
 
@@ -58,9 +58,9 @@ class NewTokenResource(TokenResource):
 
 
 class SecretRequest(Strict):
-    """The body of `PUT /v1/secrets/{name}`."""
+    """The body of `PUT /v1/secrets/{secret_name}`."""
 
-    value: Annotated[str, StringConstraints(min_length=1, max_length=16_384, pattern=r"^[^\x00]*$"), Field(repr=False)]
+    value: Annotated[SecretValue, Field(repr=False)]
     """The value of the environment variable."""
 
 

@@ -24,6 +24,7 @@ from service.web.app import create_app
 from tests.support.receiver import Receiver, receiver
 from tests.support.world import SPEC, World
 from trainyard.cli.output import sanitize
+from trainyard.contract.bounds import MAX_SPEC_BYTES
 
 pytestmark = pytest.mark.databases("sqlite")
 
@@ -146,15 +147,15 @@ def test_case_15_huge_and_deeply_nested_bodies_are_rejected(world: World, path: 
     def post(body: Any, **more: str) -> Any:
         return world.client.post(path, content=body, headers={**headers, **more})
 
-    limit = world.settings.body_limit
+    limit = MAX_SPEC_BYTES
     refused(post(b" " * (limit + 1)), 413, "body_too_large")
     refused(post(iter([b" " * 65_536] * (limit // 65_536 + 1))), 413, "body_too_large")
     refused(post(b'{"name": "' + b"x" * 10_000_000 + b'"}'), 413, "body_too_large")
     bomb = gzip.compress(b" " * 10_000_000)
     refused(post(bomb, **{"Content-Encoding": "gzip"}), 400, "content_encoding")
-    deep = post(b"[" * 1_000_000)
+    deep = post(b"[" * limit)
     assert deep.status_code in (400, 422), deep.text
-    nested = post(b'{"metadata": ' + b'{"a":' * 100_000 + b"1" + b"}" * 100_001)
+    nested = post(b'{"metadata": ' + b'{"a":' * 40_000 + b"1" + b"}" * 40_001)
     assert nested.status_code in (400, 422), nested.text
 
 
