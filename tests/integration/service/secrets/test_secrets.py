@@ -99,7 +99,7 @@ def test_invalid_secret_is_rejected_without_its_value(world: World, name: str, v
     assert HUSH not in world.client.get("/v1/audit").text
 
 
-def test_value_in_place_of_the_name_is_not_audited(world: World) -> None:
+def test_value_given_as_the_name_is_not_audited(world: World) -> None:
     assert put(world.client, f"hf_{HUSH}").status_code == 422
     assert HUSH not in world.client.get("/v1/audit").text
 
