@@ -66,6 +66,14 @@ class BodyTooLargeError(ServiceError):
     code = "body_too_large"
 
 
+class HeadTooLargeError(ServiceError):
+    """The URL or the headers are larger than the service accepts."""
+
+    status = 431
+    type = "invalid_request_error"
+    code = "head_too_large"
+
+
 class RangeError(ServiceError):
     """The requested range lies outside the file."""
 

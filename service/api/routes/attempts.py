@@ -7,6 +7,7 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from service.api.dependencies import AppState, AppStateDep, AttemptId, WorkerDep, get_app_state
+from service.api.json_body import JsonRoute
 from service.api.query_params import refuse_unknown
 from service.api.routes.logs import Rank
 from service.attempts.service import AttemptService
@@ -25,7 +26,7 @@ from trainyard.contract.wire.reports import (
     MetricsBatch,
 )
 
-router = APIRouter(prefix="/v1/attempts/{aid}", tags=["worker"])
+router = APIRouter(prefix="/v1/attempts/{aid}", tags=["worker"], route_class=JsonRoute)
 
 
 def _inline_refs(node: Any, definitions: dict[str, Any]) -> Any:
@@ -48,7 +49,7 @@ def _metrics_body() -> dict[str, Any]:
 
 
 def _service(services: AppState, aid: str) -> AttemptService:
-    return AttemptService(services.database, aid, services.clock(), services.metrics.ingested)
+    return AttemptService(services.database, aid, services.clock(), services.metrics.ingested, services.secrets.values)
 
 
 @router.post("/claim", operation_id="claim_attempt")

@@ -26,8 +26,8 @@ router = APIRouter(tags=["health"])
 
 
 @router.get("/livez", operation_id="livez")
-def livez() -> dict[str, str]:
-    """Check that the process responds."""
+async def livez() -> dict[str, str]:
+    """Check that the process responds. Runs on the event loop, so that it does not wait for a thread."""
     return {"status": "ok"}
 
 

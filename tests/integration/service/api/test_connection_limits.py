@@ -1,45 +1,18 @@
 """Connections as a real server sees them: slow ones, too many, and what stands on every answer."""
 
 import socket
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
-import uvicorn
 from fastapi.testclient import TestClient
 
-from service.api.connection_limits import limited_protocol
 from service.api.middleware import body
+from tests.support.raw_http import served_with_limits as served
 from tests.support.wait import wait_until
 from tests.support.world import SPEC, World
 
 pytestmark = pytest.mark.databases("sqlite")
-
-
-@contextmanager
-def served(world: World, *, limit: int = 100, seconds: float = 0.4) -> Iterator[int]:
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
-    config = uvicorn.Config(
-        world.app,
-        http=limited_protocol(limit, seconds),
-        ws="none",
-        log_level="critical",
-        lifespan="off",
-        proxy_headers=False,
-    )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-    thread.start()
-    wait_until(lambda: server.started, 10, "the server to listen")
-    try:
-        yield listener.getsockname()[1]
-    finally:
-        server.should_exit = True
-        thread.join(10)
 
 
 def is_closed(connection: socket.socket) -> bool:
