@@ -1,6 +1,6 @@
 """Authenticates requests and limits their rate, before a byte of the body is read."""
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from hashlib import sha256
 from ipaddress import IPv6Address, ip_address, ip_network
@@ -14,11 +14,13 @@ from service.api.rate_limits import Allowance
 from service.audit.log import CURRENT_REQUEST
 from service.auth.principals import Principal, authenticate
 from service.auth.sessions import authenticate_session
-from service.core.errors import AuthenticationError, RateLimitedError, ServiceError
+from service.core.errors import AuthenticationError, RateLimitedError, ServiceError, TooManyRequestsError
 
 _UNLIMITED = ("/livez", "/static/")
 """Routes that cost next to nothing and need no authentication."""
 _MAX_VERIFIED = 10_000
+_MAX_CONCURRENT = 300
+"""Requests of one token that may be in progress, open streams included."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class AuthenticationMiddleware:
         self._services = services
         self._verified: OrderedDict[str, None] = OrderedDict()
         """Digests of the credentials that were valid when they were last used."""
+        self._in_progress: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"].startswith(_UNLIMITED):
@@ -65,7 +68,19 @@ class AuthenticationMiddleware:
             await send_error(error, send_with_limits)
             return
         scope.setdefault("state", {})["caller"] = caller
-        await self._app(scope, receive, send_with_limits)
+        if caller is None:
+            await self._app(scope, receive, send_with_limits)
+            return
+        key = caller.principal.id
+        if self._in_progress[key] >= _MAX_CONCURRENT:
+            message = f"{_MAX_CONCURRENT} requests of this token are in progress"
+            await send_error(TooManyRequestsError(message), send_with_limits)
+            return
+        self._in_progress[key] += 1
+        try:
+            await self._app(scope, receive, send_with_limits)
+        finally:
+            self._in_progress -= Counter((key,))
 
     async def _admit(self, scope: Scope, allowances: list[Allowance]) -> Caller | None:
         """Return the caller; None without a valid token or session.

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from service.api.dependencies import AppState, AppStateDep, AttemptId, WorkerDep, get_app_state, require_worker
-from service.api.json_body import JsonRoute
+from service.api.json_body import ReportRoute
 from service.api.routes.logs import Rank
 from service.attempts.service import AttemptService
 from service.core.errors import BodyTooLargeError
@@ -25,7 +25,7 @@ from trainyard.contract.wire.reports import (
     MetricsBatch,
 )
 
-router = APIRouter(prefix="/v1/attempts/{aid}", tags=["worker"], route_class=JsonRoute)
+router = APIRouter(prefix="/v1/attempts/{aid}", tags=["worker"], route_class=ReportRoute)
 
 
 def _inline_refs(node: Any, definitions: dict[str, Any]) -> Any:
