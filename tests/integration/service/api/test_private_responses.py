@@ -5,6 +5,7 @@ import re
 import pytest
 import sqlalchemy as sa
 
+from service.core.errors import UnavailableError
 from tests.support.world import World
 
 pytestmark = pytest.mark.databases("sqlite")
@@ -41,6 +42,8 @@ def test_api_docs_load_only_own_files(world: World) -> None:
 
 
 def test_database_errors_hide_the_parameters(world: World) -> None:
-    with pytest.raises(sa.exc.SQLAlchemyError) as caught, world.database.read() as session:
+    with pytest.raises(UnavailableError) as caught, world.database.read() as session:
         session.execute(sa.text("SELECT * FROM no_such_table WHERE name = :name"), {"name": "my secret"})
-    assert "my secret" not in str(caught.value)
+    cause = str(caught.value.__cause__)
+    assert "no_such_table" in cause
+    assert "my secret" not in cause
