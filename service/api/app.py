@@ -24,6 +24,7 @@ from service.api.routes import (
     logs,
     metrics,
     plans,
+    secrets,
     streams,
     sweeps,
     usage,
@@ -88,6 +89,7 @@ def create_api(services: AppState, error_page: ErrorPage = lambda request, statu
         examination,
         access.router,
         access.audit_router,
+        secrets.router,
         webhooks.router,
         health,
     ):

@@ -31,6 +31,7 @@ from service.metrics.ingest.batch_queue import IngestQueue
 from service.metrics.ingest.worker_tokens import WorkerTokenCache
 from service.metrics.ingest.writer import PointWriter
 from service.planner.service import Planner
+from service.secrets.service import SecretService
 from service.specs.acceptance import SpecAcceptance
 from service.streaming.broadcaster import Broadcaster
 from service.streaming.sources import GlobalSource
@@ -69,6 +70,7 @@ class AppState:
     def __post_init__(self) -> None:
         self.planner = Planner(self.settings)
         self.acceptance = SpecAcceptance(self.database, self.settings, self.planner)
+        self.secrets = SecretService(self.database, self.settings)
         self.downsampler = Downsampler(self.database)
         self.ingest_queue = IngestQueue(
             PointWriter(self.database, self.downsampler.on_commit),

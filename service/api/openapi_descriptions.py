@@ -7,6 +7,7 @@ PARAMETERS = {
     "sweep_id": "Id of the sweep: `swp_...`.",
     "checkpoint_id": "Id of the checkpoint: `ckpt_...`.",
     "webhook_id": "Id of the webhook: `whk_...`.",
+    "secret_name": "Name of the environment variable.",
     "token_id": "Id of the token (not a secret).",
     "estimate_id": "Id of the start estimate, from the plan's `start_estimate`.",
     "aid": "Id of the attempt.",

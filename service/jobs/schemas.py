@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 from service.db.models import Attempt, Checkpoint, Event, Job
 from service.jobs.states import SUSPENDED
 from trainyard.contract.layout import RunLayout
-from trainyard.contract.spec.redaction import redact, redact_spec
 from trainyard.contract.wire.files import CheckpointResource
 from trainyard.contract.wire.jobs import MAX_SHOWN_METRICS, AttemptResource, EventResource, JobProgress, JobResource
 from trainyard.contract.wire.launch import Origin
@@ -54,8 +53,8 @@ def job_resource(job: Job, attempt: Attempt | None, run: RunLayout, now: datetim
         last_checkpoint_step=job.last_checkpoint_step,
         origin=Origin.model_validate(job.origin) if job.origin else None,
         error=Failure.model_validate(job.failure) if job.failure else None,
-        metadata=redact(job.labels),
-        spec=redact_spec(job.spec),
+        metadata=job.labels,
+        spec=job.spec,
         run_directory=str(run.root),
         disk_bytes=job.disk_bytes,
         sweep_id=job.sweep_id,

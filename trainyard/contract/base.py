@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, StringConstraints
 
+from trainyard.contract.validation_messages import MAX_VARIABLE_NAME, VARIABLE_PATTERN
+
 
 def reject_bool(value: Any) -> Any:
     """Reject booleans, which Python accepts as numbers."""
@@ -34,6 +36,14 @@ DisplayName = Annotated[str, StringConstraints(min_length=1, max_length=120, pat
 """Text on one line, for display; it is never passed to the scheduler."""
 
 ShortText = Annotated[str, StringConstraints(max_length=512, pattern=CONTROL_FREE_PATTERN)]
+
+MAX_SPEC_SECRETS = 16
+
+VariableName = Annotated[str, StringConstraints(max_length=MAX_VARIABLE_NAME, pattern=VARIABLE_PATTERN)]
+"""Name of an environment variable."""
+
+SecretValue = Annotated[str, StringConstraints(min_length=1, max_length=16_384, pattern=r"^[^\x00]*$")]
+"""Value of an environment variable; several lines are allowed."""
 
 SchedulerName = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:,=\[\]&*-]+$")]
 """A partition, account, QOS or node list, without characters that are special to a shell or to sbatch."""

@@ -48,7 +48,7 @@ def _metrics_body() -> dict[str, Any]:
 
 
 def _service(services: AppState, aid: str) -> AttemptService:
-    return AttemptService(services.database, aid, services.clock(), services.metrics.ingested)
+    return AttemptService(services.database, aid, services.clock(), services.metrics.ingested, services.secrets.values)
 
 
 @router.post("/claim", operation_id="claim_attempt")

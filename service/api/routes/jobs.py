@@ -59,7 +59,8 @@ async def submit_job(
     def accept() -> SubmissionResult:
         settings = services.settings
         accepted = services.acceptance.accept(read_document(body, request.headers), now)
-        check_code(user, accepted.spec, roles=settings.code_roles, runs=settings.runs)
+        check_code(user, accepted.spec, settings)
+        services.secrets.require(user, accepted.spec)
         submission = SubmissionRequest(accepted.spec, idempotency_key, accepted.unresolved, force)
         return submit(services.database, user, submission, runs=settings.runs, now=now, quotas=services.quotas)
 

@@ -33,7 +33,8 @@ def submit(
 
     def accept(document: dict[str, Any]) -> AcceptedSpec:
         accepted = services.acceptance.accept(document, now)
-        check_code(user, accepted.spec, roles=settings.code_roles, runs=settings.runs)
+        check_code(user, accepted.spec, settings)
+        services.secrets.require(user, accepted.spec)
         return accepted
 
     options = sweep_service.SubmissionOptions(services.quotas, settings.max_sweep_members, idempotency_key, force)

@@ -1,12 +1,13 @@
 """The sections of a training spec: model, data, optimizer, and the policies around them."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Field, StringConstraints, Tag
+from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
 
 from trainyard.contract.base import (
     CONTROL_FREE_PATTERN,
+    MAX_SPEC_SECRETS,
     ConstraintName,
     Float,
     Fraction,
@@ -17,8 +18,8 @@ from trainyard.contract.base import (
     SchedulerName,
     ShortText,
     Strict,
+    VariableName,
 )
-from trainyard.contract.validation_messages import VARIABLE_PATTERN
 
 Path = Annotated[str, StringConstraints(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f]+$")]
 
@@ -301,14 +302,20 @@ class Resources(Strict):
     """Nodes to exclude, as a Slurm node list."""
 
 
-EnvironmentName = Annotated[str, StringConstraints(max_length=128, pattern=VARIABLE_PATTERN)]
-
-
 class Environment(Strict):
     """The environment of the ranks."""
 
-    variables: dict[EnvironmentName, ShortText] = Field(default_factory=dict, max_length=64)
-    """Environment variables to set."""
+    variables: dict[VariableName, ShortText] = Field(default_factory=dict, max_length=64)
+    """Environment variables to set. Names other than `APP_*` and those in `docs/security.md` require the code role."""
+    secrets: Annotated[tuple[VariableName, ...], Field(max_length=MAX_SPEC_SECRETS)] = ()
+    """Names of your secrets (`trainyard secrets set NAME`) to set as environment variables."""
+
+    @model_validator(mode="after")
+    def _unique_names(self) -> Self:
+        for name in self.secrets:
+            if name in self.variables or self.secrets.count(name) > 1:
+                raise ValueError(f"`{name}` is given twice; list it once, in `variables` or in `secrets`")
+        return self
 
 
 class Restart(Strict):

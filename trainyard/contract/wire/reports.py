@@ -5,13 +5,16 @@ from typing import Annotated, Literal
 from pydantic import Field, StrictBool, StringConstraints
 
 from trainyard.contract.base import (
+    MAX_SPEC_SECRETS,
     AnyFloat,
     NonNegativeInt,
     PositiveInt,
     SanitizedData,
     SanitizedText,
+    SecretValue,
     Strict,
     Timestamp,
+    VariableName,
 )
 from trainyard.contract.validation_messages import (
     DIGEST_PATTERN,
@@ -74,6 +77,8 @@ class ClaimGrant(Strict):
     """The claim is granted. A rejected claim is a 409."""
 
     execution: PositiveInt
+    secrets: dict[VariableName, SecretValue] = Field(default_factory=dict, max_length=MAX_SPEC_SECRETS, repr=False)
+    """The values of `environment.secrets`, without those that the user has deleted."""
 
 
 class Heartbeat(Strict):
