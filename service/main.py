@@ -113,7 +113,11 @@ def serve(settings: Settings) -> int:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            http=limited_protocol(settings.max_connections),
+            http=limited_protocol(
+                settings.max_connections,
+                per_address=settings.max_connections_per_address,
+                trusted_proxies=settings.trusted_proxies,
+            ),
             ws="none",
             timeout_graceful_shutdown=3,
             h11_max_incomplete_event_size=64 * 1024,

@@ -33,6 +33,11 @@ class TokenRepository:
     def add(self, token: Token) -> None:
         self._session.add(token)
 
+    def name_with_other_case(self, name: str) -> str | None:
+        """Return the name of a token that differs from this name only by case."""
+        query = sa.select(Token.name).where(sa.func.lower(Token.name) == name.lower(), Token.name != name)
+        return self._session.scalar(query.limit(1))
+
     def attempt(self, attempt_id: str) -> Attempt | None:
         """Return the attempt that an attempt token names."""
         return self._session.get(Attempt, attempt_id)

@@ -47,7 +47,12 @@ class Database:
             options = {"options": "-c statement_timeout=30000 -c lock_timeout=10000"}
             # LIFO: the server process of the connection used last has plans and pages cached.
             self._reader = sa.create_engine(
-                self.url, pool_size=10, max_overflow=10, pool_use_lifo=True, connect_args=options
+                self.url,
+                pool_size=10,
+                max_overflow=10,
+                pool_use_lifo=True,
+                connect_args=options,
+                hide_parameters=True,
             )
             _ping_after_idle(self._reader)
             self._writer = self._reader
@@ -167,6 +172,8 @@ def _sqlite_engine(url: sa.URL, begin: str, *, pool_size: int) -> sa.Engine:
         max_overflow=0,
         pool_timeout=30,
         connect_args={"check_same_thread": False, "timeout": BUSY_SECONDS},
+        # Parameters hold what users sent; tracebacks go to the log.
+        hide_parameters=True,
     )
 
     @sa.event.listens_for(engine, "connect")

@@ -62,9 +62,11 @@ class CurveRepository:
         self._connection = session.connection()
         self._sqlite = database.dialect == "sqlite"
 
-    def keys(self, job_pk: int) -> dict[str, int]:
-        """Return the primary keys of the job's metrics by name, ordered by name."""
+    def keys(self, job_pk: int, names: Sequence[str] = ()) -> dict[str, int]:
+        """Return the primary keys of the job's metrics by name, ordered by name: of all or of the named ones."""
         query = sa.select(MetricKey.name, MetricKey.pk).join(JobKey, JobKey.key_pk == MetricKey.pk)
+        if names:
+            query = query.where(MetricKey.name.in_(names))
         rows = self._session.execute(query.where(JobKey.job_pk == job_pk).order_by(MetricKey.name))
         return {name: pk for name, pk in rows}
 

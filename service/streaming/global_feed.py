@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from service.db.engine import Database
 from service.db.models import Event, Job
-from service.jobs.schemas import checkpoint_resource, event_resource, progress_resource
+from service.jobs.schemas import checkpoint_resource, event_resource, progress_resource, shown_metrics
 from service.streaming.broadcaster import StreamOffset
 from service.streaming.job_stream import Message, status_fields
 from service.streaming.repository import Entry, FeedRepository
@@ -72,7 +72,8 @@ def _messages(
 ) -> list[tuple[StreamOffset, Message]]:
     messages: list[tuple[StreamOffset, Message]] = []
     if repository.has_points(entry):
-        update = JobMetricsUpdate(job_id=job.id, name=job.name, values=job.latest, progress=progress_resource(job, now))
+        values, progress = shown_metrics(job.latest), progress_resource(job, now)
+        update = JobMetricsUpdate(job_id=job.id, name=job.name, values=values, progress=progress)
         offset = StreamOffset(entry.position)
         messages.append((offset, Message(str(offset), "metrics", update)))
     for event in repository.events(entry):
