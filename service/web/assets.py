@@ -10,6 +10,8 @@ from pathlib import Path
 
 _OWN = Path(__file__).parent / "static"
 _KINDS = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
+SWAGGER_UI_VERSION = "5.35.0"
+"""Version of swagger-ui-dist from npm in `static/vendor/swagger-ui`, with its licence, without source maps."""
 CACHE_FOREVER = "public, max-age=31536000, immutable"
 
 
@@ -49,7 +51,19 @@ class Assets:
         """None where there is no such file. A version of yesterday gets the file of today."""
         if name == "plotly.min.js":
             return self._plotly if group == f"plotly-{self.plotly_version}" else None
+        if group == f"swagger-ui-{SWAGGER_UI_VERSION}":
+            return self._swagger_ui.get(name)
         return self._files.get(name)
+
+    def swagger_ui_url(self, name: str) -> str:
+        """Return the URL of a file of Swagger UI."""
+        return f"/static/swagger-ui-{SWAGGER_UI_VERSION}/{name}"
+
+    @cached_property
+    def _swagger_ui(self) -> dict[str, Asset]:
+        """The files of Swagger UI, which are read at the first request for one of them."""
+        folder = _OWN / "vendor" / "swagger-ui"
+        return {path.name: _asset(path) for path in folder.iterdir() if path.suffix in _KINDS}
 
     @cached_property
     def _plotly(self) -> Asset:

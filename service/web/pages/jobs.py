@@ -8,9 +8,9 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.concurrency import run_in_threadpool
 
-from service.api.dependencies import AppStateDep, JobWindowDep, NowDep, set_audit_caller
+from service.api.dependencies import AppStateDep, JobWindowDep, NowDep, get_caller, set_audit_caller
 from service.api.query_params import metadata_filter
-from service.auth.sessions import authenticate_session, require_csrf, sign_in, sign_out
+from service.auth.sessions import require_csrf, sign_in, sign_out
 from service.core.errors import AuthenticationError
 from service.db.paging import PageRequest
 from service.jobs.listing import JobFilter, read_job, read_page
@@ -35,16 +35,16 @@ async def get_pages(request: Request) -> Pages:
 PagesDep = Annotated[Pages, Depends(get_pages)]
 
 
-def get_visitor(request: Request, services: AppStateDep, now: NowDep) -> Visitor:
-    """Somebody who is signed in.
+async def get_visitor(request: Request) -> Visitor:
+    """Return the signed-in user. Pages accept only browser sessions, not API tokens.
 
     Raises:
-        AuthenticationError: nobody is; the answer is the page for signing in.
+        AuthenticationError: nobody is signed in; the response is the page for signing in.
     """
-    secret = services.cookie.read(request.headers.get("cookie"))
-    if secret is None:
+    caller = get_caller(request)
+    if caller.secret is None:
         raise AuthenticationError
-    return Visitor(authenticate_session(services.database, secret, now), secret)
+    return Visitor(caller.principal, caller.secret)
 
 
 VisitorDep = Annotated[Visitor, Depends(get_visitor)]

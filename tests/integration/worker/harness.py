@@ -59,6 +59,7 @@ class FakeService:
         self.logs: dict[tuple[str, str], bytearray] = {}
         self.heartbeats: list[dict[str, Any]] = []
         self.refuse_claim = False
+        self.secrets: dict[str, str] = {}
         self.stop: str | None = None
         self.profile: dict[str, Any] | None = None
         self.lose_answers = 0
@@ -115,7 +116,7 @@ class FakeService:
     def _claim(self, attempt: str, url: ParseResult, body: bytes) -> Answer:
         if self.refuse_claim:
             return 409, {"error": {"code": "claimed"}}
-        return 200, {"execution": int(attempt.removeprefix("a")) * 10 - 9}
+        return 200, {"execution": int(attempt.removeprefix("a")) * 10 - 9, "secrets": self.secrets}
 
     def _heartbeat(self, attempt: str, url: ParseResult, body: bytes) -> Answer:
         self.heartbeats.append(json.loads(body))
