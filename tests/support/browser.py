@@ -1,4 +1,4 @@
-"""A browser that is signed in, and that remembers what a page must not do: errors, and requests to other hosts."""
+"""A signed-in browser that records errors in the console and requests to other hosts."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, R
 
 from tests.support.chromium import chromium
 
-# Without a GPU and in a container: Chromium's own sandbox needs privileges that a container does not have.
+# No sandbox: Chromium's own needs privileges that a container does not have. No GPU.
 _FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars")
 _WITHOUT_NETWORK = "net::ERR_"
 
@@ -29,21 +29,21 @@ def launched() -> Iterator[Browser]:
 
 @dataclass
 class Visit:
-    """A browser's window on one service."""
+    """A browser window on one service."""
 
     page: Page
     url: str
     errors: list[str] = field(default_factory=list)
-    """What the console complained of."""
-    strangers: list[str] = field(default_factory=list)
-    """Requests to other hosts."""
+    """Errors in the console."""
+    foreign_requests: list[str] = field(default_factory=list)
+    """URLs of requests to other hosts."""
 
     def go(self, path: str) -> Page:
         self.page.goto(self.url + path)
         return self.page
 
     def sign_in(self, token: str, path: str = "/jobs") -> Page:
-        """By the form, as a person does."""
+        """Sign in with the form."""
         self.go(path)
         self.page.get_by_label("Token").fill(token)
         self.page.get_by_role("button", name="Sign in").click()
@@ -51,19 +51,19 @@ class Visit:
         return self.page
 
     def forgive_lost_connections(self) -> None:
-        """Chromium writes a line for every request that finds no network: such lines are no fault of the page."""
+        """Remove the errors that Chromium logs for requests without a network; the page did not cause them."""
         self.errors = [error for error in self.errors if _WITHOUT_NETWORK not in error]
 
     def require_clean(self) -> None:
         assert not self.errors, self.errors
-        assert not self.strangers, self.strangers
+        assert not self.foreign_requests, self.foreign_requests
 
 
 @contextmanager
 def seated(
     browser: Browser, *, scheme: Literal["light", "dark"] = "light", size: tuple[int, int] = (1280, 800), **options: Any
 ) -> Iterator[BrowserContext]:
-    """A browser of one person: their cookies, what they have loaded before, and any number of windows."""
+    """Yield a browser context: the cookies and cache of one user, shared by its windows."""
     context = browser.new_context(
         color_scheme=scheme,
         viewport={"width": size[0], "height": size[1]},
@@ -81,14 +81,14 @@ def seated(
 
 @contextmanager
 def window(context: BrowserContext, url: str) -> Iterator[Visit]:
-    """A window on a service, empty so far."""
+    """Yield an empty window on a service."""
     visit = Visit(context.new_page(), url)
     home = urlsplit(url).netloc
 
     def request(sent: Request) -> None:
         parts = urlsplit(sent.url)
         if parts.scheme in ("http", "https", "ws", "wss") and parts.netloc != home:
-            visit.strangers.append(sent.url)
+            visit.foreign_requests.append(sent.url)
 
     def console(message: ConsoleMessage) -> None:
         if message.type == "error":
@@ -112,6 +112,6 @@ def visiting(
     size: tuple[int, int] = (1280, 800),
     **options: Any,
 ) -> Iterator[Visit]:
-    """A window of somebody who has not been here before."""
+    """Yield a window with new cookies and an empty cache."""
     with seated(browser, scheme=scheme, size=size, **options) as context, window(context, url) as visit:
         yield visit

@@ -20,13 +20,13 @@ from trainyard.demo import ServiceProcess
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 SIZES = {"wide": (1280, 800), "narrow": (360, 740)}
 _SETTLED = 500
-"""Milliseconds after what a page waits for: what slides or fades has come to rest."""
+"""Milliseconds to wait for the end of transitions."""
 _READY = """() => {
   const frames = [...document.querySelectorAll('.chart .frame, #frame')].filter((frame) => frame.offsetParent);
   const drawn = (frame) => frame.classList.contains('js-plotly-plot') || frame.querySelector('.nothing')?.textContent;
   return frames.every(drawn) && !document.querySelector('#busy')?.textContent;
 }"""
-"""Every chart that has points is drawn, and no plan is being made."""
+"""Whether all charts with points are drawn and no plan is being computed."""
 
 SMALL: dict[str, Any] = {
     "task": "image_classification",
@@ -40,7 +40,7 @@ SMALL: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Jobs:
-    """Those that pages are about."""
+    """The ids of the jobs on the pages."""
 
     running: str
     failed: str
@@ -49,7 +49,7 @@ class Jobs:
 
 
 def main() -> int:
-    """Fill the folder; 1 where a page complained or was wider than its window."""
+    """Write the pictures; return 1 if a page had errors or was wider than its window."""
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="trainyard-screens-") as made:
@@ -60,17 +60,17 @@ def main() -> int:
                 try:
                     jobs = train(client)
                     token = admin_token_file(service.state_dir).read_text().strip()
-                    wrong = shoot(browser, service.url, token, jobs, folder)
+                    problems = take_pictures(browser, service.url, token, jobs, folder)
                 finally:
                     end(client)
         finally:
             service.stop()
-    print("\n".join(wrong) or f"the pages are in {folder}")
-    return 1 if wrong else 0
+    print("\n".join(problems) or f"the pages are in {folder}")
+    return 1 if problems else 0
 
 
 def end(client: Client) -> None:
-    """Leave nothing that runs, whatever happened."""
+    """Cancel all jobs."""
     left = [job.id for job in client.jobs(status=["queued", "submitting", "pending", "running", "paused"])]
     for job_id in left:
         client.cancel(job_id)
@@ -79,7 +79,7 @@ def end(client: Client) -> None:
 
 
 def train(client: Client) -> Jobs:
-    """Jobs in every state that a page looks different in."""
+    """Run jobs to each state that pages show differently."""
     rates = [
         client.submit({**SMALL, "name": f"digits-lr-{lr:g}", "steps": 150, "optimizer": {"name": "adamw", "lr": lr}})
         for lr in (1e-3, 1e-2)
@@ -102,8 +102,8 @@ def train(client: Client) -> Jobs:
     return Jobs(running.id, failed.id, (rates[0].id, rates[1].id), sweep.id)
 
 
-def shoot(browser: Browser, url: str, token: str, jobs: Jobs, folder: Path) -> list[str]:
-    """A picture of each page in each form; what was wrong with them."""
+def take_pictures(browser: Browser, url: str, token: str, jobs: Jobs, folder: Path) -> list[str]:
+    """Write a picture of each page in each scheme and size; return the problems."""
     one, other = jobs.compared
     pages = {
         "jobs": "/jobs",
@@ -119,7 +119,7 @@ def shoot(browser: Browser, url: str, token: str, jobs: Jobs, folder: Path) -> l
         "admin-webhooks": "/admin/webhooks",
         "admin-audit": "/admin/audit",
     }
-    wrong = []
+    problems = []
     for scheme in SCHEMES:
         for form, size in SIZES.items():
             with visiting(browser, url, scheme=scheme, size=size) as visit:
@@ -128,15 +128,15 @@ def shoot(browser: Browser, url: str, token: str, jobs: Jobs, folder: Path) -> l
                 visit.sign_in(token)
                 for name, path in pages.items():
                     visit.go(path)
-                    wrong += [
+                    problems += [
                         f"{name} {problem}" for problem in picture(page, folder / f"{name}-{scheme}-{form}.png", size)
                     ]
-                wrong += [*visit.errors, *visit.strangers]
-    return sorted(set(wrong))
+                problems += [*visit.errors, *visit.foreign_requests]
+    return sorted(set(problems))
 
 
 def picture(page: Page, file: Path, size: tuple[int, int]) -> list[str]:
-    """All of a page, in a window as tall as it is: what is out of sight draws no charts."""
+    """Write a picture of the whole page, in a window of the page's height, since charts are drawn only when visible."""
     page.wait_for_timeout(_SETTLED)
     tall = int(page.evaluate("document.documentElement.scrollHeight"))
     page.set_viewport_size({"width": size[0], "height": max(size[1], tall)})

@@ -69,4 +69,4 @@ def test_a_link_from_another_site_finds_one_signed_in(visit: Visit, elsewhere: s
     visit.page.goto(elsewhere)
     visit.page.get_by_role("link", name="jobs").click()
     expect(visit.page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
-    visit.strangers.clear()
+    visit.foreign_requests.clear()

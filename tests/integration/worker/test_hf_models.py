@@ -102,7 +102,7 @@ class TestLoss:
             final_logit_softcapping=0.05,
         )
         Gemma2ForCausalLM(config).save_pretrained(tmp_path)
-        hf.tokenizer_of(["a"]).save_pretrained(tmp_path)
+        hf.train_tokenizer(["a"]).save_pretrained(tmp_path)
         module = HfFolder(str(tmp_path)).load(packed=True)
         tokens = torch.arange(8)[None]
         expected = functional.cross_entropy(module(tokens).flatten(0, 1), tokens.flatten(), reduction="sum")
