@@ -1,4 +1,4 @@
-"""Random orders of faults: a cluster with delays, purged jobs, lost responses and reused ids, and crashes of the service.
+"""Random orders of faults: a cluster with delays, purged jobs, lost responses and reused ids, and service crashes.
 
 Hypothesis chooses the events. The promises must hold after each of them, and at the end after all faults are over.
 """
