@@ -15,6 +15,7 @@ from bench import _llama
 from bench._ranks import run_ranks
 from service.planner.fit import Estimate, FitEstimator
 from service.planner.model_reader import ModelReader
+from trainyard.contract.allowed_roots import ANYWHERE
 from trainyard.contract.spec.resolve import resolve
 from trainyard.contract.spec.site import Site
 from trainyard.contract.spec.training_spec import parse_spec
