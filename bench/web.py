@@ -1,9 +1,9 @@
-"""`python -m bench.web`: how soon the dashboard can be read, and how soon a report is in the chart, in Chromium.
+"""`python -m bench.web`: times of the dashboard in Chromium: to the first useful paint, and from a report to the chart.
 
-First useful paint is the frame after the one in which the rows of the table, or the curve, are in the document, counted
-from the start of the navigation, with the browser's cache emptied before and as it was. Beside it the floor: a page of
-the same service without a table. From a report to the chart: from before the worker's request is sent until the frame
-in which the chart has the point, both by the clock of this machine.
+The first useful paint is the frame after the one in which the rows of the table, or the curve, are in the document. It
+is measured from the start of the navigation, with an empty and with a filled browser cache. The floor is a page of the
+same service without a table. The time from a report to the chart is measured from before the worker's request until
+the frame in which the chart has the point, both with the clock of this machine.
 """
 
 import argparse
@@ -29,35 +29,34 @@ from tests.support.world import World
 from trainyard.contract.local_paths import admin_token_file
 from trainyard.demo import ServiceProcess
 
-PAINT_SECONDS = 1.0
-DELAY_SECONDS = 1.0
-MOST_ROWS = 100
+MAX_PAINT_SECONDS = 1.0
+MAX_DELAY_SECONDS = 1.0
+MAX_ROWS = 100
 
-WATCH = """
+RECORD_PAINT = """
 (() => {
-  const look = () => {
-    const found = document.querySelector(%r);
-    if (found) requestAnimationFrame(() => { window.useful ??= performance.now(); });
-    else requestAnimationFrame(look);
+  const check = () => {
+    if (!document.querySelector(%r)) requestAnimationFrame(check);
+    else requestAnimationFrame(() => { window.usefulPaint ??= performance.now(); });
   };
-  requestAnimationFrame(look);
+  requestAnimationFrame(check);
 })();
 """
 
-RECORD = """() => {
-  const seen = window.seen = {};
+RECORD_POINTS = """() => {
+  const times = window.pointTimes = {};
   const frame = document.querySelector('#chart-loss .frame');
-  const look = () => {
+  const record = () => {
     const steps = frame.data?.[0]?.x ?? [];
-    for (let i = steps.length - 1; i >= 0 && !(steps[i] in seen); i--) seen[steps[i]] = Date.now();
-    requestAnimationFrame(look);
+    for (let i = steps.length - 1; i >= 0 && !(steps[i] in times); i--) times[steps[i]] = Date.now();
+    requestAnimationFrame(record);
   };
-  look();
+  record();
 }"""
 
 
 def main() -> int:
-    """Print the tables; 0 where every number is below its limit."""
+    """Print the tables; 0 if every number is below its limit."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--points", type=int, default=1_000_000)
@@ -65,8 +64,8 @@ def main() -> int:
     parser.add_argument("--reports", type=int, default=100)
     options = parser.parse_args()
     print(f"{os.cpu_count()} cores, load average before: {os.getloadavg()[0]:.1f}")
-    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as made:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as name:
+        folder = Path(name)
         url = f"sqlite:///{folder}/bench.sqlite"
         upgrade(url)
         world = World(url, folder / "state")
@@ -87,12 +86,12 @@ def main() -> int:
 
 
 def measure(service: ServiceProcess, database: Database, long: SeededJob, live: SeededJob, options: Any) -> bool:
-    """In one browser."""
+    """Measure everything in one browser; return whether every number is below its limit."""
     token = admin_token_file(service.state_dir).read_text().strip()
     pages = (
         ("a page of text", "/no-such-page", "h1", False),
         (f"{options.jobs:,} jobs", "/jobs", "tr.job:nth-of-type(15)", True),
-        (f"a job of {options.points:,} points", f"/jobs/{long.id}", "#chart-loss svg.sketch .line", True),
+        (f"a job of {options.points:,} points", f"/jobs/{long.id}", "#chart-loss svg.preview .line", True),
     )
     good = True
     with launched() as browser:
@@ -100,43 +99,43 @@ def measure(service: ServiceProcess, database: Database, long: SeededJob, live: 
             cold = [paint(browser, service.url, token, path, selector, empty=True) for _ in range(options.loads)]
             warm = [paint(browser, service.url, token, path, selector, empty=False) for _ in range(options.loads)]
             print(f"{label:28} first useful paint: {_format_times(cold)}   from the cache: {_format_times(warm)}")
-            good &= not limited or max(_p95(cold), _p95(warm)) < PAINT_SECONDS
+            good &= not limited or max(_p95(cold), _p95(warm)) < MAX_PAINT_SECONDS
         with visiting(browser, service.url) as visit:
             visit.sign_in(token)
             good &= scroll(visit, options.jobs)
             delays = report(visit, service.url, live, options.reports)
             print(f"from a report to the chart, {len(delays)} reports: {_format_times(delays)}")
-            good &= _p95(delays) < DELAY_SECONDS
+            good &= _p95(delays) < MAX_DELAY_SECONDS
     return good
 
 
 def paint(browser: Browser, url: str, token: str, path: str, selector: str, *, empty: bool) -> float:
-    """Seconds to the first useful paint of one load."""
+    """Return the seconds to the first useful paint of one load."""
     with visiting(browser, url) as visit:
         page = visit.sign_in(token)
         page.goto(url + "/no-such-page")
         if empty:
             page.context.new_cdp_session(page).send("Network.clearBrowserCache")
-        page.add_init_script(WATCH % selector)
+        page.add_init_script(RECORD_PAINT % selector)
         page.goto(url + path, wait_until="commit")
-        page.wait_for_function("() => window.useful")
-        return float(page.evaluate("window.useful")) / 1000
+        page.wait_for_function("() => window.usefulPaint")
+        return float(page.evaluate("window.usefulPaint")) / 1000
 
 
 def scroll(visit: Visit, jobs: int) -> bool:
-    """Sort all jobs by name, go through them from top to bottom, and see how long frames take and how many rows are."""
+    """Sort all jobs by name and scroll to the end; print frame times, and return whether few rows are in the document."""
     page = visit.go("/jobs?sort=name:asc")
-    begun = time.perf_counter()
+    started = time.perf_counter()
     page.wait_for_function("n => document.getElementById('loaded').textContent.replace(/\\D/g, '') >= n", arg=jobs)
-    loaded = time.perf_counter() - begun
+    loaded = time.perf_counter() - started
     frames, rows = page.evaluate(
         """async () => {
           const frames = []; let rows = 0;
           for (let i = 0; i < 120; i++) {
-            const began = performance.now();
+            const start = performance.now();
             scrollTo(0, document.body.scrollHeight * i / 120);
             await new Promise(requestAnimationFrame);
-            frames.push(performance.now() - began);
+            frames.push(performance.now() - start);
             rows = Math.max(rows, document.querySelectorAll('tr.job').length);
           }
           return [frames, rows];
@@ -144,11 +143,11 @@ def scroll(visit: Visit, jobs: int) -> bool:
     )
     seconds = [frame / 1000 for frame in frames]
     print(f"sorted by name after {loaded:.1f} s; {rows} rows in the document; per frame: {_format_times(seconds)}")
-    return rows < MOST_ROWS
+    return rows < MAX_ROWS
 
 
 def report(visit: Visit, url: str, job: SeededJob, count: int) -> list[float]:
-    """Seconds from sending a point to seeing it, for each of many."""
+    """Return the seconds from sending a point until the chart has it, for each of `count` points."""
     page = visit.go(f"/jobs/{job.id}")
     sent = {}
     with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {job.token}"}) as worker:
@@ -163,12 +162,12 @@ def report(visit: Visit, url: str, job: SeededJob, count: int) -> list[float]:
         for step in range(3):
             send(step)
         page.wait_for_function("() => document.querySelector('#chart-loss .frame').data?.[0].x.length >= 3")
-        page.evaluate(RECORD)
+        page.evaluate(RECORD_POINTS)
         for step in range(3, 3 + count):
             send(step)
             page.wait_for_timeout(400)
-        page.wait_for_function("step => step in window.seen", arg=2 + count)
-    received = {int(step): at / 1000 for step, at in page.evaluate("window.seen").items()}
+        page.wait_for_function("step => step in window.pointTimes", arg=2 + count)
+    received = {int(step): at / 1000 for step, at in page.evaluate("window.pointTimes").items()}
     return [received[step] - sent[step] for step in range(3, 3 + count)]
 
 

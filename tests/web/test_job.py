@@ -76,7 +76,8 @@ def test_page_without_scripts_names_the_alternatives(visit: Visit, running: Any)
     page = context.new_page()
     page.goto(f"{visit.url}/jobs/{running.id}")
     expect(page.get_by_role("heading", name=WATCHED, exact=True)).to_be_visible()
-    expect(page.get_by_text("This page needs JavaScript")).to_be_visible()
+    expect(page.locator("noscript p")).to_contain_text("This page needs JavaScript")
+    expect(page.locator("noscript p")).to_be_visible()
     context.close()
 
 
