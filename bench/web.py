@@ -123,7 +123,7 @@ def paint(browser: Browser, url: str, token: str, path: str, selector: str, *, e
 
 
 def scroll(visit: Visit, jobs: int) -> bool:
-    """Sort all jobs by name and scroll to the end; print frame times, and return whether few rows are in the document."""
+    """Sort all jobs by name and scroll to the end; print frame times, and return whether the document has few rows."""
     page = visit.go("/jobs?sort=name:asc")
     started = time.perf_counter()
     page.wait_for_function("n => document.getElementById('loaded').textContent.replace(/\\D/g, '') >= n", arg=jobs)

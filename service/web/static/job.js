@@ -10,7 +10,7 @@ import { JobHistory, showAttempts, showCheckpoints } from "./job_history.js";
 import { TERMINAL } from "./job_status.js";
 import { showJob } from "./job_summary.js";
 import { LogView } from "./log_view.js";
-import { byId, data, showConnection, toastError } from "./page.js";
+import { afterPaint, byId, data, showConnection, toastError } from "./page.js";
 import { arePaused, follow } from "./stream.js";
 
 const REFRESH_INTERVAL = 5000; // milliseconds; refreshes clocks, and a finished job, which may have been retried
@@ -160,9 +160,11 @@ showActions(job);
 showJob(job);
 showCurvesSection();
 charts.showPreview("loss", data.preview);
-readCurves();
-readAttempts();
-readCheckpoints();
-history.loadOlder().catch(() => {});
-logs.load();
-listen();
+afterPaint().then(() => {
+  readCurves();
+  readAttempts();
+  readCheckpoints();
+  history.loadOlder().catch(() => {});
+  logs.load();
+  listen();
+});

@@ -43,6 +43,9 @@ export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+/** Resolves after the next paint, for work that must not delay the first view. */
+export const afterPaint = () => new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
+
 let toastTimer;
 
 /** Show a message at the lower edge, which screen readers announce. */

@@ -1,6 +1,6 @@
 // Plotly, loaded once after the first paint, and charts in the colours of the page.
 
-import { plotlyUrl } from "./page.js";
+import { afterPaint, plotlyUrl } from "./page.js";
 
 let loading;
 
@@ -15,8 +15,6 @@ export function plotly() {
   }));
   return loading;
 }
-
-const afterPaint = () => new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
 
 /** Whether Plotly has drawn into a frame. */
 export const isDrawn = (frame) => frame.classList.contains("js-plotly-plot");
